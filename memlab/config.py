@@ -1,0 +1,310 @@
+"""The typed schema of every config group: what may be set, of which type, and which values it takes.
+
+A group is one dataclass; its options are the YAML files of the folder in ``conf/`` that has the field's name. Keys that are
+DeepSpeed's or transformers' own keep their own names. ``None`` means "decided by what the other groups say" and the
+comment under the field says how.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from memlab.errors import ConfigError, nearest
+
+MISSING = "???"  # OmegaConf's mark for a value that must be given
+
+
+def one_of(default: str, *others: str) -> Any:
+    """A text field that takes one of the given values; the first is its default."""
+    return field(default=default, metadata={"choices": (default, *others)})
+
+
+def at_least(minimum: int, default: int) -> Any:
+    """A whole-number field with a lowest value."""
+    return field(default=default, metadata={"minimum": minimum})
+
+
+@dataclass
+class Model:
+    path: str = MISSING
+    # Hub id, or a folder that holds config.json.
+    weights: str = one_of("random", "pretrained")
+    # Memory and speed do not depend on the values, so nothing is downloaded by default.
+    config: dict[str, Any] = field(default_factory=dict)
+    # The Hugging Face configuration of a shipped entry; empty: it is read from `path`.
+    overrides: dict[str, Any] = field(default_factory=dict)
+    # Keys of the Hugging Face configuration to replace, for instance model.overrides.num_hidden_layers=2.
+    trust_remote_code: bool = False
+
+
+@dataclass
+class ZeroStage:
+    """Every key of DeepSpeed's ``zero_optimization`` under its own name, with DeepSpeed's own default.
+
+    Source: ``deepspeed/runtime/zero/config.py`` of DeepSpeed 0.19.8. Sizes are numbers of elements, not bytes.
+    """
+
+    stage: int = field(default=0, metadata={"choices": (0, 1, 2, 3)})
+    contiguous_gradients: bool = True
+    reduce_scatter: bool = True
+    reduce_bucket_size: int = at_least(1, 500_000_000)
+    use_multi_rank_bucket_allreduce: bool = True
+    allgather_partitions: bool = True
+    allgather_bucket_size: int = at_least(0, 500_000_000)
+    overlap_comm: bool | None = None
+    # None: true at stage 3, false below.
+    compute_grad_norm: bool = True
+    load_from_fp32_weights: bool = True
+    elastic_checkpoint: bool = False
+    sub_group_size: int = at_least(1, 1_000_000_000)
+    stage3_prefetch_bucket_size: int = at_least(0, 50_000_000)
+    stage3_param_persistence_threshold: int = at_least(0, 100_000)
+    stage3_model_persistence_threshold: int = at_least(0, 9_223_372_036_854_775_807)
+    stage3_max_live_parameters: int = at_least(0, 1_000_000_000)
+    stage3_max_reuse_distance: int = at_least(0, 1_000_000_000)
+    stage3_gather_16bit_weights_on_model_save: bool = False
+    stage3_module_granularity_threshold: int = at_least(0, 0)
+    stage3_use_all_reduce_for_fetch_params: bool = False
+    stage3_allgather_sequential: bool = False
+    ignore_unused_parameters: bool = True
+    legacy_stage1: bool = False
+    round_robin_gradients: bool = False
+    parameter_alignment: bool = False
+    zero_hpz_partition_size: int = at_least(1, 1)
+    zero_quantized_weights: bool = False
+    zero_quantized_nontrainable_weights: bool = False
+    zero_quantized_gradients: bool = False
+    memory_efficient_linear: bool = True
+    pipeline_loading_checkpoint: bool = False
+    override_module_apply: bool = True
+    log_trace_cache_warnings: bool = False
+    enable_sanity_checks: bool = False
+    save_muon_momentum_buffer_in_memory: bool = False
+    zenflow: dict[str, Any] = field(default_factory=dict)
+    leaf_module: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Offload:
+    """Where optimizer states and parameters live between uses (``offload_optimizer``, ``offload_param``)."""
+
+    optimizer: str = one_of("none", "cpu", "nvme")
+    param: str = one_of("none", "cpu", "nvme")
+    nvme_path: str | None = None
+    pin_memory: bool = True
+    ratio: float = 1.0
+    # Share of the optimizer states that is offloaded (stage 3 only).
+    fast_init: bool = False
+    pipeline_read: bool = False
+    pipeline_write: bool = False
+    super_offload: bool = False
+    cpuadam_cores_perc: float = 0.8
+    optimizer_buffer_count: int = at_least(0, 4)
+    param_buffer_count: int = at_least(0, 5)
+    param_buffer_size: int = at_least(0, 100_000_000)
+    max_in_cpu: int = at_least(0, 1_000_000_000)
+
+
+@dataclass
+class Allocator:
+    conf: str = ""
+    # The raw value of PYTORCH_CUDA_ALLOC_CONF; empty: PyTorch's own defaults.
+
+
+@dataclass
+class Checkpointing:
+    """Gradient (activation) checkpointing of the transformer blocks, as transformers does it."""
+
+    enabled: bool = False
+    reentrant: bool = False
+    # The keys of DeepSpeed's `activation_checkpointing`. They only configure deepspeed.checkpointing, which no Hugging
+    # Face model calls, so rules.py refuses them; they are listed so that the refusal can say why.
+    partition_activations: bool = False
+    cpu_checkpointing: bool = False
+    contiguous_memory_optimization: bool = False
+    number_checkpoints: int | None = None
+    synchronize_checkpoint_boundary: bool = False
+    profile: bool = False
+
+
+@dataclass
+class SeqLen:
+    tokens: int = at_least(1, 512)
+
+
+@dataclass
+class Batch:
+    micro: int = at_least(1, 1)
+    # Samples per GPU per forward.
+    accumulation: int = at_least(1, 1)
+    # Forward and backward passes per optimizer step.
+
+
+@dataclass
+class Precision:
+    dtype: str = one_of("bf16", "fp16", "fp32")
+    grad_accum_dtype: str | None = field(default=None, metadata={"choices": (None, "fp32", "bf16", "fp16")})
+    # None: dtype.
+    communication_dtype: str | None = field(default=None, metadata={"choices": (None, "fp32", "bf16", "fp16")})
+    # None: dtype.
+    bf16_master_weights_and_grads: bool = False
+    bf16_optimizer_states: bool = False
+    immediate_grad_update: bool = False
+    loss_scale: float = 0.0
+    # fp16 only. 0: dynamic, from 2 ** initial_scale_power.
+    initial_scale_power: int = at_least(0, 16)
+
+
+@dataclass
+class Attention:
+    implementation: str = one_of("sdpa", "eager", "flash_attention_2", "flash_attention_3")
+
+
+@dataclass
+class Optimizer:
+    source: str = one_of("deepspeed", "transformers")
+    # deepspeed: the `optimizer` block of the JSON (FusedAdam, or CPUAdam when offloaded); transformers: Trainer's `optim`.
+    name: str = "AdamW"
+    lr: float = 1e-5
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    gradient_clipping: float = 1.0
+    # 0: none.
+
+
+@dataclass
+class Data:
+    source: str = one_of("random", "sample", "guanaco", "jsonl")
+    # random: tokens drawn uniformly, of the exact length; the others are tokenised, then padded or truncated to it.
+    path: str | None = None
+    # jsonl: the file.
+    split: str = "train"
+    text_field: str = "text"
+    tokenizer: str | None = None
+    # None: the model's own; for `sample`, the small tokenizer that ships beside it.
+
+
+@dataclass
+class Hardware:
+    """The machine that is measured, or the one that is predicted for."""
+
+    device: str = one_of("cuda", "cpu")
+    gpu: str = ""
+    gpus: int = at_least(1, 1)
+    # GPUs (on a CPU: ranks) of one node.
+    memory_gib: float | None = None
+    # Of one GPU.
+    usd_per_hour: float | None = None
+    # Of one node.
+    bf16_tflops: float | None = None
+    # Dense peak of one GPU; the denominator of model FLOP utilisation. fp16 is the same on every GPU listed.
+    fp32_tflops: float | None = None
+    memory_gb_per_s: float | None = None
+    link_gb_per_s: float | None = None
+    # GPU to GPU, one direction.
+    host_gb_per_s: float | None = None
+    # GPU to host memory, one direction.
+    nodes: int = at_least(1, 1)
+
+
+@dataclass
+class Measure:
+    warmup: int = at_least(2, 3)
+    # Steps that are not timed. The first is reported apart: optimizer states are created and ZeRO-3 does not prefetch.
+    steps: int = at_least(1, 10)
+    timeout_s: int = at_least(1, 1800)
+    # Wall clock of the whole run, start-up included.
+    snapshot: bool = False
+    # Record torch's memory history of the last step (and on an out-of-memory) for pytorch.org/memory_viz.
+
+
+@dataclass
+class Config:
+    """One experiment, completely: the resolved values of all groups."""
+
+    model: Model = field(default_factory=Model)
+    zero_stage: ZeroStage = field(default_factory=ZeroStage)
+    offload: Offload = field(default_factory=Offload)
+    allocator: Allocator = field(default_factory=Allocator)
+    checkpointing: Checkpointing = field(default_factory=Checkpointing)
+    seq_len: SeqLen = field(default_factory=SeqLen)
+    batch: Batch = field(default_factory=Batch)
+    precision: Precision = field(default_factory=Precision)
+    attention: Attention = field(default_factory=Attention)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    data: Data = field(default_factory=Data)
+    hardware: Hardware = field(default_factory=Hardware)
+    measure: Measure = field(default_factory=Measure)
+    mode: str = one_of("measure", "predict")
+    seed: int = 0
+    name: str | None = None
+    # The folder under outputs/; None: today's date.
+    force: bool = False
+    # Run again although the run folder already holds a finished record of the same experiment.
+
+
+GROUPS = tuple(f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.type))
+"""The config groups, in the order in which they are shown."""
+
+FREE_DICTS = ("model.config", "model.overrides", "zero_stage.zenflow", "zero_stage.leaf_module")
+"""Fields whose keys belong to somebody else's schema and are passed on as they are."""
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """The typed configuration of a resolved dictionary. Raises :class:`ConfigError` for whatever the schema refuses."""
+    return _build(Config, values, "")
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The plain dictionary of a configuration; the inverse of :func:`from_dict`."""
+    return dataclasses.asdict(config)
+
+
+def _build(schema: type, values: dict[str, Any], path: str) -> Any:
+    fields = {f.name: f for f in dataclasses.fields(schema)}
+    for key in values:
+        if key not in fields:
+            raise ConfigError(f"Unknown key '{path}{key}'. {nearest(key, fields)}")
+    built = {}
+    for name, value in values.items():
+        key = path + name
+        if dataclasses.is_dataclass(fields[name].type):
+            if not isinstance(value, dict):
+                raise ConfigError(f"'{key}' is a config group with keys of its own, not the value {value!r}.")
+            built[name] = _build(fields[name].type, value, f"{key}.")
+        else:
+            built[name] = _checked(key, value, fields[name])
+    return schema(**built)
+
+
+def _checked(key: str, value: Any, spec: dataclasses.Field) -> Any:
+    if value == MISSING:
+        raise ConfigError(f"'{key}' has no value: add {key}=<value> to the command line.")
+    if isinstance(value, int) and not isinstance(value, bool) and spec.type in (float, float | None):
+        value = float(value)
+    if not _has_type(value, spec.type):
+        raise ConfigError(f"'{key}' must be {_type_name(spec.type)}, not {value!r}.")
+    choices = spec.metadata.get("choices")
+    if choices is not None and value not in choices:
+        hint = nearest(str(value), [str(choice) for choice in choices])
+        raise ConfigError(f"'{key}' cannot be {value!r}. {hint}")
+    minimum = spec.metadata.get("minimum")
+    if minimum is not None and value is not None and value < minimum:
+        raise ConfigError(f"'{key}' must be at least {minimum}, not {value}.")
+    return value
+
+
+def _has_type(value: Any, annotation: Any) -> bool:
+    if annotation == list[float]:
+        return isinstance(value, list) and all(isinstance(item, float | int) for item in value)
+    if annotation == dict[str, Any]:
+        return isinstance(value, dict)
+    if isinstance(value, bool):  # a bool is an int to Python, not to a person
+        return annotation is bool or annotation == bool | None
+    return isinstance(value, annotation)
+
+
+def _type_name(annotation: Any) -> str:
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    return names.get(annotation, str(annotation).replace("None", "null"))

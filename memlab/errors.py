@@ -1,0 +1,25 @@
+"""The errors that are a person's to fix. Everything else that is raised is a bug in memlab."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class MemlabError(Exception):
+    """Bad input. The message is one line that says what is wrong, where, and what to do."""
+
+
+class ConfigError(MemlabError):
+    """A configuration that cannot be composed: an unknown key, group or option, or a value of the wrong kind."""
+
+
+class RecordError(MemlabError):
+    """A run folder whose record is absent, unreadable or of another schema version."""
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """A hint for an error message: ``Did you mean 'x'?`` where one is close, all of ``candidates`` where none is."""
+    candidates = sorted(candidates)
+    close = get_close_matches(word, candidates, n=1, cutoff=0.5)
+    if close:
+        return f"Did you mean '{close[0]}'?"
+    return f"Choose one of: {', '.join(candidates)}."
