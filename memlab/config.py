@@ -1,7 +1,7 @@
 """The typed schema of every config group: what may be set, of which type, and which values it takes.
 
-A group is one dataclass; its options are the YAML files of the folder in ``conf/`` that has the field's name. Keys that are
-DeepSpeed's or transformers' own keep their own names. ``None`` means "decided by what the other groups say" and the
+A group is one dataclass; its options are the YAML files of the folder in ``conf/`` that has the field's name. Keys that
+are DeepSpeed's or transformers' own keep their own names. ``None`` means "decided by what the other groups say" and the
 comment under the field says how.
 """
 
@@ -107,7 +107,7 @@ class Offload:
 
 @dataclass
 class Allocator:
-    conf: str = ""
+    conf: str = MISSING
     # The raw value of PYTORCH_CUDA_ALLOC_CONF; empty: PyTorch's own defaults.
 
 
@@ -163,7 +163,7 @@ class Attention:
 @dataclass
 class Optimizer:
     source: str = one_of("deepspeed", "transformers")
-    # deepspeed: the `optimizer` block of the JSON (FusedAdam, or CPUAdam when offloaded); transformers: Trainer's `optim`.
+    # deepspeed: the JSON's `optimizer` block (FusedAdam, or CPUAdam when offloaded); transformers: Trainer's `optim`.
     name: str = "AdamW"
     lr: float = 1e-5
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
@@ -205,7 +205,6 @@ class Hardware:
     # GPU to GPU, one direction.
     host_gb_per_s: float | None = None
     # GPU to host memory, one direction.
-    nodes: int = at_least(1, 1)
 
 
 @dataclass

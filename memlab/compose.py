@@ -1,0 +1,207 @@
+"""Hydra, and only here (with launch.py and the launcher plugin): from command-line words to a Config.
+
+Hydra composes, but it accepts unknown keys behind a ``+``, hints at no nearest name, and cannot tell a free-form value from
+a typing error. So the words are checked against the schema before Hydra sees them, and the composed result after.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from memlab import machine, plan
+from memlab.config import FREE_DICTS, GROUPS, Config, Hardware, from_dict
+from memlab.errors import ConfigError, nearest
+
+CONFIG_NAME = "config"
+
+FREE_VALUE = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
+"""Groups whose options are numbers, and the field that takes any other."""
+
+
+def conf_dir() -> str:
+    """The folder of the config groups: inside the package when installed from a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "conf"
+    return str(installed if installed.is_dir() else package.parent / "conf")
+
+
+def register() -> None:
+    """Tell Hydra the schema and the resolvers that conf/ uses. May be called any number of times."""
+    schema = OmegaConf.structured(Config)
+    for free in FREE_DICTS:  # somebody else's keys: no '+' needed
+        OmegaConf.set_struct(OmegaConf.select(schema, free), False)
+    ConfigStore.instance().store(name="schema", node=schema, provider="memlab")
+    OmegaConf.register_new_resolver("local", _local, replace=True)
+    OmegaConf.register_new_resolver("run_id", _run_id, replace=True)
+
+
+def compose_config(overrides: Sequence[str], config_dir: str | None = None) -> tuple[Config, dict[str, str]]:
+    """The configuration that these command-line words compose, and the option chosen for each group.
+
+    Raises :class:`ConfigError` for whatever is wrong with them.
+    """
+    check_overrides(overrides, config_dir)
+    register()
+    GlobalHydra.instance().clear()
+    words = list(overrides) + ([f"hydra.searchpath=[file://{config_dir}]"] if config_dir else [])
+    try:
+        with initialize_config_dir(conf_dir(), version_base="1.3"):
+            composed = compose(CONFIG_NAME, words, return_hydra_config=True)
+            return resolve(composed), choices_of(composed)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(one_line(error)) from error
+
+
+def resolve(composed: DictConfig) -> Config:
+    """The typed configuration of what Hydra composed."""
+    values = {}
+    try:
+        for key in composed:
+            if key != "hydra":
+                value = composed[key]
+                values[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    except OmegaConfBaseException as error:
+        raise ConfigError(one_line(error)) from error
+    return from_dict(values)
+
+
+def choices_of(composed: DictConfig) -> dict[str, str]:
+    """group -> option, of the groups that are memlab's."""
+    chosen = composed.hydra.runtime.choices
+    return {group: chosen[group] for group in GROUPS if group in chosen}
+
+
+def one_line(error: Exception) -> str:
+    """Hydra's and OmegaConf's messages span many lines and a cause; the first lines say what is wrong."""
+    text = f"{error}\n{error.__cause__ or ''}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    wanted = [line for line in lines if not line.startswith(("object_type=", "reference_type=", "full_key:"))]
+    keys = [line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")]
+    message = " ".join(wanted[:2])
+    return f"{message} (at {keys[0]})" if keys and keys[0] not in message else message
+
+
+# --- resolvers --------------------------------------------------------------------------------------------------------
+
+
+def _local(key: str, mode: str) -> Any:
+    """``${local:gpus,${mode}}``: what conf/hardware/auto.yaml says of the machine that memlab runs on."""
+    found = _local_hardware(mode)
+    return found[key]
+
+
+PREDICTED_BY_DEFAULT = "h100"
+"""The GPU that a prediction on a machine without GPUs is for, unless it says otherwise."""
+
+
+@cache
+def _local_hardware(mode: str) -> dict[str, Any]:
+    nothing_known = {field.name: None for field in dataclasses.fields(Hardware)} | {"device": "cuda"}
+    found = machine.detect().gpus
+    if not found and mode != "predict":
+        return {**nothing_known, "device": "cpu", "gpu": "CPU", "gpus": 2}
+    if not found:
+        return {**nothing_known, "gpus": 1, **_known_gpus()[PREDICTED_BY_DEFAULT]}
+    entry = next((gpu for gpu in _known_gpus().values() if gpu["gpu"].lower() in found[0].name.lower()), {})
+    measured = {"gpu": found[0].name, "gpus": len(found), "memory_gib": round(found[0].total_bytes / machine.GIB, 2)}
+    return {**nothing_known, **entry, **measured}
+
+
+def _known_gpus() -> dict[str, dict[str, Any]]:
+    """The figures of conf/hardware/gpu/, by file name."""
+    files = sorted((Path(conf_dir()) / "hardware" / "gpu").glob("*.yaml"))
+    return {file.stem: OmegaConf.to_container(OmegaConf.load(file)) for file in files}
+
+
+def _run_id(*, _root_: DictConfig) -> str:
+    """``${run_id:}``: the name of the run folder."""
+    return plan.run_id(resolve(_root_), choices_of(_root_))
+
+
+# --- checking the words -----------------------------------------------------------------------------------------------
+
+
+def options_of(group: str, config_dir: str | None = None) -> list[str]:
+    """The options of a config group, shipped and the user's own."""
+    folders = [Path(conf_dir()), *([Path(config_dir)] if config_dir else [])]
+    return sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
+
+
+def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None:
+    """Refuse unknown groups, options and keys, with the nearest valid name. Raises :class:`ConfigError`."""
+    for word in words:
+        if re.search(r"://[^/\s:@]+:[^/\s@]+@", word):
+            raise ConfigError(f"'{word.split('=')[0]}' holds a password: it would be written to the run folder.")
+    try:
+        overrides = OverridesParser.create().parse_overrides(list(words))
+    except HydraException as error:
+        raise ConfigError(f"Cannot read the command line: {one_line(error)}") from error
+    for override in overrides:
+        if not override.key_or_group.startswith("hydra"):
+            _check_override(override, config_dir)
+
+
+def _check_override(override: Override, config_dir: str | None) -> None:
+    key = override.key_or_group
+    if override.is_delete():
+        raise ConfigError(f"'~{key}': no key can be deleted. Choose an option or a value instead.")
+    if key in GROUPS:
+        _check_options(key, override, config_dir)
+    elif "/" in key:
+        raise ConfigError(f"Unknown config group '{key}'. {nearest(key.split('/')[0], GROUPS)}")
+    else:
+        check_key(key)
+
+
+def _check_options(group: str, override: Override, config_dir: str | None) -> None:
+    options = options_of(group, config_dir)
+    chosen = override.sweep_iterator() if override.is_sweep_override() else [override.value()]
+    if override.is_sweep_override() and not override.is_discrete_sweep():
+        return
+    for option in chosen:
+        option = str(option)
+        if option.startswith("glob("):
+            continue
+        if option not in options:
+            if option.isdigit() and group in FREE_VALUE:
+                hint = f"Set the value itself with {FREE_VALUE[group]}={option}."
+            else:  # Hydra takes no bare number as an option, so numeric options carry a prefix: zero3
+                numbered = [name for name in options if name.lstrip(ascii_lowercase) == option]
+                hint = f"Did you mean '{numbered[0]}'?" if numbered else nearest(option, options)
+            raise ConfigError(f"Unknown option '{option}' of config group '{group}'. {hint}")
+
+
+def check_key(key: str) -> None:
+    """Raise :class:`ConfigError`, with the nearest valid name, unless ``key`` is in the schema."""
+    values: Any = Config()
+    path: list[str] = []
+    for part in key.split("."):
+        if ".".join(path) in FREE_DICTS:
+            return
+        here = ".".join(path)
+        if not dataclasses.is_dataclass(values):
+            raise ConfigError(f"Unknown key '{key}': '{here}' is a single value and has no keys of its own.")
+        fields = _fields(values)
+        if part not in fields:
+            where = f"config group '{here}'" if here else "the configuration"
+            hint = nearest(part, fields)
+            raise ConfigError(f"Unknown key '{key}': {where} has no '{part}'. {hint}")
+        path.append(part)
+        values = getattr(values, part)
+
+
+def _fields(values: Any) -> dict[str, dataclasses.Field]:
+    return {field.name: field for field in dataclasses.fields(values)}

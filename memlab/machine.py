@@ -1,0 +1,80 @@
+"""What this machine has: its GPUs as the driver tells them, and the packages and libraries a plan may ask for.
+
+Reads NVML, never torch, so that it costs milliseconds and creates no CUDA context.
+"""
+
+import ctypes.util
+import importlib.util
+import os
+from dataclasses import dataclass, field
+from functools import cache
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """``id`` is what the launcher is told: an index, or the UUID that CUDA_VISIBLE_DEVICES names."""
+
+    id: str
+    name: str
+    total_bytes: int
+    compute_capability: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Machine:
+    gpus: tuple[Gpu, ...] = field(default=())
+    driver: str | None = None
+
+    @staticmethod
+    def has_package(name: str) -> bool:
+        return importlib.util.find_spec(name) is not None
+
+    @staticmethod
+    def has_library(name: str) -> bool:
+        return ctypes.util.find_library(name) is not None
+
+
+@cache
+def detect() -> Machine:
+    """The GPUs that this process may use (CUDA_VISIBLE_DEVICES is honoured), in their order."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no driver, no library, or a driver that does not answer: a machine without GPUs
+        return Machine()
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        return Machine(gpus=tuple(_gpu(pynvml, id) for id in _visible_ids(pynvml)), driver=driver)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _visible_ids(pynvml) -> list[str]:
+    all_ids = [str(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return all_ids
+    ids = [id.strip() for id in visible.split(",")]
+    # As CUDA does: the first entry that is no device ends the list.
+    known = [id in all_ids or id.startswith(("GPU-", "MIG-")) for id in ids]
+    return ids[: known.index(False)] if False in known else ids
+
+
+def _gpu(pynvml, id: str) -> Gpu:
+    handle = nvml_handle(pynvml, id)
+    return Gpu(
+        id=id,
+        name=pynvml.nvmlDeviceGetName(handle),
+        total_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+        compute_capability=tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
+    )
+
+
+def nvml_handle(pynvml, id: str):
+    """NVML's handle of a GPU id as :class:`Gpu` has it."""
+    if id.isdigit():
+        return pynvml.nvmlDeviceGetHandleByIndex(int(id))
+    return pynvml.nvmlDeviceGetHandleByUUID(id)

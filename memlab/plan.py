@@ -1,0 +1,271 @@
+"""config -> Plan: everything that a run needs, as plain data.
+
+Pure functions: nothing here reads a file, an environment variable or the machine, so a plan made on a laptop is the plan
+that runs on the GPUs. DeepSpeed reads ``"auto"`` only through transformers and hides its own defaults, so every value that
+moves memory is written out as a number: the JSON works in any script as it is, and a diff of two runs shows what differs.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from memlab.config import Config, Offload, Precision, ZeroStage, to_dict
+
+NOT_MEASURED = ("name", "force", "measure.timeout_s")
+"""Keys that do not change what is measured and so are not part of a run's identity."""
+
+UNREMARKABLE = frozenset({"none", "default", "auto", "bf16", "sdpa", "adamw", "random"})
+"""Options too ordinary to be named in a run folder's name."""
+
+STAGE3_ONLY = (
+    "sub_group_size",
+    "zero_hpz_partition_size",
+    "zero_quantized_weights",
+    "zero_quantized_nontrainable_weights",
+    "zero_quantized_gradients",
+    "memory_efficient_linear",
+    "pipeline_loading_checkpoint",
+    "override_module_apply",
+    "log_trace_cache_warnings",
+    "enable_sanity_checks",
+    "save_muon_momentum_buffer_in_memory",
+    "leaf_module",
+)
+"""Keys of ``zero_optimization`` that are read at stage 3 alone, beside those that begin with ``stage3_``."""
+
+STAGE12_ONLY = ("compute_grad_norm", "round_robin_gradients", "parameter_alignment", "use_multi_rank_bucket_allreduce")
+"""Keys of ``zero_optimization`` that are read at stages 1 and 2 alone."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One experiment, ready to run.
+
+    ``deepspeed`` is the DeepSpeed JSON, ``training_args`` the keyword arguments of ``transformers.TrainingArguments``,
+    ``environment`` what must be set in the ranks before torch is imported. ``world_size`` counts ranks.
+    """
+
+    run_id: str
+    config: dict[str, Any]
+    choices: dict[str, str]
+    world_size: int
+    deepspeed: dict[str, Any]
+    training_args: dict[str, Any]
+    environment: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def make_plan(config: Config, choices: dict[str, str]) -> Plan:
+    """The plan of a configuration; ``choices`` maps each group to the option that was chosen."""
+    return Plan(
+        run_id=run_id(config, choices),
+        config=to_dict(config),
+        choices=dict(choices),
+        world_size=config.hardware.gpus,
+        deepspeed=deepspeed_config(config),
+        training_args=training_arguments(config),
+        environment=environment(config),
+    )
+
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+
+
+def run_id(config: Config, choices: dict[str, str]) -> str:
+    """``<what a person looks for>-<hash of the resolved configuration>``: equal configurations share a run folder."""
+    return f"{_slug(config, choices)}-{config_hash(config)}"
+
+
+def config_hash(config: Config) -> str:
+    """Eight hexadecimal digits over everything that can change what is measured."""
+    identity = to_dict(config)
+    for key in NOT_MEASURED:
+        _delete(identity, key)
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _slug(config: Config, choices: dict[str, str]) -> str:
+    model = choices.get("model", "model")
+    if model == "hf":
+        model = config.model.path.rstrip("/").split("/")[-1]
+    parts = [model, f"zero{config.zero_stage.stage}"]
+    parts += [choices.get(group, "none") for group in ("offload", "allocator", "checkpointing")]
+    parts += [f"s{config.seq_len.tokens}", f"b{config.batch.micro}"]
+    if config.batch.accumulation > 1:
+        parts.append(f"x{config.batch.accumulation}")
+    shown = {"model", "zero_stage", "offload", "allocator", "checkpointing", "seq_len", "batch", "measure"}
+    parts += [option for group, option in choices.items() if group not in shown]
+    if config.mode == "predict":
+        parts.append("predicted")
+    words = [re.sub(r"[^A-Za-z0-9_.]+", "_", part) for part in parts if part not in UNREMARKABLE]
+    return "-".join(words)[:150]
+
+
+def _delete(values: dict[str, Any], dotted: str) -> None:
+    *parents, key = dotted.split(".")
+    for parent in parents:
+        values = values[parent]
+    del values[key]
+
+
+# --- DeepSpeed --------------------------------------------------------------------------------------------------------
+
+
+def deepspeed_config(config: Config) -> dict[str, Any]:
+    """The DeepSpeed JSON, without ``"auto"`` and without anything left to DeepSpeed's defaults that moves memory."""
+    precision, optimizer = config.precision, config.optimizer
+    ds: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": config.batch.micro,
+        "gradient_accumulation_steps": config.batch.accumulation,
+        "gradient_clipping": optimizer.gradient_clipping,
+        **_precision_blocks(precision),
+        "communication_data_type": precision.communication_dtype or precision.dtype,
+        "data_types": {"grad_accum_dtype": precision.grad_accum_dtype or precision.dtype},
+        "zero_optimization": _zero_optimization(config.zero_stage, config.offload),
+        # Both measure at a price: the first synchronises every phase, the second resets torch's peaks.
+        "wall_clock_breakdown": False,
+        "memory_breakdown": False,
+    }
+    if optimizer.source == "deepspeed":
+        ds["optimizer"] = {
+            "type": optimizer.name,
+            "params": {
+                "lr": optimizer.lr,
+                "betas": list(optimizer.betas),
+                "eps": optimizer.eps,
+                "weight_decay": optimizer.weight_decay,
+            },
+        }
+        if config.hardware.device == "cpu":
+            ds["optimizer"]["params"]["torch_adam"] = True  # needs no compiler
+    else:
+        ds["zero_allow_untested_optimizer"] = True
+    if optimizer.source != "deepspeed" or config.hardware.device == "cpu":
+        ds["zero_force_ds_cpu_optimizer"] = False
+    return ds
+
+
+def _precision_blocks(precision: Precision) -> dict[str, Any]:
+    blocks: dict[str, Any] = {
+        "bf16": {"enabled": precision.dtype == "bf16"},
+        "fp16": {"enabled": precision.dtype == "fp16"},
+    }
+    if precision.dtype == "bf16":
+        blocks["bf16"] |= {
+            "bf16_master_weights_and_grads": precision.bf16_master_weights_and_grads,
+            "bf16_optimizer_states": precision.bf16_optimizer_states,
+            "immediate_grad_update": precision.immediate_grad_update,
+        }
+    if precision.dtype == "fp16":
+        blocks["fp16"] |= {
+            "loss_scale": precision.loss_scale,
+            "initial_scale_power": precision.initial_scale_power,
+        }
+    return blocks
+
+
+def _zero_optimization(zero: ZeroStage, offload: Offload) -> dict[str, Any]:
+    if zero.stage == 0:
+        return {"stage": 0}
+    block = {key: value for key, value in asdict(zero).items() if applies(key, zero.stage) and value != {}}
+    block["overlap_comm"] = zero.stage == 3 if zero.overlap_comm is None else zero.overlap_comm
+    if offload.optimizer != "none":
+        block["offload_optimizer"] = {
+            "device": offload.optimizer,
+            "pin_memory": offload.pin_memory,
+            "buffer_count": offload.optimizer_buffer_count,
+            "fast_init": offload.fast_init,
+            "pipeline_read": offload.pipeline_read,
+            "pipeline_write": offload.pipeline_write,
+            "ratio": offload.ratio,
+            "super_offload": offload.super_offload,
+            "cpuadam_cores_perc": offload.cpuadam_cores_perc,
+            **({"nvme_path": offload.nvme_path} if offload.optimizer == "nvme" else {}),
+        }
+    if offload.param != "none":
+        block["offload_param"] = {
+            "device": offload.param,
+            "pin_memory": offload.pin_memory,
+            "buffer_count": offload.param_buffer_count,
+            "buffer_size": offload.param_buffer_size,
+            "max_in_cpu": offload.max_in_cpu,
+            **({"nvme_path": offload.nvme_path} if offload.param == "nvme" else {}),
+        }
+    return block
+
+
+def applies(zero_key: str, stage: int) -> bool:
+    """Whether DeepSpeed reads this key of ``zero_optimization`` at this stage."""
+    if zero_key == "stage":
+        return True
+    if zero_key.startswith("stage3_") or zero_key in STAGE3_ONLY:
+        return stage == 3
+    if zero_key in STAGE12_ONLY:
+        return stage in (1, 2)
+    return stage > 0
+
+
+# --- transformers -----------------------------------------------------------------------------------------------------
+
+
+def training_arguments(config: Config) -> dict[str, Any]:
+    """Keyword arguments of ``transformers.TrainingArguments``; ``deepspeed`` names the file beside it."""
+    optimizer, checkpointing = config.optimizer, config.checkpointing
+    arguments: dict[str, Any] = {
+        "output_dir": "trainer",
+        "deepspeed": "deepspeed.json",
+        "per_device_train_batch_size": config.batch.micro,
+        "gradient_accumulation_steps": config.batch.accumulation,
+        "max_steps": config.measure.warmup + config.measure.steps,
+        "learning_rate": optimizer.lr,
+        "adam_beta1": optimizer.betas[0],
+        "adam_beta2": optimizer.betas[1],
+        "adam_epsilon": optimizer.eps,
+        "weight_decay": optimizer.weight_decay,
+        "max_grad_norm": optimizer.gradient_clipping,
+        "lr_scheduler_type": "constant",
+        "bf16": config.precision.dtype == "bf16",
+        "fp16": config.precision.dtype == "fp16",
+        "gradient_checkpointing": checkpointing.enabled,
+        "seed": config.seed,
+        # Nothing but training happens in the loop: no logging, saving or reporting, and a NaN is seen, not averaged away.
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "logging_nan_inf_filter": False,
+        "remove_unused_columns": False,
+    }
+    if checkpointing.enabled:
+        arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": checkpointing.reentrant}
+    if optimizer.source == "transformers":
+        arguments["optim"] = optimizer.name
+    if config.hardware.device == "cpu":
+        arguments["use_cpu"] = True
+    return arguments
+
+
+# --- environment ------------------------------------------------------------------------------------------------------
+
+
+def environment(config: Config) -> dict[str, str]:
+    """Variables of the ranks that the configuration decides. They must be set before torch is imported."""
+    variables = {"DS_ACCELERATOR": config.hardware.device, "TOKENIZERS_PARALLELISM": "false"}
+    if config.allocator.conf:
+        # Both of torch's names: the second is the documented one, but some releases read parts of it from the first alone.
+        variables["PYTORCH_CUDA_ALLOC_CONF"] = config.allocator.conf
+        variables["PYTORCH_ALLOC_CONF"] = config.allocator.conf
+    if not needs_hub(config):
+        variables["HF_HUB_OFFLINE"] = "1"
+    return variables
+
+
+def needs_hub(config: Config) -> bool:
+    """Whether the run may ask the Hugging Face hub for a configuration, weights, a tokenizer or a data set."""
+    model_from_hub = config.model.weights == "pretrained" or not config.model.config
+    tokenizer_from_hub = config.data.source in ("guanaco", "jsonl")
+    return model_from_hub or tokenizer_from_hub

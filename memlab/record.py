@@ -1,0 +1,264 @@
+"""The run folder: its file names, the record, and how they are written and read.
+
+Every file is written whole or not at all (a temporary file beside it, then a rename) and without secrets, so a folder can
+be read, copied and published at any time. The only module that knows a file name.
+"""
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from memlab.errors import MemlabError, RecordError
+from memlab.plan import Plan
+
+SCHEMA_VERSION = 1
+
+STATUSES = ("ok", "gpu_oom", "host_oom", "timeout", "failed", "infra", "unsupported", "interrupted")
+"""How a run can end. An out-of-memory is a result like any other; only the last four say that nothing was learned."""
+
+FINAL = ("ok", "gpu_oom", "host_oom", "unsupported")
+"""Statuses that would come out the same again; the others are tried again when a sweep is resumed."""
+
+PHASES = ("model_build", "engine_init", "forward", "backward", "optimizer_step")
+"""The phases of a run. Those of the first step, where they differ, carry the prefix ``first_``."""
+
+FIRST_STEP_PHASES = ("first_forward", "first_backward", "first_optimizer_step")
+
+CUDA_ALLOCATOR = "cuda_caching_allocator"
+"""``memory_source`` of a rank on a GPU: torch's own counters."""
+
+LIVE_TENSORS = "live_tensors"
+"""``memory_source`` of a rank on a CPU, where torch counts nothing: allocated is bytes of storages that are alive, seen by
+a dispatch mode during the steps that are not timed; reserved is the process's resident set."""
+
+
+@dataclass
+class Phase:
+    """Torch's memory within one phase, over all its occurrences; ``end_allocated_bytes`` is that of the last one."""
+
+    peak_allocated_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    end_allocated_bytes: int = 0
+
+
+@dataclass
+class RankResult:
+    """What one rank measured: the entries of ``Record.ranks``, and each rank's own file. Peaks are over the whole run.
+
+    ``None``: this rank's device does not count that, or the rank ended before it was known.
+    """
+
+    rank: int
+    device: str  # cuda:0, cpu
+    device_name: str
+    memory_source: str  # CUDA_ALLOCATOR, LIVE_TENSORS, or predicted
+    status: str = "ok"
+    reason: str | None = None
+    device_total_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+    peak_active_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    device_used_bytes: int | None = None  # highest the driver said the whole device had given out
+    process_used_bytes: int | None = None  # highest the driver said this process had
+    host_rss_bytes: int | None = None  # at the end
+    host_peak_bytes: int | None = None
+    host_pinned_bytes: int | None = None  # peak of torch's pinned host allocator
+    num_alloc_retries: int | None = None
+    num_ooms: int | None = None
+    phases: dict[str, Phase] = field(default_factory=dict)
+    step_seconds: list[float] = field(default_factory=list)  # the measured steps
+    warmup_seconds: list[float] = field(default_factory=list)  # the steps before them; the first is the first step
+    losses: list[float] = field(default_factory=list)  # one for each step, warm-up included
+    skipped_steps: int | None = None  # optimizer steps that an overflow (fp16) skipped
+    energy_joules: float | None = None  # of the device, over the measured steps
+    parameters: int | None = None  # of the whole model; trainable ones below
+    trainable_parameters: int | None = None
+    model_flops_per_step: float | None = None  # of this rank, without recomputation
+    oom: dict[str, Any] | None = None  # phase, step, requested_bytes, message
+    timing: dict[str, float] = field(default_factory=dict)  # build_s, init_s, train_s
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class Record:
+    """``record.json``: one experiment, measured or predicted. Bytes are integers, times are seconds."""
+
+    run_id: str
+    source: str  # measured | predicted
+    status: str
+    config: dict[str, Any]
+    choices: dict[str, str]
+    fingerprint: str
+    reason: str | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    isolation: str = "fresh"  # fresh: a launch of its own; shared: one of several points in a launch
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    steps: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        values = asdict(self)
+        return {"schema_version": values.pop("schema_version"), **values}
+
+    @classmethod
+    def from_json(cls, values: Any, where: str) -> "Record":
+        """Raises :class:`RecordError`, naming ``where``, for anything but a record of this schema version."""
+        if not isinstance(values, dict):
+            raise RecordError(f"{where}: not a record (a JSON object is expected)")
+        version = values.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise RecordError(f"{where}: schema version {version!r}; this memlab reads version {SCHEMA_VERSION}")
+        missing = [f.name for f in fields(cls) if f.name not in values]
+        if missing:
+            raise RecordError(f"{where}: incomplete record, without {', '.join(missing)}")
+        wrong = [
+            name
+            for name in ("config", "choices", "environment", "steps", "summary", "timing")
+            if not isinstance(values[name], dict)
+        ]
+        if wrong or not isinstance(values["ranks"], list) or values["status"] not in STATUSES:
+            raise RecordError(f"{where}: damaged record ({', '.join(wrong) or 'ranks or status'})")
+        return cls(**{f.name: values[f.name] for f in fields(cls)})
+
+
+class RunFolder:
+    """One experiment's folder. The paths below are relative to it."""
+
+    PLAN = "plan.json"
+    DEEPSPEED = "deepspeed.json"
+    TRAINING_ARGS = "training_args.json"
+    RECORD = "record.json"
+    LOGS = "logs"
+    HYDRA = ".hydra"
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path).resolve()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def rank_file(self, rank: int) -> Path:
+        return self.path / f"rank{rank}.json"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.path / self.LOGS / f"rank{rank}.log"
+
+    def snapshot_file(self, rank: int) -> Path:
+        """torch's memory history of a rank, for pytorch.org/memory_viz. Written, never read, by memlab (it is a pickle)."""
+        return self.path / f"rank{rank}.memory_snapshot.pickle"
+
+    @property
+    def launcher_log(self) -> Path:
+        return self.path / self.LOGS / "launcher.log"
+
+    @property
+    def logs(self) -> list[Path]:
+        return sorted((self.path / self.LOGS).glob("*.log"))
+
+    def start(self, plan: Plan, command: list[str]) -> None:
+        """Write what will run and remove what an earlier run left here."""
+        for stale in (self.RECORD, "rank*.json", "rank*.pickle", f"{self.LOGS}/*.log", "*.tmp"):
+            for path in self.path.glob(stale):
+                path.unlink()
+        (self.path / self.LOGS).mkdir(parents=True, exist_ok=True)
+        for path in (self.path / self.HYDRA).glob("*.yaml"):
+            redact_file(path)
+        write_json(self.path / self.DEEPSPEED, plan.deepspeed)
+        write_json(self.path / self.TRAINING_ARGS, plan.training_args)
+        write_json(self.path / self.PLAN, {**plan.to_json(), "command": command})
+
+    def read_plan(self) -> Plan:
+        values = read_json(self.path / self.PLAN)
+        return Plan(**{f.name: values[f.name] for f in fields(Plan)})
+
+    def read_ranks(self, world_size: int) -> list[dict[str, Any]]:
+        """What the ranks measured; a rank that wrote nothing is left out."""
+        paths = [self.rank_file(rank) for rank in range(world_size)]
+        return [read_json(path) for path in paths if path.exists()]
+
+    def finish(self, record: Record) -> None:
+        """Write the record: from here on, this run is over."""
+        for path in self.logs:
+            redact_file(path)
+        write_json(self.path / self.RECORD, record.to_json())
+
+    def read_record(self) -> Record:
+        """Raises :class:`RecordError` when there is none, or none that can be read."""
+        path = self.path / self.RECORD
+        return Record.from_json(read_json(path), str(path))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write ``values`` as JSON, whole or not at all. Secrets are blanked out."""
+    text = redact(json.dumps(values, indent=2, allow_nan=True)) + "\n"
+    try:
+        _replace(path, text.encode())
+    except OSError as error:
+        raise MemlabError(f"Cannot write {path}: {error.strerror}. Nothing half-written was left behind.") from error
+
+
+def read_json(path: Path) -> Any:
+    """Raises :class:`RecordError` with the reason when ``path`` is not readable JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecordError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise RecordError(f"{path}: unreadable ({error})") from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+BLANK = "<redacted>"
+_SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIAL)", re.IGNORECASE)
+_TOKENS = re.compile(r"\b(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{16})\b")
+_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s:@\"']+:[^/\s@\"']+(?=@)")
+
+
+def redact(text: str, variables: Iterable[tuple[str, str]] | None = None) -> str:
+    """``text`` without the values of secret-looking environment variables, well-known tokens and URL credentials."""
+    for name, value in os.environ.items() if variables is None else variables:
+        if _SECRET_NAME.search(name) and len(value) >= 8:
+            text = text.replace(value, BLANK)
+    return _URL_CREDENTIALS.sub(BLANK, _TOKENS.sub(BLANK, text))
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether an environment variable of this name is taken to hold a secret."""
+    return bool(_SECRET_NAME.search(name))
+
+
+def redact_file(path: Path) -> None:
+    """Blank out secrets in a text file that another program wrote."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    clean = redact(text)
+    if clean != text:
+        _replace(path, clean.encode())

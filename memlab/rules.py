@@ -1,0 +1,230 @@
+"""Combinations that mean nothing: one row each - when, why, and what to do instead.
+
+DeepSpeed and transformers accept most of them without a word and then train something else than the label says. A run that
+a rule matches gets the status ``unsupported`` in milliseconds and is never started.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from memlab.config import Checkpointing, Config, Offload, Precision, ZeroStage
+from memlab.machine import Machine
+from memlab.plan import applies
+
+
+@dataclass(frozen=True)
+class Rule:
+    when: Callable[[Config], bool]
+    why: str
+    instead: str
+
+
+RULES = (
+    # --- offload
+    Rule(
+        lambda c: c.offload.param != "none" and c.zero_stage.stage < 3,
+        "parameters are partitioned, and so can be offloaded, at ZeRO stage 3 only; DeepSpeed ignores offload_param below it",
+        "zero_stage=zero3, or offload=optimizer",
+    ),
+    Rule(
+        lambda c: c.offload.optimizer != "none" and c.zero_stage.stage == 0,
+        "there is no optimizer offload at ZeRO stage 0",
+        "zero_stage=zero1 or higher, or offload=none",
+    ),
+    Rule(
+        lambda c: "nvme" in (c.offload.optimizer, c.offload.param) and c.zero_stage.stage < 3,
+        "NVMe offload exists at ZeRO stage 3 only",
+        "zero_stage=zero3, or offload=optimizer",
+    ),
+    Rule(
+        lambda c: "nvme" in (c.offload.optimizer, c.offload.param) and not c.offload.nvme_path,
+        "NVMe offload needs a folder on the NVMe device",
+        "offload.nvme_path=<folder>",
+    ),
+    Rule(
+        lambda c: c.offload.ratio != 1.0 and (c.zero_stage.stage < 3 or c.offload.optimizer != "cpu"),
+        "a partial optimizer offload (offload.ratio) exists at ZeRO stage 3 with offload to the CPU only",
+        "zero_stage=zero3 offload=optimizer, or offload.ratio=1.0",
+    ),
+    Rule(
+        lambda c: c.offload.super_offload and (c.zero_stage.stage < 3 or c.offload.optimizer != "cpu"),
+        "super_offload exists at ZeRO stage 3 with optimizer offload to the CPU only",
+        "zero_stage=zero3 offload=optimizer, or offload.super_offload=false",
+    ),
+    Rule(
+        lambda c: (
+            (c.offload.optimizer, c.offload.param) == ("none", "none")
+            and bool(_changed(c.offload, Offload(), but=("ratio", "super_offload")))
+        ),
+        "nothing is offloaded, so the other offload.* values have no effect",
+        "offload=optimizer, or leave the other offload.* values out",
+    ),
+    Rule(
+        lambda c: bool(c.zero_stage.zenflow) and c.offload.optimizer != "cpu",
+        "ZenFlow overlaps an optimizer that is offloaded to the CPU",
+        "offload=optimizer, or leave zero_stage.zenflow out",
+    ),
+    # --- checkpointing
+    Rule(
+        lambda c: bool(_changed(c.checkpointing, Checkpointing(), but=("enabled", "reentrant"))),
+        "DeepSpeed's activation_checkpointing keys configure deepspeed.checkpointing, which no Hugging Face model calls",
+        "checkpointing=full, and for reentrant checkpoints checkpointing.reentrant=true",
+    ),
+    Rule(
+        lambda c: c.checkpointing.reentrant and not c.checkpointing.enabled,
+        "checkpointing.reentrant has no effect without checkpointing",
+        "checkpointing=full",
+    ),
+    # --- precision
+    Rule(
+        lambda c: c.precision.dtype == "fp16" and c.hardware.device == "cpu",
+        "DeepSpeed does not train in fp16 on a CPU",
+        "precision=bf16",
+    ),
+    Rule(
+        lambda c: (
+            c.precision.dtype != "bf16"
+            and bool(
+                c.precision.bf16_master_weights_and_grads
+                or c.precision.bf16_optimizer_states
+                or c.precision.immediate_grad_update
+            )
+        ),
+        "the bf16_* values and immediate_grad_update belong to bf16 training",
+        "precision=bf16",
+    ),
+    Rule(
+        lambda c: (
+            c.precision.dtype != "fp16"
+            and (c.precision.loss_scale, c.precision.initial_scale_power)
+            != (Precision().loss_scale, Precision().initial_scale_power)
+        ),
+        "only fp16 training scales its loss",
+        "precision=fp16, or leave the loss scale out",
+    ),
+    Rule(
+        lambda c: c.precision.bf16_optimizer_states and not c.precision.bf16_master_weights_and_grads,
+        "DeepSpeed keeps optimizer states in bf16 only with bf16 master weights",
+        "precision.bf16_master_weights_and_grads=true",
+    ),
+    Rule(
+        lambda c: c.precision.bf16_master_weights_and_grads and c.zero_stage.stage == 0,
+        "DeepSpeed's bf16 master weights belong to its ZeRO optimizers",
+        "zero_stage=zero1 or higher",
+    ),
+    Rule(
+        lambda c: (
+            c.precision.bf16_master_weights_and_grads
+            and not c.precision.bf16_optimizer_states
+            and c.offload.optimizer == "none"
+        ),
+        "bf16 master weights with fp32 optimizer states exist with DeepSpeed's CPU Adam only",
+        "precision.bf16_optimizer_states=true, or offload=optimizer",
+    ),
+    Rule(
+        lambda c: c.zero_stage.stage == 0 and c.precision.grad_accum_dtype not in (None, c.precision.dtype),
+        "without ZeRO, DeepSpeed accumulates gradients in the model's own precision only",
+        "zero_stage=zero1 or higher, or leave precision.grad_accum_dtype out",
+    ),
+    # --- attention
+    Rule(
+        lambda c: c.attention.implementation.startswith("flash") and c.hardware.device == "cpu",
+        "flash attention runs on GPUs only",
+        "attention=sdpa",
+    ),
+    Rule(
+        lambda c: c.attention.implementation.startswith("flash") and c.precision.dtype == "fp32",
+        "flash attention computes in bf16 or fp16 only",
+        "precision=bf16, or attention=sdpa",
+    ),
+    # --- allocator, optimizer, data, model
+    Rule(
+        lambda c: c.allocator.conf != "" and c.hardware.device == "cpu",
+        "there is no CUDA caching allocator on a CPU",
+        "allocator=default",
+    ),
+    Rule(
+        lambda c: "8bit" in c.optimizer.name and c.hardware.device == "cpu",
+        "bitsandbytes' 8-bit optimizers run on GPUs only",
+        "optimizer=adamw_torch",
+    ),
+    Rule(
+        lambda c: "8bit" in c.optimizer.name and c.offload.optimizer != "none",
+        "bitsandbytes' 8-bit optimizers keep their states on the GPU and cannot step where the offloaded gradients are",
+        "optimizer=adamw, or offload=none",
+    ),
+    Rule(
+        lambda c: c.data.source == "jsonl" and not c.data.path,
+        "data=jsonl needs a file",
+        "data.path=<file with one JSON object a line>",
+    ),
+    Rule(
+        lambda c: c.model.weights == "pretrained" and c.model.path == "memlab/tiny",
+        "model=tiny has no published weights",
+        "model.weights=random, or another model",
+    ),
+    Rule(
+        lambda c: c.seq_len.tokens > _learned_positions(c),
+        "the model has learned position embeddings for fewer tokens than seq_len.tokens",
+        "a shorter seq_len, or model.overrides.n_positions=<tokens>",
+    ),
+)
+
+
+def unsupported(config: Config, machine: Machine | None) -> list[str]:
+    """Why this combination means nothing, one sentence a reason with what to do instead; empty when it is supported.
+
+    ``machine`` is where it is to be measured; ``None`` when it is only predicted, which needs neither GPUs nor packages.
+    """
+    reasons = [f"{rule.why}; instead: {rule.instead}" for rule in RULES if rule.when(config)]
+    reasons += _zero_keys_without_effect(config)
+    if machine is not None:
+        reasons += _beyond_machine(config, machine)
+    return reasons
+
+
+def _zero_keys_without_effect(config: Config) -> Iterator[str]:
+    stage = config.zero_stage.stage
+    for key in _changed(config.zero_stage, ZeroStage(), but=("stage",)):
+        if not applies(key, stage):
+            yield f"DeepSpeed does not read zero_stage.{key} at ZeRO stage {stage}; instead: leave it out"
+
+
+def _beyond_machine(config: Config, machine: Machine) -> Iterator[str]:
+    hardware = config.hardware
+    if hardware.device == "cuda" and not machine.gpus:
+        yield (
+            f"{hardware.gpus} x {hardware.gpu or 'GPU'} cannot be measured on a machine without a GPU; "
+            "instead: hardware=auto, or mode=predict"
+        )
+    elif hardware.device == "cuda" and hardware.gpus > len(machine.gpus):
+        yield (
+            f"hardware.gpus={hardware.gpus}, but this machine has {len(machine.gpus)}; "
+            f"instead: hardware.gpus={len(machine.gpus)}, or mode=predict"
+        )
+    elif hardware.device == "cuda" and hardware.gpu and hardware.gpu.lower() not in machine.gpus[0].name.lower():
+        yield (
+            f"the hardware entry is for {hardware.gpu}, but this machine has {machine.gpus[0].name}; "
+            "instead: hardware=auto, or mode=predict"
+        )
+    for package, wanted in (
+        ("flash_attn", config.attention.implementation == "flash_attention_2"),
+        ("flash_attn_interface", config.attention.implementation == "flash_attention_3"),
+        ("bitsandbytes", "8bit" in config.optimizer.name),
+    ):
+        if wanted and not machine.has_package(package):
+            yield f"the Python package {package} is not installed; instead: install it, or choose another option"
+    if "nvme" in (config.offload.optimizer, config.offload.param) and not machine.has_library("aio"):
+        yield "DeepSpeed's NVMe offload needs libaio; instead: install it (Debian: libaio-dev), or offload=all"
+
+
+def _changed(values: object, defaults: object, but: tuple[str, ...] = ()) -> list[str]:
+    names = [field.name for field in dataclasses.fields(values) if field.name not in but]
+    return [name for name in names if getattr(values, name) != getattr(defaults, name)]
+
+
+def _learned_positions(config: Config) -> float:
+    """How many positions a GPT-2-like model has an embedding for; others compute theirs."""
+    model = config.model.config | config.model.overrides
+    return model.get("n_positions", float("inf")) if model.get("model_type") == "gpt2" else float("inf")

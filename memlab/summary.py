@@ -1,0 +1,97 @@
+"""From what the ranks say to the figures of a run. Measured and predicted runs are summarised alike."""
+
+from collections.abc import Sequence
+from statistics import mean, median
+from typing import Any
+
+from memlab.config import Config
+
+BYTES = (
+    "peak_allocated_bytes",
+    "peak_active_bytes",
+    "peak_reserved_bytes",
+    "device_used_bytes",
+    "process_used_bytes",
+    "host_peak_bytes",
+    "host_pinned_bytes",
+)
+"""Figures that every rank has its own of. The largest decides what fits; none is ever summed over ranks."""
+
+
+def summarise(config: Config, ranks: Sequence[dict[str, Any]], total_s: float | None) -> dict[str, Any]:
+    """The figures of a run from the dictionaries of its ranks; figures that no rank has are left out.
+
+    ``total_s`` is the wall clock of the whole run in seconds, start-up included: what was paid for.
+    """
+    summary: dict[str, Any] = {}
+    for key in BYTES:
+        values = [rank[key] for rank in ranks if rank.get(key) is not None]
+        if values:
+            summary[key] = {"max": max(values), "mean": mean(values), "min": min(values)}
+    for key in ("num_alloc_retries", "num_ooms"):
+        values = [rank[key] for rank in ranks if rank.get(key) is not None]
+        if values:
+            summary[key] = max(values)
+    summary |= _parameters(ranks)
+    summary |= _loss(ranks)
+    seconds = slowest(ranks, "step_seconds")
+    if seconds:
+        summary |= _speed(config, ranks, seconds)
+    if total_s is not None and config.hardware.usd_per_hour is not None:
+        summary["usd"] = total_s / 3600 * config.hardware.usd_per_hour
+    return summary
+
+
+def slowest(ranks: Sequence[dict[str, Any]], key: str) -> list[float]:
+    """For each step the seconds of the slowest rank: nobody goes on before it."""
+    columns = [rank[key] for rank in ranks if rank.get(key)]
+    return [max(step) for step in zip(*columns, strict=False)]
+
+
+def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float]) -> dict[str, Any]:
+    """Rates from the median step, so that one disturbed step does not move them."""
+    step = median(seconds)
+    world_size = config.hardware.gpus
+    samples = config.batch.micro * config.batch.accumulation * world_size
+    tokens = samples * config.seq_len.tokens
+    speed = {
+        "step_seconds": step,
+        "step_seconds_mean": mean(seconds),
+        "step_seconds_min": min(seconds),
+        "step_seconds_max": max(seconds),
+        "iterations_per_second": 1 / step,
+        "samples_per_second": samples / step,
+        "tokens_per_second": tokens / step,
+        "tokens_per_second_per_gpu": tokens / step / world_size,
+    }
+    flops = next((rank["model_flops_per_step"] for rank in ranks if rank.get("model_flops_per_step")), None)
+    peak = peak_flops(config)
+    if flops:
+        speed["model_flops_per_second_per_gpu"] = flops / step
+        if peak:
+            speed["model_flops_utilization"] = flops / step / peak
+    if config.hardware.usd_per_hour is not None:
+        speed["usd_per_million_tokens"] = config.hardware.usd_per_hour / 3600 * step / tokens * 1e6
+    energies = [rank["energy_joules"] for rank in ranks if rank.get("energy_joules")]
+    if len(energies) == len(ranks):
+        speed["joules_per_token"] = sum(energies) / (tokens * len(seconds))
+    return speed
+
+
+def peak_flops(config: Config) -> float | None:
+    """Dense peak of one GPU in FLOP/s for the precision of the run; ``None`` where the hardware entry has no figure."""
+    hardware = config.hardware
+    tflops = hardware.fp32_tflops if config.precision.dtype == "fp32" else hardware.bf16_tflops
+    return tflops * 1e12 if tflops else None
+
+
+def _loss(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    losses = next((rank["losses"] for rank in ranks if rank.get("losses")), None)
+    skipped = next((rank["skipped_steps"] for rank in ranks if rank.get("skipped_steps") is not None), None)
+    figures = {} if losses is None else {"first_loss": losses[0], "last_loss": losses[-1]}
+    return figures if skipped is None else {**figures, "skipped_steps": skipped}
+
+
+def _parameters(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    keys = ("parameters", "trainable_parameters", "model_flops_per_step")
+    return {key: ranks[0][key] for key in keys if ranks and ranks[0].get(key) is not None}
