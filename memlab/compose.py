@@ -1,7 +1,7 @@
 """Hydra, and only here (with launch.py and the launcher plugin): from command-line words to a Config.
 
-Hydra composes, but it accepts unknown keys behind a ``+``, hints at no nearest name, and cannot tell a free-form value from
-a typing error. So the words are checked against the schema before Hydra sees them, and the composed result after.
+Hydra composes, but it accepts unknown keys behind a ``+`` and hints at no nearest name. So the words are checked against
+the schema before Hydra sees them, and the composed result after.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """The run folder: its file names, the record, and how they are written and read.
 
-Every file is written whole or not at all (a temporary file beside it, then a rename) and without secrets, so a folder can
-be read, copied and published at any time. The only module that knows a file name.
+Every file is written whole or not at all (a temporary file beside it, then a rename) and without secrets, so a folder
+can be read, copied and published at any time. The only module that knows a file name.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ CUDA_ALLOCATOR = "cuda_caching_allocator"
 """``memory_source`` of a rank on a GPU: torch's own counters."""
 
 LIVE_TENSORS = "live_tensors"
-"""``memory_source`` of a rank on a CPU, where torch counts nothing: allocated is bytes of storages that are alive, seen by
-a dispatch mode during the steps that are not timed; reserved is the process's resident set."""
+"""``memory_source`` of a rank on a CPU, where torch counts nothing: allocated is bytes of storages that are alive, seen
+by a dispatch mode during the steps that are not timed; reserved is the process's resident set."""
 
 
 @dataclass
@@ -154,7 +154,7 @@ class RunFolder:
         return self.path / self.LOGS / f"rank{rank}.log"
 
     def snapshot_file(self, rank: int) -> Path:
-        """torch's memory history of a rank, for pytorch.org/memory_viz. Written, never read, by memlab (it is a pickle)."""
+        """torch's memory history of a rank, for pytorch.org/memory_viz. A pickle: memlab writes it and never reads it."""
         return self.path / f"rank{rank}.memory_snapshot.pickle"
 
     @property
