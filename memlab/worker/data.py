@@ -58,7 +58,7 @@ class Batches(Dataset):
 
 
 def _random_batch(vocabulary: int, shift_labels: bool):
-    """Uniform tokens. One more than the length is drawn, so that every position, even the only one, has a next token."""
+    """Uniform tokens. One more than the length is drawn: every position, even the only one, has a next token."""
 
     def make(shape: Shape, index: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
         drawn = torch.randint(vocabulary, (shape.micro, shape.tokens + 1), generator=generator)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -118,3 +119,11 @@ class _Nvml:
 def rank_device(kind: str, local_rank: int) -> CpuDevice | CudaDevice:
     """The device of this rank: ``kind`` is ``hardware.device`` of the configuration."""
     return CpuDevice() if kind == "cpu" else CudaDevice(local_rank)
+
+
+def runtime_versions() -> dict[str, Any]:
+    """Versions that no package metadata tells."""
+    if not torch.cuda.is_available():
+        return {"cuda": None, "nccl": None, "cudnn": None}
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"cuda": torch.version.cuda, "nccl": nccl, "cudnn": torch.backends.cudnn.version()}

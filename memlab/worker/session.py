@@ -19,7 +19,7 @@ from memlab.config import from_dict
 from memlab.plan import Plan
 from memlab.record import RunFolder
 from memlab.worker.data import Batches
-from memlab.worker.device import rank_device
+from memlab.worker.device import rank_device, runtime_versions
 from memlab.worker.faults import describe
 from memlab.worker.flops import model_flops
 from memlab.worker.model import build_model, parameter_counts
@@ -64,6 +64,7 @@ class Session:
 
     def run(self) -> None:
         memory = self.device.memory
+        self.note("launch_s", time.perf_counter() - (time.time() - float(os.environ["MEMLAB_STARTED_AT"])))
         # Starts the process group (without one, zero.Init would put the whole model on every rank) and holds the
         # DeepSpeed JSON: at stage 3 transformers builds the model under zero.Init while this is alive.
         arguments = training_arguments(self.plans, self.point.folder)
@@ -92,6 +93,7 @@ class Session:
     def describe_model(self, model: torch.nn.Module) -> None:
         parameters, trainable = parameter_counts(model)
         for point in self.points:
+            point.facts["runtime"] = runtime_versions()
             samples = point.config.batch.micro * point.config.batch.accumulation
             point.facts |= {
                 "parameters": parameters,
@@ -135,9 +137,8 @@ class Session:
         self.point.write(status, reason, oom)
 
     def note(self, name: str, began: float) -> None:
-        """Seconds since ``began``, for every point of the launch: they share what happens before the first step."""
-        for point in self.points:
-            point.timing[name] = time.perf_counter() - began
+        """Seconds since ``began``. What happens before the first step is paid once, by the first point of a launch."""
+        self.points[0].timing[name] = time.perf_counter() - began
 
 
 class PointsTrainer(Trainer):
