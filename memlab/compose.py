@@ -27,6 +27,9 @@ from memlab.errors import ConfigError, nearest
 
 CONFIG_NAME = "config"
 
+ADDED_GROUPS = ("search",)
+"""Groups that are not in the defaults list: added with ``+group=option``, they set fields of other groups."""
+
 FREE_VALUE = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 """Groups whose options are numbers, and the field that takes any other."""
 
@@ -158,7 +161,7 @@ def _check_override(override: Override, config_dir: str | None) -> None:
     key = override.key_or_group
     if override.is_delete():
         raise ConfigError(f"'~{key}': no key can be deleted. Choose an option or a value instead.")
-    if key in GROUPS:
+    if key in GROUPS or key in ADDED_GROUPS:
         _check_options(key, override, config_dir)
     elif "/" in key:
         raise ConfigError(f"Unknown config group '{key}'. {nearest(key.split('/')[0], GROUPS)}")

@@ -214,8 +214,32 @@ class Measure:
     steps: int = at_least(1, 10)
     timeout_s: int = at_least(1, 1800)
     # Wall clock of the whole run, start-up included.
+    repeats: int = at_least(1, 1)
+    # How often the whole experiment is measured; every repeat is a run folder of its own.
+    repeat: int = at_least(1, 1)
+    # Which of the repeats this one is.
     snapshot: bool = False
-    # Record torch's memory history of the last step (and on an out-of-memory) for pytorch.org/memory_viz.
+    # Write torch's memory history of the warm-up steps, or up to an out-of-memory, for pytorch.org/memory_viz.
+
+
+@dataclass
+class Sweep:
+    """How a multirun is carried out. Nothing here changes what a point measures."""
+
+    isolation: str = one_of("shared", "fresh")
+    # shared: points that differ in shape alone (seq_len, batch) run one after another in one launch.
+    prune: bool = True
+    # Once a point is out of memory, larger ones of the same configuration are recorded as such without running.
+    side_by_side: str = one_of("auto", "always", "never")
+    # Several launches at once on disjoint GPUs; auto: unless they would compete for the host (offload).
+    search: str = one_of("none", "batch", "seq_len")
+    # Find the largest micro batch (or sequence length) that trains, from the composed one upwards.
+    search_limit: int | None = None
+    # Where the search ends at the latest.
+    dry_run: bool = False
+    # Show what would run, and start nothing.
+    max_usd: float | None = None
+    max_hours: float | None = None
 
 
 @dataclass
@@ -235,6 +259,7 @@ class Config:
     data: Data = field(default_factory=Data)
     hardware: Hardware = field(default_factory=Hardware)
     measure: Measure = field(default_factory=Measure)
+    sweep: Sweep = field(default_factory=Sweep)
     mode: str = one_of("measure", "predict")
     seed: int = 0
     name: str | None = None

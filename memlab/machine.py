@@ -6,6 +6,7 @@ Reads NVML, never torch, so that it costs milliseconds and creates no CUDA conte
 import ctypes.util
 import importlib.util
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -78,3 +79,14 @@ def nvml_handle(pynvml, id: str):
     if id.isdigit():
         return pynvml.nvmlDeviceGetHandleByIndex(int(id))
     return pynvml.nvmlDeviceGetHandleByUUID(id)
+
+
+def used_bytes(ids: Sequence[str]) -> list[int]:
+    """What the driver has given out now on each of these GPUs, whoever has it."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        return [pynvml.nvmlDeviceGetMemoryInfo(nvml_handle(pynvml, id)).used for id in ids]
+    finally:
+        pynvml.nvmlShutdown()

@@ -14,8 +14,11 @@ from typing import Any
 
 from memlab.config import Config, Offload, Precision, ZeroStage, to_dict
 
-NOT_MEASURED = ("name", "force", "measure.timeout_s")
+NOT_MEASURED = ("name", "force", "sweep", "measure.timeout_s", "measure.repeats")
 """Keys that do not change what is measured and so are not part of a run's identity."""
+
+SHAPE = ("seq_len.tokens", "batch.micro")
+"""Keys that may differ between the points of one launch: the data changes, the engine stays."""
 
 UNREMARKABLE = frozenset({"none", "default", "auto", "bf16", "sdpa", "adamw", "random"})
 """Options too ordinary to be named in a run folder's name."""
@@ -83,8 +86,22 @@ def run_id(config: Config, choices: dict[str, str]) -> str:
 
 def config_hash(config: Config) -> str:
     """Eight hexadecimal digits over everything that can change what is measured."""
+    return _hash_without(config, NOT_MEASURED)
+
+
+def engine_key(config: Config) -> str:
+    """Equal for configurations that can be measured in one launch."""
+    return _hash_without(config, NOT_MEASURED + SHAPE)
+
+
+def subject_key(config: Config) -> str:
+    """Equal for repeats of the same experiment."""
+    return _hash_without(config, (*NOT_MEASURED, "measure.repeat"))
+
+
+def _hash_without(config: Config, keys: tuple[str, ...]) -> str:
     identity = to_dict(config)
-    for key in NOT_MEASURED:
+    for key in keys:
         _delete(identity, key)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
 
@@ -98,8 +115,10 @@ def _slug(config: Config, choices: dict[str, str]) -> str:
     parts += [f"s{config.seq_len.tokens}", f"b{config.batch.micro}"]
     if config.batch.accumulation > 1:
         parts.append(f"x{config.batch.accumulation}")
-    shown = {"model", "zero_stage", "offload", "allocator", "checkpointing", "seq_len", "batch", "measure"}
+    shown = {"model", "zero_stage", "offload", "allocator", "checkpointing", "seq_len", "batch", "measure", "sweep"}
     parts += [option for group, option in choices.items() if group not in shown]
+    if config.measure.repeat > 1:
+        parts.append(f"r{config.measure.repeat}")
     if config.mode == "predict":
         parts.append("predicted")
     words = [re.sub(r"[^A-Za-z0-9_.]+", "_", part) for part in parts if part not in UNREMARKABLE]

@@ -5,12 +5,13 @@ can be read, copied and published at any time. The only module that knows a file
 """
 
 import contextlib
+import fcntl
 import json
 import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,7 @@ class RunFolder:
     RECORD = "record.json"
     LOGS = "logs"
     HYDRA = ".hydra"
+    LOCK = ".lock"
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path).resolve()
@@ -167,6 +169,25 @@ class RunFolder:
     @property
     def logs(self) -> list[Path]:
         return sorted((self.path / self.LOGS).glob("*.log"))
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[bool]:
+        """Hold this folder against other memlab processes. False: another one holds it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / self.LOCK).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    def save_hydra(self, texts: Mapping[str, str]) -> None:
+        """Keep what Hydra composed, as Hydra itself does: ``config``, ``hydra`` and ``overrides``."""
+        folder = self.path / self.HYDRA
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            _replace(folder / f"{name}.yaml", redact(text).encode())
 
     def start(self, plan: Plan, command: list[str]) -> None:
         """Write what will run and remove what an earlier run left here."""
