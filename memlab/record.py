@@ -206,19 +206,24 @@ class RunFolder:
 
 def write_json(path: Path, values: Any) -> None:
     """Write ``values`` as JSON, whole or not at all. Secrets are blanked out."""
-    text = redact(json.dumps(_finite(values), indent=2, allow_nan=False)) + "\n"
+    text = json.dumps(_clean(values), indent=2, allow_nan=False) + "\n"
     try:
         _replace(path, text.encode())
     except OSError as error:
         raise MemlabError(f"Cannot write {path}: {error.strerror}. Nothing half-written was left behind.") from error
 
 
-def _finite(values: Any) -> Any:
-    """JSON has no NaN and no infinity: such a figure is not known."""
+def _clean(values: Any) -> Any:
+    """Texts without secrets. JSON has no NaN and no infinity: such a figure is not known.
+
+    Before the texts become JSON: afterwards a secret may be escaped, and a number may look like one.
+    """
     if isinstance(values, dict):
-        return {key: _finite(value) for key, value in values.items()}
+        return {redact(key) if isinstance(key, str) else key: _clean(value) for key, value in values.items()}
     if isinstance(values, list | tuple):
-        return [_finite(value) for value in values]
+        return [_clean(value) for value in values]
+    if isinstance(values, str):
+        return redact(values)
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
