@@ -57,8 +57,8 @@ def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
     variables = {
         **plan.environment,
         # Beside the interpreter are the tools that build DeepSpeed's ops (ninja), whether or not the venv is activated.
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": f"{Path(memlab.__file__).parent.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "PATH": _put_first(Path(sys.executable).parent, "PATH"),
+        "PYTHONPATH": _put_first(Path(memlab.__file__).parent.parent, "PYTHONPATH"),
         "PYTHONSAFEPATH": "1",  # a folder named like a package, where memlab was started, must not shadow it
         "TORCH_EXTENSIONS_DIR": str(extensions_dir()),
         # By default every rank would start a thread for every core.
@@ -69,6 +69,12 @@ def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
         capabilities = sorted({gpu.compute_capability for gpu in machine.gpus})
         variables["TORCH_CUDA_ARCH_LIST"] = ";".join(f"{major}.{minor}" for major, minor in capabilities)
     return variables
+
+
+def _put_first(folder: Path, variable: str) -> str:
+    """An inherited search path with ``folder`` before it, and without empty entries: they mean the current folder."""
+    inherited = os.environ.get(variable, "").split(os.pathsep)
+    return os.pathsep.join([str(folder), *filter(None, inherited)])
 
 
 def extensions_dir() -> Path:
