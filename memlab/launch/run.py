@@ -67,8 +67,7 @@ class _PointsInOneLaunch:
 
     def run(self) -> list[Record]:
         sweep_stale_locks()
-        gpu_ids = [gpu.id for gpu in self.machine.gpus[: self.world_size]]
-        words = command(self.plans[0], self.folders, gpu_ids, free_port())
+        words = command(self.plans[0], self.folders, gpu_ids(self.plans[0], self.machine), free_port())
         for plan, folder in zip(self.plans, self.folders, strict=True):
             folder.start(plan, words)
         kills = host_oom_kills()
@@ -115,6 +114,12 @@ class _PointsInOneLaunch:
         record = replace(record, status=status, reason=reason)
         folder.finish(record)
         self.records.append(record)
+
+
+def gpu_ids(plan: Plan, machine: Machine) -> list[str]:
+    """The GPUs of a launch: none where the plan is for the CPU, whatever the machine has."""
+    on_gpus = plan.config["hardware"]["device"] == "cuda"
+    return [gpu.id for gpu in machine.gpus[: plan.world_size]] if on_gpus else []
 
 
 def complete(record: Record, plan: Plan, ranks: list[dict[str, Any]], total_s: float) -> Record:
