@@ -100,8 +100,7 @@ class Launch:
                 os.killpg(self._process.pid, signal.SIGTERM)
             deadline = time.monotonic() + TERMINATE_S
             while time.monotonic() < deadline and any(True for _ in deadman.marked(self.token)):
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(POLL_S)
+                time.sleep(POLL_S)
         deadman.kill_marked(self.token)
         self._process.wait()
 
