@@ -128,7 +128,7 @@ def _known_gpus() -> dict[str, dict[str, Any]]:
 
 def _run_id(*, _root_: DictConfig) -> str:
     """``${run_id:}``: the name of the run folder."""
-    return plan.run_id(resolve(_root_), choices_of(_root_))
+    return plan.run_id(resolve(_root_))
 
 
 # --- checking the words -----------------------------------------------------------------------------------------------
