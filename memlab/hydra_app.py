@@ -1,5 +1,6 @@
 """The task that Hydra runs: one composed configuration -> one run folder with a record."""
 
+import os
 import sys
 
 import hydra
@@ -7,7 +8,16 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.console import Console
 
-from memlab.compose import CONFIG_NAME, check_overrides, choices_of, conf_dir, register, resolve
+from memlab.compose import (
+    COMPOSITION_ERRORS,
+    CONFIG_NAME,
+    as_one_line,
+    check_overrides,
+    choices_of,
+    conf_dir,
+    register,
+    resolve,
+)
 from memlab.launch.run import run_one
 from memlab.plan import make_plan
 from memlab.record import Record, RunFolder
@@ -28,7 +38,11 @@ def run_hydra() -> int:
         records.append(run_composed(composed))
         return records[-1].status
 
-    task()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise: otherwise Hydra prints errors its own way and exits with 1
+    try:
+        task()
+    except COMPOSITION_ERRORS as error:
+        raise as_one_line(error) from error
     return EXIT_CODES[records[-1].status] if len(records) == 1 else 0
 
 
