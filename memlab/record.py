@@ -174,11 +174,15 @@ class RunFolder:
             for path in self.path.glob(stale):
                 path.unlink()
         (self.path / self.LOGS).mkdir(parents=True, exist_ok=True)
-        for path in (self.path / self.HYDRA).glob("*.yaml"):
-            redact_file(path)
+        self.redact()
         write_json(self.path / self.DEEPSPEED, plan.deepspeed)
         write_json(self.path / self.TRAINING_ARGS, plan.training_args)
         write_json(self.path / self.PLAN, {**plan.to_json(), "command": command})
+
+    def redact(self) -> None:
+        """Blank out secrets in what Hydra and the ranks wrote."""
+        for path in [*(self.path / self.HYDRA).glob("*.yaml"), *self.logs]:
+            redact_file(path)
 
     def read_plan(self) -> Plan:
         values = read_json(self.path / self.PLAN)
@@ -191,8 +195,7 @@ class RunFolder:
 
     def finish(self, record: Record) -> None:
         """Write the record: from here on, this run is over."""
-        for path in self.logs:
-            redact_file(path)
+        self.redact()
         write_json(self.path / self.RECORD, record.to_json())
 
     def read_record(self) -> Record:

@@ -22,6 +22,7 @@ def run_one(plan: Plan, folder: RunFolder, force: bool = False) -> Record:
     """Measure one plan in its folder, unless the folder already holds what would be measured again."""
     machine = detect()
     if not force and (found := finished(folder, fingerprint(plan, machine))):
+        folder.redact()  # Hydra has written its files anew
         return found
     reasons = unsupported(from_dict(plan.config), machine)
     if reasons:
