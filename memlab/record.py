@@ -53,7 +53,7 @@ class RankResult:
     """What one rank measured: the entries of ``Record.ranks``, and each rank's own file.
 
     Peaks are over the training steps, the first one included, begun with an emptied cache; those of building the model
-    and the engine are in ``phases``. ``None``: this rank's device does not count that, or it ended before that was known.
+    and the engine are in ``phases``. ``None``: this rank's device does not count that, or it ended before it was known.
     """
 
     rank: int
@@ -129,9 +129,14 @@ class Record:
             for name in ("config", "choices", "environment", "steps", "summary", "timing")
             if not isinstance(values[name], dict)
         ]
-        if wrong or not isinstance(values["ranks"], list) or values["status"] not in STATUSES:
+        if wrong or not _are_ranks(values["ranks"]) or values["status"] not in STATUSES:
             raise RecordError(f"{where}: damaged record ({', '.join(wrong) or 'ranks or status'})")
         return cls(**{f.name: values[f.name] for f in fields(cls)})
+
+
+def _are_ranks(values: Any) -> bool:
+    names = {f.name for f in fields(RankResult)} - {"runtime"}
+    return isinstance(values, list) and all(isinstance(rank, dict) and names <= rank.keys() for rank in values)
 
 
 class RunFolder:
