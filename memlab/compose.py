@@ -60,13 +60,19 @@ def compose_config(overrides: Sequence[str], config_dir: str | None = None) -> t
     check_overrides(overrides, config_dir)
     register()
     GlobalHydra.instance().clear()
-    words = list(overrides) + ([f"hydra.searchpath=[file://{config_dir}]"] if config_dir else [])
+    words = [*overrides, *([_search_path(config_dir)] if config_dir else [])]
     try:
         with initialize_config_dir(conf_dir(), version_base="1.3"):
             composed = compose(CONFIG_NAME, words, return_hydra_config=True)
             return resolve(composed), choices_of(composed)
     except COMPOSITION_ERRORS as error:
         raise as_one_line(error) from error
+
+
+def _search_path(config_dir: str) -> str:
+    """The word that adds a folder of groups; quoted, since a path may hold commas and spaces."""
+    path = str(Path(config_dir).resolve()).replace("\\", "\\\\").replace("'", "\\'")
+    return f"hydra.searchpath=['file://{path}']"
 
 
 def resolve(composed: DictConfig) -> Config:
