@@ -119,7 +119,7 @@ def _offload_word(offload: Offload) -> str:
     if offload.optimizer == offload.param != "none":
         places = {"all": offload.optimizer}
     words = [name if place == "cpu" else f"{name}_{place}" for name, place in places.items() if place != "none"]
-    return "-".join(words) or "none"
+    return "_and_".join(words) or "none"
 
 
 def _allocator_word(conf: str) -> str:

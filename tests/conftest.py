@@ -38,7 +38,7 @@ def composed():
 
 @pytest.fixture
 def config():
-    """``config({"zero_stage.stage": 3})``: the defaults on two CPU ranks, with values replaced, checked by the schema."""
+    """``config({"zero_stage.stage": 3})``: the defaults on two CPU ranks with values replaced, checked by the schema."""
 
     def build(changes: dict[str, Any] | None = None) -> Config:
         values = json.loads(json.dumps(compose_once("hardware=cpu")[0]))
@@ -55,7 +55,7 @@ def config():
 
 @pytest.fixture
 def golden(request):
-    """``golden(name, values, advice)``: ``values`` are those of the committed file, or the test fails with ``advice``."""
+    """``golden(name, values, advice)``: ``values`` are those of the committed file, or the test fails with advice."""
 
     def check(name: str, values: Any, advice: str) -> None:
         path = GOLDEN / name

@@ -37,7 +37,10 @@ def test_values_follow_the_words(composed):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("zero_stge=zero3", "Unknown key 'zero_stge': the configuration has no 'zero_stge'. Did you mean 'zero_stage'?"),
+        (
+            "zero_stge=zero3",
+            "Unknown key 'zero_stge': the configuration has no 'zero_stge'. Did you mean 'zero_stage'?",
+        ),
         ("batch.mikro=2", "Unknown key 'batch.mikro': config group 'batch' has no 'mikro'. Did you mean 'micro'?"),
         (
             "batch.micro.x=2",
@@ -55,7 +58,10 @@ def test_an_unknown_key_is_refused_whatever_stands_before_it(plus, word, message
     [
         ("zero_stage=3", "Unknown option '3' of config group 'zero_stage'. Did you mean 'zero3'?"),
         ("model=lama3_8b", "Unknown option 'lama3_8b' of config group 'model'. Did you mean 'llama3_8b'?"),
-        ("seq_len=731", "Unknown option '731' of config group 'seq_len'. Set the value itself with seq_len.tokens=731."),
+        (
+            "seq_len=731",
+            "Unknown option '731' of config group 'seq_len'. Set the value itself with seq_len.tokens=731.",
+        ),
         ("batch=3", "Unknown option '3' of config group 'batch'. Set the value itself with batch.micro=3."),
         ("offload=none,cpu", "Unknown option 'cpu' of config group 'offload'. Choose one of: "),
         ("offlod/x=none", "Unknown config group 'offlod/x'. Did you mean 'offload'?"),
