@@ -38,7 +38,7 @@ def composed():
 
 @pytest.fixture
 def config():
-    """``config({"zero_stage.stage": 3})``: the defaults on two CPU ranks with values replaced, checked by the schema."""
+    """``config({"zero_stage.stage": 3})``: the defaults on two CPU ranks, with values replaced and checked."""
 
     def build(changes: dict[str, Any] | None = None) -> Config:
         values = json.loads(json.dumps(compose_once("hardware=cpu")[0]))
