@@ -41,6 +41,7 @@ def lines(done: subprocess.CompletedProcess) -> list[str]:
         ({"LOCAL_RANK": "0"}, 1),
         ({"LOCAL_RANK": "0", "RANK": "0"}, 1),
         ({"OMPI_COMM_WORLD_LOCAL_RANK": "0"}, 1),
+        ({"LOCAL_RANK": "1"}, 0),
         ({"LOCAL_RANK": "1", "RANK": "1"}, 0),
         ({"LOCAL_RANK": "0", "RANK": "8"}, 0),
     ],
