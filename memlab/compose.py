@@ -41,8 +41,9 @@ def conf_dir() -> str:
     return str(installed if installed.is_dir() else package.parent / "conf")
 
 
+@cache
 def register() -> None:
-    """Tell Hydra the schema and the resolvers that conf/ uses. May be called any number of times."""
+    """Tell Hydra the schema and the resolvers that conf/ uses: once a process, however often it is called."""
     schema = OmegaConf.structured(Config)
     for free in FREE_DICTS:  # somebody else's keys: no '+' needed
         OmegaConf.set_struct(OmegaConf.select(schema, free), False)
