@@ -60,7 +60,6 @@ def test_inside_a_launcher_one_process_says_so_and_none_goes_on(launch, tmp_path
         ("bogus=1", "memlab: Unknown key 'bogus': the configuration has no 'bogus'."),
         ("batch.micro=0", "memlab: 'batch.micro' must be at least 1, not 0."),
         ("batch.micro=two", "memlab: Error merging override batch.micro=two Value 'two'"),
-        ("seed=1,2", "memlab: Ambiguous value for argument 'seed=1,2'"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_leaves_nothing(launch, tmp_path, word, message):

@@ -93,6 +93,7 @@ def test_a_password_in_a_word_is_refused_without_repeating_it():
         (["batch.micro=0"], ["'batch.micro' must be at least 1, not 0."]),
         (["precision.dtype=bf17"], ["Did you mean 'bf16'?"]),
         (["allocator=custom"], ["'allocator.conf' has no value"]),
+        (["seed=1,2"], ["Ambiguous value", "seed=1,2"]),
         (["+zero_stage=zero3"], ["zero_stage"]),
     ],
 )
