@@ -57,6 +57,8 @@ def run_composed(composed: DictConfig) -> Record:
     record = run_one(plan, folder, force=config.force)
     show_run(record, console)
     console.print(f"run folder: {folder}", highlight=False, markup=False, soft_wrap=True)
+    if record.status == "interrupted":
+        raise KeyboardInterrupt  # it has its record; now it ends the sweep that the run is part of
     return record
 
 

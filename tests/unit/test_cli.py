@@ -159,3 +159,32 @@ def test_help_lists_the_commands(capsys):
 @pytest.mark.parametrize("words", [[], ["shew"], ["show"]])
 def test_a_wrong_command_is_an_error_of_input(capsys, words):
     assert called(*words) == 2
+
+
+INTERRUPTED = """
+import dataclasses, sys
+from memlab import cli, hydra_app
+from memlab.launch.run import record_unsupported
+from memlab.machine import Machine
+
+def run_one(plan, folder, force):
+    print("started")
+    return dataclasses.replace(record_unsupported(plan, folder, ["stopped"], Machine()), status="interrupted")
+
+hydra_app.run_one = run_one
+cli.launch()
+"""
+
+
+@pytest.mark.parametrize("words", [["seed=1"], ["-m", "seed=1,2"]])
+def test_an_interrupt_ends_a_sweep_too(tmp_path, words):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *words, "hardware=cpu"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(LAUNCH.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == EXIT_CODES["interrupted"]
+    assert done.stdout.count("started") == 1
