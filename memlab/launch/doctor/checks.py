@@ -138,13 +138,9 @@ def _nvcc_finding(facts: Facts, ops: list[str]) -> Finding:
     if torch.nvcc is None:
         return Finding(FAIL, subject, f"no nvcc that runs in {torch.cuda_home}, {wanted}", fix)
     what = f"CUDA {torch.nvcc} in {torch.cuda_home}, {wanted}; torch's CUDA is {torch.cuda}"
-    fits = facts.skips_cuda_check or (torch.cuda is not None and _nvcc_fits(_version(torch.nvcc), _version(torch.cuda)))
-    return Finding(OK, subject, what) if fits else Finding(FAIL, subject, what, f"{fix}, or set DS_SKIP_CUDA_CHECK=1")
-
-
-def _nvcc_fits(nvcc: tuple[int, int], torch_cuda: tuple[int, int]) -> bool:
-    """DeepSpeed lets minor versions differ up to CUDA 12 (``cuda_minor_mismatch_ok`` of DeepSpeed 0.19.8)."""
-    return nvcc == torch_cuda or (nvcc[0] == torch_cuda[0] and nvcc[0] <= 12)
+    if torch.cuda is not None and _version(torch.nvcc)[0] == _version(torch.cuda)[0]:
+        return Finding(OK, subject, what)
+    return Finding(WARN, subject, what, fix)  # a build at first use is not refused, but may not compile or load
 
 
 def check_disk(facts: Facts) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -80,7 +80,6 @@ class Facts:
     torch: TorchFacts = field(default_factory=TorchFacts)
     compiler: str | None = None
     ninja: str | None = None
-    skips_cuda_check: bool = False  # DeepSpeed then builds with any nvcc
     free_disk: Mapping[str, int] = field(default_factory=dict)  # folder -> free
     free_shared_memory: int | None = None
     free_host_memory: int = 0
@@ -110,7 +109,6 @@ def gather(plan: Plan, machine: Machine) -> Facts:
         torch=_probe_torch(config, environment),
         compiler=_first_line([compiler, "--version"]) if compiler else None,
         ninja=shutil.which("ninja", path=environment["PATH"]),
-        skips_cuda_check=environment.get("DS_SKIP_CUDA_CHECK") == "1",
         free_disk={str(folder): _free_bytes(folder) for folder in _folders_written(config)},
         free_shared_memory=_free_bytes(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None,
         free_host_memory=_free_host_memory(),
@@ -123,7 +121,7 @@ def gather(plan: Plan, machine: Machine) -> Facts:
 # --- the driver -------------------------------------------------------------------------------------------------------
 
 
-def _ask_driver(question) -> Any:
+def _ask_driver(question: Callable) -> Any:
     """``question(pynvml)``, or ``None`` where there is no driver or it does not answer."""
     try:
         import pynvml
@@ -151,11 +149,14 @@ def _gpu_use(pynvml, gpu: Gpu) -> GpuUse:
         name=gpu.name,
         compute_capability=gpu.compute_capability,
         used_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).used,
-        processes=tuple(
-            Process(process.pid, _process_name(pynvml, process.pid), process.usedGpuMemory)
-            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        ),
+        processes=tuple(_processes(pynvml, handle)),
     )
+
+
+def _processes(pynvml, handle) -> Iterator[Process]:
+    with contextlib.suppress(pynvml.NVMLError):  # not told of a MIG slice, nor in some containers
+        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+            yield Process(process.pid, _process_name(pynvml, process.pid), process.usedGpuMemory)
 
 
 def _process_name(pynvml, pid: int) -> str:
