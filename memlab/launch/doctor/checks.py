@@ -145,7 +145,10 @@ def _nvcc_finding(facts: Facts, ops: list[str]) -> Finding:
 
 def check_disk(facts: Facts) -> Iterator[Finding]:
     for folder, free in facts.free_disk.items():
-        if free < FREE_DISK_BYTES:
+        if free is None:
+            fix = "choose others: hydra.run.dir, XDG_CACHE_HOME, offload.nvme_path"
+            yield Finding(FAIL, "disk", f"no permission to write to {folder}", fix)
+        elif free < FREE_DISK_BYTES:
             yield Finding(FAIL, "disk", f"{_gib(free)} free for {folder}", f"free {_gib(FREE_DISK_BYTES)} there")
         else:
             yield Finding(OK, "disk", f"{_gib(free)} free for {folder}")

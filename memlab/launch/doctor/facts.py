@@ -80,7 +80,7 @@ class Facts:
     torch: TorchFacts = field(default_factory=TorchFacts)
     compiler: str | None = None
     ninja: str | None = None
-    free_disk: Mapping[str, int] = field(default_factory=dict)  # folder -> free
+    free_disk: Mapping[str, int | None] = field(default_factory=dict)  # folder -> free; None: not writable
     free_shared_memory: int | None = None
     free_host_memory: int = 0
     lockable: int | None = None  # RLIMIT_MEMLOCK; None: unlimited
@@ -113,8 +113,8 @@ def gather(plan: Plan, machine: Machine) -> Facts:
         free_shared_memory=_free_bytes(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None,
         free_host_memory=_free_host_memory(),
         lockable=None if locked == resource.RLIM_INFINITY else locked,
-        removed_locks=len(sweep_stale_locks()),
-        hub=_reach_hub(environment) if needs_hub(config) else None,
+        removed_locks=len(sweep_stale_locks()) if _free_bytes(cache_dir()) is not None else 0,
+        hub=_reach_hub(environment) if _asks_hub(config) else None,
     )
 
 
@@ -208,10 +208,10 @@ def _folders_written(config: Config) -> list[Path]:
     return [Path("outputs").resolve(), cache_dir(), *nvme]
 
 
-def _free_bytes(folder: Path) -> int:
-    """Of the file system that a folder is on, or would be made on."""
+def _free_bytes(folder: Path) -> int | None:
+    """Of the file system that a folder is on, or would be made on; ``None`` where we may not write."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
-    return shutil.disk_usage(existing).free
+    return shutil.disk_usage(existing).free if os.access(existing, os.W_OK) else None
 
 
 def _free_host_memory() -> int:
@@ -222,6 +222,11 @@ def _free_host_memory() -> int:
         limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
         return min(available, limit - used)
     return available
+
+
+def _asks_hub(config: Config) -> bool:
+    """A plan does not look at the disk; a model and its tokenizer in a folder need no hub."""
+    return needs_hub(config) and (config.data.source == "guanaco" or not Path(config.model.path).is_dir())
 
 
 def _reach_hub(environment: Mapping[str, str]) -> str:

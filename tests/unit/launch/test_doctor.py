@@ -247,10 +247,11 @@ def test_an_offloaded_optimizer_needs_no_nvcc():
 # --- space ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_named_with_the_folder():
-    found = findings(checks.check_disk, facts(free_disk={"/outputs": GIB // 2, "/cache": 2 * GIB}))
-    assert [one[0] for one in found] == [FAIL, OK]
+def test_a_full_or_closed_disk_is_named_with_the_folder():
+    found = findings(checks.check_disk, facts(free_disk={"/outputs": GIB // 2, "/cache": 2 * GIB, "/nvme": None}))
+    assert [one[0] for one in found] == [FAIL, OK, FAIL]
     assert "/outputs" in found[0][1]
+    assert found[2][1] == "no permission to write to /nvme"
 
 
 def test_shared_memory_must_hold_the_buffers_of_all_cpu_ranks():
