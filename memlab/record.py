@@ -30,6 +30,8 @@ FINAL = ("ok", "gpu_oom", "host_oom", "unsupported")
 PHASES = ("model_build", "engine_init", "forward", "backward", "optimizer_step")
 """The phases of a run. Those of the first step, where they differ, carry the prefix ``first_``."""
 
+BEFORE_STEPS = ("model_build", "engine_init")
+
 FIRST_STEP_PHASES = ("first_forward", "first_backward", "first_optimizer_step")
 
 CUDA_ALLOCATOR = "cuda_caching_allocator"
