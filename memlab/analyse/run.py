@@ -1,0 +1,145 @@
+"""A run as analysis sees it: the record without the per-rank detail, checked, light enough to keep by the ten thousand."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from memlab.analyse.complete import shortcomings
+from memlab.config import GROUPS
+from memlab.errors import RecordError
+from memlab.record import Record
+from memlab.summary import slowest
+
+
+@dataclass
+class Run:
+    """One finished run. Bytes are integers, times are seconds; runs may share dictionaries, so treat them as read-only."""
+
+    path: str
+    run_id: str
+    source: str
+    status: str
+    reason: str | None
+    fingerprint: str
+    isolation: str
+    config: dict[str, Any]
+    choices: dict[str, str]
+    environment: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+    phases: dict[str, dict[str, int]] = field(default_factory=dict)  # the largest value over ranks
+    step_seconds: list[float] = field(default_factory=list)  # the slowest rank of each measured step
+    incomplete: list[str] = field(default_factory=list)  # what is missing from a run that calls itself ok
+
+
+def run_of(record: Record, path: str) -> Run:
+    """Raises :class:`RecordError`, naming the key, for a record whose values are not of the kind that it promises."""
+    _check(record, path)
+    own = ("run_id", "source", "status", "reason", "fingerprint", "isolation")
+    shared = ("config", "choices", "environment", "summary", "timing")
+    return Run(
+        path=path,
+        **{key: getattr(record, key) for key in own + shared},
+        phases=_largest_phases(record.ranks),
+        step_seconds=slowest(record.ranks, "step_seconds"),
+        incomplete=shortcomings(record),
+    )
+
+
+def value_at(config: Mapping[str, Any], dotted: str) -> Any:
+    """The value of a dotted key; ``None`` where the configuration does not have it."""
+    value: Any = config
+    for part in dotted.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(part)
+    return value
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
+    """Nested dictionaries as one, their keys joined."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}{separator}", separator)
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def tokens_of(run: Run) -> int:
+    """Tokens of one forward pass on one GPU: micro batch times sequence length. Memory is close to linear in it."""
+    return value_at(run.config, "batch.micro") * value_at(run.config, "seq_len.tokens")
+
+
+def peak(run: Run, figure: str) -> float | None:
+    """The largest value over ranks of a figure of the summary, in bytes: what decides whether it fits."""
+    values = run.summary.get(figure)
+    return values.get("max") if isinstance(values, Mapping) else None
+
+
+def _largest_phases(ranks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    largest: dict[str, dict[str, int]] = {}
+    for rank in ranks:
+        for name, phase in rank.get("phases", {}).items():
+            known = largest.get(name)
+            if known is None:
+                largest[name] = dict(phase)
+            else:
+                known |= {key: value for key, value in phase.items() if value > known.get(key, -1)}
+    return largest
+
+
+# --- records that others may have written -----------------------------------------------------------------------------
+
+_NUMBERS = frozenset({int, float, type(None)})
+"""What JSON has for a figure. Types are compared, not isinstance: this looks at a thousand values a record."""
+
+
+def _check(record: Record, where: str) -> None:
+    texts = ("run_id", "source", "fingerprint", "isolation")
+    wrong = [key for key in texts if not _is_name(getattr(record, key))]
+    wrong += [] if isinstance(record.reason, str | None) else ["reason"]
+    wrong += [f"choices.{key}" for key, value in record.choices.items() if not _is_name(value)]
+    wrong += [f"config.{group}" for group in GROUPS if not isinstance(record.config.get(group, {}), dict)]
+    wrong += [f"config.{key}" for key in ("batch.micro", "seq_len.tokens") if not _is_count(record.config, key)]
+    wrong += [f"summary.{key}" for key, value in flatten(record.summary).items() if not _is_number(value)]
+    wrong += [f"timing.{key}" for key, value in record.timing.items() if not _is_number(value)]
+    for index, rank in enumerate(record.ranks):
+        wrong += [f"ranks[{index}].{key}" for key in _wrong_in_rank(rank)]
+    if wrong:
+        raise RecordError(f"{where}: damaged record ({', '.join(wrong[:3])})")
+
+
+def _wrong_in_rank(rank: Any) -> list[str]:
+    if not isinstance(rank, dict):
+        return ["not an object"]
+    lists = ("step_seconds", "warmup_seconds", "losses")
+    wrong = [key for key in lists if not _are_numbers(rank.get(key, []))]
+    wrong += [key for key, value in rank.items() if key.endswith("_bytes") and not _is_number(value)]
+    phases = rank.get("phases", {})
+    if not isinstance(phases, dict):
+        return [*wrong, "phases"]
+    return wrong + [
+        f"phases.{name}"
+        for name, phase in phases.items()
+        if not isinstance(phase, dict) or not _are_numbers(list(phase.values())) or None in phase.values()
+    ]
+
+
+def _is_name(value: Any) -> bool:
+    """Text of one line without control characters, which a terminal would obey."""
+    return isinstance(value, str) and value.isprintable()
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in _NUMBERS
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, list) and _NUMBERS.issuperset(map(type, values))
+
+
+def _is_count(config: Mapping[str, Any], key: str) -> bool:
+    value = value_at(config, key)
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
