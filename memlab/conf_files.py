@@ -1,7 +1,7 @@
 """The option files of ``conf/`` read without Hydra, for code that must not import it: analysis and imports.
 
-Understands what the shipped files use: plain keys, and a ``defaults`` list of ``<file>@_here_`` and ``_self_``. Values that
-only Hydra can resolve (``${...}``) are left out, so the schema's default stands.
+Understands what the shipped files use: plain keys, and a ``defaults`` list of ``<file>@_here_`` and ``_self_``. Values
+that only Hydra can resolve (``${...}``) are left out, so the schema's default stands.
 """
 
 from functools import cache
@@ -25,9 +25,8 @@ def option_values(group: str, option: str) -> dict[str, Any]:
     folder = Path(conf_dir()) / group
     file = folder / f"{option}.yaml"
     if not file.is_file():
-        raise ConfigError(
-            f"Unknown option '{option}' of config group '{group}'. {nearest(option, (f.stem for f in folder.glob('*.yaml')))}"
-        )
+        hint = nearest(option, (other.stem for other in folder.glob("*.yaml")))
+        raise ConfigError(f"Unknown option '{option}' of config group '{group}'. {hint}")
     return _read(file)
 
 

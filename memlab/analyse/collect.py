@@ -1,4 +1,4 @@
-"""Walk output folders into runs. A folder that cannot be read is one line in ``skipped``, never the end of the reading."""
+"""Walk output folders into runs. A folder that cannot be read is a line in ``skipped``, never the end."""
 
 import gc
 import os
@@ -55,7 +55,7 @@ def collect(paths: Sequence[str | os.PathLike]) -> Collection:
 
 @contextmanager
 def _without_cycle_collection() -> Iterator[None]:
-    """JSON has no cycles, but Python would look for them again and again among a million new objects (a third of the time)."""
+    """JSON has no cycles, but Python would look for them again and again among a million new objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -16,8 +16,8 @@ def zero3_model_states_bytes(
     """Bytes on each GPU at stage 3. Source: ``estimate_zero3_model_states_mem_needs`` in
     ``deepspeed/runtime/zero/stage3.py`` of DeepSpeed 0.19.8, with its defaults and one node.
 
-    18 bytes a parameter: 2 parameter, 2 gradient, 4 gradient (fp32), 4 parameter (fp32), 8 Adam's two moments, less what
-    overlaps. ``cpu_offload_params`` counts only together with the optimizer's offload, as there.
+    Without offload that is 18 bytes a parameter. As there, the offload of parameters counts only together with the
+    optimizer's.
     """
     largest = 4 * largest_layer
     if offload_optimizer and offload_param:
@@ -44,8 +44,8 @@ def accelerate_bytes(parameters: int, dtype: str) -> int:
 def largest_layer_parameters(model_config: Mapping[str, Any]) -> int | None:
     """Parameters of the largest single module of a decoder, as DeepSpeed's estimator counts it; ``None`` if unknown.
 
-    That is the embedding (vocabulary x hidden) or one matrix of the feed-forward block (hidden x intermediate), taken from
-    the Hugging Face configuration.
+    That is the embedding (vocabulary x hidden) or one matrix of the feed-forward block (hidden x intermediate), taken
+    from the Hugging Face configuration.
     """
     hidden, vocabulary = model_config.get("hidden_size"), model_config.get("vocab_size")
     if not isinstance(hidden, int) or not isinstance(vocabulary, int):

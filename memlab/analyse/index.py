@@ -1,8 +1,8 @@
 """What was read from run folders, kept in the user's cache, so that the same folders need not be read again.
 
-A row is valid while the record has the modification time and the size it had. The cache is a convenience: where it cannot be
-read or written, everything is read from the folders. It holds JSON, never pickles, and lies outside the run folders, so a
-folder that somebody sends cannot bring its own.
+A row is valid while the record has the modification time and the size it had. The cache is a convenience: where it
+cannot be read or written, everything is read from the folders. It holds JSON, never pickles, and lies outside the run
+folders, so a folder that somebody sends cannot bring its own.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A run as analysis sees it: the record without the per-rank detail, checked, light enough to keep by the ten thousand."""
+"""A run as analysis sees it: the record without the detail of each rank, checked, light enough to keep 10,000 of."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from memlab.summary import slowest
 
 @dataclass
 class Run:
-    """One finished run. Bytes are integers, times are seconds; runs may share dictionaries, so treat them as read-only."""
+    """One finished run. Bytes are integers, times are seconds. Runs may share dictionaries: treat them as read-only."""
 
     path: str
     run_id: str
@@ -27,7 +27,7 @@ class Run:
     environment: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
-    phases: dict[str, dict[str, int]] = field(default_factory=dict)  # the largest value over ranks
+    phases: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)  # phase -> figure -> max, min over ranks
     step_seconds: list[float] = field(default_factory=list)  # the slowest rank of each measured step
     incomplete: list[str] = field(default_factory=list)  # what is missing from a run that calls itself ok
 
@@ -40,7 +40,7 @@ def run_of(record: Record, path: str) -> Run:
     return Run(
         path=path,
         **{key: getattr(record, key) for key in own + shared},
-        phases=_largest_phases(record.ranks),
+        phases=_phases(record.ranks),
         step_seconds=slowest(record.ranks, "step_seconds"),
         incomplete=shortcomings(record),
     )
@@ -67,27 +67,23 @@ def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -
     return flat
 
 
-def tokens_of(run: Run) -> int:
-    """Tokens of one forward pass on one GPU: micro batch times sequence length. Memory is close to linear in it."""
-    return value_at(run.config, "batch.micro") * value_at(run.config, "seq_len.tokens")
-
-
 def peak(run: Run, figure: str) -> float | None:
     """The largest value over ranks of a figure of the summary, in bytes: what decides whether it fits."""
     values = run.summary.get(figure)
     return values.get("max") if isinstance(values, Mapping) else None
 
 
-def _largest_phases(ranks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    largest: dict[str, dict[str, int]] = {}
+def _phases(ranks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, int]]]:
+    values: dict[str, dict[str, list[int]]] = {}
     for rank in ranks:
         for name, phase in rank.get("phases", {}).items():
-            known = largest.get(name)
-            if known is None:
-                largest[name] = dict(phase)
-            else:
-                known |= {key: value for key, value in phase.items() if value > known.get(key, -1)}
-    return largest
+            known = values.setdefault(name, {})
+            for key, value in phase.items():
+                known.setdefault(key, []).append(value)
+    return {
+        name: {key: {"max": max(each), "min": min(each)} for key, each in phase.items()}
+        for name, phase in values.items()
+    }
 
 
 # --- records that others may have written -----------------------------------------------------------------------------
@@ -104,6 +100,7 @@ def _check(record: Record, where: str) -> None:
     wrong += [f"config.{group}" for group in GROUPS if not isinstance(record.config.get(group, {}), dict)]
     wrong += [f"config.{key}" for key in ("batch.micro", "seq_len.tokens") if not _is_count(record.config, key)]
     wrong += [f"summary.{key}" for key, value in flatten(record.summary).items() if not _is_number(value)]
+    wrong += [f"summary.{key}" for key, value in record.summary.items() if isinstance(value, dict) and _no_range(value)]
     wrong += [f"timing.{key}" for key, value in record.timing.items() if not _is_number(value)]
     for index, rank in enumerate(record.ranks):
         wrong += [f"ranks[{index}].{key}" for key in _wrong_in_rank(rank)]
@@ -125,6 +122,10 @@ def _wrong_in_rank(rank: Any) -> list[str]:
         for name, phase in phases.items()
         if not isinstance(phase, dict) or not _are_numbers(list(phase.values())) or None in phase.values()
     ]
+
+
+def _no_range(value: Mapping[str, Any]) -> bool:
+    return any(type(value.get(key)) not in (int, float) for key in ("max", "mean", "min"))
 
 
 def _is_name(value: Any) -> bool:

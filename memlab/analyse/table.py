@@ -1,4 +1,4 @@
-"""Runs as pandas frames: a row a point, and the longer forms. Column names are the record's keys; a test freezes them."""
+"""Runs as pandas frames: a row a point, and the longer forms. Columns have the record's keys; a test freezes them."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from memlab.analyse.estimators import accelerate_estimate, deepspeed_estimate
+from memlab.analyse.identity import changed_keys
 from memlab.analyse.run import Run, flatten, peak, value_at
 from memlab.config import GROUPS
 from memlab.errors import RecordError
@@ -33,11 +34,11 @@ ESTIMATORS: dict[str, Callable[[Run], int | None]] = {
 def points_table(runs: Sequence[Run]) -> pd.DataFrame:
     """One row a run, in the order given. Bytes are bytes, times are seconds.
 
-    Columns: ``run_id``, ``path``, ``source``, ``status``, ``reason``, ``isolation``, ``fingerprint``; the option of each
-    group under the group's name; :data:`ALWAYS` and every other configuration value that is not the same in all rows,
-    dotted; environment values that are not the same in all rows (``environment_torch``); the summary's figures, rank
-    figures as ``_max``, ``_mean`` and ``_min``; ``timing_*``; the estimators' bytes with their relative error against the
-    largest ``peak_reserved_bytes``; ``incomplete``, what a run that calls itself ok lacks.
+    Columns: ``run_id``, ``path``, ``source``, ``status``, ``reason``, ``isolation``, ``fingerprint``; the option of
+    each group under the group's name; :data:`ALWAYS` and every other configuration value that is not the same in all
+    rows, dotted; environment values that are not the same in all rows (``environment_torch``); the summary's figures,
+    rank figures as ``_max``, ``_mean`` and ``_min``; ``timing_*``; the estimators' bytes with their relative error
+    against the largest ``peak_reserved_bytes``; ``incomplete``, what a run that calls itself ok lacks.
     """
     columns: dict[str, list[Any]] = {
         key: [getattr(run, key) for run in runs]
@@ -57,19 +58,8 @@ def points_table(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def changed_keys(dictionaries: Sequence[dict[str, Any]]) -> list[str]:
-    """The dotted keys whose values are not the same in all of these nested dictionaries, in the order of the keys."""
-    changed: list[str] = []
-    for name in dict.fromkeys(key for values in dictionaries for key in values):
-        parts = {id(part): part for part in (values.get(name) for values in dictionaries)}  # runs share equal parts
-        flat = [flatten(part, f"{name}.") if isinstance(part, dict) else {name: part} for part in parts.values()]
-        keys = dict.fromkeys(key for part in flat for key in part)
-        changed += [key for key in keys if any(part.get(key) != flat[0].get(key) for part in flat)]
-    return changed
-
-
 def ranks_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
-    """One row a rank: ``run_id``, ``path`` and the single values that the rank measured (``peak_reserved_bytes``, ...)."""
+    """One row a rank: ``run_id``, ``path`` and the single values that the rank measured."""
     return _long(runs, _rank_rows)
 
 
@@ -79,7 +69,10 @@ def phases_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
 
 
 def steps_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
-    """One row a rank and step, warm-up first: ``run_id``, ``path``, ``rank``, ``step``, ``warmup``, ``seconds``, ``loss``."""
+    """One row a rank and step: ``run_id``, ``path``, ``rank``, ``step``, ``warmup``, ``seconds``, ``loss``.
+
+    ``warmup`` is true for the steps that are not timed.
+    """
     return _long(runs, _step_rows)
 
 
