@@ -1,7 +1,7 @@
 """How long `memlab table` takes to read run folders, first and again: python benchmarks/table_speed.py [FOLDERS ...]
 
-Makes the folders itself (records of 8 ranks, 8 phases and 10 steps) and prints seconds and seconds a folder, so that linear
-growth shows as a constant last column. Each reading is a process of its own, start-up and imports included.
+Makes the folders itself (records of 8 ranks, 8 phases and 10 steps) and prints seconds and milliseconds a folder, so
+that linear growth shows as constant last columns. Each reading is a process of its own, start-up and imports included.
 """
 
 import argparse

@@ -4,11 +4,15 @@ Understands what the shipped files use: plain keys, and a ``defaults`` list of `
 that only Hydra can resolve (``${...}``) are left out, so the schema's default stands.
 """
 
+import json
+import re
+import shlex
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from memlab.config import GROUPS, Config, from_dict
+from memlab.config import GROUPS, MISSING, Config, from_dict
 from memlab.errors import ConfigError, nearest
 
 
@@ -30,10 +34,22 @@ def option_values(group: str, option: str) -> dict[str, Any]:
     return _read(file)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def parse_yaml(text: str) -> Any:
+    """As Hydra reads it: plain data, and ``1e-5`` is a number, which YAML 1.1 takes for text.
+
+    Raises ``yaml.YAMLError``.
+    """
     import yaml
 
-    own = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    class Loader(yaml.SafeLoader):
+        """A class of its own, so that the resolver does not change everybody's."""
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
+    return yaml.load(text, Loader)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    own = parse_yaml(file.read_text(encoding="utf-8")) or {}
     values: dict[str, Any] = {}
     for entry in own.pop("defaults", ["_self_"]):
         values |= own if entry == "_self_" else _read(file.parent / f"{entry.removesuffix('@_here_')}.yaml")
@@ -54,3 +70,34 @@ def config_of(choices: dict[str, str], values: dict[str, Any]) -> Config:
         group, _, key = dotted.rpartition(".")
         (composed.setdefault(group, {}) if group else composed)[key] = value
     return from_dict(composed)
+
+
+def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:
+    """The command-line words that compose ``config``: ``group=option``, and each value that the option does not set."""
+    words = [f"{group}={choices[group]}" for group in GROUPS if group in choices]
+    for group in GROUPS:
+        given = asdict(getattr(Config(), group)) | _known_option(group, choices.get(group))
+        for key, value in config.get(group, {}).items():
+            if value != given.get(key, MISSING) and value not in ({}, MISSING):
+                words.append(f"{group}.{key}={_word(value)}")
+    return words
+
+
+def _known_option(group: str, option: str | None) -> dict[str, Any]:
+    """The values of an option that ships; nothing for a user's own, whose values are then all named."""
+    try:
+        return option_values(group, option) if option else {}
+    except ConfigError:
+        return {}
+
+
+def _word(value: Any) -> str:
+    """A value as Hydra's command line takes it; quoted where a shell or Hydra would take it apart."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    text = json.dumps(value).replace('"', "") if isinstance(value, list | dict) else str(value)
+    return (
+        shlex.quote(f"'{text}'")
+        if isinstance(value, str) and not re.fullmatch(r"[\w./-]*", text)
+        else shlex.quote(text)
+    )

@@ -10,6 +10,7 @@ from memlab.analyse.collect import collect, read_run
 from memlab.analyse.figures import Difference, Figure, figures_of
 from memlab.analyse.identity import REPEATS, changed_keys, differing_axes, environment_changes, select
 from memlab.analyse.run import Run, value_at
+from memlab.conf_files import parse_yaml
 from memlab.config import GROUPS, from_dict, to_dict
 from memlab.errors import ConfigError, MemlabError
 from memlab.plan import deepspeed_config, run_id
@@ -136,14 +137,14 @@ def planned_run(file: Path) -> Run:
 
 
 def _read_values(file: Path) -> dict[str, Any]:
-    import yaml
+    from yaml import YAMLError
 
     if file.suffix == ".json":
         values = read_json(file)
     else:
         try:
-            values = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            values = parse_yaml(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError, YAMLError) as error:
             raise MemlabError(f"{file}: unreadable ({str(error).splitlines()[0]})") from error
     if not isinstance(values, dict):
         raise MemlabError(f"{file}: not a configuration (groups with keys are expected)")

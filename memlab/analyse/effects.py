@@ -91,7 +91,7 @@ def effects_by(runs: Sequence[Run], by: str) -> Effects:
             tokens = 0 if group == "seq_len" else value_at(run.config, TOKENS)
             sides.setdefault(option_of(run), {}).setdefault(tokens, []).append(run)
         _pair_all(effects, where, sides, by)
-    effects.warnings += environment_confounds(runs)
+        effects.warnings += [w for w in environment_confounds(members) if w not in effects.warnings]
     return effects
 
 

@@ -91,8 +91,11 @@ def interpolate(low: Mapping[str, Figure], high: Mapping[str, Figure], share: fl
     between = {}
     for key in [key for key in low if key in high]:
         a, b = low[key], high[key]
+        value = a.value + share * (b.value - a.value)
+        if key == "usd_per_million_tokens":  # one over a rate: a straight line would overshoot where the rate is small
+            value = 1 / (1 / a.value + share * (1 / b.value - 1 / a.value))
         noises = [figure.noise for figure in (a, b) if figure.noise is not None]
-        between[key] = Figure(a.value + share * (b.value - a.value), max(noises) if noises else None)
+        between[key] = Figure(value, max(noises) if noises else None)
     return between
 
 

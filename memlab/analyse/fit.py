@@ -1,4 +1,4 @@
-"""Memory over tokens for each configuration, and what it answers: the longest sequence and the largest batch that fit."""
+"""Memory over tokens for each configuration, and what it answers: the longest sequence and largest batch that fit."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -16,6 +16,9 @@ STRONG = 6.0
 
 MIN_SIDE = 3
 
+MANY = 200
+"""Points."""
+
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _T_975_BEYOND = ((20, 2.131), (30, 2.086), (60, 2.042), (120, 2.000), (inf, 1.980))
 
@@ -47,16 +50,17 @@ class Line:
         return self._t() * self.residual / sqrt(self.spread_z) if self.freedom > 0 else inf
 
     def at(self, x: float) -> float:
-        return self.intercept + self.slope * self._z(x)
+        return self.intercept + self.slope * self.z(x)
 
     def interval_at(self, x: float) -> float:
         """Half the interval in which a new measurement at ``x`` falls; infinite with no degree of freedom."""
         if self.freedom <= 0:
             return inf
-        distance = (self._z(x) - self.mean_z) ** 2 / self.spread_z
+        distance = (self.z(x) - self.mean_z) ** 2 / self.spread_z
         return self._t() * self.residual * sqrt(1 + 1 / self.n + distance)
 
-    def _z(self, x: float) -> float:
+    def z(self, x: float) -> float:
+        """The variable that the line is straight in."""
         return x if self.hinge is None else max(0.0, x - self.hinge)
 
     def _t(self) -> float:
@@ -78,13 +82,25 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> Line:
 
 
 def leave_one_out(x: Sequence[float], y: Sequence[float]) -> list[float]:
-    """Relative error of the prediction for each point by a fit, shape included, to the other points."""
+    """Relative error of the prediction for each point by a fit to the other points.
+
+    Up to :data:`MANY` points the shape is chosen anew each time; one of more does not move it, so it is kept and the
+    error follows from the point's leverage.
+    """
+    if len(x) > MANY:
+        return _by_leverage(fit_line(x, y), x, y)
     errors = []
     for index in range(len(x)):
         others_x, others_y = [*x[:index], *x[index + 1 :]], [*y[:index], *y[index + 1 :]]
         if len(set(others_x)) >= 2:
             errors.append(fit_line(others_x, others_y).at(x[index]) / y[index] - 1)
     return errors
+
+
+def _by_leverage(line: Line, x: Sequence[float], y: Sequence[float]) -> list[float]:
+    leverages = [1 / line.n + (line.z(each) - line.mean_z) ** 2 / line.spread_z for each in x]
+    points = zip(x, y, leverages, strict=True)
+    return [(line.at(each) - value) / (1 - leverage) / value for each, value, leverage in points]
 
 
 def flat_until(x: Sequence[float], y: Sequence[float], tolerance: float) -> float | None:
@@ -124,17 +140,15 @@ def _best_hinge(x: np.ndarray, y: np.ndarray) -> tuple[float | None, float, tupl
     x0, y0 = x.mean(), y.mean()
     first = np.searchsorted(x, candidates, side="right")
     right = len(x) - first
-    sums = [
-        np.concatenate([np.cumsum(v[::-1])[::-1], [0.0]])[first]
-        for v in (x - x0, (x - x0) ** 2, y - y0, (x - x0) * (y - y0))
-    ]
+    u, v = x - x0, y - y0
+    sum_u, sum_uu, sum_v, sum_uv = (_sums_right_of(each, first) for each in (u, u * u, v, u * v))
     h = candidates - x0
-    z_sum = sums[0] - right * h
-    z_square = sums[1] - 2 * h * sums[0] + right * h**2
-    zy = sums[3] - h * sums[2]  # y is centred, so its mean takes nothing off
+    z_sum = sum_u - right * h
+    z_square = sum_uu - 2 * h * sum_u + right * h**2
+    zy = sum_uv - h * sum_v  # y is centred, so its mean takes nothing off
     spread = z_square - z_sum**2 / len(x)
     slopes = zy / spread
-    errors = np.maximum(((y - y0) ** 2).sum() - zy**2 / spread, 0.0)
+    errors = np.maximum((v**2).sum() - zy**2 / spread, 0.0)
     errors[slopes <= 0] = inf
     best = int(np.argmin(errors))
     if errors[best] == inf:
@@ -142,6 +156,10 @@ def _best_hinge(x: np.ndarray, y: np.ndarray) -> tuple[float | None, float, tupl
     freedom = max(1, len(x) - 3)
     likely = candidates[errors <= errors[best] * (1 + 3.84 / freedom)]  # 3.84: chi squared, 1 degree, 95 %
     return float(candidates[best]), float(errors[best]), (float(likely.min()), float(likely.max()))
+
+
+def _sums_right_of(values: np.ndarray, first: np.ndarray) -> np.ndarray:
+    return np.append(np.cumsum(values[::-1])[::-1], 0.0)[first]
 
 
 def _criterion(error: float, n: int, parameters: int, y: np.ndarray) -> float:
