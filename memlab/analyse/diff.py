@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memlab.analyse.collect import collect, read_run
 from memlab.analyse.figures import Difference, Figure, figures_of
-from memlab.analyse.identity import REPEATS, changed_keys, differing_axes, environment_changes, select
+from memlab.analyse.identity import REPEATS, changed_keys, differing_axes, environment_changes
 from memlab.analyse.run import Run, value_at
 from memlab.conf_files import parse_yaml
 from memlab.config import GROUPS, from_dict, to_dict
@@ -102,20 +101,6 @@ def deepspeed_json(run: Run) -> dict[str, Any]:
         return deepspeed_config(from_dict(run.config))
     except ConfigError:  # written by another release, whose keys this one does not have
         return {}
-
-
-def load_side(path: str, conditions: Sequence[str] = ()) -> list[Run]:
-    """The runs of one word of the command line: a run folder, a folder of them, or a configuration file."""
-    place = Path(path)
-    if place.is_file():
-        return [planned_run(place)]
-    if (place / RunFolder.RECORD).exists():
-        return [read_run(place)]
-    found = collect([path])
-    runs = select(found.runs, conditions)
-    if not runs:
-        raise MemlabError(f"{path}: no run folders there{' that meet --where' if conditions else ''}.")
-    return runs
 
 
 def planned_run(file: Path) -> Run:

@@ -13,7 +13,7 @@ from statistics import median
 
 from memlab.analyse.diff import confounds, environment_confounds
 from memlab.analyse.figures import Difference, Figure, figures_of, interpolate, merge_repeats
-from memlab.analyse.identity import TOKENS, configuration_key, labels, point_of
+from memlab.analyse.identity import MODE, TOKENS, configuration_key, labels, point_of
 from memlab.analyse.run import Run, value_at
 from memlab.config import GROUPS
 from memlab.errors import MemlabError, nearest
@@ -75,10 +75,13 @@ class Effects:
 
 
 def effects_by(runs: Sequence[Run], by: str) -> Effects:
-    """The effect of one group or dotted key: pairs of runs that differ in it alone."""
+    """The effect of one group or dotted key: pairs of runs that differ in it alone.
+
+    By ``mode``, measurements are paired with predictions.
+    """
     group, _, key = by.partition(".")
-    if group not in GROUPS or (key and all(value_at(run.config, by) is None for run in runs)):
-        raise MemlabError(f"--by {by}: no such axis. {nearest(by, GROUPS)}")
+    if group not in (*GROUPS, MODE) or (key and all(value_at(run.config, by) is None for run in runs)):
+        raise MemlabError(f"--by {by}: no such axis. {nearest(by, (*GROUPS, MODE))}")
     option_of = _option_of(runs, by)
     effects = Effects(by)
     families: dict[str, list[Run]] = {}
@@ -126,6 +129,8 @@ def _at_one_point(runs: Sequence[Run]) -> list[Run]:
 def _option_of(runs: Sequence[Run], by: str) -> Callable[[Run], str]:
     """The name of a run's option: the choice, or the values where one choice stands for several."""
     group, _, key = by.partition(".")
+    if by == MODE:
+        return lambda run: run.source
     if key:
         return lambda run: json.dumps(value_at(run.config, by))
     parts: dict[str, set[str]] = {}

@@ -17,6 +17,9 @@ TOKENS, MICRO = "seq_len.tokens", "batch.micro"
 COORDINATES = (TOKENS, MICRO)
 """Where a point lies within its configuration."""
 
+MODE = "mode"
+"""The axis between predictions and measurements."""
+
 NO_CAUSE = ("git_sha", "git_dirty", "hostname_hash", "imported_from", "variables", "memlab", "cpu_count")
 """Keys of the environment that say where a figure comes from, not what could change it."""
 
@@ -32,14 +35,17 @@ def point_of(run: Run) -> tuple[int, int]:
 
 
 def configuration_key(run: Run, without: Iterable[str] = COORDINATES) -> str:
-    """Equal for runs whose configurations differ in nothing but ``without`` (groups or dotted keys) and repeats."""
+    """Equal for runs whose configurations differ in nothing but ``without`` (groups or dotted keys) and repeats.
+
+    ``without`` :data:`MODE`, a prediction and the measurement of the same experiment are equal.
+    """
     removed = (*without, *REPEATS)
     config = {key: value for key, value in run.config.items() if key not in removed}
     for dotted in removed:
         group, _, key = dotted.partition(".")
         if key and isinstance(config.get(group), Mapping):
             config[group] = {name: value for name, value in config[group].items() if name != key}
-    return json.dumps([run.source, config], sort_keys=True)
+    return json.dumps([None if MODE in removed else run.source, config], sort_keys=True)
 
 
 def configurations(runs: Iterable[Run]) -> dict[str, list[Run]]:

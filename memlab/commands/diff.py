@@ -1,6 +1,7 @@
 """``memlab diff``: runs, two sets of runs, one axis of a sweep, or configuration files before anything ran."""
 
 import argparse
+from pathlib import Path
 
 from memlab.commands.selection import add_where, selected
 from memlab.errors import MemlabError
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from memlab.analyse.diff import compare, load_side
+    from memlab.analyse.diff import compare
     from memlab.analyse.effects import effects_by, effects_of_sets
     from memlab.report.diff_text import show_comparison, show_effects
     from memlab.report.text import console
@@ -29,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(paths) == 1:
         show_effects(effects_by(selected(paths, arguments.where), by), console())
         return 0
-    sides = [load_side(path, arguments.where) for path in paths]
+    sides = [_runs_of(path, arguments.where) for path in paths]
     if all(len(side) == 1 for side in sides):
         show_comparison(compare([side[0] for side in sides], by), console())
     elif len(sides) == 2:
@@ -37,3 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         raise MemlabError("More than two folders that hold several runs: give two, or one with --by AXIS.")
     return 0
+
+
+def _runs_of(path: str, conditions: list[str]) -> list:
+    """The runs of one word of the command line: a configuration file, or what a folder holds."""
+    from memlab.analyse.diff import planned_run
+
+    return [planned_run(Path(path))] if Path(path).is_file() else selected([path], conditions)

@@ -64,6 +64,8 @@ def show_points(frame: Any, groups: Sequence[str], out: Console) -> None:
         "step_seconds": "step s",
         "tokens_per_second": "tokens/s",
         "usd": "$",
+        "estimate_deepspeed_bytes": "DeepSpeed's estimate",
+        "estimate_accelerate_bytes": "accelerate's",
     }
     shown = {key: title for key, title in columns.items() if key in frame and frame[key].notna().any()}
     ordered = frame.sort_values([*varied, "batch.micro", "seq_len.tokens"])

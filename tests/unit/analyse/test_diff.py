@@ -6,7 +6,7 @@ import pytest
 from folders import MIB, make_config, make_record, write
 
 from memlab.analyse.collect import read_run
-from memlab.analyse.diff import compare, load_side
+from memlab.analyse.diff import compare, planned_run
 from memlab.analyse.figures import Difference, Figure, interpolate, merge_repeats
 from memlab.config import Checkpointing, Offload, to_dict
 from memlab.errors import MemlabError
@@ -104,7 +104,7 @@ def test_configurations_are_compared_before_anything_ran(tmp_path, form):
         file = tmp_path / name / form
         file.parent.mkdir()
         file.write_text(json.dumps(make_plan(config, {}).to_json() if form == "plan.json" else to_dict(config)))
-        sides += load_side(str(file))
+        sides.append(planned_run(file))
     comparison = compare(sides)
     assert [change.key for change in comparison.values] == ["offload.optimizer"]
     assert comparison.figures == ()
@@ -124,4 +124,4 @@ def test_a_configuration_file_that_cannot_be_used(tmp_path, text, message):
     file = tmp_path / "config.yaml"
     file.write_text(text)
     with pytest.raises(MemlabError, match=message):
-        load_side(str(file))
+        planned_run(file)

@@ -110,3 +110,13 @@ def test_select(tmp_path):
     assert len(select(runs, ["seq_len.tokens=200", "status=ok"])) == 1
     with pytest.raises(MemlabError, match="Did you mean 'offload'"):
         select(runs, ["offlod=none"])
+
+
+def test_predictions_are_paired_with_measurements(tmp_path):
+    add(tmp_path, 100)
+    record = make_record(make_config(100, mode="predict"), {"zero_stage": "zero2", "offload": "none"})
+    record.source = "predicted"
+    write(tmp_path, record)
+    (pair,) = effects_by(runs_of(tmp_path), "mode").pairs
+    assert (pair.base, pair.other) == ("measured", "predicted")
+    assert pair.differences["peak_allocated_bytes"].absolute == -100 * MIB

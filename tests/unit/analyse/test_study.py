@@ -13,6 +13,7 @@ from memlab.analyse.fit import fit_all, longest
 from memlab.analyse.identity import point_of, select
 from memlab.analyse.import_gpjt import guess_series, to_records
 from memlab.analyse.imported import write_records
+from memlab.analyse.run import run_of
 
 BESIDE = Path(__file__).resolve().parents[4] / "shared" / "reference" / "gpjt"
 
@@ -93,10 +94,10 @@ def test_memory_is_linear_in_tokens_and_tells_the_largest_batch(runs):
     assert longest(default, 79.25).batch(2048) == 12  # 13 was an out-of-memory
 
 
-def test_the_small_model_is_flat_to_918_tokens(tmp_path):
+def test_the_small_model_is_flat_to_918_tokens():
     file = DATA / "0.5b-seq-default.csv"
-    write_records(to_records(file, guess_series(file)), tmp_path)
-    (fit,), _ = fit_all(collect([tmp_path]).runs, "peak_active_bytes")
+    points = [run_of(record, record.run_id) for record in to_records(file, guess_series(file))]
+    (fit,), _ = fit_all(points, "peak_active_bytes")
     assert fit.flat_until == 918
     assert fit.line.hinge == pytest.approx(925, abs=2)
     assert fit.line.slope / 2**20 == pytest.approx(2.96, abs=0.01)
