@@ -53,7 +53,7 @@ class RankResult:
     """What one rank measured: the entries of ``Record.ranks``, and each rank's own file.
 
     Peaks are over the training steps, the first one included, begun with an emptied cache; those of building the model
-    and the engine are in ``phases``. ``None``: this rank's device does not count that, or it ended before that was known.
+    and the engine are in ``phases``. ``None``: the device does not count that, or the rank ended before it was known.
     """
 
     rank: int

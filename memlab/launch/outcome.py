@@ -22,7 +22,7 @@ def outcome(
 ) -> tuple[str, str | None]:
     """Status and reason of the point that a launch ended in.
 
-    ``ranks`` are the rank files that exist; ``host_ooms`` counts what the kernel's out-of-memory killer ended meanwhile.
+    ``ranks`` are the rank files that exist; ``host_ooms`` counts what the kernel's out-of-memory killer ended.
     """
     failed = sorted((rank for rank in ranks if rank["status"] != "ok"), key=lambda rank: rank["rank"])
     missing = sorted(set(range(world_size)) - {rank["rank"] for rank in ranks})

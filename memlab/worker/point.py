@@ -74,6 +74,7 @@ class Point:
         """Write this rank's file: everything that is known when the point ends, however it ends."""
         memory = self.device.memory
         memory.fold()
+        self.used.append(self.device.used_bytes())
         seconds = [self.device.seconds_between(*mark) for mark in self.marks] if status == "ok" else []
         warmup = self.config.measure.warmup
         losses = self._losses() if status == "ok" else []
@@ -81,7 +82,7 @@ class Point:
             status, reason = "failed", f"the loss was not finite at step {_first_bad(losses)}"
         if oom is not None:
             oom = {"phase": memory.current, "step": self.step, **oom}
-        device_used, process_used = zip(*self.used, strict=True) if self.used else ((), ())
+        device_used, process_used = zip(*self.used, strict=True)
         retries, ooms = self.device.retries_and_ooms()
         result = RankResult(
             rank=self.rank,
