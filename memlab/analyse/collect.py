@@ -1,17 +1,16 @@
 """Walk output folders into runs. A folder that cannot be read is a line in ``skipped``, never the end."""
 
-import gc
 import os
 import stat
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Any
 
 from memlab.analyse import index
+from memlab.analyse.gc_pause import without_cycle_collection
 from memlab.analyse.run import Run, run_of
 from memlab.errors import MemlabError, RecordError
 from memlab.record import RunFolder
@@ -47,22 +46,10 @@ def collect(paths: Sequence[str | os.PathLike]) -> Collection:
         root = os.path.realpath(path)
         if not os.path.isdir(root):
             raise MemlabError(f"{os.fspath(path)}: no such folder. Give run folders, or folders that hold them.")
-        with _without_cycle_collection():
+        with without_cycle_collection():
             _collect_root(root, seen, collection)
     collection.runs.sort(key=lambda run: run.path)
     return collection
-
-
-@contextmanager
-def _without_cycle_collection() -> Iterator[None]:
-    """JSON has no cycles, but Python would look for them again and again among a million new objects."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _collect_root(root: str, seen: set[str], collection: Collection) -> None:

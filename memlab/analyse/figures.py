@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from memlab.analyse.run import Run
+from memlab.analyse.run import Run, value_at
 from memlab.summary import BYTES
 
 RATES = ("iterations_per_second", "samples_per_second", "tokens_per_second", "usd_per_million_tokens")
@@ -56,9 +56,10 @@ class Difference:
 
 def figures_of(run: Run) -> dict[str, Figure]:
     """Figure by name, memory first: ``peak_reserved_bytes`` (largest rank), ``backward.peak_reserved_bytes``, rates."""
-    found = {key: _spread(run.summary[key]) for key in BYTES if isinstance(run.summary.get(key), Mapping)}
+    several = (value_at(run.config, "hardware.gpus") or 1) > 1
+    found = {key: _spread(run.summary[key], several) for key in BYTES if isinstance(run.summary.get(key), dict)}
     for phase, values in run.phases.items():
-        found |= {f"{phase}.{key}": _spread(values[key]) for key in PHASE_FIGURES if key in values}
+        found |= {f"{phase}.{key}": _spread(values[key], several) for key in PHASE_FIGURES if key in values}
     step = run.summary.get("step_seconds")
     if step:
         noise = _noise_of_median(run.step_seconds)
@@ -99,9 +100,8 @@ def interpolate(low: Mapping[str, Figure], high: Mapping[str, Figure], share: fl
     return between
 
 
-def _spread(values: Mapping[str, float]) -> Figure:
-    spread = values["max"] - values["min"]
-    return Figure(values["max"], spread if spread else None)
+def _spread(values: Mapping[str, float], several: bool) -> Figure:
+    return Figure(values["max"], values["max"] - values["min"] if several else None)
 
 
 def _noise_of_median(seconds: Sequence[float]) -> float | None:

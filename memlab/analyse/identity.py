@@ -43,7 +43,7 @@ def configuration_key(run: Run, without: Iterable[str] = COORDINATES) -> str:
     config = {key: value for key, value in run.config.items() if key not in removed}
     for dotted in removed:
         group, _, key = dotted.partition(".")
-        if key and isinstance(config.get(group), Mapping):
+        if key and isinstance(config.get(group), dict):
             config[group] = {name: value for name, value in config[group].items() if name != key}
     return json.dumps([None if MODE in removed else run.source, config], sort_keys=True)
 

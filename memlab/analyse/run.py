@@ -50,7 +50,7 @@ def value_at(config: Mapping[str, Any], dotted: str) -> Any:
     """The value of a dotted key; ``None`` where the configuration does not have it."""
     value: Any = config
     for part in dotted.split("."):
-        if not isinstance(value, Mapping):
+        if not isinstance(value, dict):
             return None
         value = value.get(part)
     return value
@@ -60,7 +60,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -
     """Nested dictionaries as one, their keys joined."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             flat |= flatten(value, f"{prefix}{key}{separator}", separator)
         else:
             flat[prefix + key] = value
@@ -70,7 +70,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -
 def peak(run: Run, figure: str) -> float | None:
     """The largest value over ranks of a figure of the summary, in bytes: what decides whether it fits."""
     values = run.summary.get(figure)
-    return values.get("max") if isinstance(values, Mapping) else None
+    return values.get("max") if isinstance(values, dict) else None
 
 
 def _phases(ranks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, int]]]:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from memlab.analyse.estimators import accelerate_estimate, deepspeed_estimate
+from memlab.analyse.gc_pause import without_cycle_collection
 from memlab.analyse.identity import changed_keys
 from memlab.analyse.run import Run, flatten, peak, value_at
 from memlab.config import GROUPS
@@ -31,6 +32,7 @@ ESTIMATORS: dict[str, Callable[[Run], int | None]] = {
 }
 
 
+@without_cycle_collection()
 def points_table(runs: Sequence[Run]) -> pd.DataFrame:
     """One row a run, in the order given. Bytes are bytes, times are seconds.
 

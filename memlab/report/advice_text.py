@@ -53,9 +53,10 @@ def recommendation(advice: Advice) -> str:
     """Which to use and why, in three sentences."""
     best, job = advice.best, advice.job
     samples = f"{job.samples * job.epochs:,.0f} samples of {job.tokens:,} tokens"
+    cost = "" if best.usd is None else f" and cost {units.usd(best.usd)}"
     first = (
         f"Use {safe(best.label)} with batch {best.micro} x {best.accumulation} accumulation: {samples} "
-        f"take {best.seconds:,.0f} s ({units.duration(best.seconds)}) and cost {units.usd(best.usd)}."
+        f"take {best.seconds:,.0f} s ({units.duration(best.seconds)}){cost}."
     )
     return f"{first} {_against(advice, best)} {_room(best)}"
 

@@ -60,6 +60,12 @@ def test_noise_of_one_rank_or_one_step_is_not_known(tmp_path):
     assert Difference(Figure(1.0), Figure(2.0, 5.0)).within_noise is True
 
 
+def test_more_than_two_runs_are_compared_with_the_first(tmp_path):
+    runs = [saved(tmp_path, make_config(tokens), allocated=tokens * MIB) for tokens in (100, 200, 400)]
+    rows = {row.key: row for row in compare(runs).figures}
+    assert [each.absolute for each in rows["peak_allocated_bytes"].differences] == [100 * MIB, 300 * MIB]
+
+
 def test_repeats_make_noise():
     merged = merge_repeats([{"a": Figure(10.0, 1.0)}, {"a": Figure(14.0, 2.0)}])
     assert merged["a"] == Figure(12.0, 4.0)
