@@ -22,17 +22,7 @@ COMMANDS = {
 }
 """Sub-command -> help. Each is a module of memlab.commands, imported when it is used."""
 
-EXIT_CODES = {
-    "ok": 0,
-    "gpu_oom": 3,
-    "host_oom": 4,
-    "timeout": 5,
-    "failed": 6,
-    "infra": 7,
-    "unsupported": 8,
-    "interrupted": 130,
-}
-"""What a single run exits with, by its status. 2: the input was wrong and nothing ran."""
+INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -90,7 +80,7 @@ def _guarded(function) -> int:
         return 1
     except KeyboardInterrupt:
         print("memlab: interrupted", file=sys.stderr)
-        return EXIT_CODES["interrupted"]
+        return INTERRUPTED
 
 
 def _interrupt(number, frame) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from memlab.config import GROUPS, MISSING, Config, from_dict
 from memlab.errors import ConfigError, nearest
+from memlab.plan import NOT_MEASURED
 
 
 def conf_dir() -> str:
@@ -74,8 +75,9 @@ def config_of(choices: dict[str, str], values: dict[str, Any]) -> Config:
 
 def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:
     """The command-line words that compose ``config``: ``group=option``, and each value that the option does not set."""
-    words = [f"{group}={choices[group]}" for group in GROUPS if group in choices]
-    for group in GROUPS:
+    groups = [group for group in GROUPS if group not in NOT_MEASURED]
+    words = [f"{group}={choices[group]}" for group in groups if group in choices]
+    for group in groups:
         given = asdict(getattr(Config(), group)) | _known_option(group, choices.get(group))
         for key, value in config.get(group, {}).items():
             if value != given.get(key, MISSING) and value not in ({}, MISSING):

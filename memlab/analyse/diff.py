@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memlab.analyse.figures import Difference, Figure, figures_of
-from memlab.analyse.identity import REPEATS, changed_keys, differing_axes, environment_changes
+from memlab.analyse.identity import changed_keys, differing_axes, environment_changes, of_repeats
 from memlab.analyse.run import Run, value_at
 from memlab.conf_files import parse_yaml
 from memlab.config import GROUPS, from_dict, to_dict
@@ -60,7 +60,7 @@ def compare(runs: Sequence[Run], by: str | None = None) -> Comparison:
         runs=tuple(runs),
         warnings=tuple(confounds(runs, by) + _not_ok(runs)),
         choices=tuple(change for change in options if len(set(change.values)) > 1),
-        values=_changes(configs, [key for key in changed_keys(configs) if key not in REPEATS]),
+        values=_changes(configs, [key for key in changed_keys(configs) if not of_repeats(key)]),
         deepspeed=_changes(jsons, changed_keys(jsons)),
         environment=tuple(Change(key, tuple(values)) for key, values in environment_changes(runs).items()),
         figures=_figure_rows(runs),
@@ -110,7 +110,7 @@ def planned_run(file: Path) -> Run:
     choices = values.get("choices", {}) if "run_id" in values else {}
     return Run(
         path=str(file),
-        run_id=run_id(config, choices) if choices else file.name,
+        run_id=run_id(config),
         source="measured" if config.mode == "measure" else "predicted",
         status=PLANNED,
         reason=None,

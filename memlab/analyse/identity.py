@@ -7,21 +7,24 @@ from typing import Any
 from memlab.analyse.run import Run, flatten, value_at
 from memlab.config import GROUPS
 from memlab.errors import MemlabError, nearest
-from memlab.plan import NOT_MEASURED
+from memlab.plan import NOT_MEASURED, SHAPE
 
-REPEATS = (*NOT_MEASURED, "seed")
-"""Keys in which repeats of one experiment may differ."""
+REPEATS = (*NOT_MEASURED, "measure.repeat", "seed")
+"""Groups and keys in which repeats of one experiment may differ."""
 
-TOKENS, MICRO = "seq_len.tokens", "batch.micro"
-
-COORDINATES = (TOKENS, MICRO)
-"""Where a point lies within its configuration."""
+TOKENS, MICRO = SHAPE
+"""Where a point lies within its configuration: sequence length and micro batch."""
 
 MODE = "mode"
 """The axis between predictions and measurements."""
 
 NO_CAUSE = ("git_sha", "git_dirty", "hostname_hash", "imported_from", "variables", "memlab", "cpu_count")
 """Keys of the environment that say where a figure comes from, not what could change it."""
+
+
+def of_repeats(key: str) -> bool:
+    """Whether repeats of one experiment may differ in this dotted key."""
+    return key in REPEATS or key.partition(".")[0] in REPEATS
 
 
 def tokens_of(run: Run) -> int:
@@ -34,7 +37,7 @@ def point_of(run: Run) -> tuple[int, int]:
     return value_at(run.config, MICRO), value_at(run.config, TOKENS)
 
 
-def configuration_key(run: Run, without: Iterable[str] = COORDINATES) -> str:
+def configuration_key(run: Run, without: Iterable[str] = SHAPE) -> str:
     """Equal for runs whose configurations differ in nothing but ``without`` (groups or dotted keys) and repeats.
 
     ``without`` :data:`MODE`, a prediction and the measurement of the same experiment are equal.
@@ -62,7 +65,8 @@ def labels(firsts: Sequence[Run]) -> list[str]:
 
     A number follows where the options alone do not tell two of them apart.
     """
-    shown = [g for g in GROUPS if g not in ("seq_len", "batch") and len({run.choices.get(g) for run in firsts}) > 1]
+    named = [group for group in GROUPS if group not in ("seq_len", "batch", *REPEATS)]
+    shown = [group for group in named if len({run.choices.get(group) for run in firsts}) > 1]
     shown = shown or ["model", "zero_stage", "offload"]
     sources = {run.source for run in firsts}
     names: list[str] = []
@@ -86,7 +90,7 @@ def changed_keys(dictionaries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def differing_axes(runs: Sequence[Run]) -> list[str]:
     """The groups (and single values) in which these runs differ; repeats do not count."""
-    keys = [key for key in changed_keys([run.config for run in runs]) if key not in REPEATS]
+    keys = [key for key in changed_keys([run.config for run in runs]) if not of_repeats(key)]
     return list(dict.fromkeys(key.partition(".")[0] for key in keys))
 
 

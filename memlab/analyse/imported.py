@@ -24,7 +24,7 @@ def imported_record(
     facts = json.dumps([config_hash(config), environment], sort_keys=True)
     steps = config.measure.steps
     return Record(
-        run_id=run_id(config, choices),
+        run_id=run_id(config),
         source="measured",
         status=status,
         reason=None if status == "ok" else f"{status} in {environment['imported_from']}",

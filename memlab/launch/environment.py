@@ -57,18 +57,34 @@ def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
     variables = {
         **plan.environment,
         # Beside the interpreter are the tools that build DeepSpeed's ops (ninja), whether or not the venv is activated.
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": f"{Path(memlab.__file__).parent.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "PATH": _put_first(Path(sys.executable).parent, "PATH"),
+        "PYTHONPATH": _put_first(Path(memlab.__file__).parent.parent, "PYTHONPATH"),
         "PYTHONSAFEPATH": "1",  # a folder named like a package, where memlab was started, must not shadow it
         "TORCH_EXTENSIONS_DIR": str(extensions_dir()),
-        # By default every rank would start a thread for every core.
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // plan.world_size))),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(_threads(plan, machine))),
     }
     if machine.gpus:
         # An inherited list may name architectures that DeepSpeed cannot parse ("10.0a").
         capabilities = sorted({gpu.compute_capability for gpu in machine.gpus})
         variables["TORCH_CUDA_ARCH_LIST"] = ";".join(f"{major}.{minor}" for major, minor in capabilities)
     return variables
+
+
+def _threads(plan: Plan, machine: Machine) -> int:
+    """Threads of a rank; by default every rank would start one for every core.
+
+    Ranks share the cores: those of an offloaded optimizer, which has the machine to itself, all of them; others as many
+    as if every GPU had a rank, whether the others are used or not.
+    """
+    alone = plan.config["offload"]["optimizer"] != "none"
+    sharing = plan.world_size if alone else max(plan.world_size, len(machine.gpus))
+    return max(1, (os.cpu_count() or 1) // sharing)
+
+
+def _put_first(folder: Path, variable: str) -> str:
+    """An inherited search path with ``folder`` before it, and without empty entries: they mean the current folder."""
+    inherited = os.environ.get(variable, "").split(os.pathsep)
+    return os.pathsep.join([str(folder), *filter(None, inherited)])
 
 
 def extensions_dir() -> Path:
@@ -134,7 +150,7 @@ def fingerprint(plan: Plan, machine: Machine) -> str:
         platform.python_version_tuple()[:2],
         versions,
         machine.driver,
-        [gpu.name for gpu in machine.gpus],
+        [gpu.name for gpu in machine.gpus[: plan.world_size]],
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 

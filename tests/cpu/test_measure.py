@@ -44,7 +44,7 @@ def check_phases(phases: dict, peak: int) -> None:
 
 @pytest.mark.parametrize(("stage", "bytes_per_parameter"), [(0, 2 + 12), (1, 2 + 12 / 2)])
 def test_sharding_shows_in_the_memory(start, stage, bytes_per_parameter):
-    """What is left after a step: bf16 weights, and the fp32 master with Adam's two states, whole or half of them a rank."""
+    """What is left after a step: bf16 weights, the fp32 master and Adam's two states, all or half of them a rank."""
     bucket = ["zero_stage.reduce_bucket_size=100000"] if stage else []
     run = start(f"zero_stage=zero{stage}", "seq_len=s128", *bucket)
     assert run.wait() == 0, run.output

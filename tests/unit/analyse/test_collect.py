@@ -39,6 +39,12 @@ def changed(**values) -> str:
     return json.dumps({**make_record().to_json(), **values})
 
 
+def with_rank(**values) -> str:
+    record = make_record().to_json()
+    record["ranks"][0] |= values
+    return json.dumps(record)
+
+
 def test_finds_runs_below_and_at_a_path(root):
     (run,) = collect([root]).runs
     assert collect([run.path]).runs == [run]
@@ -70,8 +76,8 @@ def test_an_unfinished_run(root):
         ('{"results": 1}', "schema version None"),
         (changed(schema_version=99), "schema version 99; this memlab reads version 1"),
         (changed(status="great"), "damaged record"),
-        (changed(ranks=[1]), "damaged record (ranks[0].not an object)"),
-        (changed(ranks=[{"phases": {"forward": {"peak_allocated_bytes": "1"}}}]), "ranks[0].phases.forward"),
+        (changed(ranks=[1]), "damaged record (ranks"),
+        (with_rank(phases={"forward": {"peak_allocated_bytes": "1"}}), "ranks[0].phases.forward"),
         (changed(summary={"usd": "<script>alert(1)</script>"}), "damaged record (summary.usd)"),
         (changed(summary={"peak_reserved_bytes": {"max": 1}}), "damaged record (summary.peak_reserved_bytes)"),
         (changed(run_id="a\x1b[2Jb"), "damaged record (run_id)"),

@@ -6,7 +6,7 @@ from folders import MIB, make_config, make_record, write
 from memlab.analyse.collect import collect
 from memlab.analyse.effects import effects_by, effects_of_sets
 from memlab.analyse.identity import select
-from memlab.config import Checkpointing, Offload
+from memlab.config import Checkpointing, Measure, Offload
 from memlab.errors import MemlabError
 
 
@@ -120,3 +120,14 @@ def test_predictions_are_paired_with_measurements(tmp_path):
     (pair,) = effects_by(runs_of(tmp_path), "mode").pairs
     assert (pair.base, pair.other) == ("measured", "predicted")
     assert pair.differences["peak_allocated_bytes"].absolute == -100 * MIB
+
+
+def test_repeats_are_one_point_whose_spread_is_its_noise(tmp_path):
+    for repeat, allocated in ((1, 100), (2, 110)):
+        record = make_record(make_config(100, measure=Measure(steps=4, repeat=repeat)), allocated=allocated * MIB)
+        write(tmp_path, record)
+    offloaded = make_config(100, offload=Offload(optimizer="cpu"))
+    write(tmp_path, make_record(offloaded, {"zero_stage": "zero2", "offload": "optimizer"}, allocated=98 * MIB))
+    (pair,) = effects_by(runs_of(tmp_path), "offload").pairs
+    difference = pair.differences["peak_allocated_bytes"]
+    assert (difference.absolute, difference.noise, difference.within_noise) == (-7 * MIB, 10 * MIB, True)
