@@ -22,13 +22,13 @@ VERSION = 1
 Stamp = tuple[int, int]
 """Modification time in nanoseconds and size in bytes of a record."""
 
-Row = tuple[str, int, int, str, str, str]
-"""Path, the two of the stamp, and as JSON: the run's own values, its configuration, its environment."""
+Row = tuple[str, int, int, str, str, str, str]
+"""Path, the two of the stamp, and as JSON: the run's own values, its detail, its configuration, its environment."""
 
 _SHARED = ("config", "environment")
 """Dictionaries whose parts recur in many runs; each different part is parsed once and shared."""
 
-_OWN = tuple(f.name for f in fields(Run) if f.name not in ("path", *_SHARED))
+_OWN = tuple(f.name for f in fields(Run) if f.name not in ("path", "detail", *_SHARED))
 
 
 def cache_file() -> Path:
@@ -48,7 +48,7 @@ def load(root: str) -> dict[str, Row]:
 def store(rows: Iterable[Row], gone: Iterable[str]) -> None:
     """Remember these rows and forget those paths."""
     with suppress(sqlite3.Error, OSError), closing(_connect()) as database, database:
-        database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)", rows)
+        database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         database.executemany("DELETE FROM runs WHERE path = ?", ((path,) for path in gone))
 
 
@@ -58,7 +58,7 @@ def _connect() -> sqlite3.Connection:
     database = sqlite3.connect(file, timeout=10)
     database.execute(
         "CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, mtime_ns INTEGER, size INTEGER, "
-        "own TEXT, config TEXT, environment TEXT) WITHOUT ROWID"
+        "own TEXT, detail TEXT, config TEXT, environment TEXT) WITHOUT ROWID"
     )
     return database
 
@@ -66,13 +66,13 @@ def _connect() -> sqlite3.Connection:
 def pack(run: Run, stamp: Stamp) -> Row:
     """The row of a run."""
     own = json.dumps([getattr(run, name) for name in _OWN])
-    return (run.path, *stamp, own, _lines(run.config), _lines(run.environment))
+    return (run.path, *stamp, own, run.detail, _lines(run.config), _lines(run.environment))
 
 
 def unpack(row: Row, parts: dict[str, dict[str, Any]]) -> Run:
     """The run of a row. ``parts`` holds what earlier rows had in common; give the same dictionary to every call."""
-    shared = dict(zip(_SHARED, (_merge(text, parts) for text in row[4:]), strict=True))
-    return Run(path=row[0], **dict(zip(_OWN, json.loads(row[3]), strict=True)), **shared)
+    shared = dict(zip(_SHARED, (_merge(text, parts) for text in row[5:]), strict=True))
+    return Run(path=row[0], detail=row[4], **dict(zip(_OWN, json.loads(row[3]), strict=True)), **shared)
 
 
 def _lines(values: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """A run as analysis sees it: the record without the detail of each rank, checked, light enough to keep 10,000 of."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,9 +28,18 @@ class Run:
     environment: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
-    phases: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)  # phase -> figure -> max, min over ranks
-    step_seconds: list[float] = field(default_factory=list)  # the slowest rank of each measured step
     incomplete: list[str] = field(default_factory=list)  # what is missing from a run that calls itself ok
+    detail: str = "[{}, []]"  # phases and step_seconds as JSON: a table of 10,000 runs has no use for them
+
+    @property
+    def phases(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Phase -> figure -> ``max`` and ``min`` over ranks."""
+        return json.loads(self.detail)[0]
+
+    @property
+    def step_seconds(self) -> list[float]:
+        """The slowest rank of each measured step."""
+        return json.loads(self.detail)[1]
 
 
 def run_of(record: Record, path: str) -> Run:
@@ -40,9 +50,8 @@ def run_of(record: Record, path: str) -> Run:
     return Run(
         path=path,
         **{key: getattr(record, key) for key in own + shared},
-        phases=_phases(record.ranks),
-        step_seconds=slowest(record.ranks, "step_seconds"),
         incomplete=shortcomings(record),
+        detail=json.dumps([_phases(record.ranks), slowest(record.ranks, "step_seconds")]),
     )
 
 
