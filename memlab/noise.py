@@ -20,7 +20,7 @@ def spread(values: Sequence[float]) -> float:
 
 
 def is_bimodal(values: Sequence[float]) -> bool:
-    """Two clusters: a gap above NOISY of the median, wider than either cluster, with a fifth of the values on each side."""
+    """Two clusters: a gap above NOISY of the median and wider than either cluster, with a fifth of all on each side."""
     if len(values) < FEW:
         return False
     ordered = sorted(values)
