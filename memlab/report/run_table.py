@@ -67,7 +67,7 @@ def _speed_line(record: Record) -> str:
         parts.append(f"loss {summary['last_loss']:.3f}")
     if summary.get("usd") is not None:
         parts.append(f"${summary['usd']:.2f}")
-    parts += [f"[yellow]{doubt}[/]" for doubt in summary.get("doubts", [])]
+    parts += [f"[yellow]{doubt}[/]" for doubt in record.steps.get("doubts", [])]
     return "  ".join(parts) + f"\ntook {record.timing['total_s']:.1f} s{_where_time_went(record.timing)}"
 
 
