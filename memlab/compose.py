@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from memlab import machine, plan
 from memlab.config import FREE_DICTS, GROUPS, Config, Hardware, from_dict
 from memlab.errors import ConfigError, MemlabError, nearest
+from memlab.record import has_credentials
 
 CONFIG_NAME = "config"
 
@@ -172,7 +173,7 @@ def options_of(group: str, config_dir: str | None = None) -> list[str]:
 def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None:
     """Refuse unknown groups, options and keys, with the nearest valid name. Raises :class:`ConfigError`."""
     for word in words:
-        if re.search(r"://[^/\s:@]+:[^/\s@]+@", word):
+        if has_credentials(word):
             raise ConfigError(f"'{word.split('=')[0]}' holds a password: it would be written to the run folder.")
     try:
         overrides = OverridesParser.create().parse_overrides(list(words))

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "rules": {"errors", "config", "plan", "machine"},
     "record": {"errors", "plan"},
     "summary": {"errors", "config", "record"},
-    "compose": {"errors", "config", "plan", "machine"},
+    "compose": {"errors", "config", "plan", "machine", "record"},
     "launch": {"errors", "config", "plan", "machine", "rules", "record", "summary"},
     "worker": {"errors", "config", "plan", "record"},
     "predict": {"errors", "config", "plan", "rules", "record", "summary", "worker"},
