@@ -20,6 +20,15 @@ def test_only_what_would_come_out_the_same_counts_as_finished(job, status):
     assert job().finished(ELSEWHERE) is None
 
 
+@pytest.mark.parametrize(
+    ("status", "reason", "seen"), [("gpu_oom", "implied by x", False), ("gpu_oom", "rank 0", True)]
+)
+def test_what_was_only_implied_may_count_as_not_finished(job, status, reason, seen):
+    written = job().record_without_running(CPU, status, reason)
+    assert job().finished(CPU) == written
+    assert job().finished(CPU, also_implied=False) == (written if seen else None)
+
+
 @pytest.mark.parametrize("text", [None, "", "{", '{"schema_version": 99}'])
 def test_a_folder_without_a_readable_record_is_not_finished(job, text):
     if text is not None:
