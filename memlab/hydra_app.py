@@ -23,6 +23,7 @@ from memlab.compose import (
     resolve,
 )
 from memlab.config import Config
+from memlab.errors import ConfigError
 from memlab.launch.job import Job
 from memlab.launch.run import run_one
 from memlab.launch.sweep import Result, SweepRun, assort, is_complete
@@ -66,6 +67,7 @@ def run_hydra() -> int:
 def run_composed(composed: DictConfig) -> str:
     """Hydra's task: run one composed configuration in the folder that Hydra made for it. Returns its status."""
     config = resolve(composed)
+    refuse_to_predict(config)
     hydra_config = HydraConfig.get()
     choices = choices_of({"hydra": hydra_config})
     folder = RunFolder(hydra_config.runtime.output_dir)
@@ -75,6 +77,12 @@ def run_composed(composed: DictConfig) -> str:
     record = run_single(Job(make_plan(config, choices), folder), config)
     _exit_codes.append(EXIT_CODES[record.status])
     return record.status
+
+
+def refuse_to_predict(config: Config) -> None:
+    """A prediction must never be a measurement under another name."""
+    if config.mode == "predict":
+        raise ConfigError("mode=predict: this memlab cannot predict yet; leave mode out to measure.")
 
 
 def run_single(job: Job, config: Config) -> Record:
@@ -91,8 +99,10 @@ def run_batch(config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn
     root = Path(str(config.hydra.sweep.dir))
     jobs: list[Job] = []
     for composed in batch:
+        config_of_job = resolve(composed)
+        refuse_to_predict(config_of_job)
         subdir = Path(str(composed.hydra.sweep.subdir))
-        jobs += with_repeats(resolve(composed), choices_of(composed), RunFolder(root / subdir), composed)
+        jobs += with_repeats(config_of_job, choices_of(composed), RunFolder(root / subdir), composed)
     _exit_codes.append(run_jobs(jobs, resolve(batch[0]), root))
     return [JobReturn(status=JobStatus.COMPLETED, _return_value=None) for _ in batch]
 

@@ -113,6 +113,14 @@ def test_the_script_itself_is_one_line_and_exit_2_for_what_is_wrong(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("words", [["seed=1"], ["-m", "seed=1,2"]])
+def test_a_prediction_is_never_a_measurement(launch, here, words):
+    done = launch(*words, "hardware=cpu", "mode=predict", "offload=param")
+    assert done.returncode == 2
+    assert lines(done) == ["memlab: mode=predict: this memlab cannot predict yet; leave mode out to measure."]
+    assert not list(here.rglob("*.json"))
+
+
 def test_cfg_prints_the_configuration_and_starts_nothing(launch, here):
     import yaml
 
