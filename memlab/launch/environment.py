@@ -64,6 +64,7 @@ def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(_threads(plan, machine))),
     }
     if machine.gpus:
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, in which machine.py counts; CUDA's own differs
         # An inherited list may name architectures that DeepSpeed cannot parse ("10.0a").
         capabilities = sorted({gpu.compute_capability for gpu in machine.gpus})
         variables["TORCH_CUDA_ARCH_LIST"] = ";".join(f"{major}.{minor}" for major, minor in capabilities)

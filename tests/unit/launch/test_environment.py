@@ -56,6 +56,12 @@ def test_ops_are_built_for_the_gpus_that_are_there(plan):
     assert "TORCH_CUDA_ARCH_LIST" not in rank_environment(plan(), Machine())
 
 
+def test_the_ranks_count_gpus_as_the_driver_does(plan, monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert rank_environment(plan(), H200S)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert describe_environment(plan(), H200S)["variables"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
 def test_the_interpreters_folder_comes_first(plan, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin")
     assert rank_environment(plan(), Machine())["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}/usr/bin"
