@@ -36,6 +36,9 @@ NOT_INHERITED = (
 )
 """Variables that the plan or the launcher decides, not the shell that memlab was started from."""
 
+CHANGES_FIGURES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_")
+"""How variables begin that change what is measured, if the shell that memlab was started from has set them."""
+
 HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
@@ -69,6 +72,18 @@ def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
         capabilities = sorted({gpu.compute_capability for gpu in machine.gpus})
         variables["TORCH_CUDA_ARCH_LIST"] = ";".join(f"{major}.{minor}" for major, minor in capabilities)
     return variables
+
+
+def inherited_variables() -> dict[str, str]:
+    """Variables of the shell that reach the ranks and change what is measured. Paths are of this machine: left out."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(CHANGES_FIGURES)
+        and name not in NOT_INHERITED
+        and not is_secret_name(name)
+        and os.sep not in value
+    }
 
 
 def _threads(plan: Plan, machine: Machine) -> int:
@@ -126,8 +141,8 @@ def package_versions() -> dict[str, str]:
 
 
 def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
-    """What a figure depends on beside its configuration. No name of the machine, and no variable but memlab's own."""
-    variables = own_variables(plan, machine)
+    """What a figure depends on beside its configuration. No name of the machine and no path on it."""
+    variables = {**inherited_variables(), **own_variables(plan, machine)}
     private = ("PATH", "PYTHONPATH", "TORCH_EXTENSIONS_DIR")
     return {
         "python": platform.python_version(),
@@ -144,7 +159,7 @@ def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
 
 
 def fingerprint(plan: Plan, machine: Machine) -> str:
-    """Sixteen hexadecimal digits over the configuration, the versions and the hardware: equal ones measure the same."""
+    """Sixteen hexadecimal digits over configuration, versions, hardware and what is inherited: equal ones measure the same."""
     versions = {name: version for name, version in package_versions().items() if name != "memlab"}
     facts = [
         config_hash(from_dict(plan.config)),
@@ -152,6 +167,7 @@ def fingerprint(plan: Plan, machine: Machine) -> str:
         versions,
         machine.driver,
         [gpu.name for gpu in machine.gpus[: plan.world_size]],
+        {name: value for name, value in inherited_variables().items() if name != "CUDA_DEVICE_ORDER"},
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -138,6 +138,24 @@ def test_the_record_names_nobody_and_no_path(plan, monkeypatch):
     assert facts["gpus"] == ["NVIDIA H200", "NVIDIA H200"] and facts["driver"] == "580.1"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "counts"),
+    [
+        *(("NCCL_ALGO", "Ring", True), ("TORCH_NCCL_BLOCKING_WAIT", "1", True), ("OMP_NUM_THREADS", "3", True)),
+        *(("CUDA_LAUNCH_BLOCKING", "1", True), ("PYTORCH_NVML_BASED_CUDA_CHECK", "1", True)),
+        *(("NCCL_TOPO_FILE", "/home/anna/topo.xml", False), ("CUDA_HOME", "/usr/local/cuda", False)),
+        *(("TORCH_API_TOKEN", "open sesame", False), ("EDITOR", "vi", False), ("CUDA_VISIBLE_DEVICES", "0", False)),
+    ],
+)
+def test_what_is_inherited_and_changes_figures_is_written_down(plan, monkeypatch, name, value, counts):
+    monkeypatch.delenv(name, raising=False)
+    without = fingerprint(plan(), H200S)
+    monkeypatch.setenv(name, value)
+    variables = describe_environment(plan(), H200S)["variables"]
+    assert (variables.get(name) == value) is counts
+    assert (fingerprint(plan(), H200S) != without) is counts
+
+
 def test_a_fingerprint_is_of_the_configuration_the_versions_and_the_hardware(plan, monkeypatch):
     same = fingerprint(plan(), H200S)
     assert fingerprint(plan({"name": "mine"}), H200S) == same
