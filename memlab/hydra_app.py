@@ -23,7 +23,7 @@ from memlab.compose import (
     resolve,
 )
 from memlab.config import Config
-from memlab.errors import ConfigError
+from memlab.errors import ConfigError, MemlabError
 from memlab.launch.job import Job
 from memlab.launch.run import run_one
 from memlab.launch.sweep import Result, SweepRun, assort, is_complete
@@ -49,6 +49,7 @@ INCOMPLETE = 1
 """What a sweep exits with when a job has no final record; 0 when all have, 130 when it was interrupted."""
 
 _exit_codes: list[int] = []  # Hydra discards what its task returns
+_refusals: list[MemlabError] = []
 
 
 def run_hydra() -> int:
@@ -58,14 +59,25 @@ def run_hydra() -> int:
     register()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise: otherwise Hydra prints errors its own way and exits with 1
     try:
-        hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(run_composed)()
+        hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(task)()
     except COMPOSITION_ERRORS as error:
         raise as_one_line(error) from error
+    if _refusals:
+        raise _refusals[-1]
     return _exit_codes[-1] if _exit_codes else 0
 
 
+def task(composed: DictConfig) -> str:
+    """Hydra's task. What a person did wrong is kept for later: Hydra would add lines of its own to it."""
+    try:
+        return run_composed(composed)
+    except MemlabError as error:
+        _refusals.append(error)
+        return "refused"
+
+
 def run_composed(composed: DictConfig) -> str:
-    """Hydra's task: run one composed configuration in the folder that Hydra made for it. Returns its status."""
+    """Run one composed configuration in the folder that Hydra made for it. Returns its status."""
     config = resolve(composed)
     refuse_to_predict(config)
     hydra_config = HydraConfig.get()

@@ -159,7 +159,7 @@ def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
 
 
 def fingerprint(plan: Plan, machine: Machine) -> str:
-    """Sixteen hexadecimal digits over configuration, versions, hardware and what is inherited: equal ones measure the same."""
+    """Sixteen hexadecimal digits over all that decides a measurement: equal ones measure the same."""
     versions = {name: version for name, version in package_versions().items() if name != "memlab"}
     facts = [
         config_hash(from_dict(plan.config)),

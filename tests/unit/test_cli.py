@@ -29,6 +29,7 @@ class Done:
 def launch(tmp_path, monkeypatch, capfd):
     """``launch("bogus=1", RANK="0")``: what launch.py does with these words and variables, in an empty folder."""
     monkeypatch.setattr(hydra_app, "_exit_codes", [])
+    monkeypatch.setattr(hydra_app, "_refusals", [])
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as run_hydra sets it: gone after the test
     for name in INSIDE_A_LAUNCHER:
