@@ -21,6 +21,16 @@ TRIGGERS = {
     "a partial optimizer offload": {"offload.optimizer": "cpu", "offload.ratio": 0.5},
     "super_offload exists": {"offload.optimizer": "cpu", "offload.super_offload": True},
     "nothing is offloaded": {"offload.pin_memory": False},
+    "so offload.nvme_path has no effect": {"offload.optimizer": "cpu", "offload.nvme_path": "/nvme"},
+    "belong to an optimizer on NVMe": {"offload.optimizer": "cpu", "offload.pipeline_read": True},
+    "belong to parameters on NVMe": {**ZERO3, "offload.param": "cpu", "offload.max_in_cpu": 7},
+    "so both must be there": {
+        **ZERO3,
+        "offload.optimizer": "nvme",
+        "offload.nvme_path": "/nvme",
+        "offload.fast_init": True,
+    },
+    "belongs to super_offload": {"offload.optimizer": "cpu", "offload.cpuadam_cores_perc": 0.5},
     "ZenFlow": {"zero_stage.zenflow": {"topk_ratio": 0.1}},
     "activation_checkpointing keys": {"checkpointing.enabled": True, "checkpointing.cpu_checkpointing": True},
     "checkpointing.reentrant": {"checkpointing.reentrant": True},
@@ -78,6 +88,24 @@ def test_what_people_study_is_supported(config):
                 **{"checkpointing.enabled": full, "precision.dtype": dtype, "allocator.conf": allocator},
             }
             assert unsupported(config(changes), None) == [], changes
+
+
+ALL_NVME = {**ZERO3, "offload.optimizer": "nvme", "offload.param": "nvme", "offload.nvme_path": "/nvme"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"offload.pipeline_read": True, "offload.pipeline_write": True, "offload.optimizer_buffer_count": 5},
+        {"offload.param_buffer_count": 7, "offload.param_buffer_size": 7, "offload.max_in_cpu": 0},
+        {"offload.fast_init": True},
+    ],
+)
+def test_what_belongs_to_nvme_is_supported_there_and_refused_on_the_cpu(config, changes):
+    assert unsupported(config({**ALL_NVME, **changes}), None) == []
+    for key, value in changes.items():
+        on_cpu = {**ZERO3, "offload.optimizer": "cpu", "offload.param": "cpu", key: value}
+        assert len(unsupported(config(on_cpu), None)) == 1
 
 
 @pytest.mark.parametrize("words", [["hardware=cpu"], ["hardware=h200_x8", "model=llama3_8b", "zero_stage=zero3"]])
