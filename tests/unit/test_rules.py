@@ -20,7 +20,7 @@ TRIGGERS = {
     "needs a folder on the NVMe device": {**ZERO3, "offload.optimizer": "nvme"},
     "a partial optimizer offload": {"offload.optimizer": "cpu", "offload.ratio": 0.5},
     "super_offload exists": {"offload.optimizer": "cpu", "offload.super_offload": True},
-    "nothing is offloaded": {"offload.pin_memory": False},
+    "nothing is offloaded, so the other": {"offload.pin_memory": False},
     "so offload.nvme_path has no effect": {"offload.optimizer": "cpu", "offload.nvme_path": "/nvme"},
     "belong to an optimizer on NVMe": {"offload.optimizer": "cpu", "offload.pipeline_read": True},
     "belong to parameters on NVMe": {**ZERO3, "offload.param": "cpu", "offload.max_in_cpu": 7},
