@@ -196,6 +196,9 @@ def _check_override(override: Override, config_dir: str | None) -> None:
         raise ConfigError(f"Unknown config group '{key}'. {nearest(key.split('/')[0], GROUPS)}")
     else:
         check_key(key)
+    if key == "name" and not override.is_sweep_override():  # before Hydra makes a folder of it
+        value = override.value()
+        from_dict({"name": None if value is None else str(value)})
 
 
 def _check_options(group: str, override: Override, config_dir: str | None) -> None:

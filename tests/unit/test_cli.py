@@ -95,16 +95,20 @@ def test_inside_a_launcher_one_process_says_so_and_none_goes_on(launch, here, va
     ("word", "message"),
     [
         ("bogus=1", "memlab: Unknown key 'bogus': the configuration has no 'bogus'."),
+        ("name=../x", "memlab: 'name' names a folder under outputs/ and cannot lead elsewhere, as '../x' does."),
+        ("optimizer.name=AdmW", "memlab: 'optimizer.name' is none of DeepSpeed's own optimizers: 'AdmW'. Did you mean"),
         ("batch.micro=0", "memlab: 'batch.micro' must be at least 1, not 0."),
         ("batch.micro=two", "memlab: Error merging override batch.micro=two Value 'two'"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_leaves_nothing(launch, here, word, message):
-    done = launch("hardware=cpu", word)
+@pytest.mark.parametrize("mode", [[], ["-m"]])
+def test_what_is_wrong_is_one_line_and_leaves_nothing(launch, here, mode, word, message):
+    done = launch(*mode, "hardware=cpu", word)
     assert (done.returncode, done.stdout) == (2, "")
     [line] = lines(done)
     assert line.startswith(message)
-    assert not list(here.iterdir())
+    assert not list(here.rglob("*.json")) and not (here.parent / "x").exists()
+    assert mode or not list(here.iterdir())
 
 
 def test_the_script_itself_is_one_line_and_exit_2_for_what_is_wrong(tmp_path):

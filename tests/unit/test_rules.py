@@ -11,6 +11,7 @@ from memlab.rules import RULES, unsupported
 
 GPU = {"hardware.device": "cuda", "hardware.gpu": "H200"}
 ZERO3 = {"zero_stage.stage": 3}
+BNB = {"optimizer.source": "transformers", "optimizer.name": "adamw_bnb_8bit"}
 BF16_MASTER = {"precision.bf16_master_weights_and_grads": True}
 
 TRIGGERS = {
@@ -48,8 +49,8 @@ TRIGGERS = {
     "flash attention runs on GPUs": {"attention.implementation": "flash_attention_2"},
     "flash attention computes in": {**GPU, "attention.implementation": "flash_attention_3", "precision.dtype": "fp32"},
     "no CUDA caching allocator": {"allocator.conf": "expandable_segments:True"},
-    "8-bit optimizers run on GPUs": {"optimizer.source": "transformers", "optimizer.name": "adamw_bnb_8bit"},
-    "8-bit optimizers keep their states": {**GPU, "optimizer.name": "adamw_bnb_8bit", "offload.optimizer": "cpu"},
+    "8-bit optimizers run on GPUs": BNB,
+    "8-bit optimizers keep their states": {**GPU, **BNB, "offload.optimizer": "cpu"},
     "data=jsonl needs a file": {"data.source": "jsonl"},
     "has no published weights": {"model.weights": "pretrained"},
     "learned position embeddings": {
@@ -164,7 +165,7 @@ H200S = tuple(Gpu(str(i), "NVIDIA H200", 140 * GIB, (9, 0)) for i in range(2))
         ),
         ({**GPU, "attention.implementation": "flash_attention_2"}, Bare(H200S), "the Python package flash_attn is"),
         ({**GPU, "attention.implementation": "flash_attention_3"}, Bare(H200S), "the Python package flash_attn_inter"),
-        ({**GPU, "optimizer.name": "adamw_bnb_8bit"}, Bare(H200S), "the Python package bitsandbytes is not installed"),
+        ({**GPU, **BNB}, Bare(H200S), "the Python package bitsandbytes is not installed"),
         ({**ZERO3, "offload.optimizer": "nvme", "offload.nvme_path": "/n"}, Bare(), "DeepSpeed's NVMe offload needs "),
     ],
 )
