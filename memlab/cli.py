@@ -1,6 +1,7 @@
 """The two ways in: ``python launch.py`` (Hydra: one experiment or a sweep) and ``memlab COMMAND`` (the run folders)."""
 
 import argparse
+import errno
 import importlib
 import os
 import signal
@@ -15,6 +16,8 @@ COMMANDS = {
     "show": "print the table of a run folder",
 }
 """Sub-command -> help. Each is a module of memlab.commands, imported when it is used."""
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 
@@ -68,9 +71,14 @@ def _guarded(function) -> int:
         return function() or 0
     except MemlabError as error:
         print(f"memlab: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except BrokenPipeError:  # the reader of our output went away
         sys.stderr.close()
+        return 1
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        print(f"memlab: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("memlab: interrupted", file=sys.stderr)

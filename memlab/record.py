@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from memlab.errors import MemlabError, RecordError
+from memlab.errors import RecordError, WriteError
 from memlab.plan import Plan
 
 SCHEMA_VERSION = 1
@@ -236,10 +236,7 @@ class RunFolder:
 def write_json(path: Path, values: Any) -> None:
     """Write ``values`` as JSON, whole or not at all. Secrets are blanked out."""
     text = json.dumps(_clean(values, environment_secrets()), indent=2, allow_nan=False) + "\n"
-    try:
-        _replace(path, text.encode())
-    except OSError as error:
-        raise MemlabError(f"Cannot write {path}: {error.strerror}. Nothing half-written was left behind.") from error
+    _replace(path, text.encode())
 
 
 def _clean(values: Any, secrets: Sequence[str]) -> Any:
@@ -267,6 +264,13 @@ def read_json(path: Path) -> Any:
 
 
 def _replace(path: Path, content: bytes) -> None:
+    try:
+        _replace_whole(path, content)
+    except OSError as error:
+        raise WriteError(f"Cannot write {path}: {error.strerror}. Nothing half-written was left behind.") from error
+
+
+def _replace_whole(path: Path, content: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from memlab.errors import MemlabError, RecordError
+from memlab.errors import RecordError, WriteError
 from memlab.plan import make_plan
 from memlab.record import (
     FINAL,
@@ -119,7 +119,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, call, before):
     if before:
         path.write_text(before)
     monkeypatch.setattr(os, call, no_space)
-    with pytest.raises(MemlabError, match="No space left on device") as error:
+    with pytest.raises(WriteError, match="No space left on device") as error:
         write_json(path, {"new": 1})
     assert str(path) in str(error.value)
     assert [file.read_text() for file in tmp_path.iterdir()] == ([before] if before else [])
