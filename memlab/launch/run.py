@@ -82,7 +82,16 @@ class _Launching:
         self._collect(launch)
         if len(self.records) < len(self.jobs) and not (self.records and self.control.enough()):
             self._close(ended, host_oom_kills() - kills)
+        if launch.survivors:
+            self._report_survivors(launch.survivors)
         return self.records
+
+    def _report_survivors(self, pids: list[int]) -> None:
+        """What cannot be killed may still hold memory: figures measured after it are in doubt, so this one says so."""
+        record = self.records[-1]
+        remark = f"processes {pids} could not be killed and may still hold memory"
+        record.reason = f"{record.reason}; {remark}" if record.reason else remark
+        self.jobs[len(self.records) - 1].folder.finish(record)
 
     def _deadline(self) -> float:
         """Every job has its time limit, from when the one before it was finished."""

@@ -186,6 +186,25 @@ def test_the_marks_are_whole_words():
             child.kill()
 
 
+def test_who_cannot_be_killed_is_not_waited_for_for_ever(tmp_path, monkeypatch):
+    """No test can make a process uninterruptible; a signal that never comes looks the same."""
+    monkeypatch.setattr(process, "KILL_S", 0.2)
+    kill = os.kill
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)
+    monkeypatch.setattr(os, "killpg", lambda group, number: None)
+    began = time.monotonic()
+    started = Launch(python(FOREVER), dict(os.environ), tmp_path / "log")
+    try:
+        assert until(lambda: list(marked(started.token)) == [started._process.pid])
+        with started:
+            pass
+        assert started.survivors == [started._process.pid]
+        assert time.monotonic() - began < 10
+    finally:
+        kill(started._process.pid, signal.SIGKILL)
+        started._process.wait()
+
+
 PARENT = """
 import os, sys, threading
 from pathlib import Path

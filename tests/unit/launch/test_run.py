@@ -92,6 +92,25 @@ def test_an_interrupt_becomes_a_record(deepspeed, job, monkeypatch):
     assert job().folder.read_record().status == "interrupted"
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "reason"),
+    [
+        (BOTH_RANKS, "ok", "processes [4242] could not be killed and may still hold memory"),
+        (
+            "raise SystemExit(1)",
+            "failed",
+            "the logs are empty; processes [4242] could not be killed and may still hold",
+        ),
+    ],
+)
+def test_what_could_not_be_killed_is_in_the_record(deepspeed, job, monkeypatch, code, status, reason):
+    deepspeed(code)
+    monkeypatch.setattr(process.deadman, "kill_marked", lambda token, wait_s: [4242])
+    record = run_one(job())
+    assert record.status == status and reason in record.reason
+    assert job().folder.read_record() == record
+
+
 @pytest.fixture
 def points(job):
     """``points()``: three jobs that differ in length alone."""
