@@ -1,6 +1,7 @@
 """The two ways in: ``python launch.py`` (Hydra: one experiment or a sweep) and ``memlab COMMAND`` (the run folders)."""
 
 import argparse
+import contextlib
 import errno
 import importlib
 import os
@@ -18,6 +19,9 @@ COMMANDS = {
 """Sub-command -> help. Each is a module of memlab.commands, imported when it is used."""
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a run with its record written and no process left."""
 
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 
@@ -47,7 +51,9 @@ def launch() -> None:
     refuse_to_run_inside_a_launcher()
     from memlab.hydra_app import run_hydra
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _interrupt)
     sys.exit(_guarded(run_hydra))
 
 
@@ -86,4 +92,12 @@ def _guarded(function) -> int:
 
 
 def _interrupt(number, frame) -> None:
+    """The first signal ends the run; those after it would only interrupt the ending, and lose the record."""
+    for ending in ENDING:
+        signal.signal(ending, _go_on_ending)
     raise KeyboardInterrupt
+
+
+def _go_on_ending(number, frame) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, b"memlab: ending what was started; a moment\n")

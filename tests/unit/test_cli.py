@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from memlab import cli, hydra_app
 from memlab.cli import COMMANDS, main
 from memlab.hydra_app import EXIT_CODES
+from memlab.launch.deadman import marked_by
 from memlab.record import STATUSES, RunFolder, read_json
 
 LAUNCH = Path(__file__).parents[2] / "launch.py"
@@ -198,6 +200,51 @@ def test_a_full_disk_under_hydras_own_files_is_one_line_too(capsys):
     assert capsys.readouterr().err == "memlab: config.yaml: No space left on device\n"
     with pytest.raises(IsADirectoryError):  # another trouble is a bug, with its traceback
         cli._guarded(Path("/").read_text)
+
+
+STUBBORN = """
+import signal, sys
+from memlab import cli
+from memlab.launch import process, run
+code = "import pathlib, signal, time\\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\\n"
+code += "pathlib.Path('started').touch()\\ntime.sleep(60)"
+run.command = lambda *_: [sys.executable, "-S", "-c", code]
+process.TERMINATE_S = 1.0
+if sys.argv.pop() == "nohup":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+cli.launch()
+"""
+
+
+def interrupted(folder: Path, numbers: list[int], *words: str) -> tuple[int, str]:
+    """Send these signals, a moment apart, to a memlab whose ranks do not heed SIGTERM. Its exit code and errors."""
+    command = [sys.executable, "-c", STUBBORN, "hardware=cpu", "hydra.run.dir=here", *words]
+    environment = {**os.environ, "PYTHONPATH": str(LAUNCH.parent), "MEMLAB_TEST_INTERRUPT": str(folder)}
+    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as memlab:
+        deadline = time.monotonic() + 30
+        while not (folder / "started").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for number in numbers:
+            memlab.send_signal(number)
+            time.sleep(0.2)
+        errors = memlab.communicate(timeout=30)[1]
+    assert not list(marked_by("MEMLAB_TEST_INTERRUPT", str(folder)))
+    return memlab.returncode, errors
+
+
+@pytest.mark.parametrize(
+    ("numbers", "mode"),
+    [
+        ([signal.SIGHUP], ""),
+        ([signal.SIGINT, signal.SIGINT, signal.SIGTERM], ""),
+        ([signal.SIGHUP, signal.SIGINT], "nohup"),  # the first is ignored, the second ends it
+    ],
+)
+def test_a_signal_ends_a_run_with_its_record_however_often_it_comes(tmp_path, numbers, mode):
+    code, errors = interrupted(tmp_path, numbers, mode)
+    assert code == EXIT_CODES["interrupted"]
+    assert RunFolder(tmp_path / "here").read_record().status == "interrupted"
+    assert errors.count("ending what was started") == (len(numbers) - 1) * (mode == "")
 
 
 # --- memlab COMMAND
