@@ -113,8 +113,8 @@ class SweepRun:
     def _run_all(self, launches: list[list[Job]]) -> None:
         threads = max(1, len(self.machine.gpus))
         with ThreadPoolExecutor(threads, thread_name_prefix="launch") as executor:
-            futures = [executor.submit(self._run_group, group) for group in launches]
             try:
+                futures = [executor.submit(self._run_group, group) for group in launches]
                 for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                     future.result()
             except BaseException:

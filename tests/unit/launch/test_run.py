@@ -68,6 +68,26 @@ def test_the_second_try_may_succeed(deepspeed, job):
     assert played.launches == 2
 
 
+TROUBLE = "print('EADDRINUSE'); raise SystemExit(1)"
+
+
+def test_of_two_tries_the_last_is_told(deepspeed, job):
+    deepspeed(TROUBLE)
+    told = []
+    launch_jobs([job()], CPU, (), Control(on_record=lambda job, record: told.append(record.status)))
+    assert told == ["infra"]
+
+
+def test_nothing_is_tried_again_once_it_is_told_to_stop(deepspeed, job, monkeypatch):
+    played = deepspeed("both(folders[0], status='infra', reason='lost', timing={}); raise SystemExit(1)")
+    control, told = Control(), []
+    control.on_record = lambda job, record: told.append(record.status)
+    outcome = run.outcome
+    monkeypatch.setattr(run, "outcome", lambda *facts: (control.stop.set(), outcome(*facts))[1])
+    launch_jobs([job()], CPU, (), control)
+    assert (played.launches, told) == (1, ["infra"])
+
+
 def test_a_failure_is_not_tried_again(deepspeed, job):
     played = deepspeed("write(folders[0], 0, status='failed', reason='odd', timing={}); raise SystemExit(1)")
     record = run_one(job())
