@@ -29,7 +29,7 @@ from memlab.launch.run import run_one
 from memlab.launch.sweep import Result, SweepRun, assort, is_complete
 from memlab.machine import detect
 from memlab.plan import make_plan
-from memlab.record import Record, RunFolder
+from memlab.record import Record, RunFolder, redact_sweep
 from memlab.report.run_table import show_run
 from memlab.report.sweep import progress, show_preview, show_summary
 
@@ -109,6 +109,7 @@ def run_single(job: Job, config: Config) -> Record:
 def run_batch(config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn]:
     """The multirun launcher's work: all jobs of a sweep."""
     root = Path(str(config.hydra.sweep.dir))
+    redact_sweep(root)
     jobs: list[Job] = []
     for composed in batch:
         config_of_job = resolve(composed)

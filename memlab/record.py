@@ -318,6 +318,12 @@ def is_secret_name(name: str) -> bool:
     return bool(_SECRET_NAME.search(name))
 
 
+def redact_sweep(folder: Path) -> None:
+    """Blank out secrets in what Hydra itself writes into the folder of a sweep."""
+    for path in folder.glob("multirun.yaml"):
+        redact_file(path)
+
+
 def redact_file(path: Path) -> None:
     """Blank out secrets in a text file that another program wrote."""
     text = path.read_text(encoding="utf-8", errors="replace")
