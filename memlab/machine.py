@@ -6,6 +6,7 @@ Reads NVML, never torch, so that it costs milliseconds and creates no CUDA conte
 import ctypes.util
 import importlib.util
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -31,6 +32,10 @@ class Machine:
     @staticmethod
     def has_package(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
+
+    @staticmethod
+    def has_program(name: str) -> bool:
+        return shutil.which(name) is not None
 
     @staticmethod
     def has_library(name: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from memlab.config import Config, Offload, Precision, ZeroStage, to_dict
 
-NOT_MEASURED = ("name", "force", "sweep", "measure.timeout_s", "measure.repeats")
+NOT_MEASURED = ("name", "force", "sweep", "measure.timeout_s", "measure.repeats", "hardware.hostfile")
 """Keys that do not change what is measured and so are not part of a run's identity."""
 
 SHAPE = ("seq_len.tokens", "batch.micro")
@@ -59,6 +59,14 @@ class Plan:
     training_args: dict[str, Any]
     environment: dict[str, str]
 
+    @property
+    def ranks_per_node(self) -> int:
+        return self.config["hardware"]["gpus"]
+
+    @property
+    def is_multi_node(self) -> bool:
+        return self.config["hardware"]["nodes"] > 1
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -69,7 +77,7 @@ def make_plan(config: Config, choices: dict[str, str]) -> Plan:
         run_id=run_id(config, choices),
         config=to_dict(config),
         choices=dict(choices),
-        world_size=config.hardware.gpus,
+        world_size=config.hardware.world_size,
         deepspeed=deepspeed_config(config),
         training_args=training_arguments(config),
         environment=environment(config),
@@ -117,6 +125,8 @@ def _slug(config: Config, choices: dict[str, str]) -> str:
         parts.append(f"x{config.batch.accumulation}")
     shown = {"model", "zero_stage", "offload", "allocator", "checkpointing", "seq_len", "batch", "measure", "sweep"}
     parts += [option for group, option in choices.items() if group not in shown]
+    if config.hardware.nodes > 1:
+        parts.append(f"n{config.hardware.nodes}")
     if config.measure.repeat > 1:
         parts.append(f"r{config.measure.repeat}")
     if config.mode == "predict":

@@ -77,7 +77,7 @@ def _threads(plan: Plan, machine: Machine) -> int:
     as if every GPU had a rank, whether the others are used or not.
     """
     alone = plan.config["offload"]["optimizer"] != "none"
-    sharing = plan.world_size if alone else max(plan.world_size, len(machine.gpus))
+    sharing = plan.ranks_per_node if alone else max(plan.ranks_per_node, len(machine.gpus))
     return max(1, (os.cpu_count() or 1) // sharing)
 
 
@@ -144,7 +144,7 @@ def fingerprint(plan: Plan, machine: Machine) -> str:
         platform.python_version_tuple()[:2],
         versions,
         machine.driver,
-        [gpu.name for gpu in machine.gpus[: plan.world_size]],
+        [gpu.name for gpu in machine.gpus[: plan.ranks_per_node]],
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 

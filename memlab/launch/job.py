@@ -43,13 +43,16 @@ class Job:
         self.folder.start(self.plan, command)
 
     def finished(self, machine: Machine) -> Record | None:
-        """The record of an earlier run that would come out the same again: same fingerprint, and a final status."""
+        """The record of an earlier run that would come out the same again: same fingerprint, and a final status.
+
+        Whether a job is supported is asked anew: a package, or a list of nodes, may be there by now.
+        """
         try:
             record = self.folder.read_record()
         except RecordError:
             return None
-        same = record.fingerprint == fingerprint(self.plan, machine) and record.status in FINAL
-        return record if same else None
+        known = record.status in FINAL and record.status != "unsupported"
+        return record if known and record.fingerprint == fingerprint(self.plan, machine) else None
 
     def record_without_running(self, machine: Machine, status: str, reason: str) -> Record:
         """For what is known without a run: meaningless combinations, and sizes beyond one that did not fit."""

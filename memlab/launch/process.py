@@ -36,10 +36,17 @@ class Ended:
 
 
 class Launch:
-    """Use as a context manager: no process of it is alive after the block."""
+    """Use as a context manager: no process of it on this machine is alive after the block.
 
-    def __init__(self, command: list[str], environment: dict[str, str], log: Path):
-        self.token = uuid.uuid4().hex
+    ``token``: what marks its processes, where it must be known before. ``sigterm``: whether they are told to end before
+    they are killed.
+    """
+
+    def __init__(
+        self, command: list[str], environment: dict[str, str], log: Path, token: str | None = None, sigterm: bool = True
+    ):
+        self.token = token or uuid.uuid4().hex
+        self.sigterm = sigterm
         self.began = time.monotonic()
         self._deadman = subprocess.Popen(
             [sys.executable, "-I", "-S", deadman.__file__, self.token],
@@ -90,15 +97,11 @@ class Launch:
 
     def ranks(self) -> list[int]:
         """Process ids of the ranks that are alive."""
-        return [
-            pid
-            for pid in deadman.marked(self.token)
-            if "memlab.worker" in _command_line(pid).split("\0") and "deepspeed.launcher" not in _command_line(pid)
-        ]
+        return [pid for pid in deadman.marked(self.token) if _is_worker(_command_line(pid))]
 
     def stop(self) -> None:
-        """End every process of the launch: SIGTERM first, then SIGKILL until none is left."""
-        if self._process.poll() is None:
+        """End every process of the launch: SIGTERM first (if at all), then SIGKILL until none is left."""
+        if self.sigterm and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
             deadline = time.monotonic() + TERMINATE_S
@@ -114,6 +117,11 @@ class Launch:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)
         time.sleep(STACKS_S)
+
+
+def _is_worker(command_line: str) -> bool:
+    by_module = "memlab.worker" in command_line.split("\0")
+    return (by_module or "memlab/worker/__main__.py" in command_line) and "deepspeed.launcher" not in command_line
 
 
 def _command_line(pid: int) -> str:
