@@ -1,0 +1,3 @@
+from loopback import hosts
+
+__all__ = ["hosts"]
