@@ -1,5 +1,6 @@
 """What Hydra calls: one composed configuration, or a batch of them -> run folders with records."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +12,16 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
-from memlab.compose import CONFIG_NAME, check_overrides, choices_of, conf_dir, register, resolve
+from memlab.compose import (
+    COMPOSITION_ERRORS,
+    CONFIG_NAME,
+    as_one_line,
+    check_overrides,
+    choices_of,
+    conf_dir,
+    register,
+    resolve,
+)
 from memlab.config import Config
 from memlab.launch.job import Job
 from memlab.launch.run import run_one
@@ -45,7 +55,11 @@ def run_hydra() -> int:
     words, config_dir = split_arguments(sys.argv[1:])
     check_overrides(words, config_dir)
     register()
-    hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(run_composed)()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise: otherwise Hydra prints errors its own way and exits with 1
+    try:
+        hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(run_composed)()
+    except COMPOSITION_ERRORS as error:
+        raise as_one_line(error) from error
     return _exit_codes[-1] if _exit_codes else 0
 
 

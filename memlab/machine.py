@@ -5,6 +5,7 @@ Reads NVML, never torch, so that it costs milliseconds and creates no CUDA conte
 
 import ctypes.util
 import importlib.util
+import itertools
 import os
 import shutil
 from collections.abc import Sequence
@@ -63,10 +64,19 @@ def _visible_ids(pynvml) -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return all_ids
-    ids = [id.strip() for id in visible.split(",")]
     # As CUDA does: the first entry that is no device ends the list.
-    known = [id in all_ids or id.startswith(("GPU-", "MIG-")) for id in ids]
-    return ids[: known.index(False)] if False in known else ids
+    ids = (id.strip() for id in visible.split(","))
+    return list(itertools.takewhile(lambda id: _is_device(pynvml, id, all_ids), ids))
+
+
+def _is_device(pynvml, id: str, indices: list[str]) -> bool:
+    if not id.startswith(("GPU-", "MIG-")):
+        return id in indices
+    try:
+        pynvml.nvmlDeviceGetHandleByUUID(id)
+    except pynvml.NVMLError:
+        return False
+    return True
 
 
 def _gpu(pynvml, id: str) -> Gpu:

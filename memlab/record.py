@@ -130,9 +130,14 @@ class Record:
             for name in ("config", "choices", "environment", "steps", "summary", "timing")
             if not isinstance(values[name], dict)
         ]
-        if wrong or not isinstance(values["ranks"], list) or values["status"] not in STATUSES:
+        if wrong or not _are_ranks(values["ranks"]) or values["status"] not in STATUSES:
             raise RecordError(f"{where}: damaged record ({', '.join(wrong) or 'ranks or status'})")
         return cls(**{f.name: values[f.name] for f in fields(cls)})
+
+
+def _are_ranks(values: Any) -> bool:
+    names = {f.name for f in fields(RankResult)} - {"runtime"}
+    return isinstance(values, list) and all(isinstance(rank, dict) and names <= rank.keys() for rank in values)
 
 
 class RunFolder:
@@ -195,11 +200,15 @@ class RunFolder:
             for path in self.path.glob(stale):
                 path.unlink()
         (self.path / self.LOGS).mkdir(parents=True, exist_ok=True)
-        for path in (self.path / self.HYDRA).glob("*.yaml"):
-            redact_file(path)
+        self.redact()
         write_json(self.path / self.DEEPSPEED, plan.deepspeed)
         write_json(self.path / self.TRAINING_ARGS, plan.training_args)
         write_json(self.path / self.PLAN, {**plan.to_json(), "command": command})
+
+    def redact(self) -> None:
+        """Blank out secrets in what Hydra and the ranks wrote."""
+        for path in [*(self.path / self.HYDRA).glob("*.yaml"), *self.logs]:
+            redact_file(path)
 
     def read_plan(self) -> Plan:
         values = read_json(self.path / self.PLAN)
@@ -212,8 +221,7 @@ class RunFolder:
 
     def finish(self, record: Record) -> None:
         """Write the record: from here on, this run is over."""
-        for path in self.logs:
-            redact_file(path)
+        self.redact()
         write_json(self.path / self.RECORD, record.to_json())
 
     def read_record(self) -> Record:
@@ -227,19 +235,24 @@ class RunFolder:
 
 def write_json(path: Path, values: Any) -> None:
     """Write ``values`` as JSON, whole or not at all. Secrets are blanked out."""
-    text = redact(json.dumps(_finite(values), indent=2, allow_nan=False)) + "\n"
+    text = json.dumps(_clean(values), indent=2, allow_nan=False) + "\n"
     try:
         _replace(path, text.encode())
     except OSError as error:
         raise MemlabError(f"Cannot write {path}: {error.strerror}. Nothing half-written was left behind.") from error
 
 
-def _finite(values: Any) -> Any:
-    """JSON has no NaN and no infinity: such a figure is not known."""
+def _clean(values: Any) -> Any:
+    """Texts without secrets. JSON has no NaN and no infinity: such a figure is not known.
+
+    Before the texts become JSON: afterwards a secret may be escaped, and a number may look like one.
+    """
     if isinstance(values, dict):
-        return {key: _finite(value) for key, value in values.items()}
+        return {redact(key) if isinstance(key, str) else key: _clean(value) for key, value in values.items()}
     if isinstance(values, list | tuple):
-        return [_finite(value) for value in values]
+        return [_clean(value) for value in values]
+    if isinstance(values, str):
+        return redact(values)
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 

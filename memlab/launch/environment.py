@@ -57,8 +57,8 @@ def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
     variables = {
         **plan.environment,
         # Beside the interpreter are the tools that build DeepSpeed's ops (ninja), whether or not the venv is activated.
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": f"{Path(memlab.__file__).parent.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "PATH": _put_first(Path(sys.executable).parent, "PATH"),
+        "PYTHONPATH": _put_first(Path(memlab.__file__).parent.parent, "PYTHONPATH"),
         "PYTHONSAFEPATH": "1",  # a folder named like a package, where memlab was started, must not shadow it
         "TORCH_EXTENSIONS_DIR": str(extensions_dir()),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(_threads(plan, machine))),
@@ -79,6 +79,12 @@ def _threads(plan: Plan, machine: Machine) -> int:
     alone = plan.config["offload"]["optimizer"] != "none"
     sharing = plan.ranks_per_node if alone else max(plan.ranks_per_node, len(machine.gpus))
     return max(1, (os.cpu_count() or 1) // sharing)
+
+
+def _put_first(folder: Path, variable: str) -> str:
+    """An inherited search path with ``folder`` before it, and without empty entries: they mean the current folder."""
+    inherited = os.environ.get(variable, "").split(os.pathsep)
+    return os.pathsep.join([str(folder), *filter(None, inherited)])
 
 
 def extensions_dir() -> Path:

@@ -53,23 +53,26 @@ class Launch:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command,
-                env={**environment, deadman.TOKEN_VARIABLE: self.token},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        try:
+            with log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    command,
+                    env={**environment, deadman.TOKEN_VARIABLE: self.token},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._dismiss_deadman()
+            raise
 
     def __enter__(self) -> "Launch":
         return self
 
     def __exit__(self, *_) -> None:
         self.stop()
-        with contextlib.suppress(BrokenPipeError):
-            self._deadman.communicate(deadman.DONE)
+        self._dismiss_deadman()
 
     @property
     def seconds(self) -> float:
@@ -106,10 +109,13 @@ class Launch:
                 os.killpg(self._process.pid, signal.SIGTERM)
             deadline = time.monotonic() + TERMINATE_S
             while time.monotonic() < deadline and any(True for _ in deadman.marked(self.token)):
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(POLL_S)
+                time.sleep(POLL_S)
         deadman.kill_marked(self.token)
         self._process.wait()
+
+    def _dismiss_deadman(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._deadman.communicate(deadman.DONE)
 
     def _dump_stacks(self) -> None:
         """Ask every rank for its Python stacks: they go to its log (faulthandler, see memlab.worker)."""

@@ -43,6 +43,7 @@ def run_one(job: Job, force: bool = False) -> Record:
         if not mine:
             raise MemlabError(f"{job.folder} is being measured by another memlab; wait for it, or choose another name.")
         if not force and (found := job.finished(machine)):
+            job.folder.redact()  # Hydra has written its files anew
             return found
         if reasons := unsupported(job.config, machine):
             return job.record_without_running(machine, "unsupported", "; ".join(reasons))
@@ -67,7 +68,8 @@ class _Launching:
         self.jobs, self.machine, self.control = jobs, machine, control
         self.plan, self.log = jobs[0].plan, jobs[0].folder.launcher_log
         self.world_size = self.plan.world_size
-        self.gpu_ids = [gpu.id for gpu in gpus[: self.plan.ranks_per_node]]
+        on_gpus = jobs[0].config.hardware.device == "cuda"  # a plan for the CPU takes none, whatever the machine has
+        self.gpu_ids = [gpu.id for gpu in gpus[: self.plan.ranks_per_node]] if on_gpus else []
         self.records: list[Record] = []
         self.reached_at = [0.0]  # seconds since the launch began at which each job was finished
 

@@ -46,7 +46,7 @@ def test_two_hosts_are_one_run(hosts, tmp_path):
     summary = found["summary"]
     assert summary["samples_per_second"] == pytest.approx(2 / summary["step_seconds"])
     assert summary["usd"] == pytest.approx(2 * 3.6 / 3600 * found["timing"]["total_s"])
-    assert "-n2-" in found["run_id"]
+    assert "-2nodes-" in found["run_id"]
     assert hosts.alive() == []
 
 
