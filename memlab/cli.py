@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 from memlab.errors import MemlabError
 
@@ -44,7 +45,7 @@ def launch() -> None:
     refuse_to_run_inside_a_launcher()
     from memlab.hydra_app import run_hydra
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     sys.exit(_guarded(run_hydra))
 
 
@@ -77,5 +78,6 @@ def _guarded(function) -> int:
         return INTERRUPTED
 
 
-def _interrupt(number, frame) -> None:
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Signal handler: SIGTERM ends memlab as Ctrl-C does."""
     raise KeyboardInterrupt

@@ -24,7 +24,7 @@ class Hosts:
 
     def words(self, launcher: str = "pdsh") -> list[str]:
         where = [f"hardware.hostfile={self.hostfile}", f"hardware.launcher={launcher}"]
-        return ["hardware.gpus=1", "hardware.nodes=2", *where]
+        return ["hardware.nodes=2", *where]
 
     def alive(self) -> list[int]:
         return list(marked_by("MEMLAB_TEST_RUN", self.mark))

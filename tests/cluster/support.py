@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = ROOT / "tests" / "cpu" / "faults"
-LAUNCH = [sys.executable, str(ROOT / "launch.py"), "model=tiny", "measure=quick", "seq_len=s128", "hardware=cpu"]
+LAUNCH = [sys.executable, str(ROOT / "launch.py")]
+SHORT = ["model=tiny", "measure=quick", "seq_len=s128", "hardware=cpu", "hardware.gpus=1"]
 
 
 def need(*programs: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from loopback import Hosts
-from support import LAUNCH, wait_until
+from support import LAUNCH, SHORT, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 def start(hosts: Hosts, folder: Path, *words: str, fault: str = "", apart: bool = False) -> subprocess.Popen:
     """``apart``: in a process namespace of its own, from where memlab can neither see nor signal the ranks."""
     namespace = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"] if apart else []
-    command = [*namespace, *LAUNCH, "zero_stage=zero3", *hosts.words(), f"hydra.run.dir={folder}/run", *words]
+    command = [*namespace, *LAUNCH, *SHORT, "zero_stage=zero3", *hosts.words(), f"hydra.run.dir={folder}/run", *words]
     environment = {**hosts.environment, "MEMLAB_TEST_FAULT": fault}
     with (folder / "output").open("w") as output:
         return subprocess.Popen(command, env=environment, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
