@@ -49,7 +49,7 @@ class Launch:
         self.sigterm = sigterm
         self.began = time.monotonic()
         self._deadman = subprocess.Popen(
-            [sys.executable, "-I", "-S", deadman.__file__, self.token],
+            [sys.executable, "-I", "-S", deadman.__file__, self.token, str(TERMINATE_S if sigterm else 0)],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from one_node_slurm import PROGRAMS, slurm
+from local_slurm import PROGRAMS, slurm
 from support import LAUNCH, ROOT, SHORT, need, wait_until
 
 from memlab.launch.deadman import marked_by
@@ -29,9 +29,9 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
         pytest.skip("Slurm is set up by root")
     folder = tmp_path / "slurm"
     folder.mkdir()
-    with slurm(folder) as environment:
+    with slurm(folder) as variables:
         # The jobs import memlab as an installed package would be.
-        yield environment | {"PYTHONPATH": str(ROOT), "MEMLAB_TEST_RUN": str(tmp_path)}
+        yield {**os.environ, **variables, "PYTHONPATH": str(ROOT), "MEMLAB_TEST_RUN": str(tmp_path)}
     for pid in marked_by("MEMLAB_TEST_RUN", str(tmp_path)):
         os.kill(pid, 9)
 

@@ -1,6 +1,6 @@
 """A real Slurm on this machine, of one node or several, for as long as a block or a command runs.
 
-``python one_node_slurm.py COMMAND...`` runs a command with it. Nothing outside its folder is written, and no
+``python local_slurm.py COMMAND...`` runs a command with it. Nothing outside its folder is written, and no
 accounting is set up. Needs munge and Slurm (Debian: slurm-wlm) and root.
 """
 
@@ -47,9 +47,9 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 @contextlib.contextmanager
 def slurm(folder: Path, nodes: int = 1) -> Iterator[dict[str, str]]:
-    """The environment in which Slurm's commands find it. Node ``i`` has the address 127.0.0.i."""
-    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+    """The variables with which Slurm's commands find it."""
     names = [f"node{index}" for index in range(1, nodes + 1)]
+    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     _configure(folder, names)
     key, socket = folder / "munge.key", folder / "munge.socket"
     key.write_bytes(secrets.token_bytes(1024))
@@ -64,7 +64,7 @@ def slurm(folder: Path, nodes: int = 1) -> Iterator[dict[str, str]]:
             start("slurmd", "-D", "-N", name)
         _wait_until_idle(environment, nodes)
         try:
-            yield environment
+            yield {"SLURM_CONF": environment["SLURM_CONF"]}
         finally:
             subprocess.run(["scancel", "--full", "--signal=KILL", "--user=root"], env=environment, check=False)
 
@@ -72,8 +72,8 @@ def slurm(folder: Path, nodes: int = 1) -> Iterator[dict[str, str]]:
 def _configure(folder: Path, names: Sequence[str]) -> None:
     (folder / "state").mkdir()
     lines = [
-        f"NodeName={name} NodeAddr=127.0.0.{index} NodeHostname=localhost Port={free_port()} CPUs={os.cpu_count()}"
-        for index, name in enumerate(names, 1)
+        f"NodeName={name} NodeAddr=127.0.0.1 NodeHostname=localhost Port={free_port()} CPUs={os.cpu_count()}"
+        for name in names
     ]
     text = CONFIG.format(folder=folder, controller_port=free_port(), nodes="\n".join(lines))
     (folder / "slurm.conf").write_text(text)
@@ -104,8 +104,8 @@ def _wait_until_idle(environment: dict[str, str], nodes: int, timeout: float = 6
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurm(Path(folder)) as environment:
-        return subprocess.run(sys.argv[1:], env=environment, check=False).returncode
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurm(Path(folder)) as variables:
+        return subprocess.run(sys.argv[1:], env={**os.environ, **variables}, check=False).returncode
 
 
 if __name__ == "__main__":
