@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 from memlab.errors import MemlabError
 
@@ -57,9 +58,7 @@ def launch() -> None:
     refuse_to_run_inside_a_launcher()
     from memlab.hydra_app import run_hydra
 
-    for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, _interrupt)
+    end_on_signals()
     sys.exit(_guarded(run_hydra))
 
 
@@ -97,7 +96,14 @@ def _guarded(function) -> int:
         return INTERRUPTED
 
 
-def _interrupt(number, frame) -> None:
+def end_on_signals() -> None:
+    """Let the signals that end a process end memlab as Ctrl-C does: with a record, and with no process left."""
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, interrupt)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
     """The first signal ends the run; those after it would only interrupt the ending, and lose the record."""
     for ending in ENDING:
         signal.signal(ending, _go_on_ending)

@@ -1,6 +1,7 @@
 """What Hydra calls: one composed configuration, or a batch of them -> run folders with records."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
+from memlab.cli import interrupt
 from memlab.compose import (
     COMPOSITION_ERRORS,
     CONFIG_NAME,
@@ -52,12 +54,13 @@ INCOMPLETE = 1
 _exit_codes: list[int] = []  # Hydra discards what its task returns
 _refusals: list[MemlabError] = []
 
+register()  # here, since a Slurm job composes its configuration right after it has imported Hydra's task
+
 
 def run_hydra() -> int:
     """Compose what the command line says and run it. Returns the exit code."""
     words, config_dir = split_arguments(sys.argv[1:])
     check_overrides(words, config_dir)
-    register()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise: otherwise Hydra prints errors its own way and exits with 1
     try:
         hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(task)()
@@ -79,6 +82,7 @@ def task(composed: DictConfig) -> str:
 
 def run_composed(composed: DictConfig) -> str:
     """Run one composed configuration in the folder that Hydra made for it. Returns its status."""
+    signal.signal(signal.SIGTERM, interrupt)  # in a Slurm job, submitit has set it to be ignored
     config = resolve(composed)
     refuse_to_predict(config)
     hydra_config = HydraConfig.get()

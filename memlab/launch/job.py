@@ -54,13 +54,15 @@ class Job:
     def finished(self, machine: Machine, also_implied: bool = True) -> Record | None:
         """The record of an earlier run that would come out the same again: same fingerprint, and a final status.
 
-        ``also_implied``: one that was recorded without running counts too.
+        Whether a job is supported is asked anew: a package, or a list of nodes, may be there by now. ``also_implied``:
+        one that was recorded without running counts too.
         """
         try:
             record = self.folder.read_record()
         except RecordError:
             return None
-        same = record.fingerprint == fingerprint(self.plan, machine) and record.status in FINAL
+        known = record.status in FINAL and record.status != "unsupported"
+        same = known and record.fingerprint == fingerprint(self.plan, machine)
         return record if same and (also_implied or not is_implied(record)) else None
 
     def record_without_running(self, machine: Machine, status: str, reason: str) -> Record:

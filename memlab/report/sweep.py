@@ -37,7 +37,9 @@ def show_preview(found: Assortment, root: Path, console: Console) -> None:
     console.print(table)
     to_run = [job for jobs in found.launches for job in jobs]
     limit_s = sum(job.config.measure.timeout_s for job in to_run)
-    rate = next((job.config.hardware.usd_per_hour for job in to_run if job.config.hardware.usd_per_hour), None)
+    rate = next(
+        (job.config.hardware.total_usd_per_hour for job in to_run if job.config.hardware.total_usd_per_hour), None
+    )
     cost = "" if rate is None else f", at most ${limit_s / 3600 * rate:,.2f} at ${rate}/h"
     console.print(
         f"{len(to_run)} to run in {len(found.launches)} launches, {len(found.known)} known; "
@@ -126,7 +128,9 @@ class Progress(Observer):
 
     def _money(self) -> str:
         jobs = [job for jobs in self.running.values() for job in jobs]
-        rate = next((job.config.hardware.usd_per_hour for job in jobs if job.config.hardware.usd_per_hour), None)
+        rate = next(
+            (job.config.hardware.total_usd_per_hour for job in jobs if job.config.hardware.total_usd_per_hour), None
+        )
         return "" if rate is None else f"${self.seconds / 3600 * rate:.2f} so far"
 
 
@@ -181,7 +185,7 @@ def show_summary(results: Sequence[Result], root: Path, seconds: float, console:
     measured = ways["measured"]
     details = [f"{ways[how]} {how}" for how in ("measured", "implied", "done", "not reached") if ways[how]]
     line = f"  {', '.join(details)}; {seconds:.0f} s"
-    rate = next((result.job.config.hardware.usd_per_hour for result in results), None)
+    rate = next((result.job.config.hardware.total_usd_per_hour for result in results), None)
     if measured:
         line += f", {seconds / measured:.1f} s a measured job"
         if rate is not None:
