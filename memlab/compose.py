@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from memlab import machine, plan
+from memlab.conf_files import conf_dir
 from memlab.config import FREE_DICTS, GROUPS, Config, Hardware, from_dict
 from memlab.errors import ConfigError, MemlabError, nearest
 from memlab.record import has_credentials
@@ -36,13 +37,6 @@ COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException)
 
 FREE_VALUE = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 """Groups whose options are numbers, and the field that takes any other."""
-
-
-def conf_dir() -> str:
-    """The folder of the config groups: inside the package when installed from a wheel, beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    installed = package / "conf"
-    return str(installed if installed.is_dir() else package.parent / "conf")
 
 
 @cache

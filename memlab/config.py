@@ -247,7 +247,7 @@ class Measure:
     repeat: int = at_least(1, 1)
     # Which of the repeats this one is.
     snapshot: bool = False
-    # Write torch's memory history of the warm-up steps, or up to an out-of-memory, for pytorch.org/memory_viz.
+    # Write torch's memory history of the warm-up steps, or up to an out-of-memory in them, for pytorch.org/memory_viz.
 
 
 @dataclass

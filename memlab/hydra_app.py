@@ -26,12 +26,13 @@ from memlab.config import Config
 from memlab.errors import ConfigError, MemlabError
 from memlab.launch.job import Job
 from memlab.launch.run import run_one
+from memlab.launch.search import SearchRun
 from memlab.launch.sweep import Result, SweepRun, assort, is_complete
 from memlab.machine import detect
 from memlab.plan import make_plan
 from memlab.record import Record, RunFolder, redact_sweep
 from memlab.report.run_table import show_run
-from memlab.report.sweep import progress, show_preview, show_summary
+from memlab.report.sweep import progress, show_preview, show_searches, show_summary
 
 EXIT_CODES = {
     "ok": 0,
@@ -139,9 +140,12 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
     if config.sweep.dry_run:
         show_preview(assort(jobs, machine, config.sweep, config.force, config.seed), root, console)
         return 0
+    searching = config.sweep.search != "none"
     with progress(console) as observer:
-        sweep = SweepRun(machine, config.sweep, config.force, observer)
+        sweep = (SearchRun if searching else SweepRun)(machine, config.sweep, config.force, observer)
         results = sweep.run(jobs, config.seed)
+    if searching:
+        show_searches(sweep.found.values(), console)
     show_summary(results, root, observer.seconds, console)
     return _sweep_exit_code(sweep, results)
 

@@ -30,6 +30,8 @@ FINAL = ("ok", "gpu_oom", "host_oom", "unsupported")
 PHASES = ("model_build", "engine_init", "forward", "backward", "optimizer_step")
 """The phases of a run. Those of the first step, where they differ, carry the prefix ``first_``."""
 
+BEFORE_STEPS = ("model_build", "engine_init")
+
 FIRST_STEP_PHASES = ("first_forward", "first_backward", "first_optimizer_step")
 
 CUDA_ALLOCATOR = "cuda_caching_allocator"
@@ -259,7 +261,11 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecordError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: not UTF-8, not JSON, or a number of 4,300 digits
         raise RecordError(f"{path}: unreadable ({error})") from error
 
 

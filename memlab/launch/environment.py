@@ -15,7 +15,7 @@ from typing import Any
 import memlab
 from memlab.config import from_dict
 from memlab.launch.deadman import marked_by
-from memlab.machine import Machine
+from memlab.machine import Machine, detect
 from memlab.plan import Plan, config_hash, needs_hub
 from memlab.record import is_secret_name
 
@@ -94,7 +94,7 @@ def _threads(plan: Plan, machine: Machine) -> int:
     """
     alone = plan.config["offload"]["optimizer"] != "none"
     sharing = plan.world_size if alone else max(plan.world_size, len(machine.gpus))
-    return max(1, (os.cpu_count() or 1) // sharing)
+    return max(1, len(os.sched_getaffinity(0)) // sharing)
 
 
 def _put_first(folder: Path, variable: str) -> str:
@@ -104,10 +104,21 @@ def _put_first(folder: Path, variable: str) -> str:
 
 
 def extensions_dir() -> Path:
-    """Where DeepSpeed's ops are built: apart for each combination of versions, since torch does not check them."""
+    """Where DeepSpeed's ops are built: apart for each combination of versions and processors; nobody else checks."""
     versions = package_versions()
-    key = f"py{platform.python_version()}-torch{versions.get('torch')}-deepspeed{versions.get('deepspeed')}"
+    processors = [_cpu_model(), *sorted({gpu.compute_capability for gpu in detect().gpus})]
+    built_for = hashlib.sha256(repr(processors).encode()).hexdigest()[:8]
+    key = f"py{platform.python_version()}-torch{versions.get('torch')}-deepspeed{versions.get('deepspeed')}-{built_for}"
     return cache_dir() / "torch_extensions" / key
+
+
+def _cpu_model() -> str:
+    """CPUAdam is compiled for the very processor it is built on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line for line in lines if line.startswith("model name")), platform.machine())
 
 
 def cache_dir() -> Path:

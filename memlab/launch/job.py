@@ -8,6 +8,7 @@ from memlab.config import Config, from_dict
 from memlab.errors import RecordError
 from memlab.launch.environment import describe_environment, fingerprint
 from memlab.machine import Machine
+from memlab.noise import doubts
 from memlab.plan import Plan, engine_key, subject_key
 from memlab.record import FINAL, Record, RunFolder
 from memlab.summary import slowest, summarise
@@ -90,6 +91,7 @@ class Job:
         ranks = [{key: value for key, value in rank.items() if key != "runtime"} for rank in ranks]
         names = dict.fromkeys(name for rank in ranks for name in rank["timing"])
         record = self.new_record(machine, isolation)
+        seconds = slowest(ranks, "step_seconds")
         return replace(
             record,
             environment={**record.environment, **runtime},
@@ -98,8 +100,9 @@ class Job:
                 "warmup": config.measure.warmup,
                 "measured": config.measure.steps,
                 "repeat": config.measure.repeat,
-                "seconds": slowest(ranks, "step_seconds"),
+                "seconds": seconds,
                 "warmup_seconds": slowest(ranks, "warmup_seconds"),
+                "doubts": doubts(seconds),
             },
             summary=summarise(config, ranks, total_s),
             timing={name: max(rank["timing"].get(name, 0.0) for rank in ranks) for name in names}
