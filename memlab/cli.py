@@ -1,17 +1,15 @@
 """The two ways in: ``python launch.py`` (Hydra: one experiment or a sweep) and ``memlab COMMAND`` (the run folders)."""
 
 import argparse
-import contextlib
 import errno
 import importlib
 import keyword
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
 from memlab.errors import MemlabError
+from memlab.signals import end_on_signals
 
 COMMANDS = {
     "run": "measure or predict one experiment, or with -m a sweep of them (the same as launch.py)",
@@ -27,8 +25,6 @@ COMMANDS = {
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a run with its record written and no process left."""
 
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 
@@ -94,22 +90,3 @@ def _guarded(function) -> int:
     except KeyboardInterrupt:
         print("memlab: interrupted", file=sys.stderr)
         return INTERRUPTED
-
-
-def end_on_signals() -> None:
-    """Let the signals that end a process end memlab as Ctrl-C does: with a record, and with no process left."""
-    for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, interrupt)
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """The first signal ends the run; those after it would only interrupt the ending, and lose the record."""
-    for ending in ENDING:
-        signal.signal(ending, _go_on_ending)
-    raise KeyboardInterrupt
-
-
-def _go_on_ending(number, frame) -> None:
-    with contextlib.suppress(OSError):
-        os.write(2, b"memlab: ending what was started; a moment\n")

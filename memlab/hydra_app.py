@@ -13,7 +13,6 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
-from memlab.cli import interrupt
 from memlab.compose import (
     COMPOSITION_ERRORS,
     CONFIG_NAME,
@@ -34,7 +33,8 @@ from memlab.machine import detect
 from memlab.plan import make_plan
 from memlab.record import Record, RunFolder, redact_sweep
 from memlab.report.run_table import show_run
-from memlab.report.sweep import progress, show_preview, show_searches, show_summary
+from memlab.report.sweep import progress, show_preview, show_repeats, show_searches, show_summary
+from memlab.signals import interrupt
 
 EXIT_CODES = {
     "ok": 0,
@@ -121,6 +121,9 @@ def run_batch(config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn
         refuse_to_predict(config_of_job)
         subdir = Path(str(composed.hydra.sweep.subdir))
         jobs += with_repeats(config_of_job, choices_of(composed), RunFolder(root / subdir), composed)
+    options = {repr(job.config.sweep) for job in jobs}
+    if len(options) > 1:
+        raise ConfigError("sweep.* says how a sweep is carried out and cannot itself be swept: give it one value.")
     _exit_codes.append(run_jobs(jobs, resolve(batch[0]), root))
     return [JobReturn(status=JobStatus.COMPLETED, _return_value=None) for _ in batch]
 
@@ -150,6 +153,7 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
         results = sweep.run(jobs, config.seed)
     if searching:
         show_searches(sweep.found.values(), console)
+    show_repeats(results, console)
     show_summary(results, root, observer.seconds, console)
     return _sweep_exit_code(sweep, results)
 

@@ -182,12 +182,12 @@ RULES = (
         "allocator=default",
     ),
     Rule(
-        lambda c: "8bit" in c.optimizer.name and c.hardware.device == "cpu",
+        lambda c: _is_bitsandbytes(c) and c.hardware.device == "cpu",
         "bitsandbytes' 8-bit optimizers run on GPUs only",
         "optimizer=adamw_torch",
     ),
     Rule(
-        lambda c: "8bit" in c.optimizer.name and c.offload.optimizer != "none",
+        lambda c: _is_bitsandbytes(c) and c.offload.optimizer != "none",
         "bitsandbytes' 8-bit optimizers keep their states on the GPU and cannot step where the offloaded gradients are",
         "optimizer=adamw, or offload=none",
     ),
@@ -253,12 +253,16 @@ def _beyond_machine(config: Config, machine: Machine) -> Iterator[str]:
     for package, wanted in (
         ("flash_attn", config.attention.implementation == "flash_attention_2"),
         ("flash_attn_interface", config.attention.implementation == "flash_attention_3"),
-        ("bitsandbytes", "8bit" in config.optimizer.name),
+        ("bitsandbytes", _is_bitsandbytes(config)),
     ):
         if wanted and not machine.has_package(package):
             yield f"the Python package {package} is not installed; instead: install it, or choose another option"
     if "nvme" in (config.offload.optimizer, config.offload.param) and not machine.has_library("aio"):
         yield "DeepSpeed's NVMe offload needs libaio; instead: install it (Debian: libaio-dev), or offload=all"
+
+
+def _is_bitsandbytes(config: Config) -> bool:
+    return "8bit" in config.optimizer.name and "torch" not in config.optimizer.name  # adamw_torch_8bit is torchao's
 
 
 def _is_offloaded(config: Config, *places: str) -> bool:

@@ -112,6 +112,7 @@ def extensions_dir() -> Path:
     return cache_dir() / "torch_extensions" / key
 
 
+@cache
 def _cpu_model() -> str:
     """CPUAdam is compiled for the very processor it is built on."""
     try:

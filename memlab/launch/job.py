@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from memlab.config import Config, from_dict
@@ -29,7 +30,7 @@ class Job:
     prepare: Callable[[], None] = field(default=lambda: None, repr=False)
     """Called before anything is written: makes the folder and saves what composed the plan."""
 
-    @property
+    @cached_property
     def config(self) -> Config:
         return from_dict(self.plan.config)
 
@@ -38,11 +39,11 @@ class Job:
         """Tokens of a forward pass: what memory grows with."""
         return self.config.batch.micro * self.config.seq_len.tokens
 
-    @property
+    @cached_property
     def engine_key(self) -> str:
         return engine_key(self.config)
 
-    @property
+    @cached_property
     def subject_key(self) -> str:
         return subject_key(self.config)
 

@@ -102,7 +102,8 @@ class _Launching:
         return self.records
 
     def _report_survivors(self, pids: list[int]) -> None:
-        """What cannot be killed may still hold memory: figures measured after it are in doubt, so this one says so."""
+        """What cannot be killed may still hold memory: nothing measured beside it could be trusted, so no more is."""
+        self.control.stop.set()
         record = self.records[-1]
         remark = f"processes {pids} could not be killed and may still hold memory"
         record.reason = f"{record.reason}; {remark}" if record.reason else remark

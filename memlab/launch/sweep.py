@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from memlab.config import Sweep
@@ -149,12 +149,11 @@ class SweepRun:
         """Without the jobs that another memlab has measured meanwhile, or that an out-of-memory has decided."""
         left = []
         for job in jobs:
-            implied_by = self._implied_by(job)
-            if implied_by is not None:
+            if not self.force and (record := job.finished(self.machine, self.options.prune)):
+                self._tell(Result(job, record, "done"))
+            elif implied_by := self._implied_by(job):
                 record = job.record_without_running(self.machine, "gpu_oom", IMPLIED + implied_by.run_id)
                 self._tell(Result(job, record, "implied"))
-            elif not self.force and (record := job.finished(self.machine, self.options.prune)):
-                self._tell(Result(job, record, "done"))
             else:
                 left.append(job)
         return left
@@ -204,7 +203,8 @@ class SweepRun:
     def _tell(self, result: Result) -> None:
         with self._telling:
             self.results[str(result.job.folder)] = result
-            self.observer.finished(result)
+            with suppress(OSError):  # a terminal that went away must not end the measuring
+                self.observer.finished(result)
 
 
 def is_complete(results: Iterable[Result]) -> bool:

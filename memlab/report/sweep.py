@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 from rich.live import Live
@@ -14,6 +15,7 @@ from memlab.launch.job import Job
 from memlab.launch.search import Found
 from memlab.launch.sweep import Assortment, Observer, Result
 from memlab.machine import GIB, used_bytes
+from memlab.noise import NOISY
 from memlab.record import Record
 from memlab.report.run_table import gib
 
@@ -174,6 +176,37 @@ def _answer(found: Found, kind: str) -> str:
     if fastest != found.best:
         line += f"; fastest: {fastest}, at {found.tried[fastest].summary['tokens_per_second']:,.0f} tokens/s"
     return line
+
+
+def show_repeats(results: Sequence[Result], console: Console) -> None:
+    """Median and spread of what was measured more than once."""
+    repeats: dict[str, list[Result]] = {}
+    for result in results:
+        if result.record and "step_seconds" in result.record.summary:
+            repeats.setdefault(result.job.subject_key, []).append(result)
+    repeated = [group for group in repeats.values() if len(group) > 1]
+    if not repeated:
+        return
+    table = Table(title="Repeats: median, and the spread from lowest to highest", title_justify="left")
+    for name in ("experiment", "times", "s/step", "spread", "reserved, GiB", "spread", ""):
+        table.add_column(name, justify="left" if name in ("experiment", "") else "right")
+    for group in repeated:
+        seconds = [result.record.summary["step_seconds"] for result in group]
+        reserved = [result.record.summary["peak_reserved_bytes"]["max"] for result in group]
+        noisy = "noisy" if _range(seconds) > NOISY else ""
+        row = [
+            f"{median(seconds):.4g}",
+            f"{_range(seconds):.1%}",
+            gib(median(reserved)),
+            f"{_range(reserved):.1%}",
+            noisy,
+        ]
+        table.add_row(group[0].job.plan.run_id, str(len(group)), *row)
+    console.print(table)
+
+
+def _range(values: Sequence[float]) -> float:
+    return (max(values) - min(values)) / median(values)
 
 
 def show_summary(results: Sequence[Result], root: Path, seconds: float, console: Console) -> None:

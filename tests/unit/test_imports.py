@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 MAY_IMPORT = {
     "errors": set(),
+    "signals": set(),
     "machine": set(),
     "config": {"errors"},
     "plan": {"errors", "config"},
@@ -25,13 +26,13 @@ MAY_IMPORT = {
     "worker": {"errors", "config", "plan", "record"},
     "predict": {"errors", "config", "plan", "rules", "record", "summary", "worker"},
     "analyse": {"errors", "config", "conf_files", "plan", "machine", "record", "summary", "noise"},
-    "report": {"errors", "machine", "record", "summary", "analyse", "launch"},
+    "report": {"errors", "machine", "noise", "record", "summary", "analyse", "launch"},
     "commands": {
         *("errors", "config", "plan", "machine", "rules", "record", "summary", "compose", "launch", "report"),
         *("predict", "analyse"),
     },
-    "hydra_app": {"errors", "config", "plan", "machine", "record", "compose", "launch", "predict", "report"},
-    "cli": {"errors", "hydra_app", "commands"},
+    "hydra_app": {"errors", "signals", "config", "plan", "machine", "record", "compose", "launch", "predict", "report"},
+    "cli": {"errors", "signals", "hydra_app", "commands"},
 }
 """Part of the package -> the other parts that it may know of."""
 
