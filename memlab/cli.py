@@ -1,7 +1,10 @@
 """The two ways in: ``python launch.py`` (Hydra: one experiment or a sweep) and ``memlab COMMAND`` (the run folders)."""
 
 import argparse
+import contextlib
+import errno
 import importlib
+import keyword
 import os
 import signal
 import sys
@@ -14,8 +17,18 @@ COMMANDS = {
     "run": "measure or predict one experiment, or with -m a sweep of them (the same as launch.py)",
     "doctor": "check this machine before it is paid for: GPUs, versions, compiler, disk; build DeepSpeed's ops",
     "show": "print the table of a run folder",
+    "table": "run folders as one table: a row a point, or a row a rank, phase or step",
+    "diff": "what differs between runs, and what it did to memory, speed and cost",
+    "fit": "memory as a line over tokens for each configuration, and what is the longest that fits",
+    "advise": "the configuration to train with: fastest, cheapest, with headroom",
+    "import": "other people's tables as run folders",
 }
 """Sub-command -> help. Each is a module of memlab.commands, imported when it is used."""
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a run with its record written and no process left."""
 
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 
@@ -33,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, help in COMMANDS.items():
         sub = commands.add_parser(name, help=help, description=help)
         if name == wanted:  # only the one that is used is imported
-            module = importlib.import_module(f"memlab.commands.{name}")
+            module = importlib.import_module(f"memlab.commands.{name}{'_' * keyword.iskeyword(name)}")
             module.add_arguments(sub)
             sub.set_defaults(run=module.run)
     arguments = parser.parse_args(words)
@@ -45,7 +58,7 @@ def launch() -> None:
     refuse_to_run_inside_a_launcher()
     from memlab.hydra_app import run_hydra
 
-    signal.signal(signal.SIGTERM, interrupt)
+    end_on_signals()
     sys.exit(_guarded(run_hydra))
 
 
@@ -69,15 +82,34 @@ def _guarded(function) -> int:
         return function() or 0
     except MemlabError as error:
         print(f"memlab: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except BrokenPipeError:  # the reader of our output went away
         sys.stderr.close()
+        return 1
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        print(f"memlab: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("memlab: interrupted", file=sys.stderr)
         return INTERRUPTED
 
 
+def end_on_signals() -> None:
+    """Let the signals that end a process end memlab as Ctrl-C does: with a record, and with no process left."""
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, interrupt)
+
+
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Signal handler: SIGTERM ends memlab as Ctrl-C does."""
+    """The first signal ends the run; those after it would only interrupt the ending, and lose the record."""
+    for ending in ENDING:
+        signal.signal(ending, _go_on_ending)
     raise KeyboardInterrupt
+
+
+def _go_on_ending(number, frame) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, b"memlab: ending what was started; a moment\n")

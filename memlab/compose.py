@@ -22,8 +22,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from memlab import machine, plan
+from memlab.conf_files import conf_dir
 from memlab.config import FREE_DICTS, GROUPS, Config, Hardware, from_dict
 from memlab.errors import ConfigError, MemlabError, nearest
+from memlab.record import has_credentials
 
 CONFIG_NAME = "config"
 
@@ -35,13 +37,6 @@ COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException)
 
 FREE_VALUE = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 """Groups whose options are numbers, and the field that takes any other."""
-
-
-def conf_dir() -> str:
-    """The folder of the config groups: inside the package when installed from a wheel, beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    installed = package / "conf"
-    return str(installed if installed.is_dir() else package.parent / "conf")
 
 
 @cache
@@ -172,7 +167,7 @@ def options_of(group: str, config_dir: str | None = None) -> list[str]:
 def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None:
     """Refuse unknown groups, options and keys, with the nearest valid name. Raises :class:`ConfigError`."""
     for word in words:
-        if re.search(r"://[^/\s:@]+:[^/\s@]+@", word):
+        if has_credentials(word):
             raise ConfigError(f"'{word.split('=')[0]}' holds a password: it would be written to the run folder.")
     try:
         overrides = OverridesParser.create().parse_overrides(list(words))
@@ -195,6 +190,9 @@ def _check_override(override: Override, config_dir: str | None) -> None:
         raise ConfigError(f"Unknown config group '{key}'. {nearest(key.split('/')[0], GROUPS)}")
     else:
         check_key(key)
+    if key == "name" and not override.is_sweep_override():  # before Hydra makes a folder of it
+        value = override.value()
+        from_dict({"name": None if value is None else str(value)})
 
 
 def _check_options(group: str, override: Override, config_dir: str | None) -> None:

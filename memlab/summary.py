@@ -5,6 +5,7 @@ from statistics import mean, median
 from typing import Any
 
 from memlab.config import Config
+from memlab.noise import spread
 
 BYTES = (
     "peak_allocated_bytes",
@@ -59,6 +60,7 @@ def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float]
         "step_seconds_mean": mean(seconds),
         "step_seconds_min": min(seconds),
         "step_seconds_max": max(seconds),
+        "step_seconds_spread": spread(seconds),
         "iterations_per_second": 1 / step,
         "samples_per_second": samples / step,
         "tokens_per_second": tokens / step,

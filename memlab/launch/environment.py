@@ -15,7 +15,7 @@ from typing import Any
 import memlab
 from memlab.config import from_dict
 from memlab.launch.deadman import marked_by
-from memlab.machine import Machine
+from memlab.machine import Machine, detect
 from memlab.plan import Plan, config_hash, needs_hub
 from memlab.record import is_secret_name
 
@@ -35,6 +35,9 @@ NOT_INHERITED = (
     "MASTER_PORT",
 )
 """Variables that the plan or the launcher decides, not the shell that memlab was started from."""
+
+CHANGES_FIGURES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_")
+"""How variables begin that change what is measured, if the shell that memlab was started from has set them."""
 
 HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
@@ -64,10 +67,23 @@ def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(_threads(plan, machine))),
     }
     if machine.gpus:
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, in which machine.py counts; CUDA's own differs
         # An inherited list may name architectures that DeepSpeed cannot parse ("10.0a").
         capabilities = sorted({gpu.compute_capability for gpu in machine.gpus})
         variables["TORCH_CUDA_ARCH_LIST"] = ";".join(f"{major}.{minor}" for major, minor in capabilities)
     return variables
+
+
+def inherited_variables() -> dict[str, str]:
+    """Variables of the shell that reach the ranks and change what is measured. Paths are of this machine: left out."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(CHANGES_FIGURES)
+        and name not in NOT_INHERITED
+        and not is_secret_name(name)
+        and os.sep not in value
+    }
 
 
 def _threads(plan: Plan, machine: Machine) -> int:
@@ -78,7 +94,7 @@ def _threads(plan: Plan, machine: Machine) -> int:
     """
     alone = plan.config["offload"]["optimizer"] != "none"
     sharing = plan.ranks_per_node if alone else max(plan.ranks_per_node, len(machine.gpus))
-    return max(1, (os.cpu_count() or 1) // sharing)
+    return max(1, len(os.sched_getaffinity(0)) // sharing)
 
 
 def _put_first(folder: Path, variable: str) -> str:
@@ -88,10 +104,21 @@ def _put_first(folder: Path, variable: str) -> str:
 
 
 def extensions_dir() -> Path:
-    """Where DeepSpeed's ops are built: apart for each combination of versions, since torch does not check them."""
+    """Where DeepSpeed's ops are built: apart for each combination of versions and processors; nobody else checks."""
     versions = package_versions()
-    key = f"py{platform.python_version()}-torch{versions.get('torch')}-deepspeed{versions.get('deepspeed')}"
+    processors = [_cpu_model(), *sorted({gpu.compute_capability for gpu in detect().gpus})]
+    built_for = hashlib.sha256(repr(processors).encode()).hexdigest()[:8]
+    key = f"py{platform.python_version()}-torch{versions.get('torch')}-deepspeed{versions.get('deepspeed')}-{built_for}"
     return cache_dir() / "torch_extensions" / key
+
+
+def _cpu_model() -> str:
+    """CPUAdam is compiled for the very processor it is built on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line for line in lines if line.startswith("model name")), platform.machine())
 
 
 def cache_dir() -> Path:
@@ -125,8 +152,8 @@ def package_versions() -> dict[str, str]:
 
 
 def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
-    """What a figure depends on beside its configuration. No name of the machine, and no variable but memlab's own."""
-    variables = own_variables(plan, machine)
+    """What a figure depends on beside its configuration. No name of the machine and no path on it."""
+    variables = {**inherited_variables(), **own_variables(plan, machine)}
     private = ("PATH", "PYTHONPATH", "TORCH_EXTENSIONS_DIR")
     return {
         "python": platform.python_version(),
@@ -143,7 +170,7 @@ def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
 
 
 def fingerprint(plan: Plan, machine: Machine) -> str:
-    """Sixteen hexadecimal digits over the configuration, the versions and the hardware: equal ones measure the same."""
+    """Sixteen hexadecimal digits over all that decides a measurement: equal ones measure the same."""
     versions = {name: version for name, version in package_versions().items() if name != "memlab"}
     facts = [
         config_hash(from_dict(plan.config)),
@@ -151,6 +178,7 @@ def fingerprint(plan: Plan, machine: Machine) -> str:
         versions,
         machine.driver,
         [gpu.name for gpu in machine.gpus[: plan.ranks_per_node]],
+        {name: value for name, value in inherited_variables().items() if name != "CUDA_DEVICE_ORDER"},
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 

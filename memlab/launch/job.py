@@ -8,9 +8,18 @@ from memlab.config import Config, from_dict
 from memlab.errors import RecordError
 from memlab.launch.environment import describe_environment, fingerprint
 from memlab.machine import Machine
+from memlab.noise import doubts
 from memlab.plan import Plan, engine_key, subject_key
 from memlab.record import FINAL, Record, RunFolder
 from memlab.summary import slowest, summarise
+
+IMPLIED = "implied by "
+"""How the reason of a record begins that follows from another one; the run id of that one comes after it."""
+
+
+def is_implied(record: Record) -> bool:
+    """Whether this out-of-memory follows from another one and was not seen itself."""
+    return record.status == "gpu_oom" and (record.reason or "").startswith(IMPLIED)
 
 
 @dataclass
@@ -42,17 +51,19 @@ class Job:
         self.prepare()
         self.folder.start(self.plan, command)
 
-    def finished(self, machine: Machine) -> Record | None:
+    def finished(self, machine: Machine, also_implied: bool = True) -> Record | None:
         """The record of an earlier run that would come out the same again: same fingerprint, and a final status.
 
-        Whether a job is supported is asked anew: a package, or a list of nodes, may be there by now.
+        Whether a job is supported is asked anew: a package, or a list of nodes, may be there by now. ``also_implied``:
+        one that was recorded without running counts too.
         """
         try:
             record = self.folder.read_record()
         except RecordError:
             return None
         known = record.status in FINAL and record.status != "unsupported"
-        return record if known and record.fingerprint == fingerprint(self.plan, machine) else None
+        same = known and record.fingerprint == fingerprint(self.plan, machine)
+        return record if same and (also_implied or not is_implied(record)) else None
 
     def record_without_running(self, machine: Machine, status: str, reason: str) -> Record:
         """For what is known without a run: meaningless combinations, and sizes beyond one that did not fit."""
@@ -82,6 +93,7 @@ class Job:
         ranks = [{key: value for key, value in rank.items() if key != "runtime"} for rank in ranks]
         names = dict.fromkeys(name for rank in ranks for name in rank["timing"])
         record = self.new_record(machine, isolation)
+        seconds = slowest(ranks, "step_seconds")
         return replace(
             record,
             environment={**record.environment, **runtime},
@@ -90,8 +102,9 @@ class Job:
                 "warmup": config.measure.warmup,
                 "measured": config.measure.steps,
                 "repeat": config.measure.repeat,
-                "seconds": slowest(ranks, "step_seconds"),
+                "seconds": seconds,
                 "warmup_seconds": slowest(ranks, "warmup_seconds"),
+                "doubts": doubts(seconds),
             },
             summary=summarise(config, ranks, total_s),
             timing={name: max(rank["timing"].get(name, 0.0) for rank in ranks) for name in names}

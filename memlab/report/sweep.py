@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -11,8 +11,10 @@ from rich.live import Live
 from rich.table import Table
 
 from memlab.launch.job import Job
+from memlab.launch.search import Found
 from memlab.launch.sweep import Assortment, Observer, Result
 from memlab.machine import GIB, used_bytes
+from memlab.record import Record
 from memlab.report.run_table import gib
 
 STYLES = {"ok": "green", "gpu_oom": "yellow", "host_oom": "yellow", "unsupported": "dim"}
@@ -133,6 +135,45 @@ class Progress(Observer):
 
 
 # --- after ------------------------------------------------------------------------------------------------------------
+
+
+def show_searches(searches: Iterable[Found], console: Console) -> None:
+    """What each search tried, and its answer."""
+    for found in searches:
+        kind = {"batch": "micro batch", "seq_len": "sequence length"}[found.job.config.sweep.search]
+        table = Table(title=f"{found.job.plan.run_id}: {kind}", title_justify="left")
+        for name in (kind, "status", "reserved, GiB", "retries", "s/step", "samples/s", "tokens/s", ""):
+            table.add_column(name, justify="left" if name in ("status", "") else "right")
+        for size, record in sorted(found.tried.items()):
+            table.add_row(*_search_row(found, size, record))
+        console.print(table)
+        console.print(_answer(found, kind), highlight=False)
+
+
+def _search_row(found: Found, size: int, record: Record) -> list[str]:
+    summary = record.summary
+    peak = summary.get("peak_reserved_bytes", {}).get("max")
+    numbers = [summary.get(key) for key in ("step_seconds", "samples_per_second", "tokens_per_second")]
+    shown = ["-" if number is None else f"{number:,.4g}" for number in numbers]
+    note = "fits but thrashes" if found.thrashes(size) else ""
+    return [str(size), record.status, gib(peak), str(summary.get("num_alloc_retries", "-")), *shown, note]
+
+
+def _answer(found: Found, kind: str) -> str:
+    if found.gave_up:
+        return f"[red]no answer[/]: {found.gave_up}"
+    if found.best is None:
+        return "[yellow]nothing fits[/]" if found.tried and not found.fits else "[yellow]not finished[/]"
+    fitting = [size for size, record in found.tried.items() if record.status == "ok"]
+    fastest = max(fitting, key=lambda size: found.tried[size].summary["tokens_per_second"])
+    confirmed = found.confirmation.summary
+    line = (
+        f"largest {kind} that trains: [bold]{found.best}[/], confirmed over {len(found.confirmation.steps['seconds'])} "
+        f"steps at {confirmed['tokens_per_second']:,.0f} tokens/s"
+    )
+    if fastest != found.best:
+        line += f"; fastest: {fastest}, at {found.tried[fastest].summary['tokens_per_second']:,.0f} tokens/s"
+    return line
 
 
 def show_summary(results: Sequence[Result], root: Path, seconds: float, console: Console) -> None:

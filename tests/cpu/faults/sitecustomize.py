@@ -50,14 +50,14 @@ class Patch(importlib.abc.MetaPathFinder):
 
     def patch(self, point) -> None:
         what, rank, step = os.environ["MEMLAB_TEST_FAULT"].split(":")
-        step_begin = point.step_begin
+        step_end = point.step_end
 
-        def step_begin_or_strike(self):
-            step_begin(self)
+        def step_end_or_strike(self):
+            step_end(self)
             if self.rank == int(rank) and self.step == int(step):
                 strike(what)
 
-        point.step_begin = step_begin_or_strike
+        point.step_end = step_end_or_strike
 
 
 if os.environ.get("MEMLAB_TEST_FAULT") and ("memlab.worker" in sys.orig_argv or sys.orig_argv[2:3] == [WORKER_FILE]):
