@@ -62,9 +62,17 @@ class Hosts:
 
     def ranks(self) -> list[dict[str, str]]:
         """The environments of the ranks that are alive."""
-        texts = [Path(f"/proc/{pid}/environ").read_text() for pid in self.alive()]
-        environments = [dict(word.split("=", 1) for word in text.split("\0") if "=" in word) for text in texts]
+        environments = map(environment_of, self.alive())
         return [one for one in environments if RANKS & one.keys() and "MEMLAB_LAUNCH" in one]
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """What a process was started with; nothing, if it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/environ").read_text()
+    except OSError:
+        return {}
+    return dict(word.split("=", 1) for word in text.split("\0") if "=" in word)
 
 
 @contextmanager
