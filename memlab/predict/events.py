@@ -1,0 +1,57 @@
+"""What a shadow run leaves behind: every allocation, free and use by another stream, in order. Plain data, no torch."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ALLOC, FREE, USE, SYNC, EMPTY, PHASE, HOST_ALLOC, HOST_FREE = range(8)
+"""The kinds of events. What follows the kind in an event:
+
+ALLOC      key, bytes asked for, stream, site    (on the device)
+FREE       key
+USE        key, stream                           (``Tensor.record_stream``)
+SYNC                                             (the host waited for the device)
+EMPTY                                            (``torch.cuda.empty_cache``)
+PHASE      index in ``Trace.phases``
+HOST_ALLOC key, bytes asked for, 1 if pinned
+HOST_FREE  key
+"""
+
+Event = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where an allocation was made: ``kind`` is what it is for (kinds.py), ``where`` a file and line or a backward node."""
+
+    kind: str
+    op: str
+    where: str
+    module: str
+    shape: tuple[int, ...]
+
+
+@dataclass
+class Trace:
+    """The events of one rank at one (batch, tokens), from the building of the model to the end of the last step."""
+
+    rank: int
+    world_size: int
+    events: list[Event] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
+    parameters: int = 0
+    trainable_parameters: int = 0
+    costs: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), separators=(",", ":")), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Trace":
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        values["events"] = [tuple(event) for event in values["events"]]
+        values["sites"] = [Site(**{**site, "shape": tuple(site["shape"])}) for site in values["sites"]]
+        return cls(**values)

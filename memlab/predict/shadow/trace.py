@@ -1,0 +1,148 @@
+"""Record what an allocator would see: a dispatch mode that watches storages come and go."""
+
+import contextlib
+import weakref
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memlab.predict.events import ALLOC, EMPTY, FREE, HOST_ALLOC, HOST_FREE, PHASE, SYNC, USE, Trace
+from memlab.predict.shadow import device
+from memlab.predict.shadow.sites import Sites
+
+_VALUE_OF = torch.ops.aten._local_scalar_dense.default
+_TO_COPY = torch.ops.aten._to_copy.default
+_ALL = torch.ops.aten.all.default
+
+HOST_MINIMUM_BYTES = 1 << 20
+"""Host tensors below this are left out: they are many, and gigabytes are what kills a machine."""
+
+
+class Recorder(TorchDispatchMode):
+    """Enter it inside ``FakeTensorMode``. The events are in ``trace``."""
+
+    def __init__(self, trace: Trace):
+        super().__init__()
+        self.trace = trace
+        self.sites = Sites(trace.sites)
+        self.allocated_bytes = 0
+        self._events = trace.events
+        self._alive: dict[int, weakref.ref] = {}
+        self._next_key = 0
+        self._pinning = False
+        self._true: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is _VALUE_OF:
+            return self._value(args[0])
+        if func is _TO_COPY:
+            args[0].constant = None  # fake mode would really copy a small constant to the device
+        out = func(*args, **(kwargs or {}))
+        self._see(out, func)
+        if func is _ALL:
+            self._true.add(out)
+        return out
+
+    # --- what else the device tells
+
+    def phase(self, name: str) -> None:
+        """A new phase begins; peaks are counted anew from here."""
+        self.trace.phases.append(name)
+        self.sites.phase = name
+        self._events.append((PHASE, len(self.trace.phases) - 1))
+
+    def stop(self) -> None:
+        """What comes after is not recorded any more."""
+        self._events = []
+
+    def synchronize(self) -> None:
+        self._events.append((SYNC,))
+
+    def empty_cache(self) -> None:
+        self._events.append((EMPTY,))
+
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
+        key = getattr(tensor.untyped_storage(), "_memlab_key", None)
+        if key is not None:
+            self._events.append((USE, key, stream))
+
+    def workspace(self, nbytes: int, op: str) -> None:
+        """Memory that a kernel takes from the allocator and gives back before it returns."""
+        key = self._new_key()
+        self._events.append((ALLOC, key, nbytes, device.Stream.current.number, self.sites.of_workspace(op, nbytes)))
+        self._events.append((FREE, key))
+
+    @contextlib.contextmanager
+    def pinning(self):
+        """Host tensors made inside are page-locked."""
+        self._pinning = True
+        try:
+            yield
+        finally:
+            self._pinning = False
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return getattr(tensor.untyped_storage(), "_memlab_pinned", False)
+
+    # --- storages
+
+    def _see(self, out, func) -> None:
+        """Note every storage in ``out`` (a tensor, or lists and tuples of them) that was not there before."""
+        if isinstance(out, torch.Tensor):
+            self._see_tensor(out, func)
+        elif isinstance(out, tuple | list):
+            for item in out:
+                self._see(item, func)
+
+    def _see_tensor(self, tensor: torch.Tensor, func) -> None:
+        storage = tensor.untyped_storage()
+        if hasattr(storage, "_memlab_key"):
+            return
+        nbytes = storage.nbytes()
+        if nbytes == 0:
+            return
+        if tensor.device.type == device.NAME:
+            self._see_device(storage, nbytes, tensor, func)
+        elif nbytes >= HOST_MINIMUM_BYTES:
+            self._see_host(storage, nbytes)
+
+    def _see_device(self, storage, nbytes: int, tensor: torch.Tensor, func) -> None:
+        key = storage._memlab_key = self._new_key()
+        site = self.sites.of(tensor, nbytes, func)
+        self._events.append((ALLOC, key, nbytes, device.Stream.current.number, site))
+        self.allocated_bytes += nbytes
+
+        def gone(_, key=key, nbytes=nbytes):
+            del self._alive[key]
+            self.allocated_bytes -= nbytes
+            self._events.append((FREE, key))
+
+        self._alive[key] = weakref.ref(storage, gone)
+
+    def _see_host(self, storage, nbytes: int) -> None:
+        key = storage._memlab_key = self._new_key()
+        storage._memlab_pinned = self._pinning
+        self._events.append((HOST_ALLOC, key, nbytes, int(self._pinning)))
+
+        def gone(_, key=key):
+            del self._alive[key]
+            self._events.append((HOST_FREE, key))
+
+        self._alive[key] = weakref.ref(storage, gone)
+
+    def _new_key(self) -> int:
+        self._next_key += 1
+        return self._next_key
+
+    def _value(self, tensor: torch.Tensor) -> bool | int | float:
+        """What ``tensor.item()`` answers: the true value where it is known; else that of a healthy run, in which nothing
+        overflows, every norm is finite, and no sample is padded or packed (``all`` is true)."""
+        if isinstance(tensor, FakeTensor) and tensor.constant is not None:
+            return tensor.constant.item()
+        if not isinstance(tensor, FakeTensor):
+            with torch.utils._python_dispatch._disable_current_modes():
+                return tensor.item()
+        if tensor.dtype is torch.bool:
+            return tensor in self._true
+        return 1.0 if tensor.dtype.is_floating_point else 0
