@@ -1,12 +1,12 @@
 """Hydra, and only here (with launch.py and the launcher plugin): from command-line words to a Config.
 
-Hydra composes, but it accepts unknown keys behind a ``+``, hints at no nearest name, and cannot tell a free-form value from
-a typing error. So the words are checked against the schema before Hydra sees them, and the composed result after.
+Hydra composes, but it accepts unknown keys behind a ``+`` and hints at no nearest name. So the words are checked
+against the schema before Hydra sees them, and the composed result after.
 """
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from string import ascii_lowercase
@@ -78,9 +78,9 @@ def resolve(composed: DictConfig) -> Config:
     return from_dict(values)
 
 
-def choices_of(composed: DictConfig) -> dict[str, str]:
+def choices_of(composed: Mapping[str, Any]) -> dict[str, str]:
     """group -> option, of the groups that are memlab's."""
-    chosen = composed.hydra.runtime.choices
+    chosen = composed["hydra"].runtime.choices
     return {group: chosen[group] for group in GROUPS if group in chosen}
 
 

@@ -1,8 +1,9 @@
 """config -> Plan: everything that a run needs, as plain data.
 
-Pure functions: nothing here reads a file, an environment variable or the machine, so a plan made on a laptop is the plan
-that runs on the GPUs. DeepSpeed reads ``"auto"`` only through transformers and hides its own defaults, so every value that
-moves memory is written out as a number: the JSON works in any script as it is, and a diff of two runs shows what differs.
+Pure functions: nothing here reads a file, an environment variable or the machine, so a plan made on a laptop is the
+plan that runs on the GPUs. DeepSpeed reads ``"auto"`` only through transformers and hides its own defaults, so every
+value that moves memory is written out as a number: the JSON works in any script as it is, and a diff of two runs shows
+what differs.
 """
 
 import hashlib
@@ -232,7 +233,7 @@ def training_arguments(config: Config) -> dict[str, Any]:
         "fp16": config.precision.dtype == "fp16",
         "gradient_checkpointing": checkpointing.enabled,
         "seed": config.seed,
-        # Nothing but training happens in the loop: no logging, saving or reporting, and a NaN is seen, not averaged away.
+        # Nothing but training happens in the loop: no logging, saving, reporting; and a NaN is seen, not averaged away.
         "logging_strategy": "no",
         "save_strategy": "no",
         "report_to": [],
@@ -256,7 +257,7 @@ def environment(config: Config) -> dict[str, str]:
     """Variables of the ranks that the configuration decides. They must be set before torch is imported."""
     variables = {"DS_ACCELERATOR": config.hardware.device, "TOKENIZERS_PARALLELISM": "false"}
     if config.allocator.conf:
-        # Both of torch's names: the second is the documented one, but some releases read parts of it from the first alone.
+        # Both of torch's names: the second is the documented one, but some releases read parts of it from the first.
         variables["PYTORCH_CUDA_ALLOC_CONF"] = config.allocator.conf
         variables["PYTORCH_ALLOC_CONF"] = config.allocator.conf
     if not needs_hub(config):

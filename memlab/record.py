@@ -1,11 +1,12 @@
 """The run folder: its file names, the record, and how they are written and read.
 
-Every file is written whole or not at all (a temporary file beside it, then a rename) and without secrets, so a folder can
-be read, copied and published at any time. The only module that knows a file name.
+Every file is written whole or not at all (a temporary file beside it, then a rename) and without secrets, so a folder
+can be read, copied and published at any time. The only module that knows a file name.
 """
 
 import contextlib
 import json
+import math
 import os
 import re
 import tempfile
@@ -34,8 +35,8 @@ CUDA_ALLOCATOR = "cuda_caching_allocator"
 """``memory_source`` of a rank on a GPU: torch's own counters."""
 
 LIVE_TENSORS = "live_tensors"
-"""``memory_source`` of a rank on a CPU, where torch counts nothing: allocated is bytes of storages that are alive, seen by
-a dispatch mode during the steps that are not timed; reserved is the process's resident set."""
+"""``memory_source`` of a rank on a CPU, where torch counts nothing: allocated is bytes of storages that are alive, seen
+by a dispatch mode during the steps that are not timed; reserved is the process's resident set."""
 
 
 @dataclass
@@ -49,9 +50,10 @@ class Phase:
 
 @dataclass
 class RankResult:
-    """What one rank measured: the entries of ``Record.ranks``, and each rank's own file. Peaks are over the whole run.
+    """What one rank measured: the entries of ``Record.ranks``, and each rank's own file.
 
-    ``None``: this rank's device does not count that, or the rank ended before it was known.
+    Peaks are over the training steps, the first one included, begun with an emptied cache; those of building the model
+    and the engine are in ``phases``. ``None``: this rank's device does not count that, or it ended before that was known.
     """
 
     rank: int
@@ -81,7 +83,8 @@ class RankResult:
     trainable_parameters: int | None = None
     model_flops_per_step: float | None = None  # of this rank, without recomputation
     oom: dict[str, Any] | None = None  # phase, step, requested_bytes, message
-    timing: dict[str, float] = field(default_factory=dict)  # build_s, init_s, train_s
+    runtime: dict[str, Any] = field(default_factory=dict)  # versions that only torch knows; moved to Record.environment
+    timing: dict[str, float] = field(default_factory=dict)  # launch_s, build_s, init_s, train_s
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -154,7 +157,7 @@ class RunFolder:
         return self.path / self.LOGS / f"rank{rank}.log"
 
     def snapshot_file(self, rank: int) -> Path:
-        """torch's memory history of a rank, for pytorch.org/memory_viz. Written, never read, by memlab (it is a pickle)."""
+        """torch's memory history of a rank, for pytorch.org/memory_viz. A pickle: memlab writes it, never reads it."""
         return self.path / f"rank{rank}.memory_snapshot.pickle"
 
     @property
@@ -203,11 +206,20 @@ class RunFolder:
 
 def write_json(path: Path, values: Any) -> None:
     """Write ``values`` as JSON, whole or not at all. Secrets are blanked out."""
-    text = redact(json.dumps(values, indent=2, allow_nan=True)) + "\n"
+    text = redact(json.dumps(_finite(values), indent=2, allow_nan=False)) + "\n"
     try:
         _replace(path, text.encode())
     except OSError as error:
         raise MemlabError(f"Cannot write {path}: {error.strerror}. Nothing half-written was left behind.") from error
+
+
+def _finite(values: Any) -> Any:
+    """JSON has no NaN and no infinity: such a figure is not known."""
+    if isinstance(values, dict):
+        return {key: _finite(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_finite(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 def read_json(path: Path) -> Any:

@@ -1,7 +1,7 @@
 """Combinations that mean nothing: one row each - when, why, and what to do instead.
 
-DeepSpeed and transformers accept most of them without a word and then train something else than the label says. A run that
-a rule matches gets the status ``unsupported`` in milliseconds and is never started.
+DeepSpeed and transformers accept most of them without a word and then train something else than the label says. A run
+that a rule matches gets the status ``unsupported`` in milliseconds and is never started.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ RULES = (
     # --- offload
     Rule(
         lambda c: c.offload.param != "none" and c.zero_stage.stage < 3,
-        "parameters are partitioned, and so can be offloaded, at ZeRO stage 3 only; DeepSpeed ignores offload_param below it",
+        "only ZeRO stage 3 partitions parameters, and so can offload them; DeepSpeed ignores offload_param below it",
         "zero_stage=zero3, or offload=optimizer",
     ),
     Rule(
@@ -68,7 +68,7 @@ RULES = (
     # --- checkpointing
     Rule(
         lambda c: bool(_changed(c.checkpointing, Checkpointing(), but=("enabled", "reentrant"))),
-        "DeepSpeed's activation_checkpointing keys configure deepspeed.checkpointing, which no Hugging Face model calls",
+        "DeepSpeed's activation_checkpointing keys configure deepspeed.checkpointing, which no transformers model calls",
         "checkpointing=full, and for reentrant checkpoints checkpointing.reentrant=true",
     ),
     Rule(
@@ -173,9 +173,9 @@ RULES = (
 
 
 def unsupported(config: Config, machine: Machine | None) -> list[str]:
-    """Why this combination means nothing, one sentence a reason with what to do instead; empty when it is supported.
+    """Why this combination means nothing, a sentence a reason with what to do instead; empty when it is supported.
 
-    ``machine`` is where it is to be measured; ``None`` when it is only predicted, which needs neither GPUs nor packages.
+    ``machine`` is where it is to be measured; ``None`` when it is predicted, which needs neither GPUs nor packages.
     """
     reasons = [f"{rule.why}; instead: {rule.instead}" for rule in RULES if rule.when(config)]
     reasons += _zero_keys_without_effect(config)

@@ -1,0 +1,1 @@
+"""The sub-commands of ``memlab``: a module each, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``."""

@@ -1,0 +1,1 @@
+"""Starting DeepSpeed's launcher, watching it, ending it, and saying what happened."""

@@ -1,0 +1,153 @@
+"""The environment of the ranks, and the facts about this machine that belong into a record."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import memlab
+from memlab.config import from_dict
+from memlab.launch.deadman import marked_by
+from memlab.machine import Machine
+from memlab.plan import Plan, config_hash, needs_hub
+from memlab.record import is_secret_name
+
+PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "datasets", "peft")
+"""Their versions change what is measured."""
+
+NOT_INHERITED = (
+    "CUDA_VISIBLE_DEVICES",  # the launcher is told of its GPUs with --include, and ignores this beside it
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "TORCH_CUDA_ARCH_LIST",
+    "DS_ACCELERATOR",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+"""Variables that the plan or the launcher decides, not the shell that memlab was started from."""
+
+HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+
+
+def rank_environment(plan: Plan, machine: Machine) -> dict[str, str]:
+    """The whole environment of the launcher and its ranks.
+
+    Secrets are left out, but for the hub's token where the plan needs the hub.
+    """
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in NOT_INHERITED and (not is_secret_name(name) or _is_needed(name, plan))
+    }
+    return {**inherited, **own_variables(plan, machine)}
+
+
+def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
+    """The variables that memlab sets for the ranks."""
+    variables = {
+        **plan.environment,
+        # Beside the interpreter are the tools that build DeepSpeed's ops (ninja), whether or not the venv is activated.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": f"{Path(memlab.__file__).parent.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "PYTHONSAFEPATH": "1",  # a folder named like a package, where memlab was started, must not shadow it
+        "TORCH_EXTENSIONS_DIR": str(extensions_dir()),
+        # By default every rank would start a thread for every core.
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // plan.world_size))),
+    }
+    if machine.gpus:
+        # An inherited list may name architectures that DeepSpeed cannot parse ("10.0a").
+        capabilities = sorted({gpu.compute_capability for gpu in machine.gpus})
+        variables["TORCH_CUDA_ARCH_LIST"] = ";".join(f"{major}.{minor}" for major, minor in capabilities)
+    return variables
+
+
+def extensions_dir() -> Path:
+    """Where DeepSpeed's ops are built: apart for each combination of versions, since torch does not check them."""
+    versions = package_versions()
+    key = f"py{platform.python_version()}-torch{versions.get('torch')}-deepspeed{versions.get('deepspeed')}"
+    return cache_dir() / "torch_extensions" / key
+
+
+def cache_dir() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memlab"
+
+
+def sweep_stale_locks() -> list[Path]:
+    """Remove build locks that a killed build left behind: torch would wait for them for ever. Returns the removed."""
+    folder = extensions_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    locks = list(folder.glob("*/lock"))
+    if locks and not any(marked_by("TORCH_EXTENSIONS_DIR", str(folder))):
+        for lock in locks:
+            lock.unlink(missing_ok=True)
+        return locks
+    return []
+
+
+# --- facts for the record ---------------------------------------------------------------------------------------------
+
+
+@cache
+def package_versions() -> dict[str, str]:
+    versions = {"memlab": memlab.__version__}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
+    """What a figure depends on beside its configuration. No name of the machine, and no variable but memlab's own."""
+    variables = own_variables(plan, machine)
+    private = ("PATH", "PYTHONPATH", "TORCH_EXTENSIONS_DIR")
+    return {
+        "python": platform.python_version(),
+        **package_versions(),
+        "git_sha": _git("rev-parse", "HEAD"),
+        "git_dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "driver": machine.driver,
+        "gpus": [gpu.name for gpu in machine.gpus],
+        "cpu_count": os.cpu_count(),
+        "platform": platform.platform(),
+        "hostname_hash": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8],
+        "variables": {name: value for name, value in variables.items() if name not in private},
+    }
+
+
+def fingerprint(plan: Plan, machine: Machine) -> str:
+    """Sixteen hexadecimal digits over the configuration, the versions and the hardware: equal ones measure the same."""
+    versions = {name: version for name, version in package_versions().items() if name != "memlab"}
+    facts = [
+        config_hash(from_dict(plan.config)),
+        platform.python_version_tuple()[:2],
+        versions,
+        machine.driver,
+        [gpu.name for gpu in machine.gpus],
+    ]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_needed(name: str, plan: Plan) -> bool:
+    return name in HUB_TOKENS and needs_hub(from_dict(plan.config))
+
+
+@cache
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(memlab.__file__).parent), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,104 @@
+"""From what a launch left behind - rank files, an exit code, logs - to how a point ended, and why.
+
+Out-of-memory is a result. What the ranks say comes first; what can only be guessed from an exit code comes last.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from memlab.launch.process import Ended
+from memlab.record import RunFolder
+
+KILLED = {-9, 137, 247}  # SIGKILL, as subprocess, a shell and DeepSpeed's launcher report it
+CRASHED = {-11, 139, 245, -6, 134, 250}  # SIGSEGV and SIGABRT, likewise
+PORT_TAKEN = ("EADDRINUSE", "address already in use", "Address already in use")
+LAST_LINES = 15
+
+
+def outcome(
+    folder: RunFolder, ranks: Sequence[dict[str, Any]], world_size: int, ended: Ended, host_ooms: int
+) -> tuple[str, str | None]:
+    """Status and reason of the point that a launch ended in.
+
+    ``ranks`` are the rank files that exist; ``host_ooms`` counts what the kernel's out-of-memory killer ended meanwhile.
+    """
+    failed = sorted((rank for rank in ranks if rank["status"] != "ok"), key=lambda rank: rank["rank"])
+    missing = sorted(set(range(world_size)) - {rank["rank"] for rank in ranks})
+    for status in ("gpu_oom", "host_oom"):
+        if found := [rank for rank in failed if rank["status"] == status]:
+            return status, _rank_reason(found[0])
+    if not missing and not failed:
+        return "ok", None
+    if host_ooms:
+        return "host_oom", f"the kernel's out-of-memory killer ended {host_ooms} process(es) of this run"
+    if ended.how == "interrupted":
+        return "interrupted", f"stopped by a signal after {ended.seconds:.0f} s"
+    if ended.how == "timeout":
+        waiting = f"ranks {missing} had no result" if missing else "the ranks had failed"
+        return (
+            "timeout",
+            f"{waiting} after {ended.seconds:.0f} s; the Python stacks of all ranks are in {RunFolder.LOGS}/",
+        )
+    return _failure(folder, failed, missing, ended)
+
+
+def _failure(folder: RunFolder, failed: list[dict], missing: list[int], ended: Ended) -> tuple[str, str]:
+    broken = [rank for rank in failed if rank["status"] == "failed"]
+    if broken:
+        return "failed", _rank_reason(broken[0])
+    if ended.outlived_by_ranks:
+        return "failed", (
+            f"DeepSpeed's launcher was killed (its exit code was {ended.returncode}) while ranks {missing} were running"
+        )
+    if failed and missing:  # survivors report a lost connection; whoever wrote nothing died first
+        return "failed", f"ranks {missing} died without a word (killed?); {_rank_reason(failed[0])}"
+    if failed:
+        return "infra", _rank_reason(failed[0])
+    text = tail(folder.launcher_log, 200) + "".join(tail(log, 50) for log in folder.logs)
+    if any(mark in text for mark in PORT_TAKEN):
+        return "infra", "the port for the ranks was taken by another process"
+    if ended.returncode in KILLED:
+        return "failed", f"a rank was killed by SIGKILL; no result from ranks {missing}"
+    if ended.returncode in CRASHED:
+        return "failed", f"a rank crashed (exit code {ended.returncode}); {_last_words(folder, missing)}"
+    return "failed", f"DeepSpeed's launcher ended with exit code {ended.returncode}; {_last_words(folder, missing)}"
+
+
+def _rank_reason(rank: dict[str, Any]) -> str:
+    oom = rank.get("oom")
+    where = f" in {oom['phase']}, step {oom['step']}" if oom and oom.get("phase") else ""
+    return f"rank {rank['rank']}{where}: {rank['reason']}"
+
+
+def _last_words(folder: RunFolder, missing: list[int]) -> str:
+    """The last line that says something in the log of the first rank that failed, or in the launcher's."""
+    for log in [*map(folder.rank_log, missing), folder.launcher_log]:
+        lines = [line.strip() for line in tail(log, LAST_LINES).splitlines() if re.search(r"\w", line)]
+        if lines:
+            return f"the last line of {log.name}: {lines[-1][:300]}"
+    return "the logs are empty"
+
+
+def tail(path: Path, lines: int) -> str:
+    """The last lines of a text file, at most 64 KiB of it; empty when there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - 65536))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:]) + "\n"
+
+
+def host_oom_kills() -> int:
+    """How many processes the kernel has killed for memory in this process's control group so far (cgroup v2)."""
+    try:
+        group = Path("/proc/self/cgroup").read_text().strip().rpartition(":")[2].lstrip("/")
+        events = (Path("/sys/fs/cgroup") / group / "memory.events").read_text()
+    except OSError:
+        return 0
+    match = re.search(r"^oom_kill (\d+)", events, re.MULTILINE)
+    return int(match[1]) if match else 0

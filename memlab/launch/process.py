@@ -1,0 +1,120 @@
+"""The processes of one launch: started together, watched, and ended together, whatever happens.
+
+DeepSpeed's launcher leaves its ranks behind when it is killed, and then reports success. So its exit code is never
+trusted alone, and every process of a launch carries a token in its environment by which it is found, wherever it went.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from memlab.launch import deadman
+
+POLL_S = 0.2
+TERMINATE_S = 5.0
+"""How long processes may take to end by themselves once they are told to."""
+STACKS_S = 2.0
+"""How long ranks may take to write their Python stacks."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a launch ended. ``returncode`` is that of DeepSpeed's launcher, ``None`` when memlab ended it."""
+
+    how: str  # exited | timeout | interrupted
+    returncode: int | None
+    seconds: float
+    outlived_by_ranks: bool = False  # the launcher was gone while ranks were still running
+
+
+class Launch:
+    """Use as a context manager: no process of it is alive after the block."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path):
+        self.token = uuid.uuid4().hex
+        self.began = time.monotonic()
+        self._deadman = subprocess.Popen(
+            [sys.executable, "-I", "-S", deadman.__file__, self.token],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                env={**environment, deadman.TOKEN_VARIABLE: self.token},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> "Launch":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+        with contextlib.suppress(BrokenPipeError):
+            self._deadman.communicate(deadman.DONE)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def wait(self, deadline: Callable[[], float], is_done: Callable[[], bool], linger_s: float = 60.0) -> Ended:
+        """Wait for the launcher to exit. All times are seconds since the launch began.
+
+        ``deadline()`` is when to give up; it may move while points are finished. When ``is_done()`` says that all
+        results are there, the processes have ``linger_s`` to exit and are then ended: the launch counts as exited.
+        """
+        done_at = None
+        while self._process.poll() is None:
+            if self.seconds > deadline():
+                self._dump_stacks()
+                return Ended("timeout", None, self.seconds)
+            if done_at is None and is_done():
+                done_at = self.seconds
+            if done_at is not None and self.seconds > done_at + linger_s:
+                return Ended("exited", 0, self.seconds)
+            time.sleep(POLL_S)
+        return Ended("exited", self._process.returncode, self.seconds, bool(self.ranks()))
+
+    def ranks(self) -> list[int]:
+        """Process ids of the ranks that are alive."""
+        return [
+            pid
+            for pid in deadman.marked(self.token)
+            if "memlab.worker" in _command_line(pid).split("\0") and "deepspeed.launcher" not in _command_line(pid)
+        ]
+
+    def stop(self) -> None:
+        """End every process of the launch: SIGTERM first, then SIGKILL until none is left."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGTERM)
+            deadline = time.monotonic() + TERMINATE_S
+            while time.monotonic() < deadline and any(True for _ in deadman.marked(self.token)):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(POLL_S)
+        deadman.kill_marked(self.token)
+        self._process.wait()
+
+    def _dump_stacks(self) -> None:
+        """Ask every rank for its Python stacks: they go to its log (faulthandler, see memlab.worker)."""
+        for pid in self.ranks():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        time.sleep(STACKS_S)
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""

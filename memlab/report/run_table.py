@@ -1,0 +1,87 @@
+"""One run, for a person at a terminal."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from memlab.machine import GIB
+from memlab.record import FIRST_STEP_PHASES, LIVE_TENSORS, PHASES, Record
+
+
+def show_run(record: Record, console: Console) -> None:
+    """Memory by rank and by phase, speed, and how the run ended."""
+    style = "green" if record.status == "ok" else "red"
+    console.print(f"[bold]{record.run_id}[/]  [{style}]{record.status}[/]", highlight=False)
+    if record.reason:
+        console.print(f"  {record.reason}", highlight=False, markup=False)
+    if record.ranks:
+        console.print(_memory_table(record))
+        console.print(_phase_table(record))
+        console.print(_speed_line(record), highlight=False)
+
+
+def _memory_table(record: Record) -> Table:
+    table = Table(title=f"Peak memory of the training steps, GiB ({_meaning(record)})", title_justify="left")
+    columns = {
+        "rank": lambda rank: str(rank["rank"]),
+        "device": lambda rank: rank["device_name"],
+        "allocated": lambda rank: gib(rank["peak_allocated_bytes"]),
+        "reserved": lambda rank: gib(rank["peak_reserved_bytes"]),
+        "used (driver)": lambda rank: gib(rank["device_used_bytes"]),
+        "host": lambda rank: gib(rank["host_peak_bytes"]),
+        "retries": lambda rank: "-" if rank["num_alloc_retries"] is None else str(rank["num_alloc_retries"]),
+    }
+    for name in columns:
+        table.add_column(name, justify="left" if name == "device" else "right")
+    for rank in record.ranks:
+        table.add_row(*(cell(rank) for cell in columns.values()))
+    return table
+
+
+def _phase_table(record: Record) -> Table:
+    table = Table(title="Peak by phase, highest rank, GiB", title_justify="left")
+    for name in ("phase", "allocated", "reserved", "allocated at its end"):
+        table.add_column(name, justify="left" if name == "phase" else "right")
+    order = (*PHASES[:2], *FIRST_STEP_PHASES, *PHASES[2:])
+    for phase in order:
+        found = [rank["phases"][phase] for rank in record.ranks if phase in rank["phases"]]
+        if found:
+            keys = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
+            table.add_row(phase.replace("_", " "), *(gib(max(one[key] for one in found)) for key in keys))
+    return table
+
+
+def _speed_line(record: Record) -> str:
+    summary = record.summary
+    if "step_seconds" not in summary:
+        return ""
+    parts = [
+        f"step {summary['step_seconds']:.4g} s (median of {len(record.steps['seconds'])}, "
+        f"{summary['step_seconds_min']:.4g} to {summary['step_seconds_max']:.4g})",
+        f"{summary['tokens_per_second']:,.0f} tokens/s",
+    ]
+    if "model_flops_utilization" in summary:
+        parts.append(f"model FLOP utilisation {summary['model_flops_utilization']:.1%}")
+    if "last_loss" in summary:
+        parts.append(f"loss {summary['last_loss']:.3f}")
+    if summary.get("usd") is not None:
+        parts.append(f"${summary['usd']:.2f}")
+    return "  ".join(parts) + f"\ntook {record.timing['total_s']:.1f} s{_where_time_went(record.timing)}"
+
+
+def _where_time_went(timing: dict[str, Any]) -> str:
+    names = {"launch_s": "launch", "build_s": "model", "init_s": "engine", "train_s": "training"}
+    parts = [f"{name} {timing[key]:.1f}" for key, name in names.items() if key in timing]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _meaning(record: Record) -> str:
+    if any(rank["memory_source"] == LIVE_TENSORS for rank in record.ranks):
+        return "a CPU: allocated is live tensors, reserved is the process's resident set"
+    return "torch's caching allocator" if record.source == "measured" else "predicted"
+
+
+def gib(size: float | None) -> str:
+    """A size in GiB with three figures after the point; a dash where there is none."""
+    return "-" if size is None else f"{size / GIB:,.3f}"

@@ -1,0 +1,49 @@
+"""A rank's entry: its output goes to its own log from the first line on, and it leaves with its result written."""
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+
+from memlab.record import RunFolder
+from memlab.worker.output import write_output_to
+
+TEARDOWN_S = 30
+"""How long the process groups may take to close. The results are on disk by then, so a hang costs nothing."""
+
+
+def main() -> int:
+    folders = [RunFolder(path) for path in sys.argv[1:]]
+    rank = int(os.environ["RANK"])
+    write_output_to(folders[0], rank)
+    # What a time-out asks for: all Python stacks, even while the main thread is inside a collective.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+
+    from memlab.worker.session import run_points  # imports torch, which may take long and may fail: after the above
+
+    return run_points(folders, rank)
+
+
+def close_process_groups() -> None:
+    import torch.distributed
+
+    watchdog = threading.Timer(TEARDOWN_S, leave, args=(0,))
+    watchdog.daemon = True
+    watchdog.start()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def leave(code: int) -> None:
+    """End the process without waiting for other threads: NCCL's and DeepSpeed's can keep a finished rank alive."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    exit_code = main()
+    if exit_code == 0:
+        close_process_groups()
+    leave(exit_code)

@@ -1,0 +1,121 @@
+"""What the model is trained on: batches of exactly (micro batch, tokens), one for each forward."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.utils.data import Dataset
+
+from memlab.config import Config, Data
+from memlab.errors import ConfigError
+
+SAMPLE = Path(__file__).parent / "sample"
+GUANACO = "timdettmers/openassistant-guanaco"
+IGNORED = -100  # transformers' label for a position that does not count
+
+
+@dataclass(frozen=True)
+class Shape:
+    """``batches`` batches of ``micro`` samples of ``tokens`` tokens."""
+
+    micro: int
+    tokens: int
+    batches: int
+
+
+class Batches(Dataset):
+    """The batches of one rank, in order, for a list of shapes one after another."""
+
+    def __init__(
+        self,
+        config: Config,
+        shapes: Sequence[Shape],
+        *,
+        vocabulary: int,
+        rank: int,
+        world_size: int,
+        shift_labels: bool,
+    ):
+        """``shift_labels``: the model takes labels that are already shifted; otherwise it shifts them itself."""
+        self.shapes = [shape for shape in shapes for _ in range(shape.batches)]
+        self.make = (
+            _random_batch(vocabulary, shift_labels)
+            if config.data.source == "random"
+            else _text_batch(config, vocabulary, rank, world_size)
+        )
+        self.seed = config.seed * 1_000_003 + rank
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if not 0 <= index < len(self.shapes):
+            raise IndexError(index)
+        generator = torch.Generator().manual_seed(self.seed + 7919 * index)
+        return self.make(self.shapes[index], index, generator)
+
+
+def _random_batch(vocabulary: int, shift_labels: bool):
+    """Uniform tokens. One more than the length is drawn: every position, even the only one, has a next token."""
+
+    def make(shape: Shape, index: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
+        drawn = torch.randint(vocabulary, (shape.micro, shape.tokens + 1), generator=generator)
+        inputs = drawn[:, :-1].contiguous()
+        batch = {"input_ids": inputs, "labels": inputs}
+        return {**batch, "shift_labels": drawn[:, 1:].contiguous()} if shift_labels else batch
+
+    return make
+
+
+def _text_batch(config: Config, vocabulary: int, rank: int, world_size: int):
+    """Texts, tokenised, then padded or truncated to the length. Padding is masked and does not count in the loss."""
+    tokenizer = load_tokenizer(config)
+    texts = load_texts(config.data)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+
+    def make(shape: Shape, index: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
+        first = (index * world_size + rank) * shape.micro
+        chosen = [texts[(first + i) % len(texts)] for i in range(shape.micro)]
+        rows = tokenizer(chosen, truncation=True, max_length=shape.tokens)["input_ids"]
+        inputs = torch.full((shape.micro, shape.tokens), pad, dtype=torch.long)
+        mask = torch.zeros((shape.micro, shape.tokens), dtype=torch.long)
+        for i, row in enumerate(rows):
+            inputs[i, : len(row)] = torch.tensor(row)
+            mask[i, : len(row)] = 1
+        if int(inputs.max()) >= vocabulary:
+            raise ConfigError(
+                f"data={config.data.source}: the tokenizer has token {int(inputs.max())}, but the model's vocabulary "
+                f"has {vocabulary}. Set data.tokenizer to the model's own."
+            )
+        return {"input_ids": inputs, "attention_mask": mask, "labels": inputs.masked_fill(mask == 0, IGNORED)}
+
+    return make
+
+
+def load_tokenizer(config: Config):
+    """The tokenizer of the data: the named one, the small one that ships for ``sample``, or else the model's own."""
+    from transformers import AutoTokenizer
+
+    name = config.data.tokenizer or (SAMPLE if config.data.source == "sample" else config.model.path)
+    return AutoTokenizer.from_pretrained(str(name), trust_remote_code=config.model.trust_remote_code)
+
+
+def load_texts(data: Data) -> list[str]:
+    """The texts of a data set. Raises :class:`ConfigError` where there are none or the field is not there."""
+    from datasets import load_dataset
+
+    if data.source == "guanaco":
+        rows = load_dataset(GUANACO, split=data.split)
+    else:
+        path = SAMPLE / "instructions.jsonl" if data.source == "sample" else Path(data.path)
+        if not path.is_file():
+            raise ConfigError(f"data.path={path}: no such file.")
+        rows = load_dataset("json", data_files=str(path), split="train")
+    if data.text_field not in rows.column_names:
+        found = json.dumps(rows.column_names)
+        raise ConfigError(f"data.text_field={data.text_field}: the data has no such field; it has {found}.")
+    if not len(rows):
+        raise ConfigError(f"data={data.source}: the data set is empty.")
+    return list(rows[data.text_field])

@@ -1,0 +1,39 @@
+"""From an exception in a rank to an outcome: what happened, in the words of the record."""
+
+import re
+from typing import Any
+
+import torch
+
+UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_TRIED = re.compile(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
+_DEVICE_OOM = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+_HOST_OOM = ("can't allocate memory", "Cannot allocate memory", "std::bad_alloc", "cudaHostAlloc", "cudaHostRegister")
+_TRANSPORT = (
+    "EADDRINUSE",
+    "address already in use",
+    "NCCL error",
+    "DistBackendError",
+    "Connection reset by peer",
+    "Connection closed by peer",
+    "Timed out initializing process group",
+)
+
+
+def describe(error: BaseException) -> tuple[str, str, dict[str, Any] | None]:
+    """Status, one-line reason, and for an out-of-memory of the device what it wanted (in bytes, where it was said)."""
+    message = f"{type(error).__name__}: {error}".strip()
+    first_line = message.splitlines()[0][:500]
+    if isinstance(error, MemoryError) or any(mark in message for mark in _HOST_OOM):
+        return "host_oom", first_line, None
+    if isinstance(error, torch.OutOfMemoryError) or any(mark in message for mark in _DEVICE_OOM):
+        return "gpu_oom", first_line, {"requested_bytes": requested_bytes(message), "message": first_line}
+    if any(mark in message for mark in _TRANSPORT):
+        return "infra", first_line, None
+    return "failed", first_line, None
+
+
+def requested_bytes(message: str) -> int | None:
+    """The size in torch's message, ``Tried to allocate 2.00 GiB``: torch rounds it to two decimals."""
+    match = _TRIED.search(message)
+    return int(float(match[1]) * UNITS[match[2]]) if match else None

@@ -1,0 +1,41 @@
+"""Model FLOPs of a training step: what the model asks for, without what recomputation adds.
+
+A multiplication and an addition count as two. Backward costs twice the forward. Attention counts the full score matrix,
+as PaLM's definition of model FLOP utilisation does (Chowdhery et al. 2022, appendix B); element-wise work is left out.
+"""
+
+import torch
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+
+def model_flops(model: PreTrainedModel, batch: int, tokens: int) -> float:
+    """FLOPs of one forward and backward of ``batch`` samples of ``tokens`` tokens through the whole model."""
+    return 3.0 * batch * (tokens * _matmul_flops_per_token(model) + _attention_flops(model, tokens))
+
+
+def _matmul_flops_per_token(model: PreTrainedModel) -> float:
+    """2 FLOPs for each weight of a matrix product. Experts that a token is not routed to do not count."""
+    config = model.config.get_text_config()
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    share = config.num_experts_per_tok / experts if experts else 1.0
+    total = 0.0
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear | Conv1D):
+            total += 2.0 * _size(module.weight)
+        elif experts and type(module).__name__.endswith("Experts"):
+            weights = (p for name, p in module.named_parameters(recurse=False) if not name.endswith("bias"))
+            total += 2.0 * share * sum(map(_size, weights))
+    return total
+
+
+def _attention_flops(model: PreTrainedModel, tokens: int) -> float:
+    """Two products (scores, values) of 2 x tokens x tokens x width FLOPs in each layer, one sample."""
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+    return config.num_hidden_layers * 4.0 * tokens * tokens * width
+
+
+def _size(parameter: torch.Tensor) -> int:
+    return getattr(parameter, "ds_numel", parameter.numel())

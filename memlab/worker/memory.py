@@ -1,0 +1,216 @@
+"""Memory meters: what torch's allocator counts on a GPU, and what can be counted on a CPU, behind one interface.
+
+A meter knows the running phase. At each border between phases it adds the peak since the last border to the phase that
+ends and resets torch's peak, so every phase has its own and nothing else is disturbed: reading is bookkeeping on the
+host, without synchronisation and without an allocation.
+"""
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from memlab.record import CUDA_ALLOCATOR, LIVE_TENSORS, Phase
+from memlab.worker.host import peak_resident_bytes, reset_peak_resident
+
+
+class MemoryMeter:
+    """Peaks by phase. Subclasses say where the counters are."""
+
+    source: str
+
+    def __init__(self):
+        self.phases: dict[str, Phase] = {}
+        self.current: str | None = None
+        self.peak_allocated = self.peak_active = self.peak_reserved = 0
+
+    # what a subclass counts, in bytes
+    def counters(self) -> tuple[int, int, int, int]:
+        """Allocated now, and the peaks of allocated, active and reserved since the last reset."""
+        raise NotImplementedError
+
+    def reset_peaks(self) -> None:
+        raise NotImplementedError
+
+    def install(self) -> None:
+        """Begin to count."""
+
+    def pause(self) -> None:
+        """Stop counting, where counting costs time."""
+
+    def enter(self, phase: str | None) -> None:
+        """The running phase ends here and ``phase`` begins; ``None``: nothing that has a name."""
+        self.fold()
+        self.reset_peaks()
+        self.current = phase
+
+    def fold(self) -> None:
+        """Add what the counters hold to the running phase and to the run."""
+        now, allocated, active, reserved = self.counters()
+        self.peak_allocated = max(self.peak_allocated, allocated)
+        self.peak_active = max(self.peak_active, active)
+        self.peak_reserved = max(self.peak_reserved, reserved)
+        if self.current is not None:
+            phase = self.phases.setdefault(self.current, Phase())
+            phase.peak_allocated_bytes = max(phase.peak_allocated_bytes, allocated)
+            phase.peak_reserved_bytes = max(phase.peak_reserved_bytes, reserved)
+            phase.end_allocated_bytes = now
+
+    def host_peak(self) -> int:
+        """The highest resident set of the process since it began, in bytes."""
+        return peak_resident_bytes()
+
+    def start_over(self) -> None:
+        """Begin the run's peaks anew, with all that is no longer needed given back. Phases that ended are kept."""
+        self.enter(None)
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.reset_peaks()
+        self.peak_allocated = self.peak_active = self.peak_reserved = 0
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self.enter(name)
+        yield
+        self.enter(None)
+
+    def during(self, name: Callable[[], str], function: Callable) -> Callable:
+        """``function``, with its run counted as the phase that ``name()`` says. An exception leaves the phase running,
+        so that an out-of-memory can be told where it happened."""
+
+        def measured(*args, **kwargs):
+            self.enter(name())
+            result = function(*args, **kwargs)
+            self.enter(None)
+            return result
+
+        return measured
+
+
+class CudaMemory(MemoryMeter):
+    """The counters of torch's CUDA caching allocator on one device."""
+
+    source = CUDA_ALLOCATOR
+
+    def __init__(self, device: torch.device):
+        super().__init__()
+        self.device = device
+        self._reset = torch.cuda.reset_peak_memory_stats
+
+    def counters(self) -> tuple[int, int, int, int]:
+        stats = torch.cuda.memory_stats_as_nested_dict(self.device)
+        if not stats:  # no CUDA context yet
+            return 0, 0, 0, 0
+        allocated = stats["allocated_bytes"]["all"]
+        return (
+            allocated["current"],
+            allocated["peak"],
+            stats["active_bytes"]["all"]["peak"],
+            stats["reserved_bytes"]["all"]["peak"],
+        )
+
+    def reset_peaks(self) -> None:
+        self._reset(self.device)
+
+    def install(self) -> None:
+        """DeepSpeed resets torch's peaks while it builds its optimizers; what they held must not be lost."""
+
+        def fold_then_reset(device=None):
+            self.fold()
+            self._reset(device)
+
+        torch.cuda.reset_peak_memory_stats = fold_then_reset
+        torch.cuda.reset_max_memory_allocated = fold_then_reset
+
+    def retries_and_ooms(self) -> tuple[int, int]:
+        stats = torch.cuda.memory_stats_as_nested_dict(self.device)
+        return stats.get("num_alloc_retries", 0), stats.get("num_ooms", 0)
+
+
+class LiveTensorMemory(MemoryMeter):
+    """On a CPU, where torch counts nothing: bytes of tensor storages that are alive, and the resident set as reserved.
+
+    A dispatch mode sees every tensor that an operator returns, so the count holds what torch's allocator would, but not
+    what a kernel uses and frees within itself. It slows every operator, so it is paused while steps are timed.
+    """
+
+    source = LIVE_TENSORS
+
+    def __init__(self):
+        super().__init__()
+        self.live = 0
+        self.peak = 0
+        self.seen: set[int] = set()
+        self.mode = _StorageMode(self)
+        self.counting = False
+        self.highest_resident = 0
+
+    def counters(self) -> tuple[int, int, int, int]:
+        resident = peak_resident_bytes()
+        self.highest_resident = max(self.highest_resident, resident)
+        return self.live, self.peak, self.peak, resident
+
+    def reset_peaks(self) -> None:
+        if self.counting:
+            self.peak = self.live
+            reset_peak_resident()
+
+    def fold(self) -> None:
+        if self.counting:
+            super().fold()
+
+    def install(self) -> None:
+        for tensor in gc.get_objects():  # those that were made while nobody counted
+            if issubclass(type(tensor), torch.Tensor):
+                self.track(tensor)
+        self.mode.__enter__()
+        self.counting = True
+
+    def pause(self) -> None:
+        if self.counting:
+            self.enter(None)
+            self.mode.__exit__(None, None, None)
+            self.counting = False
+
+    def start_over(self) -> None:
+        if not self.counting:
+            self.install()
+        super().start_over()
+
+    def host_peak(self) -> int:
+        return max(self.highest_resident, peak_resident_bytes())  # its own resets took the system's figure back
+
+    def track(self, tensor: torch.Tensor) -> None:
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.seen:
+            return
+        size = storage.nbytes()
+        self.seen.add(key)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._freed, key, size)
+
+    def _freed(self, key: int, size: int) -> None:
+        self.seen.discard(key)
+        self.live -= size
+
+
+class _StorageMode(TorchDispatchMode):
+    def __init__(self, meter: LiveTensorMemory):
+        super().__init__()
+        self.meter = meter
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor):
+                self.meter.track(value)
+        return result

@@ -1,0 +1,53 @@
+"""The model of a plan, built as transformers builds it."""
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from memlab.config import Config, Model
+from memlab.errors import ConfigError, nearest
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def model_config(model: Model) -> PretrainedConfig:
+    """The Hugging Face configuration: the shipped values, or those at ``model.path``, with the user's overrides."""
+    if model.config:
+        values = dict(model.config)
+        config = AutoConfig.for_model(values.pop("model_type"), **values)
+    else:
+        config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
+    for key, value in model.overrides.items():
+        if not hasattr(config, key):
+            raise ConfigError(f"model.overrides.{key}: {type(config).__name__} has no such key. {_hint(key, config)}")
+        setattr(config, key, value)
+    return config
+
+
+def build_model(config: Config, device: torch.device) -> PreTrainedModel:
+    """The model in the precision of the run.
+
+    Random weights are made where they will be used: on the device, and at ZeRO stage 3, where transformers builds under
+    ``deepspeed.zero.Init`` (the TrainingArguments that carry the DeepSpeed JSON must be alive), as this rank's shards.
+    """
+    options = {
+        "dtype": DTYPES[config.precision.dtype],
+        "attn_implementation": config.attention.implementation,
+        "trust_remote_code": config.model.trust_remote_code,
+    }
+    hf_config = model_config(config.model)
+    if config.model.weights == "pretrained":
+        return AutoModelForCausalLM.from_pretrained(config.model.path, config=hf_config, **options)
+    if config.zero_stage.stage == 3:
+        return AutoModelForCausalLM.from_config(hf_config, **options)
+    with device:
+        return AutoModelForCausalLM.from_config(hf_config, **options)
+
+
+def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
+    """All parameters and the trainable ones, each counted once; partitioned ones with their whole size."""
+    sizes = {id(p): (getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()}.values()
+    return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
+
+
+def _hint(key: str, config: PretrainedConfig) -> str:
+    return nearest(key, config.to_dict())

@@ -1,0 +1,18 @@
+"""Where a rank's output goes."""
+
+import os
+import sys
+
+from memlab.record import RunFolder
+
+
+def write_output_to(folder: RunFolder, rank: int) -> None:
+    """Send this process's standard output and error, its libraries' too, to the rank's log in ``folder``."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    path = folder.rank_log(rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)

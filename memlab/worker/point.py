@@ -1,0 +1,128 @@
+"""One point in one rank: its steps are timed and its result is written here."""
+
+import math
+import time
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from memlab.config import Config
+from memlab.record import RankResult, RunFolder, write_json
+from memlab.worker.data import Shape
+from memlab.worker.device import CpuDevice, CudaDevice
+from memlab.worker.host import resident_bytes
+
+
+class Point:
+    """The life of a point: ``begin``, then ``step_begin`` and ``step_end`` for each step, then ``write``."""
+
+    def __init__(self, folder: RunFolder, config: Config, rank: int, device: CpuDevice | CudaDevice):
+        self.folder, self.config, self.rank, self.device = folder, config, rank, device
+        self.num_steps = config.measure.warmup + config.measure.steps
+        self.step = 0  # the one that runs
+        self.marks: list[tuple[Any, Any]] = []
+        self.losses: list[torch.Tensor] = []  # one a forward, on the device: reading them would make the host wait
+        self.used: list[tuple[int | None, int | None]] = []
+        self.energy = (None, None)
+        self.facts: dict[str, Any] = {}  # what the session knows: parameters, FLOPs
+        self.timing: dict[str, float] = {}
+
+    @property
+    def shape(self) -> Shape:
+        batch = self.config.batch
+        return Shape(batch.micro, self.config.seq_len.tokens, batch.accumulation * self.num_steps)
+
+    @property
+    def is_done(self) -> bool:
+        return self.step == self.num_steps
+
+    def phase(self, name: str) -> str:
+        """The first step is kept apart: it makes the optimizer states, and ZeRO-3 does not prefetch in it."""
+        return f"first_{name}" if self.step == 0 else name
+
+    def begin(self) -> None:
+        self.device.memory.start_over()
+        self.began = time.perf_counter()
+        if self.config.measure.snapshot and self.device.torch_device.type == "cuda":
+            # Only while nothing is timed: recording slows every allocation.
+            torch.cuda.memory._record_memory_history(max_entries=1_000_000)
+
+    def step_begin(self) -> None:
+        if self.step == self.config.measure.warmup:
+            self.device.memory.pause()
+            self.save_snapshot()
+            self.energy = (self.device.energy_joules(), None)
+        self.start = self.device.mark()
+
+    def step_end(self) -> None:
+        self.marks.append((self.start, self.device.mark()))
+        self.used.append(self.device.used_bytes())
+        self.step += 1
+        if self.is_done:
+            self.device.synchronize()
+            self.energy = (self.energy[0], self.device.energy_joules())
+            self.timing["train_s"] = time.perf_counter() - self.began
+
+    def save_snapshot(self) -> None:
+        """Write torch's memory history, if it is being recorded, and stop recording."""
+        if self.config.measure.snapshot and self.device.torch_device.type == "cuda":
+            torch.cuda.memory._dump_snapshot(str(self.folder.snapshot_file(self.rank)))
+            torch.cuda.memory._record_memory_history(enabled=None)
+
+    def write(self, status: str = "ok", reason: str | None = None, oom: dict[str, Any] | None = None) -> None:
+        """Write this rank's file: everything that is known when the point ends, however it ends."""
+        memory = self.device.memory
+        memory.fold()
+        seconds = [self.device.seconds_between(*mark) for mark in self.marks] if status == "ok" else []
+        warmup = self.config.measure.warmup
+        losses = self._losses() if status == "ok" else []
+        if not all(map(math.isfinite, losses)):
+            status, reason = "failed", f"the loss was not finite at step {_first_bad(losses)}"
+        if oom is not None:
+            oom = {"phase": memory.current, "step": self.step, **oom}
+        device_used, process_used = zip(*self.used, strict=True) if self.used else ((), ())
+        retries, ooms = self.device.retries_and_ooms()
+        result = RankResult(
+            rank=self.rank,
+            device=str(self.device.torch_device),
+            device_name=self.device.name,
+            memory_source=memory.source,
+            status=status,
+            reason=reason,
+            device_total_bytes=self.device.total_bytes,
+            peak_allocated_bytes=memory.peak_allocated,
+            peak_active_bytes=memory.peak_active,
+            peak_reserved_bytes=memory.peak_reserved,
+            device_used_bytes=_highest(device_used),
+            process_used_bytes=_highest(process_used),
+            host_rss_bytes=resident_bytes(),
+            host_peak_bytes=memory.host_peak(),
+            host_pinned_bytes=self.device.pinned_bytes(),
+            num_alloc_retries=retries,
+            num_ooms=ooms,
+            phases=memory.phases,
+            warmup_seconds=seconds[:warmup],
+            step_seconds=seconds[warmup:],
+            losses=losses,
+            energy_joules=None if None in self.energy else self.energy[1] - self.energy[0],
+            oom=oom,
+            timing=self.timing,
+            **self.facts,
+        )
+        write_json(self.folder.rank_file(self.rank), asdict(result))
+
+    def _losses(self) -> list[float]:
+        """One for each step: the sum over its micro batches, each of which Trainer has already scaled."""
+        values = [float(loss) for loss in self.losses]
+        size = self.config.batch.accumulation
+        return [sum(values[i : i + size]) for i in range(0, len(values), size)]
+
+
+def _highest(values: tuple[int | None, ...]) -> int | None:
+    known = [value for value in values if value is not None]
+    return max(known, default=None)
+
+
+def _first_bad(losses: list[float]) -> int:
+    return next(i for i, loss in enumerate(losses) if not math.isfinite(loss))

@@ -1,0 +1,189 @@
+"""One launch inside one rank: build the model once, then train and measure each point in turn with Trainer.
+
+All points of a launch run in one ``Trainer.train()``: the data changes its shape from point to point, the engine stays.
+Between points unused memory is given back and all peaks begin anew. A launch of one point is the ordinary case.
+"""
+
+import inspect
+import os
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from memlab.config import from_dict
+from memlab.plan import Plan
+from memlab.record import RunFolder
+from memlab.worker.data import Batches
+from memlab.worker.device import rank_device, runtime_versions
+from memlab.worker.faults import describe
+from memlab.worker.flops import model_flops
+from memlab.worker.model import build_model, parameter_counts
+from memlab.worker.output import write_output_to
+from memlab.worker.point import Point
+
+ENGINE_PHASES = {"forward": "forward", "backward": "backward", "step": "optimizer_step"}
+"""Methods of the DeepSpeed engine that Trainer drives, and the phase that each is."""
+
+
+def run_points(folders: Sequence[RunFolder], rank: int) -> int:
+    """Measure the points of ``folders``, whose plans differ in shape alone. Returns the exit code of the rank.
+
+    Whatever ends the session, the point it ended in has a rank file that says so; later points have none.
+    """
+    session = Session(folders, rank)
+    try:
+        session.run()
+    except BaseException as error:
+        traceback.print_exc()
+        session.fail(error)
+        return 1
+    return 0
+
+
+class Session:
+    def __init__(self, folders: Sequence[RunFolder], rank: int):
+        self.plans = [folder.read_plan() for folder in folders]
+        self.config = from_dict(self.plans[0].config)
+        self.rank = rank
+        self.device = rank_device(self.config.hardware.device, int(os.environ["LOCAL_RANK"]))
+        self.points = [
+            Point(folder, from_dict(plan.config), rank, self.device)
+            for folder, plan in zip(folders, self.plans, strict=True)
+        ]
+        self.index = 0
+
+    @property
+    def point(self) -> Point:
+        """The point that is being measured."""
+        return self.points[self.index]
+
+    def run(self) -> None:
+        memory = self.device.memory
+        self.note("launch_s", time.perf_counter() - (time.time() - float(os.environ["MEMLAB_STARTED_AT"])))
+        # Starts the process group (without one, zero.Init would put the whole model on every rank) and holds the
+        # DeepSpeed JSON: at stage 3 transformers builds the model under zero.Init while this is alive.
+        arguments = training_arguments(self.plans, self.point.folder)
+        memory.install()
+        began = time.perf_counter()
+        with memory.phase("model_build"):
+            model = build_model(self.config, self.device.torch_device)
+        self.note("build_s", began)
+        self.describe_model(model)
+        trainer = PointsTrainer(model, arguments, self.batches(model), on_loss=self.add_loss)
+        trainer.add_callback(Steps(self, trainer))
+        self.began_init = time.perf_counter()
+        memory.enter("engine_init")
+        trainer.train()
+
+    def batches(self, model: torch.nn.Module) -> Batches:
+        return Batches(
+            self.config,
+            [point.shape for point in self.points],
+            vocabulary=model.config.get_text_config().vocab_size,
+            rank=self.rank,
+            world_size=int(os.environ["WORLD_SIZE"]),
+            shift_labels=_passes_arguments_to_loss(model),
+        )
+
+    def describe_model(self, model: torch.nn.Module) -> None:
+        parameters, trainable = parameter_counts(model)
+        for point in self.points:
+            point.facts["runtime"] = runtime_versions()
+            samples = point.config.batch.micro * point.config.batch.accumulation
+            point.facts |= {
+                "parameters": parameters,
+                "trainable_parameters": trainable,
+                "model_flops_per_step": model_flops(model, samples, point.config.seq_len.tokens),
+            }
+
+    def engine_is_ready(self, engine: torch.nn.Module) -> None:
+        """Between engine initialisation and the first step."""
+        self.device.memory.enter(None)
+        self.device.synchronize()
+        self.note("init_s", self.began_init)
+        self.engine = engine
+        for method, phase in ENGINE_PHASES.items():
+            measured = self.device.memory.during(self.phase_namer(phase), getattr(engine, method))
+            setattr(engine, method, measured)
+
+    def phase_namer(self, phase: str) -> Callable[[], str]:
+        return lambda: self.point.phase(phase)
+
+    def add_loss(self, loss: torch.Tensor) -> None:
+        self.point.losses.append(loss)
+
+    def step_begin(self) -> None:
+        if self.point.step == 0:
+            write_output_to(self.point.folder, self.rank)
+            self.point.begin()
+            self.skipped_before = self.engine.skipped_steps
+        self.point.step_begin()
+
+    def step_end(self) -> None:
+        self.point.step_end()
+        if self.point.is_done:
+            self.point.facts["skipped_steps"] = self.engine.skipped_steps - self.skipped_before
+            self.point.write()
+            self.index = min(self.index + 1, len(self.points) - 1)
+
+    def fail(self, error: BaseException) -> None:
+        status, reason, oom = describe(error)
+        self.point.save_snapshot()
+        self.point.write(status, reason, oom)
+
+    def note(self, name: str, began: float) -> None:
+        """Seconds since ``began``. What happens before the first step is paid once, by the first point of a launch."""
+        self.points[0].timing[name] = time.perf_counter() - began
+
+
+class PointsTrainer(Trainer):
+    """transformers.Trainer as people use it, with batches that are already this rank's and a look at each loss."""
+
+    def __init__(self, model, arguments: TrainingArguments, batches: Batches, on_loss: Callable[[torch.Tensor], None]):
+        super().__init__(model=model, args=arguments, train_dataset=batches)
+        self.on_loss = on_loss
+
+    def get_train_dataloader(self) -> DataLoader:
+        return DataLoader(self.train_dataset, batch_size=None)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = super().training_step(*args, **kwargs)
+        self.on_loss(loss)
+        return loss
+
+
+class Steps(TrainerCallback):
+    """Tells the session where Trainer is."""
+
+    def __init__(self, session: Session, trainer: Trainer):
+        self.session, self.trainer = session, trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.session.engine_is_ready(self.trainer.model_wrapped)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.session.step_begin()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.session.step_end()
+
+
+def training_arguments(plans: Sequence[Plan], folder: RunFolder) -> TrainingArguments:
+    """The plan's arguments, for as many steps as all points take. Trainer writes nothing into ``output_dir``."""
+    changed = {
+        "deepspeed": plans[0].deepspeed,
+        "output_dir": str(folder),
+        "max_steps": sum(plan.training_args["max_steps"] for plan in plans),
+    }
+    return TrainingArguments(**{**plans[0].training_args, **changed})
+
+
+def _passes_arguments_to_loss(model: torch.nn.Module) -> bool:
+    """Whether ``forward`` hands keyword arguments on to the loss function, as Trainer itself finds out."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
