@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-ALLOC, FREE, USE, SYNC, EMPTY, PHASE, HOST_ALLOC, HOST_FREE = range(8)
+ALLOC, FREE, USE, SYNC, EMPTY, PHASE, HOST_ALLOC, HOST_FREE, START = range(9)
 """The kinds of events. What follows the kind in an event:
 
 ALLOC      key, bytes asked for, stream, site    (on the device)
@@ -16,6 +16,7 @@ EMPTY                                            (``torch.cuda.empty_cache``)
 PHASE      index in ``Trace.phases``
 HOST_ALLOC key, bytes asked for, 1 if pinned
 HOST_FREE  key
+START                                            (the run's peaks begin anew: first step)
 """
 
 Event = tuple[int, ...]

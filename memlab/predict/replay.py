@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memlab.predict.allocator import CachingAllocator, Options, OutOfMemory
-from memlab.predict.events import ALLOC, EMPTY, FREE, PHASE, SYNC, USE, Trace
+from memlab.predict.events import ALLOC, EMPTY, FREE, PHASE, START, SYNC, USE, Trace
 from memlab.record import Phase
 
 CURVE_POINTS = 500
@@ -67,7 +67,9 @@ class _Runner:
             elif kind == PHASE:
                 self.close_phase()
                 self.phase = self.trace.phases[event[1]]
-                allocator.reset_peaks()
+            elif kind == START:
+                self.close_phase()
+                highest = self.result.peak_allocated = self.result.peak_active = self.result.peak_reserved = 0
             if index >= self.course_from:
                 self.result.course.append((index, allocator.allocated, allocator.reserved))
 
@@ -76,12 +78,12 @@ class _Runner:
         result.peak_allocated = max(result.peak_allocated, allocator.peak_allocated)
         result.peak_active = max(result.peak_active, allocator.peak_active)
         result.peak_reserved = max(result.peak_reserved, allocator.peak_reserved)
-        if not self.phase:
-            return
-        phase = result.phases.setdefault(self.phase, Phase())
-        phase.peak_allocated_bytes = max(phase.peak_allocated_bytes, allocator.peak_allocated)
-        phase.peak_reserved_bytes = max(phase.peak_reserved_bytes, allocator.peak_reserved)
-        phase.end_allocated_bytes = allocator.allocated
+        if self.phase:
+            phase = result.phases.setdefault(self.phase, Phase())
+            phase.peak_allocated_bytes = max(phase.peak_allocated_bytes, allocator.peak_allocated)
+            phase.peak_reserved_bytes = max(phase.peak_reserved_bytes, allocator.peak_reserved)
+            phase.end_allocated_bytes = allocator.allocated
+        allocator.reset_peaks()
 
 
 def _last_step(trace: Trace) -> int:

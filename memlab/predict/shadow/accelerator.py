@@ -65,6 +65,10 @@ class Accelerator(CPU_Accelerator):
     def on_accelerator(self, tensor):
         return tensor.device.type == device.NAME
 
+    def create_op_builder(self, op_name):
+        # Shared-memory collectives belong to ranks on a CPU.
+        return None if op_name == "ShareMemCommBuilder" else super().create_op_builder(op_name)
+
     # --- memory
     def empty_cache(self):
         self._recorder.empty_cache()

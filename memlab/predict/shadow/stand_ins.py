@@ -84,10 +84,13 @@ def _foreach_optimizers() -> None:
 
 def _questions_about_the_gpu() -> None:
     import transformers.training_args
+    import transformers.utils.import_utils
     from accelerate import PartialState
     from accelerate.utils import DistributedType
 
     transformers.training_args.is_torch_bf16_gpu_available = lambda: True
+    # transformers spares itself masks that are not needed, but not while it is traced.
+    transformers.utils.import_utils.is_fake_tensor = lambda tensor: False
     PartialState._prepare_backend = lambda self, *args, **kwargs: ("shadow_fake", DistributedType.MULTI_GPU)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memlab.predict.events import ALLOC, EMPTY, FREE, HOST_ALLOC, HOST_FREE, PHASE, SYNC, USE, Trace
+from memlab.predict.events import ALLOC, EMPTY, FREE, HOST_ALLOC, HOST_FREE, PHASE, START, SYNC, USE, Trace
 from memlab.predict.shadow import device
 from memlab.predict.shadow.sites import Sites
 
@@ -31,7 +31,7 @@ class Recorder(TorchDispatchMode):
         self._alive: dict[int, weakref.ref] = {}
         self._next_key = 0
         self._pinning = False
-        self._true: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+        self.padded = False  # some samples are: a mask is not all ones
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is _VALUE_OF:
@@ -41,16 +41,22 @@ class Recorder(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         self._see(out, func)
         if func is _ALL:
-            self._true.add(out)
+            out._memlab_true = not self.padded
         return out
 
     # --- what else the device tells
 
-    def phase(self, name: str) -> None:
-        """A new phase begins; peaks are counted anew from here."""
-        self.trace.phases.append(name)
+    def phase(self, name: str | None) -> None:
+        """A phase begins (``None``: nothing that has a name); peaks are counted anew from here."""
+        name = name or ""
+        if name not in self.trace.phases:
+            self.trace.phases.append(name)
         self.sites.phase = name
-        self._events.append((PHASE, len(self.trace.phases) - 1))
+        self._events.append((PHASE, self.trace.phases.index(name)))
+
+    def start_over(self) -> None:
+        """The peaks of the run are counted anew from here: what was built is there, nothing else is."""
+        self._events.append((START,))
 
     def stop(self) -> None:
         """What comes after is not recorded any more."""
@@ -137,12 +143,12 @@ class Recorder(TorchDispatchMode):
 
     def _value(self, tensor: torch.Tensor) -> bool | int | float:
         """What ``tensor.item()`` answers: the true value where it is known; else that of a healthy run, in which nothing
-        overflows, every norm is finite, and no sample is padded or packed (``all`` is true)."""
+        overflows, every norm is finite, and nothing is packed; ``all`` is true where no sample is padded."""
         if isinstance(tensor, FakeTensor) and tensor.constant is not None:
             return tensor.constant.item()
         if not isinstance(tensor, FakeTensor):
             with torch.utils._python_dispatch._disable_current_modes():
                 return tensor.item()
         if tensor.dtype is torch.bool:
-            return tensor in self._true
+            return getattr(tensor, "_memlab_true", False)
         return 1.0 if tensor.dtype.is_floating_point else 0

@@ -1,110 +1,94 @@
-"""One rank's training on the device that is not there: transformers.Trainer over the plan, step for step as it is measured."""
+"""One rank's training on the device that is not there: what memlab's worker does, step for step, with nothing measured.
 
+The model, the data, Trainer and the marks of the phases are the worker's own code, so that a prediction is one of exactly
+what is measured.
+"""
+
+import dataclasses
 import gc
-from dataclasses import dataclass
-from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
+from memlab.config import Config, from_dict
 from memlab.plan import Plan
-from memlab.predict.shadow import device
+from memlab.predict.shadow import attention, device
 from memlab.predict.shadow.trace import Recorder
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
-
-def train(plan: Plan, recorder: Recorder, batch: int, tokens: int, steps: int) -> None:
-    """Build, initialise and train for ``steps`` optimizer steps at one (batch, tokens); ``recorder`` sees everything."""
-    arguments = TrainingArguments(**{**plan.training_args, "deepspeed": plan.deepspeed, "max_steps": steps})
-    recorder.phase("model_build")
-    model = build_model(plan.config)
-    _count_parameters(model, recorder)
-    recorder.sites.name_modules(model)
-    recorder.phase("engine_init")
-    batches = Batches(batch, tokens, steps * arguments.gradient_accumulation_steps)
-    trainer = ShadowTrainer(model=model, args=arguments, train_dataset=batches)
-    trainer.add_callback(_Protocol(trainer, recorder))
-    trainer.train()
+from memlab.record import RunFolder
+from memlab.worker.data import Batches, Shape
+from memlab.worker.model import build_model, parameter_counts
+from memlab.worker.session import ENGINE_PHASES, PointsTrainer, Steps, _passes_arguments_to_loss, training_arguments
 
 
-def build_model(config: dict[str, Any]) -> torch.nn.Module:
-    """The plan's model with weights that are not there, built on the device; under ``zero.Init`` at stage 3."""
-    model = config["model"]
-    if model["config"]:
-        hf_config = AutoConfig.for_model(**(model["config"] | model["overrides"]))
-    else:
-        hf_config = AutoConfig.from_pretrained(
-            model["path"], trust_remote_code=model["trust_remote_code"], **model["overrides"]
+class Shadow:
+    """The worker's session (``memlab.worker.session.Session``), recorded instead of measured."""
+
+    def __init__(self, plan: Plan, recorder: Recorder, micro: int, tokens: int, steps: int, scratch: RunFolder):
+        self.config = _predictable(from_dict(plan.config))
+        self.recorder = recorder
+        self.scratch = scratch
+        self.steps = steps
+        self.step = 0
+        self.shape = Shape(micro, tokens, self.config.batch.accumulation * steps)
+        training = {**plan.training_args, "max_steps": steps, "per_device_train_batch_size": micro}
+        engine = {**plan.deepspeed, "train_micro_batch_size_per_gpu": micro}
+        self.plan = dataclasses.replace(plan, training_args=training, deepspeed=engine)
+
+    def run(self) -> None:
+        arguments = training_arguments([self.plan], self.scratch)
+        self.recorder.phase("model_build")
+        model = build_model(self.config, torch.device(device.DEVICE))
+        self.recorder.phase(None)
+        trace = self.recorder.trace
+        trace.parameters, trace.trainable_parameters = parameter_counts(model)
+        self.recorder.sites.name_modules(model)
+        trainer = PointsTrainer(model, arguments, self.batches(model), on_loss=lambda loss: None)
+        trainer.add_callback(Steps(self, trainer))
+        self.recorder.phase("engine_init")
+        trainer.train()
+
+    def batches(self, model: torch.nn.Module) -> Batches:
+        return Batches(
+            self.config,
+            [self.shape],
+            vocabulary=model.config.get_text_config().vocab_size,
+            rank=self.recorder.trace.rank,
+            world_size=self.recorder.trace.world_size,
+            shift_labels=_passes_arguments_to_loss(model),
         )
-    hf_config.use_cache = False
-    with torch.device(device.DEVICE):
-        return AutoModelForCausalLM.from_config(
-            hf_config,
-            dtype=DTYPES[config["precision"]["dtype"]],
-            attn_implementation=_attention(config["attention"]["implementation"]),
-            trust_remote_code=model["trust_remote_code"],
-        )
 
+    # --- what the worker's callback tells
 
-def _attention(implementation: str) -> str:
-    """The flash-attn package needs not be installed to predict for it: attention.py has its memory."""
-    return "memlab_fa" if implementation.startswith("flash") else implementation
+    def engine_is_ready(self, engine: torch.nn.Module) -> None:
+        self.recorder.phase(None)
+        for method, phase in ENGINE_PHASES.items():
+            setattr(engine, method, self._in_phase(phase, getattr(engine, method)))
 
-
-def _count_parameters(model: torch.nn.Module, recorder: Recorder) -> None:
-    sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]
-    recorder.trace.parameters = sum(size for size, _ in sizes)
-    recorder.trace.trainable_parameters = sum(size for size, trainable in sizes if trainable)
-
-
-@dataclass
-class Batches:
-    """A data loader of ``count`` equal batches of exactly ``tokens`` tokens, as ``data=random`` draws them."""
-
-    batch: int
-    tokens: int
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self):
-        for _ in range(self.count):
-            tokens = torch.zeros(self.batch, self.tokens, dtype=torch.long)
-            yield {"input_ids": tokens, "labels": tokens.clone()}
-
-
-class ShadowTrainer(Trainer):
-    """Trainer, but for the data: sampling and collating need values."""
-
-    def get_train_dataloader(self):
-        return self.accelerator.prepare(self.train_dataset)
-
-
-class _Protocol(TrainerCallback):
-    """Marks the phases, and empties the cache before the first step, as the worker does."""
-
-    def __init__(self, trainer: Trainer, recorder: Recorder):
-        self._trainer = trainer
-        self._recorder = recorder
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        engine = self._trainer.deepspeed
-        for method, phase in (("forward", "forward"), ("backward", "backward"), ("step", "optimizer_step")):
-            setattr(engine, method, self._in_phase(getattr(engine, method), phase, state))
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == 0:
+    def step_begin(self) -> None:
+        if self.step == 0:
             gc.collect()
-            self._recorder.empty_cache()
+            self.recorder.empty_cache()
+            self.recorder.start_over()
 
-    def on_train_end(self, args, state, control, **kwargs):
-        self._recorder.stop()
+    def step_end(self) -> None:
+        self.step += 1
+        if self.step == self.steps:
+            self.recorder.stop()
 
-    def _in_phase(self, method, phase: str, state):
-        def call(*args, **kwargs):
-            self._recorder.phase(phase if state.global_step else f"first_{phase}")
-            return method(*args, **kwargs)
+    def _in_phase(self, phase: str, method):
+        def recorded(*args, **kwargs):
+            self.recorder.phase(phase if self.step else f"first_{phase}")
+            result = method(*args, **kwargs)
+            self.recorder.phase(None)
+            return result
 
-        return call
+        return recorded
+
+
+def _predictable(config: Config) -> Config:
+    """The configuration without what only a real device or a download gives: the flash-attn package, trained weights."""
+    implementation = attention.stand_in_for(config.attention.implementation)
+    return dataclasses.replace(
+        config,
+        attention=dataclasses.replace(config.attention, implementation=implementation),
+        model=dataclasses.replace(config.model, weights="random"),
+    )
