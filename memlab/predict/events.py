@@ -24,11 +24,13 @@ Event = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Site:
-    """Where an allocation was made: ``kind`` is what it is for (kinds.py), ``where`` a file and line or a backward node."""
+    """Where an allocation was made: ``kind`` is what it is for (shadow/kinds.py), ``where`` a file and line, or the name of
+    the backward node that ran. Empty for small allocations."""
 
     kind: str
     op: str
     where: str
+    function: str
     module: str
     shape: tuple[int, ...]
 
@@ -42,9 +44,9 @@ class Trace:
     events: list[Event] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)  # the event that each optimizer step begins with
     parameters: int = 0
     trainable_parameters: int = 0
-    costs: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
 
     def save(self, path: Path) -> None:

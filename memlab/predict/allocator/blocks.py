@@ -7,7 +7,19 @@ from collections.abc import Iterator
 class Block:
     """A piece of a segment. ``prev`` and ``next`` are its neighbours in it; ``mapped`` is false for address space only."""
 
-    __slots__ = ("address", "allocated", "base", "freed_at", "mapped", "next", "pool", "prev", "size", "streams", "waiting")
+    __slots__ = (
+        "address",
+        "allocated",
+        "base",
+        "freed_at",
+        "mapped",
+        "next",
+        "pool",
+        "prev",
+        "size",
+        "streams",
+        "waiting",
+    )
 
     def __init__(self, address: int, size: int, pool: "Pool", base: int | None = None, mapped: bool = True):
         self.address = address

@@ -6,6 +6,7 @@ import torch
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
 from memlab.predict.shadow import device
+from memlab.predict.shadow.collectives import BACKEND
 
 
 def _typed_tensor(dtype: torch.dtype) -> property:
@@ -17,14 +18,12 @@ class Accelerator(CPU_Accelerator):
 
     _torch_pins_host_memory = True
 
-    def __init__(self, recorder, world_size: int, total_bytes: int = 2**47):
+    def __init__(self, recorder, world_size: int, total_bytes: int):
         super().__init__()
         self._name = device.NAME
-        self._communication_backend_name = "shadow_fake"
+        self._communication_backend_name = BACKEND
         self._recorder = recorder
         self._world_size = world_size
-        # More than any GPU has: DeepSpeed takes another path at some places where memory is short, and whether it is
-        # short is for the replay to say.
         self._total_bytes = total_bytes
 
     # --- asynchronous, with streams
@@ -90,7 +89,7 @@ class Accelerator(CPU_Accelerator):
 
     def _torch_empty_pinned(self, tensor, shape):
         with self._recorder.pinning():
-            return torch.empty(tuple(shape), dtype=tensor.dtype)
+            return torch.empty(tuple(shape), dtype=tensor.dtype, device="cpu")  # zero.Init would put it on the device
 
     def _torch_is_pinned(self, tensor):
         return self._recorder.is_pinned(tensor)

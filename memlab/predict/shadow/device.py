@@ -7,11 +7,13 @@ what decides where bytes go on a real GPU: streams of its own, asynchronous even
 import contextlib
 
 import torch
-import torch.distributed as dist
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 NAME = "shadow"
 DEVICE = f"{NAME}:0"
+
+_UNKNOWN_GIB = 80.0
+"""Where the hardware entry does not say. DeepSpeed looks at it at one place: whether stages 1 and 2 flatten on the device."""
 
 
 class _Module(_DummyBackendModule):
@@ -93,7 +95,7 @@ def on_stream(stream: Stream | None):
         Stream.current = before
 
 
-def install(recorder, rank: int, world_size: int) -> None:
+def install(recorder, rank: int, world_size: int, memory_gib: float | None) -> None:
     """Make the device known to torch, torch.distributed and DeepSpeed in this process. It cannot be undone.
 
     ``recorder`` is told of synchronisations, of emptied caches and of tensors that another stream uses.
@@ -101,26 +103,17 @@ def install(recorder, rank: int, world_size: int) -> None:
     global _recorder
     _recorder = recorder
     _setup_privateuseone_for_python_backend(rename=NAME, backend_module=_Module())
+    from memlab.predict.shadow import collectives
+
     torch.Tensor.record_stream = lambda tensor, stream: recorder.record_stream(tensor, stream.number)
-    _install_process_group(rank, world_size)
-    _install_accelerator(recorder, world_size)
+    collectives.start(rank, world_size)
+    _install_accelerator(recorder, world_size, memory_gib)
 
 
-def _install_process_group(rank: int, world_size: int) -> None:
-    from torch._C._distributed_c10d import FakeProcessGroup
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    def create(options, backend_options):
-        return FakeProcessGroup._create_internal(options.group_rank, options.group_size, backend_options)
-
-    dist.Backend.register_backend("shadow_fake", create, extended_api=True, devices=["cpu", NAME])
-    store, backend = FakeStore(), f"cpu:shadow_fake,{NAME}:shadow_fake"
-    dist.init_process_group(backend, rank=rank, world_size=world_size, store=store)
-
-
-def _install_accelerator(recorder, world_size: int) -> None:
+def _install_accelerator(recorder, world_size: int, memory_gib: float | None) -> None:
     from deepspeed.accelerator import set_accelerator
 
     from memlab.predict.shadow.accelerator import Accelerator
 
-    set_accelerator(Accelerator(recorder, world_size))
+    total_bytes = int((memory_gib or _UNKNOWN_GIB) * 2**30)
+    set_accelerator(Accelerator(recorder, world_size, total_bytes))

@@ -6,7 +6,9 @@ Everything else that runs in a shadow run is the installed DeepSpeed, transforme
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from memlab.predict.shadow import attention, device
+from memlab.predict.constants import Generation
+from memlab.predict.shadow import attention, collectives, copies, device
+from memlab.predict.shadow.trace import Recorder
 
 
 class _Kernels:
@@ -19,16 +21,18 @@ class _Kernels:
 def install_in_torch() -> None:
     """To be called before DeepSpeed is imported: it keeps functions of torch's for itself."""
     _no_compiler()
+    collectives.install()
     _tensor_constructor()
     _module_conversion()
     _foreach_optimizers()
 
 
-def install_in_libraries(recorder) -> None:
+def install_in_libraries(recorder: Recorder, gpu: Generation) -> None:
     _compiled_kernels()
     _questions_about_the_gpu()
     _agreement_between_ranks()
-    attention.install(recorder)
+    copies.install(recorder)
+    attention.install(recorder, gpu)
 
 
 def _no_compiler() -> None:
@@ -91,7 +95,7 @@ def _questions_about_the_gpu() -> None:
     transformers.training_args.is_torch_bf16_gpu_available = lambda: True
     # transformers spares itself masks that are not needed, but not while it is traced.
     transformers.utils.import_utils.is_fake_tensor = lambda tensor: False
-    PartialState._prepare_backend = lambda self, *args, **kwargs: ("shadow_fake", DistributedType.MULTI_GPU)
+    PartialState._prepare_backend = lambda self, *args, **kwargs: (collectives.BACKEND, DistributedType.MULTI_GPU)
 
 
 def _agreement_between_ranks() -> None:

@@ -1,7 +1,9 @@
 """Record what an allocator would see: a dispatch mode that watches storages come and go."""
 
 import contextlib
+import threading
 import weakref
+from collections.abc import Callable
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -15,6 +17,8 @@ _VALUE_OF = torch.ops.aten._local_scalar_dense.default
 _TO_COPY = torch.ops.aten._to_copy.default
 _ALL = torch.ops.aten.all.default
 
+_BLAS = frozenset(getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm"))
+
 HOST_MINIMUM_BYTES = 1 << 20
 """Host tensors below this are left out: they are many, and gigabytes are what kills a machine."""
 
@@ -22,8 +26,10 @@ HOST_MINIMUM_BYTES = 1 << 20
 class Recorder(TorchDispatchMode):
     """Enter it inside ``FakeTensorMode``. The events are in ``trace``."""
 
-    def __init__(self, trace: Trace):
+    def __init__(self, trace: Trace, blas_workspace_bytes: int):
         super().__init__()
+        self.blas_workspace_bytes = blas_workspace_bytes
+        self._blas_handles: set[tuple[int, int]] = set()
         self.trace = trace
         self.sites = Sites(trace.sites)
         self.allocated_bytes = 0
@@ -31,6 +37,7 @@ class Recorder(TorchDispatchMode):
         self._alive: dict[int, weakref.ref] = {}
         self._next_key = 0
         self._pinning = False
+        self.workspaces: dict[object, Callable[..., list[int]]] = {}  # of kernels: bytes, from their arguments
         self.padded = False  # some samples are: a mask is not all ones
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -40,6 +47,10 @@ class Recorder(TorchDispatchMode):
             args[0].constant = None  # fake mode would really copy a small constant to the device
         out = func(*args, **(kwargs or {}))
         self._see(out, func)
+        if func in _BLAS:
+            self._hold_blas_workspace()
+        elif func in self.workspaces:
+            self._scratch(func, self.workspaces[func](*args, **(kwargs or {})))
         if func is _ALL:
             out._memlab_true = not self.padded
         return out
@@ -72,12 +83,6 @@ class Recorder(TorchDispatchMode):
         key = getattr(tensor.untyped_storage(), "_memlab_key", None)
         if key is not None:
             self._events.append((USE, key, stream))
-
-    def workspace(self, nbytes: int, op: str) -> None:
-        """Memory that a kernel takes from the allocator and gives back before it returns."""
-        key = self._new_key()
-        self._events.append((ALLOC, key, nbytes, device.Stream.current.number, self.sites.of_workspace(op, nbytes)))
-        self._events.append((FREE, key))
 
     @contextlib.contextmanager
     def pinning(self):
@@ -136,6 +141,22 @@ class Recorder(TorchDispatchMode):
             self._events.append((HOST_FREE, key))
 
         self._alive[key] = weakref.ref(storage, gone)
+
+    def _scratch(self, func, sizes: list[int]) -> None:
+        """Memory that a kernel takes from the allocator and gives back before it returns."""
+        stream, keys = device.Stream.current.number, [self._new_key() for _ in sizes]
+        for key, nbytes in zip(keys, sizes, strict=True):
+            self._events.append((ALLOC, key, nbytes, stream, self.sites.of_scratch(func, nbytes)))
+        self._events.extend((FREE, key) for key in keys)
+
+    def _hold_blas_workspace(self) -> None:
+        """The first product of a thread on a stream makes a cuBLAS handle there, with a workspace that stays."""
+        stream = device.Stream.current.number
+        handle = (threading.get_ident(), stream)
+        if handle not in self._blas_handles:
+            self._blas_handles.add(handle)
+            nbytes = self.blas_workspace_bytes
+            self._events.append((ALLOC, self._new_key(), nbytes, stream, self.sites.of_scratch("cuBLAS", nbytes)))
 
     def _new_key(self) -> int:
         self._next_key += 1

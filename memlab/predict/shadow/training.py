@@ -68,6 +68,7 @@ class Shadow:
             gc.collect()
             self.recorder.empty_cache()
             self.recorder.start_over()
+        self.recorder.trace.steps.append(len(self.recorder.trace.events))
 
     def step_end(self) -> None:
         self.step += 1
