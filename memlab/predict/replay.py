@@ -1,6 +1,5 @@
 """A trace through the allocator: peaks by phase, what the memory at the peak is for, and its course over one step."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

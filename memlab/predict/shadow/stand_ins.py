@@ -76,9 +76,8 @@ def _module_conversion() -> None:
 
 def _foreach_optimizers() -> None:
     """torch's optimizers choose their multi-tensor code for real tensors only; let fake ones count as real."""
-    from torch.utils import _foreach_utils
-
     from torch.optim import optimizer
+    from torch.utils import _foreach_utils
 
     optimizer._foreach_supported_types.append(FakeTensor)
     supported = _foreach_utils._get_foreach_kernels_supported_devices()
