@@ -18,9 +18,9 @@ SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_u
 
 @dataclass(frozen=True)
 class Step:
-    """One request or free of the program, and what the real allocator had reserved when it was done."""
+    """One thing that the program did, and what the real allocator had reserved then."""
 
-    action: str  # alloc, free_requested or free_completed
+    action: str  # alloc, free_requested, free_completed or empty
     address: int
     nbytes: int
     stream: int
@@ -37,14 +37,19 @@ def steps(trace: list[dict[str, Any]]) -> Iterator[Step]:
     """The program's side of a history.
 
     torch notes the segments that a request made the allocator take before the request itself, so what is reserved at an
-    ``alloc`` includes them. A ``snapshot`` or ``oom`` entry is no step.
+    ``alloc`` includes them. Segments given back in a row are an emptied cache, whether the program asked for it or a
+    request that found no room. ``snapshot`` and ``oom`` entries are no steps.
     """
-    reserved = 0
+    reserved, emptying = 0, False
     for entry in trace:
         action = entry["action"]
-        if action in SEGMENTS:
-            reserved += SEGMENTS[action] * entry["size"]
+        reserved += SEGMENTS.get(action, 0) * entry["size"]
+        if SEGMENTS.get(action) == -1:
+            if not emptying:
+                yield Step("empty", 0, 0, 0, reserved)
+            emptying = True
         elif action in ("alloc", "free_requested", "free_completed"):
+            emptying = False
             yield Step(action, entry["addr"], entry["size"], entry["stream"], reserved)
 
 
@@ -62,6 +67,8 @@ def replayed(options: Options, history: list[Step]) -> list[tuple[int, int]]:
             curve.append((step.reserved, allocator.reserved))
         elif step.action == "free_requested":
             allocator.free(step.address)
+        elif step.action == "empty":
+            allocator.empty_cache()
         else:
             allocator.complete(step.address)
     return curve

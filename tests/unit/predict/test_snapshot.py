@@ -45,3 +45,11 @@ def test_a_block_that_waits_is_not_reused():
         Step("alloc", 2, 30 * MIB, 0, 60 * MIB),
     ]
     assert replayed(Options(), history) == [(30 * MIB, 30 * MIB), (60 * MIB, 60 * MIB), (60 * MIB, 60 * MIB)]
+
+
+def test_segments_given_back_in_a_row_are_one_emptied_cache():
+    entry = {"addr": 0, "stream": 0}
+    trace = [{"action": "segment_alloc", "size": 20 * MIB, **entry}] * 2 + [
+        {"action": "segment_free", "size": 20 * MIB, **entry}
+    ] * 2
+    assert [step.action for step in steps(trace)] == ["empty"]
