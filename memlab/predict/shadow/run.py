@@ -58,13 +58,14 @@ def trace_point(request: Request, point: Point) -> None:
     trace = Trace(point.rank, plan.world_size)
     hardware = plan.config["hardware"]
     gpu = constants.generation(hardware["gpu"])
-    recorder = Recorder(trace, gpu.cublas_workspace)
+    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    recorder = Recorder(trace, fake_mode, gpu.cublas_workspace)
     recorder.padded = plan.config["data"]["source"] != "random"
     device.install(recorder, point.rank, plan.world_size, hardware["memory_gib"])
     stand_ins.install_in_libraries(recorder, gpu)
     from memlab.predict.shadow.training import Shadow
 
-    with FakeTensorMode(allow_non_fake_inputs=True), recorder:
+    with fake_mode, recorder:
         Shadow(plan, recorder, point.micro, point.tokens, request.steps, RunFolder(request.folder)).run()
     trace.seconds = time.perf_counter() - began
     trace.save(Path(request.folder) / point.file_name)

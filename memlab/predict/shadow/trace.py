@@ -6,11 +6,11 @@ import weakref
 from collections.abc import Callable
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memlab.predict.events import ALLOC, EMPTY, FREE, HOST_ALLOC, HOST_FREE, PHASE, START, SYNC, USE, Trace
-from memlab.predict.shadow import device
+from memlab.predict.shadow import device, shortcuts
 from memlab.predict.shadow.sites import Sites
 
 _VALUE_OF = torch.ops.aten._local_scalar_dense.default
@@ -24,13 +24,14 @@ HOST_MINIMUM_BYTES = 1 << 20
 
 
 class Recorder(TorchDispatchMode):
-    """Enter it inside ``FakeTensorMode``. The events are in ``trace``."""
+    """Enter it inside ``fake_mode``. The events are in ``trace``."""
 
-    def __init__(self, trace: Trace, blas_workspace_bytes: int):
+    def __init__(self, trace: Trace, fake_mode: FakeTensorMode, blas_workspace_bytes: int):
         super().__init__()
         self.blas_workspace_bytes = blas_workspace_bytes
         self._blas_handles: set[tuple[int, int]] = set()
         self.trace = trace
+        self._fake_mode = fake_mode
         self.sites = Sites(trace.sites)
         self.allocated_bytes = 0
         self._events = trace.events
@@ -41,16 +42,19 @@ class Recorder(TorchDispatchMode):
         self.padded = False  # some samples are: a mask is not all ones
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
         if func is _VALUE_OF:
             return self._value(args[0])
         if func is _TO_COPY:
             args[0].constant = None  # fake mode would really copy a small constant to the device
-        out = func(*args, **(kwargs or {}))
+        out = shortcuts.answer(self._fake_mode, func, args, kwargs)
+        if out is shortcuts.NO_ANSWER:
+            out = func(*args, **kwargs)
         self._see(out, func)
         if func in _BLAS:
             self._hold_blas_workspace()
         elif func in self.workspaces:
-            self._scratch(func, self.workspaces[func](*args, **(kwargs or {})))
+            self._scratch(func, self.workspaces[func](*args, **kwargs))
         if func is _ALL:
             out._memlab_true = not self.padded
         return out
