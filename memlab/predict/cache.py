@@ -9,6 +9,7 @@ from pathlib import Path
 from memlab.launch.environment import cache_dir, package_versions
 from memlab.plan import Plan
 from memlab.predict.events import Trace
+from memlab.predict.interpolate import ENOUGH, interpolate
 from memlab.predict.shadow.request import Point
 from memlab.predict.shadow.request import traces as shadow_traces
 
@@ -17,17 +18,40 @@ IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode"
 
 
 def traces(plan: Plan, ranks: Sequence[int], micro: int, tokens: int) -> dict[int, Trace]:
-    """The traces of ``ranks`` at (micro, tokens), from the disk or from a new shadow run."""
+    """The traces of ``ranks`` at (micro, tokens): from the disk, computed from those there, or from a new shadow run."""
+    folder = trace_folder(plan)
+    points = [Point(rank, micro, tokens) for rank in ranks]
+    found = {point: known(folder, point) for point in points}
+    missing = [point for point, trace in found.items() if trace is None]
+    if missing:
+        found |= shadow(plan, missing)
+    return {point.rank: trace for point, trace in found.items()}
+
+
+def trace_folder(plan: Plan) -> Path:
     folder = cache_dir() / "traces" / _fingerprint(plan)
     folder.mkdir(parents=True, exist_ok=True)
-    points = [Point(rank, micro, tokens) for rank in ranks]
-    missing = [point for point in points if not (folder / point.file_name).exists()]
-    if missing:
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            shadow_traces(plan, missing, Path(scratch))
-            for point in missing:
-                (Path(scratch) / point.file_name).replace(folder / point.file_name)
-    return {point.rank: Trace.load(folder / point.file_name) for point in points}
+    return folder
+
+
+def known(folder: Path, point: Point) -> Trace | None:
+    """The trace of a point if it was made, or can be computed from the others of its rank."""
+    if (folder / point.file_name).exists():
+        return Trace.load(folder / point.file_name)
+    others = sorted(folder.glob(Point.prefix(point.rank) + "*"))
+    if len(others) < ENOUGH:
+        return None
+    return interpolate([Trace.load(path) for path in others], point.micro, point.tokens)
+
+
+def shadow(plan: Plan, points: Sequence[Point]) -> dict[Point, Trace]:
+    """Trace points and keep the traces, each whole or not at all."""
+    folder = trace_folder(plan)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        found = shadow_traces(plan, points, Path(scratch))
+        for point in points:
+            (Path(scratch) / point.file_name).replace(folder / point.file_name)
+    return found
 
 
 def _fingerprint(plan: Plan) -> str:

@@ -41,6 +41,8 @@ class Trace:
 
     rank: int
     world_size: int
+    micro: int = 0
+    tokens: int = 0
     events: list[Event] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)

@@ -27,7 +27,12 @@ class Point:
 
     @property
     def file_name(self) -> str:
-        return f"rank{self.rank}-b{self.micro}-s{self.tokens}.trace.json"
+        return f"{self.prefix(self.rank)}b{self.micro}-s{self.tokens}.trace.json"
+
+    @staticmethod
+    def prefix(rank: int) -> str:
+        """What the file names of a rank's traces begin with."""
+        return f"rank{rank}-"
 
 
 @dataclass

@@ -55,7 +55,7 @@ def trace_point(request: Request, point: Point) -> None:
     began = time.perf_counter()
     plan = Plan(**request.plan)
     os.environ["RANK"] = str(point.rank)
-    trace = Trace(point.rank, plan.world_size)
+    trace = Trace(point.rank, plan.world_size, point.micro, point.tokens)
     hardware = plan.config["hardware"]
     gpu = constants.generation(hardware["gpu"])
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
