@@ -9,7 +9,8 @@ from memlab.predict.replay import Replay
 CURVE_POINTS = 500
 LARGEST = 12
 SLACK = "allocator slack"
-"""Held by the allocator beside what was asked for: rounding, rests of blocks, and free blocks that nothing fits into."""
+"""Held by the allocator beside what was asked for: rounding, rests of blocks, and free blocks that nothing fits
+into."""
 
 
 def breakdown(trace: Trace, result: Replay) -> dict[str, Any]:

@@ -18,7 +18,8 @@ IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode"
 
 
 def traces(plan: Plan, ranks: Sequence[int], micro: int, tokens: int) -> dict[int, Trace]:
-    """The traces of ``ranks`` at (micro, tokens): from the disk, computed from those there, or from a new shadow run."""
+    """The traces of ``ranks`` at (micro, tokens): from the disk, computed from those there, or from a new shadow
+    run."""
     folder = trace_folder(plan)
     points = [Point(rank, micro, tokens) for rank in ranks]
     found = {point: known(folder, point) for point in points}

@@ -1,7 +1,7 @@
 """What a trace cannot see: memory that libraries take, each figure with its source.
 
-The figures that are a GPU generation's own stand in ``GENERATIONS``. "Measured" says on what; nothing here was fitted to the
-peaks that predictions are judged by.
+The figures that are a GPU generation's own stand in ``GENERATIONS``. "Measured" says on what; nothing here was fitted
+to the peaks that predictions are judged by.
 """
 
 from dataclasses import dataclass
@@ -18,15 +18,16 @@ class Generation:
     prefers_cudnn_attention: bool
 
 
-# ``cublas_workspace``: aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize(): 32 MiB on Hopper and data-center
-# Blackwell, else :4096:2:16:8 (two of 4 MiB, eight of 16 KiB). cublasLt shares it (TORCH_CUBLASLT_UNIFIED_WORKSPACE is on
-# by default). It is a block of the caching allocator, held for each (handle, stream); every thread has a handle of its own,
-# so forward (main thread) and backward (autograd's) make two.
+# ``cublas_workspace``: aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize(): 32 MiB on Hopper and
+# data-center Blackwell, else :4096:2:16:8 (two of 4 MiB, eight of 16 KiB). cublasLt shares it
+# (TORCH_CUBLASLT_UNIFIED_WORKSPACE is on by default). It is a block of the caching allocator, held for each (handle,
+# stream); every thread has a handle of its own, so forward (main thread) and backward (autograd's) make two.
 _BEFORE_HOPPER = 2 * 4 * MIB + 8 * 16 * 1024
 _SINCE_HOPPER = 32 * MIB
 
-# ``prefers_cudnn_attention``: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention(): compute
-# capability 9.0, 10.0 and 10.3 with cuDNN above 9.15.0, which the wheels of PyTorch 2.11 for CUDA 13 are the first to ship.
+# ``prefers_cudnn_attention``: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention():
+# compute capability 9.0, 10.0 and 10.3 with cuDNN above 9.15.0, which the wheels of PyTorch 2.11 for CUDA 13 are the
+# first to ship.
 GENERATIONS = {
     "T4": Generation((7, 5), _BEFORE_HOPPER, False),
     "A100": Generation((8, 0), _BEFORE_HOPPER, False),
@@ -45,14 +46,17 @@ UNKNOWN = GENERATIONS["H100"]
 CONTEXT_BYTES = 512 * MIB
 NCCL_BYTES = 512 * MIB
 """Neither is documented. Placeholders of the usual order until memlab has measured them (``process_used_bytes`` less
-``peak_reserved_bytes`` of its records, on one GPU and on eight). They move the verdict near the edge; they are in no peak."""
+``peak_reserved_bytes`` of its records, on one GPU and on eight). They move the verdict near the edge; they are in no
+peak."""
 
 HOST_PROCESS_BYTES = 640 * MIB
-"""Resident set of a rank with everything imported and nothing built. Measured on Linux, Python 3.11, the CPU wheel of torch
-2.13, deepspeed 0.19.8, transformers 5.23 (612 MiB). A CUDA wheel maps more: a lower bound there until memlab measured it."""
+"""Resident set of a rank with everything imported and nothing built. Measured on Linux, Python 3.11, the CPU wheel of
+torch 2.13, deepspeed 0.19.8, transformers 5.23 (612 MiB). A CUDA wheel maps more: a lower bound there until memlab
+measured it."""
 
 PINNED_MINIMUM = 512
-"""Torch's pinned host allocator (c10, CachingHostAllocator) rounds every block up to a power of two, of at least this."""
+"""Torch's pinned host allocator (c10, CachingHostAllocator) rounds every block up to a power of two, of at least
+this."""
 
 
 def generation(gpu: str) -> Generation:

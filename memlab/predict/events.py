@@ -24,8 +24,8 @@ Event = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Site:
-    """Where an allocation was made: ``kind`` is what it is for (shadow/kinds.py), ``where`` a file and line, or the name of
-    the backward node that ran. Empty for small allocations."""
+    """Where an allocation was made: ``kind`` is what it is for (shadow/kinds.py), ``where`` a file and line, or the
+    name of the backward node that ran. Empty for small allocations."""
 
     kind: str
     op: str

@@ -1,7 +1,7 @@
 """From a few traced (batch, tokens) to any other: the sequence of events is the same, only the sizes change.
 
-A storage is a product of dimensions, so its size is a monomial in batch and tokens (times a constant), or a constant plus
-one in batch * tokens. Which one, the traced points say; where they leave a choice, it must make no difference.
+A storage is a product of dimensions, so its size is a monomial in batch and tokens (times a constant), or a constant
+plus one in batch * tokens. Which one, the traced points say; where they leave a choice, it must make no difference.
 """
 
 from collections.abc import Callable, Sequence

@@ -24,7 +24,8 @@ NOWHERE = Machine()
 """A prediction is for the machine in its hardware entry and depends on no other."""
 
 AT_ONCE, AT_THE_NEXT_WAIT = 0, 1 << 62
-"""When a block that a side stream used is free again after the host freed it. No replay can know; these are the two ends."""
+"""When a block that a side stream used is free again after the host freed it. No replay can know; these are the two
+ends."""
 
 UNLIMITED = 1 << 62
 FITS, EDGE, DOES_NOT_FIT = "fits", "edge", "does_not_fit"

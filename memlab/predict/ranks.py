@@ -6,9 +6,9 @@ from memlab.plan import Plan
 def traced_ranks(plan: Plan) -> list[int]:
     """The ranks to trace.
 
-    Stages 0 and 3: one. Without ZeRO all ranks hold the same; at stage 3 every rank holds ceil(n / ranks) elements of every
-    parameter, padding included. Stages 1 and 2 cut the flattened parameters anywhere: the first rank owns the embedding,
-    the last the head, and the norms and copies of whole parameters follow them.
+    Stages 0 and 3: one. Without ZeRO all ranks hold the same; at stage 3 every rank holds ceil(n / ranks) elements of
+    every parameter, padding included. Stages 1 and 2 cut the flattened parameters anywhere: the first rank owns the
+    embedding, the last the head, and the norms and copies of whole parameters follow them.
     """
     if plan.deepspeed["zero_optimization"]["stage"] in (0, 3):
         return [0]

@@ -56,8 +56,8 @@ def steps(trace: list[dict[str, Any]]) -> Iterator[Step]:
 def replayed(options: Options, history: list[Step]) -> list[tuple[int, int]]:
     """(reserved by the real allocator, reserved by the replay) after each request.
 
-    The history says when a block that another stream used became free, so nothing has to be assumed: the block waits from
-    ``free_requested`` to ``free_completed``.
+    The history says when a block that another stream used became free, so nothing has to be assumed: the block waits
+    from ``free_requested`` to ``free_completed``.
     """
     allocator = Retold(options)
     curve = []

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 
 class Block:
-    """A piece of a segment. ``prev`` and ``next`` are its neighbours in it; ``mapped`` is false for address space only."""
+    """A piece of a segment. ``prev`` and ``next`` are its neighbours in it; ``mapped`` is false for address space
+    only."""
 
     __slots__ = (
         "address",

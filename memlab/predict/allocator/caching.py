@@ -233,7 +233,8 @@ class CachingAllocator:
 
 
 def _least_expandable(pool: Pool, index: int) -> Block:
-    """From ``index`` on, go on while the next block could grow less: what can grow further is kept for larger requests."""
+    """From ``index`` on, go on while the next block could grow less: what can grow further is kept for larger
+    requests."""
     block = pool.free[index]
     while index + 1 < len(pool.free) and pool.free[index + 1].expandable_bytes < block.expandable_bytes:
         index += 1

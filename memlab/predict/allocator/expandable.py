@@ -16,7 +16,8 @@ class ExpandableSegments:
         self._next_address = 1 << 50  # far from the segments of fixed size
 
     def allocate(self, pool: Pool, size: int) -> Block | None:
-        """A mapped block of at least ``size``, not in the pool any more; ``None`` when the device has no memory left."""
+        """A mapped block of at least ``size``, not in the pool any more; ``None`` when the device has no memory
+        left."""
         block = self._find(pool, size)
         if not block.mapped and not self._map(block, min(block.size, size)):
             return None

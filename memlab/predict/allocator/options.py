@@ -80,7 +80,8 @@ def _flag(value: str) -> bool:
 
 
 def _divisions(value: str) -> tuple[int, ...]:
-    """One number for all sizes, or ``[256:1,512:2,>:4]``: from 256 MiB (and below), from 512 MiB, and above the last."""
+    """One number for all sizes, or ``[256:1,512:2,>:4]``: from 256 MiB (and below), from 512 MiB, and above the
+    last."""
     if not value.startswith("["):
         return (int(value),) * INTERVALS
     divisions = [0] * INTERVALS

@@ -1,8 +1,9 @@
-"""Attention as CUDA would compute it: which kernel is picked, what it keeps for backward, which scratch memory it takes.
+"""Attention as CUDA would compute it: which kernel is picked, what it keeps for backward, which scratch memory it
+takes.
 
 ``scaled_dot_product_attention`` picks its kernel inside torch, by device; a device that is not there gets the one that
-needs the most memory. The choice is made here instead, and the kernels' own meta functions give outputs and saved tensors.
-Source: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` of PyTorch 2.11.
+needs the most memory. The choice is made here instead, and the kernels' own meta functions give outputs and saved
+tensors. Source: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` of PyTorch 2.11.
 """
 
 import torch
@@ -96,17 +97,18 @@ def aligned(bias: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _flash_attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **options):
-    """What the flash-attn package computes and keeps (it pads nothing away here: a mask means packing, of equal size)."""
+    """What the flash-attn package computes and keeps (it pads nothing away here: a mask means packing, of equal
+    size)."""
     out = flash(query, key, value, dropout, True, scaling)
     return out.transpose(1, 2), None
 
 
 def backward_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]:
-    """Scratch bytes of a fused backward: the query gradient summed in fp32, the row sums of the softmax, and the gradients
-    of key and value with every query head's own where several share one.
+    """Scratch bytes of a fused backward: the query gradient summed in fp32, the row sums of the softmax, and the
+    gradients of key and value with every query head's own where several share one.
 
-    Source: ``mha_bwd`` in pytorch's and flash-attn's ``flash_api.cpp`` (rows rounded up to 128, heads to 32). cuDNN does
-    not publish its own; its frontend's graph has the same two fp32 buffers.
+    Source: ``mha_bwd`` in pytorch's and flash-attn's ``flash_api.cpp`` (rows rounded up to 128, heads to 32). cuDNN
+    does not publish its own; its frontend's graph has the same two fp32 buffers.
     """
     batch, heads, rows, head = query.shape
     rows_rounded, head_rounded = -(-rows // 128) * 128, -(-head // 32) * 32

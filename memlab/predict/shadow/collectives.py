@@ -1,8 +1,9 @@
 """Collectives that move nothing, and hold what NCCL's would hold.
 
-ProcessGroupNCCL keeps the tensors of an asynchronous collective alive until its work is waited for (``Work::wait`` calls
-``stashed_for_allocator_safety_->unstash()``; the default since PyTorch 2.8 in place of ``record_stream``). It is seen where
-nobody else holds them: with parameters on the host, ZeRO-3 gathers from copies of its shards that live only there.
+ProcessGroupNCCL keeps the tensors of an asynchronous collective alive until its work is waited for (``Work::wait``
+calls ``stashed_for_allocator_safety_->unstash()``; the default since PyTorch 2.8 in place of ``record_stream``). It is
+seen where nobody else holds them: with parameters on the host, ZeRO-3 gathers from copies of its shards that live only
+there.
 """
 
 import functools

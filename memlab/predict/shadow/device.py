@@ -1,7 +1,7 @@
 """A device that is not there: torch's PrivateUse1 backend without a kernel, and DeepSpeed's accelerator on top of it.
 
-Tensors on it are fake (shapes, dtypes and storages, no bytes), so everything runs that does not read a value. The device has
-what decides where bytes go on a real GPU: streams of its own, asynchronous events, pinned host memory.
+Tensors on it are fake (shapes, dtypes and storages, no bytes), so everything runs that does not read a value. The
+device has what decides where bytes go on a real GPU: streams of its own, asynchronous events, pinned host memory.
 """
 
 import contextlib
@@ -13,7 +13,8 @@ NAME = "shadow"
 DEVICE = f"{NAME}:0"
 
 _UNKNOWN_GIB = 80.0
-"""Where the hardware entry does not say. DeepSpeed looks at it at one place: whether stages 1 and 2 flatten on the device."""
+"""Where the hardware entry does not say. DeepSpeed looks at it at one place: whether stages 1 and 2 flatten on the
+device."""
 
 
 class _Module(_DummyBackendModule):
@@ -57,7 +58,8 @@ class Stream:
 
 
 class Event:
-    """Nothing runs, so no event is ever seen to have completed by itself: DeepSpeed waits for it, as it does on a GPU."""
+    """Nothing runs, so no event is ever seen to have completed by itself: DeepSpeed waits for it, as it does on a
+    GPU."""
 
     def __init__(self, **options):
         pass

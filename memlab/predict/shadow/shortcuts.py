@@ -1,7 +1,8 @@
-"""The operators that make up most of a trace, answered without FakeTensorMode: the same answers, in a tenth of the time.
+"""The operators that make up most of a trace, answered without FakeTensorMode: the same answers, in a tenth of the
+time.
 
-FakeTensorMode looks every call up in a cache whose key costs more than the answer. For a view, the meta kernel itself is
-asked; for a collective, the tensors that it was given are the answer.
+FakeTensorMode looks every call up in a cache whose key costs more than the answer. For a view, the meta kernel itself
+is asked; for a collective, the tensors that it was given are the answer.
 """
 
 from typing import Any

@@ -1,4 +1,5 @@
-"""What stands in for code that needs a real device: compiled kernels, conversions in place, and questions about the GPU.
+"""What stands in for code that needs a real device: compiled kernels, conversions in place, and questions about the
+GPU.
 
 Everything else that runs in a shadow run is the installed DeepSpeed, transformers, accelerate and torch, as they are.
 """
@@ -36,7 +37,8 @@ def install_in_libraries(recorder: Recorder, gpu: Generation) -> None:
 
 
 def _no_compiler() -> None:
-    """DeepSpeed decorates a function with torch.compile when it is imported, which costs two seconds and is never called."""
+    """DeepSpeed decorates a function with torch.compile when it is imported, which costs two seconds and is never
+    called."""
     torch.compile = lambda model=None, **options: model if model is not None else (lambda function: function)
 
 
@@ -57,7 +59,8 @@ def _tensor_constructor() -> None:
 
 
 def _module_conversion() -> None:
-    """``Module.to`` sets ``param.data`` as it does on real tensors; for fake ones torch would swap them, which fails."""
+    """``Module.to`` sets ``param.data`` as it does on real tensors; for fake ones torch would swap them, which
+    fails."""
 
     def apply(module: torch.nn.Module, fn, recurse: bool = True) -> torch.nn.Module:
         for child in module.children() if recurse else ():

@@ -167,8 +167,8 @@ class Recorder(TorchDispatchMode):
         return self._next_key
 
     def _value(self, tensor: torch.Tensor) -> bool | int | float:
-        """What ``tensor.item()`` answers: the true value where it is known; else that of a healthy run, in which nothing
-        overflows, every norm is finite, and nothing is packed; ``all`` is true where no sample is padded."""
+        """What ``tensor.item()`` answers: the true value where it is known; else that of a healthy run, in which
+        nothing overflows, every norm is finite, and nothing is packed; ``all`` is true where no sample is padded."""
         if isinstance(tensor, FakeTensor) and tensor.constant is not None:
             return tensor.constant.item()
         if not isinstance(tensor, FakeTensor):

@@ -1,7 +1,7 @@
 """One rank's training on the device that is not there: what memlab's worker does, step for step, with nothing measured.
 
-The model, the data, Trainer and the marks of the phases are the worker's own code, so that a prediction is one of exactly
-what is measured.
+The model, the data, Trainer and the marks of the phases are the worker's own code, so that a prediction is one of
+exactly what is measured.
 """
 
 import dataclasses
@@ -86,7 +86,8 @@ class Shadow:
 
 
 def _predictable(config: Config) -> Config:
-    """The configuration without what only a real device or a download gives: the flash-attn package, trained weights."""
+    """The configuration without what only a real device or a download gives: the flash-attn package, trained
+    weights."""
     implementation = attention.stand_in_for(config.attention.implementation)
     return dataclasses.replace(
         config,

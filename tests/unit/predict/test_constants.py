@@ -22,6 +22,8 @@ def test_generation_by_name(gpu, capability, workspace):
     assert (found.capability, found.cublas_workspace) == (capability, workspace)
 
 
-@pytest.mark.parametrize(("nbytes", "block"), [(1, 512), (512, 512), (513, 1024), (1 << 30, 1 << 30), (3 << 29, 1 << 31)])
+@pytest.mark.parametrize(
+    ("nbytes", "block"), [(1, 512), (512, 512), (513, 1024), (1 << 30, 1 << 30), (3 << 29, 1 << 31)]
+)
 def test_page_locked_memory_is_rounded_to_a_power_of_two(nbytes, block):
     assert pinned_block(nbytes) == block
