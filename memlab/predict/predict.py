@@ -16,6 +16,7 @@ from memlab.predict.events import Trace
 from memlab.predict.host import host_peak
 from memlab.predict.ranks import stands_for, traced_ranks
 from memlab.predict.replay import Replay, replay
+from memlab.predict.shadow.request import ShadowError
 from memlab.record import PREDICTED, RankResult, Record, RunFolder
 from memlab.rules import unsupported
 from memlab.summary import summarise
@@ -42,16 +43,16 @@ def predict_one(plan: Plan, folder: RunFolder, force: bool = False) -> Record:
 
 
 def predict(plan: Plan) -> Record:
-    """The record that a measurement of ``plan`` on its hardware entry would write, as far as memory goes.
-
-    Raises :class:`memlab.errors.MemlabError` when the model or the engine cannot be run.
-    """
+    """The record that a measurement of ``plan`` on its hardware entry would write, as far as memory goes."""
     config = from_dict(plan.config)
     reasons = unsupported(config, machine=None)
     if reasons:
         return _record(plan, status="unsupported", reason="; ".join(reasons))
     began = time.perf_counter()
-    traces = cache.traces(plan, traced_ranks(plan), config.batch.micro, config.seq_len.tokens)
+    try:
+        traces = cache.traces(plan, traced_ranks(plan), config.batch.micro, config.seq_len.tokens)
+    except ShadowError as error:
+        return _record(plan, status="failed", reason=f"the shadow run failed: {error}")
     traced = time.perf_counter() - began
     ranks = [asdict(rank) for rank in every_rank(config, plan.world_size, traces)]
     failed = next((rank for rank in ranks if rank["status"] != "ok"), None)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,13 @@ from memlab.predict.events import Trace
 
 STEPS = 2
 """The first step makes the optimizer states, the second is like all others: ZeRO-3 prefetches from then on."""
+
+
+LOG = "shadow.log"
+
+
+class ShadowError(MemlabError):
+    """The model or the engine cannot be run on the device that is not there. The message is the exception's."""
 
 
 @dataclass(frozen=True, order=True)
@@ -57,17 +65,21 @@ class Request:
 def traces(plan: Plan, points: Sequence[Point], folder: Path) -> dict[Point, Trace]:
     """Trace ``points`` of ``plan`` in a process of its own, which works in ``folder``.
 
-    Raises :class:`MemlabError` with the last line of its log when the model or the engine cannot be run.
+    Raises :class:`ShadowError` when the model or the engine cannot be run.
     """
     request = Request(str(folder), plan.to_json(), list(points))
-    log = folder / "shadow.log"
-    with log.open("wb") as output:
+    with (folder / LOG).open("wb") as output:
         words = [sys.executable, "-m", "memlab.predict.shadow", str(request.save())]
         process = subprocess.run(words, stdout=output, stderr=subprocess.STDOUT, env=_environment(plan))
     if process.returncode:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        raise MemlabError(f"The shadow run failed: {lines[-1] if lines else process.returncode}. All of it: {log}")
+        raise ShadowError(_what_was_raised((folder / LOG).read_text(errors="replace")))
     return {point: Trace.load(folder / point.file_name) for point in points}
+
+
+def _what_was_raised(log: str) -> str:
+    """The line of the last traceback that names the exception."""
+    lines = [line for line in log.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
+    return lines[-1][:500] if lines else "no Python exception in its log"
 
 
 def _environment(plan: Plan) -> dict[str, str]:

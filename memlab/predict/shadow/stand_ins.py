@@ -24,6 +24,7 @@ def install_in_torch() -> None:
     _no_compiler()
     collectives.install()
     _tensor_constructor()
+    _list_indices()
     _module_conversion()
     _foreach_optimizers()
 
@@ -56,6 +57,19 @@ def _tensor_constructor() -> None:
         return make(data, dtype=dtype, requires_grad=requires_grad).to(device)
 
     torch.tensor = tensor
+
+
+def _list_indices() -> None:
+    """``tensor[..., [-2]]`` makes its index on the device without the dispatcher, too."""
+
+    def getitem(tensor: FakeTensor, index):
+        if isinstance(index, tuple) and any(isinstance(part, list) for part in index):
+            index = tuple(
+                torch.tensor(part, device=tensor.device) if isinstance(part, list) else part for part in index
+            )
+        return torch.Tensor.__getitem__(tensor, index)
+
+    FakeTensor.__getitem__ = getitem
 
 
 def _module_conversion() -> None:

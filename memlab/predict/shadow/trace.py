@@ -46,7 +46,7 @@ class Recorder(TorchDispatchMode):
         if func is _VALUE_OF:
             return self._value(args[0])
         if func is _TO_COPY:
-            args[0].constant = None  # fake mode would really copy a small constant to the device
+            args = (self._without_value(args[0]), *args[1:])
         out = shortcuts.answer(self._fake_mode, func, args, kwargs)
         if out is shortcuts.NO_ANSWER:
             out = func(*args, **kwargs)
@@ -165,6 +165,13 @@ class Recorder(TorchDispatchMode):
     def _new_key(self) -> int:
         self._next_key += 1
         return self._next_key
+
+    def _without_value(self, tensor: torch.Tensor) -> FakeTensor:
+        """The tensor with its shape alone: fake mode would really copy one whose values it knows to the device."""
+        if not isinstance(tensor, FakeTensor):
+            return self._fake_mode.from_tensor(tensor)
+        tensor.constant = None
+        return tensor
 
     def _value(self, tensor: torch.Tensor) -> bool | int | float:
         """What ``tensor.item()`` answers: the true value where it is known; else that of a healthy run, in which
