@@ -21,7 +21,7 @@ PARAMETER_GRADIENT = "parameter gradient"
 _BY_CODE = (
     # part of the file's name, function or operator ("": any), kind; the first row that fits decides
     ("ops/adam/", "zeros_like", OPTIMIZER),
-    ("torch/optim/", "zeros_like", OPTIMIZER),
+    ("optim", "zeros_like", OPTIMIZER),
     ("optim", "", STEP),
     ("ops/adam/", "", STEP),
     ("partition_parameters.py", "_partition_param", WEIGHTS),
