@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import keyword
 import os
 import signal
 import sys
@@ -13,20 +14,15 @@ COMMANDS = {
     "run": "measure or predict one experiment, or with -m a sweep of them (the same as launch.py)",
     "doctor": "check this machine before it is paid for: GPUs, versions, compiler, disk; build DeepSpeed's ops",
     "show": "print the table of a run folder",
+    "table": "run folders as one table: a row a point, or a row a rank, phase or step",
+    "diff": "what differs between runs, and what it did to memory, speed and cost",
+    "fit": "memory as a line over tokens for each configuration, and what is the longest that fits",
+    "advise": "the configuration to train with: fastest, cheapest, with headroom",
+    "import": "other people's tables as run folders",
 }
 """Sub-command -> help. Each is a module of memlab.commands, imported when it is used."""
 
-EXIT_CODES = {
-    "ok": 0,
-    "gpu_oom": 3,
-    "host_oom": 4,
-    "timeout": 5,
-    "failed": 6,
-    "infra": 7,
-    "unsupported": 8,
-    "interrupted": 130,
-}
-"""What a single run exits with, by its status. 2: the input was wrong and nothing ran."""
+INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -42,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, help in COMMANDS.items():
         sub = commands.add_parser(name, help=help, description=help)
         if name == wanted:  # only the one that is used is imported
-            module = importlib.import_module(f"memlab.commands.{name}")
+            module = importlib.import_module(f"memlab.commands.{name}{'_' * keyword.iskeyword(name)}")
             module.add_arguments(sub)
             sub.set_defaults(run=module.run)
     arguments = parser.parse_args(words)
@@ -84,7 +80,7 @@ def _guarded(function) -> int:
         return 1
     except KeyboardInterrupt:
         print("memlab: interrupted", file=sys.stderr)
-        return EXIT_CODES["interrupted"]
+        return INTERRUPTED
 
 
 def _interrupt(number, frame) -> None:

@@ -16,36 +16,38 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from memlab import machine, plan
+from memlab.conf_files import conf_dir
 from memlab.config import FREE_DICTS, GROUPS, Config, Hardware, from_dict
-from memlab.errors import ConfigError, nearest
+from memlab.errors import ConfigError, MemlabError, nearest
 
 CONFIG_NAME = "config"
+
+ADDED_GROUPS = ("search",)
+"""Groups that are not in the defaults list: added with ``+group=option``, they set fields of other groups."""
+
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException)
+"""What Hydra and OmegaConf raise for a command line that composes nothing."""
 
 FREE_VALUE = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 """Groups whose options are numbers, and the field that takes any other."""
 
 
-def conf_dir() -> str:
-    """The folder of the config groups: inside the package when installed from a wheel, beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    installed = package / "conf"
-    return str(installed if installed.is_dir() else package.parent / "conf")
-
-
+@cache
 def register() -> None:
-    """Tell Hydra the schema and the resolvers that conf/ uses. May be called any number of times."""
+    """Tell Hydra the schema and the resolvers that conf/ uses: once a process, however often it is called."""
     schema = OmegaConf.structured(Config)
     for free in FREE_DICTS:  # somebody else's keys: no '+' needed
         OmegaConf.set_struct(OmegaConf.select(schema, free), False)
     ConfigStore.instance().store(name="schema", node=schema, provider="memlab")
     OmegaConf.register_new_resolver("local", _local, replace=True)
     OmegaConf.register_new_resolver("run_id", _run_id, replace=True)
+    OmegaConf.register_new_resolver("otherwise", _otherwise, replace=True)
 
 
 def compose_config(overrides: Sequence[str], config_dir: str | None = None) -> tuple[Config, dict[str, str]]:
@@ -56,13 +58,19 @@ def compose_config(overrides: Sequence[str], config_dir: str | None = None) -> t
     check_overrides(overrides, config_dir)
     register()
     GlobalHydra.instance().clear()
-    words = list(overrides) + ([f"hydra.searchpath=[file://{config_dir}]"] if config_dir else [])
+    words = [*overrides, *([_search_path(config_dir)] if config_dir else [])]
     try:
         with initialize_config_dir(conf_dir(), version_base="1.3"):
             composed = compose(CONFIG_NAME, words, return_hydra_config=True)
             return resolve(composed), choices_of(composed)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(one_line(error)) from error
+    except COMPOSITION_ERRORS as error:
+        raise as_one_line(error) from error
+
+
+def _search_path(config_dir: str) -> str:
+    """The word that adds a folder of groups; quoted, since a path may hold commas and spaces."""
+    path = str(Path(config_dir).resolve()).replace("\\", "\\\\").replace("'", "\\'")
+    return f"hydra.searchpath=['file://{path}']"
 
 
 def resolve(composed: DictConfig) -> Config:
@@ -74,7 +82,7 @@ def resolve(composed: DictConfig) -> Config:
                 value = composed[key]
                 values[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     except OmegaConfBaseException as error:
-        raise ConfigError(one_line(error)) from error
+        raise as_one_line(error) from error
     return from_dict(values)
 
 
@@ -82,6 +90,16 @@ def choices_of(composed: Mapping[str, Any]) -> dict[str, str]:
     """group -> option, of the groups that are memlab's."""
     chosen = composed["hydra"].runtime.choices
     return {group: chosen[group] for group in GROUPS if group in chosen}
+
+
+def as_one_line(error: Exception) -> MemlabError:
+    """What Hydra raised, as the error of a person: memlab's own, where a resolver raised one, or Hydra's words."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemlabError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return ConfigError(one_line(error))
 
 
 def one_line(error: Exception) -> str:
@@ -128,7 +146,12 @@ def _known_gpus() -> dict[str, dict[str, Any]]:
 
 def _run_id(*, _root_: DictConfig) -> str:
     """``${run_id:}``: the name of the run folder."""
-    return plan.run_id(resolve(_root_), choices_of(_root_))
+    return plan.run_id(resolve(_root_))
+
+
+def _otherwise(value: Any, default: Any) -> Any:
+    """``${otherwise:${name},${now:%Y-%m-%d}}``: the value, or where it is null the default."""
+    return default if value is None else value
 
 
 # --- checking the words -----------------------------------------------------------------------------------------------
@@ -150,7 +173,7 @@ def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None
     except HydraException as error:
         raise ConfigError(f"Cannot read the command line: {one_line(error)}") from error
     for override in overrides:
-        if not override.key_or_group.startswith("hydra"):
+        if not re.match(r"hydra([./@]|$)", override.key_or_group):
             _check_override(override, config_dir)
 
 
@@ -158,7 +181,9 @@ def _check_override(override: Override, config_dir: str | None) -> None:
     key = override.key_or_group
     if override.is_delete():
         raise ConfigError(f"'~{key}': no key can be deleted. Choose an option or a value instead.")
-    if key in GROUPS:
+    if override.package is not None:
+        raise ConfigError(f"'{key}@{override.package}': a config group has one place. Write {key}=<option>.")
+    if key in GROUPS or key in ADDED_GROUPS:
         _check_options(key, override, config_dir)
     elif "/" in key:
         raise ConfigError(f"Unknown config group '{key}'. {nearest(key.split('/')[0], GROUPS)}")
@@ -167,14 +192,11 @@ def _check_override(override: Override, config_dir: str | None) -> None:
 
 
 def _check_options(group: str, override: Override, config_dir: str | None) -> None:
-    options = options_of(group, config_dir)
-    chosen = override.sweep_iterator() if override.is_sweep_override() else [override.value()]
-    if override.is_sweep_override() and not override.is_discrete_sweep():
+    if override.value_type is ValueType.GLOB_CHOICE_SWEEP:  # Hydra picks from those that exist
         return
-    for option in chosen:
-        option = str(option)
-        if option.startswith("glob("):
-            continue
+    options = options_of(group, config_dir)
+    chosen = override.sweep_iterator() if override.is_discrete_sweep() else [override.value()]
+    for option in map(str, chosen):
         if option not in options:
             if option.isdigit() and group in FREE_VALUE:
                 hint = f"Set the value itself with {FREE_VALUE[group]}={option}."

@@ -6,6 +6,7 @@ comment under the field says how.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,15 @@ def one_of(default: str, *others: str) -> Any:
 def at_least(minimum: int, default: int) -> Any:
     """A whole-number field with a lowest value."""
     return field(default=default, metadata={"minimum": minimum})
+
+
+def share(default: float) -> Any:
+    """A field that takes numbers from 0 to 1."""
+    return field(default=default, metadata={"minimum": 0.0, "maximum": 1.0})
+
+
+def not_negative(default: float) -> Any:
+    return field(default=default, metadata={"minimum": 0.0})
 
 
 @dataclass
@@ -92,13 +102,13 @@ class Offload:
     param: str = one_of("none", "cpu", "nvme")
     nvme_path: str | None = None
     pin_memory: bool = True
-    ratio: float = 1.0
+    ratio: float = share(1.0)
     # Share of the optimizer states that is offloaded (stage 3 only).
     fast_init: bool = False
     pipeline_read: bool = False
     pipeline_write: bool = False
     super_offload: bool = False
-    cpuadam_cores_perc: float = 0.8
+    cpuadam_cores_perc: float = share(0.8)
     optimizer_buffer_count: int = at_least(0, 4)
     param_buffer_count: int = at_least(0, 5)
     param_buffer_size: int = at_least(0, 100_000_000)
@@ -150,7 +160,7 @@ class Precision:
     bf16_master_weights_and_grads: bool = False
     bf16_optimizer_states: bool = False
     immediate_grad_update: bool = False
-    loss_scale: float = 0.0
+    loss_scale: float = not_negative(0.0)
     # fp16 only. 0: dynamic, from 2 ** initial_scale_power.
     initial_scale_power: int = at_least(0, 16)
 
@@ -165,11 +175,11 @@ class Optimizer:
     source: str = one_of("deepspeed", "transformers")
     # deepspeed: the JSON's `optimizer` block (FusedAdam, or CPUAdam when offloaded); transformers: Trainer's `optim`.
     name: str = "AdamW"
-    lr: float = 1e-5
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    gradient_clipping: float = 1.0
+    lr: float = not_negative(1e-5)
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999], metadata={"length": 2})
+    eps: float = not_negative(1e-8)
+    weight_decay: float = not_negative(0.0)
+    gradient_clipping: float = not_negative(1.0)
     # 0: none.
 
 
@@ -214,8 +224,32 @@ class Measure:
     steps: int = at_least(1, 10)
     timeout_s: int = at_least(1, 1800)
     # Wall clock of the whole run, start-up included.
+    repeats: int = at_least(1, 1)
+    # How often the whole experiment is measured; every repeat is a run folder of its own.
+    repeat: int = at_least(1, 1)
+    # Which of the repeats this one is.
     snapshot: bool = False
-    # Record torch's memory history of the last step (and on an out-of-memory) for pytorch.org/memory_viz.
+    # Write torch's memory history of the warm-up steps, or up to an out-of-memory in them, for pytorch.org/memory_viz.
+
+
+@dataclass
+class Sweep:
+    """How a multirun is carried out. Nothing here changes what a point measures."""
+
+    isolation: str = one_of("shared", "fresh")
+    # shared: points that differ in shape alone (seq_len, batch) run one after another in one launch.
+    prune: bool = True
+    # Once a point is out of memory, larger ones of the same configuration are recorded as such without running.
+    side_by_side: str = one_of("auto", "always", "never")
+    # Several launches at once on disjoint GPUs; auto: unless they would compete for the host (offload).
+    search: str = one_of("none", "batch", "seq_len")
+    # Find the largest micro batch (or sequence length) that trains, from the composed one upwards.
+    search_limit: int | None = None
+    # Where the search ends at the latest.
+    dry_run: bool = False
+    # Show what would run, and start nothing.
+    max_usd: float | None = None
+    max_hours: float | None = None
 
 
 @dataclass
@@ -235,6 +269,7 @@ class Config:
     data: Data = field(default_factory=Data)
     hardware: Hardware = field(default_factory=Hardware)
     measure: Measure = field(default_factory=Measure)
+    sweep: Sweep = field(default_factory=Sweep)
     mode: str = one_of("measure", "predict")
     seed: int = 0
     name: str | None = None
@@ -284,6 +319,8 @@ def _checked(key: str, value: Any, spec: dataclasses.Field) -> Any:
         value = float(value)
     if not _has_type(value, spec.type):
         raise ConfigError(f"'{key}' must be {_type_name(spec.type)}, not {value!r}.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"'{key}' must be a finite number, not {value}.")
     choices = spec.metadata.get("choices")
     if choices is not None and value not in choices:
         hint = nearest(str(value), [str(choice) for choice in choices])
@@ -291,12 +328,18 @@ def _checked(key: str, value: Any, spec: dataclasses.Field) -> Any:
     minimum = spec.metadata.get("minimum")
     if minimum is not None and value is not None and value < minimum:
         raise ConfigError(f"'{key}' must be at least {minimum}, not {value}.")
+    maximum = spec.metadata.get("maximum")
+    if maximum is not None and value > maximum:
+        raise ConfigError(f"'{key}' must be at most {maximum}, not {value}.")
+    length = spec.metadata.get("length")
+    if length is not None and len(value) != length:
+        raise ConfigError(f"'{key}' must be a list of {length} numbers, not {value!r}.")
     return value
 
 
 def _has_type(value: Any, annotation: Any) -> bool:
     if annotation == list[float]:
-        return isinstance(value, list) and all(isinstance(item, float | int) for item in value)
+        return isinstance(value, list) and all(_has_type(item, float | int) for item in value)
     if annotation == dict[str, Any]:
         return isinstance(value, dict)
     if isinstance(value, bool):  # a bool is an int to Python, not to a person
@@ -306,4 +349,6 @@ def _has_type(value: Any, annotation: Any) -> bool:
 
 def _type_name(annotation: Any) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    return names.get(annotation, str(annotation).replace("None", "null"))
+    names |= {list[float]: "a list of numbers", dict[str, Any]: "keys with values"}
+    names |= {kind | None: f"{name}, or null" for kind, name in names.items()}
+    return names[annotation]

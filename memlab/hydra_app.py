@@ -1,49 +1,154 @@
-"""The task that Hydra runs: one composed configuration -> one run folder with a record."""
+"""What Hydra calls: one composed configuration, or a batch of them -> run folders with records."""
 
+import os
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
-from memlab.compose import CONFIG_NAME, check_overrides, choices_of, conf_dir, register, resolve
+from memlab.compose import (
+    COMPOSITION_ERRORS,
+    CONFIG_NAME,
+    as_one_line,
+    check_overrides,
+    choices_of,
+    conf_dir,
+    register,
+    resolve,
+)
+from memlab.config import Config
+from memlab.launch.job import Job
 from memlab.launch.run import run_one
+from memlab.launch.search import SearchRun
+from memlab.launch.sweep import Result, SweepRun, assort, is_complete
+from memlab.machine import detect
 from memlab.plan import make_plan
 from memlab.record import Record, RunFolder
 from memlab.report.run_table import show_run
+from memlab.report.sweep import progress, show_preview, show_searches, show_summary
+
+EXIT_CODES = {
+    "ok": 0,
+    "gpu_oom": 3,
+    "host_oom": 4,
+    "timeout": 5,
+    "failed": 6,
+    "infra": 7,
+    "unsupported": 8,
+    "interrupted": 130,
+}
+"""What a single run exits with, by its status. 2: the input was wrong and nothing ran."""
+
+INCOMPLETE = 1
+"""What a sweep exits with when a job has no final record; 0 when all have, 130 when it was interrupted."""
+
+_exit_codes: list[int] = []  # Hydra discards what its task returns
 
 
 def run_hydra() -> int:
     """Compose what the command line says and run it. Returns the exit code."""
-    from memlab.cli import EXIT_CODES
-
     words, config_dir = split_arguments(sys.argv[1:])
     check_overrides(words, config_dir)
     register()
-    records: list[Record] = []
-
-    @hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)
-    def task(composed: DictConfig) -> str:
-        records.append(run_composed(composed))
-        return records[-1].status
-
-    task()
-    return EXIT_CODES[records[-1].status] if len(records) == 1 else 0
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise: otherwise Hydra prints errors its own way and exits with 1
+    try:
+        hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(run_composed)()
+    except COMPOSITION_ERRORS as error:
+        raise as_one_line(error) from error
+    return _exit_codes[-1] if _exit_codes else 0
 
 
-def run_composed(composed: DictConfig) -> Record:
-    """Run one composed configuration in the folder that Hydra made for it."""
+def run_composed(composed: DictConfig) -> str:
+    """Hydra's task: run one composed configuration in the folder that Hydra made for it. Returns its status."""
     config = resolve(composed)
     hydra_config = HydraConfig.get()
+    choices = choices_of({"hydra": hydra_config})
     folder = RunFolder(hydra_config.runtime.output_dir)
-    plan = make_plan(config, choices_of({"hydra": hydra_config}))
+    if config.measure.repeats > 1 or config.sweep.dry_run or config.sweep.search != "none":
+        _exit_codes.append(run_jobs(with_repeats(config, choices, folder), config, folder.path.parent))
+        return "swept"
+    record = run_single(Job(make_plan(config, choices), folder), config)
+    _exit_codes.append(EXIT_CODES[record.status])
+    return record.status
+
+
+def run_single(job: Job, config: Config) -> Record:
     console = Console()
-    console.print(f"{plan.run_id}\n  {folder}", highlight=False, markup=False)
-    record = run_one(plan, folder, force=config.force)
+    console.print(f"{job.plan.run_id}\n  {job.folder}", highlight=False, markup=False, soft_wrap=True)
+    record = run_one(job, force=config.force)
     show_run(record, console)
-    console.print(f"run folder: {folder}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
     return record
+
+
+def run_batch(config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn]:
+    """The multirun launcher's work: all jobs of a sweep."""
+    root = Path(str(config.hydra.sweep.dir))
+    jobs: list[Job] = []
+    for composed in batch:
+        subdir = Path(str(composed.hydra.sweep.subdir))
+        jobs += with_repeats(resolve(composed), choices_of(composed), RunFolder(root / subdir), composed)
+    _exit_codes.append(run_jobs(jobs, resolve(batch[0]), root))
+    return [JobReturn(status=JobStatus.COMPLETED, _return_value=None) for _ in batch]
+
+
+def with_repeats(config: Config, choices: dict, folder: RunFolder, composed: DictConfig | None = None) -> list[Job]:
+    """A job for each repeat of a configuration; the first has the folder itself."""
+    jobs = []
+    for repeat in range(1, config.measure.repeats + 1):
+        one = replace(config, measure=replace(config.measure, repeat=repeat))
+        where = folder if repeat == 1 else RunFolder(f"{folder}-r{repeat}")
+        job = Job(make_plan(one, choices), where)
+        if composed is not None:
+            job.prepare = _saver(where, composed)
+        jobs.append(job)
+    return jobs
+
+
+def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
+    """Run a sweep, or show what it would run. Returns the exit code."""
+    machine, console = detect(), Console()
+    if config.sweep.dry_run:
+        show_preview(assort(jobs, machine, config.sweep, config.force, config.seed), root, console)
+        return 0
+    searching = config.sweep.search != "none"
+    with progress(console) as observer:
+        sweep = (SearchRun if searching else SweepRun)(machine, config.sweep, config.force, observer)
+        results = sweep.run(jobs, config.seed)
+    if searching:
+        show_searches(sweep.found.values(), console)
+    show_summary(results, root, observer.seconds, console)
+    return _sweep_exit_code(sweep, results)
+
+
+def _sweep_exit_code(sweep: SweepRun, results: list[Result]) -> int:
+    if sweep.interrupted:
+        return EXIT_CODES["interrupted"]
+    return 0 if is_complete(results) else INCOMPLETE
+
+
+def _saver(folder: RunFolder, composed: DictConfig):
+    """Writes what Hydra would have written into the job's folder, when the job is run."""
+
+    def save() -> None:
+        task = {key: node for key, node in composed.items_ex(resolve=False) if key != "hydra"}
+        with open_dict(composed):
+            composed.hydra.runtime.output_dir = str(folder)
+        folder.save_hydra(
+            {
+                "config": OmegaConf.to_yaml(OmegaConf.create(task)),
+                "hydra": OmegaConf.to_yaml(composed.hydra),
+                "overrides": OmegaConf.to_yaml(composed.hydra.overrides.task),
+            }
+        )
+
+    return save
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], str | None]:

@@ -5,7 +5,9 @@ Reads NVML, never torch, so that it costs milliseconds and creates no CUDA conte
 
 import ctypes.util
 import importlib.util
+import itertools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -57,10 +59,19 @@ def _visible_ids(pynvml) -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return all_ids
-    ids = [id.strip() for id in visible.split(",")]
     # As CUDA does: the first entry that is no device ends the list.
-    known = [id in all_ids or id.startswith(("GPU-", "MIG-")) for id in ids]
-    return ids[: known.index(False)] if False in known else ids
+    ids = (id.strip() for id in visible.split(","))
+    return list(itertools.takewhile(lambda id: _is_device(pynvml, id, all_ids), ids))
+
+
+def _is_device(pynvml, id: str, indices: list[str]) -> bool:
+    if not id.startswith(("GPU-", "MIG-")):
+        return id in indices
+    try:
+        pynvml.nvmlDeviceGetHandleByUUID(id)
+    except pynvml.NVMLError:
+        return False
+    return True
 
 
 def _gpu(pynvml, id: str) -> Gpu:
@@ -78,3 +89,14 @@ def nvml_handle(pynvml, id: str):
     if id.isdigit():
         return pynvml.nvmlDeviceGetHandleByIndex(int(id))
     return pynvml.nvmlDeviceGetHandleByUUID(id)
+
+
+def used_bytes(ids: Sequence[str]) -> list[int]:
+    """What the driver has given out now on each of these GPUs, whoever has it."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        return [pynvml.nvmlDeviceGetMemoryInfo(nvml_handle(pynvml, id)).used for id in ids]
+    finally:
+        pynvml.nvmlShutdown()

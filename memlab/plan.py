@@ -14,11 +14,14 @@ from typing import Any
 
 from memlab.config import Config, Offload, Precision, ZeroStage, to_dict
 
-NOT_MEASURED = ("name", "force", "measure.timeout_s")
+NOT_MEASURED = ("name", "force", "sweep", "measure.timeout_s", "measure.repeats")
 """Keys that do not change what is measured and so are not part of a run's identity."""
 
-UNREMARKABLE = frozenset({"none", "default", "auto", "bf16", "sdpa", "adamw", "random"})
-"""Options too ordinary to be named in a run folder's name."""
+SHAPE = ("seq_len.tokens", "batch.micro")
+"""Keys that may differ between the points of one launch: the data changes, the engine stays."""
+
+UNREMARKABLE = frozenset({"none", "default", "bf16", "sdpa", "AdamW", "random"})
+"""Values too ordinary to be named in a run folder's name."""
 
 STAGE3_ONLY = (
     "sub_group_size",
@@ -63,7 +66,7 @@ class Plan:
 def make_plan(config: Config, choices: dict[str, str]) -> Plan:
     """The plan of a configuration; ``choices`` maps each group to the option that was chosen."""
     return Plan(
-        run_id=run_id(config, choices),
+        run_id=run_id(config),
         config=to_dict(config),
         choices=dict(choices),
         world_size=config.hardware.gpus,
@@ -76,34 +79,71 @@ def make_plan(config: Config, choices: dict[str, str]) -> Plan:
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 
-def run_id(config: Config, choices: dict[str, str]) -> str:
-    """``<what a person looks for>-<hash of the resolved configuration>``: equal configurations share a run folder."""
-    return f"{_slug(config, choices)}-{config_hash(config)}"
+def run_id(config: Config) -> str:
+    """``<what a person looks for>-<hash of the resolved configuration>``: equal configurations share a run folder.
+
+    From the values alone: an option and the values it stands for, typed one by one, are the same experiment.
+    """
+    return f"{_slug(config)}-{config_hash(config)}"
 
 
 def config_hash(config: Config) -> str:
     """Eight hexadecimal digits over everything that can change what is measured."""
+    return _hash_without(config, NOT_MEASURED)
+
+
+def engine_key(config: Config) -> str:
+    """Equal for configurations that can be measured in one launch."""
+    return _hash_without(config, NOT_MEASURED + SHAPE)
+
+
+def subject_key(config: Config) -> str:
+    """Equal for repeats of the same experiment."""
+    return _hash_without(config, (*NOT_MEASURED, "measure.repeat"))
+
+
+def _hash_without(config: Config, keys: tuple[str, ...]) -> str:
     identity = to_dict(config)
-    for key in NOT_MEASURED:
+    for key in keys:
         _delete(identity, key)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _slug(config: Config, choices: dict[str, str]) -> str:
-    model = choices.get("model", "model")
-    if model == "hf":
-        model = config.model.path.rstrip("/").split("/")[-1]
-    parts = [model, f"zero{config.zero_stage.stage}"]
-    parts += [choices.get(group, "none") for group in ("offload", "allocator", "checkpointing")]
-    parts += [f"s{config.seq_len.tokens}", f"b{config.batch.micro}"]
-    if config.batch.accumulation > 1:
-        parts.append(f"x{config.batch.accumulation}")
-    shown = {"model", "zero_stage", "offload", "allocator", "checkpointing", "seq_len", "batch", "measure"}
-    parts += [option for group, option in choices.items() if group not in shown]
-    if config.mode == "predict":
-        parts.append("predicted")
+def _slug(config: Config) -> str:
+    parts = [
+        config.model.path.rstrip("/").split("/")[-1],
+        f"zero{config.zero_stage.stage}",
+        _offload_word(config.offload),
+        _allocator_word(config.allocator.conf),
+        "checkpointing" if config.checkpointing.enabled else "none",
+        f"s{config.seq_len.tokens}",
+        f"b{config.batch.micro}",
+        f"x{config.batch.accumulation}" if config.batch.accumulation > 1 else "none",
+        config.precision.dtype,
+        config.attention.implementation,
+        config.optimizer.name,
+        config.data.source,
+        f"{config.hardware.gpus}x{config.hardware.gpu.removeprefix('NVIDIA ') or config.hardware.device}",
+        f"r{config.measure.repeat}" if config.measure.repeat > 1 else "none",
+        "predicted" if config.mode == "predict" else "none",
+    ]
     words = [re.sub(r"[^A-Za-z0-9_.]+", "_", part) for part in parts if part not in UNREMARKABLE]
     return "-".join(words)[:150]
+
+
+def _offload_word(offload: Offload) -> str:
+    """As the options are called where there is one: none, optimizer, param_nvme, all, ..."""
+    places = {"optimizer": offload.optimizer, "param": offload.param}
+    if offload.optimizer == offload.param != "none":
+        places = {"all": offload.optimizer}
+    words = [name if place == "cpu" else f"{name}_{place}" for name, place in places.items() if place != "none"]
+    return "_and_".join(words) or "none"
+
+
+def _allocator_word(conf: str) -> str:
+    if not conf:
+        return "default"
+    return "expandable" if conf == "expandable_segments:True" else "allocator"
 
 
 def _delete(values: dict[str, Any], dotted: str) -> None:

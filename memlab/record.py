@@ -5,12 +5,13 @@ can be read, copied and published at any time. The only module that knows a file
 """
 
 import contextlib
+import fcntl
 import json
 import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ FINAL = ("ok", "gpu_oom", "host_oom", "unsupported")
 
 PHASES = ("model_build", "engine_init", "forward", "backward", "optimizer_step")
 """The phases of a run. Those of the first step, where they differ, carry the prefix ``first_``."""
+
+BEFORE_STEPS = ("model_build", "engine_init")
 
 FIRST_STEP_PHASES = ("first_forward", "first_backward", "first_optimizer_step")
 
@@ -57,7 +60,7 @@ class RankResult:
     """What one rank measured: the entries of ``Record.ranks``, and each rank's own file.
 
     Peaks are over the training steps, the first one included, begun with an emptied cache; those of building the model
-    and the engine are in ``phases``. ``None``: this rank's device does not count that, or it ended before that was known.
+    and the engine are in ``phases``. ``None``: the device does not count that, or the rank ended before it was known.
     """
 
     rank: int
@@ -141,9 +144,14 @@ class Record:
             for name in ("config", "choices", "environment", "steps", "summary", "timing")
             if not isinstance(values[name], dict)
         ]
-        if wrong or not isinstance(values["ranks"], list) or values["status"] not in STATUSES:
+        if wrong or not _are_ranks(values["ranks"]) or values["status"] not in STATUSES:
             raise RecordError(f"{where}: damaged record ({', '.join(wrong) or 'ranks or status'})")
         return cls(**{f.name: values[f.name] for f in fields(cls)})
+
+
+def _are_ranks(values: Any) -> bool:
+    names = {f.name for f in fields(RankResult)} - {"runtime"}
+    return isinstance(values, list) and all(isinstance(rank, dict) and names <= rank.keys() for rank in values)
 
 
 class RunFolder:
@@ -155,6 +163,7 @@ class RunFolder:
     RECORD = "record.json"
     LOGS = "logs"
     HYDRA = ".hydra"
+    LOCK = ".lock"
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path).resolve()
@@ -180,17 +189,40 @@ class RunFolder:
     def logs(self) -> list[Path]:
         return sorted((self.path / self.LOGS).glob("*.log"))
 
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[bool]:
+        """Hold this folder against other memlab processes. False: another one holds it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / self.LOCK).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    def save_hydra(self, texts: Mapping[str, str]) -> None:
+        """Keep what Hydra composed, as Hydra itself does: ``config``, ``hydra`` and ``overrides``."""
+        folder = self.path / self.HYDRA
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            _replace(folder / f"{name}.yaml", redact(text).encode())
+
     def start(self, plan: Plan, command: list[str]) -> None:
         """Write what will run and remove what an earlier run left here."""
         for stale in (self.RECORD, "rank*.json", "rank*.pickle", f"{self.LOGS}/*.log", "*.tmp"):
             for path in self.path.glob(stale):
                 path.unlink()
         (self.path / self.LOGS).mkdir(parents=True, exist_ok=True)
-        for path in (self.path / self.HYDRA).glob("*.yaml"):
-            redact_file(path)
+        self.redact()
         write_json(self.path / self.DEEPSPEED, plan.deepspeed)
         write_json(self.path / self.TRAINING_ARGS, plan.training_args)
         write_json(self.path / self.PLAN, {**plan.to_json(), "command": command})
+
+    def redact(self) -> None:
+        """Blank out secrets in what Hydra and the ranks wrote."""
+        for path in [*(self.path / self.HYDRA).glob("*.yaml"), *self.logs]:
+            redact_file(path)
 
     def read_plan(self) -> Plan:
         values = read_json(self.path / self.PLAN)
@@ -203,8 +235,7 @@ class RunFolder:
 
     def finish(self, record: Record) -> None:
         """Write the record: from here on, this run is over."""
-        for path in self.logs:
-            redact_file(path)
+        self.redact()
         write_json(self.path / self.RECORD, record.to_json())
 
     def read_record(self) -> Record:
@@ -218,19 +249,24 @@ class RunFolder:
 
 def write_json(path: Path, values: Any) -> None:
     """Write ``values`` as JSON, whole or not at all. Secrets are blanked out."""
-    text = redact(json.dumps(_finite(values), indent=2, allow_nan=False)) + "\n"
+    text = json.dumps(_clean(values), indent=2, allow_nan=False) + "\n"
     try:
         _replace(path, text.encode())
     except OSError as error:
         raise MemlabError(f"Cannot write {path}: {error.strerror}. Nothing half-written was left behind.") from error
 
 
-def _finite(values: Any) -> Any:
-    """JSON has no NaN and no infinity: such a figure is not known."""
+def _clean(values: Any) -> Any:
+    """Texts without secrets. JSON has no NaN and no infinity: such a figure is not known.
+
+    Before the texts become JSON: afterwards a secret may be escaped, and a number may look like one.
+    """
     if isinstance(values, dict):
-        return {key: _finite(value) for key, value in values.items()}
+        return {redact(key) if isinstance(key, str) else key: _clean(value) for key, value in values.items()}
     if isinstance(values, list | tuple):
-        return [_finite(value) for value in values]
+        return [_clean(value) for value in values]
+    if isinstance(values, str):
+        return redact(values)
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
@@ -240,7 +276,11 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecordError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: not UTF-8, not JSON, or a number of 4,300 digits
         raise RecordError(f"{path}: unreadable ({error})") from error
 
 

@@ -68,7 +68,7 @@ RULES = (
     # --- checkpointing
     Rule(
         lambda c: bool(_changed(c.checkpointing, Checkpointing(), but=("enabled", "reentrant"))),
-        "DeepSpeed's activation_checkpointing keys configure deepspeed.checkpointing, which no transformers model calls",
+        "DeepSpeed's activation_checkpointing keys configure deepspeed.checkpointing, which transformers never calls",
         "checkpointing=full, and for reentrant checkpoints checkpointing.reentrant=true",
     ),
     Rule(

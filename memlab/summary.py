@@ -5,6 +5,7 @@ from statistics import mean, median
 from typing import Any
 
 from memlab.config import Config
+from memlab.noise import spread
 
 BYTES = (
     "peak_allocated_bytes",
@@ -59,12 +60,13 @@ def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float]
         "step_seconds_mean": mean(seconds),
         "step_seconds_min": min(seconds),
         "step_seconds_max": max(seconds),
+        "step_seconds_spread": spread(seconds),
         "iterations_per_second": 1 / step,
         "samples_per_second": samples / step,
         "tokens_per_second": tokens / step,
         "tokens_per_second_per_gpu": tokens / step / world_size,
     }
-    flops = next((rank["model_flops_per_step"] for rank in ranks if rank.get("model_flops_per_step")), None)
+    flops = _first(ranks, "model_flops_per_step")
     peak = peak_flops(config)
     if flops:
         speed["model_flops_per_second_per_gpu"] = flops / step
@@ -86,12 +88,17 @@ def peak_flops(config: Config) -> float | None:
 
 
 def _loss(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    losses = next((rank["losses"] for rank in ranks if rank.get("losses")), None)
-    skipped = next((rank["skipped_steps"] for rank in ranks if rank.get("skipped_steps") is not None), None)
-    figures = {} if losses is None else {"first_loss": losses[0], "last_loss": losses[-1]}
+    losses = _first(ranks, "losses")
+    skipped = _first(ranks, "skipped_steps")
+    figures = {"first_loss": losses[0], "last_loss": losses[-1]} if losses else {}
     return figures if skipped is None else {**figures, "skipped_steps": skipped}
 
 
 def _parameters(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
     keys = ("parameters", "trainable_parameters", "model_flops_per_step")
-    return {key: ranks[0][key] for key in keys if ranks and ranks[0].get(key) is not None}
+    return {key: value for key in keys if (value := _first(ranks, key)) is not None}
+
+
+def _first(ranks: Sequence[dict[str, Any]], key: str) -> Any:
+    """A figure that is the same for all ranks, from the first that has it."""
+    return next((rank[key] for rank in ranks if rank.get(key) not in (None, [])), None)

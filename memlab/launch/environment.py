@@ -15,7 +15,7 @@ from typing import Any
 import memlab
 from memlab.config import from_dict
 from memlab.launch.deadman import marked_by
-from memlab.machine import Machine
+from memlab.machine import Machine, detect
 from memlab.plan import Plan, config_hash, needs_hub
 from memlab.record import is_secret_name
 
@@ -57,12 +57,11 @@ def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
     variables = {
         **plan.environment,
         # Beside the interpreter are the tools that build DeepSpeed's ops (ninja), whether or not the venv is activated.
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": f"{Path(memlab.__file__).parent.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "PATH": _put_first(Path(sys.executable).parent, "PATH"),
+        "PYTHONPATH": _put_first(Path(memlab.__file__).parent.parent, "PYTHONPATH"),
         "PYTHONSAFEPATH": "1",  # a folder named like a package, where memlab was started, must not shadow it
         "TORCH_EXTENSIONS_DIR": str(extensions_dir()),
-        # By default every rank would start a thread for every core.
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // plan.world_size))),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(_threads(plan, machine))),
     }
     if machine.gpus:
         # An inherited list may name architectures that DeepSpeed cannot parse ("10.0a").
@@ -71,11 +70,39 @@ def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
     return variables
 
 
+def _threads(plan: Plan, machine: Machine) -> int:
+    """Threads of a rank; by default every rank would start one for every core.
+
+    Ranks share the cores: those of an offloaded optimizer, which has the machine to itself, all of them; others as many
+    as if every GPU had a rank, whether the others are used or not.
+    """
+    alone = plan.config["offload"]["optimizer"] != "none"
+    sharing = plan.world_size if alone else max(plan.world_size, len(machine.gpus))
+    return max(1, len(os.sched_getaffinity(0)) // sharing)
+
+
+def _put_first(folder: Path, variable: str) -> str:
+    """An inherited search path with ``folder`` before it, and without empty entries: they mean the current folder."""
+    inherited = os.environ.get(variable, "").split(os.pathsep)
+    return os.pathsep.join([str(folder), *filter(None, inherited)])
+
+
 def extensions_dir() -> Path:
-    """Where DeepSpeed's ops are built: apart for each combination of versions, since torch does not check them."""
+    """Where DeepSpeed's ops are built: apart for each combination of versions and processors; nobody else checks."""
     versions = package_versions()
-    key = f"py{platform.python_version()}-torch{versions.get('torch')}-deepspeed{versions.get('deepspeed')}"
+    processors = [_cpu_model(), *sorted({gpu.compute_capability for gpu in detect().gpus})]
+    built_for = hashlib.sha256(repr(processors).encode()).hexdigest()[:8]
+    key = f"py{platform.python_version()}-torch{versions.get('torch')}-deepspeed{versions.get('deepspeed')}-{built_for}"
     return cache_dir() / "torch_extensions" / key
+
+
+def _cpu_model() -> str:
+    """CPUAdam is compiled for the very processor it is built on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line for line in lines if line.startswith("model name")), platform.machine())
 
 
 def cache_dir() -> Path:
@@ -134,7 +161,7 @@ def fingerprint(plan: Plan, machine: Machine) -> str:
         platform.python_version_tuple()[:2],
         versions,
         machine.driver,
-        [gpu.name for gpu in machine.gpus],
+        [gpu.name for gpu in machine.gpus[: plan.world_size]],
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 

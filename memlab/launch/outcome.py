@@ -22,7 +22,7 @@ def outcome(
 ) -> tuple[str, str | None]:
     """Status and reason of the point that a launch ended in.
 
-    ``ranks`` are the rank files that exist; ``host_ooms`` counts what the kernel's out-of-memory killer ended meanwhile.
+    ``ranks`` are the rank files that exist; ``host_ooms`` counts what the kernel's out-of-memory killer ended.
     """
     failed = sorted((rank for rank in ranks if rank["status"] != "ok"), key=lambda rank: rank["rank"])
     missing = sorted(set(range(world_size)) - {rank["rank"] for rank in ranks})
@@ -96,9 +96,14 @@ def tail(path: Path, lines: int) -> str:
 def host_oom_kills() -> int:
     """How many processes the kernel has killed for memory in this process's control group so far (cgroup v2)."""
     try:
-        group = Path("/proc/self/cgroup").read_text().strip().rpartition(":")[2].lstrip("/")
-        events = (Path("/sys/fs/cgroup") / group / "memory.events").read_text()
+        events = (control_group() / "memory.events").read_text()
     except OSError:
         return 0
     match = re.search(r"^oom_kill (\d+)", events, re.MULTILINE)
     return int(match[1]) if match else 0
+
+
+def control_group() -> Path:
+    """The folder of this process's control group (cgroup v2: the last line of /proc/self/cgroup)."""
+    group = Path("/proc/self/cgroup").read_text().strip().rpartition(":")[2].lstrip("/")
+    return Path("/sys/fs/cgroup") / group

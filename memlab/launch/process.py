@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -45,44 +46,49 @@ class Launch:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command,
-                env={**environment, deadman.TOKEN_VARIABLE: self.token},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        try:
+            with log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    command,
+                    env={**environment, deadman.TOKEN_VARIABLE: self.token},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._dismiss_deadman()
+            raise
 
     def __enter__(self) -> "Launch":
         return self
 
     def __exit__(self, *_) -> None:
         self.stop()
-        with contextlib.suppress(BrokenPipeError):
-            self._deadman.communicate(deadman.DONE)
+        self._dismiss_deadman()
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.began
 
-    def wait(self, deadline: Callable[[], float], is_done: Callable[[], bool], linger_s: float = 60.0) -> Ended:
-        """Wait for the launcher to exit. All times are seconds since the launch began.
+    def wait(self, deadline: Callable[[], float], linger: Callable[[], float | None], stop: threading.Event) -> Ended:
+        """Wait for the launcher to exit.
 
-        ``deadline()`` is when to give up; it may move while points are finished. When ``is_done()`` says that all
-        results are there, the processes have ``linger_s`` to exit and are then ended: the launch counts as exited.
+        ``deadline()``, in seconds since the launch began, is when to give up; it may move while results come in. Once
+        ``linger()`` is a number, all results are there: the processes have so many seconds to exit, and then the launch
+        counts as exited. ``stop`` interrupts.
         """
-        done_at = None
+        leave_at = None
         while self._process.poll() is None:
-            if self.seconds > deadline():
+            if stop.wait(POLL_S):
+                return Ended("interrupted", None, self.seconds)
+            if leave_at is None and (seconds := linger()) is not None:
+                leave_at = self.seconds + seconds
+            if leave_at is not None and self.seconds > leave_at:
+                return Ended("exited", 0, self.seconds)
+            if leave_at is None and self.seconds > deadline():
                 self._dump_stacks()
                 return Ended("timeout", None, self.seconds)
-            if done_at is None and is_done():
-                done_at = self.seconds
-            if done_at is not None and self.seconds > done_at + linger_s:
-                return Ended("exited", 0, self.seconds)
-            time.sleep(POLL_S)
         return Ended("exited", self._process.returncode, self.seconds, bool(self.ranks()))
 
     def ranks(self) -> list[int]:
@@ -100,10 +106,13 @@ class Launch:
                 os.killpg(self._process.pid, signal.SIGTERM)
             deadline = time.monotonic() + TERMINATE_S
             while time.monotonic() < deadline and any(True for _ in deadman.marked(self.token)):
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(POLL_S)
+                time.sleep(POLL_S)
         deadman.kill_marked(self.token)
         self._process.wait()
+
+    def _dismiss_deadman(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._deadman.communicate(deadman.DONE)
 
     def _dump_stacks(self) -> None:
         """Ask every rank for its Python stacks: they go to its log (faulthandler, see memlab.worker)."""

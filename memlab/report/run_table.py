@@ -5,8 +5,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from memlab.machine import GIB
 from memlab.record import FIRST_STEP_PHASES, LIVE_TENSORS, PHASES, Record
+from memlab.report.units import gib
 
 
 def show_run(record: Record, console: Console) -> None:
@@ -67,6 +67,7 @@ def _speed_line(record: Record) -> str:
         parts.append(f"loss {summary['last_loss']:.3f}")
     if summary.get("usd") is not None:
         parts.append(f"${summary['usd']:.2f}")
+    parts += [f"[yellow]{doubt}[/]" for doubt in record.steps.get("doubts", [])]
     return "  ".join(parts) + f"\ntook {record.timing['total_s']:.1f} s{_where_time_went(record.timing)}"
 
 
@@ -80,8 +81,3 @@ def _meaning(record: Record) -> str:
     if any(rank["memory_source"] == LIVE_TENSORS for rank in record.ranks):
         return "a CPU: allocated is live tensors, reserved is the process's resident set"
     return "torch's caching allocator" if record.source == "measured" else "predicted"
-
-
-def gib(size: float | None) -> str:
-    """A size in GiB with three figures after the point; a dash where there is none."""
-    return "-" if size is None else f"{size / GIB:,.3f}"

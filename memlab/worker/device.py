@@ -40,10 +40,11 @@ class CpuDevice:
         return None
 
     def retries_and_ooms(self) -> tuple[int | None, int | None]:
+        """Running totals of the caching allocator."""
         return None, None
 
     def pinned_bytes(self) -> int | None:
-        """Peak of torch's pinned host memory."""
+        """Peak of torch's pinned host memory since the process began."""
         return None
 
 

@@ -23,7 +23,7 @@ _TRANSPORT = (
 def describe(error: BaseException) -> tuple[str, str, dict[str, Any] | None]:
     """Status, one-line reason, and for an out-of-memory of the device what it wanted (in bytes, where it was said)."""
     message = f"{type(error).__name__}: {error}".strip()
-    first_line = message.splitlines()[0][:500]
+    first_line = message.splitlines()[0].partition(" If reserved but unallocated")[0][:500]
     if isinstance(error, MemoryError) or any(mark in message for mark in _HOST_OOM):
         return "host_oom", first_line, None
     if isinstance(error, torch.OutOfMemoryError) or any(mark in message for mark in _DEVICE_OOM):

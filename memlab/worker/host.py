@@ -18,6 +18,7 @@ def peak_resident_bytes() -> int:
 
 
 def reset_peak_resident() -> None:
+    """Let :func:`peak_resident_bytes` begin anew: "5" means just that (proc(5), clear_refs)."""
     with contextlib.suppress(OSError):  # not allowed in some containers: then peaks are those of the whole process
         Path("/proc/self/clear_refs").write_text("5")
 

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from memlab.record import CUDA_ALLOCATOR, LIVE_TENSORS, Phase
+from memlab.record import BEFORE_STEPS, CUDA_ALLOCATOR, LIVE_TENSORS, Phase
 from memlab.worker.host import peak_resident_bytes, reset_peak_resident
 
 
@@ -65,8 +65,10 @@ class MemoryMeter:
         return peak_resident_bytes()
 
     def start_over(self) -> None:
-        """Begin the run's peaks anew, with all that is no longer needed given back. Phases that ended are kept."""
+        """Begin a point: peaks anew, and all that is no longer needed given back. Only what was before the first step,
+        which all points of a launch share, is kept."""
         self.enter(None)
+        self.phases = {name: phase for name, phase in self.phases.items() if name in BEFORE_STEPS}
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -128,6 +130,7 @@ class CudaMemory(MemoryMeter):
         torch.cuda.reset_max_memory_allocated = fold_then_reset
 
     def retries_and_ooms(self) -> tuple[int, int]:
+        """Since the process began."""
         stats = torch.cuda.memory_stats_as_nested_dict(self.device)
         return stats.get("num_alloc_retries", 0), stats.get("num_ooms", 0)
 

@@ -15,18 +15,20 @@ from memlab.worker.host import resident_bytes
 
 
 class Point:
-    """The life of a point: ``begin``, then ``step_begin`` and ``step_end`` for each step, then ``write``."""
+    """The life of a point: ``begin``, then ``step_end`` after each step, then ``write``."""
 
     def __init__(self, folder: RunFolder, config: Config, rank: int, device: CpuDevice | CudaDevice):
         self.folder, self.config, self.rank, self.device = folder, config, rank, device
         self.num_steps = config.measure.warmup + config.measure.steps
         self.step = 0  # the one that runs
-        self.marks: list[tuple[Any, Any]] = []
+        self.marks: list[tuple[Any, Any]] = []  # begin and end of each step, on the device's clock
         self.losses: list[torch.Tensor] = []  # one a forward, on the device: reading them would make the host wait
         self.used: list[tuple[int | None, int | None]] = []
-        self.energy = (None, None)
+        self.energy: tuple[float | None, float | None] = (None, None)
+        self.recording = False
         self.facts: dict[str, Any] = {}  # what the session knows: parameters, FLOPs
         self.timing: dict[str, float] = {}
+        self.counted_before: tuple[int | None, int | None] = (None, None)
 
     @property
     def shape(self) -> Shape:
@@ -44,36 +46,51 @@ class Point:
     def begin(self) -> None:
         self.device.memory.start_over()
         self.began = time.perf_counter()
+        self.counted_before = self.device.retries_and_ooms()
         if self.config.measure.snapshot and self.device.torch_device.type == "cuda":
-            # Only while nothing is timed: recording slows every allocation.
-            torch.cuda.memory._record_memory_history(max_entries=1_000_000)
-
-    def step_begin(self) -> None:
-        if self.step == self.config.measure.warmup:
-            self.device.memory.pause()
-            self.save_snapshot()
-            self.energy = (self.device.energy_joules(), None)
+            self._record_history()
         self.start = self.device.mark()
 
     def step_end(self) -> None:
-        self.marks.append((self.start, self.device.mark()))
-        self.used.append(self.device.used_bytes())
+        """A step lasts from the end of the one before it: fetching its data and what Trainer does around it count."""
+        end = self.device.mark()
+        self.marks.append((self.start, end))
+        self.start = end
         self.step += 1
+        warmup = self.config.measure.warmup
+        if self.step <= warmup or self.is_done:
+            self.used.append(self.device.used_bytes())
+        if self.step == warmup:
+            self.device.memory.pause()
+            self.save_snapshot()
+            self.energy = (self.device.energy_joules(), None)
         if self.is_done:
             self.device.synchronize()
             self.energy = (self.energy[0], self.device.energy_joules())
             self.timing["train_s"] = time.perf_counter() - self.began
+        elif self.step <= warmup:
+            self.start = self.device.mark()  # looking around took time that is not the step's
+
+    def _record_history(self) -> None:
+        """Only while nothing is timed: recording slows every allocation."""
+        # Collecting a stack swallows the exception by which a non-reentrant checkpoint ends its recomputation early.
+        checkpointing = self.config.checkpointing
+        stacks = None if checkpointing.enabled and not checkpointing.reentrant else "all"
+        torch.cuda.memory._record_memory_history(context=stacks, max_entries=1_000_000)
+        self.recording = True
 
     def save_snapshot(self) -> None:
         """Write torch's memory history, if it is being recorded, and stop recording."""
-        if self.config.measure.snapshot and self.device.torch_device.type == "cuda":
+        if self.recording:
             torch.cuda.memory._dump_snapshot(str(self.folder.snapshot_file(self.rank)))
             torch.cuda.memory._record_memory_history(enabled=None)
+            self.recording = False
 
     def write(self, status: str = "ok", reason: str | None = None, oom: dict[str, Any] | None = None) -> None:
         """Write this rank's file: everything that is known when the point ends, however it ends."""
         memory = self.device.memory
         memory.fold()
+        self.used.append(self.device.used_bytes())
         seconds = [self.device.seconds_between(*mark) for mark in self.marks] if status == "ok" else []
         warmup = self.config.measure.warmup
         losses = self._losses() if status == "ok" else []
@@ -81,8 +98,8 @@ class Point:
             status, reason = "failed", f"the loss was not finite at step {_first_bad(losses)}"
         if oom is not None:
             oom = {"phase": memory.current, "step": self.step, **oom}
-        device_used, process_used = zip(*self.used, strict=True) if self.used else ((), ())
-        retries, ooms = self.device.retries_and_ooms()
+        device_used, process_used = zip(*self.used, strict=True)
+        retries, ooms = map(_since, self.counted_before, self.device.retries_and_ooms())
         result = RankResult(
             rank=self.rank,
             device=str(self.device.torch_device),
@@ -111,12 +128,17 @@ class Point:
             **self.facts,
         )
         write_json(self.folder.rank_file(self.rank), asdict(result))
+        self.losses.clear()  # each holds a block of device memory
 
     def _losses(self) -> list[float]:
         """One for each step: the sum over its micro batches, each of which Trainer has already scaled."""
         values = [float(loss) for loss in self.losses]
         size = self.config.batch.accumulation
         return [sum(values[i : i + size]) for i in range(0, len(values), size)]
+
+
+def _since(before: int | None, now: int | None) -> int | None:
+    return None if now is None else now - (before or 0)
 
 
 def _highest(values: tuple[int | None, ...]) -> int | None:

@@ -17,7 +17,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from memlab.config import from_dict
 from memlab.plan import Plan
-from memlab.record import RunFolder
+from memlab.record import RankResult, RunFolder, write_json
 from memlab.worker.data import Batches
 from memlab.worker.device import rank_device, runtime_versions
 from memlab.worker.faults import describe
@@ -35,14 +35,25 @@ def run_points(folders: Sequence[RunFolder], rank: int) -> int:
 
     Whatever ends the session, the point it ended in has a rank file that says so; later points have none.
     """
-    session = Session(folders, rank)
+    session = None
     try:
+        session = Session(folders, rank)
         session.run()
     except BaseException as error:
         traceback.print_exc()
-        session.fail(error)
+        if session is None:
+            fail_before_the_device(folders[0], rank, error)
+        else:
+            session.fail(error)
         return 1
     return 0
+
+
+def fail_before_the_device(folder: RunFolder, rank: int, error: BaseException) -> None:
+    """Write what is known when even the device could not be had: how the rank ended."""
+    status, reason, oom = describe(error)
+    result = RankResult(rank, device="", device_name="", memory_source="", status=status, reason=reason, oom=oom)
+    write_json(folder.rank_file(rank), result.to_json())
 
 
 class Session:
@@ -120,9 +131,8 @@ class Session:
     def step_begin(self) -> None:
         if self.point.step == 0:
             write_output_to(self.point.folder, self.rank)
-            self.point.begin()
             self.skipped_before = self.engine.skipped_steps
-        self.point.step_begin()
+            self.point.begin()
 
     def step_end(self) -> None:
         self.point.step_end()

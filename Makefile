@@ -1,0 +1,28 @@
+# make demo: set up and measure one experiment on this machine.  make test: set up and run the tests.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+
+.PHONY: help setup demo test lint clean
+
+help:            ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+setup: $(VENV)/.ready  ## a virtual environment with the exact versions of constraints.txt
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: setup      ## one measured experiment: the GPUs, or two CPU ranks where there is none
+	$(BIN)/python launch.py model=tiny name=demo force=true
+
+test: setup      ## the tests; those that need a GPU are skipped without one
+	$(BIN)/python -m pytest
+
+lint: setup      ## style
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+clean:           ## remove the environment
+	rm -rf $(VENV)

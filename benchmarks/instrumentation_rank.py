@@ -1,0 +1,90 @@
+"""The rank of benchmarks.instrumentation: memlab's own session, in which every other block goes without its meters."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.instrumentation import BARE, METERED
+from memlab.record import RunFolder, write_json
+from memlab.worker.__main__ import close_process_groups, leave
+from memlab.worker.host import peak_resident_bytes, reset_peak_resident
+from memlab.worker.point import Point
+from memlab.worker.session import ENGINE_PHASES, Session
+
+
+class Bare(Point):
+    """A point that begins like any other and then counts its steps, nothing else."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.device.memory.pause()
+
+    def step_end(self) -> None:
+        self.step += 1
+
+
+class Comparison(Session):
+    def __init__(self, folders: Sequence[RunFolder]):
+        super().__init__(folders, rank=0)
+        for index, (folder, point) in enumerate(zip(folders, self.points, strict=True)):
+            if folder.path.name.endswith(BARE):
+                self.points[index] = Bare(folder, point.config, point.rank, point.device)
+        self.blocks: list[dict[str, Any]] = []
+
+    def engine_is_ready(self, engine: torch.nn.Module) -> None:
+        bare = {method: getattr(engine, method) for method in ENGINE_PHASES}
+        super().engine_is_ready(engine)
+        self.methods = {BARE: bare, METERED: {method: getattr(engine, method) for method in ENGINE_PHASES}}
+
+    def add_loss(self, loss: torch.Tensor) -> None:
+        if self.kind == METERED:
+            super().add_loss(loss)
+
+    @property
+    def kind(self) -> str:
+        return BARE if isinstance(self.point, Bare) else METERED
+
+    def step_begin(self) -> None:
+        if self.point.step == 0:
+            self.clock = []
+            for method, function in self.methods[self.kind].items():
+                setattr(self.engine, method, function)
+        super().step_begin()
+        if self.point.step >= self.config.measure.warmup:
+            if not self.clock:
+                reset_peak_resident()
+            self.clock.append(self.device.mark())
+
+    def step_end(self) -> None:
+        point, kind = self.point, self.kind
+        super().step_end()
+        if point.is_done:
+            self.blocks.append(self.figures(point, kind))
+
+    def figures(self, point: Point, kind: str) -> dict[str, Any]:
+        """Times in seconds, sizes in bytes. The last step has no next one to be timed against."""
+        memory, on_gpu = self.device.memory, self.device.torch_device.type == "cuda"
+        seconds = self.device.seconds_between
+        return {
+            "kind": kind,
+            "step_seconds": [seconds(*step) for step in zip(self.clock, self.clock[1:], strict=False)],
+            "marked_seconds": [seconds(*step) for step in point.marks[self.config.measure.warmup :]],
+            "peak_bytes": memory.peak_allocated if on_gpu else peak_resident_bytes(),
+            "peak_reserved_bytes": memory.peak_reserved if on_gpu else None,
+        }
+
+
+def main() -> None:
+    result, *folders = sys.argv[1:]
+    session = Comparison([RunFolder(folder) for folder in folders])
+    session.run()
+    write_json(Path(result), session.blocks)
+    close_process_groups()
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()

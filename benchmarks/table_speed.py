@@ -1,0 +1,106 @@
+"""How long `memlab table` takes to read run folders, first and again: python benchmarks/table_speed.py [FOLDERS ...]
+
+Makes the folders itself (records of 8 ranks, 8 phases and 10 steps) and prints seconds and milliseconds a folder, so
+that linear growth shows as constant last columns. Each reading is a process of its own, start-up and imports included.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from memlab.config import Batch, Config, Hardware, Model, SeqLen
+from memlab.plan import make_plan
+from memlab.record import FIRST_STEP_PHASES, PHASES, Phase, RankResult, Record, RunFolder
+from memlab.summary import summarise
+
+READ = """
+import sys
+from memlab.analyse.collect import collect
+from memlab.analyse.table import points_table
+frame = points_table(collect(sys.argv[1:]).runs)
+assert len(frame) and frame["peak_reserved_bytes_max"].notna().all()
+"""
+
+
+def make_folder(root: Path, number: int) -> int:
+    """One run folder; returns the size of its record in bytes."""
+    config = Config(
+        model=Model(path="test/model", config={"hidden_size": 4096, "vocab_size": 128256}),
+        seq_len=SeqLen(tokens=1 + number // 8),
+        batch=Batch(micro=1 + number % 8),
+        hardware=Hardware(gpu="H100", gpus=8, memory_gib=80.0, usd_per_hour=20.0),
+    )
+    plan = make_plan(config, {"model": "hf", "zero_stage": "zero3"})
+    phases = {name: Phase(2**33, 2**34, 2**32) for name in (*PHASES, *FIRST_STEP_PHASES)}
+    ranks = [
+        RankResult(
+            rank=rank,
+            device=f"cuda:{rank}",
+            device_name="NVIDIA H100 80GB HBM3",
+            memory_source="cuda_caching_allocator",
+            peak_allocated_bytes=2**34 + number,
+            peak_reserved_bytes=2**35 + number,
+            phases=phases,
+            step_seconds=[0.5 + number * 1e-6] * 10,
+            warmup_seconds=[1.0] * 3,
+            losses=[11.8] * 13,
+        ).to_json()
+        for rank in range(8)
+    ]
+    environment = {"torch": "2.9.0", "deepspeed": "0.19.8", "driver": "570.1", "gpus": ["NVIDIA H100 80GB HBM3"] * 8}
+    record = Record(
+        run_id=plan.run_id,
+        source="measured",
+        status="ok",
+        config=plan.config,
+        choices=plan.choices,
+        fingerprint=plan.run_id[-8:],
+        environment=environment,
+        ranks=ranks,
+        steps={"warmup": 3, "measured": 10, "repeats": 1, "seconds": [0.5] * 10},
+        summary=summarise(config, ranks, 90.0),
+        timing={"total_s": 90.0},
+    )
+    text = json.dumps(record.to_json(), indent=2)
+    folder = root / plan.run_id
+    folder.mkdir()
+    (folder / RunFolder.RECORD).write_text(text)  # not RunFolder.finish: its fsync is not what is measured here
+    return len(text)
+
+
+def read_seconds(root: Path, cache: Path) -> tuple[float, float]:
+    """Wall clock and processor time of one reading in a fresh process; on a busy machine they tell different things."""
+    begin, used = time.perf_counter(), _children_seconds()
+    subprocess.run(
+        [sys.executable, "-c", READ, str(root)], check=True, env={**os.environ, "XDG_CACHE_HOME": str(cache)}
+    )
+    return time.perf_counter() - begin, _children_seconds() - used
+
+
+def _children_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="*", type=int, default=[1000, 2000, 4000, 10000])
+    print("folders     MB  first s (CPU s)  again s (CPU s)  CPU ms a folder: first  again")
+    for count in parser.parse_args().folders:
+        with tempfile.TemporaryDirectory() as temporary:
+            root, cache = Path(temporary) / "runs", Path(temporary) / "cache"
+            root.mkdir()
+            size = sum(make_folder(root, number) for number in range(count))
+            first, again = read_seconds(root, cache), read_seconds(root, cache)
+        readings = "".join(f"{wall:9.2f} {f'({cpu:.2f})':>7}" for wall, cpu in (first, again))
+        print(f"{count:7,} {size / 1e6:6.0f}{readings}{1000 * first[1] / count:24.2f} {1000 * again[1] / count:6.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The multirun launcher of memlab, as a Hydra plugin."""

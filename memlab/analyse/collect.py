@@ -1,0 +1,154 @@
+"""Walk output folders into runs. A folder that cannot be read is a line in ``skipped``, never the end."""
+
+import os
+import stat
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
+
+from memlab.analyse import index
+from memlab.analyse.gc_pause import without_cycle_collection
+from memlab.analyse.run import Run, run_of
+from memlab.errors import MemlabError, RecordError
+from memlab.record import RunFolder
+
+LARGEST_RECORD = 64 * 2**20
+"""Bytes. A record of 64 GPUs with 1,000 steps has 2 MB; what is larger than this is not one of ours."""
+
+MANY = 500
+"""Folders from which on reading is spread over the cores: below, starting the processes costs more than it saves."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A place that could not be used, and why in one line."""
+
+    path: str
+    reason: str
+
+
+@dataclass
+class Collection:
+    """What was found, ordered by path."""
+
+    runs: list[Run] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+def collect(paths: Sequence[str | os.PathLike]) -> Collection:
+    """All runs at or below ``paths``. Raises :class:`MemlabError` for a path that does not exist."""
+    collection = Collection()
+    seen: set[str] = set()
+    for path in paths:
+        root = os.path.realpath(path)
+        if not os.path.isdir(root):
+            raise MemlabError(f"{os.fspath(path)}: no such folder. Give run folders, or folders that hold them.")
+        with without_cycle_collection():
+            _collect_root(root, seen, collection)
+    collection.runs.sort(key=lambda run: run.path)
+    return collection
+
+
+def _collect_root(root: str, seen: set[str], collection: Collection) -> None:
+    known = index.load(root)
+    rows: list[index.Row] = []
+    fresh: list[tuple[str, index.Stamp]] = []
+    present: set[str] = set()
+    for found in _walk(root):
+        if isinstance(found, Skipped):
+            collection.skipped.append(found)
+            continue
+        path, stamp = found
+        present.add(path)
+        if path not in seen:
+            seen.add(path)
+            row = known.get(path)
+            (rows.append(row) if row and row[1:3] == stamp else fresh.append(found))
+    read = _read_all(fresh)
+    new = [row for row in read if not isinstance(row, Skipped)]
+    collection.skipped += [row for row in read if isinstance(row, Skipped)]
+    parts: dict[str, dict[str, Any]] = {}
+    collection.runs += [index.unpack(row, parts) for row in rows + new]
+    gone = known.keys() - present
+    if new or gone:
+        index.store(new, gone)
+
+
+def _read_all(fresh: list[tuple[str, index.Stamp]]) -> list[index.Row | Skipped]:
+    """The rows of these folders, read by all cores where there are many. A process with threads is never forked."""
+    if len(fresh) < MANY or threading.active_count() > 1:
+        return [_read_row(found) for found in fresh]
+    with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:
+        return list(pool.map(_read_row, fresh, chunksize=100))
+
+
+def _read_row(found: tuple[str, index.Stamp]) -> index.Row | Skipped:
+    path, stamp = found
+    try:
+        return index.pack(read_run(path), stamp)
+    except RecordError as error:
+        return Skipped(path, str(error).removeprefix(path + os.sep))
+
+
+def read_run(path: str | os.PathLike) -> Run:
+    """The run of one folder. Raises :class:`RecordError` for what is not a readable record of this schema version."""
+    folder = RunFolder(path)
+    return run_of(folder.read_record(), str(folder))
+
+
+def _walk(root: str) -> Iterator[tuple[str, index.Stamp] | Skipped]:
+    """Every run folder with the stamp of its record, and what was passed over. Links are never followed."""
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        if not _is_utf8(folder):
+            yield Skipped(os.fsencode(folder).decode(errors="replace"), "the folder's name is not UTF-8")
+            continue
+        try:
+            record = os.lstat(os.path.join(folder, RunFolder.RECORD))
+        except OSError:
+            yield from _below(folder, root, waiting)
+            continue
+        reason = _unfit(record)
+        yield Skipped(folder, reason) if reason else (folder, (record.st_mtime_ns, record.st_size))
+
+
+def _below(folder: str, root: str, waiting: list[str]) -> Iterator[Skipped]:
+    """Add the folders inside a folder without a record to those that wait."""
+    try:
+        with os.scandir(folder) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name, reverse=True)
+    except OSError as error:
+        yield Skipped(folder, f"cannot be listed ({error.strerror})")
+        return
+    if any(entry.name == RunFolder.PLAN for entry in entries):
+        yield Skipped(folder, f"no {RunFolder.RECORD}: the run has not ended, or was cut off")
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            waiting.append(entry.path)
+        elif entry.is_symlink() and os.path.isdir(entry.path) and not _inside(os.path.realpath(entry.path), root):
+            yield Skipped(entry.path, "a link out of the folder; links are not followed")
+
+
+def _unfit(record: os.stat_result) -> str | None:
+    if not stat.S_ISREG(record.st_mode):
+        return f"{RunFolder.RECORD} is not a plain file; links are not followed"
+    if record.st_size > LARGEST_RECORD:
+        return f"{RunFolder.RECORD} has {record.st_size:,} bytes; at most {LARGEST_RECORD:,} are read"
+    return None
+
+
+def _inside(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def _is_utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,59 @@
+"""Whether a run that calls itself ok has everything it should: every rank, the planned steps, a finite loss."""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from memlab.record import Record
+
+
+def shortcomings(record: Record) -> list[str]:
+    """What is missing, a phrase each; empty for a complete run, and for one that did not end as ok.
+
+    A prediction needs one rank and takes no steps, so only a measured run is held to ranks, steps and loss.
+    """
+    if record.status != "ok":
+        return []
+    if record.source != "measured":
+        return [] if record.summary else ["no figures"]
+    return [*_ranks(record), *_steps(record), *_losses(record)]
+
+
+def _ranks(record: Record) -> list[str]:
+    planned = record.config.get("hardware", {}).get("gpus")
+    present = [rank.get("rank") for rank in record.ranks]
+    found = []
+    if isinstance(planned, int) and planned < 1 << 16:
+        missing = sorted(set(range(planned)) - {rank for rank in present if isinstance(rank, int)})
+        if missing:
+            found.append(f"no figures of rank {', '.join(map(str, missing))} (of {planned})")
+    twice = sorted({str(rank) for rank in present if present.count(rank) > 1})
+    if twice:
+        found.append(f"rank {', '.join(twice)} is there more than once")
+    silent = [str(rank.get("rank")) for rank in record.ranks if rank.get("status", "ok") != "ok"]
+    if silent:
+        found.append(f"rank {', '.join(silent)} did not end as ok")
+    return found
+
+
+def _steps(record: Record) -> list[str]:
+    planned = record.config.get("measure", {}).get("steps")
+    if planned is None or record.steps.get("averaged_over") == planned:  # an import may know the mean of the steps only
+        return []
+    short = [rank for rank in record.ranks if len(rank.get("step_seconds") or []) != planned]
+    counts = ", ".join(f"rank {rank.get('rank')}: {len(rank.get('step_seconds') or [])}" for rank in short[:3])
+    return [f"{planned} steps were planned, measured were {counts}"] if short else []
+
+
+def _losses(record: Record) -> list[str]:
+    return [
+        f"rank {rank.get('rank')}: the loss of step {step} is {loss}"
+        for rank in record.ranks
+        for step, loss in _not_finite(rank)
+    ]
+
+
+def _not_finite(rank: Mapping[str, Any]) -> list[tuple[int, Any]]:
+    """The first loss that is no finite number; those after it follow from it."""
+    wrong = [(step, loss) for step, loss in enumerate(rank.get("losses") or []) if loss is None or not isfinite(loss)]
+    return wrong[:1]

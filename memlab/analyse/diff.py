@@ -1,0 +1,161 @@
+"""What differs between runs, and what it did to memory, speed and cost; what cannot be concluded comes first."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from memlab.analyse.figures import Difference, Figure, figures_of
+from memlab.analyse.identity import changed_keys, differing_axes, environment_changes, of_repeats
+from memlab.analyse.run import Run, value_at
+from memlab.conf_files import parse_yaml
+from memlab.config import GROUPS, from_dict, to_dict
+from memlab.errors import ConfigError, MemlabError
+from memlab.plan import deepspeed_config, run_id
+from memlab.record import RunFolder, read_json
+
+PLANNED = "planned"
+"""Status of a configuration that was read from a file and has not run."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A group or dotted key with the value of each run, ``None`` where a run has none."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class FigureRow:
+    """One figure of all runs; ``differences`` are against the first run, ``None`` where either has no such figure."""
+
+    key: str
+    figures: tuple[Figure | None, ...]
+    differences: tuple[Difference | None, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``warnings`` are to be read first. ``choices`` and ``values`` are of the configuration."""
+
+    runs: tuple[Run, ...]
+    warnings: tuple[str, ...]
+    choices: tuple[Change, ...]
+    values: tuple[Change, ...]
+    deepspeed: tuple[Change, ...]
+    environment: tuple[Change, ...]
+    figures: tuple[FigureRow, ...]
+
+
+def compare(runs: Sequence[Run], by: str | None = None) -> Comparison:
+    """Two or more runs, the first being the base. ``by`` names the one axis that is meant to differ."""
+    if len(runs) < 2:
+        raise MemlabError("A diff needs two runs or more.")
+    options = [Change(group, tuple(run.choices.get(group) for run in runs)) for group in GROUPS]
+    configs = [run.config for run in runs]
+    jsons = [deepspeed_json(run) for run in runs]
+    return Comparison(
+        runs=tuple(runs),
+        warnings=tuple(confounds(runs, by) + _not_ok(runs)),
+        choices=tuple(change for change in options if len(set(change.values)) > 1),
+        values=_changes(configs, [key for key in changed_keys(configs) if not of_repeats(key)]),
+        deepspeed=_changes(jsons, changed_keys(jsons)),
+        environment=tuple(Change(key, tuple(values)) for key, values in environment_changes(runs).items()),
+        figures=_figure_rows(runs),
+    )
+
+
+def confounds(runs: Sequence[Run], by: str | None = None) -> list[str]:
+    """Why a difference between these runs cannot be put down to one cause, a sentence each; empty when it can."""
+    found = []
+    axes = differing_axes(runs)
+    if by is None and len(axes) > 1:
+        found.append(
+            f"{len(axes)} axes differ ({', '.join(axes)}): their effects cannot be told apart. "
+            "Compare runs that differ in one."
+        )
+    elif by is not None and set(axes) - {by.partition(".")[0]}:
+        others = [axis for axis in axes if axis != by.partition(".")[0]]
+        found.append(f"Not only {by} differs: so do {', '.join(others)}. The effect is not that of {by} alone.")
+    return found + environment_confounds(runs)
+
+
+def environment_confounds(runs: Sequence[Run]) -> list[str]:
+    """That the runs were measured with different versions, drivers or machines; empty when they were not."""
+    changes = environment_changes([run for run in runs if run.status != PLANNED])
+    if not changes:
+        return []
+    told = "; ".join(f"{key}: {' / '.join(dict.fromkeys(map(str, values)))}" for key, values in changes.items())
+    return [f"The environments differ ({told}): part of the difference may be theirs."]
+
+
+def deepspeed_json(run: Run) -> dict[str, Any]:
+    """The DeepSpeed configuration that ran; composed again where the folder does not keep it. Empty if it cannot be."""
+    file = RunFolder(run.path).path / RunFolder.DEEPSPEED
+    if run.status != PLANNED and file.is_file() and not file.is_symlink():
+        kept = read_json(file)
+        return kept if isinstance(kept, dict) else {}
+    try:
+        return deepspeed_config(from_dict(run.config))
+    except ConfigError:  # written by another release, whose keys this one does not have
+        return {}
+
+
+def planned_run(file: Path) -> Run:
+    """A configuration file - a plan, a record or a composed configuration, JSON or YAML - as a run without figures."""
+    values = _read_values(file)
+    config = from_dict(values.get("config", values) if "run_id" in values else values)
+    choices = values.get("choices", {}) if "run_id" in values else {}
+    return Run(
+        path=str(file),
+        run_id=run_id(config),
+        source="measured" if config.mode == "measure" else "predicted",
+        status=PLANNED,
+        reason=None,
+        fingerprint="",
+        isolation="",
+        config=to_dict(config),
+        choices=choices,
+    )
+
+
+def _read_values(file: Path) -> dict[str, Any]:
+    from yaml import YAMLError
+
+    if file.suffix == ".json":
+        values = read_json(file)
+    else:
+        try:
+            values = parse_yaml(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError, YAMLError) as error:
+            raise MemlabError(f"{file}: unreadable ({str(error).splitlines()[0]})") from error
+    if not isinstance(values, dict):
+        raise MemlabError(f"{file}: not a configuration (groups with keys are expected)")
+    if "${" in json.dumps(values, default=str):
+        raise MemlabError(f"{file}: holds ${{...}}. Write it with: python launch.py ... --cfg job --resolve")
+    return values
+
+
+def _not_ok(runs: Sequence[Run]) -> list[str]:
+    return [
+        f"{run.run_id} ended as {run.status} ({run.reason or 'no reason given'}): its figures are partial or absent."
+        for run in runs
+        if run.status not in ("ok", PLANNED)
+    ] + [f"{run.run_id} is incomplete: {'; '.join(run.incomplete)}." for run in runs if run.incomplete]
+
+
+def _changes(dictionaries: Sequence[dict[str, Any]], keys: Sequence[str]) -> tuple[Change, ...]:
+    return tuple(Change(key, tuple(value_at(values, key) for values in dictionaries)) for key in keys)
+
+
+def _figure_rows(runs: Sequence[Run]) -> tuple[FigureRow, ...]:
+    figures = [figures_of(run) for run in runs]
+    rows = []
+    for key in dict.fromkeys(key for each in figures for key in each):
+        found = tuple(each.get(key) for each in figures)
+        base = found[0]
+        differences = tuple(Difference(base, other) if base and other else None for other in found[1:])
+        rows.append(FigureRow(key, found, differences))
+    return tuple(rows)

@@ -1,0 +1,204 @@
+"""The effect of one axis over a whole sweep, or of one set of runs against another: pair by pair, and its range.
+
+Pairs have the same micro batch and sequence length. Where one side was not measured at a length, it is interpolated
+linearly between its neighbours and the pair says so; nothing is extrapolated.
+"""
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from memlab.analyse.diff import confounds, environment_confounds
+from memlab.analyse.figures import Difference, Figure, figures_of, interpolate, merge_repeats
+from memlab.analyse.identity import MODE, TOKENS, configuration_key, labels, point_of
+from memlab.analyse.run import Run, value_at
+from memlab.config import GROUPS
+from memlab.errors import MemlabError, nearest
+from memlab.plan import UNREMARKABLE
+
+Series = Mapping[int, Sequence[Run]]
+"""Sequence length -> the repeats of that point."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One point under two options. ``interpolated``: the side (``base`` or ``other``) that was not measured there."""
+
+    where: str  # the configuration that both share
+    micro: int
+    tokens: int
+    base: str
+    other: str
+    differences: dict[str, Difference]
+    interpolated: str | None = None
+
+
+@dataclass(frozen=True)
+class Range:
+    """Relative effect on one figure over all pairs of two options: lowest, median, highest.
+
+    ``within_noise`` counts the pairs whose difference is noise, ``unknown_noise`` those of which nothing tells.
+    """
+
+    base: str
+    other: str
+    key: str
+    lowest: float
+    median: float
+    highest: float
+    pairs: int
+    within_noise: int
+    unknown_noise: int
+
+
+@dataclass
+class Effects:
+    """``warnings`` are to be read first; ``unpaired`` holds run ids with the reason."""
+
+    by: str
+    warnings: list[str] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    unpaired: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def ranges(self) -> list[Range]:
+        """The range of every figure for every two options, in the order of the pairs."""
+        found: dict[tuple[str, str, str], list[Difference]] = {}
+        for pair in self.pairs:
+            for key, difference in pair.differences.items():
+                if difference.relative is not None:
+                    found.setdefault((pair.base, pair.other, key), []).append(difference)
+        return [_range(*names, differences) for names, differences in found.items()]
+
+
+def effects_by(runs: Sequence[Run], by: str) -> Effects:
+    """The effect of one group or dotted key: pairs of runs that differ in it alone.
+
+    By ``mode``, measurements are paired with predictions.
+    """
+    group, _, key = by.partition(".")
+    if group not in (*GROUPS, MODE) or (key and all(value_at(run.config, by) is None for run in runs)):
+        raise MemlabError(f"--by {by}: no such axis. {nearest(by, (*GROUPS, MODE))}")
+    option_of = _option_of(runs, by)
+    effects = Effects(by)
+    families: dict[str, list[Run]] = {}
+    for run in runs:
+        families.setdefault(configuration_key(run, (by, TOKENS)), []).append(run)
+    firsts = [members[0] for members in families.values()]
+    for where, members in zip(labels(firsts), families.values(), strict=True):
+        sides: dict[str, dict[int, list[Run]]] = {}
+        for run in members:
+            tokens = 0 if group == "seq_len" else value_at(run.config, TOKENS)
+            sides.setdefault(option_of(run), {}).setdefault(tokens, []).append(run)
+        _pair_all(effects, where, sides, by)
+        effects.warnings += [w for w in environment_confounds(members) if w not in effects.warnings]
+    return effects
+
+
+def effects_of_sets(
+    base: Sequence[Run], other: Sequence[Run], names: tuple[str, str], by: str | None = None
+) -> Effects:
+    """One configuration's points against another's, whatever differs between them; ``warnings`` has the confounds."""
+    for name, members in zip(names, (base, other), strict=True):
+        found = {configuration_key(run) for run in members}
+        if len(found) > 1:
+            raise MemlabError(
+                f"{name} holds {len(found)} configurations; choose one with --where, or pair with --by AXIS."
+            )
+    effects = Effects(by or "set")
+    batches: dict[int, dict[str, dict[int, list[Run]]]] = {}
+    for name, members in zip(names, (base, other), strict=True):
+        for run in members:
+            micro, tokens = point_of(run)
+            batches.setdefault(micro, {}).setdefault(name, {}).setdefault(tokens, []).append(run)
+    for sides in batches.values():
+        _pair_all(effects, "", sides, "point", names[0])
+    effects.warnings += confounds(_at_one_point([base[0], other[0]]), by)
+    return effects
+
+
+def _at_one_point(runs: Sequence[Run]) -> list[Run]:
+    """The runs as if at the point of the first, so that only their configurations differ."""
+    first = runs[0].config
+    return [replace(run, config={**run.config, "seq_len": first["seq_len"], "batch": first["batch"]}) for run in runs]
+
+
+def _option_of(runs: Sequence[Run], by: str) -> Callable[[Run], str]:
+    """The name of a run's option: the choice, or the values where one choice stands for several."""
+    group, _, key = by.partition(".")
+    if by == MODE:
+        return lambda run: run.source
+    if key:
+        return lambda run: json.dumps(value_at(run.config, by))
+    parts: dict[str, set[str]] = {}
+    for run in runs:
+        parts.setdefault(run.choices.get(group, ""), set()).add(json.dumps(run.config.get(group), sort_keys=True))
+    plain = all(option and len(found) == 1 for option, found in parts.items())
+    return lambda run: run.choices[group] if plain else json.dumps(run.config.get(group))
+
+
+def _pair_all(effects: Effects, where: str, sides: Mapping[str, Series], what: str, base: str | None = None) -> None:
+    names = sorted(sides, key=lambda name: (name != base, name not in UNREMARKABLE, _natural(name)))
+    if len(names) < 2:
+        lonely = [run for series in sides.values() for repeats in series.values() for run in repeats]
+        effects.unpaired += [(run.run_id, f"no run differs from it in {what} alone") for run in lonely]
+        return
+    for other in names[1:]:
+        _pair_series(effects, where, (names[0], sides[names[0]]), (other, sides[other]))
+
+
+def _pair_series(effects: Effects, where: str, base: tuple[str, Series], other: tuple[str, Series]) -> None:
+    tables = [_figures_by_tokens(series) for _, series in (base, other)]
+    for tokens in sorted({*base[1], *other[1]}):
+        here = [series[tokens][0] for _, series in (base, other) if tokens in series]
+        found = [_at(table, tokens) for table in tables]
+        bad = [run for run in here if run.status != "ok"]
+        if bad or not all(found):
+            reason = _reason(
+                bad, tokens, [name for (name, _), table in zip((base, other), found, strict=True) if not table]
+            )
+            effects.unpaired += [(run.run_id, reason) for run in here]
+            continue
+        sides = zip(("base", "other"), (base[1], other[1]), strict=True)
+        missing = next((side for side, series in sides if tokens not in series), None)
+        common = {key: Difference(found[0][key], found[1][key]) for key in found[0] if key in found[1]}
+        micro, length = point_of(here[0])
+        effects.pairs.append(Pair(where, micro, length, base[0], other[0], common, missing))
+
+
+def _reason(bad: Sequence[Run], tokens: int, missing: Sequence[str]) -> str:
+    if bad:
+        return f"{bad[0].run_id} ended as {bad[0].status}"
+    return f"no measurement of {' or '.join(missing)} at or around {tokens} tokens"
+
+
+def _figures_by_tokens(series: Series) -> dict[int, dict[str, Figure]]:
+    ok = {tokens: [run for run in repeats if run.status == "ok"] for tokens, repeats in series.items()}
+    return {tokens: merge_repeats([figures_of(run) for run in found]) for tokens, found in sorted(ok.items()) if found}
+
+
+def _at(table: Mapping[int, Mapping[str, Figure]], tokens: int) -> Mapping[str, Figure] | None:
+    """The figures at a length, interpolated where it lies between two that were measured."""
+    if tokens in table:
+        return table[tokens]
+    lengths = list(table)
+    after = bisect_left(lengths, tokens)
+    if not 0 < after < len(lengths):
+        return None
+    low, high = lengths[after - 1], lengths[after]
+    return interpolate(table[low], table[high], (tokens - low) / (high - low))
+
+
+def _range(base: str, other: str, key: str, differences: Sequence[Difference]) -> Range:
+    relative = [difference.relative for difference in differences]
+    noise = [difference.within_noise for difference in differences]
+    counts = (len(relative), noise.count(True), noise.count(None))
+    return Range(base, other, key, min(relative), median(relative), max(relative), *counts)
+
+
+def _natural(name: str) -> list[tuple[int, int | str]]:
+    """A sort key that has b2 before b16."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]

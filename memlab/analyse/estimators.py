@@ -1,0 +1,78 @@
+"""What the public estimators say for the same point, beside the truth. Their formulas, without their imports.
+
+DeepSpeed's two cover model states only, by their own documentation; accelerate's is for the whole model on one device,
+whatever ZeRO does. Neither knows batch, sequence length, checkpointing or the allocator.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from memlab.analyse.run import Run, value_at
+
+
+def zero3_model_states_bytes(
+    parameters: int, largest_layer: int, gpus: int, offload_optimizer: bool, offload_param: bool
+) -> int:
+    """Bytes on each GPU at stage 3. Source: ``estimate_zero3_model_states_mem_needs`` in
+    ``deepspeed/runtime/zero/stage3.py`` of DeepSpeed 0.19.8, with its defaults and one node.
+
+    Without offload that is 18 bytes a parameter. As there, the offload of parameters counts only together with the
+    optimizer's.
+    """
+    largest = 4 * largest_layer
+    if offload_optimizer and offload_param:
+        return largest
+    bytes_per_parameter = 2 if offload_optimizer else 18
+    return largest + int(bytes_per_parameter * parameters / gpus)
+
+
+def zero2_model_states_bytes(parameters: int, gpus: int, offload_optimizer: bool) -> int:
+    """Bytes on each GPU at stage 2. Source: ``estimate_zero2_model_states_mem_needs`` in
+    ``deepspeed/runtime/zero/stage_1_and_2.py`` of DeepSpeed 0.19.8, with its defaults and one node."""
+    if offload_optimizer:
+        return 2 * parameters
+    return 2 * parameters + int(18 * parameters / gpus)
+
+
+def accelerate_bytes(parameters: int, dtype: str) -> int:
+    """Bytes for training with Adam on one device. Source: ``estimate_training_usage`` in
+    ``accelerate/commands/estimate.py`` of accelerate 1.15, whose largest figure its table shows."""
+    fp32 = 4 * parameters
+    return 4 * fp32 if dtype == "fp32" else 2 * fp32
+
+
+def largest_layer_parameters(model_config: Mapping[str, Any]) -> int | None:
+    """Parameters of the largest single module of a decoder, as DeepSpeed's estimator counts it; ``None`` if unknown.
+
+    That is the embedding (vocabulary x hidden) or one matrix of the feed-forward block (hidden x intermediate), taken
+    from the Hugging Face configuration.
+    """
+    hidden, vocabulary = model_config.get("hidden_size"), model_config.get("vocab_size")
+    if not isinstance(hidden, int) or not isinstance(vocabulary, int):
+        return None
+    intermediate = model_config.get("intermediate_size")
+    return hidden * max(vocabulary, intermediate if isinstance(intermediate, int) else 0)
+
+
+def deepspeed_estimate(run: Run) -> int | None:
+    """DeepSpeed's figure for the configuration of this run, in bytes; ``None`` where it has no formula or no counts."""
+    parameters, gpus = run.summary.get("parameters"), value_at(run.config, "hardware.gpus")
+    if not parameters or not gpus:
+        return None
+    offload_optimizer = value_at(run.config, "offload.optimizer") not in (None, "none")
+    stage = value_at(run.config, "zero_stage.stage")
+    if stage == 2:
+        return zero2_model_states_bytes(parameters, gpus, offload_optimizer)
+    model = run.config.get("model", {})
+    layer = largest_layer_parameters({**(model.get("config") or {}), **(model.get("overrides") or {})})
+    if stage != 3 or layer is None:
+        return None
+    offload_param = value_at(run.config, "offload.param") not in (None, "none")
+    return zero3_model_states_bytes(parameters, layer, gpus, offload_optimizer, offload_param)
+
+
+def accelerate_estimate(run: Run) -> int | None:
+    """accelerate's figure for the model of this run, in bytes; ``None`` where the parameters were not counted."""
+    parameters = run.summary.get("parameters")
+    dtype = value_at(run.config, "precision.dtype")
+    return accelerate_bytes(parameters, dtype) if parameters and dtype else None

@@ -1,0 +1,110 @@
+"""The figures of a run that are compared, each with its noise."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from memlab.analyse.run import Run, value_at
+from memlab.summary import BYTES
+
+RATES = ("iterations_per_second", "samples_per_second", "tokens_per_second", "usd_per_million_tokens")
+"""Figures that follow from the time of a step, and so share its relative noise."""
+
+PHASE_FIGURES = ("peak_allocated_bytes", "peak_reserved_bytes")
+
+STANDARD_ERROR_OF_MEDIAN = 1.2533
+"""Of a normal sample, in standard errors of the mean: sqrt(pi / 2)."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A value and how far chance moves it, in the same unit; ``None``: nothing in the run tells.
+
+    Noise of memory is the spread over ranks (they do the same work), of speed two standard errors of the median step;
+    where an experiment was repeated, the spread over repeats when that is larger.
+    """
+
+    value: float
+    noise: float | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``other`` less ``base``. ``within_noise`` is ``None`` where the noise of neither is known."""
+
+    base: Figure
+    other: Figure
+
+    @property
+    def absolute(self) -> float:
+        return self.other.value - self.base.value
+
+    @property
+    def relative(self) -> float | None:
+        return self.absolute / self.base.value if self.base.value else None
+
+    @property
+    def noise(self) -> float | None:
+        """The larger noise of the two: a difference below it is no finding."""
+        known = [figure.noise for figure in (self.base, self.other) if figure.noise is not None]
+        return max(known) if known else None
+
+    @property
+    def within_noise(self) -> bool | None:
+        return None if self.noise is None else abs(self.absolute) <= self.noise
+
+
+def figures_of(run: Run) -> dict[str, Figure]:
+    """Figure by name, memory first: ``peak_reserved_bytes`` (largest rank), ``backward.peak_reserved_bytes``, rates."""
+    several = (value_at(run.config, "hardware.gpus") or 1) > 1
+    found = {key: _spread(run.summary[key], several) for key in BYTES if isinstance(run.summary.get(key), dict)}
+    for phase, values in run.phases.items():
+        found |= {f"{phase}.{key}": _spread(values[key], several) for key in PHASE_FIGURES if key in values}
+    step = run.summary.get("step_seconds")
+    if step:
+        noise = _noise_of_median(run.step_seconds)
+        found["step_seconds"] = Figure(step, noise)
+        relative = None if noise is None else noise / step
+        for key in RATES:
+            value = run.summary.get(key)
+            if value is not None:
+                found[key] = Figure(value, None if relative is None else relative * value)
+    for key in ("usd", "num_alloc_retries"):
+        if run.summary.get(key) is not None:
+            found[key] = Figure(run.summary[key])
+    return found
+
+
+def merge_repeats(repeats: Sequence[Mapping[str, Figure]]) -> dict[str, Figure]:
+    """The mean of each figure over repeats of one experiment; its noise is at least their spread."""
+    if len(repeats) == 1:
+        return dict(repeats[0])
+    merged = {}
+    for key in [key for key in repeats[0] if all(key in each for each in repeats)]:
+        values = [each[key].value for each in repeats]
+        noises = [each[key].noise for each in repeats if each[key].noise is not None]
+        merged[key] = Figure(mean(values), max([max(values) - min(values), *noises]))
+    return merged
+
+
+def interpolate(low: Mapping[str, Figure], high: Mapping[str, Figure], share: float) -> dict[str, Figure]:
+    """Each figure at ``share`` of the way from ``low`` to ``high``, with the larger noise of the two."""
+    between = {}
+    for key in [key for key in low if key in high]:
+        a, b = low[key], high[key]
+        value = a.value + share * (b.value - a.value)
+        if key == "usd_per_million_tokens":  # one over a rate: a straight line would overshoot where the rate is small
+            value = 1 / (1 / a.value + share * (1 / b.value - 1 / a.value))
+        noises = [figure.noise for figure in (a, b) if figure.noise is not None]
+        between[key] = Figure(value, max(noises) if noises else None)
+    return between
+
+
+def _spread(values: Mapping[str, float], several: bool) -> Figure:
+    return Figure(values["max"], values["max"] - values["min"] if several else None)
+
+
+def _noise_of_median(seconds: Sequence[float]) -> float | None:
+    if len(seconds) < 3:
+        return None
+    return 2 * STANDARD_ERROR_OF_MEDIAN * stdev(seconds) / len(seconds) ** 0.5

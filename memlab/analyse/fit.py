@@ -1,0 +1,115 @@
+"""Memory over tokens for each configuration, and what it answers: the longest sequence and largest batch that fit."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from memlab.analyse.identity import configurations, point_of, tokens_of
+from memlab.analyse.regression import Line, fit_line, flat_until, leave_one_out
+from memlab.analyse.run import Run, peak, value_at
+from memlab.machine import GIB
+
+FLAT_BYTES = 2 * 2**20
+"""What counts as flat: the granularity in which torch's allocator asks the driver for memory."""
+
+MARGIN = 0.05
+"""Share of the memory kept free unless another is asked for."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """``figure`` (bytes, largest rank) over tokens (micro batch x sequence length) of one configuration."""
+
+    label: str
+    figure: str
+    line: Line
+    tokens: tuple[int, ...]
+    bytes: tuple[float, ...]
+    flat_until: float | None  # tokens up to which every measurement is within FLAT_BYTES of the first; hinges only
+    errors: tuple[float, ...]  # leave-one-out, relative
+    oom_tokens: int | None  # fewest tokens at which an out-of-memory was measured
+    lengths: tuple[int, ...]
+    batches: tuple[int, ...]
+    memory_gib: float | None  # of one GPU, as the configuration says
+
+    @property
+    def median_error(self) -> float | None:
+        return median(map(abs, self.errors)) if self.errors else None
+
+    @property
+    def largest_error(self) -> float | None:
+        return max(map(abs, self.errors)) if self.errors else None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The most tokens of one forward on one GPU whose memory, interval included, stays within the budget.
+
+    ``None``: not even one token. ``limit`` says what set it: ``memory``, or ``oom``, a measured out-of-memory.
+    """
+
+    budget_bytes: float
+    tokens: int | None
+    limit: str
+    extrapolated: bool  # beyond twice the largest measurement
+
+    def sequence(self, micro: int) -> int:
+        """The longest sequence at this micro batch; 0 if none fits."""
+        return (self.tokens or 0) // micro
+
+    def batch(self, tokens: int) -> int:
+        """The largest micro batch at this sequence length; 0 if none fits."""
+        return (self.tokens or 0) // tokens
+
+
+def fit_all(runs: Iterable[Run], figure: str = "peak_reserved_bytes") -> tuple[list[Fit], list[tuple[str, str]]]:
+    """A fit for each configuration, and those without one with the reason."""
+    fits, without = [], []
+    for label, members in configurations(runs).items():
+        measured = [run for run in members if run.status == "ok" and peak(run, figure)]
+        if len({tokens_of(run) for run in measured}) < 3:
+            without.append((label, f"{len(measured)} points with {figure}; a fit needs three different token counts"))
+        else:
+            fits.append(_fit(label, figure, measured, members))
+    return fits, without
+
+
+def _fit(label: str, figure: str, measured: Sequence[Run], members: Sequence[Run]) -> Fit:
+    points = sorted((tokens_of(run), peak(run, figure)) for run in measured)
+    tokens, sizes = zip(*points, strict=True)
+    line = fit_line(tokens, sizes)
+    ooms = [tokens_of(run) for run in members if run.status == "gpu_oom"]
+    places = [point_of(run) for run in measured]
+    return Fit(
+        label=label,
+        figure=figure,
+        line=line,
+        tokens=tokens,
+        bytes=sizes,
+        flat_until=None if line.hinge is None else flat_until(tokens, sizes, FLAT_BYTES),
+        errors=tuple(leave_one_out(tokens, sizes)),
+        oom_tokens=min(ooms, default=None),
+        lengths=tuple(sorted({length for _, length in places})),
+        batches=tuple(sorted({micro for micro, _ in places})),
+        memory_gib=value_at(measured[0].config, "hardware.memory_gib"),
+    )
+
+
+def longest(fit: Fit, memory_gib: float, margin: float = MARGIN) -> Answer:
+    """What fits in ``memory_gib`` with the share ``margin`` of it kept free."""
+    budget = memory_gib * GIB * (1 - margin)
+
+    def fits(tokens: int) -> bool:
+        interval = fit.line.interval_at(tokens)
+        return fit.line.at(tokens) + (interval if interval != float("inf") else 0.0) <= budget
+
+    if not fits(1):
+        return Answer(budget, None, "memory", False)
+    low, high = 1, 1 << 40
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    limit = "memory"
+    if fit.oom_tokens is not None and low >= fit.oom_tokens:
+        low, limit = max(fit.tokens), "oom"
+    return Answer(budget, low, limit, low > 2 * max(fit.tokens))

@@ -1,0 +1,142 @@
+"""Other people's tables as records: a line a point, or a line a rank, with a map from record keys to columns."""
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from memlab.analyse.imported import imported_record
+from memlab.conf_files import config_of
+from memlab.config import GROUPS, Config
+from memlab.errors import MemlabError, nearest
+from memlab.plan import config_hash
+from memlab.record import CUDA_ALLOCATOR, STATUSES, RankResult, Record
+from memlab.summary import BYTES
+
+UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+"""What a column of bytes may be in."""
+
+FIGURES = (*BYTES, "step_seconds", "iterations_per_second", "parameters", "rank", "status")
+"""Record keys that a column can hold; any dotted configuration key, and any group's name for its option, besides."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where a record key is found: the column's name and, for bytes, the factor of its unit."""
+
+    key: str
+    name: str
+    factor: int = 1
+
+
+def parse_map(words: Iterable[str]) -> list[Column]:
+    """``KEY=COLUMN`` or ``KEY=COLUMN:UNIT``. Raises :class:`MemlabError` for a key or unit that does not exist."""
+    columns = []
+    for word in words:
+        key, equals, name = word.partition("=")
+        if not equals or not name:
+            raise MemlabError(f"--map {word}: expected KEY=COLUMN or KEY=COLUMN:UNIT")
+        if key not in FIGURES and key not in GROUPS and key.partition(".")[0] not in GROUPS:
+            raise MemlabError(f"--map {word}: no record key '{key}'. {nearest(key, [*FIGURES, *GROUPS])}")
+        unit = "B"
+        if key in BYTES:
+            name, _, unit = name.rpartition(":") if ":" in name else (name, "", "B")
+            if unit not in UNITS:
+                raise MemlabError(f"--map {word}: no unit '{unit}'. {nearest(unit, UNITS)}")
+        columns.append(Column(key, name, UNITS[unit]))
+    return columns
+
+
+def csv_records(file: Path, columns: list[Column], fixed: dict[str, str]) -> Iterator[Record]:
+    """A record for each point of the table. ``fixed`` holds what all lines share: group options and dotted values.
+
+    Lines with the same configuration are ranks of one point. Raises :class:`MemlabError` with the line at fault.
+    """
+    points: dict[str, tuple[Config, dict[str, str], list[dict[str, Any]], list[str]]] = {}
+    for number, line in enumerate(_lines(file, columns), 2):
+        try:
+            values = {column.key: _value(column, line[column.name]) for column in columns if line[column.name] != ""}
+            choices, config = _configuration({**fixed, **values})
+            _, _, ranks, statuses = points.setdefault(config_hash(config), (config, choices, [], []))
+            statuses.append(_status(values))
+            if statuses[-1] == "ok":
+                ranks.append(_rank(values, len(ranks)))
+        except (ValueError, MemlabError) as error:
+            raise MemlabError(f"{file}:{number}: {error}") from error
+    for config, choices, ranks, statuses in points.values():
+        status = next((status for status in statuses if status != "ok"), "ok")
+        yield imported_record(config, choices, {"imported_from": file.name}, ranks, status)
+
+
+def _lines(file: Path, columns: list[Column]) -> list[dict[str, str]]:
+    try:
+        with file.open(encoding="utf-8", newline="") as text:
+            lines = list(csv.DictReader(text, restval=""))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise MemlabError(f"{file}: cannot be read ({error})") from error
+    missing = [column.name for column in columns if not lines or column.name not in lines[0]]
+    if missing:
+        found = [name for name in lines[0] if name] if lines else []
+        raise MemlabError(
+            f"{file}: no column '{missing[0]}'. {nearest(missing[0], found) if found else 'It is empty.'}"
+        )
+    return lines
+
+
+def _value(column: Column, text: str) -> Any:
+    if column.key in BYTES:
+        return round(_positive(column, text) * column.factor)
+    if column.key in ("step_seconds", "iterations_per_second"):
+        return _positive(column, text)
+    if column.key in ("parameters", "rank"):
+        return int(float(text))
+    return text if column.key == "status" or column.key in GROUPS else typed(text)
+
+
+def _positive(column: Column, text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError(f"column '{column.name}' holds {text!r}, not a number above zero")
+    return value
+
+
+def typed(text: str) -> Any:
+    """A configuration value as JSON reads it, or the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _configuration(values: dict[str, Any]) -> tuple[dict[str, str], Config]:
+    choices = {key: str(value) for key, value in values.items() if key in GROUPS}
+    dotted = {key: value for key, value in values.items() if "." in key}
+    return choices, config_of(choices, dotted)
+
+
+def _status(values: dict[str, Any]) -> str:
+    status = str(values.get("status", "ok")).strip().lower()
+    status = {"": "ok", "oom": "gpu_oom"}.get(status, status)
+    if status not in STATUSES:
+        raise ValueError(f"no status '{status}'. {nearest(status, STATUSES)}")
+    return status
+
+
+def _rank(values: dict[str, Any], position: int) -> dict[str, Any]:
+    own = {f.name for f in fields(RankResult)} - {"status", "step_seconds", "rank"}
+    seconds = values.get("step_seconds") or (
+        1 / values["iterations_per_second"] if "iterations_per_second" in values else 0
+    )
+    rank = values.get("rank", position)
+    result = RankResult(
+        rank=rank,
+        device=f"cuda:{rank}",
+        device_name="",
+        memory_source=CUDA_ALLOCATOR,
+        step_seconds=[seconds] if seconds else [],
+        **{key: value for key, value in values.items() if key in own},
+    )
+    return result.to_json()

@@ -1,0 +1,168 @@
+"""The CSV files of the public study gpjt/fine-tune-2024-04 as records.
+
+A line is what one rank appended: the axis (sequence length or batch size), then for every GPU its active and reserved
+memory in MiB, of which the line fills one pair, then iterations per second. ``N, OOM`` says that N did not fit. The
+files do not say how they were measured, so that comes from their names or from the caller.
+
+"active" is torch's ``active_bytes.all.peak``; allocated was not measured. Peaks were never reset after initialisation.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from memlab.analyse.imported import imported_record
+from memlab.conf_files import config_of
+from memlab.config import Config
+from memlab.errors import MemlabError
+from memlab.record import CUDA_ALLOCATOR, RankResult, Record
+
+MIB = 2**20
+
+AXES = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
+
+TIMED_STEPS = 28
+"""The study divides 29 by the time of 28 steps (from the start of step 2 to that of step 30)."""
+
+CORRECTION = TIMED_STEPS / (TIMED_STEPS + 1)
+
+PARAMETERS = {"llama3_8b": 8_030_261_248, "qwen15_05b": 463_987_712}
+
+ENVIRONMENT = {"torch": "2.2.2", "transformers": "4.40.0", "accelerate": "0.29.3", "deepspeed": "0.14.2"}
+"""The study's requirements.txt."""
+
+COMMON = {"precision": "fp16", "attention": "sdpa", "optimizer": "adamw", "data": "guanaco", "measure": "default"}
+"""Options of every file of the study."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """How a file was measured: the options of its groups, its axis, and the value of the other axis."""
+
+    choices: dict[str, str]
+    axis: str  # seq_len | batch
+    other: int
+    guessed: tuple[str, ...] = ()  # the groups that the file's name does not tell
+
+
+@dataclass
+class Point:
+    """One value of the axis: what each GPU's line says."""
+
+    value: int
+    oom: bool = False
+    ranks: dict[int, tuple[int, int, float]] = field(default_factory=dict)  # active bytes, reserved bytes, iterations/s
+    repeated: int = 0  # lines of a GPU that had one before; the last stands
+
+
+def guess_series(file: Path, **given: str | int | None) -> Series:
+    """What the name tells, with what is ``given`` (a group, ``axis`` or ``other``) going before.
+
+    A name without ``default`` or ``expandable`` is taken for expandable segments and one without a stage for ZeRO-3,
+    as the study's later files and its ds_config.json have it; ``guessed`` says so.
+    """
+    name = file.stem.lower()
+    small = "0.5b" in name
+    choices = {
+        **COMMON,
+        "model": "qwen15_05b" if small else "llama3_8b",
+        "zero_stage": "zero2" if "zero2" in name else "zero3",
+        "offload": "optimizer" if "offload" in name else "none",
+        "checkpointing": "full" if "ckpt" in name else "none",
+        "allocator": "default" if "default" in name else "expandable",
+        "hardware": "rtx3090_x1" if small else "a100_80g_x8",
+    }
+    told = {"zero_stage": ("zero",), "allocator": ("default", "expandable")}
+    guessed = [group for group, words in told.items() if not any(word in name for word in words)]
+    axis = given.pop("axis", None) or ("batch" if "batch" in name else "seq_len")
+    other = given.pop("other", None) or (2048 if axis == "batch" else 1)
+    chosen = {group: str(option) for group, option in given.items() if option is not None}
+    return Series(choices | chosen, str(axis), int(other), tuple(group for group in guessed if group not in chosen))
+
+
+def read_points(file: Path) -> tuple[list[Point], int]:
+    """The points of a file in their order, and its number of GPUs. Raises :class:`MemlabError`, naming the line."""
+    points: dict[int, Point] = {}
+    gpus = 0
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MemlabError(f"{file}: cannot be read ({error})") from error
+    for number, line in enumerate(lines, 1):
+        cells = [cell.strip() for cell in line.split(",")]
+        if cells == [""]:
+            continue
+        try:
+            gpus = max(gpus, _read_line(cells, points))
+        except ValueError as error:
+            raise MemlabError(f"{file}:{number}: {error}") from error
+    if not gpus:
+        raise MemlabError(f"{file}: no line with memory figures")
+    return list(points.values()), gpus
+
+
+def _read_line(cells: list[str], points: dict[int, Point]) -> int:
+    """Add one line to its point; returns the number of GPUs that the line has columns for."""
+    value = int(cells[0])
+    if value < 1:
+        raise ValueError(f"the first column must be at least 1, not {value}")
+    point = points.setdefault(value, Point(value))
+    if cells[1:] == ["OOM"]:
+        point.oom = True
+        return 0
+    gpus, odd = divmod(len(cells) - 2, 2)
+    if odd or gpus < 1:
+        raise ValueError(f"{len(cells)} columns; expected the axis, a pair for each GPU, and iterations/s")
+    numbers = [float(cell) for cell in cells[1:]]
+    if not all(math.isfinite(number) and number >= 0 for number in numbers) or numbers[-1] == 0:
+        raise ValueError("a figure is not a finite number above zero")
+    pairs = zip(numbers[:-1:2], numbers[1:-1:2], strict=True)
+    filled = [(rank, pair) for rank, pair in enumerate(pairs) if any(pair)]
+    if not filled:
+        raise ValueError("no GPU has a figure")
+    for rank, (active, reserved) in filled:
+        point.repeated += rank in point.ranks
+        point.ranks[rank] = (round(active * MIB), round(reserved * MIB), numbers[-1])
+    return gpus
+
+
+def to_records(file: Path, series: Series, correct_rate: bool = False) -> Iterable[Record]:
+    """A record for each point. ``correct_rate`` multiplies iterations per second by 28/29 (see :data:`TIMED_STEPS`)."""
+    points, gpus = read_points(file)
+    environment = {**ENVIRONMENT, "imported_from": file.name, "rate_corrected": correct_rate}
+    for point in points:
+        config = _config(series, point.value, gpus)
+        ranks = [] if point.oom else [_rank(rank, point, series, config, correct_rate) for rank in sorted(point.ranks)]
+        yield imported_record(config, series.choices, environment, ranks, "gpu_oom" if point.oom else "ok")
+
+
+def _config(series: Series, value: int, gpus: int) -> Config:
+    other = next(axis for axis in AXES if axis != series.axis)
+    values = {
+        AXES[series.axis]: value,
+        AXES[other]: series.other,
+        "hardware.gpus": gpus,
+        "model.weights": "pretrained",
+        "optimizer.lr": 8e-5,
+        "optimizer.weight_decay": 0.01,
+        "measure.warmup": 2,
+        "measure.steps": TIMED_STEPS,
+    }
+    return config_of(series.choices, values)
+
+
+def _rank(rank: int, point: Point, series: Series, config: Config, correct_rate: bool) -> dict[str, Any]:
+    active, reserved, rate = point.ranks[rank]
+    result = RankResult(
+        rank=rank,
+        device=f"cuda:{rank}",
+        device_name=config.hardware.gpu,
+        memory_source=CUDA_ALLOCATOR,
+        peak_active_bytes=active,
+        peak_reserved_bytes=reserved,
+        step_seconds=[1 / (rate * CORRECTION if correct_rate else rate)],
+        parameters=PARAMETERS.get(series.choices["model"]),
+    )
+    return result.to_json()

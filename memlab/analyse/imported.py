@@ -1,0 +1,64 @@
+"""Records of runs that memlab did not start: made alike whatever table they come from, and written as run folders."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from memlab.config import Config, to_dict
+from memlab.errors import MemlabError, RecordError
+from memlab.plan import config_hash, run_id
+from memlab.record import Record, RunFolder
+from memlab.summary import slowest, summarise
+
+
+def imported_record(
+    config: Config,
+    choices: dict[str, str],
+    environment: dict[str, Any],
+    ranks: list[dict[str, Any]],
+    status: str,
+) -> Record:
+    """A measured record whose ranks know the mean time of their steps, not every step."""
+    facts = json.dumps([config_hash(config), environment], sort_keys=True)
+    steps = config.measure.steps
+    return Record(
+        run_id=run_id(config),
+        source="measured",
+        status=status,
+        reason=None if status == "ok" else f"{status} in {environment['imported_from']}",
+        config=to_dict(config),
+        choices=choices,
+        fingerprint=hashlib.sha256(facts.encode()).hexdigest()[:16],
+        environment=environment,
+        ranks=ranks,
+        steps={
+            "warmup": config.measure.warmup,
+            "measured": steps,
+            "averaged_over": steps,
+            "repeats": 1,
+            "seconds": slowest(ranks, "step_seconds"),
+        },
+        summary=summarise(config, ranks, None),
+    )
+
+
+def write_records(records: Iterable[Record], output: Path) -> list[Path]:
+    """A run folder in ``output`` for each record. A run from another source is not replaced: :class:`MemlabError`."""
+    written = []
+    for record in records:
+        folder = RunFolder(output / record.run_id)
+        if folder.path.exists() and _origin(folder) != record.environment["imported_from"]:
+            raise MemlabError(f"{folder}: already there, from another source. Choose another --output.")
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.finish(record)
+        written.append(folder.path)
+    return written
+
+
+def _origin(folder: RunFolder) -> str | None:
+    try:
+        return folder.read_record().environment.get("imported_from")
+    except RecordError:
+        return None

@@ -1,0 +1,90 @@
+"""What was read from run folders, kept in the user's cache, so that the same folders need not be read again.
+
+A row is valid while the record has the modification time and the size it had. The cache is a convenience: where it
+cannot be read or written, everything is read from the folders. It holds JSON, never pickles, and lies outside the run
+folders, so a folder that somebody sends cannot bring its own.
+"""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from memlab.analyse.run import Run
+
+VERSION = 1
+"""To be raised when :class:`Run`, or how it is made from a record, changes."""
+
+Stamp = tuple[int, int]
+"""Modification time in nanoseconds and size in bytes of a record."""
+
+Row = tuple[str, int, int, str, str, str, str]
+"""Path, the two of the stamp, and as JSON: the run's own values, its detail, its configuration, its environment."""
+
+_SHARED = ("config", "environment")
+"""Dictionaries whose parts recur in many runs; each different part is parsed once and shared."""
+
+_OWN = tuple(f.name for f in fields(Run) if f.name not in ("path", "detail", *_SHARED))
+
+
+def cache_file() -> Path:
+    """Where the index lies (XDG_CACHE_HOME is honoured)."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "memlab" / f"runs-v{VERSION}.sqlite"
+
+
+def load(root: str) -> dict[str, Row]:
+    """path -> row of everything known at or below ``root``."""
+    with suppress(sqlite3.Error, OSError), closing(_connect()) as database:
+        query = "SELECT * FROM runs WHERE path = ? OR path BETWEEN ? AND ?"
+        return {row[0]: row for row in database.execute(query, (root, root + os.sep, root + os.sep + "\U0010ffff"))}
+    return {}
+
+
+def store(rows: Iterable[Row], gone: Iterable[str]) -> None:
+    """Remember these rows and forget those paths."""
+    with suppress(sqlite3.Error, OSError), closing(_connect()) as database, database:
+        database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        database.executemany("DELETE FROM runs WHERE path = ?", ((path,) for path in gone))
+
+
+def _connect() -> sqlite3.Connection:
+    file = cache_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    database = sqlite3.connect(file, timeout=10)
+    database.execute(
+        "CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, mtime_ns INTEGER, size INTEGER, "
+        "own TEXT, detail TEXT, config TEXT, environment TEXT) WITHOUT ROWID"
+    )
+    return database
+
+
+def pack(run: Run, stamp: Stamp) -> Row:
+    """The row of a run."""
+    own = json.dumps([getattr(run, name) for name in _OWN])
+    return (run.path, *stamp, own, run.detail, _lines(run.config), _lines(run.environment))
+
+
+def unpack(row: Row, parts: dict[str, dict[str, Any]]) -> Run:
+    """The run of a row. ``parts`` holds what earlier rows had in common; give the same dictionary to every call."""
+    shared = dict(zip(_SHARED, (_merge(text, parts) for text in row[5:]), strict=True))
+    return Run(path=row[0], detail=row[4], **dict(zip(_OWN, json.loads(row[3]), strict=True)), **shared)
+
+
+def _lines(values: dict[str, Any]) -> str:
+    """A line for each entry, so that equal parts of different runs are equal text."""
+    return "\n".join(json.dumps({key: value}) for key, value in values.items())
+
+
+def _merge(text: str, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for line in text.split("\n") if text else ():
+        part = parts.get(line)
+        if part is None:
+            part = parts[line] = json.loads(line)
+        merged |= part
+    return merged

@@ -1,0 +1,130 @@
+"""Runs as pandas frames: a row a point, and the longer forms. Columns have the record's keys; a test freezes them."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from memlab.analyse.estimators import accelerate_estimate, deepspeed_estimate
+from memlab.analyse.gc_pause import without_cycle_collection
+from memlab.analyse.identity import changed_keys
+from memlab.analyse.run import Run, flatten, peak, value_at
+from memlab.config import GROUPS
+from memlab.errors import RecordError
+from memlab.record import RunFolder
+
+ALWAYS = (
+    "model.path",
+    "seq_len.tokens",
+    "batch.micro",
+    "batch.accumulation",
+    "hardware.gpu",
+    "hardware.gpus",
+    "hardware.memory_gib",
+    "hardware.usd_per_hour",
+)
+"""Configuration values that have a column even where they are the same in all rows: what a chart or a bill needs."""
+
+ESTIMATORS: dict[str, Callable[[Run], int | None]] = {
+    "estimate_deepspeed": deepspeed_estimate,
+    "estimate_accelerate": accelerate_estimate,
+}
+
+
+@without_cycle_collection()
+def points_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row a run, in the order given. Bytes are bytes, times are seconds.
+
+    Columns: ``run_id``, ``path``, ``source``, ``status``, ``reason``, ``isolation``, ``fingerprint``; the option of
+    each group under the group's name; :data:`ALWAYS` and every other configuration value that is not the same in all
+    rows, dotted; environment values that are not the same in all rows (``environment_torch``); the summary's figures,
+    rank figures as ``_max``, ``_mean`` and ``_min``; ``timing_*``; the estimators' bytes with their relative error
+    against the largest ``peak_reserved_bytes``; ``incomplete``, what a run that calls itself ok lacks.
+    """
+    columns: dict[str, list[Any]] = {
+        key: [getattr(run, key) for run in runs]
+        for key in ("run_id", "path", "source", "status", "reason", "isolation", "fingerprint")
+    }
+    columns |= {group: [run.choices.get(group) for run in runs] for group in GROUPS}
+    configs = [run.config for run in runs]
+    for key in [*ALWAYS, *(key for key in changed_keys(configs) if key not in ALWAYS)]:
+        columns[key] = [_cell(value_at(config, key)) for config in configs]
+    environments = [run.environment for run in runs]
+    for key in changed_keys(environments):
+        columns["environment_" + key.replace(".", "_")] = [_cell(value_at(values, key)) for values in environments]
+    columns |= _columns([flatten(run.summary, separator="_") for run in runs])
+    columns |= _columns([flatten(run.timing, "timing_") for run in runs])
+    columns |= _estimates(runs)
+    columns["incomplete"] = ["; ".join(run.incomplete) or None for run in runs]
+    return pd.DataFrame(columns)
+
+
+def ranks_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
+    """One row a rank: ``run_id``, ``path`` and the single values that the rank measured."""
+    return _long(runs, _rank_rows)
+
+
+def phases_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
+    """One row a rank and phase: ``run_id``, ``path``, ``rank``, ``phase`` and the phase's bytes."""
+    return _long(runs, _phase_rows)
+
+
+def steps_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
+    """One row a rank and step: ``run_id``, ``path``, ``rank``, ``step``, ``warmup``, ``seconds``, ``loss``.
+
+    ``warmup`` is true for the steps that are not timed.
+    """
+    return _long(runs, _step_rows)
+
+
+def _long(
+    runs: Sequence[Run], rows_of: Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
+) -> tuple[pd.DataFrame, list[str]]:
+    """The rows of every rank, read from the folders; with the folders that can no longer be read, a line each."""
+    rows: list[dict[str, Any]] = []
+    problems: list[str] = []
+    for run in runs:
+        try:
+            ranks = RunFolder(run.path).read_record().ranks
+        except RecordError as error:
+            problems.append(str(error))
+            continue
+        rows += [{"run_id": run.run_id, "path": run.path, **row} for rank in ranks for row in rows_of(rank)]
+    return pd.DataFrame(rows), problems
+
+
+def _rank_rows(rank: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield {key: value for key, value in rank.items() if not isinstance(value, dict | list)}
+
+
+def _phase_rows(rank: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for name, phase in rank.get("phases", {}).items():
+        yield {"rank": rank.get("rank"), "phase": name, **phase}
+
+
+def _step_rows(rank: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    warmup, losses = rank.get("warmup_seconds", []), rank.get("losses", [])
+    for step, seconds in enumerate([*warmup, *rank.get("step_seconds", [])]):
+        loss = losses[step] if step < len(losses) else None
+        yield {"rank": rank.get("rank"), "step": step, "warmup": step < len(warmup), "seconds": seconds, "loss": loss}
+
+
+def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return {key: [row.get(key) for row in rows] for key in keys}
+
+
+def _estimates(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {}
+    for name, estimate in ESTIMATORS.items():
+        values = [estimate(run) for run in runs]
+        truths = [peak(run, "peak_reserved_bytes") for run in runs]
+        columns[f"{name}_bytes"] = values
+        columns[f"{name}_error"] = [v / t - 1 if v and t else None for v, t in zip(values, truths, strict=True)]
+    return columns
+
+
+def _cell(value: Any) -> Any:
+    """Lists and the like as JSON text: a cell is one value."""
+    return json.dumps(value) if isinstance(value, list | dict) else value

@@ -1,0 +1,32 @@
+"""``memlab advise PATH...``: which of the measured or predicted configurations to train with."""
+
+import argparse
+
+from memlab.commands.selection import add_selection, selected
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selection(parser)
+    parser.add_argument("--samples", type=int, required=True, help="in the training set")
+    parser.add_argument("--epochs", type=float, default=1.0)
+    parser.add_argument("--seq-len", type=int, required=True, metavar="TOKENS", help="of a sample")
+    parser.add_argument("--effective-batch", type=int, metavar="SAMPLES", help="of an optimizer step (default: any)")
+    parser.add_argument("--usd-per-hour", type=float, help="of the node (default: as the runs say)")
+    parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="of one GPU (default: as the runs say)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.analyse.advise import Job, advise
+    from memlab.report.advice_text import show_advice
+    from memlab.report.text import console
+
+    job = Job(
+        samples=arguments.samples,
+        epochs=arguments.epochs,
+        tokens=arguments.seq_len,
+        effective_batch=arguments.effective_batch,
+        usd_per_hour=arguments.usd_per_hour,
+        memory_gib=arguments.gpu_memory,
+    )
+    show_advice(advise(selected(arguments.paths, arguments.where), job), console())
+    return 0

@@ -1,0 +1,47 @@
+"""``memlab diff``: runs, two sets of runs, one axis of a sweep, or configuration files before anything ran."""
+
+import argparse
+from pathlib import Path
+
+from memlab.commands.selection import add_where, selected
+from memlab.errors import MemlabError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="RUN",
+        help="run folders, configuration files (JSON or YAML), two folders of runs, or with --by the folder of a sweep",
+    )
+    parser.add_argument("--by", metavar="AXIS", help="the one axis to look at: pairs all runs that differ in it alone")
+    add_where(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.analyse.diff import compare
+    from memlab.analyse.effects import effects_by, effects_of_sets
+    from memlab.report.diff_text import show_comparison, show_effects
+    from memlab.report.text import console
+
+    paths, by = arguments.paths, arguments.by
+    if len(paths) == 1 and by is None:
+        raise MemlabError("A diff needs two runs or more, or --by AXIS and the folder of a sweep.")
+    if len(paths) == 1:
+        show_effects(effects_by(selected(paths, arguments.where), by), console())
+        return 0
+    sides = [_runs_of(path, arguments.where) for path in paths]
+    if all(len(side) == 1 for side in sides):
+        show_comparison(compare([side[0] for side in sides], by), console())
+    elif len(sides) == 2:
+        show_effects(effects_of_sets(*sides, names=tuple(paths), by=by), console())
+    else:
+        raise MemlabError("More than two folders that hold several runs: give two, or one with --by AXIS.")
+    return 0
+
+
+def _runs_of(path: str, conditions: list[str]) -> list:
+    """The runs of one word of the command line: a configuration file, or what a folder holds."""
+    from memlab.analyse.diff import planned_run
+
+    return [planned_run(Path(path))] if Path(path).is_file() else selected([path], conditions)

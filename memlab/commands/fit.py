@@ -1,0 +1,28 @@
+"""``memlab fit PATH...``: memory as a line over tokens, and the longest sequence and largest batch that fit."""
+
+import argparse
+
+from memlab.commands.selection import add_selection, selected
+from memlab.errors import MemlabError, nearest
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selection(parser)
+    parser.add_argument("--figure", default="peak_reserved_bytes", help="what to fit (default: %(default)s)")
+    parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="of one GPU (default: as the runs say)")
+    parser.add_argument("--margin", type=float, default=0.05, metavar="SHARE", help="kept free (default: %(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.analyse.fit import fit_all
+    from memlab.report.fit_text import show_fits
+    from memlab.report.text import console
+    from memlab.summary import BYTES
+
+    if arguments.figure not in BYTES:
+        raise MemlabError(f"--figure {arguments.figure}: no such figure. {nearest(arguments.figure, BYTES)}")
+    if not 0 <= arguments.margin < 1:
+        raise MemlabError("--margin is a share from 0 to 1, for instance 0.05.")
+    fits, without = fit_all(selected(arguments.paths, arguments.where), arguments.figure)
+    show_fits(fits, without, arguments.gpu_memory, arguments.margin, console())
+    return 0 if fits else 1

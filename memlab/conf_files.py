@@ -1,0 +1,105 @@
+"""The option files of ``conf/`` read without Hydra, for code that must not import it: analysis and imports.
+
+Understands what the shipped files use: plain keys, and a ``defaults`` list of ``<file>@_here_`` and ``_self_``. Values
+that only Hydra can resolve (``${...}``) are left out, so the schema's default stands.
+"""
+
+import json
+import re
+import shlex
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from memlab.config import GROUPS, MISSING, Config, from_dict
+from memlab.errors import ConfigError, nearest
+from memlab.plan import NOT_MEASURED
+
+
+def conf_dir() -> str:
+    """The folder of the config groups: inside the package when installed from a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "conf"
+    return str(installed if installed.is_dir() else package.parent / "conf")
+
+
+@cache
+def option_values(group: str, option: str) -> dict[str, Any]:
+    """The values that ``group=option`` sets. Raises :class:`ConfigError` for an option that does not ship."""
+    folder = Path(conf_dir()) / group
+    file = folder / f"{option}.yaml"
+    if not file.is_file():
+        hint = nearest(option, (other.stem for other in folder.glob("*.yaml")))
+        raise ConfigError(f"Unknown option '{option}' of config group '{group}'. {hint}")
+    return _read(file)
+
+
+def parse_yaml(text: str) -> Any:
+    """As Hydra reads it: plain data, and ``1e-5`` is a number, which YAML 1.1 takes for text.
+
+    Raises ``yaml.YAMLError``.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """A class of its own, so that the resolver does not change everybody's."""
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
+    return yaml.load(text, Loader)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    own = parse_yaml(file.read_text(encoding="utf-8")) or {}
+    values: dict[str, Any] = {}
+    for entry in own.pop("defaults", ["_self_"]):
+        values |= own if entry == "_self_" else _read(file.parent / f"{entry.removesuffix('@_here_')}.yaml")
+    return {key: value for key, value in values.items() if not _needs_hydra(value)}
+
+
+def _needs_hydra(value: Any) -> bool:
+    return isinstance(value, str) and (value == "???" or "${" in value)
+
+
+def config_of(choices: dict[str, str], values: dict[str, Any]) -> Config:
+    """The configuration of these options (group -> option) with these values (dotted key -> value) on top."""
+    unknown = sorted(set(choices) - set(GROUPS))
+    if unknown:
+        raise ConfigError(f"Unknown config group '{unknown[0]}'. {nearest(unknown[0], GROUPS)}")
+    composed: dict[str, Any] = {group: dict(option_values(group, option)) for group, option in choices.items()}
+    for dotted, value in values.items():
+        group, _, key = dotted.rpartition(".")
+        (composed.setdefault(group, {}) if group else composed)[key] = value
+    return from_dict(composed)
+
+
+def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:
+    """The command-line words that compose ``config``: ``group=option``, and each value that the option does not set."""
+    groups = [group for group in GROUPS if group not in NOT_MEASURED]
+    words = [f"{group}={choices[group]}" for group in groups if group in choices]
+    for group in groups:
+        given = asdict(getattr(Config(), group)) | _known_option(group, choices.get(group))
+        for key, value in config.get(group, {}).items():
+            if value != given.get(key, MISSING) and value not in ({}, MISSING):
+                words.append(f"{group}.{key}={_word(value)}")
+    return words
+
+
+def _known_option(group: str, option: str | None) -> dict[str, Any]:
+    """The values of an option that ships; nothing for a user's own, whose values are then all named."""
+    try:
+        return option_values(group, option) if option else {}
+    except ConfigError:
+        return {}
+
+
+def _word(value: Any) -> str:
+    """A value as Hydra's command line takes it; quoted where a shell or Hydra would take it apart."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    text = json.dumps(value).replace('"', "") if isinstance(value, list | dict) else str(value)
+    return (
+        shlex.quote(f"'{text}'")
+        if isinstance(value, str) and not re.fullmatch(r"[\w./-]*", text)
+        else shlex.quote(text)
+    )

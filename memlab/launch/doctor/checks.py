@@ -1,0 +1,267 @@
+"""The checks: pure functions from the facts to findings, in the order in which they are shown."""
+
+from collections.abc import Iterator
+
+from packaging.specifiers import SpecifierSet
+
+from memlab.launch.doctor.facts import Facts, GpuUse
+from memlab.launch.doctor.finding import FAIL, OK, WARN, Finding
+from memlab.launch.doctor.ops import NEED_NVCC, needed_ops
+from memlab.machine import GIB
+
+IDLE_BYTES = GIB
+"""What a driver may hold of a GPU that nobody uses."""
+
+FREE_DISK_BYTES = GIB
+"""Enough for run folders and DeepSpeed's ops."""
+
+NCCL_SHARED_BYTES = GIB
+"""What NVIDIA's containers recommend for NCCL: ``--shm-size=1g``."""
+
+SHM_COMM_BYTES = 2 * (1 + 32) * 2**20
+"""Shared memory of one CPU rank: ``struct allreduce_workspace`` of DeepSpeed 0.19.8, csrc/cpu/comm/shm.cpp."""
+
+REQUIREMENTS = {
+    "torch": ">=2.8",
+    "transformers": ">=5.0,<6",
+    "accelerate": ">=1.1",
+    "deepspeed": ">=0.19.5,<0.20",
+    "hydra-core": ">=1.3.6,<1.4",
+    "omegaconf": ">=2.3,<2.4",
+}
+"""The versions that fit together, as in pyproject.toml (a test compares). Its comments say why."""
+
+
+def check_plan(facts: Facts) -> Iterator[Finding]:
+    for reason in facts.reasons:
+        why, _, instead = reason.partition("; instead: ")
+        yield Finding(FAIL, "plan", why, instead)
+    if not facts.reasons:
+        hardware = facts.config.hardware
+        yield Finding(OK, "plan", f"{facts.plan.run_id} on {hardware.gpus} x {hardware.gpu}")
+
+
+def check_gpus(facts: Facts) -> Iterator[Finding]:
+    if facts.config.hardware.device == "cpu":
+        yield Finding(OK, "GPUs", "none needed: the ranks run on the CPU")
+    for gpu in facts.gpus:
+        yield _gpu_finding(gpu)
+
+
+def _gpu_finding(gpu: GpuUse) -> Finding:
+    subject = f"GPU {gpu.id}"
+    if gpu.processes:
+        pids = " ".join(str(process.pid) for process in gpu.processes)
+        who = ", ".join(f"{one.name} (pid {one.pid}, {_gib(one.used_bytes)})" for one in gpu.processes)
+        return Finding(FAIL, subject, f"{gpu.name} is in use by {who}", f"wait for it, or end it: kill {pids}")
+    if gpu.used_bytes > IDLE_BYTES:
+        what = f"{gpu.name} has {_gib(gpu.used_bytes)} in use by a process that is not visible from here"
+        return Finding(WARN, subject, what, "look for it outside this container: nvidia-smi on the host")
+    return Finding(OK, subject, f"{gpu.name} is free, {_gib(gpu.used_bytes)} in use")
+
+
+def check_versions(facts: Facts) -> Iterator[Finding]:
+    wrong = {
+        package: wanted
+        for package, wanted in REQUIREMENTS.items()
+        if not SpecifierSet(wanted, prereleases=True).contains(facts.versions.get(package, "0"))
+    }
+    for package, wanted in wrong.items():
+        found = facts.versions.get(package, "none")
+        yield Finding(
+            FAIL, "versions", f"{package} {wanted} is needed, found {found}", f"pip install '{package}{wanted}'"
+        )
+    if not wrong:
+        yield Finding(OK, "versions", ", ".join(f"{package} {facts.versions[package]}" for package in REQUIREMENTS))
+
+
+def check_torch(facts: Facts) -> Iterator[Finding]:
+    """Whether torch can use the GPUs: its CUDA against the driver's, its kernels against the GPUs."""
+    torch = facts.torch
+    if torch.error is not None:
+        yield Finding(FAIL, "torch", f"cannot be imported: {torch.error}", "reinstall torch")
+    elif facts.gpus and torch.cuda is None:
+        yield Finding(FAIL, "torch", "built without CUDA, but the plan uses GPUs", "install a CUDA build: pytorch.org")
+    elif facts.gpus:
+        yield _cuda_finding(facts)
+        if not torch.available:
+            yield Finding(FAIL, "torch", "torch.cuda.is_available() is false", "check nvidia-smi and the driver")
+        elif missing := [gpu for gpu in facts.gpus if not _has_kernels(torch.architectures, gpu)]:
+            major, minor = missing[0].compute_capability
+            what = f"no kernels for {missing[0].name} (sm_{major}{minor}) in this build of torch"
+            yield Finding(FAIL, "torch", what, "install a build of torch for a newer CUDA")
+
+
+def _cuda_finding(facts: Facts) -> Finding:
+    """CUDA programs run on a driver of the same major version; on an older minor one without PTX compilation."""
+    torch_cuda = _version(facts.torch.cuda)
+    what = f"torch's CUDA is {facts.torch.cuda}, driver {facts.driver} runs up to {_dotted(facts.driver_cuda)}"
+    if facts.driver_cuda is None or facts.driver_cuda >= torch_cuda:
+        return Finding(OK, "CUDA", what)
+    status = FAIL if facts.driver_cuda[0] < torch_cuda[0] else WARN
+    return Finding(status, "CUDA", what, "update the driver, or install a torch that was built for an older CUDA")
+
+
+def _has_kernels(architectures: list[str], gpu: GpuUse) -> bool:
+    """Binary code runs on the same major capability and a minor one not below its own; PTX on any newer GPU."""
+    major, minor = gpu.compute_capability
+    for architecture in architectures:
+        kind, _, digits = architecture.rstrip("af").partition("_")
+        built = (int(digits[:-1]), int(digits[-1]))
+        if built <= (major, minor) and (kind == "compute" or built[0] == major):
+            return True
+    return False
+
+
+def check_compiler(facts: Facts) -> Iterator[Finding]:
+    """What the ops of this plan, and no others, are compiled with."""
+    ops = needed_ops(facts.plan)
+    if not ops:
+        yield Finding(OK, "compiler", "none needed: the plan uses none of DeepSpeed's ops")
+        return
+    wanted = f"needed for {', '.join(ops)}"
+    if facts.compiler is None:
+        yield Finding(FAIL, "compiler", f"no C++ compiler, {wanted}", "apt install g++")
+    else:
+        yield Finding(OK, "compiler", f"{facts.compiler}, {wanted}")
+    if facts.ninja is None:
+        yield Finding(FAIL, "ninja", f"not found, {wanted}", "pip install ninja")
+    if kernels := [op for op in ops if op in NEED_NVCC]:
+        yield _nvcc_finding(facts, kernels)
+
+
+def _nvcc_finding(facts: Facts, ops: list[str]) -> Finding:
+    torch, subject, wanted = facts.torch, "nvcc", f"needed for {', '.join(ops)}"
+    fix = f"install the CUDA {torch.cuda} toolkit and set CUDA_HOME, or choose optimizer=adamw_torch"
+    if torch.cuda_home is None:
+        return Finding(FAIL, subject, f"no CUDA toolkit (CUDA_HOME), {wanted}", fix)
+    if torch.nvcc is None:
+        return Finding(FAIL, subject, f"no nvcc that runs in {torch.cuda_home}, {wanted}", fix)
+    what = f"CUDA {torch.nvcc} in {torch.cuda_home}, {wanted}; torch's CUDA is {torch.cuda}"
+    if torch.cuda is not None and _version(torch.nvcc)[0] == _version(torch.cuda)[0]:
+        return Finding(OK, subject, what)
+    return Finding(WARN, subject, what, fix)  # a build at first use is not refused, but may not compile or load
+
+
+def check_disk(facts: Facts) -> Iterator[Finding]:
+    for folder, free in facts.free_disk.items():
+        if free is None:
+            fix = "choose others: hydra.run.dir, XDG_CACHE_HOME, offload.nvme_path"
+            yield Finding(FAIL, "disk", f"no permission to write to {folder}", fix)
+        elif free < FREE_DISK_BYTES:
+            yield Finding(FAIL, "disk", f"{_gib(free)} free for {folder}", f"free {_gib(FREE_DISK_BYTES)} there")
+        else:
+            yield Finding(OK, "disk", f"{_gib(free)} free for {folder}")
+
+
+def check_shared_memory(facts: Facts) -> Iterator[Finding]:
+    """CPU ranks reduce through it; NCCL does between GPUs that have no other way to each other."""
+    ranks = facts.plan.world_size
+    on_cpu = facts.config.hardware.device == "cpu"
+    needed = ranks * SHM_COMM_BYTES if on_cpu else NCCL_SHARED_BYTES if ranks > 1 else 0
+    free = facts.free_shared_memory or 0
+    what = f"{_gib(free)} free in /dev/shm; {ranks} rank{'s' * (ranks > 1)} may take {_gib(needed)}"
+    if free >= needed:
+        yield Finding(OK, "shared memory", what)
+    else:
+        fix = f"docker run --shm-size={-(-needed // GIB)}g, or mount -o remount,size={-(-needed // GIB)}G /dev/shm"
+        yield Finding(FAIL if on_cpu else WARN, "shared memory", what, fix)
+
+
+def check_host_memory(facts: Facts) -> Iterator[Finding]:
+    """Whether what the plan offloads fits the host, pinned blocks included."""
+    if "cpu" not in (facts.config.offload.optimizer, facts.config.offload.param):
+        return
+    rank_bytes = offloaded_rank_bytes(facts)
+    if rank_bytes is None:
+        yield Finding(WARN, "host memory", "not checked: the model's configuration is on the hub, its size unknown")
+        return
+    needed = rank_bytes * facts.plan.world_size
+    what = f"{_gib(facts.free_host_memory)} free; the offload takes about {_gib(needed)}"
+    if facts.free_host_memory >= needed:
+        yield Finding(OK, "host memory", what)
+    else:
+        less = "offload.pin_memory=false (pinned blocks are rounded up), " if _pins(facts) else ""
+        yield Finding(FAIL, "host memory", what, f"{less}a smaller model, or more RAM")
+
+
+def check_pinned_memory(facts: Facts) -> Iterator[Finding]:
+    """CUDA pins memory whatever the limit; DeepSpeed's own pinning (NVMe buffers, DS_PIN_MEMORY_BACKEND) obeys it."""
+    if not _pins(facts):
+        return
+    rank_bytes = offloaded_rank_bytes(facts)
+    if facts.lockable is None:
+        yield Finding(OK, "pinned memory", "no limit (ulimit -l)")
+    elif rank_bytes is None:
+        yield Finding(WARN, "pinned memory", "not checked: the model's configuration is on the hub, its size unknown")
+    else:
+        what = f"ulimit -l is {_gib(facts.lockable)}; a rank pins about {_gib(rank_bytes)}"
+        if facts.lockable >= rank_bytes:
+            yield Finding(OK, "pinned memory", what)
+        else:
+            yield Finding(WARN, "pinned memory", what, "ulimit -l unlimited, or docker run --ulimit memlock=-1")
+
+
+def offloaded_rank_bytes(facts: Facts) -> int | None:
+    """Estimate of the host memory of one rank in bytes; ``None`` where the number of parameters is not known.
+
+    An offloaded optimizer keeps four fp32 blocks (weights, gradients, two moments: 16 bytes a parameter), an offloaded
+    parameter takes 2 bytes more. Torch rounds each pinned block up to a power of two.
+    """
+    if facts.torch.parameters is None:
+        return None
+    offload, shard = facts.config.offload, -(-facts.torch.parameters // facts.plan.world_size)
+    blocks = [int(4 * shard * offload.ratio)] * 4 if offload.optimizer == "cpu" else []
+    blocks += [2 * shard] if offload.param == "cpu" else []
+    return sum(1 << (size - 1).bit_length() if _pins(facts) else size for size in blocks if size)
+
+
+def _pins(facts: Facts) -> bool:
+    """Nothing is pinned for ranks on a CPU."""
+    config = facts.config
+    offloads = (config.offload.optimizer, config.offload.param) != ("none", "none")
+    return offloads and config.offload.pin_memory and config.hardware.device == "cuda"
+
+
+def check_locks(facts: Facts) -> Iterator[Finding]:
+    if facts.removed_locks:
+        what = f"removed {facts.removed_locks} left by a build that was killed: torch would have waited for ever"
+        yield Finding(OK, "build locks", what)
+
+
+def check_hub(facts: Facts) -> Iterator[Finding]:
+    if facts.hub == "reached":
+        yield Finding(OK, "hub", "reached")
+    elif facts.hub == "offline":
+        yield Finding(WARN, "hub", "HF_HUB_OFFLINE is set: only files in the cache will be found", "unset it")
+    elif facts.hub is not None:
+        fix = "set HTTPS_PROXY or HF_ENDPOINT, or fill the cache elsewhere and set HF_HUB_OFFLINE=1"
+        yield Finding(FAIL, "hub", f"the plan needs the Hugging Face hub, which does not answer: {facts.hub}", fix)
+
+
+CHECKS = (
+    check_plan,
+    check_gpus,
+    check_versions,
+    check_torch,
+    check_compiler,
+    check_disk,
+    check_shared_memory,
+    check_host_memory,
+    check_pinned_memory,
+    check_locks,
+    check_hub,
+)
+
+
+def _gib(size: int | None) -> str:
+    return "unknown memory" if size is None else f"{size / GIB:.2f} GiB"
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _dotted(version: tuple[int, int] | None) -> str:
+    return "an unknown CUDA" if version is None else f"CUDA {version[0]}.{version[1]}"

@@ -1,0 +1,242 @@
+"""The facts about this machine that a plan depends on. All that the doctor looks at is looked at here."""
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from memlab.config import Config, from_dict
+from memlab.launch.environment import cache_dir, rank_environment, sweep_stale_locks
+from memlab.launch.outcome import control_group
+from memlab.machine import Gpu, Machine, nvml_handle
+from memlab.plan import Plan, needs_hub
+from memlab.rules import unsupported
+
+PROBE_TIMEOUT_S = 120
+HUB_TIMEOUT_S = 5
+HUB = "https://huggingface.co"
+SHARED_MEMORY = Path("/dev/shm")
+
+PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "hydra-core", "omegaconf")
+"""Packages whose versions must fit together."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that has memory on a GPU. ``used_bytes`` is ``None`` where the driver does not tell it."""
+
+    pid: int
+    name: str
+    used_bytes: int | None
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """A GPU that the plan would use, before it does."""
+
+    id: str
+    name: str
+    compute_capability: tuple[int, int]
+    used_bytes: int
+    processes: tuple[Process, ...] = ()
+
+
+@dataclass(frozen=True)
+class TorchFacts:
+    """What memlab.worker.probe says. With ``error`` torch cannot be imported in a rank, and the rest is not known."""
+
+    error: str | None = None
+    cuda: str | None = None  # that torch was built with; None: a build without CUDA
+    available: bool = False  # whether torch can use the GPUs
+    architectures: list[str] = field(default_factory=list)
+    cuda_home: str | None = None
+    nvcc: str | None = None
+    parameters: int | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Sizes in bytes. ``None``: there is none, or it does not apply to this plan."""
+
+    plan: Plan
+    reasons: tuple[str, ...] = ()  # why the plan is unsupported
+    gpus: tuple[GpuUse, ...] = ()
+    driver: str | None = None
+    driver_cuda: tuple[int, int] | None = None  # the newest CUDA that the driver runs
+    versions: Mapping[str, str] = field(default_factory=dict)
+    torch: TorchFacts = field(default_factory=TorchFacts)
+    compiler: str | None = None
+    ninja: str | None = None
+    free_disk: Mapping[str, int | None] = field(default_factory=dict)  # folder -> free; None: not writable
+    free_shared_memory: int | None = None
+    free_host_memory: int = 0
+    lockable: int | None = None  # RLIMIT_MEMLOCK; None: unlimited
+    removed_locks: int = 0
+    hub: str | None = None  # "reached", "offline", or the error
+
+    @cached_property
+    def config(self) -> Config:
+        return from_dict(self.plan.config)
+
+
+def gather(plan: Plan, machine: Machine) -> Facts:
+    """Everything the checks look at. Takes a few seconds: torch is imported in a process of its own."""
+    config = from_dict(plan.config)
+    environment = rank_environment(plan, machine)
+    gpus = machine.gpus[: plan.world_size] if config.hardware.device == "cuda" else ()
+    compiler = shutil.which(environment.get("CXX", "c++"), path=environment["PATH"])
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return Facts(
+        plan=plan,
+        reasons=tuple(unsupported(config, machine)),
+        gpus=_ask_driver(lambda nvml: tuple(_gpu_use(nvml, gpu) for gpu in gpus)) or (),
+        driver=machine.driver,
+        driver_cuda=_ask_driver(_driver_cuda),
+        versions=_versions(),
+        torch=_probe_torch(config, environment),
+        compiler=_first_line([compiler, "--version"]) if compiler else None,
+        ninja=shutil.which("ninja", path=environment["PATH"]),
+        free_disk={str(folder): _free_bytes(folder) for folder in _folders_written(config)},
+        free_shared_memory=_free_bytes(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None,
+        free_host_memory=_free_host_memory(),
+        lockable=None if locked == resource.RLIM_INFINITY else locked,
+        removed_locks=len(sweep_stale_locks()) if _free_bytes(cache_dir()) is not None else 0,
+        hub=_reach_hub(environment) if _asks_hub(config) else None,
+    )
+
+
+# --- the driver -------------------------------------------------------------------------------------------------------
+
+
+def _ask_driver(question: Callable) -> Any:
+    """``question(pynvml)``, or ``None`` where there is no driver or it does not answer."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # as machine.detect: then this is a machine without GPUs
+        return None
+    try:
+        return question(pynvml)
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _driver_cuda(pynvml) -> tuple[int, int]:
+    version = pynvml.nvmlSystemGetCudaDriverVersion()  # 12080: CUDA 12.8
+    return version // 1000, version % 1000 // 10
+
+
+def _gpu_use(pynvml, gpu: Gpu) -> GpuUse:
+    handle = nvml_handle(pynvml, gpu.id)
+    return GpuUse(
+        id=gpu.id,
+        name=gpu.name,
+        compute_capability=gpu.compute_capability,
+        used_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).used,
+        processes=tuple(_processes(pynvml, handle)),
+    )
+
+
+def _processes(pynvml, handle) -> Iterator[Process]:
+    with contextlib.suppress(pynvml.NVMLError):  # not told of a MIG slice, nor in some containers
+        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+            yield Process(process.pid, _process_name(pynvml, process.pid), process.usedGpuMemory)
+
+
+def _process_name(pynvml, pid: int) -> str:
+    try:
+        return Path(pynvml.nvmlSystemGetProcessName(pid)).name
+    except pynvml.NVMLError:  # in another container
+        return "unknown"
+
+
+# --- programs and packages --------------------------------------------------------------------------------------------
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions
+
+
+def _probe_torch(config: Config, environment: dict[str, str]) -> TorchFacts:
+    """What torch says in the environment of a rank; the model's parameters are counted where a check needs them."""
+    offloads = (config.offload.optimizer, config.offload.param) != ("none", "none")
+    model = [json.dumps(asdict(config.model))] if offloads else []
+    command = [sys.executable, "-m", "memlab.worker.probe", *model]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return TorchFacts(error=f"no answer after {PROBE_TIMEOUT_S} s")
+    if done.returncode != 0:
+        return TorchFacts(error=(done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300])
+    return TorchFacts(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _first_line(command: list[str]) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next(iter(done.stdout.splitlines()), None)
+
+
+# --- space and the hub ------------------------------------------------------------------------------------------------
+
+
+def _folders_written(config: Config) -> list[Path]:
+    """The run folders, the ops that are built, and where states are offloaded to."""
+    nvme = [Path(config.offload.nvme_path)] if config.offload.nvme_path else []
+    return [Path("outputs").resolve(), cache_dir(), *nvme]
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """Of the file system that a folder is on, or would be made on; ``None`` where we may not write."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(existing).free if os.access(existing, os.W_OK) else None
+
+
+def _free_host_memory() -> int:
+    """What the machine has available, or what is left of the limit of this container (cgroup v2) where that is less."""
+    available = psutil.virtual_memory().available
+    with contextlib.suppress(OSError, ValueError):  # cgroup v1, or the limit is "max"
+        group = control_group()
+        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        return min(available, limit - used)
+    return available
+
+
+def _asks_hub(config: Config) -> bool:
+    """A plan does not look at the disk; a model and its tokenizer in a folder need no hub."""
+    return needs_hub(config) and (config.data.source == "guanaco" or not Path(config.model.path).is_dir())
+
+
+def _reach_hub(environment: Mapping[str, str]) -> str:
+    if environment.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
+        return "offline"
+    request = urllib.request.Request(os.environ.get("HF_ENDPOINT", HUB), method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=HUB_TIMEOUT_S).close()
+    except urllib.error.HTTPError:  # an answer, whatever it says of the front page
+        return "reached"
+    except (OSError, ValueError) as error:
+        return str(error)
+    return "reached"

@@ -1,0 +1,65 @@
+"""DeepSpeed's compiled ops: which of them a plan needs, and building them before anything is timed."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from memlab.launch.doctor.finding import FAIL, OK, Finding
+from memlab.launch.environment import rank_environment, sweep_stale_locks
+from memlab.launch.outcome import tail
+from memlab.launch.process import Launch
+from memlab.machine import Machine
+from memlab.plan import Plan
+
+BUILD_TIMEOUT_S = 1200
+"""Ten times what the slowest op took on 2 cores."""
+
+GPU_OPTIMIZERS = {"adam": "FusedAdam", "adamw": "FusedAdam", "lamb": "FusedLamb", "lion": "FusedLion"}
+CPU_OPTIMIZERS = {"adam": "CPUAdam", "adamw": "CPUAdam", "adagrad": "CPUAdagrad", "lion": "CPULion"}
+"""The ``optimizer.type`` of the DeepSpeed JSON, in small letters -> the op behind it, on the GPU and offloaded.
+
+Source: ``DeepSpeedEngine._configure_basic_optimizer`` of DeepSpeed 0.19.8. Others are torch's and need no op.
+"""
+
+NEED_NVCC = frozenset({"FusedAdam", "FusedLamb", "FusedLion", "Quantizer"})
+"""Ops with CUDA kernels; the others are compiled for the host alone, on a GPU machine too."""
+
+
+def needed_ops(plan: Plan) -> list[str]:
+    """DeepSpeed's ops that a run of the plan compiles at first use: names of its builders, without ``Builder``."""
+    zero = plan.deepspeed["zero_optimization"]
+    offloaded = [zero[key]["device"] for key in ("offload_optimizer", "offload_param") if key in zero]
+    on_cpu = plan.environment["DS_ACCELERATOR"] == "cpu"
+    ops = ["ShareMemComm"] if on_cpu else []  # with the process group, whatever the world size
+    optimizer = plan.deepspeed.get("optimizer")
+    if optimizer is not None and not optimizer["params"].get("torch_adam"):
+        names = CPU_OPTIMIZERS if "offload_optimizer" in zero else GPU_OPTIMIZERS
+        ops += [names[kind]] if (kind := optimizer["type"].lower()) in names else []
+    if "nvme" in offloaded:
+        ops.append("AsyncIO")
+    if any(value is True for key, value in zero.items() if key.startswith("zero_quantized_")):
+        ops.append("Quantizer")
+    return ops
+
+
+def build(op: str, plan: Plan, machine: Machine) -> Finding:
+    """Build an op as a rank would, or load it where it is built already. Takes up to a few minutes."""
+    subject = f"op {op}"
+    with tempfile.TemporaryDirectory(prefix="memlab-build-") as folder:
+        log = Path(folder) / "build.log"
+        command = [sys.executable, "-m", "memlab.worker.build_op", op]
+        with Launch(command, rank_environment(plan, machine), log) as launch:
+            ended = launch.wait(lambda: BUILD_TIMEOUT_S, is_done=lambda: False)
+        if ended.returncode == 0:
+            return Finding(OK, subject, f"ready after {ended.seconds:.1f} s")
+        sweep_stale_locks()  # a build that was ended leaves one
+        if ended.how == "timeout":
+            return Finding(FAIL, subject, f"not built after {BUILD_TIMEOUT_S} s", "build it while the machine is idle")
+        return Finding(FAIL, subject, f"cannot be built: {_reason(log)}", "see the compiler and versions above")
+
+
+def _reason(log: Path) -> str:
+    """The first error of a compiler, or else the last line: a Python exception."""
+    lines = [line.strip() for line in tail(log, 400).splitlines() if line.strip()]
+    errors = [line for line in lines if "error:" in line]
+    return (errors or lines[-1:] or ["nothing was said"])[0][:300]

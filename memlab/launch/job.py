@@ -1,0 +1,99 @@
+"""A plan and the folder it belongs to: the unit that is run, skipped, or recorded without running."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from memlab.config import Config, from_dict
+from memlab.errors import RecordError
+from memlab.launch.environment import describe_environment, fingerprint
+from memlab.machine import Machine
+from memlab.noise import doubts
+from memlab.plan import Plan, engine_key, subject_key
+from memlab.record import FINAL, Record, RunFolder
+from memlab.summary import slowest, summarise
+
+
+@dataclass
+class Job:
+    plan: Plan
+    folder: RunFolder
+    prepare: Callable[[], None] = field(default=lambda: None, repr=False)
+    """Called before anything is written: makes the folder and saves what composed the plan."""
+
+    @property
+    def config(self) -> Config:
+        return from_dict(self.plan.config)
+
+    @property
+    def size(self) -> int:
+        """Tokens of a forward pass: what memory grows with."""
+        return self.config.batch.micro * self.config.seq_len.tokens
+
+    @property
+    def engine_key(self) -> str:
+        return engine_key(self.config)
+
+    @property
+    def subject_key(self) -> str:
+        return subject_key(self.config)
+
+    def start(self, command: list[str]) -> None:
+        self.folder.path.mkdir(parents=True, exist_ok=True)
+        self.prepare()
+        self.folder.start(self.plan, command)
+
+    def finished(self, machine: Machine) -> Record | None:
+        """The record of an earlier run that would come out the same again: same fingerprint, and a final status."""
+        try:
+            record = self.folder.read_record()
+        except RecordError:
+            return None
+        same = record.fingerprint == fingerprint(self.plan, machine) and record.status in FINAL
+        return record if same else None
+
+    def record_without_running(self, machine: Machine, status: str, reason: str) -> Record:
+        """For what is known without a run: meaningless combinations, and sizes beyond one that did not fit."""
+        self.start(command=[])
+        record = replace(self.new_record(machine, "fresh"), status=status, reason=reason)
+        self.folder.finish(record)
+        return record
+
+    def new_record(self, machine: Machine, isolation: str) -> Record:
+        return Record(
+            run_id=self.plan.run_id,
+            source="measured",
+            status="failed",
+            config=self.plan.config,
+            choices=self.plan.choices,
+            fingerprint=fingerprint(self.plan, machine),
+            environment=describe_environment(self.plan, machine),
+            isolation=isolation,
+        )
+
+    def measured_record(
+        self, machine: Machine, isolation: str, ranks: Sequence[dict[str, Any]], total_s: float
+    ) -> Record:
+        """The record with what the ranks measured. ``total_s`` is the wall clock that this job took, in seconds."""
+        config = self.config
+        runtime = next((rank["runtime"] for rank in ranks if rank["runtime"]), {})
+        ranks = [{key: value for key, value in rank.items() if key != "runtime"} for rank in ranks]
+        names = dict.fromkeys(name for rank in ranks for name in rank["timing"])
+        record = self.new_record(machine, isolation)
+        seconds = slowest(ranks, "step_seconds")
+        return replace(
+            record,
+            environment={**record.environment, **runtime},
+            ranks=ranks,
+            steps={
+                "warmup": config.measure.warmup,
+                "measured": config.measure.steps,
+                "repeat": config.measure.repeat,
+                "seconds": seconds,
+                "warmup_seconds": slowest(ranks, "warmup_seconds"),
+                "doubts": doubts(seconds),
+            },
+            summary=summarise(config, ranks, total_s),
+            timing={name: max(rank["timing"].get(name, 0.0) for rank in ranks) for name in names}
+            | {"total_s": total_s},
+        )

@@ -1,0 +1,22 @@
+"""What the doctor found, for a person at a terminal."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.markup import escape
+
+from memlab.launch.doctor.finding import FAIL, OK, WARN, Finding
+
+STYLES = {OK: "green", WARN: "yellow", FAIL: "bold red"}
+
+
+def show_findings(findings: Iterable[Finding], console: Console) -> bool:
+    """Print each finding as it comes, a line each. Returns whether none of them is a failure."""
+    healthy = True
+    for finding in findings:
+        healthy = healthy and finding.status != FAIL
+        style = STYLES[finding.status]
+        fix = f" -> {finding.fix}" if finding.fix else ""
+        line = f"[{style}]{finding.status:<4}[/]  {finding.subject:<15}  {escape(finding.what + fix)}"
+        console.print(line, highlight=False, soft_wrap=True)
+    return healthy

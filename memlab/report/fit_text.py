@@ -1,0 +1,87 @@
+"""Fits, and what they answer, in a terminal."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from memlab.analyse.fit import Answer, Fit, longest
+from memlab.report import units
+from memlab.report.text import grid, safe
+
+MIB = 2**20
+
+
+def equation(fit: Fit) -> str:
+    """``34.79 GiB + 6.90 MiB x tokens``, with the hinge where there is one."""
+    line = fit.line
+    variable = "tokens" if line.hinge is None else f"max(0, tokens - {line.hinge:,.0f})"
+    return f"{units.gib(line.intercept)} GiB + {line.slope / MIB:.3f} MiB x {variable}"
+
+
+def flat_part(fit: Fit) -> str:
+    """Where the flat part ends, in words; empty for a straight line."""
+    line = fit.line
+    if line.hinge is None:
+        return ""
+    low, high = line.hinge_interval
+    seen = fit.flat_until is not None and fit.flat_until > line.hinge / 2
+    flat = "" if not seen else f"within 2 MiB of the first point up to {fit.flat_until:,.0f} tokens; "
+    return f"{flat}hinge at {line.hinge:,.0f} tokens (95 %: {low:,.0f} to {high:,.0f})"
+
+
+def show_fits(
+    fits: Sequence[Fit],
+    without: Sequence[tuple[str, str]],
+    memory_gib: float | None,
+    margin: float,
+    out: Console,
+) -> None:
+    """Equations with their quality, then the answers."""
+    rows = [
+        (
+            fit.label,
+            equation(fit),
+            f"+- {fit.line.slope_interval / MIB:.3f}",
+            f"{fit.line.r2:.4f}",
+            fit.line.n,
+            "-" if fit.median_error is None else f"{fit.median_error:.1%} / {fit.largest_error:.1%}",
+            flat_part(fit),
+        )
+        for fit in fits
+    ]
+    columns = [
+        "configuration",
+        "equation",
+        "slope, 95 %",
+        "R2",
+        "points",
+        "leave one out: median / largest",
+        "flat part",
+    ]
+    figure = units.name(fits[0].figure) if fits else "memory"
+    out.print(grid(f"{figure}, largest rank, over tokens of one forward (batch x sequence length)", columns, rows, 2))
+    for fit in fits:
+        memory = memory_gib or fit.memory_gib
+        if memory:
+            out.print(answer_text(fit, longest(fit, memory, margin), memory, margin), soft_wrap=True)
+    for label, reason in without:
+        out.print(f"no fit for {safe(label)}: {safe(reason)}", soft_wrap=True)
+
+
+def answer_text(fit: Fit, answer: Answer, memory_gib: float, margin: float) -> str:
+    """What fits, in a sentence or two."""
+    room = f"In {memory_gib:g} GiB with {margin:.0%} kept free, {safe(fit.label)}:"
+    if answer.tokens is None:
+        return f"{room} nothing fits, not even one token."
+    longest_each = ", ".join(f"{answer.sequence(micro):,} tokens at batch {micro}" for micro in fit.batches[:3])
+    at = fit.lengths[-1]
+    parts = [
+        f"{room} up to {answer.tokens:,} tokens a forward: {longest_each}; batch {answer.batch(at)} at {at:,} tokens."
+    ]
+    if answer.limit == "oom":
+        parts.append(f"The line allows more, but {fit.oom_tokens:,} tokens were an out-of-memory.")
+    if answer.extrapolated:
+        parts.append(f"Extrapolated: the most that was measured is {max(fit.tokens):,}.")
+    if max(fit.tokens) > answer.tokens:
+        parts.append(f"{max(fit.tokens):,} were measured and ran, with less kept free or as the allocator gave way.")
+    return " ".join(parts)

@@ -1,0 +1,21 @@
+"""A frame as a Markdown table. Cells are escaped, so that a folder's name stays a name."""
+
+from typing import Any
+
+from memlab.report.text import safe
+
+
+def markdown_table(frame: Any) -> str:
+    """All rows and columns; bytes and seconds as they are, empty cells for what is not known."""
+    lines = ["| " + " | ".join(map(_cell, frame.columns)) + " |", "|" + " --- |" * len(frame.columns)]
+    lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in frame.itertuples(index=False)]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:  # NaN
+        return ""
+    text = safe(value)
+    for letter, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\\", "\\\\"), ("|", "\\|"), ("`", "\\`")):
+        text = text.replace(letter, written)
+    return text

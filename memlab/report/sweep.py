@@ -1,0 +1,193 @@
+"""A sweep, for a person: the preview before it, its progress, and the summary after it."""
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from memlab.launch.job import Job
+from memlab.launch.search import Found
+from memlab.launch.sweep import Assortment, Observer, Result
+from memlab.machine import GIB, used_bytes
+from memlab.record import Record
+from memlab.report.run_table import gib
+
+STYLES = {"ok": "green", "gpu_oom": "yellow", "host_oom": "yellow", "unsupported": "dim"}
+
+
+# --- before -----------------------------------------------------------------------------------------------------------
+
+
+def show_preview(found: Assortment, root: Path, console: Console) -> None:
+    """Every job: done, unsupported, or in which launch it would run; and what that costs at most."""
+    table = Table(title=f"Sweep into {root} (nothing is started)", title_justify="left")
+    for name in ("launch", "job", "state"):
+        table.add_column(name, justify="right" if name == "launch" else "left", overflow="fold")
+    for result in found.known:
+        reason = result.record.status if result.record else "unsupported"
+        table.add_row("-", result.job.plan.run_id, f"{result.how}: {reason}" if result.how == "done" else reason)
+    for number, jobs in enumerate(found.launches, 1):
+        for job in jobs:
+            table.add_row(str(number), job.plan.run_id, "to run")
+    console.print(table)
+    to_run = [job for jobs in found.launches for job in jobs]
+    limit_s = sum(job.config.measure.timeout_s for job in to_run)
+    rate = next((job.config.hardware.usd_per_hour for job in to_run if job.config.hardware.usd_per_hour), None)
+    cost = "" if rate is None else f", at most ${limit_s / 3600 * rate:,.2f} at ${rate}/h"
+    console.print(
+        f"{len(to_run)} to run in {len(found.launches)} launches, {len(found.known)} known; "
+        f"time limits add up to {limit_s / 3600:.1f} h{cost}",
+        highlight=False,
+    )
+
+
+# --- while it runs ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def progress(console: Console) -> Iterator["Progress"]:
+    """A live display on a terminal, plain lines elsewhere."""
+    shown = Progress(console)
+    if not console.is_terminal:
+        yield shown
+        return
+    with Live(shown, console=console, refresh_per_second=2, transient=True):
+        yield shown
+
+
+class Progress(Observer):
+    def __init__(self, console: Console):
+        self.console = console
+        self.began_at = time.monotonic()
+        self.total = 0
+        self.results: list[Result] = []
+        self.running: dict[str, list[Job]] = {}  # GPUs -> the jobs of the launch that are not finished
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began_at
+
+    def began(self, to_run: Sequence[Sequence[Job]], known: Sequence[Result]) -> None:
+        self.total = sum(map(len, to_run))
+        self.console.print(
+            f"{self.total} jobs to run in {len(to_run)} launches; {len(known)} known without running", highlight=False
+        )
+
+    def launched(self, jobs: Sequence[Job], gpu_ids: Sequence[str]) -> None:
+        self.running[",".join(gpu_ids) or "cpu"] = list(jobs)
+
+    def finished(self, result: Result) -> None:
+        self.results.append(result)
+        for where, jobs in list(self.running.items()):
+            self.running[where] = [job for job in jobs if job is not result.job]
+            if not self.running[where]:
+                del self.running[where]
+        if result.how != "done":
+            self.console.print(self._line(result), highlight=False, soft_wrap=True)
+
+    def _line(self, result: Result) -> str:
+        record = result.record
+        style = STYLES.get(record.status, "red")
+        parts = [f"{self._count()}", f"[{style}]{record.status}[/]", result.job.plan.run_id]
+        peak = record.summary.get("peak_reserved_bytes")
+        if peak and record.status == "ok":
+            parts.append(f"{gib(peak['max'])} GiB reserved")
+        if "step_seconds" in record.summary:
+            parts.append(f"{record.summary['step_seconds']:.3g} s/step")
+        if record.reason:
+            parts.append(record.reason.splitlines()[0][:160].replace("[", "\\["))
+        return "  ".join(parts)
+
+    def _count(self) -> str:
+        done = sum(result.how in ("measured", "implied") for result in self.results)
+        return f"{done}/{self.total}"
+
+    def __rich__(self) -> Table:
+        grid = Table.grid(padding=(0, 2))
+        grid.add_row(f"[bold]{self._count()}[/]", f"{self.seconds / 60:.1f} min", self._eta(), self._money())
+        for where, jobs in self.running.items():
+            memory = ", ".join(f"{used / GIB:.1f}" for used in used_bytes(where.split(","))) if where != "cpu" else ""
+            grid.add_row(
+                f"GPU {where}" if where != "cpu" else "CPU", jobs[0].plan.run_id, f"{memory} GiB" * bool(memory)
+            )
+        return grid
+
+    def _eta(self) -> str:
+        done = [result for result in self.results if result.how == "measured"]
+        left = self.total - sum(result.how in ("measured", "implied") for result in self.results)
+        if not done or left <= 0:
+            return ""
+        return f"about {self.seconds / len(done) * left / 60:.1f} min left"
+
+    def _money(self) -> str:
+        jobs = [job for jobs in self.running.values() for job in jobs]
+        rate = next((job.config.hardware.usd_per_hour for job in jobs if job.config.hardware.usd_per_hour), None)
+        return "" if rate is None else f"${self.seconds / 3600 * rate:.2f} so far"
+
+
+# --- after ------------------------------------------------------------------------------------------------------------
+
+
+def show_searches(searches: Iterable[Found], console: Console) -> None:
+    """What each search tried, and its answer."""
+    for found in searches:
+        kind = {"batch": "micro batch", "seq_len": "sequence length"}[found.job.config.sweep.search]
+        table = Table(title=f"{found.job.plan.run_id}: {kind}", title_justify="left")
+        for name in (kind, "status", "reserved, GiB", "retries", "s/step", "samples/s", "tokens/s", ""):
+            table.add_column(name, justify="left" if name in ("status", "") else "right")
+        for size, record in sorted(found.tried.items()):
+            table.add_row(*_search_row(found, size, record))
+        console.print(table)
+        console.print(_answer(found, kind), highlight=False)
+
+
+def _search_row(found: Found, size: int, record: Record) -> list[str]:
+    summary = record.summary
+    peak = summary.get("peak_reserved_bytes", {}).get("max")
+    numbers = [summary.get(key) for key in ("step_seconds", "samples_per_second", "tokens_per_second")]
+    shown = ["-" if number is None else f"{number:,.4g}" for number in numbers]
+    note = "fits but thrashes" if found.thrashes(size) else ""
+    return [str(size), record.status, gib(peak), str(summary.get("num_alloc_retries", "-")), *shown, note]
+
+
+def _answer(found: Found, kind: str) -> str:
+    if found.gave_up:
+        return f"[red]no answer[/]: {found.gave_up}"
+    if found.best is None:
+        return "[yellow]nothing fits[/]" if found.tried and not found.fits else "[yellow]not finished[/]"
+    fitting = [size for size, record in found.tried.items() if record.status == "ok"]
+    fastest = max(fitting, key=lambda size: found.tried[size].summary["tokens_per_second"])
+    confirmed = found.confirmation.summary
+    line = (
+        f"largest {kind} that trains: [bold]{found.best}[/], confirmed over {len(found.confirmation.steps['seconds'])} "
+        f"steps at {confirmed['tokens_per_second']:,.0f} tokens/s"
+    )
+    if fastest != found.best:
+        line += f"; fastest: {fastest}, at {found.tried[fastest].summary['tokens_per_second']:,.0f} tokens/s"
+    return line
+
+
+def show_summary(results: Sequence[Result], root: Path, seconds: float, console: Console) -> None:
+    """How every job ended, what it took, and what to do next."""
+    statuses = Counter(result.record.status if result.record else "not reached" for result in results)
+    ways = Counter(result.how for result in results)
+    counts = ", ".join(f"{count} {name}" for name, count in statuses.most_common())
+    console.print(f"{len(results)} jobs: {counts}", highlight=False)
+    measured = ways["measured"]
+    details = [f"{ways[how]} {how}" for how in ("measured", "implied", "done", "not reached") if ways[how]]
+    line = f"  {', '.join(details)}; {seconds:.0f} s"
+    rate = next((result.job.config.hardware.usd_per_hour for result in results), None)
+    if measured:
+        line += f", {seconds / measured:.1f} s a measured job"
+        if rate is not None:
+            line += f", ${seconds / 3600 * rate:.2f} in all, ${seconds / 3600 * rate / measured:.3f} a measured job"
+    console.print(line, highlight=False)
+    for result in results:
+        if result.record and result.record.status in ("timeout", "failed", "infra"):
+            console.print(f"  {result.record.status}: {result.job.folder}", highlight=False, soft_wrap=True)
+    console.print(f"run folders: {root}\nnext: memlab table {root}", highlight=False, markup=False, soft_wrap=True)

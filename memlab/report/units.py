@@ -1,0 +1,47 @@
+"""Numbers with their units, for people."""
+
+from memlab.machine import GIB
+
+
+def gib(size: float | None) -> str:
+    """A size in GiB with three figures after the point; a dash where there is none."""
+    return "-" if size is None else f"{size / GIB:,.3f}"
+
+
+def figure(key: str, value: float | None) -> str:
+    """The value of a record key with its unit, which the key's name tells."""
+    if value is None:
+        return "-"
+    if key.endswith("_bytes"):
+        return f"{gib(value)} GiB"
+    if key.startswith("usd"):
+        return f"${value:,.4g}"
+    if "per_second" in key:
+        return f"{value:,.4g}/s"
+    return f"{value:,.4g} s" if "seconds" in key else f"{value:,.4g}"
+
+
+def change(key: str, value: float) -> str:
+    """A difference of a record key, signed, with its unit."""
+    return f"{'-' if value < 0 else '+'}{figure(key, abs(value))}"
+
+
+def percent(share: float | None) -> str:
+    """A signed share in per cent; a dash where there is none."""
+    return "-" if share is None else f"{100 * share:+.1f} %"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as hours and minutes, with the seconds themselves below an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def usd(amount: float | None) -> str:
+    return "-" if amount is None else f"${amount:,.2f}"
+
+
+def name(key: str) -> str:
+    """A record key as words: ``backward.peak_reserved_bytes`` -> ``backward: peak reserved``."""
+    return key.replace(".", ": ").removesuffix("_bytes").replace("_", " ")

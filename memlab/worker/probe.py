@@ -1,0 +1,58 @@
+"""What only torch knows of this machine, as one line of JSON: ``python -m memlab.worker.probe [MODEL]``.
+
+``MODEL`` is the config group ``model`` as JSON: its parameters are counted, without any memory for them.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.cpp_extension import CUDA_HOME
+
+from memlab.config import Model
+
+
+def main() -> None:
+    model = Model(**json.loads(sys.argv[1])) if len(sys.argv) > 1 else None
+    facts = {
+        "cuda": torch.version.cuda,
+        "available": torch.cuda.is_available(),
+        "architectures": torch.cuda.get_arch_list(),
+        "cuda_home": CUDA_HOME,
+        "nvcc": nvcc_version(CUDA_HOME),
+        "parameters": count_parameters(model) if model else None,
+    }
+    print(json.dumps(facts))
+
+
+def nvcc_version(cuda_home: str | None) -> str | None:
+    """Of the compiler that DeepSpeed would call, ``12.8``; ``None`` where there is none that runs."""
+    if cuda_home is None:
+        return None
+    try:
+        said = subprocess.run([Path(cuda_home) / "bin" / "nvcc", "-V"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r"release (\d+\.\d+)", said.stdout)
+    return match[1] if match else None
+
+
+def count_parameters(model: Model) -> int | None:
+    """``None`` for a model whose configuration would have to be fetched from the hub."""
+    if not model.config and not Path(model.path).is_dir():
+        return None
+    from transformers import AutoModelForCausalLM
+
+    from memlab.worker.model import model_config, parameter_counts
+
+    options: dict[str, Any] = {"trust_remote_code": model.trust_remote_code}
+    with torch.device("meta"):
+        return parameter_counts(AutoModelForCausalLM.from_config(model_config(model), **options))[0]
+
+
+if __name__ == "__main__":
+    main()

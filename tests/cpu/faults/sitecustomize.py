@@ -1,0 +1,63 @@
+"""Puts a fault into a rank, from outside the product: Python imports this file in every process that finds it.
+
+MEMLAB_TEST_FAULT=<what>:<rank>:<step> - oom, hang, kill (SIGKILL to itself), kill_launcher, nan.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+TARGET = "memlab.worker.point"
+
+
+def strike(what: str) -> None:
+    (Path(os.environ["MEMLAB_TEST_FOLDER"]) / "struck").write_text(what)
+    if what == "oom":
+        import torch
+
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 1 GiB"
+        )
+    if what == "hang":
+        time.sleep(3600)
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "kill_launcher":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(3600)
+
+
+class Patch(importlib.abc.MetaPathFinder):
+    """After the target is imported, its Point strikes at the chosen rank and step."""
+
+    def find_spec(self, name, path, target=None):
+        if name != TARGET:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        original = spec.loader.exec_module
+
+        def exec_module(module):
+            original(module)
+            self.patch(module.Point)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+    def patch(self, point) -> None:
+        what, rank, step = os.environ["MEMLAB_TEST_FAULT"].split(":")
+        step_end = point.step_end
+
+        def step_end_or_strike(self):
+            step_end(self)
+            if self.rank == int(rank) and self.step == int(step):
+                strike(what)
+
+        point.step_end = step_end_or_strike
+
+
+if os.environ.get("MEMLAB_TEST_FAULT") and "memlab.worker" in sys.orig_argv:
+    sys.meta_path.insert(0, Patch())

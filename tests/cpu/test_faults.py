@@ -1,0 +1,89 @@
+"""What goes wrong in real runs: each fault has its status, its reason and its exit code, and leaves no process."""
+
+import os
+import signal
+
+import pytest
+
+pytestmark = pytest.mark.cpu
+
+SHORT = ("seq_len=s128", "zero_stage=zero1", "zero_stage.reduce_bucket_size=1000000")
+
+
+def struck(run) -> bool:
+    return (run.folder.parent / "struck").exists()
+
+
+def test_out_of_memory_is_a_result(start):
+    run = start(*SHORT, fault="oom:1:1")
+    assert run.wait() == 3, run.output
+    record = run.record
+    assert record["status"] == "gpu_oom"
+    assert "rank 1" in record["reason"] and "Tried to allocate 1.50 GiB" in record["reason"]
+    (rank,) = [rank for rank in record["ranks"] if rank["rank"] == 1]
+    assert rank["oom"] == {**rank["oom"], "step": 1, "requested_bytes": 3 * 2**29}
+    assert rank["phases"]["first_backward"]["peak_allocated_bytes"] > 0
+    assert run.alive() == []
+
+
+def test_a_hang_ends_at_the_time_limit_with_every_stack(start):
+    run = start(*SHORT, "measure.timeout_s=60", fault="hang:0:1")
+    assert run.wait() == 5, run.output
+    assert run.record["status"] == "timeout"
+    assert "strike" in run.log("rank0.log")  # where rank 0 sleeps
+    assert "most recent call first" in run.log("rank1.log")
+    assert run.alive() == []
+
+
+def test_a_killed_rank(start):
+    run = start(*SHORT, fault="kill:1:1")
+    assert run.wait() == 6, run.output
+    assert run.record["status"] == "failed"
+    assert "[1]" in run.record["reason"]
+    assert run.alive() == []
+
+
+def test_a_killed_launcher_is_no_success(start):
+    run = start(*SHORT, fault="kill_launcher:0:1")
+    assert run.wait() == 6, run.output
+    assert run.record["status"] == "failed"
+    assert "launcher was killed" in run.record["reason"]
+    assert run.alive() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_interrupts(start, number):
+    run = start(*SHORT, fault="hang:0:1")
+    run.wait_until(lambda: struck(run))
+    run.process.send_signal(number)
+    assert run.wait() == 130, run.output
+    assert run.record["status"] == "interrupted"
+    assert run.alive() == []
+
+
+def test_nothing_survives_when_memlab_itself_is_killed(start):
+    run = start(*SHORT, fault="hang:0:1")
+    run.wait_until(lambda: struck(run))
+    run.process.kill()
+    run.wait()
+    run.wait_until(lambda: run.alive() == [], timeout=15)
+    assert not (run.folder / "record.json").exists()
+
+
+def test_no_secret_reaches_the_run_folder(start, monkeypatch):
+    secrets = {"HF_TOKEN": "hf_" + "s3cr3t" * 6, "WANDB_API_KEY": "0123456789abcdef" * 2}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    run = start(*SHORT)
+    assert run.wait() == 0, run.output
+    texts = [path.read_text(errors="replace") for path in run.folder.rglob("*") if path.is_file()]
+    assert len(texts) > 8
+    assert not [value for value in secrets.values() if any(value in text for text in texts)]
+
+
+def test_a_meaningless_combination_never_starts(start):
+    run = start("zero_stage=zero2", "offload=param")
+    assert run.wait(30) == 8, run.output
+    assert run.record["status"] == "unsupported"
+    assert "zero_stage=zero3" in run.record["reason"]
+    assert os.listdir(run.folder / "logs") == []

@@ -1,0 +1,77 @@
+"""One experiment through the real launcher, for every kind of configuration that a CPU can run."""
+
+import math
+
+import pytest
+
+pytestmark = pytest.mark.cpu
+
+PARAMETERS = 893_568  # of model=tiny
+
+OFFLOADS = {0: ("none",), 1: ("none", "optimizer"), 2: ("none", "optimizer"), 3: ("none", "optimizer", "param", "all")}
+MATRIX = [
+    (stage, offload, checkpointing)
+    for stage, offloads in OFFLOADS.items()
+    for offload in offloads
+    for checkpointing in ("none", "full")
+]
+
+
+@pytest.mark.parametrize(("stage", "offload", "checkpointing"), MATRIX)
+def test_a_run_is_measured_completely(start, stage, offload, checkpointing):
+    run = start(f"zero_stage=zero{stage}", f"offload={offload}", f"checkpointing={checkpointing}", "seq_len=s128")
+    assert run.wait() == 0, run.output
+    record = run.record
+    assert (record["status"], record["source"], record["reason"]) == ("ok", "measured", None)
+    assert record["choices"]["offload"] == offload
+    assert [rank["rank"] for rank in record["ranks"]] == [0, 1]
+    for rank in record["ranks"]:
+        assert len(rank["step_seconds"]) == 3 and all(seconds > 0 for seconds in rank["step_seconds"])
+        assert len(rank["losses"]) == 5 and all(map(math.isfinite, rank["losses"]))
+        assert rank["parameters"] == PARAMETERS
+        check_phases(rank["phases"], rank["peak_allocated_bytes"])
+    assert record["summary"]["tokens_per_second"] == pytest.approx(2 * 128 / record["summary"]["step_seconds"])
+    assert run.alive() == []
+
+
+def check_phases(phases: dict, peak: int) -> None:
+    steps = ("first_forward", "first_backward", "first_optimizer_step", "forward", "backward", "optimizer_step")
+    assert set(phases) == {"model_build", "engine_init", *steps}
+    assert peak >= max(phases[name]["peak_allocated_bytes"] for name in steps)
+    for phase in phases.values():
+        assert phase["peak_allocated_bytes"] >= phase["end_allocated_bytes"] >= 0
+
+
+@pytest.mark.parametrize(("stage", "bytes_per_parameter"), [(0, 2 + 12), (1, 2 + 12 / 2)])
+def test_sharding_shows_in_the_memory(start, stage, bytes_per_parameter):
+    """What is left after a step: bf16 weights, the fp32 master and Adam's two states, all or half of them a rank."""
+    bucket = ["zero_stage.reduce_bucket_size=100000"] if stage else []
+    run = start(f"zero_stage=zero{stage}", "seq_len=s128", *bucket)
+    assert run.wait() == 0, run.output
+    left = run.record["ranks"][0]["phases"]["optimizer_step"]["end_allocated_bytes"]
+    assert left == pytest.approx(bytes_per_parameter * PARAMETERS, rel=0.05)
+
+
+def test_text_is_tokenised_and_accumulated(start):
+    run = start("data=sample", "batch.micro=2", "batch.accumulation=2", "seq_len.tokens=97", "precision=fp32")
+    assert run.wait() == 0, run.output
+    assert len(run.record["ranks"][0]["losses"]) == 5
+    assert run.record["summary"]["samples_per_second"] == pytest.approx(8 / run.record["summary"]["step_seconds"])
+
+
+def test_a_single_token_has_a_loss(start):
+    run = start("zero_stage=zero3", "seq_len.tokens=1")
+    assert run.wait() == 0, run.output
+    assert 7 < run.record["summary"]["last_loss"] < 8.5  # ln(2048) is 7.6
+
+
+def test_the_same_run_is_not_measured_twice(start):
+    first = start("seq_len=s128")
+    assert first.wait() == 0
+    before = first.record
+    again = start("seq_len=s128", f"hydra.run.dir={first.folder}")
+    assert again.wait() == 0
+    assert first.record == before
+    forced = start("seq_len=s128", f"hydra.run.dir={first.folder}", "force=true")
+    assert forced.wait() == 0
+    assert first.record["timing"] != before["timing"]

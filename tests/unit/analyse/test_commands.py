@@ -1,0 +1,137 @@
+"""The commands around the analysis: what they print, write and refuse, and that they need no torch and no Hydra."""
+
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from folders import make_config, make_record, write
+
+from memlab import cli
+from memlab.config import Offload
+from memlab.report.text import safe
+
+HEAVY = ("torch", "deepspeed", "hydra", "omegaconf", "transformers", "accelerate")
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    for tokens in (256, 512, 1024):
+        write(tmp_path, make_record(make_config(tokens), allocated=tokens * 2**20))
+        config = make_config(tokens, offload=Offload(optimizer="cpu"))
+        choices = {"zero_stage": "zero2", "offload": "optimizer"}
+        write(tmp_path, make_record(config, choices, allocated=tokens * 2**19, seconds=1.0))
+    return tmp_path
+
+
+def run(*words) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(word) for word in words])
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["table"], "6 points"),
+        (["table", "--phases"], "backward"),
+        (["table", "--where", "offload=none"], "3 points"),
+        (["diff", "--by", "offload"], "Effect of offload over all pairs"),
+        (["fit"], "1.000 MiB x tokens"),
+        (["advise", "--samples", "1000", "--seq-len", "512"], "Use offload=none with batch 1 x 1 accumulation"),
+    ],
+)
+def test_commands_print(sweep, capsys, words, told):
+    command, *options = words
+    assert run(command, sweep, *options) == 0
+    assert told in capsys.readouterr().out
+
+
+def test_diff_of_two_runs(sweep, capsys):
+    first, second = sorted(sweep.glob("*-s512-*"))
+    assert run("diff", first, second) == 0
+    out = capsys.readouterr().out
+    assert "offload.optimizer" in out
+    assert "peak allocated" in out
+
+
+def test_table_files(sweep, tmp_path, capsys):
+    files = {name: tmp_path / f"table.{name}" for name in ("csv", "parquet", "markdown")}
+    assert run("table", sweep, *(word for name, file in files.items() for word in (f"--{name}", file))) == 0
+    assert len(pd.read_csv(files["csv"])) == 6
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(files["parquet"])[["run_id", "step_seconds"]],
+        pd.read_csv(files["csv"])[["run_id", "step_seconds"]],
+        check_dtype=False,
+    )
+    assert files["markdown"].read_text().count("\n") == 2 + 6
+
+
+def test_bad_folders_are_a_line_each_and_no_end(sweep, capsys):
+    bad = sweep / "<img src=x onerror=alert(1)>\x1b[2J\n"
+    bad.mkdir()
+    (bad / "record.json").write_text("{")
+    record = make_record(make_config(tokens=64))
+    record.ranks[0]["losses"] = [float("nan")]
+    write(sweep, record)
+    assert run("table", sweep) == 0
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2
+    assert "\x1b" not in errors[0]
+    assert "unreadable" in errors[0]
+    assert "the loss of step 0 is None" in errors[1]
+
+
+def test_markdown_escapes_names(tmp_path, capsys):
+    write(tmp_path, make_record(choices={"model": "a|b<script>"}))
+    assert run("table", tmp_path, "--markdown", tmp_path / "table.md") == 0
+    text = (tmp_path / "table.md").read_text()
+    assert "a\\|b&lt;script&gt;" in text
+    assert "<script>" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["table", "nowhere"], "no such folder"),
+        (["diff", "."], "A diff needs two runs or more"),
+        (["fit", ".", "--figure", "peak_reserved"], "Did you mean 'peak_reserved_bytes'"),
+        (["fit", ".", "--margin", "5"], "--margin is a share"),
+        (["table", "."], "no run that can be read"),
+    ],
+)
+def test_errors_are_one_line(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert run(*words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_import(tmp_path, capsys):
+    file = tmp_path / "8b-zero3-seq-default.csv"
+    file.write_text("1, 100, 200, 1.0\n101, 110, 220, 1.0\n201, 120, 240, 1.0\n")
+    assert run("import", "gpjt", file, "--output", tmp_path / "out") == 0
+    assert "3 points" in capsys.readouterr().out
+    assert run("fit", tmp_path / "out") == 0
+
+
+def test_safe_text():
+    assert (
+        safe("a\x1b[31mb\nc\ud800")
+        == "a\N{REPLACEMENT CHARACTER}[31mb\N{REPLACEMENT CHARACTER}c\N{REPLACEMENT CHARACTER}"
+    )
+
+
+def test_analysis_imports_nothing_heavy(sweep):
+    code = (
+        "import importlib, pkgutil, sys, memlab.analyse, memlab.report\n"
+        "for package in (memlab.analyse, memlab.report):\n"
+        "    for module in pkgutil.iter_modules(package.__path__):\n"
+        "        importlib.import_module(f'{package.__name__}.{module.name}')\n"
+        "from memlab.analyse.collect import collect\n"
+        "from memlab.analyse.table import points_table\n"
+        f"points_table(collect([{str(sweep)!r}]).runs)\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,133 @@
+"""The effect of one axis over a sweep: pairs, their range, interpolation, and who has no partner."""
+
+import pytest
+from folders import MIB, make_config, make_record, write
+
+from memlab.analyse.collect import collect
+from memlab.analyse.effects import effects_by, effects_of_sets
+from memlab.analyse.identity import select
+from memlab.config import Checkpointing, Measure, Offload
+from memlab.errors import MemlabError
+
+
+def add(folder, tokens, offload="none", status="ok", **parts):
+    allocated = (100 if offload == "none" else 50) * MIB + tokens * MIB
+    config = make_config(tokens, offload=Offload(optimizer=offload), **parts)
+    choices = {"zero_stage": "zero2", "offload": "none" if offload == "none" else "optimizer"}
+    write(folder, make_record(config, choices, status, **({"allocated": allocated} if status == "ok" else {})))
+
+
+def runs_of(folder):
+    return collect([folder]).runs
+
+
+def test_pairs_their_range_and_the_lonely(tmp_path):
+    for tokens in (100, 200):
+        add(tmp_path, tokens)
+        add(tmp_path, tokens, "cpu")
+    add(tmp_path, 300, micro=4)
+    effects = effects_by(runs_of(tmp_path), "offload")
+    assert [(pair.tokens, pair.base, pair.other) for pair in effects.pairs] == [
+        (100, "none", "optimizer"),
+        (200, "none", "optimizer"),
+    ]
+    (allocated,) = (each for each in effects.ranges if each.key == "peak_allocated_bytes")
+    assert (allocated.lowest, allocated.highest) == (-50 / 200, -50 / 300)
+    assert (allocated.pairs, allocated.within_noise) == (2, 0)
+    ((run_id, reason),) = effects.unpaired
+    assert "s300-b4" in run_id
+    assert reason == "no run differs from it in offload alone"
+
+
+def test_offset_grids_are_interpolated_and_nothing_is_extrapolated(tmp_path):
+    for tokens in (100, 200):
+        add(tmp_path, tokens)
+    add(tmp_path, 150, "cpu")
+    add(tmp_path, 250, "cpu")
+    effects = effects_by(runs_of(tmp_path), "offload")
+    at_150, at_200 = effects.pairs
+    assert (at_150.tokens, at_150.interpolated) == (150, "base")
+    assert at_150.differences["peak_allocated_bytes"].absolute == -50 * MIB
+    assert (at_200.tokens, at_200.interpolated) == (200, "other")
+    assert [reason for _, reason in effects.unpaired] == [
+        "no measurement of optimizer at or around 100 tokens",
+        "no measurement of none at or around 250 tokens",
+    ]
+
+
+def test_an_out_of_memory_is_no_partner(tmp_path):
+    add(tmp_path, 100)
+    add(tmp_path, 100, "cpu", status="gpu_oom")
+    effects = effects_by(runs_of(tmp_path), "offload")
+    assert not effects.pairs
+    assert all("ended as gpu_oom" in reason for _, reason in effects.unpaired)
+
+
+def test_other_environments_are_told(tmp_path):
+    add(tmp_path, 100)
+    add(tmp_path, 100, "cpu")
+    runs = runs_of(tmp_path)
+    runs[0].environment = {**runs[0].environment, "torch": "2.2.2"}
+    assert effects_by(runs, "offload").warnings[0].startswith("The environments differ (torch")
+
+
+def test_the_sequence_length_can_be_the_axis(tmp_path):
+    add(tmp_path, 100)
+    add(tmp_path, 200)
+    (pair,) = effects_by(runs_of(tmp_path), "seq_len.tokens").pairs
+    assert pair.differences["peak_allocated_bytes"].absolute == 100 * MIB
+
+
+def test_an_unknown_axis(tmp_path):
+    add(tmp_path, 100)
+    with pytest.raises(MemlabError, match="Did you mean 'offload'"):
+        effects_by(runs_of(tmp_path), "offlod")
+
+
+def test_sets_are_compared_by_point_and_their_confounds_told(tmp_path):
+    add(tmp_path / "a", 100)
+    add(tmp_path / "b", 100, "cpu", checkpointing=Checkpointing(enabled=True))
+    sides = runs_of(tmp_path / "a"), runs_of(tmp_path / "b")
+    effects = effects_of_sets(*sides, names=("a", "b"))
+    assert len(effects.pairs) == 1
+    assert effects.warnings[0].startswith("2 axes differ (offload, checkpointing)")
+    assert effects_of_sets(*sides, names=("a", "b"), by="offload").warnings[0].startswith("Not only offload differs")
+
+
+def test_a_set_of_several_configurations_is_refused(tmp_path):
+    add(tmp_path, 100)
+    add(tmp_path, 100, "cpu")
+    runs = runs_of(tmp_path)
+    with pytest.raises(MemlabError, match="holds 2 configurations"):
+        effects_of_sets(runs, runs[:1], names=("a", "b"))
+
+
+def test_select(tmp_path):
+    add(tmp_path, 100)
+    add(tmp_path, 200, "cpu")
+    runs = runs_of(tmp_path)
+    assert len(select(runs, ["offload=none"])) == 1
+    assert len(select(runs, ["seq_len.tokens=200", "status=ok"])) == 1
+    with pytest.raises(MemlabError, match="Did you mean 'offload'"):
+        select(runs, ["offlod=none"])
+
+
+def test_predictions_are_paired_with_measurements(tmp_path):
+    add(tmp_path, 100)
+    record = make_record(make_config(100, mode="predict"), {"zero_stage": "zero2", "offload": "none"})
+    record.source = "predicted"
+    write(tmp_path, record)
+    (pair,) = effects_by(runs_of(tmp_path), "mode").pairs
+    assert (pair.base, pair.other) == ("measured", "predicted")
+    assert pair.differences["peak_allocated_bytes"].absolute == -100 * MIB
+
+
+def test_repeats_are_one_point_whose_spread_is_its_noise(tmp_path):
+    for repeat, allocated in ((1, 100), (2, 110)):
+        record = make_record(make_config(100, measure=Measure(steps=4, repeat=repeat)), allocated=allocated * MIB)
+        write(tmp_path, record)
+    offloaded = make_config(100, offload=Offload(optimizer="cpu"))
+    write(tmp_path, make_record(offloaded, {"zero_stage": "zero2", "offload": "optimizer"}, allocated=98 * MIB))
+    (pair,) = effects_by(runs_of(tmp_path), "offload").pairs
+    difference = pair.differences["peak_allocated_bytes"]
+    assert (difference.absolute, difference.noise, difference.within_noise) == (-7 * MIB, 10 * MIB, True)

@@ -1,0 +1,218 @@
+"""No process of a launch survives it, whatever happens. Stand-ins for deepspeed, but real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from memlab.launch import process
+from memlab.launch.deadman import marked, marked_by
+from memlab.launch.process import Launch
+
+ROOT = Path(__file__).parents[3]
+FOREVER = "import time; time.sleep(60)"
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+RANK = [sys.executable, "-c", FOREVER, "memlab.worker"]  # recognised as a rank by its command line
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", code, *arguments]
+
+
+def starts(*children: list[str], then: str = FOREVER) -> list[str]:
+    """A launcher whose children are each in a session of their own, as DeepSpeed's are not, but a user's may be."""
+    begin = f"import os, subprocess\nfor words in {children!r}: subprocess.Popen(words, start_new_session=True)\n"
+    return python(begin + then)
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return met
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(process, "POLL_S", 0.02)
+    monkeypatch.setattr(process, "TERMINATE_S", 0.3)
+    monkeypatch.setattr(process, "STACKS_S", 0.2)
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """``launch(command)``; at the end of the test nothing of it may be alive."""
+    tokens = []
+
+    def start(command: list[str]) -> Launch:
+        started = Launch(command, dict(os.environ), tmp_path / "launcher.log")
+        tokens.append(started.token)
+        return started
+
+    yield start
+    assert tokens
+    for token in tokens:
+        assert list(marked(token)) == []
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_launcher_that_exits(launch, tmp_path, code):
+    with launch(python(f"print('hello'); raise SystemExit({code})")) as started:
+        ended = started.wait(lambda: 10, never)
+    assert (ended.how, ended.returncode, ended.outlived_by_ranks) == ("exited", code, False)
+    assert (tmp_path / "launcher.log").read_text() == "hello\n"
+
+
+def test_a_timeout_ends_everything(launch):
+    with launch(starts(RANK, RANK)) as started:
+        assert until(lambda: len(started.ranks()) == 2)
+        ended = started.wait(lambda: 0.0, never)
+    assert (ended.how, ended.returncode) == ("timeout", None)
+
+
+def test_a_timeout_asks_the_ranks_for_their_stacks_before_it_ends_them(launch, tmp_path):
+    answer = tmp_path / "stacks"
+    code = (
+        "import pathlib, signal, time\n"
+        f"signal.signal(signal.SIGUSR1, lambda *_: pathlib.Path({str(answer)!r}).write_text('here'))\n"
+        f"pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
+        "time.sleep(60)"
+    )
+    with launch(starts([*python(code), "memlab.worker"])) as started:
+        assert until((tmp_path / "ready").exists)
+        started.wait(lambda: 0.0, never)
+    assert answer.read_text() == "here"
+
+
+def test_the_deadline_may_move(launch):
+    began = time.monotonic()
+    with launch(python("import time; time.sleep(0.3)")) as started:
+        ended = started.wait(lambda: 0.1 + (time.monotonic() - began), never)
+    assert ended.how == "exited"
+
+
+def test_a_killed_launcher_is_seen_though_its_ranks_live_on(launch):
+    with launch(starts(RANK, RANK)) as started:
+        assert until(lambda: len(started.ranks()) == 2)
+        started._process.kill()
+        ended = started.wait(lambda: 10, never)
+        assert len(started.ranks()) == 2
+    assert (ended.how, ended.returncode, ended.outlived_by_ranks) == ("exited", -signal.SIGKILL, True)
+
+
+def test_other_children_are_no_ranks_but_are_ended_too(launch):
+    with launch(starts(python(FOREVER), then="")) as started:
+        ended = started.wait(lambda: 10, never)
+        assert until(lambda: len(list(marked(started.token))) == 1)
+    assert not ended.outlived_by_ranks
+
+
+@pytest.mark.parametrize(
+    "command", [python(STUBBORN), starts(python(STUBBORN)), starts(python(STUBBORN), then=STUBBORN)]
+)
+def test_who_ignores_sigterm_is_killed(launch, command):
+    with launch(command) as started:
+        wanted = 2 if "subprocess" in command[2] else 1
+        assert until(lambda: len(list(marked(started.token))) == wanted)
+        time.sleep(0.1)  # until SIGTERM is ignored
+
+
+def test_a_launcher_may_clean_up_at_sigterm(launch, tmp_path):
+    done, ready = tmp_path / "done", tmp_path / "ready"
+    code = (
+        "import pathlib, signal, sys, time\n"
+        f"def end(*_): pathlib.Path({str(done)!r}).touch(); sys.exit()\n"
+        f"signal.signal(signal.SIGTERM, end)\npathlib.Path({str(ready)!r}).touch()\ntime.sleep(60)"
+    )
+    with launch(python(code)):
+        assert until(ready.exists)
+    assert done.exists()
+
+
+def test_an_exception_in_the_block_ends_everything_and_goes_on(launch):
+    with pytest.raises(KeyboardInterrupt), launch(starts(RANK)) as started:
+        assert until(lambda: bool(started.ranks()))
+        raise KeyboardInterrupt
+
+
+def test_ranks_that_do_not_leave_when_all_results_are_there_are_ended(launch):
+    with launch(starts(RANK)) as started:
+        ended = started.wait(lambda: 10, lambda: True, linger_s=0.1)
+    assert (ended.how, ended.returncode) == ("exited", 0)
+    assert ended.seconds < 5
+
+
+def test_results_do_not_cut_short_a_launcher_that_leaves_by_itself(launch):
+    with launch(python("import time; time.sleep(0.3); raise SystemExit(4)")) as started:
+        assert started.wait(lambda: 10, lambda: True).returncode == 4
+
+
+def test_two_launches_do_not_end_each_other(launch):
+    with launch(python(FOREVER)) as other:
+        with launch(python(FOREVER)) as started:
+            pass
+        assert list(marked(started.token)) == []
+        assert len(list(marked(other.token))) == 1
+
+
+def test_the_marks_are_whole_words():
+    with subprocess.Popen(["sleep", "60"], env={"MEMLAB_TEST": "abc"}) as child:
+        try:
+            assert until(lambda: list(marked_by("MEMLAB_TEST", "abc")) == [child.pid])
+            assert list(marked_by("MEMLAB_TEST", "ab")) == list(marked_by("LAB_TEST", "abc")) == []
+        finally:
+            child.kill()
+
+
+PARENT = """
+import os, sys
+from pathlib import Path
+from memlab.launch.process import Launch
+command = [sys.executable, "-c", sys.argv[1]]
+with Launch(command, dict(os.environ), Path(sys.argv[2])) as launch:
+    print(launch.token, flush=True)
+    launch.wait(lambda: 60, lambda: False)
+"""
+
+
+@pytest.mark.parametrize("child", [FOREVER, STUBBORN, starts(python(STUBBORN), then=STUBBORN)[2]])
+def test_when_memlab_itself_is_killed_nothing_survives(tmp_path, child):
+    parent = subprocess.Popen(
+        python(PARENT, child, str(tmp_path / "log")),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with parent:
+        token = parent.stdout.readline().strip()
+        wanted = 2 if "subprocess" in child else 1
+        assert until(lambda: len(list(marked(token))) == wanted)
+        os.killpg(parent.pid, signal.SIGKILL)  # its whole group: the watcher must not be in it
+    assert until(lambda: not list(marked(token)), seconds=5)
+
+
+def test_the_watcher_leaves_when_the_launch_is_over(launch):
+    with launch(python("")) as started:
+        started.wait(lambda: 10, never)
+    assert started._deadman.returncode == 0
+
+
+def children() -> str:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+
+
+def test_a_command_that_does_not_exist_leaves_no_watcher_behind(tmp_path):
+    before = children()
+    with pytest.raises(FileNotFoundError):
+        Launch([str(tmp_path / "nothing")], {}, tmp_path / "log")
+    assert children() == before

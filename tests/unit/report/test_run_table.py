@@ -1,0 +1,78 @@
+"""What a person sees of a run."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from memlab.record import LIVE_TENSORS
+from memlab.report.run_table import gib, show_run
+
+
+@pytest.fixture
+def shown(record):
+    def show(**changes) -> str:
+        console = Console(file=io.StringIO(), width=120)
+        show_run(record(**changes), console)
+        return console.file.getvalue()
+
+    return show
+
+
+def row(text: str, first: str) -> list[str]:
+    """The cells of the table row that begins with this."""
+    rows = [
+        [cell.strip() for cell in line.strip("│ ").split("│")] for line in text.splitlines() if line.startswith("│")
+    ]
+    [found] = [cells for cells in rows if cells[0] == first]
+    return found
+
+
+def test_every_rank_has_its_own_row(shown):
+    text = shown()
+    for rank in ("0", "1"):
+        assert row(text, rank) == [rank, "NVIDIA H200", "2.000", "3.000", "4.000", "1.000", "0"]
+    assert "torch's caching allocator" in text
+
+
+def test_phases_are_those_of_the_highest_rank_in_the_order_of_a_run(shown, rank):
+    low = {"peak_allocated_bytes": 2**30, "peak_reserved_bytes": 2**30, "end_allocated_bytes": 0}
+    high = {**low, "peak_allocated_bytes": 3 * 2**30}
+    text = shown(ranks=[rank(0, phases={"forward": low, "model_build": low}), rank(1, phases={"forward": high})])
+    assert row(text, "forward") == ["forward", "3.000", "1.000", "0.000"]
+    assert text.index("model build") < text.index("forward")
+    assert "backward" not in text
+
+
+def test_speed_and_where_the_time_went(shown):
+    text = shown()
+    assert "step 0.5 s (median of 3, 0.4 to 0.6)  2,048 tokens/s" in text
+    assert "took 12.0 s (launch 1.0, training 2.0)" in text
+
+
+def test_what_a_cpu_run_measured_is_said(shown, rank):
+    on_cpu = {"memory_source": LIVE_TENSORS, "device_used_bytes": None, "num_alloc_retries": None}
+    text = shown(ranks=[rank(0, **on_cpu), rank(1, **on_cpu)])
+    assert "allocated is live tensors" in text
+    assert row(text, "0")[4] == row(text, "0")[6] == "-"
+
+
+def test_a_run_that_ended_early_shows_what_there_is(shown, rank):
+    unknown = dict.fromkeys(("peak_allocated_bytes", "peak_reserved_bytes", "host_peak_bytes"))
+    text = shown(
+        status="gpu_oom",
+        reason="rank 0 in backward [step 2]: no memory",
+        ranks=[rank(0, phases={}, **unknown)],
+        summary={},
+    )
+    assert "gpu_oom" in text and "rank 0 in backward [step 2]: no memory" in text
+    assert row(text, "0")[2:4] == ["-", "-"]
+
+
+def test_a_run_without_ranks_is_its_reason(shown):
+    text = shown(status="unsupported", reason="because", ranks=[], summary={}, timing={})
+    assert text.splitlines() == ["tiny-zero2-s512-b1-2xH200-0123abcd  unsupported", "  because"]
+
+
+def test_sizes_are_gib_with_three_figures():
+    assert [gib(size) for size in (None, 0, 2**30 // 2, 1234 * 2**30)] == ["-", "0.000", "0.500", "1,234.000"]

@@ -1,0 +1,117 @@
+"""Imports point one way, and only what needs torch or Hydra pays for it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+MAY_IMPORT = {
+    "errors": set(),
+    "machine": set(),
+    "config": {"errors"},
+    "plan": {"errors", "config"},
+    "rules": {"errors", "config", "plan", "machine"},
+    "record": {"errors", "plan"},
+    "summary": {"errors", "config", "record"},
+    "conf_files": {"errors", "config", "plan"},
+    "compose": {"errors", "config", "conf_files", "plan", "machine"},
+    "launch": {"errors", "config", "plan", "machine", "rules", "record", "summary"},
+    "worker": {"errors", "config", "plan", "record"},
+    "predict": {"errors", "config", "plan", "rules", "record", "summary", "worker"},
+    "analyse": {"errors", "config", "conf_files", "plan", "machine", "record", "summary"},
+    "report": {"errors", "machine", "record", "summary", "analyse"},
+    "commands": {
+        *("errors", "config", "plan", "machine", "rules", "record", "summary", "compose", "launch", "report"),
+        *("predict", "analyse"),
+    },
+    "hydra_app": {"errors", "plan", "machine", "record", "compose", "launch", "predict", "report", "cli"},
+    "cli": {"errors", "hydra_app", "commands"},
+}
+"""Part of the package -> the other parts that it may know of."""
+
+MAY_IMPORT_TORCH = {"worker", "predict"}
+MAY_IMPORT_HYDRA = {"compose", "hydra_app", "cli"}
+TORCH = {"torch", "deepspeed", "transformers", "accelerate", "datasets"}
+HYDRA = {"hydra", "omegaconf"}
+
+FILES = sorted((ROOT / "memlab").rglob("*.py"))
+
+
+def part_of(file: Path) -> str:
+    """errors, launch, ...: the module or sub-package directly under memlab."""
+    return file.relative_to(ROOT / "memlab").parts[0].removesuffix(".py")
+
+
+def imports(file: Path) -> set[str]:
+    """Dotted names of all modules that a file imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def imported_parts(file: Path) -> set[str]:
+    names = [name.split(".") for name in imports(file)]
+    return {name[1] for name in names if name[0] == "memlab" and len(name) > 1}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_imports_point_one_way(file):
+    part = part_of(file)
+    if part != "__init__":
+        assert part in MAY_IMPORT, f"Add {part} to MAY_IMPORT: what may it know of?"
+        assert imported_parts(file) - {part, "__version__"} <= MAY_IMPORT[part]
+
+
+def test_nothing_imports_in_a_circle():
+    """But for cli and hydra_app, each of which imports the other within a function."""
+
+    def reaches(part: str) -> set[str]:
+        known: set[str] = set()
+        ahead = set(MAY_IMPORT[part])
+        while ahead:
+            known |= ahead
+            ahead = set().union(*(MAY_IMPORT[other] for other in ahead)) - known
+        return known
+
+    assert [part for part in MAY_IMPORT if part in reaches(part)] == ["hydra_app", "cli"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_only_a_few_parts_may_import_torch_or_hydra(file):
+    roots = {name.split(".")[0] for name in imports(file)}
+    assert part_of(file) in MAY_IMPORT_TORCH or not roots & TORCH
+    assert part_of(file) in MAY_IMPORT_HYDRA or not roots & HYDRA
+
+
+MODULES = (
+    *("memlab.plan", "memlab.rules", "memlab.record", "memlab.summary", "memlab.machine", "memlab.launch.run"),
+    *("memlab.report.run_table", "memlab.worker", "memlab.cli", "memlab.compose", "memlab.hydra_app"),
+)
+
+WHAT_IS_LOADED = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+    print(name, *{module.partition(".")[0] for module in sys.modules})
+"""
+
+
+def test_nothing_but_the_ranks_pays_for_torch():
+    """In the order of MODULES, so that those without Hydra are seen without it."""
+    done = subprocess.run(
+        [sys.executable, "-c", WHAT_IS_LOADED, *MODULES], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = {name: set(modules) for name, *modules in map(str.split, done.stdout.splitlines())}
+    assert list(loaded) == list(MODULES)
+    for name in MODULES:
+        assert not loaded[name] & (TORCH | {"pandas", "matplotlib"}), name
+    assert not loaded["memlab.cli"] & HYDRA

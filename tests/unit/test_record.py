@@ -1,0 +1,248 @@
+"""The run folder: whole files or none, no secrets, and clear words for what cannot be read."""
+
+import dataclasses
+import errno
+import json
+import os
+
+import pytest
+
+from memlab.errors import MemlabError, RecordError
+from memlab.plan import make_plan
+from memlab.record import (
+    FINAL,
+    SCHEMA_VERSION,
+    STATUSES,
+    Phase,
+    RankResult,
+    Record,
+    RunFolder,
+    is_secret_name,
+    read_json,
+    redact,
+    write_json,
+)
+
+HF_TOKEN = "hf_" + "Ab3" * 10
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "run").mkdir()
+    return RunFolder(tmp_path / "run")
+
+
+@pytest.fixture
+def plan(config):
+    return make_plan(config(), {"model": "tiny"})
+
+
+# --- the record
+
+
+def test_the_keys_are_frozen(golden):
+    keys = {cls.__name__: sorted(f.name for f in dataclasses.fields(cls)) for cls in (Record, RankResult, Phase)}
+    golden(
+        "record_keys.json",
+        keys,
+        "the record's keys changed: old records need a new SCHEMA_VERSION, users the CHANGELOG.",
+    )
+
+
+def test_a_record_comes_back_as_it_was_written(folder, record):
+    written = record()
+    folder.finish(written)
+    assert folder.read_record() == written
+    assert next(iter(read_json(folder.path / folder.RECORD))) == "schema_version"
+
+
+def test_final_statuses_are_statuses():
+    assert set(FINAL) < set(STATUSES)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema_version": SCHEMA_VERSION + 1}, "schema version 2; this memlab reads version 1"),
+        ({"schema_version": None}, "schema version None"),
+        ({"status": "great"}, "damaged record (ranks or status)"),
+        ({"ranks": {}}, "damaged record (ranks or status)"),
+        ({"ranks": [{"rank": 0}]}, "damaged record (ranks or status)"),
+        ({"summary": None}, "damaged record (summary)"),
+    ],
+)
+def test_a_record_that_is_none_is_refused(folder, record, change, words):
+    write_json(folder.path / folder.RECORD, {**record().to_json(), **change})
+    with pytest.raises(RecordError) as error:
+        folder.read_record()
+    assert words in str(error.value) and str(folder.path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "unreadable"),
+        ('{"schema_version": 1, "run', "unreadable"),
+        ("[" * 100_000, "unreadable"),
+        ("[]", "not a record"),
+        ('{"schema_version": 1}', "incomplete record, without run_id, source"),
+    ],
+)
+def test_a_file_that_holds_no_record_is_refused(folder, text, words):
+    (folder.path / folder.RECORD).write_text(text)
+    with pytest.raises(RecordError, match=words):
+        folder.read_record()
+
+
+def test_bytes_that_are_no_text_are_refused(folder):
+    (folder.path / folder.RECORD).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RecordError, match="unreadable"):
+        folder.read_record()
+
+
+def test_a_run_without_a_record_is_not_over(folder):
+    with pytest.raises(RecordError, match="no such file"):
+        folder.read_record()
+
+
+# --- whole or not at all
+
+
+def no_space(*args, **kwargs):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "chmod"])
+@pytest.mark.parametrize("before", [None, '{"old": 1}'])
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, call, before):
+    path = tmp_path / "record.json"
+    if before:
+        path.write_text(before)
+    monkeypatch.setattr(os, call, no_space)
+    with pytest.raises(MemlabError, match="No space left on device") as error:
+        write_json(path, {"new": 1})
+    assert str(path) in str(error.value)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ([before] if before else [])
+
+
+def test_an_interrupt_while_writing_leaves_nothing(tmp_path, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_json(tmp_path / "record.json", {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_kill_while_writing_leaves_no_half_file(tmp_path, folder, plan):
+    """What a SIGKILL leaves behind is a temporary file, which nobody reads and the next run removes."""
+    (folder.path / ".record.json.abc.tmp").write_text('{"half')
+    with pytest.raises(RecordError, match="no such file"):
+        folder.read_record()
+    folder.start(plan, [])
+    assert not list(folder.path.glob(".*.tmp"))
+
+
+def test_other_people_may_read_the_files(tmp_path):
+    write_json(tmp_path / "x.json", {})
+    assert (tmp_path / "x.json").stat().st_mode & 0o777 == 0o644
+
+
+def test_what_is_no_number_is_not_known(tmp_path):
+    write_json(tmp_path / "x.json", {"a": float("nan"), "b": [float("inf"), (1.5, -float("inf"))], "c": 2})
+    assert json.loads((tmp_path / "x.json").read_text()) == {"a": None, "b": [None, [1.5, None]], "c": 2}
+
+
+# --- secrets
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [HF_TOKEN, "ghp_" + "a1" * 12, "sk-" + "proj-9" * 5, "AKIA" + "ABCD" * 4],
+)
+def test_well_known_tokens_are_blanked_wherever_they_come_from(secret):
+    assert redact(f"a {secret}, b", {}.items()) == "a <redacted>, b"
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("https://me:sesame@host/x", "https://<redacted>@host/x"),
+        ("'s3://key:pass@bucket'", "'s3://<redacted>@bucket'"),
+        ("https://host:8080/a@b", "https://host:8080/a@b"),
+        ("meta-llama/Meta-Llama-3-8B", "meta-llama/Meta-Llama-3-8B"),
+        ("hf_model", "hf_model"),
+    ],
+)
+def test_credentials_in_urls_are_blanked_and_nothing_else(text, clean):
+    assert redact(text, {}.items()) == clean
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "my_password", "APIKEY"])
+def test_values_of_secret_variables_are_blanked(tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, "open sesame")
+    write_json(tmp_path / "x.json", {"reason": "cannot: open sesame!", "open sesame": ["open sesame"]})
+    assert "sesame" not in (tmp_path / "x.json").read_text()
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize("secret", ['quo"te\\d pass', "pässwörter", "two\nlines", "tab\there"])
+def test_a_secret_is_found_though_json_escapes_it(tmp_path, monkeypatch, secret):
+    monkeypatch.setenv("MY_SECRET", secret)
+    write_json(tmp_path / "x.json", {"a": f"<{secret}>"})
+    assert read_json(tmp_path / "x.json") == {"a": "<<redacted>>"}
+
+
+def test_a_secret_that_looks_like_a_number_damages_no_number(tmp_path, monkeypatch):
+    monkeypatch.setenv("MAX_TOKENS", "10000000")
+    write_json(tmp_path / "x.json", {"bytes": 1000000000})
+    assert read_json(tmp_path / "x.json") == {"bytes": 1000000000}
+
+
+@pytest.mark.parametrize("name", ["HOME", "CUDA_VISIBLE_DEVICES", "KEYBOARD", "NCCL_DEBUG"])
+def test_ordinary_variables_are_not_secrets(name):
+    assert not is_secret_name(name)
+
+
+def test_no_file_of_a_run_holds_a_secret(folder, config, record, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "wandb-key-0123456789")
+    monkeypatch.setenv("HF_TOKEN", "not-of-the-usual-form")
+    secrets = [HF_TOKEN, "wandb-key-0123456789", "not-of-the-usual-form", "me:sesame"]
+    spilled = " ".join([*secrets[:3], "https://me:sesame@host/x"])
+    (folder.path / folder.HYDRA).mkdir()
+    for name in ("config.yaml", "overrides.yaml", "hydra.yaml"):
+        (folder.path / folder.HYDRA / name).write_text(f"- data.path={spilled}\n")
+    folder.start(make_plan(config({"data.path": spilled}), {}), ["deepspeed", spilled])
+    folder.rank_log(0).write_text(f"401 for {spilled}\nstep 1\n")
+    folder.launcher_log.write_bytes(b"\xff " + spilled.encode())
+    folder.finish(record(reason=spilled, environment={"variables": {"X": spilled}}))
+    files = [path for path in folder.path.rglob("*") if path.is_file()]
+    assert len(files) == 9
+    for path in files:
+        text = path.read_text(errors="replace")
+        assert not [secret for secret in secrets if secret in text], path.name
+    assert folder.rank_log(0).read_text().endswith("\nstep 1\n")
+
+
+# --- start
+
+
+def test_a_run_begins_with_what_will_run_and_nothing_of_an_earlier_one(folder, plan, record):
+    folder.start(plan, ["old"])
+    folder.rank_log(3).write_text("old")
+    folder.rank_file(3).write_text("{}")
+    folder.snapshot_file(0).write_bytes(b"old")
+    folder.finish(record())
+    (folder.path / "notes.txt").write_text("a user's own")
+    folder.start(plan, ["new"])
+    left = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()}
+    assert left == {"plan.json", "deepspeed.json", "training_args.json", "notes.txt"}
+    assert read_json(folder.path / folder.PLAN)["command"] == ["new"]
+    assert read_json(folder.path / folder.DEEPSPEED) == plan.deepspeed
+    assert folder.read_plan() == plan
+
+
+def test_ranks_that_wrote_nothing_are_left_out(folder, rank):
+    write_json(folder.rank_file(1), rank(1))
+    assert folder.read_ranks(4) == [rank(1)]
