@@ -11,8 +11,9 @@ step is marked on the device's clock, the driver is asked for used memory, losse
 this. What is compared:
 
 - step time: from the begin of one step to the begin of the next, on the device's clock (CUDA events; on a CPU the
-  process's clock), read by this benchmark in both kinds alike. It holds everything between two steps, also what memlab
-  and Trainer do outside of memlab's own step marks; how much of it those cover is printed as well.
+  process's clock), read by this benchmark in both kinds alike, so that it holds everything that happens between two
+  steps. Beside it stands the host's time inside the meters, an upper bound of what they can add to a step: it is free
+  of the noise of a whole step.
 - peak memory on a GPU: torch's peak allocated and reserved over the whole block, warm-up included: the largest of
   memlab's peaks by phase against one that nobody reset in between.
 - peak memory on a CPU: the highest resident set of the timed steps. memlab's meter of live tensors is paused in them,
@@ -98,7 +99,7 @@ def compare(blocks: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 def report(plan: Plan, blocks: list[dict[str, Any]], costs: dict[str, dict[str, float]]) -> str:
     bare, metered = ([block for block in blocks if block["kind"] == kind] for kind in (BARE, METERED))
     steps = [median(block["step_seconds"]) for block in bare]
-    covered = median(median(block["marked_seconds"]) / median(block["step_seconds"]) for block in metered)
+    inside = median(block["meter_seconds_per_step"] for block in metered)
     memory = "peak allocated" if plan.config["hardware"]["device"] == "cuda" else "peak resident"
     names = {"step_seconds": "step time", "peak_bytes": memory, "peak_reserved_bytes": "peak reserved"}
     lines = [
@@ -110,7 +111,7 @@ def report(plan: Plan, blocks: list[dict[str, Any]], costs: dict[str, dict[str, 
             f"  {names[figure]:<15} {cost['median']:+.3%}  ({cost['lower']:+.3%} to {cost['upper']:+.3%})"
             for figure, cost in costs.items()
         ),
-        f"memlab's own step marks cover {covered:.2%} of the time from step to step",
+        f"the host spent {inside * 1e3:.3f} ms of a step inside the meters ({inside / median(steps):.3%} of a bare step)",
     ]
     return "\n".join(lines)
 

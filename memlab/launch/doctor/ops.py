@@ -2,6 +2,7 @@
 
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 from memlab.launch.doctor.finding import FAIL, OK, Finding
@@ -49,7 +50,7 @@ def build(op: str, plan: Plan, machine: Machine) -> Finding:
         log = Path(folder) / "build.log"
         command = [sys.executable, "-m", "memlab.worker.build_op", op]
         with Launch(command, rank_environment(plan, machine), log) as launch:
-            ended = launch.wait(lambda: BUILD_TIMEOUT_S, is_done=lambda: False)
+            ended = launch.wait(lambda: BUILD_TIMEOUT_S, linger=lambda: None, stop=threading.Event())
         if ended.returncode == 0:
             return Finding(OK, subject, f"ready after {ended.seconds:.1f} s")
         sweep_stale_locks()  # a build that was ended leaves one
