@@ -12,8 +12,8 @@ from rich.table import Table
 from memlab.compose import compose_config
 from memlab.machine import GIB
 from memlab.plan import make_plan
+from memlab.predict.limits import unpredictable
 from memlab.predict.predict import FITS, predict
-from memlab.rules import unsupported
 
 HELP = "before renting: what fits, by prediction, over zero_stage, offload, checkpointing, allocator and batch"
 
@@ -65,7 +65,7 @@ def supported(words: Sequence[str]) -> list[list[str]]:
     lines = []
     for options in itertools.product(*axes.values()):
         line = [*fixed, *(f"{group}={option}" for group, option in zip(axes, options, strict=True))]
-        if not unsupported(compose_config([*line, "mode=predict"])[0], machine=None):
+        if not unpredictable(compose_config([*line, "mode=predict"])[0]):
             lines.append(line)
     return lines
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 from memlab.config import Config, from_dict
 from memlab.launch.environment import describe_environment, fingerprint
-from memlab.launch.run import finished
+from memlab.launch.job import Job
 from memlab.machine import GIB, Machine
 from memlab.plan import Plan
 from memlab.predict import allocator, cache
@@ -14,11 +14,11 @@ from memlab.predict.breakdown import breakdown, curve
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.events import Trace
 from memlab.predict.host import host_peak
+from memlab.predict.limits import unpredictable
 from memlab.predict.ranks import stands_for, traced_ranks
 from memlab.predict.replay import Replay, replay
 from memlab.predict.shadow.request import ShadowError
-from memlab.record import PREDICTED, RankResult, Record, RunFolder
-from memlab.rules import unsupported
+from memlab.record import PREDICTED, RankResult, Record
 from memlab.summary import summarise
 
 NOWHERE = Machine()
@@ -32,20 +32,20 @@ UNLIMITED = 1 << 62
 FITS, EDGE, DOES_NOT_FIT = "fits", "edge", "does_not_fit"
 
 
-def predict_one(plan: Plan, folder: RunFolder, force: bool = False) -> Record:
-    """Predict one plan and write its record, unless the folder already holds what would come out again."""
-    if not force and (found := finished(folder, fingerprint(plan, NOWHERE))):
+def predict_one(job: Job, force: bool = False) -> Record:
+    """Predict one job and write its record, unless its folder already holds what would come out again."""
+    if not force and (found := job.finished(NOWHERE)):
         return found
-    folder.start(plan, command=[])
-    record = predict(plan)
-    folder.finish(record)
+    job.start(command=[])
+    record = predict(job.plan)
+    job.folder.finish(record)
     return record
 
 
 def predict(plan: Plan) -> Record:
     """The record that a measurement of ``plan`` on its hardware entry would write, as far as memory goes."""
     config = from_dict(plan.config)
-    reasons = unsupported(config, machine=None)
+    reasons = unpredictable(config)
     if reasons:
         return _record(plan, status="unsupported", reason="; ".join(reasons))
     began = time.perf_counter()
