@@ -43,16 +43,18 @@ GENERATIONS = {
 UNKNOWN = GENERATIONS["H100"]
 """Where the name says nothing: the newer of the two kinds, whose workspaces are larger."""
 
-CONTEXT_BYTES = 512 * MIB
-NCCL_BYTES = 512 * MIB
-"""Neither is documented. Placeholders of the usual order until memlab has measured them (``process_used_bytes`` less
-``peak_reserved_bytes`` of its records, on one GPU and on eight). They move the verdict near the edge; they are in no
-peak."""
+CONTEXT_BYTES = 1325 * MIB
+"""Device memory beside torch's allocator on one GPU: CUDA's context, the modules of cuBLAS, cuDNN and torch. Measured
+on an H200, driver 580.159, torch 2.11+cu130: ``device_used_bytes`` less ``peak_reserved_bytes``, the same to 2 MiB in
+all runs of results/qwen15_05b_1xH200. Taken for every GPU until others are measured."""
 
-HOST_PROCESS_BYTES = 452 * MIB
-"""Resident set of a rank with everything imported and nothing built. Measured on Linux, Python 3.11, the CPU wheel of
-torch 2.13, deepspeed 0.19.8, transformers 5.23. A CUDA wheel maps more: a lower bound there until memlab
-measured it."""
+NCCL_BYTES = 486 * MIB
+"""NCCL's buffers on top of it, with several GPUs. Measured likewise on 4 H200s (results/llama3_8b_zero3_4xH200_fresh,
+2,001 tokens; 18 MiB less at one token). More communicators and more GPUs take more."""
+
+HOST_PROCESS_BYTES = 2043 * MIB
+"""Resident set of a rank whose tensors are all on the device. Measured: ``host_peak_bytes`` of the stage 0 run in
+results/qwen15_05b_1xH200 (CUDA wheel of torch 2.11, transformers 5.17)."""
 
 PINNED_MINIMUM = 512
 """Torch's pinned host allocator (c10, CachingHostAllocator) rounds every block up to a power of two, of at least
