@@ -7,6 +7,6 @@
          -> cache.py, interpolate.py (kept, and computed for other sizes)
          -> replay.py over allocator/ -> predict.py (the record), breakdown.py, host.py
 
-``constants.py`` holds what no trace can see, ``limits.py`` what cannot be predicted, ``snapshot.py`` replays what a real
-allocator did. Only ``shadow/`` imports torch, transformers and DeepSpeed, and it runs in a process of its own.
+``constants.py`` holds what no trace can see, ``limits.py`` what cannot be predicted, ``snapshot.py`` replays what a
+real allocator did. Only ``shadow/`` imports torch, transformers and DeepSpeed, and it runs in a process of its own.
 """
