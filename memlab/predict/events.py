@@ -11,7 +11,7 @@ ALLOC, FREE, USE, SYNC, EMPTY, PHASE, HOST_ALLOC, HOST_FREE, START = range(9)
 ALLOC      key, bytes asked for, stream, site    (on the device)
 FREE       key
 USE        key, stream                           (``Tensor.record_stream``)
-SYNC                                             (the host waited for the device)
+SYNC       requests                              (the host waited for what it had asked for after so many ALLOCs)
 EMPTY                                            (``torch.cuda.empty_cache``)
 PHASE      index in ``Trace.phases``
 HOST_ALLOC key, bytes asked for, 1 if pinned

@@ -81,7 +81,7 @@ class _Runner:
             elif kind == USE:
                 allocator.record_stream(event[1], event[2])
             elif kind == SYNC:
-                allocator.synchronize()
+                allocator.synchronize(event[1])
             elif kind == EMPTY:
                 allocator.empty_cache()
             elif kind == PHASE:

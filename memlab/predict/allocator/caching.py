@@ -82,9 +82,10 @@ class CachingAllocator:
         if stream != block.pool.stream:
             block.streams.add(stream)
 
-    def synchronize(self) -> None:
-        """The host has waited for the device; what was waiting is free from the next request on."""
-        self._complete(self._requests + 1)
+    def synchronize(self, requests: int | None = None) -> None:
+        """The host has waited for all that was asked of the device within the first ``requests`` requests, or so far:
+        what was freed by then is free indeed."""
+        self._complete((self._requests if requests is None else requests) + 1)
 
     def empty_cache(self) -> None:
         self.synchronize()

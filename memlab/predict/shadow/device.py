@@ -51,21 +51,25 @@ class Stream:
         return True
 
     def record_event(self, event: "Event | None" = None) -> "Event":
-        return event or Event()
+        event = event or Event()
+        event.record(self)
+        return event
 
     def synchronize(self) -> None:
         _recorder.synchronize()
 
 
 class Event:
-    """Nothing runs, so no event is ever seen to have completed by itself: DeepSpeed waits for it, as it does on a
-    GPU."""
+    """Nothing runs, so no event is ever seen to have completed by itself: DeepSpeed waits for it, as it does on a GPU.
+
+    Waiting for it says that what the host had asked for when it was recorded is done, and nothing of what came after.
+    """
 
     def __init__(self, **options):
-        pass
+        self._requests = 0
 
     def record(self, stream: Stream | None = None) -> None:
-        pass
+        self._requests = _recorder.requests
 
     def wait(self, stream: Stream | None = None) -> None:
         pass
@@ -74,7 +78,7 @@ class Event:
         return False
 
     def synchronize(self) -> None:
-        _recorder.synchronize()
+        _recorder.synchronize(self._requests)
 
 
 DEFAULT_STREAM = Stream.current = Stream(0)

@@ -34,6 +34,7 @@ class Recorder(TorchDispatchMode):
         self._fake_mode = fake_mode
         self.sites = Sites(trace.sites)
         self.allocated_bytes = 0
+        self.requests = 0  # for device memory, so far: the clock of the replay
         self._events = trace.events
         self._alive: dict[int, weakref.ref] = {}
         self._next_key = 0
@@ -77,8 +78,9 @@ class Recorder(TorchDispatchMode):
         """What comes after is not recorded any more."""
         self._events = []
 
-    def synchronize(self) -> None:
-        self._events.append((SYNC,))
+    def synchronize(self, requests: int | None = None) -> None:
+        """The host waited for the device: for what it had asked of it at ``requests``, or for everything."""
+        self._events.append((SYNC, self.requests if requests is None else requests))
 
     def empty_cache(self) -> None:
         self._events.append((EMPTY,))
@@ -125,7 +127,7 @@ class Recorder(TorchDispatchMode):
     def _see_device(self, storage, nbytes: int, tensor: torch.Tensor, func) -> None:
         key = storage._memlab_key = self._new_key()
         site = self.sites.of(tensor, nbytes, func)
-        self._events.append((ALLOC, key, nbytes, device.Stream.current.number, site))
+        self._request(key, nbytes, site)
         self.allocated_bytes += nbytes
 
         def gone(_, key=key, nbytes=nbytes):
@@ -148,9 +150,9 @@ class Recorder(TorchDispatchMode):
 
     def _scratch(self, func, sizes: list[int]) -> None:
         """Memory that a kernel takes from the allocator and gives back before it returns."""
-        stream, keys = device.Stream.current.number, [self._new_key() for _ in sizes]
+        keys = [self._new_key() for _ in sizes]
         for key, nbytes in zip(keys, sizes, strict=True):
-            self._events.append((ALLOC, key, nbytes, stream, self.sites.of_scratch(func, nbytes)))
+            self._request(key, nbytes, self.sites.of_scratch(func, nbytes))
         self._events.extend((FREE, key) for key in keys)
 
     def _hold_blas_workspace(self) -> None:
@@ -160,7 +162,11 @@ class Recorder(TorchDispatchMode):
         if handle not in self._blas_handles:
             self._blas_handles.add(handle)
             nbytes = self.blas_workspace_bytes
-            self._events.append((ALLOC, self._new_key(), nbytes, stream, self.sites.of_scratch("cuBLAS", nbytes)))
+            self._request(self._new_key(), nbytes, self.sites.of_scratch("cuBLAS", nbytes))
+
+    def _request(self, key: int, nbytes: int, site: int) -> None:
+        self._events.append((ALLOC, key, nbytes, device.Stream.current.number, site))
+        self.requests += 1
 
     def _new_key(self) -> int:
         self._next_key += 1
