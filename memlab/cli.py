@@ -1,14 +1,15 @@
 """The two ways in: ``python launch.py`` (Hydra: one experiment or a sweep) and ``memlab COMMAND`` (the run folders)."""
 
 import argparse
+import errno
 import importlib
 import keyword
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
 from memlab.errors import MemlabError
+from memlab.signals import end_on_signals
 
 COMMANDS = {
     "run": "measure or predict one experiment, or with -m a sweep of them (the same as launch.py)",
@@ -21,6 +22,9 @@ COMMANDS = {
     "import": "other people's tables as run folders",
 }
 """Sub-command -> help. Each is a module of memlab.commands, imported when it is used."""
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 
@@ -50,7 +54,7 @@ def launch() -> None:
     refuse_to_run_inside_a_launcher()
     from memlab.hydra_app import run_hydra
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_on_signals()
     sys.exit(_guarded(run_hydra))
 
 
@@ -74,14 +78,15 @@ def _guarded(function) -> int:
         return function() or 0
     except MemlabError as error:
         print(f"memlab: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except BrokenPipeError:  # the reader of our output went away
         sys.stderr.close()
+        return 1
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        print(f"memlab: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("memlab: interrupted", file=sys.stderr)
         return INTERRUPTED
-
-
-def _interrupt(number, frame) -> None:
-    raise KeyboardInterrupt

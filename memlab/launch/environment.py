@@ -36,6 +36,9 @@ NOT_INHERITED = (
 )
 """Variables that the plan or the launcher decides, not the shell that memlab was started from."""
 
+CHANGES_FIGURES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_")
+"""How variables begin that change what is measured, if the shell that memlab was started from has set them."""
+
 HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
@@ -64,10 +67,23 @@ def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(_threads(plan, machine))),
     }
     if machine.gpus:
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, in which machine.py counts; CUDA's own differs
         # An inherited list may name architectures that DeepSpeed cannot parse ("10.0a").
         capabilities = sorted({gpu.compute_capability for gpu in machine.gpus})
         variables["TORCH_CUDA_ARCH_LIST"] = ";".join(f"{major}.{minor}" for major, minor in capabilities)
     return variables
+
+
+def inherited_variables() -> dict[str, str]:
+    """Variables of the shell that reach the ranks and change what is measured. Paths are of this machine: left out."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(CHANGES_FIGURES)
+        and name not in NOT_INHERITED
+        and not is_secret_name(name)
+        and os.sep not in value
+    }
 
 
 def _threads(plan: Plan, machine: Machine) -> int:
@@ -77,7 +93,7 @@ def _threads(plan: Plan, machine: Machine) -> int:
     as if every GPU had a rank, whether the others are used or not.
     """
     alone = plan.config["offload"]["optimizer"] != "none"
-    sharing = plan.world_size if alone else max(plan.world_size, len(machine.gpus))
+    sharing = plan.ranks_per_node if alone else max(plan.ranks_per_node, len(machine.gpus))
     return max(1, len(os.sched_getaffinity(0)) // sharing)
 
 
@@ -96,6 +112,7 @@ def extensions_dir() -> Path:
     return cache_dir() / "torch_extensions" / key
 
 
+@cache
 def _cpu_model() -> str:
     """CPUAdam is compiled for the very processor it is built on."""
     try:
@@ -136,8 +153,8 @@ def package_versions() -> dict[str, str]:
 
 
 def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
-    """What a figure depends on beside its configuration. No name of the machine, and no variable but memlab's own."""
-    variables = own_variables(plan, machine)
+    """What a figure depends on beside its configuration. No name of the machine and no path on it."""
+    variables = {**inherited_variables(), **own_variables(plan, machine)}
     private = ("PATH", "PYTHONPATH", "TORCH_EXTENSIONS_DIR")
     return {
         "python": platform.python_version(),
@@ -154,14 +171,15 @@ def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
 
 
 def fingerprint(plan: Plan, machine: Machine) -> str:
-    """Sixteen hexadecimal digits over the configuration, the versions and the hardware: equal ones measure the same."""
+    """Sixteen hexadecimal digits over all that decides a measurement: equal ones measure the same."""
     versions = {name: version for name, version in package_versions().items() if name != "memlab"}
     facts = [
         config_hash(from_dict(plan.config)),
         platform.python_version_tuple()[:2],
         versions,
         machine.driver,
-        [gpu.name for gpu in machine.gpus[: plan.world_size]],
+        [gpu.name for gpu in machine.gpus[: plan.ranks_per_node]],
+        {name: value for name, value in inherited_variables().items() if name != "CUDA_DEVICE_ORDER"},
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
