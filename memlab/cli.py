@@ -13,6 +13,7 @@ from memlab.signals import end_on_signals
 
 COMMANDS = {
     "run": "measure or predict one experiment, or with -m a sweep of them (the same as launch.py)",
+    "plan": "before renting: what fits, by prediction, over zero_stage, offload, checkpointing, allocator and batch",
     "doctor": "check this machine before it is paid for: GPUs, versions, compiler, disk; build DeepSpeed's ops",
     "show": "print the table of a run folder",
     "table": "run folders as one table: a row a point, or a row a rank, phase or step",

@@ -22,6 +22,9 @@ from memlab.report.run_table import gib
 STYLES = {"ok": "green", "gpu_oom": "yellow", "host_oom": "yellow", "unsupported": "dim"}
 
 
+NEWS = ("measured", "predicted", "implied")
+"""How a job can end that was to run."""
+
 # --- before -----------------------------------------------------------------------------------------------------------
 
 
@@ -108,7 +111,7 @@ class Progress(Observer):
         return "  ".join(parts)
 
     def _count(self) -> str:
-        done = sum(result.how in ("measured", "implied") for result in self.results)
+        done = sum(result.how in NEWS for result in self.results)
         return f"{done}/{self.total}"
 
     def __rich__(self) -> Table:
@@ -123,7 +126,7 @@ class Progress(Observer):
 
     def _eta(self) -> str:
         done = [result for result in self.results if result.how == "measured"]
-        left = self.total - sum(result.how in ("measured", "implied") for result in self.results)
+        left = self.total - sum(result.how in NEWS for result in self.results)
         if not done or left <= 0:
             return ""
         return f"about {self.seconds / len(done) * left / 60:.1f} min left"
@@ -216,7 +219,7 @@ def show_summary(results: Sequence[Result], root: Path, seconds: float, console:
     counts = ", ".join(f"{count} {name}" for name, count in statuses.most_common())
     console.print(f"{len(results)} jobs: {counts}", highlight=False)
     measured = ways["measured"]
-    details = [f"{ways[how]} {how}" for how in ("measured", "implied", "done", "not reached") if ways[how]]
+    details = [f"{ways[how]} {how}" for how in ("measured", "predicted", "implied", "done", "not reached") if ways[how]]
     line = f"  {', '.join(details)}; {seconds:.0f} s"
     rate = next((result.job.config.hardware.total_usd_per_hour for result in results), None)
     if measured:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from memlab.errors import MemlabError
+from memlab.launch.environment import own_variables
+from memlab.machine import Machine
 from memlab.plan import Plan
 from memlab.predict.events import Trace
 
@@ -79,12 +81,13 @@ def traces(plan: Plan, points: Sequence[Point], folder: Path) -> dict[Point, Tra
 def _what_was_raised(log: str) -> str:
     """The line of the last traceback that names the exception."""
     lines = [line for line in log.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
-    return lines[-1][:500] if lines else "no Python exception in its log"
+    last_words = lines or [line for line in log.splitlines() if line.strip()]
+    return last_words[-1][:500] if last_words else "its log is empty"
 
 
 def _environment(plan: Plan) -> dict[str, str]:
-    """The plan's own variables, but for what would start a real device or its allocator."""
-    own = {name: value for name, value in plan.environment.items() if "ALLOC_CONF" not in name}
+    """The variables of a rank, but for what would start a real device or its allocator."""
+    own = {name: value for name, value in own_variables(plan, Machine()).items() if "ALLOC_CONF" not in name}
     return {
         **os.environ,
         **own,
