@@ -9,6 +9,7 @@ import pytest
 from memlab.errors import ConfigError
 from memlab.hostfile import read_hostfile
 from memlab.launch.command import command
+from memlab.launch.environment import own_variables
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
 from memlab.machine import Gpu, Machine
 from memlab.plan import config_hash, make_plan
@@ -89,15 +90,14 @@ def test_slurm_starts_a_file(words, tmp_path):
 def test_variables_travel_in_a_private_file_without_secrets(config, changes, launcher):
     plan = make_plan(config(changes(launcher, **{"allocator.conf": "expandable_segments:True"})), {})
     shell = {"HF_HOME": "/cache", "HF_TOKEN": "hf_secret", "NCCL_SOCKET_IFNAME": "eth0", "HOME": "/root"}
-    own = {"MEMLAB_LAUNCH": "t", "MEMLAB_STARTED_AT": "1.5", "OMP_NUM_THREADS": "2", "PATH": 'a"$b'}
-    own |= {"PYTHONPATH": "p", "PYTHONSAFEPATH": "1", "TORCH_EXTENSIONS_DIR": "x", "TORCH_CUDA_ARCH_LIST": "9.0"}
     machine = Cluster((Gpu("0", "H200", 1, (9, 0)),))
-    with for_nodes(plan, machine, shell | own | plan.environment, PORT) as environment:
+    own = own_variables(plan, machine) | {"MEMLAB_LAUNCH": "t", "MEMLAB_STARTED_AT": "1.5", "PATH": 'a"$b'}
+    with for_nodes(plan, machine, shell | own, PORT) as environment:
         file = Path(environment["DS_ENV_FILE"])
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         sent = dict(line.split("=", 1) for line in file.read_text().splitlines())
     assert not file.exists()
-    assert plan.environment.keys() | own.keys() | {"HF_HOME", "NCCL_SOCKET_IFNAME"} <= sent.keys()
+    assert own.keys() | {"HF_HOME", "NCCL_SOCKET_IFNAME"} <= sent.keys()
     assert not {"HF_TOKEN", "HOME"} & sent.keys()
     assert sent["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     assert sent["PATH"] == r"a\"\$b"  # DeepSpeed puts it in double quotes, for a shell
