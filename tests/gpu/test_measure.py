@@ -46,7 +46,7 @@ def test_out_of_memory_says_where_and_how_much(tmp_path):
     code, record = measure(tmp_path / "run", "model=llama3_70b", "zero_stage=zero0", "seq_len=s128")
     assert (code, record["status"]) == (3, "gpu_oom")
     (rank,) = record["ranks"]
-    assert rank["oom"]["phase"] == "model_build" and rank["oom"]["requested_bytes"] > 0
+    assert rank["oom"]["phase"] == "engine_init" and rank["oom"]["requested_bytes"] > 0
 
 
 def test_a_snapshot_is_written_for_memory_viz(tmp_path):
