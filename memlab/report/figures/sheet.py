@@ -1,0 +1,67 @@
+"""What every figure starts from: the runs, their configurations by label, and the look of each."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from memlab.analyse.identity import configurations
+from memlab.analyse.run import Run, peak, value_at
+from memlab.report.palette import Style, styles
+
+
+class NothingToDraw(Exception):
+    """No run has what a figure shows; the message says what is lacking."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The runs of one model on one kind of machine. ``name`` tells them from the other sheets; empty if there is one.
+
+    ``styles`` are those of the whole report, so that a configuration looks the same on every sheet.
+    """
+
+    name: str
+    configurations: dict[str, list[Run]]
+    styles: dict[str, Style]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for members in self.configurations.values() for run in members]
+
+    @property
+    def common(self) -> list[str]:
+        """The words that all labels of the sheet share: they go into the title, once."""
+        each = [label.split() for label in self.configurations]
+        return [word for word in each[0] if all(word in words for words in each)]
+
+    def short(self, label: str) -> str:
+        """What tells a configuration from the others of this sheet; empty for the only one."""
+        return " ".join(word for word in label.split() if word not in self.common)
+
+    @property
+    def held(self) -> str:
+        """The figure for memory in live tensors: allocated, or active where allocated was not measured."""
+        key = "peak_allocated_bytes"
+        return key if any(peak(run, key) is not None for run in self.runs) else "peak_active_bytes"
+
+    @property
+    def memory_gib(self) -> float | None:
+        """Memory of one GPU, where it is the same for all."""
+        found = {value_at(run.config, "hardware.memory_gib") for run in self.runs}
+        return found.pop() if len(found) == 1 else None
+
+
+def sheets(runs: Sequence[Run]) -> Iterator[Sheet]:
+    """One sheet for each model and machine: memory of different models has no place on one axis."""
+    named = configurations(runs)
+    looks = styles(named)
+    families: dict[str, dict[str, list[Run]]] = {}
+    for label, members in named.items():
+        families.setdefault(_family(members[0]), {})[label] = members
+    for family, members in families.items():
+        yield Sheet(family if len(families) > 1 else "", members, looks)
+
+
+def _family(run: Run) -> str:
+    model = run.choices.get("model") or str(value_at(run.config, "model.path"))
+    gpu, gpus = value_at(run.config, "hardware.gpu"), value_at(run.config, "hardware.gpus")
+    return f"{model} on {gpus} x {gpu or value_at(run.config, 'hardware.device')}"
