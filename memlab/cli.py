@@ -1,6 +1,8 @@
 """The two ways in: ``python launch.py`` (Hydra: one experiment or a sweep) and ``memlab COMMAND`` (the run folders)."""
 
 import argparse
+import contextlib
+import errno
 import importlib
 import keyword
 import os
@@ -23,6 +25,11 @@ COMMANDS = {
     "import": "other people's tables as run folders",
 }
 """Sub-command -> help. Each is a module of memlab.commands, imported when it is used."""
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a run with its record written and no process left."""
 
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 
@@ -52,7 +59,9 @@ def launch() -> None:
     refuse_to_run_inside_a_launcher()
     from memlab.hydra_app import run_hydra
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _interrupt)
     sys.exit(_guarded(run_hydra))
 
 
@@ -76,9 +85,14 @@ def _guarded(function) -> int:
         return function() or 0
     except MemlabError as error:
         print(f"memlab: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except BrokenPipeError:  # the reader of our output went away
         sys.stderr.close()
+        return 1
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        print(f"memlab: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("memlab: interrupted", file=sys.stderr)
@@ -86,4 +100,12 @@ def _guarded(function) -> int:
 
 
 def _interrupt(number, frame) -> None:
+    """The first signal ends the run; those after it would only interrupt the ending, and lose the record."""
+    for ending in ENDING:
+        signal.signal(ending, _go_on_ending)
     raise KeyboardInterrupt
+
+
+def _go_on_ending(number, frame) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, b"memlab: ending what was started; a moment\n")

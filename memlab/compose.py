@@ -25,6 +25,7 @@ from memlab import machine, plan
 from memlab.conf_files import conf_dir
 from memlab.config import FREE_DICTS, GROUPS, Config, Hardware, from_dict
 from memlab.errors import ConfigError, MemlabError, nearest
+from memlab.record import has_credentials
 
 CONFIG_NAME = "config"
 
@@ -166,7 +167,7 @@ def options_of(group: str, config_dir: str | None = None) -> list[str]:
 def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None:
     """Refuse unknown groups, options and keys, with the nearest valid name. Raises :class:`ConfigError`."""
     for word in words:
-        if re.search(r"://[^/\s:@]+:[^/\s@]+@", word):
+        if has_credentials(word):
             raise ConfigError(f"'{word.split('=')[0]}' holds a password: it would be written to the run folder.")
     try:
         overrides = OverridesParser.create().parse_overrides(list(words))
@@ -189,6 +190,9 @@ def _check_override(override: Override, config_dir: str | None) -> None:
         raise ConfigError(f"Unknown config group '{key}'. {nearest(key.split('/')[0], GROUPS)}")
     else:
         check_key(key)
+    if key == "name" and not override.is_sweep_override():  # before Hydra makes a folder of it
+        value = override.value()
+        from_dict({"name": None if value is None else str(value)})
 
 
 def _check_options(group: str, override: Override, config_dir: str | None) -> None:

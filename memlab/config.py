@@ -170,6 +170,24 @@ class Attention:
     implementation: str = one_of("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 
 
+OPTIMIZERS = {
+    # deepspeed/runtime/config.py of DeepSpeed 0.19.8, DEEPSPEED_OPTIMIZERS; it does not mind capitals.
+    "deepspeed": ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon"),
+    # transformers/training_args.py of transformers 5.17, OptimizerNames.
+    "transformers": (
+        *("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adafactor"),
+        *("adamw_anyprecision", "adamw_torch_4bit", "adamw_torch_8bit", "ademamix", "sgd", "adagrad"),
+        *("adamw_bnb_8bit", "adamw_8bit", "ademamix_8bit", "lion_8bit", "lion_32bit", "paged_adamw_32bit"),
+        *("paged_adamw_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "paged_lion_32bit", "paged_lion_8bit"),
+        *("rmsprop", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit", "galore_adamw", "galore_adamw_8bit"),
+        *("galore_adafactor", "galore_adamw_layerwise", "galore_adamw_8bit_layerwise"),
+        *("galore_adafactor_layerwise", "lomo", "adalomo", "grokadamw", "schedule_free_radam"),
+        *("schedule_free_adamw", "schedule_free_sgd", "apollo_adamw", "apollo_adamw_layerwise", "stable_adamw"),
+    ),
+}
+"""What ``optimizer.name`` may be, by ``optimizer.source``."""
+
+
 @dataclass
 class Optimizer:
     source: str = one_of("deepspeed", "transformers")
@@ -287,12 +305,31 @@ FREE_DICTS = ("model.config", "model.overrides", "zero_stage.zenflow", "zero_sta
 
 def from_dict(values: dict[str, Any]) -> Config:
     """The typed configuration of a resolved dictionary. Raises :class:`ConfigError` for whatever the schema refuses."""
-    return _build(Config, values, "")
+    config = _build(Config, values, "")
+    _check_optimizer(config.optimizer)
+    _check_folder("name", config.name)
+    return config
 
 
 def to_dict(config: Config) -> dict[str, Any]:
     """The plain dictionary of a configuration; the inverse of :func:`from_dict`."""
     return dataclasses.asdict(config)
+
+
+def _check_optimizer(optimizer: Optimizer) -> None:
+    names = OPTIMIZERS[optimizer.source]
+    is_deepspeed = optimizer.source == "deepspeed"
+    name = optimizer.name.lower() if is_deepspeed else optimizer.name
+    if name not in names:
+        where = "DeepSpeed's own" if is_deepspeed else "transformers'"
+        raise ConfigError(f"'optimizer.name' is none of {where} optimizers: '{optimizer.name}'. {nearest(name, names)}")
+
+
+def _check_folder(key: str, name: str | None) -> None:
+    """A name becomes a folder under outputs/, and must not lead out of it."""
+    parts = [] if name is None else name.split("/")
+    if {"", ".", ".."} & set(parts):
+        raise ConfigError(f"'{key}' names a folder under outputs/ and cannot lead elsewhere, as '{name}' does.")
 
 
 def _build(schema: type, values: dict[str, Any], path: str) -> Any:

@@ -7,9 +7,17 @@ from difflib import get_close_matches
 class MemlabError(Exception):
     """Bad input. The message is one line that says what is wrong, where, and what to do."""
 
+    exit_code = 2  # nothing ran
+
 
 class ConfigError(MemlabError):
     """A configuration that cannot be composed: an unknown key, group or option, or a value of the wrong kind."""
+
+
+class WriteError(MemlabError):
+    """A file of a run folder that could not be written: the disk is full, or not ours to write."""
+
+    exit_code = 1  # something may have run
 
 
 class RecordError(MemlabError):

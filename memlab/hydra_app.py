@@ -23,13 +23,14 @@ from memlab.compose import (
     resolve,
 )
 from memlab.config import Config
+from memlab.errors import ConfigError, MemlabError
 from memlab.launch.job import Job
 from memlab.launch.run import run_one
 from memlab.launch.search import SearchRun
 from memlab.launch.sweep import Result, SweepRun, assort, is_complete
 from memlab.machine import detect
 from memlab.plan import make_plan
-from memlab.record import Record, RunFolder
+from memlab.record import Record, RunFolder, redact_sweep
 from memlab.report.run_table import show_run
 from memlab.report.sweep import progress, show_preview, show_searches, show_summary
 
@@ -49,6 +50,7 @@ INCOMPLETE = 1
 """What a sweep exits with when a job has no final record; 0 when all have, 130 when it was interrupted."""
 
 _exit_codes: list[int] = []  # Hydra discards what its task returns
+_refusals: list[MemlabError] = []
 
 
 def run_hydra() -> int:
@@ -58,15 +60,27 @@ def run_hydra() -> int:
     register()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise: otherwise Hydra prints errors its own way and exits with 1
     try:
-        hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(run_composed)()
+        hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(task)()
     except COMPOSITION_ERRORS as error:
         raise as_one_line(error) from error
+    if _refusals:
+        raise _refusals[-1]
     return _exit_codes[-1] if _exit_codes else 0
 
 
+def task(composed: DictConfig) -> str:
+    """Hydra's task. What a person did wrong is kept for later: Hydra would add lines of its own to it."""
+    try:
+        return run_composed(composed)
+    except MemlabError as error:
+        _refusals.append(error)
+        return "refused"
+
+
 def run_composed(composed: DictConfig) -> str:
-    """Hydra's task: run one composed configuration in the folder that Hydra made for it. Returns its status."""
+    """Run one composed configuration in the folder that Hydra made for it. Returns its status."""
     config = resolve(composed)
+    refuse_to_predict(config)
     hydra_config = HydraConfig.get()
     choices = choices_of({"hydra": hydra_config})
     folder = RunFolder(hydra_config.runtime.output_dir)
@@ -76,6 +90,12 @@ def run_composed(composed: DictConfig) -> str:
     record = run_single(Job(make_plan(config, choices), folder), config)
     _exit_codes.append(EXIT_CODES[record.status])
     return record.status
+
+
+def refuse_to_predict(config: Config) -> None:
+    """A prediction must never be a measurement under another name."""
+    if config.mode == "predict":
+        raise ConfigError("mode=predict: this memlab cannot predict yet; leave mode out to measure.")
 
 
 def run_single(job: Job, config: Config) -> Record:
@@ -90,10 +110,13 @@ def run_single(job: Job, config: Config) -> Record:
 def run_batch(config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn]:
     """The multirun launcher's work: all jobs of a sweep."""
     root = Path(str(config.hydra.sweep.dir))
+    redact_sweep(root)
     jobs: list[Job] = []
     for composed in batch:
+        config_of_job = resolve(composed)
+        refuse_to_predict(config_of_job)
         subdir = Path(str(composed.hydra.sweep.subdir))
-        jobs += with_repeats(resolve(composed), choices_of(composed), RunFolder(root / subdir), composed)
+        jobs += with_repeats(config_of_job, choices_of(composed), RunFolder(root / subdir), composed)
     _exit_codes.append(run_jobs(jobs, resolve(batch[0]), root))
     return [JobReturn(status=JobStatus.COMPLETED, _return_value=None) for _ in batch]
 

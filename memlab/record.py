@@ -11,12 +11,12 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from memlab.errors import MemlabError, RecordError
+from memlab.errors import RecordError, WriteError
 from memlab.plan import Plan
 
 SCHEMA_VERSION = 1
@@ -237,24 +237,21 @@ class RunFolder:
 
 def write_json(path: Path, values: Any) -> None:
     """Write ``values`` as JSON, whole or not at all. Secrets are blanked out."""
-    text = json.dumps(_clean(values), indent=2, allow_nan=False) + "\n"
-    try:
-        _replace(path, text.encode())
-    except OSError as error:
-        raise MemlabError(f"Cannot write {path}: {error.strerror}. Nothing half-written was left behind.") from error
+    text = json.dumps(_clean(values, environment_secrets()), indent=2, allow_nan=False) + "\n"
+    _replace(path, text.encode())
 
 
-def _clean(values: Any) -> Any:
+def _clean(values: Any, secrets: Sequence[str]) -> Any:
     """Texts without secrets. JSON has no NaN and no infinity: such a figure is not known.
 
     Before the texts become JSON: afterwards a secret may be escaped, and a number may look like one.
     """
     if isinstance(values, dict):
-        return {redact(key) if isinstance(key, str) else key: _clean(value) for key, value in values.items()}
+        return {_clean(key, secrets): _clean(value, secrets) for key, value in values.items()}
     if isinstance(values, list | tuple):
-        return [_clean(value) for value in values]
+        return [_clean(value, secrets) for value in values]
     if isinstance(values, str):
-        return redact(values)
+        return redact(values, secrets)
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
@@ -273,6 +270,13 @@ def read_json(path: Path) -> Any:
 
 
 def _replace(path: Path, content: bytes) -> None:
+    try:
+        _replace_whole(path, content)
+    except OSError as error:
+        raise WriteError(f"Cannot write {path}: {error.strerror}. Nothing half-written was left behind.") from error
+
+
+def _replace_whole(path: Path, content: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -290,22 +294,40 @@ def _replace(path: Path, content: bytes) -> None:
 # --- secrets ----------------------------------------------------------------------------------------------------------
 
 BLANK = "<redacted>"
-_SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIAL)", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIAL|_(KEY|PASS|PAT)$)", re.IGNORECASE
+)
 _TOKENS = re.compile(r"\b(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{16})\b")
-_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s:@\"']+:[^/\s@\"']+(?=@)")
+_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@\"']+(?=@)")
 
 
-def redact(text: str, variables: Iterable[tuple[str, str]] | None = None) -> str:
+def redact(text: str, secrets: Iterable[str] | None = None) -> str:
     """``text`` without the values of secret-looking environment variables, well-known tokens and URL credentials."""
-    for name, value in os.environ.items() if variables is None else variables:
-        if _SECRET_NAME.search(name) and len(value) >= 8:
-            text = text.replace(value, BLANK)
+    for secret in environment_secrets() if secrets is None else secrets:
+        text = text.replace(secret, BLANK)
     return _URL_CREDENTIALS.sub(BLANK, _TOKENS.sub(BLANK, text))
+
+
+def environment_secrets() -> list[str]:
+    """The values of secret-looking environment variables; the longest first, since one may hold another."""
+    found = {value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= 8}
+    return sorted(found, key=len, reverse=True)
+
+
+def has_credentials(text: str) -> bool:
+    """Whether ``text`` holds a URL with a password or a token before its host."""
+    return bool(_URL_CREDENTIALS.search(text))
 
 
 def is_secret_name(name: str) -> bool:
     """Whether an environment variable of this name is taken to hold a secret."""
     return bool(_SECRET_NAME.search(name))
+
+
+def redact_sweep(folder: Path) -> None:
+    """Blank out secrets in what Hydra itself writes into the folder of a sweep."""
+    for path in folder.glob("multirun.yaml"):
+        redact_file(path)
 
 
 def redact_file(path: Path) -> None:

@@ -61,6 +61,40 @@ RULES = (
         "offload=optimizer, or leave the other offload.* values out",
     ),
     Rule(
+        lambda c: c.offload.nvme_path is not None and _is_offloaded(c) and not _is_offloaded(c, "nvme"),
+        "nothing is offloaded to NVMe, so offload.nvme_path has no effect",
+        "offload=optimizer_nvme or offload=all_nvme, or leave offload.nvme_path out",
+    ),
+    # What DeepSpeed's swap_tensor/ alone reads: it serves NVMe (DeepSpeed 0.19.8, runtime/zero/stage3.py).
+    Rule(
+        lambda c: (
+            _is_offloaded(c)
+            and c.offload.optimizer != "nvme"
+            and _differ(c.offload, "pipeline_read", "pipeline_write", "optimizer_buffer_count")
+        ),
+        "pipeline_read, pipeline_write and optimizer_buffer_count belong to an optimizer on NVMe",
+        "offload=optimizer_nvme, or leave them out",
+    ),
+    Rule(
+        lambda c: (
+            _is_offloaded(c)
+            and c.offload.param != "nvme"
+            and _differ(c.offload, "param_buffer_count", "param_buffer_size", "max_in_cpu")
+        ),
+        "param_buffer_count, param_buffer_size and max_in_cpu belong to parameters on NVMe",
+        "offload=all_nvme, or leave them out",
+    ),
+    Rule(
+        lambda c: _is_offloaded(c) and c.offload.fast_init and (c.offload.optimizer, c.offload.param) != ("nvme",) * 2,
+        "offload.fast_init reads the optimizer's master weights from parameters on NVMe, so both must be there",
+        "offload=all_nvme, or offload.fast_init=false",
+    ),
+    Rule(
+        lambda c: _is_offloaded(c) and not c.offload.super_offload and _differ(c.offload, "cpuadam_cores_perc"),
+        "offload.cpuadam_cores_perc belongs to super_offload",
+        "offload.super_offload=true, or leave offload.cpuadam_cores_perc out",
+    ),
+    Rule(
         lambda c: bool(c.zero_stage.zenflow) and c.offload.optimizer != "cpu",
         "ZenFlow overlaps an optimizer that is offloaded to the CPU",
         "offload=optimizer, or leave zero_stage.zenflow out",
@@ -217,6 +251,14 @@ def _beyond_machine(config: Config, machine: Machine) -> Iterator[str]:
             yield f"the Python package {package} is not installed; instead: install it, or choose another option"
     if "nvme" in (config.offload.optimizer, config.offload.param) and not machine.has_library("aio"):
         yield "DeepSpeed's NVMe offload needs libaio; instead: install it (Debian: libaio-dev), or offload=all"
+
+
+def _is_offloaded(config: Config, *places: str) -> bool:
+    return bool({config.offload.optimizer, config.offload.param} & set(places or ("cpu", "nvme")))
+
+
+def _differ(values: Offload, *names: str) -> bool:
+    return bool(set(names) & set(_changed(values, Offload())))
 
 
 def _changed(values: object, defaults: object, but: tuple[str, ...] = ()) -> list[str]:

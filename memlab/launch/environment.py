@@ -36,6 +36,9 @@ NOT_INHERITED = (
 )
 """Variables that the plan or the launcher decides, not the shell that memlab was started from."""
 
+CHANGES_FIGURES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_")
+"""How variables begin that change what is measured, if the shell that memlab was started from has set them."""
+
 HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
@@ -64,10 +67,23 @@ def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(_threads(plan, machine))),
     }
     if machine.gpus:
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, in which machine.py counts; CUDA's own differs
         # An inherited list may name architectures that DeepSpeed cannot parse ("10.0a").
         capabilities = sorted({gpu.compute_capability for gpu in machine.gpus})
         variables["TORCH_CUDA_ARCH_LIST"] = ";".join(f"{major}.{minor}" for major, minor in capabilities)
     return variables
+
+
+def inherited_variables() -> dict[str, str]:
+    """Variables of the shell that reach the ranks and change what is measured. Paths are of this machine: left out."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(CHANGES_FIGURES)
+        and name not in NOT_INHERITED
+        and not is_secret_name(name)
+        and os.sep not in value
+    }
 
 
 def _threads(plan: Plan, machine: Machine) -> int:
@@ -136,8 +152,8 @@ def package_versions() -> dict[str, str]:
 
 
 def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
-    """What a figure depends on beside its configuration. No name of the machine, and no variable but memlab's own."""
-    variables = own_variables(plan, machine)
+    """What a figure depends on beside its configuration. No name of the machine and no path on it."""
+    variables = {**inherited_variables(), **own_variables(plan, machine)}
     private = ("PATH", "PYTHONPATH", "TORCH_EXTENSIONS_DIR")
     return {
         "python": platform.python_version(),
@@ -154,7 +170,7 @@ def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
 
 
 def fingerprint(plan: Plan, machine: Machine) -> str:
-    """Sixteen hexadecimal digits over the configuration, the versions and the hardware: equal ones measure the same."""
+    """Sixteen hexadecimal digits over all that decides a measurement: equal ones measure the same."""
     versions = {name: version for name, version in package_versions().items() if name != "memlab"}
     facts = [
         config_hash(from_dict(plan.config)),
@@ -162,6 +178,7 @@ def fingerprint(plan: Plan, machine: Machine) -> str:
         versions,
         machine.driver,
         [gpu.name for gpu in machine.gpus[: plan.world_size]],
+        {name: value for name, value in inherited_variables().items() if name != "CUDA_DEVICE_ORDER"},
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 

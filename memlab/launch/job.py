@@ -13,6 +13,14 @@ from memlab.plan import Plan, engine_key, subject_key
 from memlab.record import FINAL, Record, RunFolder
 from memlab.summary import slowest, summarise
 
+IMPLIED = "implied by "
+"""How the reason of a record begins that follows from another one; the run id of that one comes after it."""
+
+
+def is_implied(record: Record) -> bool:
+    """Whether this out-of-memory follows from another one and was not seen itself."""
+    return record.status == "gpu_oom" and (record.reason or "").startswith(IMPLIED)
+
 
 @dataclass
 class Job:
@@ -43,14 +51,17 @@ class Job:
         self.prepare()
         self.folder.start(self.plan, command)
 
-    def finished(self, machine: Machine) -> Record | None:
-        """The record of an earlier run that would come out the same again: same fingerprint, and a final status."""
+    def finished(self, machine: Machine, also_implied: bool = True) -> Record | None:
+        """The record of an earlier run that would come out the same again: same fingerprint, and a final status.
+
+        ``also_implied``: one that was recorded without running counts too.
+        """
         try:
             record = self.folder.read_record()
         except RecordError:
             return None
         same = record.fingerprint == fingerprint(self.plan, machine) and record.status in FINAL
-        return record if same else None
+        return record if same and (also_implied or not is_implied(record)) else None
 
     def record_without_running(self, machine: Machine, status: str, reason: str) -> Record:
         """For what is known without a run: meaningless combinations, and sizes beyond one that did not fit."""

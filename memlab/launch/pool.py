@@ -14,10 +14,11 @@ class GpuPool:
     """The GPUs of this machine. On a machine without any, one launch at a time."""
 
     def __init__(self, gpus: tuple[Gpu, ...]):
+        self._all = gpus
         self._free = list(gpus)
-        self._size = len(gpus)
         self._changed = threading.Condition()
         self._running = 0
+        self._is_alone = False  # whoever runs now wants nothing beside it
 
     @contextlib.contextmanager
     def take(self, count: int, alone: bool, stop: threading.Event) -> Iterator[tuple[Gpu, ...] | None]:
@@ -25,24 +26,26 @@ class GpuPool:
         with self._changed:
             while not stop.is_set() and not self._available(count, alone):
                 self._changed.wait(0.5)
-            taken = None if stop.is_set() else tuple(self._free[:count])
-            self._free = self._free[len(taken or ()) :]
-            self._running += 1
+            if not (stopped := stop.is_set()):
+                taken = tuple(self._free[:count])
+                self._free = self._free[count:]
+                self._running += 1
+                self._is_alone = alone
+        if stopped:
+            yield None
+            return
         try:
-            if taken is None:
-                yield None
-            else:
-                with _machine_wide([gpu.id for gpu in taken], stop):
-                    yield taken
+            with _machine_wide([gpu.id for gpu in taken], stop):
+                yield taken
         finally:
             with self._changed:
-                self._free += taken or ()
-                self._free.sort(key=lambda gpu: gpu.id)
+                self._free = sorted({*self._free, *taken}, key=self._all.index)
                 self._running -= 1
+                self._is_alone = False
                 self._changed.notify_all()
 
     def _available(self, count: int, alone: bool) -> bool:
-        if alone or self._size == 0:
+        if alone or self._is_alone or not self._all:
             return self._running == 0
         return len(self._free) >= count
 

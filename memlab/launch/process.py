@@ -21,6 +21,8 @@ from memlab.launch import deadman
 POLL_S = 0.2
 TERMINATE_S = 5.0
 """How long processes may take to end by themselves once they are told to."""
+KILL_S = 10.0
+"""How long processes may take to die when they are killed."""
 STACKS_S = 2.0
 """How long ranks may take to write their Python stacks."""
 
@@ -41,6 +43,7 @@ class Launch:
     def __init__(self, command: list[str], environment: dict[str, str], log: Path):
         self.token = uuid.uuid4().hex
         self.began = time.monotonic()
+        self.survivors: list[int] = []
         self._deadman = subprocess.Popen(
             [sys.executable, "-I", "-S", deadman.__file__, self.token],
             stdin=subprocess.PIPE,
@@ -100,15 +103,20 @@ class Launch:
         ]
 
     def stop(self) -> None:
-        """End every process of the launch: SIGTERM first, then SIGKILL until none is left."""
+        """End every process of the launch: SIGTERM first, then SIGKILL until none is left.
+
+        A process that waits inside the kernel (a driver, a network file system) does not die before that wait is over:
+        ``survivors`` has those that were left after ``KILL_S``.
+        """
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
             deadline = time.monotonic() + TERMINATE_S
             while time.monotonic() < deadline and any(True for _ in deadman.marked(self.token)):
                 time.sleep(POLL_S)
-        deadman.kill_marked(self.token)
-        self._process.wait()
+        self.survivors = deadman.kill_marked(self.token, KILL_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILL_S if not self.survivors else 0)
 
     def _dismiss_deadman(self) -> None:
         with contextlib.suppress(BrokenPipeError):

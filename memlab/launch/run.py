@@ -50,16 +50,20 @@ def launch_jobs(jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], cont
     A record for each job that was reached, in order; the last of them is the one that the launch ended in. Every record
     is on disk as soon as its job is over. What fails for a port or a network is tried once more.
     """
-    records = _Launching(jobs, machine, gpus, control).run()
-    if records and records[-1].status == "infra":
+    records = _Launching(jobs, machine, gpus, control, tries_again=True).run()
+    if _is_worth_another_try(records[-1], control):
         again = jobs[len(records) - 1 :]
-        records = records[:-1] + _Launching(again, machine, gpus, control).run()
+        records = records[:-1] + _Launching(again, machine, gpus, control, tries_again=False).run()
     return records
 
 
+def _is_worth_another_try(record: Record, control: Control) -> bool:
+    return record.status == "infra" and not control.stop.is_set()
+
+
 class _Launching:
-    def __init__(self, jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], control: Control):
-        self.jobs, self.machine, self.control = jobs, machine, control
+    def __init__(self, jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], control: Control, tries_again: bool):
+        self.jobs, self.machine, self.control, self.tries_again = jobs, machine, control, tries_again
         self.world_size = jobs[0].plan.world_size
         on_gpus = jobs[0].config.hardware.device == "cuda"  # a plan for the CPU takes none, whatever the machine has
         self.gpu_ids = [gpu.id for gpu in gpus[: self.world_size]] if on_gpus else []
@@ -82,7 +86,16 @@ class _Launching:
         self._collect(launch)
         if len(self.records) < len(self.jobs) and not (self.records and self.control.enough()):
             self._close(ended, host_oom_kills() - kills)
+        if launch.survivors:
+            self._report_survivors(launch.survivors)
         return self.records
+
+    def _report_survivors(self, pids: list[int]) -> None:
+        """What cannot be killed may still hold memory: figures measured after it are in doubt, so this one says so."""
+        record = self.records[-1]
+        remark = f"processes {pids} could not be killed and may still hold memory"
+        record.reason = f"{record.reason}; {remark}" if record.reason else remark
+        self.jobs[len(self.records) - 1].folder.finish(record)
 
     def _deadline(self) -> float:
         """Every job has its time limit, from when the one before it was finished."""
@@ -118,4 +131,5 @@ class _Launching:
         record = replace(job.measured_record(self.machine, isolation, ranks, total_s), status=status, reason=reason)
         job.folder.finish(record)
         self.records.append(record)
-        self.control.on_record(job, record)
+        if not (self.tries_again and _is_worth_another_try(record, self.control)):
+            self.control.on_record(job, record)

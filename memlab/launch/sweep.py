@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from memlab.config import Sweep
-from memlab.launch.job import Job
+from memlab.launch.job import IMPLIED, Job, is_implied
 from memlab.launch.pool import GpuPool
 from memlab.launch.run import Control, launch_jobs
 from memlab.machine import Machine
@@ -56,7 +56,7 @@ def assort(jobs: Iterable[Job], machine: Machine, options: Sweep, force: bool, s
     found = Assortment()
     to_run = []
     for job in _unique(jobs):
-        if not force and (record := job.finished(machine)):
+        if not force and (record := job.finished(machine, options.prune)):
             found.known.append(Result(job, record, "done"))
         elif unsupported(job.config, machine):
             found.known.append(Result(job, None, "unsupported"))
@@ -113,8 +113,8 @@ class SweepRun:
     def _run_all(self, launches: list[list[Job]]) -> None:
         threads = max(1, len(self.machine.gpus))
         with ThreadPoolExecutor(threads, thread_name_prefix="launch") as executor:
-            futures = [executor.submit(self._run_group, group) for group in launches]
             try:
+                futures = [executor.submit(self._run_group, group) for group in launches]
                 for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                     future.result()
             except BaseException:
@@ -136,7 +136,8 @@ class SweepRun:
 
     def _launch(self, jobs: list[Job]) -> int:
         """One launch. Returns how many of the jobs it has brought to an end."""
-        with self.pool.take(jobs[0].plan.world_size, self._alone(jobs[0]), self.stop) as gpus:
+        on_gpus = jobs[0].config.hardware.device == "cuda"
+        with self.pool.take(jobs[0].plan.world_size * on_gpus, self._alone(jobs[0]), self.stop) as gpus:
             if gpus is None:
                 return 0
             with self._telling:
@@ -150,9 +151,9 @@ class SweepRun:
         for job in jobs:
             implied_by = self._implied_by(job)
             if implied_by is not None:
-                record = job.record_without_running(self.machine, "gpu_oom", f"implied by {implied_by.run_id}")
+                record = job.record_without_running(self.machine, "gpu_oom", IMPLIED + implied_by.run_id)
                 self._tell(Result(job, record, "implied"))
-            elif not self.force and (record := job.finished(self.machine)):
+            elif not self.force and (record := job.finished(self.machine, self.options.prune)):
                 self._tell(Result(job, record, "done"))
             else:
                 left.append(job)
@@ -163,7 +164,7 @@ class SweepRun:
         if not self.options.prune:
             return None
         for result in list(self.results.values()):
-            if result.record is None or result.record.status != "gpu_oom" or result.how == "implied":
+            if result.record is None or result.record.status != "gpu_oom" or is_implied(result.record):
                 continue
             smaller, config = result.job.config, job.config
             if (
@@ -176,6 +177,8 @@ class SweepRun:
 
     def _alone(self, job: Job) -> bool:
         """Whether other launches beside it would change its speed: an offloaded optimizer wants the whole host."""
+        if job.config.hardware.device == "cpu":
+            return True
         if self.options.side_by_side == "auto":
             return (job.config.offload.optimizer, job.config.offload.param) != ("none", "none")
         return self.options.side_by_side == "never"

@@ -81,8 +81,9 @@ def test_what_hydra_can_do_is_let_through(word):
     check_overrides([word])
 
 
-def test_a_password_in_a_word_is_refused_without_repeating_it():
-    message = refusal("model.path=https://me:sesame@example.org/model")
+@pytest.mark.parametrize("url", ["https://me:sesame@example.org/model", "https://sesame@example.org/model"])
+def test_a_password_in_a_word_is_refused_without_repeating_it(url):
+    message = refusal(f"model.path={url}")
     assert "model.path" in message and "sesame" not in message
 
 

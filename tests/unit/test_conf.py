@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memlab.compose import conf_dir, options_of
+from memlab.compose import ADDED_GROUPS, conf_dir, options_of
 from memlab.config import GROUPS
 
 CONF = Path(conf_dir())
 OPTIONS = {group: options_of(group) for group in GROUPS}
+ADDED = {group: options_of(group) for group in ADDED_GROUPS}
 MUST_BE_GIVEN = {"model=hf": "model.path=some/model", "allocator=custom": "allocator.conf=max_split_size_mb:512"}
 
 
@@ -34,11 +35,25 @@ def test_every_option_was_composed():
 
 def test_every_folder_is_a_group_and_every_group_has_a_folder():
     folders = {path.name for path in CONF.iterdir() if path.is_dir()}
-    assert folders - {"hydra", "local"} == set(GROUPS)
+    assert folders - {"hydra", "local"} == {*GROUPS, *ADDED_GROUPS}
+
+
+@pytest.mark.parametrize("option", ADDED["search"])
+def test_an_added_search_sets_the_sweeps_search(composed, option):
+    config, choices = composed(f"+search={option}", "hardware=cpu")
+    assert config.sweep.search == option and "search" not in choices
+
+
+@pytest.mark.parametrize("study", [name for name in OPTIONS["sweep"] if name != "none"])
+def test_a_named_study_is_a_sweep_under_its_name(composed, study):
+    values = yaml.safe_load((CONF / "sweep" / f"{study}.yaml").read_text())
+    assert values["hydra"]["mode"] == "MULTIRUN" and values["hydra"]["sweeper"]["params"]
+    config, _ = composed(f"sweep={study}")
+    assert config.name == study
 
 
 def test_the_options_are_frozen(golden):
-    golden("options.json", OPTIONS, "the options of the config groups changed. Users have typed them: say so.")
+    golden("options.json", OPTIONS | ADDED, "the options of the config groups changed. Users have typed them: say so.")
 
 
 def test_the_defaults_list_has_every_group():

@@ -1,10 +1,13 @@
 """The schema: what it refuses, in words that help, and that nothing is lost on the way through it."""
 
 import dataclasses
+import importlib.util
+import re
+from pathlib import Path
 
 import pytest
 
-from memlab.config import FREE_DICTS, GROUPS, Config, from_dict, to_dict
+from memlab.config import FREE_DICTS, GROUPS, OPTIMIZERS, Config, from_dict, to_dict
 from memlab.errors import ConfigError
 
 
@@ -65,6 +68,55 @@ def test_what_the_schema_refuses(config, key, value, message):
     with pytest.raises(ConfigError) as error:
         config({key: value})
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "hint"),
+    [
+        ("deepspeed", "AdmW", "DeepSpeed's own optimizers: 'AdmW'. Did you mean 'adamw'?"),
+        ("deepspeed", "adamw_torch", "DeepSpeed's own optimizers: 'adamw_torch'. Did you mean 'adamw'?"),
+        ("transformers", "adamw_trch", "transformers' optimizers: 'adamw_trch'. Did you mean 'adamw_torch'?"),
+        ("transformers", "AdamW_torch", "transformers' optimizers: 'AdamW_torch'. Did you mean 'adamw_torch'?"),
+    ],
+)
+def test_a_misspelt_optimizer_is_refused_with_the_nearest(config, source, name, hint):
+    with pytest.raises(ConfigError) as error:
+        config({"optimizer.source": source, "optimizer.name": name})
+    assert str(error.value) == f"'optimizer.name' is none of {hint}"
+
+
+@pytest.mark.parametrize("name", ["AdamW", "adamw", "Lion", "Muon"])
+def test_deepspeeds_names_are_taken_in_any_case(config, name):
+    assert config({"optimizer.name": name}).optimizer.name == name
+
+
+@pytest.mark.parametrize(
+    ("source", "file", "pattern"),
+    [
+        ("deepspeed", "deepspeed/runtime/config.py", r"^[A-Z]+_OPTIMIZER = '(\w+)'"),
+        (
+            "transformers",
+            "transformers/training_args.py",
+            r'^    [A-Z0-9_]+ = "(\w+)"(?=[^\0]*class TrainingArguments:)',
+        ),
+    ],
+)
+def test_the_optimizers_are_those_of_the_installed_packages(source, file, pattern):
+    """Read, not imported: an import costs seconds."""
+    package, _, rest = file.partition("/")
+    path = Path(importlib.util.find_spec(package).origin).parent / rest
+    assert set(re.findall(pattern, path.read_text(), re.MULTILINE)) == set(OPTIMIZERS[source])
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", ".", "a/../../x", "a//b", "x/", ""])
+def test_a_name_cannot_lead_out_of_the_outputs(config, name):
+    with pytest.raises(ConfigError, match="names a folder under outputs/"):
+        config({"name": name})
+
+
+@pytest.mark.parametrize("name", ["mine", "study/a", "a..b", "...", None])
+def test_a_name_is_a_folder(config, name):
+    assert config({"name": name}).name == name
 
 
 def test_a_whole_number_where_a_number_is_wanted_is_the_same_number(config):

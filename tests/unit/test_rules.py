@@ -11,6 +11,7 @@ from memlab.rules import RULES, unsupported
 
 GPU = {"hardware.device": "cuda", "hardware.gpu": "H200"}
 ZERO3 = {"zero_stage.stage": 3}
+BNB = {"optimizer.source": "transformers", "optimizer.name": "adamw_bnb_8bit"}
 BF16_MASTER = {"precision.bf16_master_weights_and_grads": True}
 
 TRIGGERS = {
@@ -20,7 +21,17 @@ TRIGGERS = {
     "needs a folder on the NVMe device": {**ZERO3, "offload.optimizer": "nvme"},
     "a partial optimizer offload": {"offload.optimizer": "cpu", "offload.ratio": 0.5},
     "super_offload exists": {"offload.optimizer": "cpu", "offload.super_offload": True},
-    "nothing is offloaded": {"offload.pin_memory": False},
+    "nothing is offloaded, so the other": {"offload.pin_memory": False},
+    "so offload.nvme_path has no effect": {"offload.optimizer": "cpu", "offload.nvme_path": "/nvme"},
+    "belong to an optimizer on NVMe": {"offload.optimizer": "cpu", "offload.pipeline_read": True},
+    "belong to parameters on NVMe": {**ZERO3, "offload.param": "cpu", "offload.max_in_cpu": 7},
+    "so both must be there": {
+        **ZERO3,
+        "offload.optimizer": "nvme",
+        "offload.nvme_path": "/nvme",
+        "offload.fast_init": True,
+    },
+    "belongs to super_offload": {"offload.optimizer": "cpu", "offload.cpuadam_cores_perc": 0.5},
     "ZenFlow": {"zero_stage.zenflow": {"topk_ratio": 0.1}},
     "activation_checkpointing keys": {"checkpointing.enabled": True, "checkpointing.cpu_checkpointing": True},
     "checkpointing.reentrant": {"checkpointing.reentrant": True},
@@ -38,8 +49,8 @@ TRIGGERS = {
     "flash attention runs on GPUs": {"attention.implementation": "flash_attention_2"},
     "flash attention computes in": {**GPU, "attention.implementation": "flash_attention_3", "precision.dtype": "fp32"},
     "no CUDA caching allocator": {"allocator.conf": "expandable_segments:True"},
-    "8-bit optimizers run on GPUs": {"optimizer.source": "transformers", "optimizer.name": "adamw_bnb_8bit"},
-    "8-bit optimizers keep their states": {**GPU, "optimizer.name": "adamw_bnb_8bit", "offload.optimizer": "cpu"},
+    "8-bit optimizers run on GPUs": BNB,
+    "8-bit optimizers keep their states": {**GPU, **BNB, "offload.optimizer": "cpu"},
     "data=jsonl needs a file": {"data.source": "jsonl"},
     "has no published weights": {"model.weights": "pretrained"},
     "learned position embeddings": {
@@ -78,6 +89,24 @@ def test_what_people_study_is_supported(config):
                 **{"checkpointing.enabled": full, "precision.dtype": dtype, "allocator.conf": allocator},
             }
             assert unsupported(config(changes), None) == [], changes
+
+
+ALL_NVME = {**ZERO3, "offload.optimizer": "nvme", "offload.param": "nvme", "offload.nvme_path": "/nvme"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"offload.pipeline_read": True, "offload.pipeline_write": True, "offload.optimizer_buffer_count": 5},
+        {"offload.param_buffer_count": 7, "offload.param_buffer_size": 7, "offload.max_in_cpu": 0},
+        {"offload.fast_init": True},
+    ],
+)
+def test_what_belongs_to_nvme_is_supported_there_and_refused_on_the_cpu(config, changes):
+    assert unsupported(config({**ALL_NVME, **changes}), None) == []
+    for key, value in changes.items():
+        on_cpu = {**ZERO3, "offload.optimizer": "cpu", "offload.param": "cpu", key: value}
+        assert len(unsupported(config(on_cpu), None)) == 1
 
 
 @pytest.mark.parametrize("words", [["hardware=cpu"], ["hardware=h200_x8", "model=llama3_8b", "zero_stage=zero3"]])
@@ -136,7 +165,7 @@ H200S = tuple(Gpu(str(i), "NVIDIA H200", 140 * GIB, (9, 0)) for i in range(2))
         ),
         ({**GPU, "attention.implementation": "flash_attention_2"}, Bare(H200S), "the Python package flash_attn is"),
         ({**GPU, "attention.implementation": "flash_attention_3"}, Bare(H200S), "the Python package flash_attn_inter"),
-        ({**GPU, "optimizer.name": "adamw_bnb_8bit"}, Bare(H200S), "the Python package bitsandbytes is not installed"),
+        ({**GPU, **BNB}, Bare(H200S), "the Python package bitsandbytes is not installed"),
         ({**ZERO3, "offload.optimizer": "nvme", "offload.nvme_path": "/n"}, Bare(), "DeepSpeed's NVMe offload needs "),
     ],
 )

@@ -8,8 +8,6 @@ import sys
 import pytest
 
 from memlab.launch.command import command, free_port
-from memlab.launch.run import gpu_ids
-from memlab.machine import Gpu, Machine
 from memlab.plan import make_plan
 from memlab.record import RunFolder
 
@@ -61,11 +59,3 @@ def test_every_rank_is_this_python_on_this_machine_alone(words, tmp_path, ids):
 def test_a_free_port_can_be_bound():
     with socket.socket() as server:
         server.bind(("127.0.0.1", free_port()))
-
-
-def test_a_plan_for_the_cpu_takes_no_gpus(config):
-    machine = Machine(tuple(Gpu(str(i), "NVIDIA H200", 1, (9, 0)) for i in range(4)))
-    on_cpu = make_plan(config({"hardware.gpus": 2}), {})
-    on_gpus = make_plan(config({"hardware.gpus": 2, "hardware.device": "cuda"}), {})
-    assert gpu_ids(on_cpu, machine) == []
-    assert gpu_ids(on_gpus, machine) == ["0", "1"]

@@ -56,6 +56,12 @@ def test_ops_are_built_for_the_gpus_that_are_there(plan):
     assert "TORCH_CUDA_ARCH_LIST" not in rank_environment(plan(), Machine())
 
 
+def test_the_ranks_count_gpus_as_the_driver_does(plan, monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert rank_environment(plan(), H200S)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert describe_environment(plan(), H200S)["variables"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
 def test_the_interpreters_folder_comes_first(plan, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin")
     assert rank_environment(plan(), Machine())["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}/usr/bin"
@@ -130,6 +136,24 @@ def test_the_record_names_nobody_and_no_path(plan, monkeypatch):
         assert private not in text
     assert facts["variables"]["PYTORCH_ALLOC_CONF"] == "x:1"
     assert facts["gpus"] == ["NVIDIA H200", "NVIDIA H200"] and facts["driver"] == "580.1"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "counts"),
+    [
+        *(("NCCL_ALGO", "Ring", True), ("TORCH_NCCL_BLOCKING_WAIT", "1", True), ("OMP_NUM_THREADS", "3", True)),
+        *(("CUDA_LAUNCH_BLOCKING", "1", True), ("PYTORCH_NVML_BASED_CUDA_CHECK", "1", True)),
+        *(("NCCL_TOPO_FILE", "/home/anna/topo.xml", False), ("CUDA_HOME", "/usr/local/cuda", False)),
+        *(("TORCH_API_TOKEN", "open sesame", False), ("EDITOR", "vi", False), ("CUDA_VISIBLE_DEVICES", "0", False)),
+    ],
+)
+def test_what_is_inherited_and_changes_figures_is_written_down(plan, monkeypatch, name, value, counts):
+    monkeypatch.delenv(name, raising=False)
+    without = fingerprint(plan(), H200S)
+    monkeypatch.setenv(name, value)
+    variables = describe_environment(plan(), H200S)["variables"]
+    assert (variables.get(name) == value) is counts
+    assert (fingerprint(plan(), H200S) != without) is counts
 
 
 def test_a_fingerprint_is_of_the_configuration_the_versions_and_the_hardware(plan, monkeypatch):

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,8 +38,11 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     return met
 
 
-def never() -> bool:
-    return False
+def never() -> None:
+    return None
+
+
+NO_STOP = threading.Event()
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +71,7 @@ def launch(tmp_path):
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_launcher_that_exits(launch, tmp_path, code):
     with launch(python(f"print('hello'); raise SystemExit({code})")) as started:
-        ended = started.wait(lambda: 10, never)
+        ended = started.wait(lambda: 10, never, NO_STOP)
     assert (ended.how, ended.returncode, ended.outlived_by_ranks) == ("exited", code, False)
     assert (tmp_path / "launcher.log").read_text() == "hello\n"
 
@@ -75,7 +79,7 @@ def test_a_launcher_that_exits(launch, tmp_path, code):
 def test_a_timeout_ends_everything(launch):
     with launch(starts(RANK, RANK)) as started:
         assert until(lambda: len(started.ranks()) == 2)
-        ended = started.wait(lambda: 0.0, never)
+        ended = started.wait(lambda: 0.0, never, NO_STOP)
     assert (ended.how, ended.returncode) == ("timeout", None)
 
 
@@ -89,14 +93,14 @@ def test_a_timeout_asks_the_ranks_for_their_stacks_before_it_ends_them(launch, t
     )
     with launch(starts([*python(code), "memlab.worker"])) as started:
         assert until((tmp_path / "ready").exists)
-        started.wait(lambda: 0.0, never)
+        started.wait(lambda: 0.0, never, NO_STOP)
     assert answer.read_text() == "here"
 
 
 def test_the_deadline_may_move(launch):
     began = time.monotonic()
     with launch(python("import time; time.sleep(0.3)")) as started:
-        ended = started.wait(lambda: 0.1 + (time.monotonic() - began), never)
+        ended = started.wait(lambda: 0.1 + (time.monotonic() - began), never, NO_STOP)
     assert ended.how == "exited"
 
 
@@ -104,14 +108,14 @@ def test_a_killed_launcher_is_seen_though_its_ranks_live_on(launch):
     with launch(starts(RANK, RANK)) as started:
         assert until(lambda: len(started.ranks()) == 2)
         started._process.kill()
-        ended = started.wait(lambda: 10, never)
+        ended = started.wait(lambda: 10, never, NO_STOP)
         assert len(started.ranks()) == 2
     assert (ended.how, ended.returncode, ended.outlived_by_ranks) == ("exited", -signal.SIGKILL, True)
 
 
 def test_other_children_are_no_ranks_but_are_ended_too(launch):
     with launch(starts(python(FOREVER), then="")) as started:
-        ended = started.wait(lambda: 10, never)
+        ended = started.wait(lambda: 10, never, NO_STOP)
         assert until(lambda: len(list(marked(started.token))) == 1)
     assert not ended.outlived_by_ranks
 
@@ -146,14 +150,23 @@ def test_an_exception_in_the_block_ends_everything_and_goes_on(launch):
 
 def test_ranks_that_do_not_leave_when_all_results_are_there_are_ended(launch):
     with launch(starts(RANK)) as started:
-        ended = started.wait(lambda: 10, lambda: True, linger_s=0.1)
+        ended = started.wait(lambda: 10, lambda: 0.1, NO_STOP)
     assert (ended.how, ended.returncode) == ("exited", 0)
     assert ended.seconds < 5
 
 
 def test_results_do_not_cut_short_a_launcher_that_leaves_by_itself(launch):
     with launch(python("import time; time.sleep(0.3); raise SystemExit(4)")) as started:
-        assert started.wait(lambda: 10, lambda: True).returncode == 4
+        assert started.wait(lambda: 10, lambda: 5.0, NO_STOP).returncode == 4
+
+
+def test_a_stop_from_another_thread_ends_the_launch(launch):
+    stop = threading.Event()
+    with launch(starts(RANK)) as started:
+        assert until(lambda: bool(started.ranks()))
+        threading.Timer(0.1, stop.set).start()
+        ended = started.wait(lambda: 10, never, stop)
+    assert (ended.how, ended.returncode) == ("interrupted", None)
 
 
 def test_two_launches_do_not_end_each_other(launch):
@@ -173,14 +186,33 @@ def test_the_marks_are_whole_words():
             child.kill()
 
 
+def test_who_cannot_be_killed_is_not_waited_for_for_ever(tmp_path, monkeypatch):
+    """No test can make a process uninterruptible; a signal that never comes looks the same."""
+    monkeypatch.setattr(process, "KILL_S", 0.2)
+    kill = os.kill
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)
+    monkeypatch.setattr(os, "killpg", lambda group, number: None)
+    began = time.monotonic()
+    started = Launch(python(FOREVER), dict(os.environ), tmp_path / "log")
+    try:
+        assert until(lambda: list(marked(started.token)) == [started._process.pid])
+        with started:
+            pass
+        assert started.survivors == [started._process.pid]
+        assert time.monotonic() - began < 10
+    finally:
+        kill(started._process.pid, signal.SIGKILL)
+        started._process.wait()
+
+
 PARENT = """
-import os, sys
+import os, sys, threading
 from pathlib import Path
 from memlab.launch.process import Launch
 command = [sys.executable, "-c", sys.argv[1]]
 with Launch(command, dict(os.environ), Path(sys.argv[2])) as launch:
     print(launch.token, flush=True)
-    launch.wait(lambda: 60, lambda: False)
+    launch.wait(lambda: 60, lambda: None, threading.Event())
 """
 
 
@@ -203,7 +235,7 @@ def test_when_memlab_itself_is_killed_nothing_survives(tmp_path, child):
 
 def test_the_watcher_leaves_when_the_launch_is_over(launch):
     with launch(python("")) as started:
-        started.wait(lambda: 10, never)
+        started.wait(lambda: 10, never, NO_STOP)
     assert started._deadman.returncode == 0
 
 

@@ -1,167 +1,195 @@
-"""One run from plan to record. A short script takes the place of deepspeed and its ranks; the rest is real."""
-
-import json
-import sys
+"""From jobs to records: one job, and several in a launch. A short script plays deepspeed; the rest is real."""
 
 import pytest
 
-from memlab import machine
+from memlab.errors import MemlabError
 from memlab.launch import process, run
 from memlab.launch.environment import fingerprint
-from memlab.launch.run import finished, run_launch, run_one
-from memlab.machine import Gpu, Machine
-from memlab.plan import make_plan
-from memlab.record import STATUSES, RunFolder
+from memlab.launch.run import Control, launch_jobs, run_one
+from memlab.machine import GIB, Gpu, Machine
 
 CPU = Machine()
+H200S = tuple(Gpu(str(index), "NVIDIA H200", GIB, (9, 0)) for index in range(4))
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+BOTH_RANKS = "both(folders[0])"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path):
-    monkeypatch.setattr(process, "POLL_S", 0.02)
-    monkeypatch.setattr(process, "STACKS_S", 0.0)
-    monkeypatch.setattr(run, "detect", lambda: CPU)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def plan(config):
-    return lambda changes=None: make_plan(config(changes), {"model": "tiny"})
-
-
-@pytest.fixture
-def folder(tmp_path):
-    def make(name: str = "run") -> RunFolder:
-        (tmp_path / name).mkdir(exist_ok=True)
-        return RunFolder(tmp_path / name)
-
-    return make
-
-
-@pytest.fixture
-def deepspeed(monkeypatch, tmp_path, rank):
-    """``deepspeed(code)``: what is started in place of it. ``write(folder, rank, **changes)`` writes a rank's file."""
-    starts = tmp_path / "starts"
-    begin = (
-        "import json, os, pathlib, sys, time\n"
-        f"rank = json.loads({json.dumps(rank(0))!r})\n"
-        f"open({str(starts)!r}, 'a').write('x')\n"
-        "def write(folder, number, **changes):\n"
-        "    path = pathlib.Path(folder, f'rank{number}.json')\n"
-        "    path.with_suffix('.new').write_text(json.dumps({**rank, 'rank': number, **changes}))\n"
-        "    path.with_suffix('.new').rename(path)\n"
-        "folders = sys.argv[1:]\n"
-    )
-
-    def replace(code: str):
-        def command(plan, folders, gpu_ids, port):
-            return [sys.executable, "-c", begin + code, *map(str, folders)]
-
-        monkeypatch.setattr(run, "command", command)
-        return lambda: len(starts.read_text()) if starts.exists() else 0
-
-    return replace
-
-
-BOTH_RANKS = "write(folders[0], 0); write(folders[0], 1)"
-
-
-def test_a_run_becomes_a_record(deepspeed, plan, folder):
+def test_a_run_becomes_a_record(deepspeed, job):
     deepspeed(BOTH_RANKS)
-    record = run_one(plan(), folder())
+    record = run_one(job())
     assert (record.status, record.reason, record.source, record.isolation) == ("ok", None, "measured", "fresh")
-    assert folder().read_record() == record
+    assert job().folder.read_record() == record
     assert [rank["rank"] for rank in record.ranks] == [0, 1]
     assert record.steps["seconds"] == [0.5, 0.4, 0.6] and record.steps["warmup_seconds"] == [2.0, 0.5]
     assert record.timing["train_s"] == 2.0 and 0 < record.timing["total_s"] < 60
     assert record.environment["cuda"] == "13.0" and "runtime" not in record.ranks[0]
-    assert record.fingerprint == fingerprint(plan(), CPU)
+    assert record.fingerprint == fingerprint(job().plan, CPU)
 
 
-def test_what_is_finished_is_not_run_again_unless_forced(deepspeed, plan, folder):
-    starts = deepspeed(BOTH_RANKS)
-    first = run_one(plan(), folder())
-    assert run_one(plan(), folder()) == first and starts() == 1
-    run_one(plan({"force": True}), folder(), force=True)
-    assert starts() == 2
+def test_what_is_finished_is_not_run_again_unless_forced(deepspeed, job):
+    played = deepspeed(BOTH_RANKS)
+    first = run_one(job())
+    assert run_one(job()) == first and played.launches == 1
+    run_one(job(), force=True)
+    assert played.launches == 2
 
 
-@pytest.mark.parametrize("status", STATUSES)
-def test_only_what_would_come_out_the_same_counts_as_finished(folder, record, status):
-    folder().finish(record(status=status))
-    is_final = status in ("ok", "gpu_oom", "host_oom", "unsupported")
-    assert (finished(folder(), record().fingerprint) is not None) is is_final
-    assert finished(folder(), "of another machine") is None
-
-
-def test_a_run_that_means_nothing_is_never_started(deepspeed, plan, folder):
-    starts = deepspeed(BOTH_RANKS)
-    record = run_one(plan({"offload.param": "cpu", "checkpointing.reentrant": True}), folder())
-    assert record.status == "unsupported" and starts() == 0
+def test_a_run_that_means_nothing_is_never_started(deepspeed, job):
+    played = deepspeed(BOTH_RANKS)
+    one = job({"offload.param": "cpu", "checkpointing.reentrant": True})
+    record = run_one(one)
+    assert record.status == "unsupported" and played.launches == 0
     assert record.reason.count("; instead: ") == 2
-    assert folder().read_record() == record
+    assert one.folder.read_record() == record
 
 
-def test_trouble_with_the_transport_is_tried_once_more(deepspeed, plan, folder):
-    starts = deepspeed("print('EADDRINUSE'); raise SystemExit(1)")
-    assert run_one(plan(), folder()).status == "infra"
-    assert starts() == 2
+def test_a_folder_that_another_memlab_measures_is_left_alone(deepspeed, job):
+    played = deepspeed(BOTH_RANKS)
+    with job().folder.lock() as mine:
+        assert mine
+        with pytest.raises(MemlabError, match="being measured by another memlab"):
+            run_one(job())
+    assert played.launches == 0
+    assert run_one(job()).status == "ok"
 
 
-def test_a_failure_is_not_tried_again(deepspeed, plan, folder):
-    starts = deepspeed("write(folders[0], 0, status='failed', reason='odd', timing={}); raise SystemExit(1)")
-    record = run_one(plan(), folder())
-    assert (record.status, record.reason, starts()) == ("failed", "rank 0: odd", 1)
+def test_trouble_with_the_transport_is_tried_once_more(deepspeed, job):
+    played = deepspeed("print('EADDRINUSE'); raise SystemExit(1)")
+    assert run_one(job()).status == "infra"
+    assert played.launches == 2
 
 
-def test_a_timeout_keeps_what_the_ranks_had(deepspeed, plan, folder):
+def test_the_second_try_may_succeed(deepspeed, job):
+    trouble = "if open(notes).read().count('launch') == 1:\n    print('EADDRINUSE'); raise SystemExit(1)\n"
+    played = deepspeed(trouble + BOTH_RANKS)
+    assert run_one(job()).status == "ok"
+    assert played.launches == 2
+
+
+TROUBLE = "print('EADDRINUSE'); raise SystemExit(1)"
+
+
+def test_of_two_tries_the_last_is_told(deepspeed, job):
+    deepspeed(TROUBLE)
+    told = []
+    launch_jobs([job()], CPU, (), Control(on_record=lambda job, record: told.append(record.status)))
+    assert told == ["infra"]
+
+
+def test_nothing_is_tried_again_once_it_is_told_to_stop(deepspeed, job, monkeypatch):
+    played = deepspeed("both(folders[0], status='infra', reason='lost', timing={}); raise SystemExit(1)")
+    control, told = Control(), []
+    control.on_record = lambda job, record: told.append(record.status)
+    outcome = run.outcome
+    monkeypatch.setattr(run, "outcome", lambda *facts: (control.stop.set(), outcome(*facts))[1])
+    launch_jobs([job()], CPU, (), control)
+    assert (played.launches, told) == (1, ["infra"])
+
+
+def test_a_failure_is_not_tried_again(deepspeed, job):
+    played = deepspeed("write(folders[0], 0, status='failed', reason='odd', timing={}); raise SystemExit(1)")
+    record = run_one(job())
+    assert (record.status, record.reason, played.launches) == ("failed", "rank 0: odd", 1)
+
+
+def test_a_timeout_keeps_what_the_ranks_had(deepspeed, job):
     deepspeed("write(folders[0], 1); time.sleep(60)")
-    record = run_one(plan({"measure.timeout_s": 1}), folder())
+    record = run_one(job({"measure.timeout_s": 1}))
     assert record.status == "timeout" and record.reason.startswith("ranks [0] had no result after")
     assert [rank["rank"] for rank in record.ranks] == [1]
 
 
-def test_an_interrupt_becomes_a_record(deepspeed, plan, folder, monkeypatch):
+def test_an_interrupt_becomes_a_record(deepspeed, job, monkeypatch):
     deepspeed("time.sleep(60)")
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(process.Launch, "wait", interrupt)
-    assert run_one(plan(), folder()).status == "interrupted"
-    assert folder().read_record().status == "interrupted"
+    assert run_one(job()).status == "interrupted"
+    assert job().folder.read_record().status == "interrupted"
 
 
-POINTS = [{"seq_len.tokens": tokens} for tokens in (1, 2, 3)]
+@pytest.mark.parametrize(
+    ("code", "status", "reason"),
+    [
+        (BOTH_RANKS, "ok", "processes [4242] could not be killed and may still hold memory"),
+        (
+            "raise SystemExit(1)",
+            "failed",
+            "the logs are empty; processes [4242] could not be killed and may still hold",
+        ),
+    ],
+)
+def test_what_could_not_be_killed_is_in_the_record(deepspeed, job, monkeypatch, code, status, reason):
+    deepspeed(code)
+    monkeypatch.setattr(process.deadman, "kill_marked", lambda token, wait_s: [4242])
+    record = run_one(job())
+    assert record.status == status and reason in record.reason
+    assert job().folder.read_record() == record
 
 
-def test_points_of_one_launch_have_a_record_each(deepspeed, plan, folder):
-    starts = deepspeed("for folder in folders:\n    write(folder, 0); write(folder, 1)")
-    records = run_launch([plan(point) for point in POINTS], [folder(name) for name in "abc"], CPU)
+@pytest.fixture
+def points(job):
+    """``points()``: three jobs that differ in length alone."""
+    return lambda **changes: [job({"seq_len.tokens": tokens, **changes}) for tokens in (1, 2, 3)]
+
+
+def measured(jobs, control: Control | None = None):
+    return launch_jobs(jobs, CPU, (), control or Control())
+
+
+def test_points_of_one_launch_have_a_record_each(deepspeed, points):
+    played, told = deepspeed(), []
+    records = measured(points(), Control(on_record=lambda job, record: told.append(record)))
     assert [record.config["seq_len"]["tokens"] for record in records] == [1, 2, 3]
     assert {(record.status, record.isolation) for record in records} == {("ok", "shared")}
-    assert [folder(name).read_record() for name in "abc"] == records
-    assert starts() == 1
+    assert [one.folder.read_record() for one in points()] == records == told
+    assert played.launches == 1
 
 
-def test_a_launch_that_ends_early_has_records_of_the_points_it_reached(deepspeed, plan, folder):
-    oom = "status='gpu_oom', reason='no memory', oom={'phase': 'backward', 'step': 0}"
-    deepspeed(f"write(folders[0], 0); write(folders[0], 1); write(folders[1], 0, {oom}); raise SystemExit(1)")
-    records = run_launch([plan(point) for point in POINTS], [folder(name) for name in "abc"], CPU)
+def test_a_launch_that_ends_early_has_records_of_the_points_it_reached(deepspeed, points):
+    deepspeed(acts={"2/1x2": "oom"})
+    records = measured(points())
     assert [record.status for record in records] == ["ok", "gpu_oom"]
-    assert not (folder("c").path / "record.json").exists()
+    assert not (points()[2].folder.path / "record.json").exists()
 
 
-def test_every_point_has_its_own_time_limit(deepspeed, plan, folder):
-    deepspeed("for folder in folders:\n    time.sleep(0.9); write(folder, 0); write(folder, 1)")
-    plans = [plan({**point, "measure.timeout_s": 2}) for point in POINTS]
-    records = run_launch(plans, [folder(name) for name in "abc"], CPU)
+def test_every_point_has_its_own_time_limit(deepspeed, points):
+    deepspeed("for folder in folders:\n    time.sleep(0.7); both(folder)")
+    records = measured(points(**{"measure.timeout_s": 2}))
     assert [record.status for record in records] == ["ok", "ok", "ok"]
     assert all(record.timing["total_s"] < 2 for record in records)
 
 
-def test_the_plan_is_for_the_machine_it_runs_on(plan, folder, monkeypatch):
-    one = Machine((Gpu("0", "NVIDIA H200", machine.GIB, (9, 0)),))
-    monkeypatch.setattr(run, "detect", lambda: one)
-    record = run_one(plan({"hardware.device": "cuda", "hardware.gpu": "H200"}), folder())
+def test_a_launch_that_is_told_to_stop_records_where_it_was(deepspeed, points):
+    deepspeed(acts={"2/1x2": "hang"})
+    control = Control()
+    control.on_record = lambda job, record: control.stop.set()
+    assert [record.status for record in measured(points(), control)] == ["ok", "interrupted"]
+
+
+def test_a_launch_that_has_done_enough_ends_without_blame(deepspeed, points):
+    deepspeed(acts={"2/1x2": "hang"})
+    assert [record.status for record in measured(points(), Control(enough=lambda: True))] == ["ok"]
+    assert not (points()[1].folder.path / "record.json").exists()
+
+
+# --- the machine
+
+
+def test_the_plan_is_for_the_machine_it_runs_on(job, monkeypatch):
+    monkeypatch.setattr(run, "detect", lambda: Machine(H200S[:1]))
+    record = run_one(job({"hardware.device": "cuda", "hardware.gpu": "H200"}))
     assert record.status == "unsupported" and "this machine has 1" in record.reason
+
+
+@pytest.mark.parametrize(("changes", "ids"), [({}, []), ({"hardware.device": "cuda"}, ["1", "2"])])
+def test_a_launch_takes_as_many_gpus_as_its_plan_and_none_for_the_cpu(deepspeed, job, monkeypatch, changes, ids):
+    deepspeed(BOTH_RANKS)
+    taken, command = [], run.command
+    monkeypatch.setattr(run, "command", lambda *words: (taken.append(words[2]), command(*words))[1])
+    launch_jobs([job(changes)], Machine(H200S), H200S[1:], Control())
+    assert taken == [ids]

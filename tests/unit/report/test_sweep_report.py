@@ -1,0 +1,98 @@
+"""What a person sees of a sweep: before, during and after it."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from memlab.config import Sweep
+from memlab.launch.job import Job
+from memlab.launch.sweep import Assortment, Result, assort
+from memlab.machine import Machine
+from memlab.plan import make_plan
+from memlab.record import RunFolder
+from memlab.report.sweep import Progress, show_preview, show_summary
+
+ROOT = Path("/outputs/mine")
+
+
+@pytest.fixture
+def console():
+    return Console(file=io.StringIO(), width=160)
+
+
+@pytest.fixture
+def job(config, tmp_path):
+    def build(**changes) -> Job:
+        plan = make_plan(config({key.replace("__", "."): value for key, value in changes.items()}), {})
+        return Job(plan, RunFolder(tmp_path / plan.run_id))
+
+    return build
+
+
+def text(console: Console) -> str:
+    return console.file.getvalue()
+
+
+def test_a_preview_says_what_shares_a_launch_and_what_it_costs_at_most(job, console):
+    priced = {"hardware__usd_per_hour": 36.0, "measure__timeout_s": 100}
+    jobs = [job(seed=1, **priced), job(seed=1, seq_len__tokens=7, **priced), job(seed=2, **priced)]
+    show_preview(assort([*jobs, job(offload__param="cpu")], Machine(), Sweep(), False), ROOT, console)
+    shown = text(console)
+    rows = [line for line in shown.splitlines() if "to run" in line and "│" in line]
+    assert [row.split("│")[1].strip() for row in rows] == ["1", "1", "2"]
+    assert shown.count("unsupported") == 1
+    assert "3 to run in 2 launches, 1 known; time limits add up to 0.1 h, at most $3.00 at $36.0/h" in shown
+
+
+def test_a_preview_of_nothing(console):
+    show_preview(Assortment(), ROOT, console)
+    assert "0 to run in 0 launches, 0 known" in text(console)
+
+
+def test_every_result_is_a_line_that_counts(job, record, console):
+    progress = Progress(console)
+    progress.began([[job(), job(seed=1)]], [])
+    progress.launched([job()], ["0", "1"])
+    progress.finished(Result(job(), record(), "measured"))
+    oom = record(status="gpu_oom", reason="rank 0: [odd] no memory\nmore", summary={})
+    progress.finished(Result(job(seed=1), oom, "implied"))
+    progress.finished(Result(job(seed=2), record(), "done"))  # nothing new
+    first, second, third = text(console).splitlines()
+    assert first == "2 jobs to run in 1 launches; 0 known without running"
+    assert second.split() == ["1/2", "ok", job().plan.run_id, "0.5", "s/step"]
+    assert third.split("  ") == ["2/2", "gpu_oom", job(seed=1).plan.run_id, "rank 0: [odd] no memory"]
+
+
+def test_the_live_display_shows_what_runs_and_not_what_is_over(job, record, console):
+    progress, running = Progress(console), job(hardware__usd_per_hour=36.0)
+    progress.began([[running]], [])
+    progress.launched([running], [])
+    console.print(progress)
+    assert "CPU" in text(console) and running.plan.run_id in text(console) and "so far" in text(console)
+    progress.finished(Result(running, record(), "measured"))
+    assert progress.running == {}
+
+
+def test_a_summary_counts_statuses_money_and_what_went_wrong(job, record, console):
+    paid = job(hardware__usd_per_hour=36.0)
+    results = [
+        Result(paid, record(), "measured"),
+        Result(job(seed=1), record(status="gpu_oom"), "implied"),
+        Result(job(seed=2), record(status="timeout"), "measured"),
+        Result(job(seed=3), record(status="unsupported"), "unsupported"),
+        Result(job(seed=4), None, "not reached"),
+    ]
+    show_summary(results, ROOT, 100.0, console)
+    shown = text(console)
+    assert "5 jobs: 1 ok, 1 gpu_oom, 1 timeout, 1 unsupported, 1 not reached" in shown
+    assert "2 measured, 1 implied, 1 not reached; 100 s, 50.0 s a measured job" in shown
+    assert "$1.00 in all, $0.500 a measured job" in shown
+    assert f"timeout: {results[2].job.folder}" in shown.replace("\n", "")
+    assert f"run folders: {ROOT}" in shown
+
+
+def test_a_summary_of_nothing(console):
+    show_summary([], ROOT, 0.1, console)
+    assert text(console).startswith("0 jobs: ")
