@@ -16,7 +16,7 @@ OKABE_ITO = (
 have contrast on both."""
 
 DASHES = ("solid", "dashed", "dotted", "dashdot")
-MARKERS = ("o", "s", "^", "D")
+MARKERS = ("o", "s", "^", "D", "v", "P", "p")
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Style:
 def styles(labels: Iterable[str]) -> dict[str, Style]:
     """A style for each label, by its place among them: the same labels always look the same.
 
-    Beyond seven configurations the colours recur with another line and marker.
+    Beyond seven configurations the colours recur, with another line and another marker.
     """
     found = {}
     for index, label in enumerate(labels):
         turn = index // len(OKABE_ITO) % len(DASHES)
         color, dark = OKABE_ITO[index % len(OKABE_ITO)]
-        found[label] = Style(color, dark, DASHES[turn], MARKERS[turn])
+        found[label] = Style(color, dark, DASHES[turn], MARKERS[(index + turn) % len(MARKERS)])
     return found

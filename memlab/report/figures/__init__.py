@@ -60,7 +60,7 @@ def _draw(found: Iterator[tuple[str, Figure]], kind: str, sheet: Sheet, output: 
     try:
         with canvas.style():
             for part, figure in found:
-                name = "-".join(word for word in (kind, part, sheet.name) if word)
+                name = "-".join(word for word in (kind, part, "" if sheet.alone else sheet.name) if word)
                 yield kind, canvas.save(figure, output, name)
     except NothingToDraw as reason:
-        yield kind, f"{sheet.name}: {reason}".removeprefix(": ")
+        yield kind, f"{sheet.name}: {reason}"

@@ -2,13 +2,14 @@
 
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator
 
 from memlab.machine import GIB
 from memlab.report.figures.sheet import Sheet
@@ -23,6 +24,8 @@ RC = {
     "grid.color": "#e4e4e4",
     "grid.linewidth": 0.6,
     "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "figure.constrained_layout.w_pad": 0.08,
     "lines.linewidth": 1.5,
     "lines.markersize": 4.0,
     "svg.hashsalt": "memlab",  # the same figure is the same file
@@ -51,9 +54,10 @@ def new_figure(rows: int = 1, columns: int = 1, height: float = 3.4, **options: 
 
 def finish(figure: Figure, sheet: Sheet, title: str, notes: Sequence[str] = ()) -> Figure:
     """Title, what all configurations share, notes, and one legend below the axes, where it covers no data."""
-    under = [_wrapped(" ".join([sheet.name, *sheet.common]).strip()), *map(_wrapped, notes)]
-    subtitle = "\n".join(line for line in under if line)
-    figure.suptitle(f"{title}\n{subtitle}" if subtitle else title, fontsize=10.5, linespacing=1.4)
+    subtitle = "\n".join(
+        wrapped(line) for line in (", ".join(filter(None, [sheet.name, " ".join(sheet.common)])), *notes)
+    )
+    figure.suptitle(f"{wrapped(title)}\n{subtitle}", fontsize=10.0, linespacing=1.4)
     handles: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -64,7 +68,7 @@ def finish(figure: Figure, sheet: Sheet, title: str, notes: Sequence[str] = ()) 
         rows = math.ceil(len(handles) / columns)
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns)
     width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + LINE * (rows + subtitle.count("\n") + 1))
+    figure.set_size_inches(width, height + LINE * (rows + subtitle.count("\n") + wrapped(title).count("\n") + 1))
     return figure
 
 
@@ -93,11 +97,16 @@ def gib(sizes: Sequence[float]) -> list[float]:
     return [size / GIB for size in sizes]
 
 
+def thousands(axis: Any) -> None:
+    """Numbers of an axis with separators, without superfluous zeros."""
+    axis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+
+
 def counted(axes: Any, name: str) -> None:
     """An x axis of whole numbers."""
     axes.set_xlabel(name)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    thousands(axes.xaxis)
 
 
 def from_zero(panels: Iterable[Any], memory_gib: float | None = None) -> None:
@@ -111,10 +120,17 @@ def from_zero(panels: Iterable[Any], memory_gib: float | None = None) -> None:
         axes.set_ylim(0, 1.06 * max(top, memory_gib if near else 0))
 
 
-def _wrapped(text: str, width: int = 120) -> str:
-    lines = [""]
-    for word in plain(text).split():
-        if len(lines[-1]) + len(word) > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines)
+def marker_size(points: Sequence[Any]) -> float:
+    """Points of type: large for few of them, small for a cloud."""
+    return 6.0 if len(points) <= FEW else 4.0 if len(points) <= 10 * FEW else 1.8
+
+
+def mark_oom(axes: Any, position: float, color: str, label: str | None = None) -> None:
+    """A cross at the top of the panel, where a run did not fit: its memory is not known."""
+    look = {"marker": "X", "markersize": 7, "markeredgecolor": "white", "linestyle": "none", "zorder": 5}
+    axes.plot(position, 0.97, color=color, label=label, transform=axes.get_xaxis_transform(), clip_on=False, **look)
+
+
+def wrapped(text: str, width: int = 120) -> str:
+    """Broken between words into lines of at most ``width`` characters."""
+    return plain(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from matplotlib.figure import Figure
 
 from memlab.analyse.identity import point_of
-from memlab.report.figures.canvas import finish, new_figure, plain
+from memlab.report.figures.canvas import finish, new_figure, wrapped
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 
 KEY = "usd_per_million_tokens"
@@ -23,7 +23,7 @@ def cost(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     ordered = sorted(priced, key=lambda label: priced[label][0].summary[KEY])
     figure, panels = new_figure(1, 1, 1.0 + 0.42 * len(ordered))
     axes = panels[0][0]
-    right = 3 * max(priced[label][0].summary[KEY] for label in ordered)
+    right = 1.5 * max(priced[label][0].summary[KEY] for label in ordered)
     for place, label in enumerate(ordered):
         costs = [run.summary[KEY] for run in priced[label]]
         axes.barh(place, costs[0], color=sheet.styles[label].color, height=0.62)
@@ -35,10 +35,12 @@ def cost(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
             1.01, place, f"\\${costs[0]:,.3g}  (batch {micro:,}, {tokens:,} tokens)", fontsize=8, va="center",
             transform=axes.get_yaxis_transform(),
         )  # fmt: skip
-    axes.set_yticks(range(len(ordered)), [plain(sheet.short(label)) or "all runs" for label in ordered], fontsize=8)
+    axes.set_yticks(
+        range(len(ordered)), [wrapped(sheet.short(label), 44) or "all runs" for label in ordered], fontsize=8
+    )
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set_xlim(0, right)
     axes.set_xlabel("USD per million tokens")
-    note = "bar: the cheapest point, named on the right; ticks: the other points up to three times the dearest bar"
+    note = "bar: the cheapest point, named on the right; ticks: the other points, as far as the axis goes"
     yield "", finish(figure, sheet, "Cost of each configuration", [note])

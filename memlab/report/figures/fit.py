@@ -1,4 +1,4 @@
-"""The straight line or hinge through memory over tokens, with its equation and the point where it leaves the flat part."""
+"""The line or hinge through memory over tokens, with its equation and the point where it leaves the flat part."""
 
 from collections.abc import Iterator
 from math import inf
@@ -8,9 +8,19 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from memlab.analyse.fit import Fit, fit_all
+from memlab.analyse.identity import configurations
 from memlab.machine import GIB
 from memlab.report import units
-from memlab.report.figures.canvas import OOM_COLOR, counted, finish, from_zero, new_figure, plain
+from memlab.report.figures.canvas import (
+    OOM_COLOR,
+    counted,
+    finish,
+    from_zero,
+    mark_oom,
+    marker_size,
+    new_figure,
+    wrapped,
+)
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 from memlab.report.fit_text import equation
 from memlab.report.palette import Style
@@ -33,8 +43,6 @@ def fit(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
 
 def _labels_of(sheet: Sheet) -> dict[str, str]:
     """The label that a configuration has among those of the sheet alone -> the one it has in the whole report."""
-    from memlab.analyse.identity import configurations
-
     return dict(zip(configurations(sheet.runs), sheet.configurations, strict=True))
 
 
@@ -47,7 +55,8 @@ def _figure(sheet: Sheet, fits: list[tuple[str, Fit]]) -> Figure:
         axes.set_visible(False)
     for axes, (label, each) in zip(panels.flat, shown, strict=False):
         _panel(axes, each, sheet.styles[label])
-        axes.set_title(plain("\n".join(filter(None, [sheet.short(label), equation(each), _quality(each)]))), fontsize=8)
+        words = [wrapped(sheet.short(label), 60), equation(each), _quality(each)]
+        axes.set_title("\n".join(filter(None, words)), fontsize=8, loc="left")
         axes.set_ylabel(f"{units.name(each.figure)}, GiB")
         counted(axes, "tokens of one forward (micro batch x sequence length)")
     more = [f"{MOST} of {len(fits)} configurations"] if len(fits) > MOST else []
@@ -59,13 +68,12 @@ def _panel(axes: Any, each: Fit, look: Style) -> None:
     x = np.unique(np.append(np.linspace(0, 1.05 * last, 200), line.hinge or 0))
     y = np.array([line.at(position) for position in x]) / GIB
     half = np.array([line.interval_at(position) for position in x]) / GIB
-    size = 4.5 if len(each.tokens) < 200 else 1.5
     axes.plot(
         each.tokens,
         [value / GIB for value in each.bytes],
         color=look.color,
         marker=look.marker,
-        markersize=size,
+        markersize=marker_size(each.tokens),
         linestyle="none",
         markeredgewidth=0,
     )
@@ -77,15 +85,12 @@ def _panel(axes: Any, each: Fit, look: Style) -> None:
     if line.hinge is not None:
         axes.axvline(line.hinge, color=OOM_COLOR, linewidth=0.9, linestyle=(0, (2, 2)), label="hinge")
     if each.oom_tokens is not None:
-        axes.plot(
-            each.oom_tokens, 0.96, marker="X", markersize=7, color=OOM_COLOR, linestyle="none", label="out of GPU memory",
-            transform=axes.get_xaxis_transform(),
-        )  # fmt: skip
+        mark_oom(axes, each.oom_tokens, OOM_COLOR, "out of GPU memory")
     from_zero([axes], each.memory_gib)
 
 
 def _quality(each: Fit) -> str:
-    words = [f"R2 = {each.line.r2:.4f}", f"{each.line.n:,} points"]
+    words = [f"R² = {each.line.r2:.4f}", f"{each.line.n:,} points"]
     if each.line.hinge is not None:
         words.append(f"leaves the flat part at {each.line.hinge:,.0f} tokens")
     return ", ".join(words)

@@ -7,7 +7,18 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.identity import MICRO, TOKENS
 from memlab.report import units
-from memlab.report.figures.canvas import FEW, OOM_COLOR, counted, finish, from_zero, gib, new_figure, plain
+from memlab.report.figures.canvas import (
+    FEW,
+    OOM_COLOR,
+    counted,
+    finish,
+    from_zero,
+    gib,
+    mark_oom,
+    new_figure,
+    plain,
+    thousands,
+)
 from memlab.report.figures.series import NAMES, Series, series_over
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 from memlab.report.palette import DASHES, MARKERS
@@ -60,7 +71,7 @@ def _speed(sheet: Sheet, axis: str) -> Figure:
             positions, *rates = series.rate(key)
             _line(axes, sheet, series, positions, rates)
         axes.set_ylabel(name)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+        thousands(axes.yaxis)
         counted(axes, NAMES[axis])
         from_zero([axes])
     _mark_ooms(panels[0], sheet, all_series)
@@ -87,21 +98,9 @@ def _line(axes: Any, sheet: Sheet, series: Series, positions: Sequence[int], val
 
 
 def _mark_ooms(panels: Sequence[Any], sheet: Sheet, all_series: Sequence[Series]) -> None:
-    """A cross at the top of the panel where a run did not fit, in the colour of its configuration."""
     for axes in panels:
         for series in all_series:
             for position in series.ooms:
-                axes.plot(
-                    position,
-                    0.975,
-                    marker="X",
-                    markersize=7,
-                    color=sheet.styles[series.label].color,
-                    markeredgecolor="white",
-                    linestyle="none",
-                    transform=axes.get_xaxis_transform(),
-                    clip_on=False,
-                    zorder=5,
-                )
+                mark_oom(axes, position, sheet.styles[series.label].color)
     if any(series.ooms for series in all_series):
         panels[0].plot([], [], marker="X", markersize=7, color=OOM_COLOR, linestyle="none", label="out of GPU memory")

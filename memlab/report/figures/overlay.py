@@ -9,7 +9,7 @@ from memlab.analyse.effects import Effects, Pair, effects_by
 from memlab.analyse.identity import differing_axes
 from memlab.machine import GIB
 from memlab.report import units
-from memlab.report.figures.canvas import FEW, OOM_COLOR, counted, finish, from_zero, new_figure, plain
+from memlab.report.figures.canvas import FEW, OOM_COLOR, counted, finish, from_zero, new_figure, plain, thousands
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 from memlab.report.palette import OKABE_ITO
 
@@ -21,29 +21,32 @@ Group = tuple[str, str, str, int]
 
 
 def overlays(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    """For each axis and two options of it: every configuration in which both were measured at two lengths or more."""
+    """For each axis and two options of it: every configuration in which both were measured at three lengths or more."""
     drawn = 0
     for axis in differing_axes(sheet.runs):
         if axis in ("seq_len", "batch"):
             continue
-        for number, (group, pairs) in enumerate(_lines(effects_by(sheet.runs, axis)).items(), 1):
+        for number, (group, pairs) in enumerate(_lines(effects_by(sheet.runs, axis), 3).items(), 1):
             drawn += 1
             where, base, other, micro = group
             title = f"{axis}: {base} and {other}"
-            words = [word for word in where.split() if word not in sheet.common]
-            note = ", ".join([" ".join(words), f"batch {micro}"]).strip(", ")
+            words = [word for word in sheet.short(where).split() if not word.startswith(f"{axis}=")]
+            note = ", ".join(filter(None, [" ".join(words), f"batch {micro}"]))
             yield f"{axis}-{number}", overlay(sheet, pairs, title, [note])
     if not drawn:
-        raise NothingToDraw("no two options of an axis were measured at two common lengths")
+        raise NothingToDraw("no two options of an axis were measured at three common lengths")
 
 
 def slices_overlay(sheet: Sheet, effects: Effects) -> Iterator[tuple[str, Figure]]:
     """Two slices of any kind; what else differs between them is written above the figure."""
-    groups = _lines(effects)
+    groups = _lines(effects, 2)
     if not groups:
         raise NothingToDraw("the slices have no two lengths at one batch in common")
     for (_, base, other, micro), pairs in groups.items():
-        yield f"batch-{micro}", overlay(sheet, pairs, f"{base} and {other}", [f"batch {micro}", *effects.warnings])
+        yield (
+            f"batch-{micro}",
+            overlay(sheet, pairs, f"{base} and {other}".replace(",", ", "), [f"batch {micro}", *effects.warnings]),
+        )
 
 
 def overlay(sheet: Sheet, pairs: Sequence[Pair], title: str, notes: Sequence[str]) -> Figure:
@@ -62,12 +65,12 @@ def overlay(sheet: Sheet, pairs: Sequence[Pair], title: str, notes: Sequence[str
     return finish(figure, sheet, title, notes)
 
 
-def _lines(effects: Effects) -> dict[Group, list[Pair]]:
-    """The pairs that make a line: at least two lengths."""
+def _lines(effects: Effects, least: int) -> dict[Group, list[Pair]]:
+    """The pairs that make a line of at least so many lengths."""
     groups: dict[Group, list[Pair]] = {}
     for pair in effects.pairs:
         groups.setdefault((pair.where, pair.base, pair.other, pair.micro), []).append(pair)
-    return {group: pairs for group, pairs in groups.items() if len(pairs) > 1}
+    return {group: pairs for group, pairs in groups.items() if len(pairs) >= least}
 
 
 def _has(pairs: Sequence[Pair], key: str) -> bool:
@@ -78,13 +81,14 @@ def _both(axes: Any, pairs: Sequence[Pair], key: str) -> None:
     for side, color, marker in (("base", BASE, "o"), ("other", OTHER, "s")):
         tokens = [pair.tokens for pair in pairs]
         values = [_scaled(key, getattr(pair.differences[key], side).value) for pair in pairs]
-        axes.plot(tokens, values, color=color, label=plain(getattr(pairs[0], side)))
+        axes.plot(tokens, values, color=color, label=plain(getattr(pairs[0], side).replace(",", ", ")))
         if len(pairs) > FEW:
             continue
         for pair, value in zip(pairs, values, strict=True):
             fill = "white" if pair.interpolated == side else color
             axes.plot(pair.tokens, value, color=color, marker=marker, markerfacecolor=fill)
     axes.set_ylabel(_unit(key))
+    thousands(axes.yaxis)
     from_zero([axes])
 
 
@@ -99,8 +103,9 @@ def _difference(axes: Any, pairs: Sequence[Pair], key: str) -> None:
     axes.axhline(0, color=OOM_COLOR, linewidth=0.8)
     marker = "o" if len(pairs) <= FEW else None
     values = [_scaled(key, each.absolute) for each in differences]
-    axes.plot(tokens, values, color=OOM_COLOR, marker=marker, label=plain(f"{pairs[0].other} less {pairs[0].base}"))
+    axes.plot(tokens, values, color=OOM_COLOR, marker=marker, label="difference (second less first)")
     axes.set_ylabel(f"difference, {_unit(key).removesuffix(' per GPU')}")
+    thousands(axes.yaxis)
 
 
 def _scaled(key: str, value: float) -> float:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from memlab.analyse.identity import point_of
 from memlab.analyse.run import Run, peak
 from memlab.machine import GIB
-from memlab.report.figures.canvas import OOM_COLOR, finish, from_zero, new_figure, plain
+from memlab.report.figures.canvas import OOM_COLOR, finish, from_zero, marker_size, new_figure, plain, thousands
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 
 LABELLED = 8
@@ -24,6 +24,7 @@ def pareto(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         drawn += points
         look = sheet.styles[label]
         marks = {"color": look.color, "marker": look.marker, "linestyle": "none", "markeredgewidth": 0, "alpha": 0.75}
+        marks["markersize"] = marker_size(points)
         if points:
             x, y = [_memory(run) for run in points], [_speed(run) for run in points]
             axes.plot(x, y, label=plain(sheet.short(label)) or "runs", **marks)
@@ -32,7 +33,7 @@ def pareto(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     best = front(drawn)
     x, y = [_memory(run) for run in best], [_speed(run) for run in best]
     axes.step(x, y, where="post", color=OOM_COLOR, linewidth=1.0, label="front: no run is faster with less memory")
-    for run in best[:: -(-len(best) // LABELLED)]:
+    for run in best[:: -(len(best) // LABELLED + 1)]:
         micro, tokens = point_of(run)
         where = (_memory(run), _speed(run))
         axes.annotate(
@@ -40,7 +41,7 @@ def pareto(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         )
     axes.set_xlabel("peak reserved, GiB, highest rank")
     axes.set_ylabel("tokens/s, all GPUs")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    thousands(axes.yaxis)
     axes.set_xlim(0, 1.08 * max(map(_memory, drawn)))
     from_zero([axes])
     yield "", finish(figure, sheet, "Memory against speed", ["named: micro batch x tokens"])

@@ -9,7 +9,7 @@ from memlab.analyse.identity import point_of, tokens_of
 from memlab.analyse.run import Run
 from memlab.machine import GIB
 from memlab.record import PHASES
-from memlab.report.figures.canvas import finish, from_zero, new_figure, plain
+from memlab.report.figures.canvas import finish, from_zero, new_figure, wrapped
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 from memlab.report.palette import OKABE_ITO
 
@@ -39,7 +39,8 @@ def phases(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     for axes, (label, run) in zip(panels.flat, shown, strict=False):
         _bars(axes, run)
         micro, tokens = point_of(run)
-        axes.set_title(plain(f"{sheet.short(label)}\nbatch {micro:,}, {tokens:,} tokens".strip()), fontsize=8)
+        words = [wrapped(sheet.short(label), 42), f"batch {micro:,}, {tokens:,} tokens"]
+        axes.set_title("\n".join(filter(None, words)), fontsize=8, loc="left")
     for row in panels:
         row[0].set_ylabel("GiB, highest rank")
     from_zero(panels.flat[: len(shown)])
@@ -74,5 +75,5 @@ def _bars(axes: Any, run: Run) -> None:
             label=label,
         )
         base = [low + size for low, size in zip(base, sizes, strict=True)]
-    axes.set_xticks(range(len(names)), [name.replace("_", "\n") for name in names], fontsize=7.5)
+    axes.set_xticks(range(len(names)), [name.replace("_", "\n") for name in names], fontsize=6.5)
     axes.grid(axis="x", visible=False)

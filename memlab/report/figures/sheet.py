@@ -14,12 +14,13 @@ class NothingToDraw(Exception):
 
 @dataclass(frozen=True)
 class Sheet:
-    """The runs of one model on one kind of machine. ``name`` tells them from the other sheets; empty if there is one.
+    """The runs of one model on one kind of machine, ``name``; ``alone`` where the report has no other.
 
     ``styles`` are those of the whole report, so that a configuration looks the same on every sheet.
     """
 
     name: str
+    alone: bool
     configurations: dict[str, list[Run]]
     styles: dict[str, Style]
 
@@ -31,11 +32,11 @@ class Sheet:
     def common(self) -> list[str]:
         """The words that all labels of the sheet share: they go into the title, once."""
         each = [label.split() for label in self.configurations]
-        return [word for word in each[0] if all(word in words for words in each)]
+        return [word for word in each[0] if all(word in words for words in each) and not word.startswith("model=")]
 
     def short(self, label: str) -> str:
         """What tells a configuration from the others of this sheet; empty for the only one."""
-        return " ".join(word for word in label.split() if word not in self.common)
+        return " ".join(word for word in label.split() if word not in self.common and not word.startswith("model="))
 
     @property
     def held(self) -> str:
@@ -58,7 +59,7 @@ def sheets(runs: Sequence[Run]) -> Iterator[Sheet]:
     for label, members in named.items():
         families.setdefault(_family(members[0]), {})[label] = members
     for family, members in families.items():
-        yield Sheet(family if len(families) > 1 else "", members, looks)
+        yield Sheet(family, len(families) == 1, members, looks)
 
 
 def _family(run: Run) -> str:
