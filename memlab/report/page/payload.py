@@ -19,6 +19,7 @@ from memlab.analyse.identity import (
     changed_keys,
     configurations,
     of_repeats,
+    point_of,
     tokens_of,
 )
 from memlab.analyse.run import Run, peak, value_at
@@ -27,10 +28,20 @@ from memlab.errors import RecordError
 from memlab.noise import doubts
 from memlab.record import PHASES, RunFolder
 from memlab.report import units
+from memlab.report.page.axes import all_effects, effect_rows
 from memlab.report.page.log import log_tails
-from memlab.report.page.summary import all_effects, effect_rows, held_figure, sections
+from memlab.report.page.summary import fit_rows, held_figure, sections
 from memlab.report.palette import styles
 from memlab.summary import BYTES
+
+
+FIGURES = {
+    "peak_reserved_bytes": "peak reserved",
+    "step_seconds": "step",
+    "tokens_per_second": "tokens/s",
+    "usd_per_million_tokens": "per million tokens",
+}
+"""Columns of the table beside what varies, and what they are called; the unit comes behind."""
 
 
 class Pool:
@@ -55,6 +66,7 @@ def payload(runs: Sequence[Run], skipped: Sequence[Skipped], title: str) -> dict
     named = configurations(runs)
     looks = styles(named)
     place = {id(run): number for number, members in enumerate(named.values()) for run in members}
+    runs = sorted(runs, key=lambda run: (place[id(run)], point_of(run)))
     pool = Pool()
     root = os.path.dirname(os.path.commonpath([run.path for run in runs]))
     columns = _columns(runs)
@@ -68,6 +80,7 @@ def payload(runs: Sequence[Run], skipped: Sequence[Skipped], title: str) -> dict
             {"title": heading, "sentences": sentences}
             for heading, sentences in sections(runs, effects, _told(skipped, root))
         ],
+        "fits": fit_rows(runs),
         "effects": effect_rows(effects, held_figure(runs)),
         "configurations": [
             {"label": label, "color": look.color, "dark": look.dark, "dash": look.dash} for label, look in looks.items()
@@ -110,9 +123,10 @@ def _columns(runs: Sequence[Run]) -> list[dict[str, str]]:
         columns.append({"key": "source", "name": "source", "unit": "text"})
     columns += [{"key": MICRO, "name": "batch", "unit": "number"}, {"key": TOKENS, "name": "tokens", "unit": "number"}]
     columns.append({"key": "status", "name": "status", "unit": "text"})
-    figures = (held_figure(runs), "peak_reserved_bytes", "step_seconds", "tokens_per_second", "usd_per_million_tokens")
+    held = held_figure(runs)
+    figures = {held: units.name(held), **FIGURES}
     known = {key for run in runs for key in run.summary}
-    columns += [{"key": key, "name": units.name(key), "unit": unit_of(key)} for key in figures if key in known]
+    columns += [{"key": key, "name": name, "unit": unit_of(key)} for key, name in figures.items() if key in known]
     if any(deepspeed_estimate(run) for run in runs):
         columns.append({"key": "estimate", "name": "DeepSpeed's estimate", "unit": "bytes"})
         columns.append({"key": "estimate_error", "name": "its error", "unit": "share"})

@@ -2,16 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any
 
 from memlab.analyse.advise import THRASH
-from memlab.analyse.effects import Effects, Pair, effects_by
+from memlab.analyse.effects import Effects
 from memlab.analyse.fit import MARGIN, fit_all, longest
 from memlab.analyse.identity import (
-    MODE,
     configurations,
-    differing_axes,
     environment_changes,
     point_of,
     tokens_of,
@@ -19,7 +17,8 @@ from memlab.analyse.identity import (
 from memlab.analyse.run import Run, peak, value_at
 from memlab.noise import doubts
 from memlab.report import units
-from memlab.report.fit_text import answer_text
+from memlab.report.fit_text import equation
+from memlab.report.page.axes import confounded, effect_sentences
 
 FEW = 6
 """Sentences of one kind; more would not be read. The table has them all."""
@@ -33,30 +32,10 @@ def sections(runs: Sequence[Run], effects: Sequence[Effects], skipped: Sequence[
         "What was run": list(_what_was_run(runs)),
         "What fits": list(_what_fits(runs)),
         "What is fast and cheap": list(_what_is_best(runs)),
-        "What each axis did": [sentence for each in effects for sentence in _effect_sentences(each, held_figure(runs))],
-        "Read with care": [*_confounded(runs, effects), *_care(runs), *_first(skipped, "Skipped")],
+        "What each axis did": [sentence for each in effects for sentence in effect_sentences(each, held_figure(runs))],
+        "Read with care": [*confounded(runs, effects), *_care(runs), *_first(skipped, "Skipped")],
     }
     return [(heading, sentences) for heading, sentences in found.items() if sentences]
-
-
-def effect_rows(effects: Sequence[Effects], held: str) -> list[dict[str, Any]]:
-    """The range of each axis' effect on memory and speed, over all pairs."""
-    keys = (held, "peak_reserved_bytes", "samples_per_second", "usd_per_million_tokens")
-    return [
-        {
-            "axis": axis.by,
-            "options": f"{each.base} \N{RIGHTWARDS ARROW} {each.other}",
-            "figure": units.name(each.key),
-            "lowest": each.lowest,
-            "median": each.median,
-            "highest": each.highest,
-            "pairs": each.pairs,
-            "noise": None if each.unknown_noise == each.pairs else each.within_noise,
-        }
-        for axis in effects
-        for each in axis.ranges
-        if each.key in keys
-    ]
 
 
 def held_figure(runs: Sequence[Run]) -> str:
@@ -67,7 +46,7 @@ def held_figure(runs: Sequence[Run]) -> str:
 
 def named(run: Run, label: str) -> str:
     micro, tokens = point_of(run)
-    return f"{label}, batch {micro:,} x {tokens:,} tokens"
+    return f"{label}, batch {micro:,} x {units.tokens(tokens)}"
 
 
 # --- what was run -----------------------------------------------------------------------------------------------------
@@ -117,9 +96,31 @@ def _what_fits(runs: Sequence[Run]) -> Iterator[str]:
     ooms = [named(run, label) for label, run in ended if run.status == "gpu_oom"]
     if ooms:
         yield from _first(ooms, "Out of GPU memory")
-    for fit in fit_all(runs)[0][:FEW]:
+
+
+def fit_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Reserved memory as a line over tokens for each configuration, and what fits by it."""
+    rows = []
+    for fit in fit_all(runs)[0]:
+        row = {
+            "label": fit.label,
+            "equation": equation(fit),
+            "r2": fit.line.r2,
+            "points": fit.line.n,
+            "error": fit.median_error,
+            "tokens": None,
+            "note": "",
+        }
         if fit.memory_gib:
-            yield answer_text(fit, longest(fit, fit.memory_gib, MARGIN), fit.memory_gib, MARGIN)
+            answer = longest(fit, fit.memory_gib, MARGIN)
+            notes = {
+                "an out-of-memory was measured beyond": answer.limit == "oom",
+                "extrapolated": answer.extrapolated,
+                "more ran, with less kept free": answer.tokens is not None and max(fit.tokens) > answer.tokens,
+            }
+            row |= {"tokens": answer.tokens, "note": "; ".join(note for note, holds in notes.items() if holds)}
+        rows.append(row)
+    return rows
 
 
 def _what_is_best(runs: Sequence[Run]) -> Iterator[str]:
@@ -135,7 +136,7 @@ def _what_is_best(runs: Sequence[Run]) -> Iterator[str]:
                 memory = f" with {units.gib(reserved)} GiB reserved" if reserved else ""
                 value = units.figure(key, run.summary[key]).removesuffix("/s")
                 unit = "tokens/s" if key == "tokens_per_second" else "per million tokens"
-                yield f"{word} for {subject}: {named(run, label)}: {value} {unit}{memory}."
+                yield f"{word} for {subject}: {value} {unit}{memory} ({named(run, label)})."
     for label, members in named_runs.items():
         yield from _slowdowns(label, members)
 
@@ -158,73 +159,7 @@ def _slowdowns(label: str, members: Sequence[Run]) -> Iterator[str]:
             )
 
 
-# --- effects ----------------------------------------------------------------------------------------------------------
-
-
-def all_effects(runs: Sequence[Run]) -> list[Effects]:
-    """Of every axis in which runs differ, but the two that make the points."""
-    axes = [axis for axis in differing_axes(runs) if axis not in ("seq_len", "batch")]
-    axes = [axis for axis in axes if isinstance(runs[0].config.get(axis), dict) or axis == MODE]
-    return [effects_by(runs, axis) for axis in axes]
-
-
-def _effect_sentences(effects: Effects, held: str) -> Iterator[str]:
-    """A sentence for each two options: the range over all pairs, then how it goes from the shortest to the longest."""
-    for base, other in dict.fromkeys((pair.base, pair.other) for pair in effects.pairs):
-        ranges = {each.key: each for each in effects.ranges if (each.base, each.other) == (base, other)}
-        parts = []
-        for key in (held, "peak_reserved_bytes", "samples_per_second"):
-            each = ranges.get(key)
-            if each:
-                noise = f", {each.within_noise} of {each.pairs} within the noise" if each.within_noise else ""
-                span = f"{units.percent(each.lowest)} to {units.percent(each.highest)}"
-                parts.append(f"{units.name(key)} {span} (median {units.percent(each.median)}{noise})")
-        pairs = [pair for pair in effects.pairs if (pair.base, pair.other) == (base, other)]
-        yield f"{effects.by} from {base} to {other}, {len(pairs)} pairs: {'; '.join(parts)}.{_course(pairs)}"
-
-
-def _course(pairs: Sequence[Pair]) -> str:
-    """How the effect on reserved memory changes along the sequence length, in the longest series."""
-    key = "peak_reserved_bytes"
-    series: dict[tuple[str, int], list[Pair]] = {}
-    for pair in pairs:
-        if key in pair.differences:
-            series.setdefault((pair.where, pair.micro), []).append(pair)
-    several = [each for each in series.values() if len(each) > 2]
-    if not several:
-        return ""
-    told = []
-    for each in several[:2]:
-        ends = (each[0], each[-1])
-        words = [f"{units.percent(end.differences[key].relative)} at {end.tokens:,} tokens" for end in ends]
-        told.append(f"{' and '.join(words)} ({_shared(each[0], pairs)}batch {each[0].micro})")
-    note = " Some lengths are interpolated." if any(pair.interpolated for each in several for pair in each) else ""
-    return f" Reserved memory: {'; '.join(told)}.{note}"
-
-
-def _shared(pair: Pair, pairs: Sequence[Pair]) -> str:
-    return f"{pair.where}, " if pair.where and len({each.where for each in pairs}) > 1 else ""
-
-
 # --- care -------------------------------------------------------------------------------------------------------------
-
-
-def _confounded(runs: Sequence[Run], effects: Sequence[Effects]) -> Iterator[str]:
-    """Axes that never vary alone, with those that vary with them at least."""
-    firsts = [members[0] for members in configurations(runs).values()][:40]
-    together = [
-        [axis for axis in differing_axes(pair) if axis not in ("seq_len", "batch")] for pair in combinations(firsts, 2)
-    ]
-    for each in effects:
-        with_it = [axes for axes in together if each.by in axes]
-        if each.pairs or not with_it:
-            continue
-        others = [axis for axis in min(with_it, key=len) if axis != each.by]
-        if others:
-            yield (
-                f"{each.by} never varies alone, but with {' and '.join(others)} at least: "
-                "what it did cannot be told from what they did."
-            )
 
 
 def _care(runs: Sequence[Run]) -> Iterator[str]:

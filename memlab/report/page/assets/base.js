@@ -25,12 +25,14 @@ function h(tag, properties = {}, ...children) {
 
 const number = (value, digits = 4) => value.toLocaleString("en-US", { maximumSignificantDigits: digits });
 
+const UNITS = { bytes: "GiB", usd: "USD", seconds: "s", rate: "", number: "", share: "", text: "" };
+
 const WRITE = {
   bytes: (value) => `${(value / 2 ** 30).toLocaleString("en-US", { minimumFractionDigits: 3, maximumFractionDigits: 3 })} GiB`,
   usd: (value) => `$${number(value)}`,
   rate: (value) => `${number(value)}/s`,
   seconds: (value) => `${number(value)} s`,
-  share: (value) => `${value > 0 ? "+" : value < 0 ? "-" : ""}${Math.abs(100 * value).toFixed(1)} %`,
+  share: (value) => `${value > 0 ? "+" : value < 0 ? "-" : ""}${Math.abs(100 * value).toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 })} %`,
   number: (value) => number(value, 7),
   text: (value) => String(value),
 };
@@ -52,7 +54,10 @@ const cell = (point, key) => point.cells[columnAt[key]];
 const microOf = (point) => cell(point, "batch.micro");
 const tokensOf = (point) => cell(point, "seq_len.tokens");
 
-const pointName = (point) => `${point.label}, batch ${number(microOf(point))} x ${number(tokensOf(point), 9)} tokens`;
+/** The name of a figure with the unit that its numbers are in. */
+const withUnit = ({ name, unit }) => (UNITS[unit] ? `${name}, ${UNITS[unit]}` : name);
+
+const pointName = (point) => `${point.label}, batch ${number(microOf(point))} x ${number(tokensOf(point), 9)} token${tokensOf(point) === 1 ? "" : "s"}`;
 
 /** Nested objects as one, keys joined by dots. */
 function flatten(values, prefix = "") {

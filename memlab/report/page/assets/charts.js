@@ -21,13 +21,7 @@ function axesOfData() {
 
 const AXES = axesOfData();
 
-const UNITS = { bytes: "GiB", usd: "USD", seconds: "s", rate: "", number: "", share: "" };
 const scaled = (unit, value) => (value !== null && unit === "bytes" ? value / 2 ** 30 : value);
-
-function axisTitle(key) {
-  const { name, unit } = AXES[key];
-  return UNITS[unit] ? `${name}, ${UNITS[unit]}` : name;
-}
 
 function makeCharts() {
   makeLegend();
@@ -78,7 +72,7 @@ function makeCard(x, y) {
   const element = h("article", { className: "card" }, title, controls, h("div", { className: "plot-frame" }, place, tip));
   card.draw = () => {
     const groups = groupsOf(card.x, card.y);
-    title.textContent = `${AXES[card.y].name} over ${AXES[card.x].name}`;
+    title.textContent = `${AXES[card.y].name} over ${AXES[card.x].name.split(",")[0]}`;
     const count = groups.reduce((sum, group) => sum + group.rows.length, 0);
     place.setAttribute("aria-label", `${title.textContent}: ${count} points; the table below has the numbers`);
     card.plot?.destroy();
@@ -95,7 +89,8 @@ function groupsOf(x, y) {
   for (const point of state.shown) {
     const [at, value] = [AXES[x].value(point), AXES[y].value(point)];
     const oom = point.status === "gpu_oom" && x in LINES;
-    if (at === null || (value === null && !oom) || hidden.has(point.configuration)) continue;
+    const fit = point.status === "ok" && value !== null;
+    if (at === null || !(fit || oom) || hidden.has(point.configuration)) continue;
     const [, other, word] = LINES[x] ?? [];
     const part = other ? ` ${word}${number(other(point), 9)}${word ? "" : " tokens"}` : "";
     const name = `${point.configuration}${part}`;
@@ -103,7 +98,7 @@ function groupsOf(x, y) {
     const ranks = point.ranks?.[y];
     const row = { point, x: scaled(AXES[x].unit, at), y: scaled(AXES[y].unit, ranks ? ranks[1] : value) };
     if (ranks) [row.low, row.high] = [scaled("bytes", ranks[0]), scaled("bytes", ranks[2])];
-    if (point.status !== "ok") groups.get(name).ooms.push(row);
+    if (oom) groups.get(name).ooms.push(row);
     else groups.get(name).rows.push(x in LINES ? row : { ...row, y: scaled(AXES[y].unit, value) });
   }
   const found = [...groups.values()];
@@ -124,14 +119,14 @@ function plot(card, groups, place, tip) {
   const most = (pick) => Math.max(...groups.flatMap((group) => [...group.rows, ...(pick === "x" ? group.ooms : [])].map((row) => Math.max(row[pick], pick === "y" ? row.high ?? 0 : 0))));
   const right = most("x") * 1.04 || 1;
   const axis = (key, extra) => ({
-    label: axisTitle(key), stroke: ink, grid: { stroke: faint, width: 1 }, ticks: { stroke: faint }, font: "12px system-ui", labelFont: "12px system-ui",
+    label: withUnit(AXES[key]), stroke: ink, grid: { stroke: faint, width: 1 }, ticks: { stroke: faint, size: 4 }, labelSize: 20, labelGap: 0, font: "12px system-ui", labelFont: "12px system-ui",
     values: (_, splits) => splits.map((value) => (value === null ? "" : number(value, 6))), ...extra,
   });
   const options = {
-    width: Math.max(260, place.clientWidth), height: 300, legend: { show: false },
+    width: Math.max(260, place.clientWidth), height: 290, legend: { show: false },
     cursor: { points: { show: false }, drag: { x: true, y: false } },
     scales: { x: { time: false, range: (_, low, high) => (card.zoomed ? [low, high] : [0, right]) }, y: { range: [0, most("y") * 1.08 || 1] } },
-    axes: [axis(card.x, { size: 44 }), axis(card.y, { size: 70 })],
+    axes: [axis(card.x, { size: 30 }), axis(card.y, { size: 56 })],
     series: [{}, ...groups.map((group) => series(group, card.x in LINES))],
     hooks: { drawClear: [(u) => drawBands(u, groups)], draw: [(u) => drawMarks(u, groups, card)] },
   };

@@ -6,7 +6,6 @@ showSummary();
 makeFilters();
 makePicker();
 showDiff();
-showRows();
 applyTheme();
 requestAnimationFrame(() => setTimeout(() => {
   makeCharts();

@@ -6,6 +6,9 @@ const state = { words: [], options: {}, sort: null, descending: false, limit: PA
 
 const haystacks = POINTS.map((point) => [point.id, point.path, point.label, point.status, point.source, ...point.cells].join(" ").toLowerCase());
 
+/** The head of the table names the unit, so the cells leave it out. */
+const bare = (unit, value) => (unit === "text" ? write(unit, value) : write(unit, value).replace(/^\$| GiB$| s$|\/s$/g, ""));
+
 function makeFilters() {
   const search = h("input", { type: "search", id: "search", placeholder: "words, all of which must occur", oninput: () => {
     state.words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -34,6 +37,7 @@ function makeFilters() {
     showRows();
   });
   document.addEventListener("pickchange", markPicked);
+  document.addEventListener("themechange", showRows);
 }
 
 /** Filter and sort anew, and let the table and the charts follow. */
@@ -71,12 +75,12 @@ function showRows() {
   const head = DATA.columns.map((column, index) => {
     const sorted = state.sort === index;
     const arrow = sorted ? (state.descending ? " \u25bc" : " \u25b2") : "";
-    const button = h("button", { type: "button", onclick: () => sortBy(index) }, column.name + arrow);
+    const button = h("button", { type: "button", onclick: () => sortBy(index) }, withUnit(column) + arrow);
     const order = sorted ? (state.descending ? "descending" : "ascending") : "none";
     return h("th", { scope: "col", className: column.unit === "text" ? "" : "figure", "aria-sort": order }, button);
   });
   const rows = state.shown.slice(0, state.limit).map(row);
-  byId("table").replaceChildren(h("thead", {}, h("tr", {}, ...head, h("th", { scope: "col" }, "look"))), h("tbody", {}, ...rows));
+  byId("table").replaceChildren(h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "point"), ...head)), h("tbody", {}, ...rows));
   byId("count").textContent = `${state.shown.length.toLocaleString("en-US")} of ${POINTS.length.toLocaleString("en-US")} points; memory is the largest rank's`;
   byId("more").hidden = state.shown.length <= state.limit;
   byId("more").textContent = `Show all ${state.shown.length.toLocaleString("en-US")}`;
@@ -86,13 +90,14 @@ function showRows() {
 function row(point) {
   const cells = DATA.columns.map((column, index) => {
     if (column.key === "status") return h("td", {}, statusMark(point));
-    const text = write(point.cells[index] === null ? "text" : column.unit, point.cells[index]);
-    return h("td", { className: column.unit === "text" ? "" : "figure" }, text);
+    return h("td", { className: column.unit === "text" ? "" : "figure" }, bare(column.unit, point.cells[index]));
   });
   const details = h("button", { type: "button", onclick: () => showDetails(point), "aria-label": `Details of ${point.id}` }, "Details");
   const compare = h("button", { type: "button", className: "pick", onclick: () => pick(point), "aria-label": `Compare ${point.id}` }, "Compare");
   const doubtful = point.incomplete || point.doubts ? h("span", { title: [...(point.incomplete ?? []), ...(point.doubts ?? [])].join("; ") }, " !") : null;
-  return h("tr", { "data-index": String(point.index) }, ...cells, h("td", { className: "look" }, details, compare, doubtful));
+  const swatch = h("span", { className: "swatch", title: point.label });
+  swatch.style.background = colorOf(DATA.configurations[point.configuration]);
+  return h("tr", { "data-index": String(point.index) }, h("td", { className: "look" }, swatch, details, compare, doubtful), ...cells);
 }
 
 function markPicked() {
