@@ -111,7 +111,7 @@ def report(plan: Plan, blocks: list[dict[str, Any]], costs: dict[str, dict[str, 
             f"  {names[figure]:<15} {cost['median']:+.3%}  ({cost['lower']:+.3%} to {cost['upper']:+.3%})"
             for figure, cost in costs.items()
         ),
-        f"the host spent {inside * 1e3:.3f} ms of a step inside the meters ({inside / median(steps):.3%} of a bare step)",
+        f"the host's time inside the meters: {inside * 1e3:.3f} ms a step, {inside / median(steps):.3%} of a bare one",
     ]
     return "\n".join(lines)
 

@@ -1,19 +1,19 @@
 """The two ways in: ``python launch.py`` (Hydra: one experiment or a sweep) and ``memlab COMMAND`` (the run folders)."""
 
 import argparse
-import contextlib
 import errno
 import importlib
 import keyword
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
 from memlab.errors import MemlabError
+from memlab.signals import end_on_signals
 
 COMMANDS = {
     "run": "measure or predict one experiment, or with -m a sweep of them (the same as launch.py)",
+    "plan": "before renting: what fits, by prediction, over zero_stage, offload, checkpointing, allocator and batch",
     "doctor": "check this machine before it is paid for: GPUs, versions, compiler, disk; build DeepSpeed's ops",
     "show": "print the table of a run folder",
     "table": "run folders as one table: a row a point, or a row a rank, phase or step",
@@ -28,8 +28,6 @@ COMMANDS = {
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a run with its record written and no process left."""
 
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 
@@ -59,9 +57,7 @@ def launch() -> None:
     refuse_to_run_inside_a_launcher()
     from memlab.hydra_app import run_hydra
 
-    for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, _interrupt)
+    end_on_signals()
     sys.exit(_guarded(run_hydra))
 
 
@@ -97,15 +93,3 @@ def _guarded(function) -> int:
     except KeyboardInterrupt:
         print("memlab: interrupted", file=sys.stderr)
         return INTERRUPTED
-
-
-def _interrupt(number, frame) -> None:
-    """The first signal ends the run; those after it would only interrupt the ending, and lose the record."""
-    for ending in ENDING:
-        signal.signal(ending, _go_on_ending)
-    raise KeyboardInterrupt
-
-
-def _go_on_ending(number, frame) -> None:
-    with contextlib.suppress(OSError):
-        os.write(2, b"memlab: ending what was started; a moment\n")

@@ -221,6 +221,12 @@ class Hardware:
     gpu: str = ""
     gpus: int = at_least(1, 1)
     # GPUs (on a CPU: ranks) of one node.
+    nodes: int = at_least(1, 1)
+    # 1: this machine. More: all alike, and this machine is one of them.
+    hostfile: str | None = None
+    # Several nodes: DeepSpeed's list of them, '<host> slots=<gpus>' a line.
+    launcher: str | None = field(default=None, metadata={"choices": ("pdsh", "slurm", "openmpi")})
+    # Several nodes: which of DeepSpeed's launchers starts the ranks on them.
     memory_gib: float | None = None
     # Of one GPU.
     usd_per_hour: float | None = None
@@ -233,6 +239,16 @@ class Hardware:
     # GPU to GPU, one direction.
     host_gb_per_s: float | None = None
     # GPU to host memory, one direction.
+
+    @property
+    def world_size(self) -> int:
+        """Ranks on all nodes."""
+        return self.nodes * self.gpus
+
+    @property
+    def total_usd_per_hour(self) -> float | None:
+        """Of all nodes; ``None`` where the price is not known."""
+        return None if self.usd_per_hour is None else self.nodes * self.usd_per_hour
 
 
 @dataclass
@@ -359,7 +375,7 @@ def _checked(key: str, value: Any, spec: dataclasses.Field) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"'{key}' must be a finite number, not {value}.")
     choices = spec.metadata.get("choices")
-    if choices is not None and value not in choices:
+    if choices is not None and value is not None and value not in choices:
         hint = nearest(str(value), [str(choice) for choice in choices])
         raise ConfigError(f"'{key}' cannot be {value!r}. {hint}")
     minimum = spec.metadata.get("minimum")

@@ -1,6 +1,7 @@
 """What Hydra calls: one composed configuration, or a batch of them -> run folders with records."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,12 +28,14 @@ from memlab.errors import ConfigError, MemlabError
 from memlab.launch.job import Job
 from memlab.launch.run import run_one
 from memlab.launch.search import SearchRun
-from memlab.launch.sweep import Result, SweepRun, assort, is_complete
+from memlab.launch.sweep import Observer, Result, SweepRun, assort, is_complete
 from memlab.machine import detect
 from memlab.plan import make_plan
+from memlab.predict.predict import predict_one
 from memlab.record import Record, RunFolder, redact_sweep
 from memlab.report.run_table import show_run
-from memlab.report.sweep import progress, show_preview, show_searches, show_summary
+from memlab.report.sweep import progress, show_preview, show_repeats, show_searches, show_summary
+from memlab.signals import interrupt
 
 EXIT_CODES = {
     "ok": 0,
@@ -52,12 +55,13 @@ INCOMPLETE = 1
 _exit_codes: list[int] = []  # Hydra discards what its task returns
 _refusals: list[MemlabError] = []
 
+register()  # here, since a Slurm job composes its configuration right after it has imported Hydra's task
+
 
 def run_hydra() -> int:
     """Compose what the command line says and run it. Returns the exit code."""
     words, config_dir = split_arguments(sys.argv[1:])
     check_overrides(words, config_dir)
-    register()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise: otherwise Hydra prints errors its own way and exits with 1
     try:
         hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(task)()
@@ -79,8 +83,8 @@ def task(composed: DictConfig) -> str:
 
 def run_composed(composed: DictConfig) -> str:
     """Run one composed configuration in the folder that Hydra made for it. Returns its status."""
+    signal.signal(signal.SIGTERM, interrupt)  # in a Slurm job, submitit has set it to be ignored
     config = resolve(composed)
-    refuse_to_predict(config)
     hydra_config = HydraConfig.get()
     choices = choices_of({"hydra": hydra_config})
     folder = RunFolder(hydra_config.runtime.output_dir)
@@ -92,16 +96,10 @@ def run_composed(composed: DictConfig) -> str:
     return record.status
 
 
-def refuse_to_predict(config: Config) -> None:
-    """A prediction must never be a measurement under another name."""
-    if config.mode == "predict":
-        raise ConfigError("mode=predict: this memlab cannot predict yet; leave mode out to measure.")
-
-
 def run_single(job: Job, config: Config) -> Record:
     console = Console()
     console.print(f"{job.plan.run_id}\n  {job.folder}", highlight=False, markup=False, soft_wrap=True)
-    record = run_one(job, force=config.force)
+    record = (predict_one if config.mode == "predict" else run_one)(job, force=config.force)
     show_run(record, console)
     console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
     return record
@@ -114,9 +112,11 @@ def run_batch(config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn
     jobs: list[Job] = []
     for composed in batch:
         config_of_job = resolve(composed)
-        refuse_to_predict(config_of_job)
         subdir = Path(str(composed.hydra.sweep.subdir))
         jobs += with_repeats(config_of_job, choices_of(composed), RunFolder(root / subdir), composed)
+    options = {repr(job.config.sweep) for job in jobs}
+    if len(options) > 1:
+        raise ConfigError("sweep.* says how a sweep is carried out and cannot itself be swept: give it one value.")
     _exit_codes.append(run_jobs(jobs, resolve(batch[0]), root))
     return [JobReturn(status=JobStatus.COMPLETED, _return_value=None) for _ in batch]
 
@@ -141,13 +141,30 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
         show_preview(assort(jobs, machine, config.sweep, config.force, config.seed), root, console)
         return 0
     searching = config.sweep.search != "none"
+    to_predict = [job for job in jobs if job.config.mode == "predict"]
+    to_measure = [job for job in jobs if job.config.mode == "measure"]
+    if to_predict and searching:
+        raise ConfigError("a search measures; to find the largest batch by prediction: memlab plan ...")
     with progress(console) as observer:
         sweep = (SearchRun if searching else SweepRun)(machine, config.sweep, config.force, observer)
-        results = sweep.run(jobs, config.seed)
+        results = predict_jobs(to_predict, config.force, observer)
+        results += sweep.run(to_measure, config.seed) if to_measure else []
     if searching:
         show_searches(sweep.found.values(), console)
+    show_repeats(results, console)
     show_summary(results, root, observer.seconds, console)
     return _sweep_exit_code(sweep, results)
+
+
+def predict_jobs(jobs: Sequence[Job], force: bool, observer: Observer) -> list[Result]:
+    """Predictions, one after another: each takes all cores, and points of one configuration share their traces."""
+    if jobs:
+        observer.began([jobs], [])
+    results = []
+    for job in jobs:
+        results.append(Result(job, predict_one(job, force), "predicted"))
+        observer.finished(results[-1])
+    return results
 
 
 def _sweep_exit_code(sweep: SweepRun, results: list[Result]) -> int:

@@ -7,6 +7,7 @@ import ctypes.util
 import importlib.util
 import itertools
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,6 +33,10 @@ class Machine:
     @staticmethod
     def has_package(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
+
+    @staticmethod
+    def has_program(name: str) -> bool:
+        return shutil.which(name) is not None
 
     @staticmethod
     def has_library(name: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from memlab.config import Config, Offload, Precision, ZeroStage, to_dict
 
-NOT_MEASURED = ("name", "force", "sweep", "measure.timeout_s", "measure.repeats")
+NOT_MEASURED = ("name", "force", "sweep", "measure.timeout_s", "measure.repeats", "hardware.hostfile")
 """Keys that do not change what is measured and so are not part of a run's identity."""
 
 SHAPE = ("seq_len.tokens", "batch.micro")
@@ -59,6 +59,14 @@ class Plan:
     training_args: dict[str, Any]
     environment: dict[str, str]
 
+    @property
+    def ranks_per_node(self) -> int:
+        return self.config["hardware"]["gpus"]
+
+    @property
+    def is_multi_node(self) -> bool:
+        return self.config["hardware"]["nodes"] > 1
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -69,7 +77,7 @@ def make_plan(config: Config, choices: dict[str, str]) -> Plan:
         run_id=run_id(config),
         config=to_dict(config),
         choices=dict(choices),
-        world_size=config.hardware.gpus,
+        world_size=config.hardware.world_size,
         deepspeed=deepspeed_config(config),
         training_args=training_arguments(config),
         environment=environment(config),
@@ -123,6 +131,7 @@ def _slug(config: Config) -> str:
         config.attention.implementation,
         config.optimizer.name,
         config.data.source,
+        f"{config.hardware.nodes}nodes" if config.hardware.nodes > 1 else "none",
         f"{config.hardware.gpus}x{config.hardware.gpu.removeprefix('NVIDIA ') or config.hardware.device}",
         f"r{config.measure.repeat}" if config.measure.repeat > 1 else "none",
         "predicted" if config.mode == "predict" else "none",

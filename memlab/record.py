@@ -42,6 +42,10 @@ LIVE_TENSORS = "live_tensors"
 by a dispatch mode during the steps that are not timed; reserved is the process's resident set."""
 
 
+PREDICTED = "predicted"
+"""``memory_source`` of a rank that never ran: a replay of torch's allocator over a trace."""
+
+
 @dataclass
 class Phase:
     """Torch's memory within one phase, over all its occurrences; ``end_allocated_bytes`` is that of the last one."""
@@ -62,7 +66,7 @@ class RankResult:
     rank: int
     device: str  # cuda:0, cpu
     device_name: str
-    memory_source: str  # CUDA_ALLOCATOR, LIVE_TENSORS, or predicted
+    memory_source: str  # CUDA_ALLOCATOR, LIVE_TENSORS or PREDICTED
     status: str = "ok"
     reason: str | None = None
     device_total_bytes: int | None = None
@@ -88,6 +92,14 @@ class RankResult:
     oom: dict[str, Any] | None = None  # phase, step, requested_bytes, message
     runtime: dict[str, Any] = field(default_factory=dict)  # versions that only torch knows; moved to Record.environment
     timing: dict[str, float] = field(default_factory=dict)  # launch_s, build_s, init_s, train_s
+    # What only a prediction has:
+    same_as_rank: int | None = None  # this rank was not traced; it is taken to be like that one
+    peak_reserved_range_bytes: list[int] | None = None  # lowest and highest, over when side streams let memory go
+    cold_peak_allocated_bytes: int | None = None  # of a plain training: from process start, nothing given back before
+    cold_peak_reserved_bytes: int | None = None  # the first step
+    verdict: str | None = None  # fits, edge or does_not_fit, on this rank
+    breakdown: dict[str, Any] | None = None  # bytes by kind at the peak of each phase; the places that made the largest
+    curve: dict[str, Any] | None = None  # memory over one step
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

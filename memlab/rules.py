@@ -5,10 +5,13 @@ that a rule matches gets the status ``unsupported`` in milliseconds and is never
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from memlab.config import Checkpointing, Config, Offload, Precision, ZeroStage
+from memlab.errors import ConfigError
+from memlab.hostfile import read_hostfile
 from memlab.machine import Machine
 from memlab.plan import applies
 
@@ -179,12 +182,12 @@ RULES = (
         "allocator=default",
     ),
     Rule(
-        lambda c: "8bit" in c.optimizer.name and c.hardware.device == "cpu",
+        lambda c: _is_bitsandbytes(c) and c.hardware.device == "cpu",
         "bitsandbytes' 8-bit optimizers run on GPUs only",
         "optimizer=adamw_torch",
     ),
     Rule(
-        lambda c: "8bit" in c.optimizer.name and c.offload.optimizer != "none",
+        lambda c: _is_bitsandbytes(c) and c.offload.optimizer != "none",
         "bitsandbytes' 8-bit optimizers keep their states on the GPU and cannot step where the offloaded gradients are",
         "optimizer=adamw, or offload=none",
     ),
@@ -206,6 +209,10 @@ RULES = (
 )
 
 
+LAUNCHER_PROGRAMS = {"pdsh": "pdsh", "slurm": "srun", "openmpi": "mpirun"}
+"""hardware.launcher -> what DeepSpeed starts for it."""
+
+
 def unsupported(config: Config, machine: Machine | None) -> list[str]:
     """Why this combination means nothing, a sentence a reason with what to do instead; empty when it is supported.
 
@@ -215,6 +222,7 @@ def unsupported(config: Config, machine: Machine | None) -> list[str]:
     reasons += _zero_keys_without_effect(config)
     if machine is not None:
         reasons += _beyond_machine(config, machine)
+        reasons += _beyond_nodes(config, machine)
     return reasons
 
 
@@ -245,12 +253,16 @@ def _beyond_machine(config: Config, machine: Machine) -> Iterator[str]:
     for package, wanted in (
         ("flash_attn", config.attention.implementation == "flash_attention_2"),
         ("flash_attn_interface", config.attention.implementation == "flash_attention_3"),
-        ("bitsandbytes", "8bit" in config.optimizer.name),
+        ("bitsandbytes", _is_bitsandbytes(config)),
     ):
         if wanted and not machine.has_package(package):
             yield f"the Python package {package} is not installed; instead: install it, or choose another option"
     if "nvme" in (config.offload.optimizer, config.offload.param) and not machine.has_library("aio"):
         yield "DeepSpeed's NVMe offload needs libaio; instead: install it (Debian: libaio-dev), or offload=all"
+
+
+def _is_bitsandbytes(config: Config) -> bool:
+    return "8bit" in config.optimizer.name and "torch" not in config.optimizer.name  # adamw_torch_8bit is torchao's
 
 
 def _is_offloaded(config: Config, *places: str) -> bool:
@@ -259,6 +271,44 @@ def _is_offloaded(config: Config, *places: str) -> bool:
 
 def _differ(values: Offload, *names: str) -> bool:
     return bool(set(names) & set(_changed(values, Offload())))
+
+
+def _beyond_nodes(config: Config, machine: Machine) -> Iterator[str]:
+    hardware = config.hardware
+    if hardware.nodes == 1:
+        return
+    if hardware.launcher is None:
+        yield "the ranks of several nodes need a launcher; instead: hardware.launcher=pdsh, slurm or openmpi"
+    elif not machine.has_program(program := LAUNCHER_PROGRAMS[hardware.launcher]):
+        yield f"hardware.launcher={hardware.launcher} needs {program}; instead: install it, or another launcher"
+    if hardware.hostfile is None:
+        yield "several nodes need a list of them; instead: hardware.hostfile=<file with '<host> slots=<gpus>' a line>"
+    else:
+        yield from _beyond_hostfile(config)
+    if [gpu.id for gpu in machine.gpus[: hardware.gpus]] != [str(i) for i in range(len(machine.gpus[: hardware.gpus]))]:
+        yield "on several nodes DeepSpeed takes the first GPUs of each; instead: start without CUDA_VISIBLE_DEVICES"
+    if hardware.launcher == "openmpi" and re.search(r"[^\w@%+=:,./-]", config.allocator.conf):
+        yield (
+            "DeepSpeed hands this allocator.conf to mpirun in quotes, which stay in it; "
+            "instead: hardware.launcher=pdsh or slurm"
+        )
+
+
+def _beyond_hostfile(config: Config) -> Iterator[str]:
+    hardware = config.hardware
+    try:
+        slots = read_hostfile(hardware.hostfile)
+    except ConfigError as error:
+        yield f"{error}; instead: hardware.hostfile=<file with '<host> slots=<gpus>' a line>"
+        return
+    too_small = len(slots) < hardware.nodes or min(list(slots.values())[: hardware.nodes]) < hardware.gpus
+    too_large = list(slots.values()) != [hardware.gpus] * hardware.nodes
+    if too_small or (too_large and hardware.launcher != "pdsh"):  # the others start a rank in every slot
+        found = ", ".join(f"{host} {count}" for host, count in slots.items())
+        yield (
+            f"the hostfile's slots ({found}) are not hardware.nodes={hardware.nodes} x hardware.gpus={hardware.gpus}; "
+            "instead: a hostfile of this run's nodes"
+        )
 
 
 def _changed(values: object, defaults: object, but: tuple[str, ...] = ()) -> list[str]:

@@ -38,8 +38,8 @@ def summarise(config: Config, ranks: Sequence[dict[str, Any]], total_s: float | 
     seconds = slowest(ranks, "step_seconds")
     if seconds:
         summary |= _speed(config, ranks, seconds)
-    if total_s is not None and config.hardware.usd_per_hour is not None:
-        summary["usd"] = total_s / 3600 * config.hardware.usd_per_hour
+    if total_s is not None and config.hardware.total_usd_per_hour is not None:
+        summary["usd"] = total_s / 3600 * config.hardware.total_usd_per_hour
     return summary
 
 
@@ -52,7 +52,7 @@ def slowest(ranks: Sequence[dict[str, Any]], key: str) -> list[float]:
 def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float]) -> dict[str, Any]:
     """Rates from the median step, so that one disturbed step does not move them."""
     step = median(seconds)
-    world_size = config.hardware.gpus
+    world_size = config.hardware.world_size
     samples = config.batch.micro * config.batch.accumulation * world_size
     tokens = samples * config.seq_len.tokens
     speed = {
@@ -72,8 +72,8 @@ def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float]
         speed["model_flops_per_second_per_gpu"] = flops / step
         if peak:
             speed["model_flops_utilization"] = flops / step / peak
-    if config.hardware.usd_per_hour is not None:
-        speed["usd_per_million_tokens"] = config.hardware.usd_per_hour / 3600 * step / tokens * 1e6
+    if config.hardware.total_usd_per_hour is not None:
+        speed["usd_per_million_tokens"] = config.hardware.total_usd_per_hour / 3600 * step / tokens * 1e6
     energies = [rank["energy_joules"] for rank in ranks if rank.get("energy_joules")]
     if len(energies) == len(ranks):
         speed["joules_per_token"] = sum(energies) / (tokens * len(seconds))

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from memlab.launch.nodes import node_words, worker_words
 from memlab.plan import Plan
 from memlab.record import RunFolder
 
@@ -15,15 +16,17 @@ NO_HOSTFILE = "none"
 
 def command(plan: Plan, folders: Sequence[RunFolder], gpu_ids: Sequence[str], port: int) -> list[str]:
     """DeepSpeed's launcher over memlab.worker. ``gpu_ids``: indices or UUIDs of this machine's GPUs; none on a CPU."""
-    work = ["--no_local_rank", "--module", "memlab.worker", *map(str, folders)]
+    work = ["--no_local_rank", *worker_words(plan), *map(str, folders)]
+    runner = [sys.executable, "-m", "deepspeed.launcher.runner"]
+    if plan.is_multi_node:
+        return [*runner, *node_words(plan), "--master_port", str(port), *work]
     if any(not id.isdigit() for id in gpu_ids):
         # The runner takes indices only (deepspeed#5278); its second half takes any name that CUDA_VISIBLE_DEVICES does.
         hosts = base64.urlsafe_b64encode(json.dumps({"localhost": list(gpu_ids)}).encode()).decode()
         launch = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={hosts}"]
         return [*launch, "--master_addr=127.0.0.1", f"--master_port={port}", *work]
     slots = ["--include", f"localhost:{','.join(gpu_ids)}"] if gpu_ids else ["--num_gpus", str(plan.world_size)]
-    launch = [sys.executable, "-m", "deepspeed.launcher.runner", "--hostfile", NO_HOSTFILE]
-    return [*launch, *slots, "--master_port", str(port), *work]
+    return [*runner, "--hostfile", NO_HOSTFILE, *slots, "--master_port", str(port), *work]
 
 
 def free_port() -> int:

@@ -1,7 +1,8 @@
 """A process of its own that outlives memlab by a moment: it ends what memlab started if memlab itself is killed.
 
-``python deadman.py TOKEN``, with a pipe from memlab as its standard input. When the pipe closes without the word
-``done``, memlab is gone: every process that carries the token is killed. Needs nothing but the standard library.
+``python deadman.py TOKEN GRACE_S``, with a pipe from memlab as its standard input. When the pipe closes without the
+word ``done``, memlab is gone: every process that carries the token is told to end, and killed if it has not within
+GRACE_S seconds. srun and mpirun use them to end the ranks on other hosts. Needs nothing but the standard library.
 """
 
 import contextlib
@@ -49,11 +50,24 @@ def kill_marked(token: str, wait_s: float = 10.0) -> list[int]:
     return []
 
 
+def terminate_marked(token: str, grace_s: float) -> None:
+    """SIGTERM every process of a launch, and wait at most so long until none is left."""
+    deadline = time.monotonic() + grace_s
+    for pid in marked(token):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    while time.monotonic() < deadline and any(True for _ in marked(token)):
+        time.sleep(0.05)
+
+
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    token, grace_s = sys.argv[1], float(sys.argv[2])
     if sys.stdin.buffer.read() != DONE:
-        kill_marked(sys.argv[1])
+        if grace_s:
+            terminate_marked(token, grace_s)
+        kill_marked(token)
 
 
 if __name__ == "__main__":

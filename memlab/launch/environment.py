@@ -93,7 +93,7 @@ def _threads(plan: Plan, machine: Machine) -> int:
     as if every GPU had a rank, whether the others are used or not.
     """
     alone = plan.config["offload"]["optimizer"] != "none"
-    sharing = plan.world_size if alone else max(plan.world_size, len(machine.gpus))
+    sharing = plan.ranks_per_node if alone else max(plan.ranks_per_node, len(machine.gpus))
     return max(1, len(os.sched_getaffinity(0)) // sharing)
 
 
@@ -112,6 +112,7 @@ def extensions_dir() -> Path:
     return cache_dir() / "torch_extensions" / key
 
 
+@cache
 def _cpu_model() -> str:
     """CPUAdam is compiled for the very processor it is built on."""
     try:
@@ -177,7 +178,7 @@ def fingerprint(plan: Plan, machine: Machine) -> str:
         platform.python_version_tuple()[:2],
         versions,
         machine.driver,
-        [gpu.name for gpu in machine.gpus[: plan.world_size]],
+        [gpu.name for gpu in machine.gpus[: plan.ranks_per_node]],
         {name: value for name, value in inherited_variables().items() if name != "CUDA_DEVICE_ORDER"},
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

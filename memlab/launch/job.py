@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from memlab.config import Config, from_dict
@@ -29,7 +30,7 @@ class Job:
     prepare: Callable[[], None] = field(default=lambda: None, repr=False)
     """Called before anything is written: makes the folder and saves what composed the plan."""
 
-    @property
+    @cached_property
     def config(self) -> Config:
         return from_dict(self.plan.config)
 
@@ -38,11 +39,11 @@ class Job:
         """Tokens of a forward pass: what memory grows with."""
         return self.config.batch.micro * self.config.seq_len.tokens
 
-    @property
+    @cached_property
     def engine_key(self) -> str:
         return engine_key(self.config)
 
-    @property
+    @cached_property
     def subject_key(self) -> str:
         return subject_key(self.config)
 
@@ -54,13 +55,15 @@ class Job:
     def finished(self, machine: Machine, also_implied: bool = True) -> Record | None:
         """The record of an earlier run that would come out the same again: same fingerprint, and a final status.
 
-        ``also_implied``: one that was recorded without running counts too.
+        Whether a job is supported is asked anew: a package, or a list of nodes, may be there by now. ``also_implied``:
+        one that was recorded without running counts too.
         """
         try:
             record = self.folder.read_record()
         except RecordError:
             return None
-        same = record.fingerprint == fingerprint(self.plan, machine) and record.status in FINAL
+        known = record.status in FINAL and record.status != "unsupported"
+        same = known and record.fingerprint == fingerprint(self.plan, machine)
         return record if same and (also_implied or not is_implied(record)) else None
 
     def record_without_running(self, machine: Machine, status: str, reason: str) -> Record:

@@ -35,8 +35,8 @@ class GpuPool:
             yield None
             return
         try:
-            with _machine_wide([gpu.id for gpu in taken], stop):
-                yield taken
+            with _machine_wide([gpu.id for gpu in taken], stop) as held:
+                yield taken if held else None
         finally:
             with self._changed:
                 self._free = sorted({*self._free, *taken}, key=self._all.index)
@@ -51,8 +51,11 @@ class GpuPool:
 
 
 @contextlib.contextmanager
-def _machine_wide(ids: list[str], stop: threading.Event) -> Iterator[None]:
-    """Hold these GPUs against other memlab processes: two measurements on one GPU would measure each other."""
+def _machine_wide(ids: list[str], stop: threading.Event) -> Iterator[bool]:
+    """Hold these GPUs against other memlab processes: two measurements on one GPU would measure each other.
+
+    False: told to stop before all were to be had.
+    """
     folder = cache_dir() / "gpus"
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
@@ -63,4 +66,4 @@ def _machine_wide(ids: list[str], stop: threading.Event) -> Iterator[None]:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 time.sleep(0.5)
-        yield
+        yield not stop.is_set()

@@ -38,14 +38,21 @@ class Ended:
 
 
 class Launch:
-    """Use as a context manager: no process of it is alive after the block."""
+    """Use as a context manager: no process of it on this machine is alive after the block.
 
-    def __init__(self, command: list[str], environment: dict[str, str], log: Path):
-        self.token = uuid.uuid4().hex
+    ``token``: what marks its processes, where it must be known before. ``sigterm``: whether they are told to end before
+    they are killed.
+    """
+
+    def __init__(
+        self, command: list[str], environment: dict[str, str], log: Path, token: str | None = None, sigterm: bool = True
+    ):
+        self.token = token or uuid.uuid4().hex
+        self.sigterm = sigterm
         self.began = time.monotonic()
         self.survivors: list[int] = []
         self._deadman = subprocess.Popen(
-            [sys.executable, "-I", "-S", deadman.__file__, self.token],
+            [sys.executable, "-I", "-S", deadman.__file__, self.token, str(TERMINATE_S if sigterm else 0)],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -96,19 +103,15 @@ class Launch:
 
     def ranks(self) -> list[int]:
         """Process ids of the ranks that are alive."""
-        return [
-            pid
-            for pid in deadman.marked(self.token)
-            if "memlab.worker" in _command_line(pid).split("\0") and "deepspeed.launcher" not in _command_line(pid)
-        ]
+        return [pid for pid in deadman.marked(self.token) if _is_worker(_command_line(pid))]
 
     def stop(self) -> None:
-        """End every process of the launch: SIGTERM first, then SIGKILL until none is left.
+        """End every process of the launch: SIGTERM first (if at all), then SIGKILL until none is left.
 
         A process that waits inside the kernel (a driver, a network file system) does not die before that wait is over:
         ``survivors`` has those that were left after ``KILL_S``.
         """
-        if self._process.poll() is None:
+        if self.sigterm and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
             deadline = time.monotonic() + TERMINATE_S
@@ -128,6 +131,11 @@ class Launch:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)
         time.sleep(STACKS_S)
+
+
+def _is_worker(command_line: str) -> bool:
+    by_module = "memlab.worker" in command_line.split("\0")
+    return (by_module or "memlab/worker/__main__.py" in command_line) and "deepspeed.launcher" not in command_line
 
 
 def _command_line(pid: int) -> str:

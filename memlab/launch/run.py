@@ -2,14 +2,17 @@
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memlab.errors import MemlabError
 from memlab.launch.command import command, free_port
+from memlab.launch.deadman import TOKEN_VARIABLE
 from memlab.launch.environment import rank_environment, sweep_stale_locks
 from memlab.launch.job import Job
+from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
 from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.process import Ended, Launch
 from memlab.machine import Gpu, Machine, detect
@@ -18,6 +21,9 @@ from memlab.rules import unsupported
 
 EXIT_S = 60.0
 """How long a launch that has all its results may take to exit by itself. DeepSpeed's processes sometimes never do."""
+
+FAILURE_S = 10.0
+"""How long the other nodes may go on once one has failed: the launchers of several nodes let them wait for it."""
 
 
 @dataclass
@@ -64,21 +70,26 @@ def _is_worth_another_try(record: Record, control: Control) -> bool:
 class _Launching:
     def __init__(self, jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], control: Control, tries_again: bool):
         self.jobs, self.machine, self.control, self.tries_again = jobs, machine, control, tries_again
-        self.world_size = jobs[0].plan.world_size
+        self.plan, self.log = jobs[0].plan, jobs[0].folder.launcher_log
+        self.world_size = self.plan.world_size
         on_gpus = jobs[0].config.hardware.device == "cuda"  # a plan for the CPU takes none, whatever the machine has
-        self.gpu_ids = [gpu.id for gpu in gpus[: self.world_size]] if on_gpus else []
+        self.gpu_ids = [gpu.id for gpu in gpus[: self.plan.ranks_per_node]] if on_gpus else []
         self.records: list[Record] = []
         self.reached_at = [0.0]  # seconds since the launch began at which each job was finished
 
     def run(self) -> list[Record]:
         sweep_stale_locks()
-        plan = self.jobs[0].plan
-        words = command(plan, [job.folder for job in self.jobs], self.gpu_ids, free_port())
+        plan, port, token = self.plan, free_port(), uuid.uuid4().hex
+        words = command(plan, [job.folder for job in self.jobs], self.gpu_ids, port)
         for job in self.jobs:
             job.start(words)
         kills = host_oom_kills()
-        environment = rank_environment(plan, self.machine) | {"MEMLAB_STARTED_AT": repr(time.time())}
-        with Launch(words, environment, self.jobs[0].folder.launcher_log) as launch:
+        environment = rank_environment(plan, self.machine)
+        environment |= {"MEMLAB_STARTED_AT": repr(time.time()), TOKEN_VARIABLE: token}
+        with (
+            for_nodes(plan, self.machine, environment, port) as environment,
+            Launch(words, environment, self.log, token, takes_sigterm(plan)) as launch,
+        ):
             try:
                 ended = launch.wait(self._deadline, lambda: self._collect(launch), self.control.stop)
             except KeyboardInterrupt:
@@ -91,7 +102,8 @@ class _Launching:
         return self.records
 
     def _report_survivors(self, pids: list[int]) -> None:
-        """What cannot be killed may still hold memory: figures measured after it are in doubt, so this one says so."""
+        """What cannot be killed may still hold memory: nothing measured beside it could be trusted, so no more is."""
+        self.control.stop.set()
         record = self.records[-1]
         remark = f"processes {pids} could not be killed and may still hold memory"
         record.reason = f"{record.reason}; {remark}" if record.reason else remark
@@ -105,12 +117,13 @@ class _Launching:
     def _collect(self, launch: Launch) -> float | None:
         """Write the records of the jobs that all ranks have finished.
 
-        Returns how long the launch may go on, in seconds; ``None`` while there is more to measure.
+        Returns how long the launch may go on, in seconds; ``None`` while there is more to expect.
         """
         while len(self.records) < len(self.jobs):
             ranks = self.jobs[len(self.records)].folder.read_ranks(self.world_size)
-            if len(ranks) < self.world_size or any(rank["status"] != "ok" for rank in ranks):
-                return None
+            failed = any(rank["status"] != "ok" for rank in ranks)
+            if failed or len(ranks) < self.world_size:
+                return FAILURE_S if self.plan.is_multi_node and (failed or failed_node(self.log)) else None
             self._write(ranks, "ok", None, launch.seconds)
             if self.control.enough():
                 return 0.0
@@ -120,6 +133,8 @@ class _Launching:
         """Write the record of the job that the launch ended in."""
         folder = self.jobs[len(self.records)].folder
         ranks = folder.read_ranks(self.world_size)
+        if self.plan.is_multi_node and ended.how == "exited":
+            ended = replace(ended, returncode=failed_node(self.log) or ended.returncode)
         status, reason = outcome(folder, ranks, self.world_size, ended, host_ooms)
         self._write(ranks, status, reason, ended.seconds)
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from memlab.config import Config, Measure
+from memlab.errors import MemlabError
 from memlab.launch.job import Job
 from memlab.launch.sweep import Result, SweepRun
 from memlab.plan import make_plan
@@ -107,19 +108,28 @@ class SearchRun(SweepRun):
 
     def _measure(self, jobs: list[Job]) -> list[Record]:
         """Records in the order of the jobs, as far as they were reached; an earlier run's are taken as they are."""
-        records = []
-        while jobs and not self.force and (record := jobs[0].finished(self.machine)):
-            self._tell(Result(jobs[0], record, "done"))
+        with ExitStack() as locks:
+            for job in jobs:
+                if not locks.enter_context(job.folder.lock()):
+                    raise MemlabError(f"{job.folder} is being measured by another memlab; wait for it and start again.")
+            records = self._known(jobs)
+            left = jobs[len(records) :]
+            if left and all(record.status == "ok" for record in records):
+                reached = self._launch(left)
+                records += [self.results[str(job.folder)].record for job in left[:reached]]
+        return records
+
+    def _known(self, jobs: list[Job]) -> list[Record]:
+        """What an earlier run has measured of these sizes, up to the first that did not fit."""
+        records: list[Record] = []
+        for job in jobs:
+            record = None if self.force else job.finished(self.machine, also_implied=False)
+            if record is None:
+                break
+            self._tell(Result(job, record, "done"))
             records.append(record)
-            jobs = jobs[1:]
             if record.status != "ok":
-                return records
-        if jobs:
-            with ExitStack() as locks:
-                for job in jobs:
-                    locks.enter_context(job.folder.lock())
-                reached = self._launch(jobs)
-            records += [self.results[str(job.folder)].record for job in jobs[:reached]]
+                break
         return records
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from memlab.config import Sweep
@@ -28,7 +28,7 @@ JOBS_PER_LAUNCH = 64
 
 @dataclass
 class Result:
-    """One job of a sweep. ``how``: measured | done (by an earlier run) | implied | unsupported | not reached."""
+    """One job of a sweep. ``how``: measured, predicted, done (by an earlier run), implied, unsupported or not reached."""
 
     job: Job
     record: Record | None
@@ -95,7 +95,7 @@ class SweepRun:
         self._began = time.monotonic()
 
     def run(self, jobs: Sequence[Job], seed: int = 0) -> list[Result]:
-        rates = (job.config.hardware.usd_per_hour for job in jobs)
+        rates = (job.config.hardware.total_usd_per_hour for job in jobs)
         self._usd_per_hour = next((rate for rate in rates if rate is not None), 0.0)
         found = assort(jobs, self.machine, self.options, self.force, seed)
         self.observer.began(found.launches, found.known)
@@ -137,7 +137,7 @@ class SweepRun:
     def _launch(self, jobs: list[Job]) -> int:
         """One launch. Returns how many of the jobs it has brought to an end."""
         on_gpus = jobs[0].config.hardware.device == "cuda"
-        with self.pool.take(jobs[0].plan.world_size * on_gpus, self._alone(jobs[0]), self.stop) as gpus:
+        with self.pool.take(jobs[0].plan.ranks_per_node * on_gpus, self._alone(jobs[0]), self.stop) as gpus:
             if gpus is None:
                 return 0
             with self._telling:
@@ -149,12 +149,11 @@ class SweepRun:
         """Without the jobs that another memlab has measured meanwhile, or that an out-of-memory has decided."""
         left = []
         for job in jobs:
-            implied_by = self._implied_by(job)
-            if implied_by is not None:
+            if not self.force and (record := job.finished(self.machine, self.options.prune)):
+                self._tell(Result(job, record, "done"))
+            elif implied_by := self._implied_by(job):
                 record = job.record_without_running(self.machine, "gpu_oom", IMPLIED + implied_by.run_id)
                 self._tell(Result(job, record, "implied"))
-            elif not self.force and (record := job.finished(self.machine, self.options.prune)):
-                self._tell(Result(job, record, "done"))
             else:
                 left.append(job)
         return left
@@ -176,8 +175,11 @@ class SweepRun:
         return None
 
     def _alone(self, job: Job) -> bool:
-        """Whether other launches beside it would change its speed: an offloaded optimizer wants the whole host."""
-        if job.config.hardware.device == "cpu":
+        """Whether other launches beside it would change its speed: an offloaded optimizer wants the whole host.
+
+        The pool knows nothing of other nodes' GPUs, so a launch on several nodes is always alone.
+        """
+        if job.config.hardware.device == "cpu" or job.plan.is_multi_node:
             return True
         if self.options.side_by_side == "auto":
             return (job.config.offload.optimizer, job.config.offload.param) != ("none", "none")
@@ -192,7 +194,7 @@ class SweepRun:
         )
 
     def usd(self) -> float:
-        """What the machine has cost since the sweep began; 0 where its price is not known."""
+        """What the hardware has cost since the sweep began; 0 where its price is not known."""
         return (time.monotonic() - self._began) / 3600 * self._usd_per_hour
 
     def _tell_measured(self, job: Job, record: Record) -> None:
@@ -201,7 +203,8 @@ class SweepRun:
     def _tell(self, result: Result) -> None:
         with self._telling:
             self.results[str(result.job.folder)] = result
-            self.observer.finished(result)
+            with suppress(OSError):  # a terminal that went away must not end the measuring
+                self.observer.finished(result)
 
 
 def is_complete(results: Iterable[Result]) -> bool:

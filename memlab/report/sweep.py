@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 from rich.live import Live
@@ -14,11 +15,15 @@ from memlab.launch.job import Job
 from memlab.launch.search import Found
 from memlab.launch.sweep import Assortment, Observer, Result
 from memlab.machine import GIB, used_bytes
+from memlab.noise import NOISY
 from memlab.record import Record
 from memlab.report.run_table import gib
 
 STYLES = {"ok": "green", "gpu_oom": "yellow", "host_oom": "yellow", "unsupported": "dim"}
 
+
+NEWS = ("measured", "predicted", "implied")
+"""How a job can end that was to run."""
 
 # --- before -----------------------------------------------------------------------------------------------------------
 
@@ -37,7 +42,9 @@ def show_preview(found: Assortment, root: Path, console: Console) -> None:
     console.print(table)
     to_run = [job for jobs in found.launches for job in jobs]
     limit_s = sum(job.config.measure.timeout_s for job in to_run)
-    rate = next((job.config.hardware.usd_per_hour for job in to_run if job.config.hardware.usd_per_hour), None)
+    rate = next(
+        (job.config.hardware.total_usd_per_hour for job in to_run if job.config.hardware.total_usd_per_hour), None
+    )
     cost = "" if rate is None else f", at most ${limit_s / 3600 * rate:,.2f} at ${rate}/h"
     console.print(
         f"{len(to_run)} to run in {len(found.launches)} launches, {len(found.known)} known; "
@@ -104,7 +111,7 @@ class Progress(Observer):
         return "  ".join(parts)
 
     def _count(self) -> str:
-        done = sum(result.how in ("measured", "implied") for result in self.results)
+        done = sum(result.how in NEWS for result in self.results)
         return f"{done}/{self.total}"
 
     def __rich__(self) -> Table:
@@ -119,14 +126,16 @@ class Progress(Observer):
 
     def _eta(self) -> str:
         done = [result for result in self.results if result.how == "measured"]
-        left = self.total - sum(result.how in ("measured", "implied") for result in self.results)
+        left = self.total - sum(result.how in NEWS for result in self.results)
         if not done or left <= 0:
             return ""
         return f"about {self.seconds / len(done) * left / 60:.1f} min left"
 
     def _money(self) -> str:
         jobs = [job for jobs in self.running.values() for job in jobs]
-        rate = next((job.config.hardware.usd_per_hour for job in jobs if job.config.hardware.usd_per_hour), None)
+        rate = next(
+            (job.config.hardware.total_usd_per_hour for job in jobs if job.config.hardware.total_usd_per_hour), None
+        )
         return "" if rate is None else f"${self.seconds / 3600 * rate:.2f} so far"
 
 
@@ -172,6 +181,37 @@ def _answer(found: Found, kind: str) -> str:
     return line
 
 
+def show_repeats(results: Sequence[Result], console: Console) -> None:
+    """Median and spread of what was measured more than once."""
+    repeats: dict[str, list[Result]] = {}
+    for result in results:
+        if result.record and "step_seconds" in result.record.summary:
+            repeats.setdefault(result.job.subject_key, []).append(result)
+    repeated = [group for group in repeats.values() if len(group) > 1]
+    if not repeated:
+        return
+    table = Table(title="Repeats: median, and the spread from lowest to highest", title_justify="left")
+    for name in ("experiment", "times", "s/step", "spread", "reserved, GiB", "spread", ""):
+        table.add_column(name, justify="left" if name in ("experiment", "") else "right")
+    for group in repeated:
+        seconds = [result.record.summary["step_seconds"] for result in group]
+        reserved = [result.record.summary["peak_reserved_bytes"]["max"] for result in group]
+        noisy = "noisy" if _range(seconds) > NOISY else ""
+        row = [
+            f"{median(seconds):.4g}",
+            f"{_range(seconds):.1%}",
+            gib(median(reserved)),
+            f"{_range(reserved):.1%}",
+            noisy,
+        ]
+        table.add_row(group[0].job.plan.run_id, str(len(group)), *row)
+    console.print(table)
+
+
+def _range(values: Sequence[float]) -> float:
+    return (max(values) - min(values)) / median(values)
+
+
 def show_summary(results: Sequence[Result], root: Path, seconds: float, console: Console) -> None:
     """How every job ended, what it took, and what to do next."""
     statuses = Counter(result.record.status if result.record else "not reached" for result in results)
@@ -179,9 +219,9 @@ def show_summary(results: Sequence[Result], root: Path, seconds: float, console:
     counts = ", ".join(f"{count} {name}" for name, count in statuses.most_common())
     console.print(f"{len(results)} jobs: {counts}", highlight=False)
     measured = ways["measured"]
-    details = [f"{ways[how]} {how}" for how in ("measured", "implied", "done", "not reached") if ways[how]]
+    details = [f"{ways[how]} {how}" for how in ("measured", "predicted", "implied", "done", "not reached") if ways[how]]
     line = f"  {', '.join(details)}; {seconds:.0f} s"
-    rate = next((result.job.config.hardware.usd_per_hour for result in results), None)
+    rate = next((result.job.config.hardware.total_usd_per_hour for result in results), None)
     if measured:
         line += f", {seconds / measured:.1f} s a measured job"
         if rate is not None:

@@ -7,7 +7,9 @@ import sys
 import threading
 
 from memlab.record import RunFolder
+from memlab.worker.lifeline import end_with_connection
 from memlab.worker.output import write_output_to
+from memlab.worker.rendezvous import find_rank
 
 TEARDOWN_S = 30
 """How long the process groups may take to close. The results are on disk by then, so a hang costs nothing."""
@@ -15,8 +17,9 @@ TEARDOWN_S = 30
 
 def main() -> int:
     folders = [RunFolder(path) for path in sys.argv[1:]]
-    rank = int(os.environ["RANK"])
+    rank = find_rank()
     write_output_to(folders[0], rank)
+    end_with_connection()
     # What a time-out asks for: all Python stacks, even while the main thread is inside a collective.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 

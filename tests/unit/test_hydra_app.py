@@ -55,11 +55,10 @@ def test_a_dry_run_shows_the_jobs_and_starts_nothing(multirun, tmp_path):
 
 
 def test_a_dry_run_knows_what_is_done(multirun, tmp_path):
-    words = ("seed=1,2", "offload=param")
-    multirun(*words)
-    assert len(records(tmp_path)) == 2
-    assert "0 to run in 0 launches, 2 known" in multirun(*words, "sweep.dry_run=true")[1]
-    assert "2 to run" not in multirun(*words, "sweep.dry_run=true", "force=true")[1]  # still unsupported
+    multirun("seed=1", "offload=param")
+    assert len(records(tmp_path)) == 1
+    shown = multirun("seed=1", "offload=param", "sweep.dry_run=true")[1]
+    assert "0 to run in 0 launches, 1 known" in shown and "unsupported" in shown
 
 
 def test_a_sweep_of_what_means_nothing_is_complete_at_once(multirun, tmp_path):
@@ -77,9 +76,9 @@ def test_a_sweep_of_what_means_nothing_is_complete_at_once(multirun, tmp_path):
 
 def test_a_secret_among_the_words_reaches_no_file_of_a_sweep(multirun, tmp_path, monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "open-sesame")
-    multirun("seed=1,2", "offload=param", "data.path=/x/open-sesame")
+    multirun("seed=1", "offload=param", "data.path=/x/open-sesame")
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) > 10
+    assert len(files) >= 8
     assert not [str(path) for path in files if "sesame" in path.read_text()]
 
 

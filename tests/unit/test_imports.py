@@ -11,26 +11,28 @@ ROOT = Path(__file__).parents[2]
 
 MAY_IMPORT = {
     "errors": set(),
+    "signals": set(),
     "machine": set(),
     "config": {"errors"},
     "plan": {"errors", "config"},
-    "rules": {"errors", "config", "plan", "machine"},
+    "hostfile": {"errors"},
+    "rules": {"errors", "config", "plan", "machine", "hostfile"},
     "record": {"errors", "plan"},
     "summary": {"errors", "config", "noise", "record"},
     "noise": set(),
     "conf_files": {"errors", "config", "plan"},
     "compose": {"errors", "config", "conf_files", "plan", "machine", "record"},
-    "launch": {"errors", "config", "plan", "machine", "rules", "noise", "record", "summary"},
+    "launch": {"errors", "config", "plan", "machine", "hostfile", "rules", "noise", "record", "summary"},
     "worker": {"errors", "config", "plan", "record"},
     "predict": {"errors", "config", "plan", "rules", "record", "summary", "worker"},
     "analyse": {"errors", "config", "conf_files", "plan", "machine", "record", "summary", "noise"},
-    "report": {"errors", "machine", "record", "summary", "analyse", "launch"},
+    "report": {"errors", "machine", "noise", "record", "summary", "analyse", "launch"},
     "commands": {
         *("errors", "config", "plan", "machine", "rules", "record", "summary", "compose", "launch", "report"),
         *("predict", "analyse"),
     },
-    "hydra_app": {"errors", "config", "plan", "machine", "record", "compose", "launch", "predict", "report"},
-    "cli": {"errors", "hydra_app", "commands"},
+    "hydra_app": {"errors", "signals", "config", "plan", "machine", "record", "compose", "launch", "predict", "report"},
+    "cli": {"errors", "signals", "hydra_app", "commands"},
 }
 """Part of the package -> the other parts that it may know of."""
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 TARGET = "memlab.worker.point"
+WORKER_FILE = str(Path(__file__).resolve().parents[3] / "memlab" / "worker" / "__main__.py")  # under srun
 
 
 def strike(what: str) -> None:
@@ -59,5 +60,5 @@ class Patch(importlib.abc.MetaPathFinder):
         point.step_end = step_end_or_strike
 
 
-if os.environ.get("MEMLAB_TEST_FAULT") and "memlab.worker" in sys.orig_argv:
+if os.environ.get("MEMLAB_TEST_FAULT") and ("memlab.worker" in sys.orig_argv or sys.orig_argv[2:3] == [WORKER_FILE]):
     sys.meta_path.insert(0, Patch())

@@ -203,7 +203,7 @@ def test_torch_must_have_kernels_for_the_gpu(architectures, capability, status):
         (plan(zero_stage={"stage": 3, "zero_quantized_weights": True}), ["FusedAdam", "Quantizer"]),
         (plan(optimizer={"source": "transformers", "name": "adamw_torch_fused"}), []),
         (plan(optimizer={"name": "Lion"}), ["FusedLion"]),
-        (plan(optimizer={"name": "SGD"}), []),
+        (plan(optimizer={"source": "transformers", "name": "sgd"}), []),
         (on_cpu(), ["ShareMemComm"]),
         (on_cpu(zero_stage={"stage": 2}, offload={"optimizer": "cpu"}), ["ShareMemComm"]),
     ],

@@ -90,7 +90,7 @@ def test_the_current_folder_is_never_on_the_module_path(plan, monkeypatch, tmp_p
 
 
 def test_the_cores_are_shared_out(plan, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 9)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(9)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert rank_environment(plan({"hardware.gpus": 4}), Machine())["OMP_NUM_THREADS"] == "2"
     assert rank_environment(plan({"hardware.gpus": 16}), Machine())["OMP_NUM_THREADS"] == "1"

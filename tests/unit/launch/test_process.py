@@ -13,7 +13,7 @@ import pytest
 
 from memlab.launch import process
 from memlab.launch.deadman import marked, marked_by
-from memlab.launch.process import Launch
+from memlab.launch.process import TERMINATE_S, Launch
 
 ROOT = Path(__file__).parents[3]
 FOREVER = "import time; time.sleep(60)"
@@ -230,7 +230,7 @@ def test_when_memlab_itself_is_killed_nothing_survives(tmp_path, child):
         wanted = 2 if "subprocess" in child else 1
         assert until(lambda: len(list(marked(token))) == wanted)
         os.killpg(parent.pid, signal.SIGKILL)  # its whole group: the watcher must not be in it
-    assert until(lambda: not list(marked(token)), seconds=5)
+    assert until(lambda: not list(marked(token)), seconds=2 * TERMINATE_S)  # it is told to end before it is killed
 
 
 def test_the_watcher_leaves_when_the_launch_is_over(launch):

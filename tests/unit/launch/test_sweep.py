@@ -97,12 +97,12 @@ def test_a_resumed_sweep_runs_what_is_missing_and_nothing_else(deepspeed, twelve
     before = deepspeed().times
     played = deepspeed()
     results = swept(twelve())
-    assert Counter(result.how for result in results) == {"done": 9, "measured": 3}
+    assert Counter(result.how for result in results) == {"done": 8, "unsupported": 1, "measured": 3}
     again = [results[index] for index in (3, 6, 9)]  # the lost one, the hang, the killed one
     assert {(result.how, result.record.status) for result in again} == {("measured", "ok")}
     assert played.times - before == Counter(result.job.folder.path.name for result in again)
     assert is_complete(results)
-    assert [result.how for result in swept(twelve())] == ["done"] * 12
+    assert Counter(result.how for result in swept(twelve())) == {"done": 11, "unsupported": 1}
 
 
 def test_force_runs_everything_again(deepspeed, jobs):

@@ -1,0 +1,6 @@
+"""PyTorch's CUDA caching allocator, replayed. No torch needed."""
+
+from memlab.predict.allocator.caching import CachingAllocator, OutOfMemory
+from memlab.predict.allocator.options import Options, parse
+
+__all__ = ["CachingAllocator", "Options", "OutOfMemory", "parse"]

@@ -1,0 +1,127 @@
+"""Blocks of device memory and the pools that hold the free ones."""
+
+import bisect
+from collections.abc import Iterator
+
+
+class Block:
+    """A piece of a segment. ``prev`` and ``next`` are its neighbours in it; ``mapped`` is false for address space
+    only."""
+
+    __slots__ = (
+        "address",
+        "allocated",
+        "base",
+        "freed_at",
+        "mapped",
+        "next",
+        "pool",
+        "prev",
+        "size",
+        "streams",
+        "waiting",
+    )
+
+    def __init__(self, address: int, size: int, pool: "Pool", base: int | None = None, mapped: bool = True):
+        self.address = address
+        self.size = size
+        self.pool = pool
+        self.base = base  # start of the expandable segment that it is part of; None: a segment of fixed size
+        self.mapped = mapped
+        self.allocated = False
+        self.prev: Block | None = None
+        self.next: Block | None = None
+        self.streams: set[int] = set()  # that use it beside its own
+        self.waiting = False  # freed, but another stream may still use it
+        self.freed_at = 0  # the pool's count of searches then: its age for the garbage collector
+
+    @property
+    def is_split(self) -> bool:
+        return self.prev is not None or self.next is not None
+
+    @property
+    def is_free(self) -> bool:
+        return not (self.allocated or self.waiting)
+
+    @property
+    def expandable_bytes(self) -> int:
+        """What it could grow to: with the address space behind it."""
+        behind = self.next
+        return self.size + (behind.size if behind is not None and not behind.mapped else 0)
+
+    def insert_after(self, other: "Block") -> None:
+        """Become the neighbour behind ``other``."""
+        self.prev, self.next = other, other.next
+        if other.next is not None:
+            other.next.prev = self
+        other.next = self
+
+    def split(self, size: int) -> "Block":
+        """Keep the first ``size`` bytes; the rest is a block of its own, which is returned."""
+        rest = Block(self.address + size, self.size - size, self.pool, self.base, self.mapped)
+        rest.insert_after(self)
+        self.size = size
+        return rest
+
+
+class _Sorted:
+    """Blocks in an order, with the operations of a C++ set."""
+
+    def __init__(self, by_size: bool):
+        self._by_size = by_size
+        self._entries: list[tuple[int, int, Block]] = []
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter([entry[2] for entry in self._entries])
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, index: int) -> Block:
+        return self._entries[index][2]
+
+    def add(self, block: Block) -> None:
+        bisect.insort(self._entries, self._entry(block))
+
+    def remove(self, block: Block) -> None:
+        del self._entries[bisect.bisect_left(self._entries, self._entry(block)[:2])]
+
+    def first_at_least(self, size: int) -> int:
+        return bisect.bisect_left(self._entries, (size,))
+
+    def _entry(self, block: Block) -> tuple[int, int, Block]:
+        return (block.size if self._by_size else 0, block.address, block)
+
+
+class Pool:
+    """The free blocks of one stream, small (at most 1 MiB) or large ones."""
+
+    def __init__(self, stream: int, small: bool):
+        self.stream = stream
+        self.small = small
+        self.free = _Sorted(by_size=True)
+        self.unmapped = _Sorted(by_size=False)
+        self.searches = 0
+
+    def merge(self, block: Block, other: Block | None) -> None:
+        """Let ``block`` take in its free neighbour ``other``, if it is one."""
+        if other is None or not other.is_free or other.mapped != block.mapped:
+            return
+        (self.free if other.mapped else self.unmapped).remove(other)
+        if block.prev is other:
+            block.address = other.address
+            block.prev = other.prev
+            if block.prev is not None:
+                block.prev.next = block
+        else:
+            block.next = other.next
+            if block.next is not None:
+                block.next.prev = block
+        block.size += other.size
+
+    def give_back(self, block: Block) -> None:
+        """``block`` is free: merge it with its neighbours and keep it."""
+        self.merge(block, block.prev)
+        self.merge(block, block.next)
+        block.freed_at = self.searches
+        self.free.add(block)

@@ -1,0 +1,243 @@
+"""A replay of PyTorch's CUDA caching allocator: which requests make ``reserved`` grow, and when memory runs out.
+
+Source: ``c10/cuda/CUDACachingAllocator.cpp`` of PyTorch 2.11 to 2.13; the names are its own.
+"""
+
+from collections import deque
+
+from memlab.predict.allocator.blocks import Block, Pool
+from memlab.predict.allocator.expandable import ExpandableSegments
+from memlab.predict.allocator.options import MIB, MIN_BLOCK_BYTES, Options
+
+SMALL_BYTES = 1 * MIB
+SMALL_SEGMENT_BYTES = 2 * MIB
+MIN_LARGE_BYTES = 10 * MIB
+ROUND_LARGE_BYTES = 2 * MIB
+UNLIMITED = 1 << 62
+
+
+class OutOfMemory(Exception):
+    """The device has no room for a request of ``requested_bytes``."""
+
+    def __init__(self, requested_bytes: int):
+        super().__init__(f"no room for {requested_bytes} bytes")
+        self.requested_bytes = requested_bytes
+
+
+class CachingAllocator:
+    """``capacity`` is what the device can give in bytes.
+
+    A freed block that another stream used becomes free again when that stream has caught up; when, no replay can know.
+    ``lag`` says after how many further requests it is assumed to have (0: at once), unless the host waited before.
+    """
+
+    def __init__(self, options: Options = Options(), capacity: int = UNLIMITED, lag: int = 0):  # noqa: B008
+        self.options = options
+        self.capacity = int(capacity * options.memory_fraction)
+        self.lag = lag
+        self.allocated = self.active = self.reserved = 0
+        self.peak_allocated = self.peak_active = self.peak_reserved = 0
+        self.num_alloc_retries = 0
+        self._collects = options.garbage_collection_threshold > 0 and options.memory_fraction < 1
+        self._pools: dict[tuple[int, bool], Pool] = {}
+        self._live: dict[int, Block] = {}
+        self._pending: deque[tuple[int, Block]] = deque()
+        self._requests = 0
+        self._next_address = 1 << 40
+        address_space = min(capacity, 1 << 40) * 9 // 8
+        self._expandable = ExpandableSegments(address_space, self._segment_bytes, self._reserve, self._release)
+
+    # --- what a program does
+
+    def malloc(self, key: int, nbytes: int, stream: int = 0) -> None:
+        """Raises :class:`OutOfMemory` when the device has no room, even after everything cached was given back."""
+        self._requests += 1
+        self._complete(self._requests - self.lag)
+        size = self.options.round(nbytes)
+        pool = self._pool(stream, size <= SMALL_BYTES)
+        block = self._find_or_allocate(pool, size)
+        if block is None:
+            raise OutOfMemory(nbytes)
+        if self._should_split(block, size):
+            pool.free.add(block.split(size))
+        block.allocated = True
+        self._live[key] = block
+        self.allocated += block.size
+        self.active += block.size
+        self._note_peaks()
+
+    def free(self, key: int) -> None:
+        block = self._live.pop(key)
+        block.allocated = False
+        self.allocated -= block.size
+        if block.streams:
+            block.streams.clear()
+            block.waiting = True
+            self._pending.append((self._requests, block))
+        else:
+            self._give_back(block)
+
+    def record_stream(self, key: int, stream: int) -> None:
+        block = self._live[key]
+        if stream != block.pool.stream:
+            block.streams.add(stream)
+
+    def synchronize(self, requests: int | None = None) -> None:
+        """The host has waited for all that was asked of the device within the first ``requests`` requests, or so far:
+        what was freed by then is free indeed."""
+        self._complete((self._requests if requests is None else requests) + 1)
+
+    def empty_cache(self) -> None:
+        self.synchronize()
+        self._release_cached()
+
+    def reset_peaks(self) -> None:
+        self.peak_allocated, self.peak_active, self.peak_reserved = self.allocated, self.active, self.reserved
+
+    def block_bytes(self, key: int) -> int:
+        """The size of the block that a live request got."""
+        return self._live[key].size
+
+    # --- finding a block
+
+    def _find_or_allocate(self, pool: Pool, size: int) -> Block | None:
+        block = self._best_fit(pool, size)
+        if block is not None:
+            return block
+        if self._collects:
+            self._collect_garbage()
+        block = self._new_segment(pool, size)
+        if block is None and self._release_oversized(pool, size):
+            block = self._new_segment(pool, size)
+        if block is None:
+            self.empty_cache()
+            self.num_alloc_retries += 1
+            block = self._new_segment(pool, size)
+        return block
+
+    def _best_fit(self, pool: Pool, size: int) -> Block | None:
+        pool.searches += 1
+        index = pool.free.first_at_least(size)
+        if index == len(pool.free):
+            return None
+        block = pool.free[index]
+        if block.base is not None:
+            block = _least_expandable(pool, index)
+        limit = self.options.max_split_bytes
+        if size < limit <= block.size:
+            return None
+        if size >= limit and block.size >= size + self.options.max_non_split_rounding_bytes:
+            return None
+        pool.free.remove(block)
+        return block
+
+    def _should_split(self, block: Block, size: int) -> bool:
+        rest = block.size - size
+        if block.pool.small or self.options.expandable_segments:
+            return rest >= MIN_BLOCK_BYTES
+        return size < self.options.max_split_bytes and rest > SMALL_BYTES
+
+    def _new_segment(self, pool: Pool, size: int) -> Block | None:
+        if self.options.expandable_segments:
+            return self._expandable.allocate(pool, size)
+        if pool.small or size < MIN_LARGE_BYTES:
+            nbytes = self._segment_bytes(pool)
+        else:
+            nbytes = -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
+        if not self._reserve(nbytes):
+            return None
+        block = Block(self._next_address, nbytes, pool)
+        self._next_address += nbytes
+        return block
+
+    # --- giving memory back
+
+    def _give_back(self, block: Block) -> None:
+        self.active -= block.size
+        block.pool.give_back(block)
+
+    def _complete(self, until: int) -> None:
+        """The streams have caught up with what was freed before request number ``until``."""
+        while self._pending and self._pending[0][0] < until:
+            _, block = self._pending.popleft()
+            block.waiting = False
+            self._give_back(block)
+
+    def _release_cached(self) -> None:
+        for pool in self._pools.values():
+            for block in pool.free:
+                if block.base is not None:
+                    self._expandable.unmap(block)
+                elif not block.is_split:
+                    self._release_segment(block)
+
+    def _release_oversized(self, pool: Pool, size: int) -> bool:
+        """Where ``max_split_size_mb`` is set: free enough of the blocks that are too large to be split."""
+        limit = self.options.max_split_bytes
+        if limit == Options.max_split_bytes:
+            return False
+        wanted = max(size, limit)
+        index = pool.free.first_at_least(wanted)
+        if index < len(pool.free):
+            self._release_segment(pool.free[index])
+            return True
+        released = 0
+        for block in reversed(list(pool.free)):
+            if released >= wanted or block.size < limit:
+                break
+            released += block.size
+            self._release_segment(block)
+        return released >= wanted
+
+    def _collect_garbage(self) -> None:
+        """Free the older of the unused large segments until ``garbage_collection_threshold`` is met."""
+        excess = self.reserved - int(self.options.garbage_collection_threshold * self.capacity)
+        pools = [pool for pool in self._pools.values() if not pool.small]
+        unused = [block for pool in pools for block in pool.free if not block.is_split and block.base is None]
+        ages = {id(block): block.pool.searches - block.freed_at for block in unused}
+        while excess > 0 and unused:
+            threshold = sum(ages[id(block)] for block in unused) / len(unused)
+            old = [block for block in unused if ages[id(block)] >= threshold]
+            for block in old:
+                excess -= block.size
+                self._release_segment(block)
+            unused = [block for block in unused if ages[id(block)] < threshold]
+
+    def _release_segment(self, block: Block) -> None:
+        block.pool.free.remove(block)
+        self._release(block.size)
+
+    # --- the device
+
+    def _reserve(self, nbytes: int) -> bool:
+        if self.reserved + nbytes > self.capacity:
+            return False
+        self.reserved += nbytes
+        return True
+
+    def _release(self, nbytes: int) -> None:
+        self.reserved -= nbytes
+
+    def _segment_bytes(self, pool: Pool) -> int:
+        return SMALL_SEGMENT_BYTES if pool.small else self.options.large_segment_bytes
+
+    def _pool(self, stream: int, small: bool) -> Pool:
+        key = (stream, small)
+        if key not in self._pools:
+            self._pools[key] = Pool(stream, small)
+        return self._pools[key]
+
+    def _note_peaks(self) -> None:
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        self.peak_active = max(self.peak_active, self.active)
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+
+def _least_expandable(pool: Pool, index: int) -> Block:
+    """From ``index`` on, go on while the next block could grow less: what can grow further is kept for larger
+    requests."""
+    block = pool.free[index]
+    while index + 1 < len(pool.free) and pool.free[index + 1].expandable_bytes < block.expandable_bytes:
+        index += 1
+        block = pool.free[index]
+    return block

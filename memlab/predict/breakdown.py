@@ -1,0 +1,81 @@
+"""What the memory at a peak is for, which code made the largest of it, and how it moves through one step."""
+
+from collections import Counter
+from typing import Any
+
+from memlab.predict.events import ALLOC, FREE, Trace
+from memlab.predict.replay import Replay
+
+CURVE_POINTS = 500
+LARGEST = 12
+SLACK = "allocator slack"
+"""Held by the allocator beside what was asked for: rounding, rests of blocks, and free blocks that nothing fits
+into."""
+
+
+def breakdown(trace: Trace, result: Replay) -> dict[str, Any]:
+    """Bytes by kind at the moment of each phase's allocated peak. The kinds of a phase add up to its reserved peak.
+
+    ``largest`` are the places that made most of what lived at the peak of the run.
+    """
+    moments: dict[int, list[str]] = {}
+    for name, event in result.peak_events.items():
+        if name in result.phases:  # not between two phases
+            moments.setdefault(event, []).append(name)
+    alive: dict[int, tuple[int, int]] = {}
+    phases: dict[str, dict[str, int]] = {}
+    largest: list[dict[str, Any]] = []
+    for index, event in enumerate(trace.events):
+        if event[0] == ALLOC:
+            alive[event[1]] = (event[2], event[4])
+        elif event[0] == FREE:
+            del alive[event[1]]
+        for name in moments.get(index, ()):
+            phases[name] = _by_kind(trace, alive, result.phases[name].peak_reserved_bytes)
+        if index == result.peak_event:
+            largest = _largest(trace, alive)
+    return {"phases": phases, "peak_phase": result.peak_phase, "largest": largest}
+
+
+def _by_kind(trace: Trace, alive: dict[int, tuple[int, int]], reserved: int) -> dict[str, int]:
+    kinds: Counter[str] = Counter()
+    for nbytes, site in alive.values():
+        kinds[trace.sites[site].kind] += nbytes
+    kinds[SLACK] = reserved - kinds.total()
+    return dict(kinds.most_common())
+
+
+def _largest(trace: Trace, alive: dict[int, tuple[int, int]]) -> list[dict[str, Any]]:
+    nbytes: Counter[int] = Counter()
+    count: Counter[int] = Counter()
+    for size, site in alive.values():
+        nbytes[site] += size
+        count[site] += 1
+    places = []
+    for number, total in nbytes.most_common(LARGEST):
+        site = trace.sites[number]
+        facts = {
+            "kind": site.kind,
+            "op": site.op,
+            "where": site.where,
+            "module": site.module,
+            "shape": list(site.shape),
+        }
+        places.append({"bytes": total, "count": count[number], **facts})
+    return places
+
+
+def curve(result: Replay) -> dict[str, list]:
+    """Memory over one step, at most ``CURVE_POINTS`` points: every interval shows the highest value in it.
+
+    The x-axis counts allocator events; ``phases`` are the places where one begins.
+    """
+    width = max(1, -(-len(result.course) // CURVE_POINTS))
+    rows = [result.course[start : start + width] for start in range(0, len(result.course), width)]
+    first = result.course[0][0] if result.course else 0
+    return {
+        "event": [row[0][0] - first for row in rows],
+        "allocated_bytes": [max(allocated for _, allocated, _ in row) for row in rows],
+        "reserved_bytes": [max(reserved for _, _, reserved in row) for row in rows],
+        "phases": [[index - first, name] for index, name in result.course_phases],
+    }

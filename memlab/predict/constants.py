@@ -1,0 +1,77 @@
+"""What a trace cannot see: memory that libraries take, each figure with its source.
+
+The figures that are a GPU generation's own stand in ``GENERATIONS``. "Measured" says on what; nothing here was fitted
+to the peaks that predictions are judged by.
+"""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Generation:
+    """``capability`` is CUDA's compute capability. Sizes are bytes."""
+
+    capability: tuple[int, int]
+    cublas_workspace: int
+    prefers_cudnn_attention: bool
+
+
+# ``cublas_workspace``: aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize(): 32 MiB on Hopper and
+# data-center Blackwell, else :4096:2:16:8 (two of 4 MiB, eight of 16 KiB). cublasLt shares it
+# (TORCH_CUBLASLT_UNIFIED_WORKSPACE is on by default). It is a block of the caching allocator, held for each (handle,
+# stream); every thread has a handle of its own, so forward (main thread) and backward (autograd's) make two.
+_BEFORE_HOPPER = 2 * 4 * MIB + 8 * 16 * 1024
+_SINCE_HOPPER = 32 * MIB
+
+# ``prefers_cudnn_attention``: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention():
+# compute capability 9.0, 10.0 and 10.3 with cuDNN above 9.15.0, which the wheels of PyTorch 2.11 for CUDA 13 are the
+# first to ship.
+GENERATIONS = {
+    "T4": Generation((7, 5), _BEFORE_HOPPER, False),
+    "A100": Generation((8, 0), _BEFORE_HOPPER, False),
+    "A10": Generation((8, 6), _BEFORE_HOPPER, False),
+    "RTX 3090": Generation((8, 6), _BEFORE_HOPPER, False),
+    "L40S": Generation((8, 9), _BEFORE_HOPPER, False),
+    "RTX 4090": Generation((8, 9), _BEFORE_HOPPER, False),
+    "H100": Generation((9, 0), _SINCE_HOPPER, True),
+    "H200": Generation((9, 0), _SINCE_HOPPER, True),
+    "B200": Generation((10, 0), _SINCE_HOPPER, True),
+}
+
+UNKNOWN = GENERATIONS["H100"]
+"""Where the name says nothing: the newer of the two kinds, whose workspaces are larger."""
+
+CONTEXT_BYTES = 1325 * MIB
+"""Device memory beside torch's allocator on one GPU: CUDA's context, the modules of cuBLAS, cuDNN and torch. Measured
+on an H200, driver 580.159, torch 2.11+cu130: ``device_used_bytes`` less ``peak_reserved_bytes``, the same to 2 MiB in
+all runs of results/qwen15_05b_1xH200. Taken for every GPU until others are measured."""
+
+NCCL_BYTES = 486 * MIB
+"""NCCL's buffers on top of it, with several GPUs. Measured likewise on 4 H200s (results/llama3_8b_zero3_4xH200_fresh,
+2,001 tokens; 18 MiB less at one token). More communicators and more GPUs take more."""
+
+HOST_PROCESS_BYTES = 2043 * MIB
+"""Resident set of a rank whose tensors are all on the device. Measured: ``host_peak_bytes`` of the stage 0 run in
+results/qwen15_05b_1xH200 (CUDA wheel of torch 2.11, transformers 5.17)."""
+
+PINNED_MINIMUM = 512
+"""Torch's pinned host allocator (c10, CachingHostAllocator) rounds every block up to a power of two, of at least
+this."""
+
+
+def generation(gpu: str) -> Generation:
+    """The generation of a GPU by its name as NVML says it."""
+    longest_first = sorted(GENERATIONS, key=len, reverse=True)
+    return next((GENERATIONS[name] for name in longest_first if name in gpu), UNKNOWN)
+
+
+def outside_the_allocator(gpu: str, gpus: int) -> int:
+    """Bytes of the device that are given out beside what torch's allocator holds: CUDA's context and NCCL's buffers."""
+    return CONTEXT_BYTES + (NCCL_BYTES if gpus > 1 else 0)
+
+
+def pinned_block(nbytes: int) -> int:
+    """The page-locked host memory that a request of ``nbytes`` takes."""
+    return max(PINNED_MINIMUM, 1 << (nbytes - 1).bit_length())

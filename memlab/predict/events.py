@@ -1,0 +1,62 @@
+"""What a shadow run leaves behind: every allocation, free and use by another stream, in order. Plain data, no torch."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ALLOC, FREE, USE, SYNC, EMPTY, PHASE, HOST_ALLOC, HOST_FREE, START = range(9)
+"""The kinds of events. What follows the kind in an event:
+
+ALLOC      key, bytes asked for, stream, site    (on the device)
+FREE       key
+USE        key, stream                           (``Tensor.record_stream``)
+SYNC       requests                              (the host waited for what it had asked for after so many ALLOCs)
+EMPTY                                            (``torch.cuda.empty_cache``)
+PHASE      index in ``Trace.phases``
+HOST_ALLOC key, bytes asked for, 1 if pinned
+HOST_FREE  key
+START                                            (the run's peaks begin anew: first step)
+"""
+
+Event = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where an allocation was made: ``kind`` is what it is for (shadow/kinds.py), ``where`` a file and line, or the
+    name of the backward node that ran. Empty for small allocations."""
+
+    kind: str
+    op: str
+    where: str
+    function: str
+    module: str
+    shape: tuple[int, ...]
+
+
+@dataclass
+class Trace:
+    """The events of one rank at one (batch, tokens), from the building of the model to the end of the last step."""
+
+    rank: int
+    world_size: int
+    micro: int = 0
+    tokens: int = 0
+    events: list[Event] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)  # the event that each optimizer step begins with
+    parameters: int = 0
+    trainable_parameters: int = 0
+    seconds: float = 0.0
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), separators=(",", ":")), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Trace":
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        values["events"] = [tuple(event) for event in values["events"]]
+        values["sites"] = [Site(**{**site, "shape": tuple(site["shape"])}) for site in values["sites"]]
+        return cls(**values)

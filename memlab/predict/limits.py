@@ -1,0 +1,42 @@
+"""What cannot be predicted yet, one row each, in the form of memlab/rules.py."""
+
+from memlab.config import Config
+from memlab.rules import Rule, unsupported
+
+LIMITS = (
+    Rule(
+        lambda c: c.hardware.device == "cpu",
+        "a CPU has no caching allocator to predict",
+        "the hardware entry of a GPU, for instance hardware=h100_x8",
+    ),
+    Rule(
+        lambda c: "nvme" in (c.offload.optimizer, c.offload.param),
+        "DeepSpeed's NVMe swapping reads and writes real files, and no stand-in for it exists yet",
+        "offload=all",
+    ),
+    Rule(
+        lambda c: "bnb" in c.optimizer.name or "8bit" in c.optimizer.name,
+        "bitsandbytes' kernels have no stand-in yet",
+        "optimizer=adamw",
+    ),
+    Rule(
+        lambda c: (
+            c.zero_stage.zero_quantized_weights
+            or c.zero_stage.zero_quantized_gradients
+            or c.zero_stage.zero_quantized_nontrainable_weights
+        ),
+        "DeepSpeed's quantisation kernels have no stand-in yet",
+        "leave the zero_stage.zero_quantized_* values out",
+    ),
+    Rule(
+        lambda c: bool(c.zero_stage.zenflow) or c.offload.super_offload,
+        "ZenFlow and super_offload step in threads and processes of their own, which no trace follows",
+        "offload=optimizer without them",
+    ),
+)
+
+
+def unpredictable(config: Config) -> list[str]:
+    """Why this combination means nothing, or cannot be predicted; empty when it can be."""
+    beyond = [f"{rule.why}; instead: {rule.instead}" for rule in LIMITS if rule.when(config)]
+    return unsupported(config, machine=None) + beyond

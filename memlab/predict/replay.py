@@ -1,0 +1,108 @@
+"""A trace through the allocator: peaks by phase, what the memory at the peak is for, and its course over one step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from memlab.predict.allocator import CachingAllocator, Options, OutOfMemory
+from memlab.predict.events import ALLOC, EMPTY, FREE, PHASE, START, SYNC, USE, Event, Trace
+from memlab.record import Phase
+
+
+@dataclass
+class Replay:
+    """Bytes. ``oom`` is set, and everything else ends there, when a request found no room."""
+
+    peak_allocated: int = 0
+    peak_active: int = 0
+    peak_reserved: int = 0
+    num_alloc_retries: int = 0
+    phases: dict[str, Phase] = field(default_factory=dict)
+    peak_phase: str = ""
+    peak_event: int = 0  # index of the event that made the run's allocated peak, and of each phase's
+    peak_events: dict[str, int] = field(default_factory=dict)
+    oom: dict[str, Any] | None = None
+    course: list[tuple[int, int, int]] = field(default_factory=list)  # event, allocated, reserved; of the last step
+    course_phases: list[tuple[int, str]] = field(default_factory=list)
+
+
+def replay(
+    trace: Trace, options: Options, capacity: int, lag: int = 0, course: bool = False, cold: bool = False
+) -> Replay:
+    """Run the events of ``trace`` through an allocator of ``capacity`` bytes; ``lag`` as in :class:`CachingAllocator`.
+
+    ``course``: keep the course of memory over the last step. ``cold``: as in a plain training, where peaks count from
+    process start and nothing is given back before the first step.
+    """
+    allocator = CachingAllocator(options, capacity, lag)
+    result = Replay()
+    events = without_protocol(trace.events) if cold else trace.events
+    runner = _Runner(trace, events, allocator, result, trace.steps[-1] if course else len(events))
+    try:
+        runner.run()
+    except OutOfMemory as error:
+        result.oom = {"phase": runner.phase, "requested_bytes": error.requested_bytes, "event": runner.index}
+    runner.close_phase()
+    result.num_alloc_retries = allocator.num_alloc_retries
+    return result
+
+
+def without_protocol(events: Sequence[Event]) -> list[Event]:
+    """The events without what measuring does before the first step: an emptied cache, then peaks that begin anew."""
+    start = next(index for index, event in enumerate(events) if event[0] == START)
+    assert events[start - 1][0] == EMPTY
+    return [*events[: start - 1], *events[start + 1 :]]
+
+
+class _Runner:
+    def __init__(
+        self, trace: Trace, events: Sequence[Event], allocator: CachingAllocator, result: Replay, course_from: int
+    ):
+        self.trace, self.events, self.allocator, self.result = trace, events, allocator, result
+        self.course_from = course_from
+        self.index = 0
+        self.phase = ""
+        self.highest: dict[str, int] = {}  # allocated, by phase
+
+    def run(self) -> None:
+        allocator, result, highest = self.allocator, self.result, 0
+        for index, event in enumerate(self.events):
+            self.index, kind = index, event[0]
+            if kind == ALLOC:
+                allocator.malloc(event[1], event[2], event[3])
+                if allocator.allocated > self.highest.get(self.phase, 0):
+                    self.highest[self.phase] = allocator.allocated
+                    result.peak_events[self.phase] = index
+                    if allocator.allocated > highest:
+                        highest = allocator.allocated
+                        result.peak_event, result.peak_phase = index, self.phase
+            elif kind == FREE:
+                allocator.free(event[1])
+            elif kind == USE:
+                allocator.record_stream(event[1], event[2])
+            elif kind == SYNC:
+                allocator.synchronize(event[1])
+            elif kind == EMPTY:
+                allocator.empty_cache()
+            elif kind == PHASE:
+                self.close_phase()
+                self.phase = self.trace.phases[event[1]]
+                if self.phase and index >= self.course_from:
+                    result.course_phases.append((index, self.phase))
+            elif kind == START:
+                self.close_phase()
+                highest = result.peak_allocated = result.peak_active = result.peak_reserved = 0
+            if index >= self.course_from:
+                result.course.append((index, allocator.allocated, allocator.reserved))
+
+    def close_phase(self) -> None:
+        allocator, result = self.allocator, self.result
+        result.peak_allocated = max(result.peak_allocated, allocator.peak_allocated)
+        result.peak_active = max(result.peak_active, allocator.peak_active)
+        result.peak_reserved = max(result.peak_reserved, allocator.peak_reserved)
+        if self.phase:
+            phase = result.phases.setdefault(self.phase, Phase())
+            phase.peak_allocated_bytes = max(phase.peak_allocated_bytes, allocator.peak_allocated)
+            phase.peak_reserved_bytes = max(phase.peak_reserved_bytes, allocator.peak_reserved)
+            phase.end_allocated_bytes = allocator.allocated
+        allocator.reset_peaks()

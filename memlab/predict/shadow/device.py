@@ -1,0 +1,125 @@
+"""A device that is not there: torch's PrivateUse1 backend without a kernel, and DeepSpeed's accelerator on top of it.
+
+Tensors on it are fake (shapes, dtypes and storages, no bytes), so everything runs that does not read a value. The
+device has what decides where bytes go on a real GPU: streams of its own, asynchronous events, pinned host memory.
+"""
+
+import contextlib
+
+import torch
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+
+NAME = "shadow"
+DEVICE = f"{NAME}:0"
+
+_UNKNOWN_GIB = 80.0
+"""Where the hardware entry does not say. DeepSpeed looks at it at one place: whether stages 1 and 2 flatten on the
+device."""
+
+
+class _Module(_DummyBackendModule):
+    """What torch looks up as ``torch.shadow``."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+    def get_rng_state(self, device=None) -> torch.Tensor:
+        return torch.empty(16, dtype=torch.uint8)
+
+    def set_rng_state(self, state, device=None) -> None:
+        pass
+
+    def set_device(self, device) -> None:
+        pass
+
+
+class Stream:
+    """A stream is a number: the allocator keeps a pool for each. 0 is the default stream."""
+
+    current: "Stream"
+
+    def __init__(self, number: int):
+        self.number = number
+
+    def wait_stream(self, other: "Stream") -> None:
+        pass
+
+    def wait_event(self, event: "Event") -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: "Event | None" = None) -> "Event":
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        _recorder.synchronize()
+
+
+class Event:
+    """Nothing runs, so no event is ever seen to have completed by itself: DeepSpeed waits for it, as it does on a GPU.
+
+    Waiting for it says that what the host had asked for when it was recorded is done, and nothing of what came after.
+    """
+
+    def __init__(self, **options):
+        self._requests = 0
+
+    def record(self, stream: Stream | None = None) -> None:
+        self._requests = _recorder.requests
+
+    def wait(self, stream: Stream | None = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        _recorder.synchronize(self._requests)
+
+
+DEFAULT_STREAM = Stream.current = Stream(0)
+_recorder = None
+_streams = 0
+
+
+def new_stream(*args, **options) -> Stream:
+    global _streams
+    _streams += 1
+    return Stream(_streams)
+
+
+@contextlib.contextmanager
+def on_stream(stream: Stream | None):
+    before, Stream.current = Stream.current, stream or DEFAULT_STREAM
+    try:
+        yield
+    finally:
+        Stream.current = before
+
+
+def install(recorder, rank: int, world_size: int, memory_gib: float | None) -> None:
+    """Make the device known to torch, torch.distributed and DeepSpeed in this process. It cannot be undone.
+
+    ``recorder`` is told of synchronisations, of emptied caches and of tensors that another stream uses.
+    """
+    global _recorder
+    _recorder = recorder
+    _setup_privateuseone_for_python_backend(rename=NAME, backend_module=_Module())
+    from memlab.predict.shadow import collectives
+
+    torch.Tensor.record_stream = lambda tensor, stream: recorder.record_stream(tensor, stream.number)
+    collectives.start(rank, world_size)
+    _install_accelerator(recorder, world_size, memory_gib)
+
+
+def _install_accelerator(recorder, world_size: int, memory_gib: float | None) -> None:
+    from deepspeed.accelerator import set_accelerator
+
+    from memlab.predict.shadow.accelerator import Accelerator
+
+    total_bytes = int((memory_gib or _UNKNOWN_GIB) * 2**30)
+    set_accelerator(Accelerator(recorder, world_size, total_bytes))

@@ -1,0 +1,104 @@
+"""Where in the code an allocation was made, and so what it is for."""
+
+import sys
+from dataclasses import replace
+from types import CodeType
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from memlab.predict.events import Site
+from memlab.predict.shadow.kinds import KERNEL_SCRATCH, PARAMETER_GRADIENT, SMALL, kind_of
+
+SMALL_BYTES = 64 << 10
+"""Allocations below this are told apart by phase alone: they are most of the events and almost none of the bytes."""
+
+_NOT_THE_CALLER = (
+    "/torch/",
+    "/memlab/",
+    "/accelerate/",
+    "/transformers/trainer.py",
+    "/deepspeed/runtime/zero/linear.py",
+    "/deepspeed/runtime/engine.py",
+    "/deepspeed/utils/",
+    "/contextlib.py",
+    "/functools.py",
+    "<",
+)
+"""Files that only pass a call on: the line that a reader wants is further out."""
+
+
+class Sites:
+    """Numbers the distinct places; ``sites`` is the list that it fills."""
+
+    def __init__(self, sites: list[Site]):
+        self.phase = ""
+        self._vocabulary = 0
+        self._modules = [""]  # the names of the modules whose forward runs, the innermost last
+        self._sites = sites
+        self._numbers: dict[Site, int] = {}
+        self._labels: dict[CodeType, str | None] = {}
+
+    def of(self, tensor: torch.Tensor, nbytes: int, func) -> int:
+        """The number of the place that made ``tensor``."""
+        if nbytes < SMALL_BYTES:
+            return self._number(Site(SMALL, "", "", "", "", ()))
+        where, function = self._caller()
+        if not where:
+            node = torch._C._current_autograd_node()
+            where = node.name() if node is not None else ""
+            function = PARAMETER_GRADIENT if node is not None and _is_parameter_gradient(node, tensor) else ""
+        module = self._modules[-1]
+        site = Site("", str(func), where, function, module, tuple(tensor.shape))
+        return self._number(replace(site, kind=kind_of(site, self.phase, self._vocabulary)))
+
+    def of_scratch(self, op, nbytes: int) -> int:
+        return self._number(Site(KERNEL_SCRATCH, str(op), "", "", self._modules[-1], (nbytes,)))
+
+    def name_modules(self, model: torch.nn.Module) -> None:
+        """From here on, allocations are told apart by the module whose forward runs."""
+        self._vocabulary = model.config.get_text_config().vocab_size
+        names = {id(module): name for name, module in model.named_modules()}
+
+        def entering(module, inputs):
+            self._modules.append(names.get(id(module), self._modules[-1]))
+
+        def leaving(module, inputs, outputs):
+            self._modules.pop()
+
+        register_module_forward_pre_hook(entering)
+        register_module_forward_hook(leaving, always_call=True)
+
+    def _number(self, site: Site) -> int:
+        number = self._numbers.get(site)
+        if number is None:
+            number = self._numbers[site] = len(self._sites)
+            self._sites.append(site)
+        return number
+
+    def _caller(self) -> tuple[str, str]:
+        """``package/file.py:line`` and the function's name of the innermost frame that decides something."""
+        frame = sys._getframe(3)
+        while frame is not None:
+            label = self._label(frame.f_code)
+            if label is not None:
+                return (f"{label}:{frame.f_lineno}", frame.f_code.co_name)
+            frame = frame.f_back
+        return "", ""
+
+    def _label(self, code: CodeType) -> str | None:
+        if code not in self._labels:
+            path = code.co_filename
+            passes_on = any(part in path for part in _NOT_THE_CALLER) and "/torch/optim/" not in path
+            self._labels[code] = None if passes_on else path.split("site-packages/")[-1]
+        return self._labels[code]
+
+
+def _is_parameter_gradient(node, tensor: torch.Tensor) -> bool:
+    """Whether one of the node's results goes to a parameter of this size (directly, or through a transposition)."""
+    for next_node, _ in node.next_functions:
+        for leaf, _ in ((next_node, 0), *(next_node.next_functions if next_node is not None else ())):
+            variable = getattr(leaf, "variable", None)
+            if variable is not None and getattr(variable, "ds_numel", variable.numel()) == tensor.numel():
+                return True
+    return False

@@ -1,0 +1,122 @@
+"""What stands in for code that needs a real device: compiled kernels, conversions in place, and questions about the
+GPU.
+
+Everything else that runs in a shadow run is the installed DeepSpeed, transformers, accelerate and torch, as they are.
+"""
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from memlab.predict.constants import Generation
+from memlab.predict.shadow import attention, collectives, copies, device
+from memlab.predict.shadow.trace import Recorder
+
+
+class _Kernels:
+    """A compiled extension whose every function does nothing: kernels work in place on tensors that exist already."""
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: 0
+
+
+def install_in_torch() -> None:
+    """To be called before DeepSpeed is imported: it keeps functions of torch's for itself."""
+    _no_compiler()
+    collectives.install()
+    _tensor_constructor()
+    _list_indices()
+    _module_conversion()
+    _foreach_optimizers()
+
+
+def install_in_libraries(recorder: Recorder, gpu: Generation) -> None:
+    _compiled_kernels()
+    _questions_about_the_gpu()
+    _agreement_between_ranks()
+    copies.install(recorder)
+    attention.install(recorder, gpu)
+
+
+def _no_compiler() -> None:
+    """DeepSpeed decorates a function with torch.compile when it is imported, which costs two seconds and is never
+    called."""
+    torch.compile = lambda model=None, **options: model if model is not None else (lambda function: function)
+
+
+def _compiled_kernels() -> None:
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    OpBuilder.load = lambda self, verbose=True: _Kernels()
+
+
+def _tensor_constructor() -> None:
+    """``torch.tensor(..., device=)`` copies without the dispatcher; here it makes a host tensor first and moves it."""
+    make = torch.tensor
+
+    def tensor(data, *, dtype=None, device=None, requires_grad=False, pin_memory=False):
+        return make(data, dtype=dtype, requires_grad=requires_grad).to(device)
+
+    torch.tensor = tensor
+
+
+def _list_indices() -> None:
+    """``tensor[..., [-2]]`` makes its index on the device without the dispatcher, too."""
+
+    def getitem(tensor: FakeTensor, index):
+        if isinstance(index, tuple) and any(isinstance(part, list) for part in index):
+            index = tuple(
+                torch.tensor(part, device=tensor.device) if isinstance(part, list) else part for part in index
+            )
+        return torch.Tensor.__getitem__(tensor, index)
+
+    FakeTensor.__getitem__ = getitem
+
+
+def _module_conversion() -> None:
+    """``Module.to`` sets ``param.data`` as it does on real tensors; for fake ones torch would swap them, which
+    fails."""
+
+    def apply(module: torch.nn.Module, fn, recurse: bool = True) -> torch.nn.Module:
+        for child in module.children() if recurse else ():
+            child._apply(fn)
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                with torch.no_grad():
+                    parameter.data = fn(parameter)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = fn(buffer)
+        return module
+
+    torch.nn.Module._apply = apply
+
+
+def _foreach_optimizers() -> None:
+    """torch's optimizers choose their multi-tensor code for real tensors only; let fake ones count as real."""
+    from torch.optim import optimizer
+    from torch.utils import _foreach_utils
+
+    optimizer._foreach_supported_types.append(FakeTensor)
+    supported = _foreach_utils._get_foreach_kernels_supported_devices()
+    for module in (_foreach_utils, optimizer):
+        module._get_foreach_kernels_supported_devices = lambda: [*supported, device.NAME]
+
+
+def _questions_about_the_gpu() -> None:
+    import transformers.training_args
+    import transformers.utils.import_utils
+    from accelerate import PartialState
+    from accelerate.utils import DistributedType
+
+    transformers.training_args.is_torch_bf16_gpu_available = lambda: True
+    # transformers spares itself masks that are not needed, but not while it is traced.
+    transformers.utils.import_utils.is_fake_tensor = lambda tensor: False
+    PartialState._prepare_backend = lambda self, *args, **kwargs: (collectives.BACKEND, DistributedType.MULTI_GPU)
+
+
+def _agreement_between_ranks() -> None:
+    """ZeRO-3 compares lists of numbers with those of rank 0; here every rank is alone."""
+    import deepspeed.runtime.zero.utils as zero_utils
+
+    zero_utils.get_lst_from_rank0 = lambda numbers: numbers
+    zero_utils.assert_lst_len_same_as_other_ranks = lambda numbers: None

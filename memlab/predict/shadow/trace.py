@@ -1,0 +1,192 @@
+"""Record what an allocator would see: a dispatch mode that watches storages come and go."""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memlab.predict.events import ALLOC, EMPTY, FREE, HOST_ALLOC, HOST_FREE, PHASE, START, SYNC, USE, Trace
+from memlab.predict.shadow import device, shortcuts
+from memlab.predict.shadow.sites import Sites
+
+_VALUE_OF = torch.ops.aten._local_scalar_dense.default
+_TO_COPY = torch.ops.aten._to_copy.default
+_ALL = torch.ops.aten.all.default
+
+_BLAS = frozenset(getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm"))
+
+HOST_MINIMUM_BYTES = 1 << 20
+"""Host tensors below this are left out: they are many, and gigabytes are what kills a machine."""
+
+
+class Recorder(TorchDispatchMode):
+    """Enter it inside ``fake_mode``. The events are in ``trace``."""
+
+    def __init__(self, trace: Trace, fake_mode: FakeTensorMode, blas_workspace_bytes: int):
+        super().__init__()
+        self.blas_workspace_bytes = blas_workspace_bytes
+        self._blas_handles: set[tuple[int, int]] = set()
+        self.trace = trace
+        self._fake_mode = fake_mode
+        self.sites = Sites(trace.sites)
+        self.allocated_bytes = 0
+        self.requests = 0  # for device memory, so far: the clock of the replay
+        self._events = trace.events
+        self._alive: dict[int, weakref.ref] = {}
+        self._next_key = 0
+        self._pinning = False
+        self.workspaces: dict[object, Callable[..., list[int]]] = {}  # of kernels: bytes, from their arguments
+        self.padded = False  # some samples are: a mask is not all ones
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is _VALUE_OF:
+            return self._value(args[0])
+        if func is _TO_COPY:
+            args = (self._without_value(args[0]), *args[1:])
+        out = shortcuts.answer(self._fake_mode, func, args, kwargs)
+        if out is shortcuts.NO_ANSWER:
+            out = func(*args, **kwargs)
+        self._see(out, func)
+        if func in _BLAS:
+            self._hold_blas_workspace()
+        elif func in self.workspaces:
+            self._scratch(func, self.workspaces[func](*args, **kwargs))
+        if func is _ALL:
+            out._memlab_true = not self.padded
+        return out
+
+    # --- what else the device tells
+
+    def phase(self, name: str | None) -> None:
+        """A phase begins (``None``: nothing that has a name); peaks are counted anew from here."""
+        name = name or ""
+        if name not in self.trace.phases:
+            self.trace.phases.append(name)
+        self.sites.phase = name
+        self._events.append((PHASE, self.trace.phases.index(name)))
+
+    def start_over(self) -> None:
+        """The peaks of the run are counted anew from here: what was built is there, nothing else is."""
+        self._events.append((START,))
+
+    def stop(self) -> None:
+        """What comes after is not recorded any more."""
+        self._events = []
+
+    def synchronize(self, requests: int | None = None) -> None:
+        """The host waited for the device: for what it had asked of it at ``requests``, or for everything."""
+        self._events.append((SYNC, self.requests if requests is None else requests))
+
+    def empty_cache(self) -> None:
+        self._events.append((EMPTY,))
+
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
+        key = getattr(tensor.untyped_storage(), "_memlab_key", None)
+        if key is not None:
+            self._events.append((USE, key, stream))
+
+    @contextlib.contextmanager
+    def pinning(self):
+        """Host tensors made inside are page-locked."""
+        self._pinning = True
+        try:
+            yield
+        finally:
+            self._pinning = False
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return getattr(tensor.untyped_storage(), "_memlab_pinned", False)
+
+    # --- storages
+
+    def _see(self, out, func) -> None:
+        """Note every storage in ``out`` (a tensor, or lists and tuples of them) that was not there before."""
+        if isinstance(out, torch.Tensor):
+            self._see_tensor(out, func)
+        elif isinstance(out, tuple | list):
+            for item in out:
+                self._see(item, func)
+
+    def _see_tensor(self, tensor: torch.Tensor, func) -> None:
+        storage = tensor.untyped_storage()
+        if hasattr(storage, "_memlab_key"):
+            return
+        nbytes = storage.nbytes()
+        if nbytes == 0:
+            return
+        if tensor.device.type == device.NAME:
+            self._see_device(storage, nbytes, tensor, func)
+        elif nbytes >= HOST_MINIMUM_BYTES:
+            self._see_host(storage, nbytes)
+
+    def _see_device(self, storage, nbytes: int, tensor: torch.Tensor, func) -> None:
+        key = storage._memlab_key = self._new_key()
+        site = self.sites.of(tensor, nbytes, func)
+        self._request(key, nbytes, site)
+        self.allocated_bytes += nbytes
+
+        def gone(_, key=key, nbytes=nbytes):
+            del self._alive[key]
+            self.allocated_bytes -= nbytes
+            self._events.append((FREE, key))
+
+        self._alive[key] = weakref.ref(storage, gone)
+
+    def _see_host(self, storage, nbytes: int) -> None:
+        key = storage._memlab_key = self._new_key()
+        storage._memlab_pinned = self._pinning
+        self._events.append((HOST_ALLOC, key, nbytes, int(self._pinning)))
+
+        def gone(_, key=key):
+            del self._alive[key]
+            self._events.append((HOST_FREE, key))
+
+        self._alive[key] = weakref.ref(storage, gone)
+
+    def _scratch(self, func, sizes: list[int]) -> None:
+        """Memory that a kernel takes from the allocator and gives back before it returns."""
+        keys = [self._new_key() for _ in sizes]
+        for key, nbytes in zip(keys, sizes, strict=True):
+            self._request(key, nbytes, self.sites.of_scratch(func, nbytes))
+        self._events.extend((FREE, key) for key in keys)
+
+    def _hold_blas_workspace(self) -> None:
+        """The first product of a thread on a stream makes a cuBLAS handle there, with a workspace that stays."""
+        stream = device.Stream.current.number
+        handle = (threading.get_ident(), stream)
+        if handle not in self._blas_handles:
+            self._blas_handles.add(handle)
+            nbytes = self.blas_workspace_bytes
+            self._request(self._new_key(), nbytes, self.sites.of_scratch("cuBLAS", nbytes))
+
+    def _request(self, key: int, nbytes: int, site: int) -> None:
+        self._events.append((ALLOC, key, nbytes, device.Stream.current.number, site))
+        self.requests += 1
+
+    def _new_key(self) -> int:
+        self._next_key += 1
+        return self._next_key
+
+    def _without_value(self, tensor: torch.Tensor) -> FakeTensor:
+        """The tensor with its shape alone: fake mode would really copy one whose values it knows to the device."""
+        if not isinstance(tensor, FakeTensor):
+            return self._fake_mode.from_tensor(tensor)
+        tensor.constant = None
+        return tensor
+
+    def _value(self, tensor: torch.Tensor) -> bool | int | float:
+        """What ``tensor.item()`` answers: the true value where it is known; else that of a healthy run, in which
+        nothing overflows, every norm is finite, and nothing is packed; ``all`` is true where no sample is padded."""
+        if isinstance(tensor, FakeTensor) and tensor.constant is not None:
+            return tensor.constant.item()
+        if not isinstance(tensor, FakeTensor):
+            with torch.utils._python_dispatch._disable_current_modes():
+                return tensor.item()
+        if tensor.dtype is torch.bool:
+            return getattr(tensor, "_memlab_true", False)
+        return 1.0 if tensor.dtype.is_floating_point else 0

@@ -1,0 +1,96 @@
+"""One rank's training on the device that is not there: what memlab's worker does, step for step, with nothing measured.
+
+The model, the data, Trainer and the marks of the phases are the worker's own code, so that a prediction is one of
+exactly what is measured.
+"""
+
+import dataclasses
+import gc
+
+import torch
+
+from memlab.config import Config, from_dict
+from memlab.plan import Plan
+from memlab.predict.shadow import attention, device
+from memlab.predict.shadow.trace import Recorder
+from memlab.record import RunFolder
+from memlab.worker.data import Batches, Shape
+from memlab.worker.model import build_model, parameter_counts
+from memlab.worker.session import ENGINE_PHASES, PointsTrainer, Steps, _passes_arguments_to_loss, training_arguments
+
+
+class Shadow:
+    """The worker's session (``memlab.worker.session.Session``), recorded instead of measured."""
+
+    def __init__(self, plan: Plan, recorder: Recorder, micro: int, tokens: int, steps: int, scratch: RunFolder):
+        self.config = _predictable(from_dict(plan.config))
+        self.recorder = recorder
+        self.scratch = scratch
+        self.steps = steps
+        self.step = 0
+        self.shape = Shape(micro, tokens, self.config.batch.accumulation * steps)
+        training = {**plan.training_args, "max_steps": steps, "per_device_train_batch_size": micro}
+        engine = {**plan.deepspeed, "train_micro_batch_size_per_gpu": micro}
+        self.plan = dataclasses.replace(plan, training_args=training, deepspeed=engine)
+
+    def run(self) -> None:
+        arguments = training_arguments([self.plan], self.scratch)
+        self.recorder.phase("model_build")
+        model = build_model(self.config, torch.device(device.DEVICE))
+        self.recorder.phase(None)
+        trace = self.recorder.trace
+        trace.parameters, trace.trainable_parameters = parameter_counts(model)
+        self.recorder.sites.name_modules(model)
+        trainer = PointsTrainer(model, arguments, self.batches(model), on_loss=lambda loss: None)
+        trainer.add_callback(Steps(self, trainer))
+        self.recorder.phase("engine_init")
+        trainer.train()
+
+    def batches(self, model: torch.nn.Module) -> Batches:
+        return Batches(
+            self.config,
+            [self.shape],
+            vocabulary=model.config.get_text_config().vocab_size,
+            rank=self.recorder.trace.rank,
+            world_size=self.recorder.trace.world_size,
+            shift_labels=_passes_arguments_to_loss(model),
+        )
+
+    # --- what the worker's callback tells
+
+    def engine_is_ready(self, engine: torch.nn.Module) -> None:
+        self.recorder.phase(None)
+        for method, phase in ENGINE_PHASES.items():
+            setattr(engine, method, self._in_phase(phase, getattr(engine, method)))
+
+    def step_begin(self) -> None:
+        if self.step == 0:
+            gc.collect()
+            self.recorder.empty_cache()
+            self.recorder.start_over()
+        self.recorder.trace.steps.append(len(self.recorder.trace.events))
+
+    def step_end(self) -> None:
+        self.step += 1
+        if self.step == self.steps:
+            self.recorder.stop()
+
+    def _in_phase(self, phase: str, method):
+        def recorded(*args, **kwargs):
+            self.recorder.phase(phase if self.step else f"first_{phase}")
+            result = method(*args, **kwargs)
+            self.recorder.phase(None)
+            return result
+
+        return recorded
+
+
+def _predictable(config: Config) -> Config:
+    """The configuration without what only a real device or a download gives: the flash-attn package, trained
+    weights."""
+    implementation = attention.stand_in_for(config.attention.implementation)
+    return dataclasses.replace(
+        config,
+        attention=dataclasses.replace(config.attention, implementation=implementation),
+        model=dataclasses.replace(config.model, weights="random"),
+    )

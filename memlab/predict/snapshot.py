@@ -1,0 +1,93 @@
+"""torch's own memory history, as events: what a real allocator did, for a replay to be compared with.
+
+The input is plain JSON as ``benchmarks/record_snapshot.py`` writes it: the entries of one device of
+``torch.cuda.memory._snapshot()["device_traces"]`` without their stacks, with the bytes that were reserved after each.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from memlab.predict.allocator import CachingAllocator, Options
+from memlab.predict.allocator.blocks import Block
+
+SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that the program did, and what the real allocator had reserved then."""
+
+    action: str  # alloc, free_requested, free_completed or empty
+    address: int
+    nbytes: int
+    stream: int
+    reserved: int
+
+
+def load(path: Path) -> tuple[Options, list[Step]]:
+    """The allocator's options and the history in a recorded file."""
+    recorded = json.loads(path.read_text(encoding="utf-8"))
+    return Options(expandable_segments=recorded["expandable_segments"]), list(steps(recorded["trace"]))
+
+
+def steps(trace: list[dict[str, Any]]) -> Iterator[Step]:
+    """The program's side of a history.
+
+    torch notes the segments that a request made the allocator take before the request itself, so what is reserved at an
+    ``alloc`` includes them. Segments given back in a row are an emptied cache, whether the program asked for it or a
+    request that found no room. ``snapshot`` and ``oom`` entries are no steps.
+    """
+    reserved, emptying = 0, False
+    for entry in trace:
+        action = entry["action"]
+        reserved += SEGMENTS.get(action, 0) * entry["size"]
+        if SEGMENTS.get(action) == -1:
+            if not emptying:
+                yield Step("empty", 0, 0, 0, reserved)
+            emptying = True
+        elif action in ("alloc", "free_requested", "free_completed"):
+            emptying = False
+            yield Step(action, entry["addr"], entry["size"], entry["stream"], reserved)
+
+
+def replayed(options: Options, history: list[Step]) -> list[tuple[int, int]]:
+    """(reserved by the real allocator, reserved by the replay) after each request.
+
+    The history says when a block that another stream used became free, so nothing has to be assumed: the block waits
+    from ``free_requested`` to ``free_completed``.
+    """
+    allocator = Retold(options)
+    curve = []
+    for step in history:
+        if step.action == "alloc":
+            allocator.malloc(step.address, step.nbytes, step.stream)
+            curve.append((step.reserved, allocator.reserved))
+        elif step.action == "free_requested":
+            allocator.free(step.address)
+        elif step.action == "empty":
+            allocator.empty_cache()
+        else:
+            allocator.complete(step.address)
+    return curve
+
+
+class Retold(CachingAllocator):
+    """An allocator that is told when each block became free."""
+
+    def __init__(self, options: Options):
+        super().__init__(options)
+        self._waiting: dict[int, Block] = {}
+
+    def free(self, key: int) -> None:
+        block = self._live.pop(key)
+        block.allocated, block.waiting = False, True
+        self.allocated -= block.size
+        self._waiting[key] = block
+
+    def complete(self, key: int) -> None:
+        block = self._waiting.pop(key)
+        block.waiting = False
+        self._give_back(block)

@@ -1,0 +1,26 @@
+"""Signals that end a process end memlab as Ctrl-C does: with a record, and with no process left."""
+
+import contextlib
+import os
+import signal
+from types import FrameType
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def end_on_signals() -> None:
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, interrupt)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """The first signal ends the run; those after it would only interrupt the ending, and lose the record."""
+    for ending in ENDING:
+        signal.signal(ending, _go_on_ending)
+    raise KeyboardInterrupt
+
+
+def _go_on_ending(number: int, frame: FrameType | None) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, b"memlab: ending what was started; a moment\n")

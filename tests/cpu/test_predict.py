@@ -1,0 +1,83 @@
+"""Shadow runs of the real engine and the real Trainer, a few seconds each. No GPU, no compiler, two cores."""
+
+import json
+
+import pytest
+
+from memlab.compose import compose_config
+from memlab.launch.job import Job
+from memlab.plan import make_plan
+from memlab.predict.predict import predict, predict_one
+from memlab.predict.ranks import traced_ranks
+from memlab.predict.shadow.request import Point, traces
+from memlab.record import FIRST_STEP_PHASES, PHASES, RunFolder
+
+pytestmark = pytest.mark.cpu
+
+GRID = [
+    *(f"zero_stage=zero{stage} offload=none" for stage in range(4)),
+    *(f"zero_stage=zero{stage} offload=optimizer" for stage in (1, 2, 3)),
+    "zero_stage=zero3 offload=param",
+    "zero_stage=zero3 offload=all",
+    "zero_stage=zero3 offload=all checkpointing=full",
+    "zero_stage=zero2 checkpointing=full checkpointing.reentrant=true",
+    "zero_stage=zero2 precision=fp16",
+    "zero_stage=zero3 precision=fp32",
+    "zero_stage=zero2 attention=eager",
+    "zero_stage=zero2 attention=flash2",
+    "zero_stage=zero1 precision.grad_accum_dtype=fp32",
+    "zero_stage=zero2 optimizer=adamw_torch",
+    "zero_stage=zero3 optimizer=adamw_torch_foreach",
+    "zero_stage=zero2 optimizer=sgd",
+    "zero_stage=zero2 batch.accumulation=2",
+    "zero_stage=zero2 data=sample",
+]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def plan_of(words: str):
+    config, choices = compose_config(
+        ["mode=predict", "model=tiny", "hardware=h100_x8", "hardware.gpus=3", *words.split()]
+    )
+    return make_plan(config, choices)
+
+
+@pytest.mark.parametrize("words", GRID)
+def test_every_combination_is_predicted(words):
+    record = predict(plan_of(words))
+    assert (record.status, record.source) == ("ok", "predicted"), record.reason
+    assert [rank["rank"] for rank in record.ranks] == [0, 1, 2]
+    for rank in record.ranks:
+        assert set(rank["phases"]) == {*PHASES, *FIRST_STEP_PHASES}
+        assert 0 < rank["peak_allocated_bytes"] <= rank["peak_active_bytes"] <= rank["peak_reserved_bytes"]
+        for name, kinds in rank["breakdown"]["phases"].items():
+            assert sum(kinds.values()) == rank["phases"][name]["peak_reserved_bytes"]
+        assert 0 < len(rank["curve"]["event"]) <= 500
+
+
+def test_the_record_is_in_the_run_folder(tmp_path):
+    plan = plan_of("zero_stage=zero3")
+    record = predict_one(Job(plan, RunFolder(tmp_path)))
+    written = json.loads((tmp_path / "record.json").read_text())
+    assert written["summary"]["peak_allocated_bytes"]["max"] == record.summary["peak_allocated_bytes"]["max"]
+    assert written["ranks"][2]["same_as_rank"] == 0
+    assert predict_one(Job(plan, RunFolder(tmp_path))).fingerprint == record.fingerprint
+
+
+def test_ranks_of_stage_3_are_alike(tmp_path):
+    """What lets one rank stand for all: whatever the padding, every rank's events are the same."""
+    plan = plan_of("zero_stage=zero3")
+    assert traced_ranks(plan) == [0]
+    found = traces(plan, [Point(rank, 1, 64) for rank in (0, 1, 2)], tmp_path)
+    sizes = [[event[:1] + event[2:4] for event in trace.events if event[0] == 0] for trace in found.values()]
+    assert sizes[0] == sizes[1] == sizes[2]
+
+
+def test_what_does_not_fit_is_an_out_of_memory_with_a_reason():
+    record = predict(plan_of("zero_stage=zero2 hardware.memory_gib=1.5"))
+    assert (record.status, record.summary["verdict"]) == ("gpu_oom", "does_not_fit")
+    assert "GiB" in record.reason

@@ -1,0 +1,55 @@
+"""Sizes at a new point from those at traced ones. No torch."""
+
+import pytest
+
+from memlab.predict.events import ALLOC, FREE, PHASE, Trace
+from memlab.predict.interpolate import interpolate
+
+SIZES = {
+    "weights": lambda b, t: 4096,
+    "activations": lambda b, t: 8192 * b * t,
+    "scores": lambda b, t: 64 * b * t * t,
+    "mask": lambda b, t: 2 * t * t,
+    "rotary": lambda b, t: 128 * t,
+    "workspace": lambda b, t: 512 * b * (-(-t // 128) * 128),
+    "flattened with weights": lambda b, t: 4096 + 2 * b * t,
+}
+
+
+def traced(micro: int, tokens: int, sizes=SIZES) -> Trace:
+    events = [(PHASE, 0)]
+    for key, size in enumerate(sizes.values()):
+        events += [(ALLOC, key, size(micro, tokens), 0, 0), (FREE, key)]
+    return Trace(0, 8, micro, tokens, events=events, phases=["forward"])
+
+
+@pytest.mark.parametrize("point", [(1, 2001), (4, 77), (16, 8192)])
+def test_sizes_are_exact(point):
+    traces = [traced(1, 150), traced(2, 330), traced(3, 515)]
+    assert interpolate(traces, *point).events == traced(*point).events
+
+
+def test_two_points_do_not_decide():
+    assert interpolate([traced(1, 150), traced(2, 330)], 1, 500) is None
+
+
+def test_another_batch_is_not_guessed_from_one():
+    traces = [traced(1, 150), traced(1, 330), traced(1, 515)]
+    assert interpolate(traces, 1, 700).events == traced(1, 700).events
+    assert interpolate(traces, 2, 700) is None
+
+
+def test_a_size_that_fits_nothing_is_not_guessed():
+    odd = {"rounded up to a power of two": lambda b, t: 1 << (b * t).bit_length()}
+    assert interpolate([traced(1, 150, odd), traced(2, 330, odd), traced(3, 515, odd)], 1, 200) is None
+
+
+def test_another_sequence_is_not_mixed_in():
+    shorter = {name: SIZES[name] for name in list(SIZES)[1:]}
+    assert interpolate([traced(1, 150), traced(2, 330), traced(3, 515, shorter)], 1, 200) is None
+
+
+def test_one_token_is_only_ever_traced():
+    traces = [traced(1, 150), traced(2, 330), traced(3, 515)]
+    assert interpolate(traces, 1, 1) is None
+    assert interpolate([*traces[:2], traced(1, 1)], 1, 500) is None

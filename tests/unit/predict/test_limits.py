@@ -1,0 +1,27 @@
+"""What cannot be predicted says so, and what to do instead."""
+
+import pytest
+
+from memlab.compose import compose_config
+from memlab.predict.limits import unpredictable
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("hardware=cpu", "CPU"),
+        ("zero_stage=zero3 offload=all_nvme offload.nvme_path=/nvme", "NVMe"),
+        ("optimizer=adamw_8bit", "bitsandbytes"),
+        ("zero_stage=zero3 zero_stage.zero_quantized_weights=true", "quantisation"),
+        ("zero_stage=zero3 offload=optimizer offload.super_offload=true", "super_offload"),
+        ("zero_stage=zero2 offload=param", "parameters"),
+    ],
+)
+def test_reasons(words, why):
+    config, _ = compose_config(["mode=predict", "hardware=h100_x8", *words.split()])
+    reasons = unpredictable(config)
+    assert any(why in reason and "instead:" in reason for reason in reasons), reasons
+
+
+def test_what_can_be_predicted_has_none():
+    assert unpredictable(compose_config(["mode=predict", "hardware=h100_x8", "zero_stage=zero3"])[0]) == []
