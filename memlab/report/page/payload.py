@@ -34,7 +34,6 @@ from memlab.report.page.summary import fit_rows, held_figure, sections
 from memlab.report.palette import styles
 from memlab.summary import BYTES
 
-
 FIGURES = {
     "peak_reserved_bytes": "peak reserved",
     "step_seconds": "step",
