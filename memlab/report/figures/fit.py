@@ -16,6 +16,7 @@ from memlab.report.figures.canvas import (
     counted,
     finish,
     from_zero,
+    is_cloud,
     mark_oom,
     marker_size,
     new_figure,
@@ -76,6 +77,7 @@ def _panel(axes: Any, each: Fit, look: Style) -> None:
         markersize=marker_size(each.tokens),
         linestyle="none",
         markeredgewidth=0,
+        rasterized=is_cloud(each.tokens),
     )
     axes.plot(x, y, color=OOM_COLOR, linewidth=1.1, label="fit")
     if half[0] != inf:

@@ -14,6 +14,7 @@ from memlab.report.figures.canvas import (
     finish,
     from_zero,
     gib,
+    is_cloud,
     mark_oom,
     new_figure,
     plain,
@@ -84,7 +85,7 @@ def _line(axes: Any, sheet: Sheet, series: Series, positions: Sequence[int], val
         return
     look = sheet.styles[series.label]
     low, middle, high = values
-    axes.fill_between(positions, low, high, color=look.color, alpha=0.22, linewidth=0)
+    axes.fill_between(positions, low, high, color=look.color, alpha=0.22, linewidth=0, rasterized=is_cloud(positions))
     marker = MARKERS[(MARKERS.index(look.marker) + series.turn) % len(MARKERS)]
     axes.plot(
         positions,
@@ -92,7 +93,8 @@ def _line(axes: Any, sheet: Sheet, series: Series, positions: Sequence[int], val
         color=look.color,
         linestyle=DASHES[(DASHES.index(look.dash) + series.turn) % len(DASHES)],
         marker=marker if len(positions) <= FEW else None,
-        linewidth=1.5 if len(positions) <= 10 * FEW else 0.8,
+        linewidth=0.8 if is_cloud(positions) else 1.5,
+        rasterized=is_cloud(positions),
         label=plain(series.name),
     )
 

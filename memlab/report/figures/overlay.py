@@ -60,8 +60,10 @@ def overlay(sheet: Sheet, pairs: Sequence[Pair], title: str, notes: Sequence[str
         _difference(below, shown, key)
         above.set_title(units.name(key))
         counted(below, "sequence length, tokens")
-    if any(pair.interpolated for pair in pairs):
-        notes = [*notes, "hollow: interpolated between the two neighbouring lengths that were measured"]
+    guessed = sum(pair.interpolated is not None for pair in pairs)
+    if guessed:
+        where = "hollow:" if len(pairs) <= FEW else f"at {guessed} of {len(pairs)} lengths one side is"
+        notes = [*notes, f"{where} interpolated between its two neighbours"]
     return finish(figure, sheet, title, notes)
 
 

@@ -7,7 +7,16 @@ from matplotlib.figure import Figure
 from memlab.analyse.identity import point_of
 from memlab.analyse.run import Run, peak
 from memlab.machine import GIB
-from memlab.report.figures.canvas import OOM_COLOR, finish, from_zero, marker_size, new_figure, plain, thousands
+from memlab.report.figures.canvas import (
+    OOM_COLOR,
+    finish,
+    from_zero,
+    is_cloud,
+    marker_size,
+    new_figure,
+    plain,
+    thousands,
+)
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 
 LABELLED = 8
@@ -24,7 +33,7 @@ def pareto(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         drawn += points
         look = sheet.styles[label]
         marks = {"color": look.color, "marker": look.marker, "linestyle": "none", "markeredgewidth": 0, "alpha": 0.75}
-        marks["markersize"] = marker_size(points)
+        marks |= {"markersize": marker_size(points), "rasterized": is_cloud(points)}
         if points:
             x, y = [_memory(run) for run in points], [_speed(run) for run in points]
             axes.plot(x, y, label=plain(sheet.short(label)) or "runs", **marks)

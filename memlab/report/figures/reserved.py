@@ -8,7 +8,7 @@ from memlab.analyse.identity import tokens_of
 from memlab.analyse.run import peak
 from memlab.machine import GIB
 from memlab.report import units
-from memlab.report.figures.canvas import OOM_COLOR, counted, finish, from_zero, marker_size, new_figure, plain
+from memlab.report.figures.canvas import OOM_COLOR, counted, finish, from_zero, is_cloud, marker_size, new_figure, plain
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 
 
@@ -30,7 +30,7 @@ def reserved_against_allocated(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         tokens, used, reserved = zip(*points, strict=True)
         highest = max(highest, *reserved, *used)
         marks = {"color": look.color, "marker": look.marker, "linestyle": "none", "alpha": 0.8}
-        marks |= {"markeredgewidth": 0, "markersize": marker_size(points)}
+        marks |= {"markeredgewidth": 0, "markersize": marker_size(points), "rasterized": is_cloud(points)}
         against.plot(used, reserved, label=plain(sheet.short(label)) or "runs", **marks)
         gap.plot(tokens, [high - low for low, high in zip(used, reserved, strict=True)], **marks)
     if not highest:

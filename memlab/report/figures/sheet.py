@@ -38,6 +38,12 @@ class Sheet:
         """What tells a configuration from the others of this sheet; empty for the only one."""
         return " ".join(word for word in label.split() if word not in self.common and not word.startswith("model="))
 
+    def look(self, words: str) -> Style:
+        """The style of the first configuration whose label has all these words, as labels of fewer axes do."""
+        wanted = set(words.split())
+        labels = [label for label in self.configurations if wanted <= set(label.split())] or list(self.configurations)
+        return self.styles[labels[0]]
+
     @property
     def held(self) -> str:
         """The figure for memory in live tensors: allocated, or active where allocated was not measured."""

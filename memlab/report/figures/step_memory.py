@@ -26,7 +26,8 @@ def step_memory(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     for axes, (label, (run, curve)) in zip(panels.flat, shown, strict=True):
         _draw(axes, curve, sheet.styles[label].color)
         micro, tokens = point_of(run)
-        axes.set_title(plain(f"{sheet.short(label)} batch {micro:,}, {tokens:,} tokens ({run.source})".strip()), pad=16)
+        words = [sheet.short(label), f"batch {micro:,}", f"{tokens:,} tokens"]
+        axes.set_title(plain(", ".join(filter(None, words))), pad=16)
         axes.set_ylabel("GiB")
     counted(panels.flat[-1], "allocations and frees since the step began")
     from_zero(panels.flat)
