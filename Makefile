@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test lint study results-report clean
+.PHONY: help setup demo test cluster lint study results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -19,7 +19,10 @@ demo: setup      ## one measured experiment: the GPUs, or two CPU ranks where th
 	$(BIN)/python launch.py model=tiny name=demo force=true
 
 test: setup      ## the tests; those that need a GPU are skipped without one
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not cluster"
+
+cluster: setup   ## the tests of Slurm and of several nodes, which start daemons of their own (docs/cluster.md)
+	$(BIN)/python -m pytest tests/cluster
 
 lint: setup      ## style
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

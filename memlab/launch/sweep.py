@@ -28,7 +28,7 @@ JOBS_PER_LAUNCH = 64
 
 @dataclass
 class Result:
-    """One job of a sweep. ``how``: measured, predicted, done (by an earlier run), implied, unsupported or not reached."""
+    """One job of a sweep. ``how``: measured, predicted, done (by an earlier run), implied, unsupported, not reached."""
 
     job: Job
     record: Record | None

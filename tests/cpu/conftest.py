@@ -63,7 +63,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         if fault:
             environment["PYTHONPATH"] = str(FAULTS)
         with (tmp_path / f"{folder.name}.out").open("w") as output:
-            command = [sys.executable, str(ROOT / "launch.py"), "measure=quick", f"hydra.run.dir={folder}", *words]
+            command = [sys.executable, str(ROOT / "launch.py"), *words, "measure=quick"]
+            if not any("hydra." in word for word in words):
+                command.append(f"hydra.run.dir={folder}")
             process = subprocess.Popen(
                 command, env=environment, cwd=tmp_path, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )

@@ -1,6 +1,7 @@
 """Puts a fault into a rank, from outside the product: Python imports this file in every process that finds it.
 
-MEMLAB_TEST_FAULT=<what>:<rank>:<step> - oom, hang, kill (SIGKILL to itself), kill_launcher, nan.
+MEMLAB_TEST_FAULT=<what>:<rank>:<step>[:<part of the run folder's name>], several with a comma between them; what is one
+of oom, hang, kill (SIGKILL to itself), kill_launcher.
 """
 
 import importlib.abc
@@ -49,13 +50,15 @@ class Patch(importlib.abc.MetaPathFinder):
         return spec
 
     def patch(self, point) -> None:
-        what, rank, step = os.environ["MEMLAB_TEST_FAULT"].split(":")
+        faults = [fault.split(":") for fault in os.environ["MEMLAB_TEST_FAULT"].split(",")]
         step_end = point.step_end
 
         def step_end_or_strike(self):
             step_end(self)
-            if self.rank == int(rank) and self.step == int(step):
-                strike(what)
+            for what, rank, step, *where in faults:
+                here = all(part in self.folder.path.name for part in where)
+                if here and self.rank == int(rank) and self.step == int(step):
+                    strike(what)
 
         point.step_end = step_end_or_strike
 
