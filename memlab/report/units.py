@@ -53,4 +53,4 @@ def usd(amount: float | None) -> str:
 
 def name(key: str) -> str:
     """A record key as words: ``backward.peak_reserved_bytes`` -> ``backward: peak reserved``."""
-    return key.replace(".", ": ").removesuffix("_bytes").replace("_", " ")
+    return key.replace(".", ": ").removesuffix("_bytes").replace("_", " ").replace("usd", "USD")

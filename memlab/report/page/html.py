@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
 from importlib.resources import files
 from typing import Any
@@ -34,10 +35,19 @@ def page(payload: dict[str, Any]) -> str:
 
 def embedded_json(values: Any) -> str:
     """JSON for a script element: no ``<``, so no tag and no comment can begin in it; no line separators of Unicode."""
-    text = json.dumps(values, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    text = json.dumps(_finite(values), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return text.encode("utf-8", errors="replace").decode()
+
+
+def _finite(values: Any) -> Any:
+    """Without infinite numbers, which a configuration can hold and JSON cannot."""
+    if isinstance(values, dict):
+        return {key: _finite(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_finite(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 def _policy(script: str, style: str) -> str:

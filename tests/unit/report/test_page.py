@@ -102,6 +102,13 @@ def test_paths_are_told_from_the_folder_on(tmp_path, runs):
     assert data_of(text)["points"][0]["path"].startswith("sweep/")
 
 
+def test_an_infinite_value_of_a_configuration_is_not_known():
+    assert json.loads(embedded_json({"a": [1.5, float("inf")], "b": {"c": float("nan")}})) == {
+        "a": [1.5, None],
+        "b": {"c": None},
+    }
+
+
 def test_equal_values_are_kept_once():
     pool = Pool()
     assert pool.parts({"a": {"x": 1}, "b": {"x": 1}, "c": 2}) == {"a": 0, "b": 0, "c": 1}
@@ -140,6 +147,31 @@ def test_five_hundred_points_stay_small(tmp_path):
         add_point(tmp_path, 128 + number)
     text = page(payload(collect([tmp_path]).runs, [], "sweep"))
     assert len(text) < 2_000_000
+
+
+def test_folders_that_cannot_be_read_cost_a_line_each(tmp_path, capsys):
+    small_sweep(tmp_path / "sweep")
+    nan = (
+        (add_point(tmp_path / "sweep", 64) / RunFolder.RECORD).read_text().replace('"max": ', '"max": NaN, "was": ', 1)
+    )
+    infinite = nan.replace("NaN", "1e999")
+    bad = {
+        "infinite": infinite,
+        "half-written": '{"schema_version": 1,',
+        "foreign": "[]",
+        "later": '{"schema_version": 99}',
+        "nan": nan,
+    }
+    for name, text in bad.items():
+        (tmp_path / "sweep" / name).mkdir()
+        (tmp_path / "sweep" / name / RunFolder.RECORD).write_text(text)
+    (tmp_path / "sweep" / "unfinished").mkdir()
+    (tmp_path / "sweep" / "unfinished" / RunFolder.PLAN).write_text("{}")
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(tmp_path / "sweep"), "-o", str(tmp_path / "page.html")])
+    assert end.value.code == 0
+    told = sentences(data_of((tmp_path / "page.html").read_text()), "Read with care")
+    assert all(f"sweep/{name}: " in told for name in ("infinite", "half-written", "foreign", "later", "nan"))
 
 
 def test_the_command_writes_one_file(tmp_path, capsys):

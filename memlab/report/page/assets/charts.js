@@ -30,7 +30,7 @@ function makeCharts() {
     ["seq_len.tokens", reserved], ["batch.micro", reserved],
     ["seq_len.tokens", DATA.held], ["batch.micro", DATA.held],
     ["seq_len.tokens", "tokens_per_second"], ["batch.micro", "tokens_per_second"],
-    [DATA.held, reserved], [reserved, "tokens_per_second"], [reserved, "usd_per_million_tokens"],
+    [DATA.held, reserved], [reserved, "tokens_per_second"], ["batch.micro", "usd_per_million_tokens"],
   ];
   const varies = (key) => AXES[key] && new Set(POINTS.map(AXES[key].value).filter((value) => value !== null)).size > 1;
   const useful = wanted.filter(([x, y]) => varies(x) && varies(y));
