@@ -8,6 +8,7 @@ from sweeps import add_point, small_sweep
 
 from memlab.analyse.collect import Skipped, collect
 from memlab.cli import main
+from memlab.config import Offload, to_dict
 from memlab.record import RunFolder
 from memlab.report.page.html import embedded_json, page
 from memlab.report.page.log import LAST_BYTES, log_tails
@@ -76,8 +77,6 @@ def test_the_summary_says_what_was_run_and_learned(runs):
 
 
 def test_what_varies_together_is_called_confounded(tmp_path):
-    from memlab.config import Offload, to_dict
-
     for tokens in (128, 256):
         add_point(tmp_path, tokens)
         path = add_point(tmp_path, tokens, allocator="expandable", run_id=f"other-{tokens}")

@@ -23,7 +23,9 @@ function h(tag, properties = {}, ...children) {
   return element;
 }
 
-const number = (value, digits = 4) => value.toLocaleString("en-US", { maximumSignificantDigits: digits });
+/** Some significant digits, and never fewer than the whole part has. */
+const number = (value, digits = 4) =>
+  value.toLocaleString("en-US", Math.abs(value) >= 1000 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: digits });
 
 const UNITS = { bytes: "GiB", usd: "USD", seconds: "s", rate: "", number: "", share: "", text: "" };
 
@@ -57,7 +59,7 @@ const tokensOf = (point) => cell(point, "seq_len.tokens");
 /** The name of a figure with the unit that its numbers are in. */
 const withUnit = ({ name, unit }) => (UNITS[unit] ? `${name}, ${UNITS[unit]}` : name);
 
-const pointName = (point) => `${point.label}, batch ${number(microOf(point))} x ${number(tokensOf(point), 9)} token${tokensOf(point) === 1 ? "" : "s"}`;
+const pointName = (point) => `${point.label}, batch ${number(microOf(point))} x ${number(tokensOf(point))} token${tokensOf(point) === 1 ? "" : "s"}`;
 
 /** Nested objects as one, keys joined by dots. */
 function flatten(values, prefix = "") {

@@ -92,14 +92,14 @@ function groupsOf(x, y) {
     const fit = point.status === "ok" && value !== null;
     if (at === null || !(fit || oom) || hidden.has(point.configuration)) continue;
     const [, other, word] = LINES[x] ?? [];
-    const part = other ? ` ${word}${number(other(point), 9)}${word ? "" : " tokens"}` : "";
+    const part = other ? ` ${word}${number(other(point))}${word ? "" : " tokens"}` : "";
     const name = `${point.configuration}${part}`;
     if (!groups.has(name)) groups.set(name, { configuration: DATA.configurations[point.configuration], part, rows: [], ooms: [] });
-    const ranks = point.ranks?.[y];
+    const ranks = x in LINES ? point.ranks?.[y] : undefined;
     const row = { point, x: scaled(AXES[x].unit, at), y: scaled(AXES[y].unit, ranks ? ranks[1] : value) };
     if (ranks) [row.low, row.high] = [scaled("bytes", ranks[0]), scaled("bytes", ranks[2])];
     if (oom) groups.get(name).ooms.push(row);
-    else groups.get(name).rows.push(x in LINES ? row : { ...row, y: scaled(AXES[y].unit, value) });
+    else groups.get(name).rows.push(row);
   }
   const found = [...groups.values()];
   found.forEach((group) => group.rows.sort((a, b) => a.x - b.x));
