@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test cluster lint clean
+.PHONY: help setup demo test cluster lint study results-report clean
 
 help:            ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 setup: $(VENV)/.ready  ## a virtual environment with the exact versions of constraints.txt
 
@@ -26,6 +26,16 @@ cluster: setup   ## the tests of Slurm and of several nodes, which start daemons
 
 lint: setup      ## style
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+STUDY ?= ../shared/reference/gpjt
+RUNS   = outputs/study
+
+study: setup     ## docs/study: the page and figures of the public study, where its data is (STUDY=folder of the CSV files)
+	sh docs/study/make.sh $(BIN)/memlab $(STUDY) $(RUNS)
+
+results-report: setup  ## docs/results: the page and figures of results/
+	$(BIN)/memlab report results --title "memlab's own measurements" --output docs/results/report.html
+	$(BIN)/memlab figures results --output docs/results
 
 clean:           ## remove the environment
 	rm -rf $(VENV)

@@ -20,6 +20,8 @@ COMMANDS = {
     "diff": "what differs between runs, and what it did to memory, speed and cost",
     "fit": "memory as a line over tokens for each configuration, and what is the longest that fits",
     "advise": "the configuration to train with: fastest, cheapest, with headroom",
+    "figures": "charts for print, PNG and SVG: memory, speed, phases, fit, cost, overlays",
+    "report": "one HTML page that opens anywhere: summary, table, charts, details, diff of any two runs",
     "import": "other people's tables as run folders",
 }
 """Sub-command -> help. Each is a module of memlab.commands, imported when it is used."""

@@ -270,7 +270,7 @@ def _clean(values: Any, secrets: Sequence[str]) -> Any:
 def read_json(path: Path) -> Any:
     """Raises :class:`RecordError` with the reason when ``path`` is not readable JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise RecordError(f"{path}: no such file") from None
     except (
@@ -279,6 +279,10 @@ def read_json(path: Path) -> Any:
         RecursionError,
     ) as error:  # ValueError: not UTF-8, not JSON, or a number of 4,300 digits
         raise RecordError(f"{path}: unreadable ({error})") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _replace(path: Path, content: bytes) -> None:

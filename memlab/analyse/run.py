@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from memlab.analyse.complete import shortcomings
@@ -108,9 +109,9 @@ def _check(record: Record, where: str) -> None:
     wrong += [f"choices.{key}" for key, value in record.choices.items() if not _is_name(value)]
     wrong += [f"config.{group}" for group in GROUPS if not isinstance(record.config.get(group, {}), dict)]
     wrong += [f"config.{key}" for key in ("batch.micro", "seq_len.tokens") if not _is_count(record.config, key)]
-    wrong += [f"summary.{key}" for key, value in flatten(record.summary).items() if not _is_number(value)]
+    wrong += [f"summary.{key}" for key, value in flatten(record.summary).items() if not _is_finite(value)]
     wrong += [f"summary.{key}" for key, value in record.summary.items() if isinstance(value, dict) and _no_range(value)]
-    wrong += [f"timing.{key}" for key, value in record.timing.items() if not _is_number(value)]
+    wrong += [f"timing.{key}" for key, value in record.timing.items() if not _is_finite(value)]
     for index, rank in enumerate(record.ranks):
         wrong += [f"ranks[{index}].{key}" for key in _wrong_in_rank(rank)]
     if wrong:
@@ -144,6 +145,10 @@ def _is_name(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return type(value) in _NUMBERS
+
+
+def _is_finite(value: Any) -> bool:
+    return value is None or (_is_number(value) and isfinite(value))
 
 
 def _are_numbers(values: Any) -> bool:

@@ -18,6 +18,11 @@ def add_where(parser: argparse.ArgumentParser) -> None:
 
 def selected(paths, conditions):
     """The runs, after a line on standard error for each folder that was skipped and each run that is incomplete."""
+    return collected(paths, conditions)[0]
+
+
+def collected(paths, conditions):
+    """As :func:`selected`, with the places that were skipped."""
     import sys
 
     from memlab.analyse.collect import collect
@@ -33,4 +38,4 @@ def selected(paths, conditions):
         raise MemlabError(
             f"{', '.join(map(str, paths))}: no run that can be read{' and meets --where' * bool(conditions)}."
         )
-    return runs
+    return runs, collection.skipped

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from memlab.report.units import gib
+from memlab.report.units import gib, number
 
 PIPE_WIDTH = 200
 """Columns where the output is no terminal and so tells no width."""
@@ -88,4 +88,4 @@ def _cell(key: str, value: Any) -> str:
         return "-"
     if "_bytes" in key:
         return gib(value)
-    return f"{value:,.4g}" if isinstance(value, float) and not value.is_integer() else f"{value}"
+    return number(value) if isinstance(value, float) and not value.is_integer() else f"{value}"

@@ -8,6 +8,15 @@ def gib(size: float | None) -> str:
     return "-" if size is None else f"{size / GIB:,.3f}"
 
 
+def number(value: float) -> str:
+    """Four significant digits, and never an exponent."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+
+
+def tokens(count: int) -> str:
+    return f"{count:,} token{'s' * (count != 1)}"
+
+
 def figure(key: str, value: float | None) -> str:
     """The value of a record key with its unit, which the key's name tells."""
     if value is None:
@@ -15,10 +24,10 @@ def figure(key: str, value: float | None) -> str:
     if key.endswith("_bytes"):
         return f"{gib(value)} GiB"
     if key.startswith("usd"):
-        return f"${value:,.4g}"
+        return f"${number(value)}"
     if "per_second" in key:
-        return f"{value:,.4g}/s"
-    return f"{value:,.4g} s" if "seconds" in key else f"{value:,.4g}"
+        return f"{number(value)}/s"
+    return f"{number(value)} s" if "seconds" in key else number(value)
 
 
 def change(key: str, value: float) -> str:
@@ -44,4 +53,4 @@ def usd(amount: float | None) -> str:
 
 def name(key: str) -> str:
     """A record key as words: ``backward.peak_reserved_bytes`` -> ``backward: peak reserved``."""
-    return key.replace(".", ": ").removesuffix("_bytes").replace("_", " ")
+    return key.replace(".", ": ").removesuffix("_bytes").replace("_", " ").replace("usd", "USD")

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "worker": {"errors", "config", "plan", "record"},
     "predict": {"errors", "config", "plan", "rules", "record", "summary", "worker"},
     "analyse": {"errors", "config", "conf_files", "plan", "machine", "record", "summary", "noise"},
-    "report": {"errors", "machine", "noise", "record", "summary", "analyse", "launch"},
+    "report": {"errors", "config", "machine", "noise", "record", "summary", "analyse", "launch"},
     "commands": {
         *("errors", "config", "plan", "machine", "rules", "record", "summary", "compose", "launch", "report"),
         *("predict", "analyse"),

@@ -123,10 +123,13 @@ def test_a_name_that_is_not_utf8(root):
     assert only_reason(root) == "the folder's name is not UTF-8"
 
 
-def test_nan_is_read_as_a_number(root):
-    text = changed(summary={"peak_reserved_bytes": {"max": float("nan"), "mean": 1, "min": 1}})
-    put(root, text)
-    assert len(collect([root]).runs) == 2
+@pytest.mark.parametrize("written", ["NaN", "Infinity", "1e999"])
+def test_a_figure_that_is_no_finite_number_is_refused(root, written):
+    text = changed(summary={"peak_reserved_bytes": {"max": 123456789, "mean": 1, "min": 1}})
+    put(root, text.replace("123456789", written))
+    found = collect([root])
+    assert len(found.runs) == 1
+    assert "is not JSON" in found.skipped[0].reason or "peak_reserved_bytes.max" in found.skipped[0].reason
 
 
 def test_large_logs_are_not_opened(root):

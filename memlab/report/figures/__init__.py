@@ -1,0 +1,66 @@
+"""Figures for print: PNG and SVG, each kind from the same runs, a file for each model and machine."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from memlab.analyse.effects import Effects
+from memlab.analyse.run import Run
+from memlab.report.figures import canvas
+from memlab.report.figures.cost import cost
+from memlab.report.figures.fit import fit
+from memlab.report.figures.over_axis import (
+    memory_over_batch,
+    memory_over_seq_len,
+    speed_over_batch,
+    speed_over_seq_len,
+)
+from memlab.report.figures.overlay import overlays, slices_overlay
+from memlab.report.figures.pareto import pareto
+from memlab.report.figures.phases import phases
+from memlab.report.figures.predicted import predicted_against_measured
+from memlab.report.figures.reserved import reserved_against_allocated
+from memlab.report.figures.sheet import NothingToDraw, Sheet, sheets
+from memlab.report.figures.step_memory import step_memory
+
+Kind = Callable[[Sheet], Iterator[tuple[str, Figure]]]
+"""Yields figures with what tells them apart within the kind; raises :class:`NothingToDraw`."""
+
+KINDS: dict[str, Kind] = {
+    "memory_over_seq_len": memory_over_seq_len,
+    "memory_over_batch": memory_over_batch,
+    "reserved_against_allocated": reserved_against_allocated,
+    "speed_over_seq_len": speed_over_seq_len,
+    "speed_over_batch": speed_over_batch,
+    "overlay": overlays,
+    "phases": phases,
+    "step_memory": step_memory,
+    "predicted_against_measured": predicted_against_measured,
+    "fit": fit,
+    "cost": cost,
+    "pareto": pareto,
+}
+
+
+def draw(runs: Sequence[Run], output: Path, kinds: Iterable[str]) -> Iterator[tuple[str, list[Path] | str]]:
+    """Write the figures of these kinds; yields each kind with the files written, or with why there are none."""
+    for sheet in sheets(runs):
+        for kind in kinds:
+            yield from _draw(KINDS[kind](sheet), kind, sheet, output)
+
+
+def draw_slices(runs: Sequence[Run], effects: Effects, output: Path) -> Iterator[tuple[str, list[Path] | str]]:
+    """Write the overlay of the two slices that ``effects`` compares."""
+    sheet = next(sheets(runs))
+    yield from _draw(slices_overlay(sheet, effects), "slices", sheet, output)
+
+
+def _draw(found: Iterator[tuple[str, Figure]], kind: str, sheet: Sheet, output: Path):
+    try:
+        with canvas.style():
+            for part, figure in found:
+                name = "-".join(word for word in (kind, part, "" if sheet.alone else sheet.name) if word)
+                yield kind, canvas.save(figure, output, name)
+    except NothingToDraw as reason:
+        yield kind, f"{sheet.name}: {reason}"

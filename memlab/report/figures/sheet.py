@@ -1,0 +1,74 @@
+"""What every figure starts from: the runs, their configurations by label, and the look of each."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from memlab.analyse.identity import configurations
+from memlab.analyse.run import Run, peak, value_at
+from memlab.report.palette import Style, styles
+
+
+class NothingToDraw(Exception):
+    """No run has what a figure shows; the message says what is lacking."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The runs of one model on one kind of machine, ``name``; ``alone`` where the report has no other.
+
+    ``styles`` are those of the whole report, so that a configuration looks the same on every sheet.
+    """
+
+    name: str
+    alone: bool
+    configurations: dict[str, list[Run]]
+    styles: dict[str, Style]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for members in self.configurations.values() for run in members]
+
+    @property
+    def common(self) -> list[str]:
+        """The words that all labels of the sheet share: they go into the title, once."""
+        each = [label.split() for label in self.configurations]
+        return [word for word in each[0] if all(word in words for words in each) and not word.startswith("model=")]
+
+    def short(self, label: str) -> str:
+        """What tells a configuration from the others of this sheet; empty for the only one."""
+        return " ".join(word for word in label.split() if word not in self.common and not word.startswith("model="))
+
+    def look(self, words: str) -> Style:
+        """The style of the first configuration whose label has all these words, as labels of fewer axes do."""
+        wanted = set(words.split())
+        labels = [label for label in self.configurations if wanted <= set(label.split())] or list(self.configurations)
+        return self.styles[labels[0]]
+
+    @property
+    def held(self) -> str:
+        """The figure for memory in live tensors: allocated, or active where allocated was not measured."""
+        key = "peak_allocated_bytes"
+        return key if any(peak(run, key) is not None for run in self.runs) else "peak_active_bytes"
+
+    @property
+    def memory_gib(self) -> float | None:
+        """Memory of one GPU, where it is the same for all."""
+        found = {value_at(run.config, "hardware.memory_gib") for run in self.runs}
+        return found.pop() if len(found) == 1 else None
+
+
+def sheets(runs: Sequence[Run]) -> Iterator[Sheet]:
+    """One sheet for each model and machine: memory of different models has no place on one axis."""
+    named = configurations(runs)
+    looks = styles(named)
+    families: dict[str, dict[str, list[Run]]] = {}
+    for label, members in named.items():
+        families.setdefault(_family(members[0]), {})[label] = members
+    for family, members in families.items():
+        yield Sheet(family, len(families) == 1, members, looks)
+
+
+def _family(run: Run) -> str:
+    model = run.choices.get("model") or str(value_at(run.config, "model.path"))
+    gpu, gpus = value_at(run.config, "hardware.gpu"), value_at(run.config, "hardware.gpus")
+    return f"{model} on {gpus} x {gpu or value_at(run.config, 'hardware.device')}"

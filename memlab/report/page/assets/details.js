@@ -1,0 +1,90 @@
+// Everything about one point, in a dialog.
+
+const PHASE_PARTS = [
+  ["end_allocated_bytes", "stays", "allocated at the end of the phase"],
+  ["peak_allocated_bytes", "peak", "allocated at its peak only"],
+  ["peak_reserved_bytes", "slack", "reserved beyond that"],
+];
+
+function showDetails(point) {
+  const dialog = byId("details");
+  const close = h("button", { type: "button", className: "close", onclick: () => dialog.close() }, "Close");
+  const compare = h("button", { type: "button", onclick: () => (dialog.close(), pick(point)) }, "Compare");
+  dialog.replaceChildren(
+    h("div", { className: "dialog-head" }, h("h2", { id: "details-title" }, pointName(point)), compare, close),
+    h("p", {}, h("code", {}, point.id), " ", statusMark(point)),
+    h("p", { className: "hint" }, point.path),
+    ...[point.reason, ...(point.incomplete ?? []), ...(point.doubts ?? [])].filter(Boolean).map((text) => h("p", { className: "care" }, text)),
+    ...[figuresBlock(point), phasesBlock(point)].filter(Boolean),
+    block("Options", keyTable(choicesOf(point)), true),
+    block("Configuration", keyTable(configOf(point)), false),
+    deepspeedBlock(point),
+    block("Environment", keyTable(environmentOf(point)), false),
+    ...Object.entries(pooled(point.logs)).map(([name, text]) => block(`End of ${name}`, h("pre", { tabIndex: 0 }, text), false)),
+  );
+  dialog.showModal();
+  close.focus();
+}
+
+const statusMark = (point) => h("span", { className: point.status === "ok" ? "status" : "status bad" }, point.status);
+
+function block(title, content, open) {
+  return h("details", { open }, h("summary", {}, title), content);
+}
+
+function keyTable(values) {
+  const rows = [...flatten(values)].map(([key, value]) => [h("code", {}, key), plain(value)]);
+  return rows.length ? table("", ["key", "value"], rows, 2) : h("p", {}, "not kept");
+}
+
+function figuresBlock(point) {
+  const rows = Object.entries(point.figures ?? {})
+    .filter(([key]) => !key.includes("."))
+    .map(([key, [value, noise]]) => {
+      const { name, unit } = DATA.figures[key];
+      const ranks = point.ranks?.[key];
+      return [name, write(unit, value), ranks ? `${write(unit, ranks[0])} to ${write(unit, ranks[2])}` : DASH, write(unit, noise)];
+    });
+  for (const [key, value] of Object.entries(point.timing ?? {})) rows.push([`time: ${key.replace(/_s$/, "")}`, write("seconds", value), DASH, DASH]);
+  return rows.length ? block("Figures", table("", ["figure (largest rank)", "value", "lowest to highest rank", "noise"], rows), true) : null;
+}
+
+function phasesBlock(point) {
+  if (!point.phases) return null;
+  const most = Math.max(...Object.values(point.phases).map((phase) => phase.peak_reserved_bytes ?? phase.peak_allocated_bytes ?? 0));
+  const rows = Object.entries(point.phases).map(([name, phase]) => {
+    const bar = h("div", { className: "bar", role: "presentation" });
+    let below = 0;
+    for (const [key, className] of PHASE_PARTS) {
+      const size = Math.max(0, (phase[key] ?? 0) - below);
+      below = Math.max(below, phase[key] ?? 0);
+      const part = h("span", { className });
+      part.style.width = `${(100 * size) / (most || 1)}%`;
+      bar.append(part);
+    }
+    return [name.replaceAll("_", " "), bar, ...PHASE_PARTS.map(([key]) => write("bytes", phase[key]))];
+  });
+  const head = ["phase", "", "at its end", "allocated peak", "reserved peak"];
+  const legend = h("p", { className: "hint" }, ...PHASE_PARTS.flatMap(([, className, text]) => [h("span", { className: `swatch ${className}` }), ` ${text}  `]));
+  return block("Memory by phase, highest rank", h("div", {}, table("", head, rows, 2), legend), true);
+}
+
+function deepspeedBlock(point) {
+  const values = deepspeedOf(point);
+  if (!Object.keys(values).length) return block("DeepSpeed JSON", h("p", {}, "not kept"), false);
+  const text = JSON.stringify(values, null, 2);
+  const shown = h("pre", { tabIndex: 0, className: "json" }, text);
+  const copy = h("button", { type: "button", className: "copy", onclick: () => copyText(text, shown, copy) }, "Copy");
+  return block("DeepSpeed JSON", h("div", { className: "with-copy" }, copy, shown), false);
+}
+
+/** To the clipboard; where the browser refuses, the text is selected for the reader to copy. */
+async function copyText(text, shown, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(shown);
+    button.textContent = document.execCommand("copy") ? "Copied" : "Selected";
+  }
+}

@@ -1,0 +1,102 @@
+// What differs between two points, and what it did: as `memlab diff` tells it.
+
+const picked = [];
+
+/** Choose a point for the comparison; a third one replaces the older of two. Choosing it again takes it back. */
+function pick(point) {
+  const at = picked.indexOf(point);
+  if (at >= 0) picked.splice(at, 1);
+  else picked.push(point);
+  if (picked.length > 2) picked.shift();
+  showDiff();
+  document.dispatchEvent(new Event("pickchange"));
+}
+
+function makePicker() {
+  const options = () => [
+    h("option", { value: "" }, "choose a point"),
+    ...POINTS.map((point) => h("option", { value: String(point.index) }, `${pointName(point)} (${point.status})`)),
+  ];
+  const choose = (place) => (event) => {
+    if (event.target.value === "") return;
+    picked[place] = POINTS[Number(event.target.value)];
+    if (picked[0]) showDiff();
+    else picked.length = 0;
+    document.dispatchEvent(new Event("pickchange"));
+  };
+  const selects = ["A", "B"].map((name, place) => h("select", { id: `pick-${name.toLowerCase()}`, onchange: choose(place) }, ...options()));
+  const swap = h("button", { type: "button", onclick: () => (picked.reverse(), showDiff(), document.dispatchEvent(new Event("pickchange"))) }, "Swap");
+  byId("picker").append(h("label", {}, "A ", selects[0]), h("label", {}, "B ", selects[1]), swap);
+  document.addEventListener("pickchange", () => selects.forEach((select, place) => (select.value = picked[place] ? String(picked[place].index) : "")));
+}
+
+function showDiff() {
+  const place = byId("diff");
+  if (picked.length < 2) {
+    place.replaceChildren(h("p", { className: "hint" }, picked.length ? "Choose a second point." : "Choose two points here or in the table."));
+    return;
+  }
+  const [a, b] = picked;
+  const parts = [
+    ["Options", changes(new Map(Object.entries(choicesOf(a))), new Map(Object.entries(choicesOf(b))))],
+    ["Values", configChanges(a, b)],
+    ["DeepSpeed JSON", changes(flatten(deepspeedOf(a)), flatten(deepspeedOf(b)))],
+    ["Environment", environmentChanges(a, b)],
+  ].filter(([, rows]) => rows.length);
+  place.replaceChildren(
+    ...warnings(a, b).map((text) => h("p", { className: "care" }, text)),
+    effectTable(a, b),
+    ...(parts.length ? [] : [h("p", {}, "Nothing differs in the configuration.")]),
+    ...parts.map(([title, rows]) => table(title, ["key", "A", "B"], rows.map(([key, x, y]) => [h("code", {}, key), plain(x), plain(y)]), 3)),
+  );
+}
+
+/** Keys whose values differ, with both values. */
+function changes(a, b) {
+  const keys = [...new Set([...a.keys(), ...b.keys()])];
+  return keys.filter((key) => JSON.stringify(a.get(key)) !== JSON.stringify(b.get(key))).map((key) => [key, a.get(key), b.get(key)]);
+}
+
+const ofRepeats = (key) => DATA.ignored.repeats.includes(key) || DATA.ignored.repeats.includes(key.split(".")[0]);
+const configChanges = (a, b) => changes(flatten(configOf(a)), flatten(configOf(b))).filter(([key]) => !ofRepeats(key));
+const environmentChanges = (a, b) =>
+  changes(flatten(environmentOf(a)), flatten(environmentOf(b))).filter(([key]) => !DATA.ignored.environment.includes(key.split(".")[0]));
+
+/** Why a difference cannot be put down to one cause; then what is partial. */
+function warnings(a, b) {
+  const axes = [...new Set(configChanges(a, b).map(([key]) => key.split(".")[0]))];
+  const found = [];
+  if (axes.length > 1) found.push(`${axes.length} axes differ (${axes.join(", ")}): their effects cannot be told apart. Compare runs that differ in one.`);
+  const versions = environmentChanges(a, b);
+  if (versions.length) {
+    const told = versions.map(([key, x, y]) => `${key}: ${plain(x)} / ${plain(y)}`).join("; ");
+    found.push(`The environments differ (${told}): part of the difference may be theirs.`);
+  }
+  for (const point of [a, b]) {
+    if (point.status !== "ok") found.push(`${point.id} ended as ${point.status} (${point.reason ?? "no reason given"}): its figures are partial or absent.`);
+    if (point.incomplete) found.push(`${point.id} is incomplete: ${point.incomplete.join("; ")}.`);
+  }
+  return found;
+}
+
+/** Every figure of both: the difference, absolute and relative, and whether it is more than the noise. */
+function effectTable(a, b) {
+  const left = a.figures ?? {};
+  const right = b.figures ?? {};
+  const rows = Object.keys({ ...left, ...right }).map((key) => {
+    const { name, unit } = DATA.figures[key];
+    const [x, y] = [left[key], right[key]];
+    const cells = [name, write(unit, x?.[0]), write(unit, y?.[0])];
+    if (!x || !y) return [...cells, DASH, DASH, DASH];
+    const difference = y[0] - x[0];
+    const sign = difference < 0 ? "-" : "+";
+    const noises = [x[1], y[1]].filter((noise) => noise !== null);
+    const noise = noises.length ? Math.max(...noises) : null;
+    const within = noise !== null && Math.abs(difference) <= noise;
+    const verdict = noise === null ? "unknown" : `${write(unit, noise)}${within ? " (within it)" : ""}`;
+    return [...cells, sign + write(unit, Math.abs(difference)), x[0] ? write("share", difference / x[0]) : DASH, verdict];
+  });
+  const head = ["figure (largest rank)", "A", "B", "B - A", "%", "noise"];
+  const names = h("p", {}, h("strong", {}, "A "), pointName(a), h("br"), h("strong", {}, "B "), pointName(b));
+  return h("div", { className: "scroll" }, names, rows.length ? table("What it did", head, rows) : h("p", {}, "Neither has figures."));
+}

@@ -1,0 +1,13 @@
+// In the order of the page; charts are drawn when the rest can be read.
+
+byId("title").textContent = DATA.title;
+byId("footer").textContent = `memlab ${DATA.version}. Everything on this page is in this file; it loads nothing.`;
+showSummary();
+makeFilters();
+makePicker();
+showDiff();
+applyTheme();
+requestAnimationFrame(() => setTimeout(() => {
+  makeCharts();
+  document.documentElement.dataset.ready = String(Math.round(performance.now()));
+}));

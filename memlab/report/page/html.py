@@ -1,0 +1,70 @@
+"""The page as text: style, script and data in one file, and a policy that lets the browser run that script alone."""
+
+import base64
+import hashlib
+import html
+import json
+import math
+import re
+from importlib.resources import files
+from typing import Any
+
+ASSETS = files("memlab.report.page") / "assets"
+
+STYLES = ("vendor/uPlot.min.css", "page.css")
+
+SCRIPTS = ("base.js", "theme.js", "summary.js", "details.js", "diff.js", "table.js", "charts.js", "main.js")
+"""In this order, in one scope of their own."""
+
+
+def page(payload: dict[str, Any]) -> str:
+    """The whole file. Everything that is not memlab's own is data: JSON that no parser takes for markup or script."""
+    style = "\n".join(_asset(name) for name in STYLES)
+    own = "\n".join(_asset(name) for name in SCRIPTS)
+    script = f'{_asset("vendor/uPlot.iife.min.js")}\n(() => {{\n"use strict";\n{own}\n}})();\n'
+    assert "</script" not in script.lower() and "</style" not in style.lower()
+    parts = {
+        "policy": _policy(script, style),
+        "title": html.escape(payload["title"]),
+        "style": style,
+        "data": embedded_json(payload),
+        "script": script,
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
+
+
+def embedded_json(values: Any) -> str:
+    """JSON for a script element: no ``<``, so no tag and no comment can begin in it; no line separators of Unicode."""
+    text = json.dumps(_finite(values), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text.encode("utf-8", errors="replace").decode()
+
+
+def _finite(values: Any) -> Any:
+    """Without infinite numbers, which a configuration can hold and JSON cannot."""
+    if isinstance(values, dict):
+        return {key: _finite(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_finite(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
+
+
+def _policy(script: str, style: str) -> str:
+    rules = {
+        "default-src": "'none'",
+        "script-src": _fingerprint(script),
+        "style-src": _fingerprint(style),
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+def _fingerprint(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")

@@ -1,0 +1,214 @@
+"""The page as a person uses it, in a real headless Chromium, without a network."""
+
+import json
+import re
+
+import pytest
+from driver import CHROMEDRIVER, CHROMIUM, ENTER, ESCAPE, browser
+from sweeps import add_point, small_sweep
+
+from memlab.analyse.collect import collect
+from memlab.analyse.diff import compare
+from memlab.report import units
+from memlab.report.page import write_page
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not (CHROMIUM and CHROMEDRIVER), reason="no Chromium with its chromedriver on this machine"),
+]
+
+HOSTILE = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=2"><b id=markup>x</b>'
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("profile")) as session:
+        session.size(1400, 1000)
+        yield session
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    return small_sweep(tmp_path_factory.mktemp("sweep"))
+
+
+@pytest.fixture
+def page(chromium, sweep, tmp_path):
+    """The page of the small sweep, open; nothing on it may fail or be refused by the policy."""
+    write_page(collect([sweep]).runs, [], "sweep", tmp_path / "page.html")
+    chromium.open(tmp_path / "page.html")
+    yield chromium
+    assert chromium.messages() == []
+
+
+def column(page, name: str) -> list[str]:
+    """The cells of a column, by what its head begins with."""
+    heads = [head.rstrip(" \u25b2\u25bc") for head in page.texts("#table thead th")]
+    place = next(at for at, head in enumerate(heads, 1) if head.startswith(name))
+    return page.texts(f"#table tbody td:nth-child({place})")
+
+
+def sort_by(page, name: str) -> None:
+    page.run(
+        "[...document.querySelectorAll('#table thead button')].find(b => b.innerText.startsWith(arguments[0])).click()",
+        name,
+    )
+
+
+def test_it_opens_with_summary_charts_and_table(page):
+    assert "15 points of 3 configurations" in page.text("#summary")
+    assert page.text("#count").startswith("15 of 15 points")
+    assert len(page.texts("#table tbody tr")) == 15
+    assert page.run("return document.querySelectorAll('#chart-grid canvas').length") >= 6
+    drawn = "return [...document.querySelectorAll('#chart-grid canvas')].every(c => c.width > 200)"
+    assert page.run(drawn)
+
+
+def test_words_and_options_filter_table_and_charts(page):
+    page.type("#search", "expandable 1024")
+    assert page.text("#count").startswith("3 of 15 points")
+    assert set(column(page, "allocator")) == {"expandable"}
+    label = page.run("return document.querySelector('.plot').getAttribute('aria-label')")
+    page.click("#filters button[type=reset]")
+    assert page.text("#count").startswith("15 of 15 points")
+    assert page.run("return document.querySelector('.plot').getAttribute('aria-label')") != label
+    page.run(
+        "const s = document.querySelector('select[name=status]'); s.value = 'gpu_oom';"
+        "s.dispatchEvent(new Event('change'))"
+    )
+    assert page.text("#count").startswith("1 of 15 points")
+    page.click("#filters button[type=reset]")
+
+
+def test_any_column_sorts_both_ways_with_the_unknown_last(page):
+    for direction, ordered in (("ascending", sorted), ("descending", lambda values: sorted(values, reverse=True))):
+        sort_by(page, "peak reserved")
+        cells = column(page, "peak reserved")
+        known = [float(cell) for cell in cells if cell != "\u2013"]
+        assert known == ordered(known) and len(known) == 14
+        assert cells[-1] == "\u2013"
+        assert page.run("return document.querySelectorAll(`th[aria-sort=${arguments[0]}]`).length", direction) == 1
+
+
+ALLOCATORS = ("default", "expandable")
+
+
+def test_two_points_are_picked_and_their_diff_is_that_of_the_command(page, sweep):
+    runs = {run.run_id: run for run in collect([sweep]).runs}
+    a, b = (
+        next(r for r in runs.values() if r.choices["allocator"] == each and "s512" in r.run_id) for each in ALLOCATORS
+    )
+    for run in (a, b):
+        page.click(f"button[aria-label='Compare {run.run_id}']")
+    told = page.text("#diff")
+    comparison = compare([a, b])
+    assert "allocator.conf" in told and "expandable_segments:True" in told
+    for row in comparison.figures:
+        [difference] = row.differences
+        line = next(line for line in told.splitlines() if line.startswith(units.name(row.key) + "\t"))
+        assert units.percent(difference.relative).strip("+-") in line
+        assert ("within it" in line) is bool(difference.within_noise)
+    assert not page.texts("#diff .care")
+    page.click("#picker button")
+    assert page.text("#pick-a option:checked") != page.text("#pick-b option:checked")
+
+
+def test_points_that_differ_in_several_axes_are_called_confounded(page):
+    page.run(
+        "for (const [id, words] of [['pick-a', 'batch 1 x 128 tokens'], ['pick-b', 'batch 3 x 1,024 tokens']]) {"
+        "  const s = document.getElementById(id);"
+        "  s.value = [...s.options].find(o => o.text.includes(words)).value; s.dispatchEvent(new Event('change')); }"
+    )
+    assert page.texts("#diff .care")[0].startswith("2 axes differ (seq_len, batch)")
+
+
+def test_details_open_and_close_with_the_keyboard(page):
+    page.run("document.querySelector('#table tbody button').focus()")
+    page.press(ENTER)
+    page.wait("document.getElementById('details').open")
+    told = page.text("#details")
+    assert "Memory by phase" in told and "DeepSpeed JSON" in told
+    page.run("document.querySelectorAll('#details details').forEach(d => d.open = true)")
+    shown = json.loads(page.text("#details pre.json"))
+    assert shown["zero_optimization"]["stage"] == 2
+    page.click(".copy")
+    page.wait("document.querySelector('.copy').innerText !== 'Copy'")
+    page.press(ESCAPE)
+    page.wait("!document.getElementById('details').open")
+
+
+def test_light_and_dark(page):
+    background = "return getComputedStyle(document.body).backgroundColor"
+    before = page.run(background)
+    page.click("#theme")
+    dark = page.run(background)
+    assert before != dark
+    page.click("#theme")
+    assert page.run(background) == before
+
+
+def test_a_configuration_can_be_hidden_in_the_charts(page):
+    label = "return document.querySelector('.plot').getAttribute('aria-label')"
+    before = page.run(label)
+    page.click("#legend button")
+    assert page.run(label) != before
+    page.click("#legend button")
+    assert page.run(label) == before
+
+
+def test_a_point_of_a_chart_tells_itself(page):
+    page.run(
+        "const over = document.querySelector('.u-over'); over.scrollIntoView();"
+        "const box = over.getBoundingClientRect();"
+        "for (let x = box.left; x < box.right; x += 4) for (let y = box.top; y < box.bottom; y += 8)"
+        "  if (document.querySelector('.tip').hidden)"
+        "    over.dispatchEvent(new MouseEvent('mousemove', { clientX: x, clientY: y, bubbles: true }));"
+    )
+    assert re.search(r"peak reserved: [\d.]+ GiB", page.text(".tip"))
+
+
+def test_it_is_usable_when_narrow(page):
+    page.size(420, 900)
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+    page.size(1400, 1000)
+
+
+def test_nothing_that_a_folder_says_runs(chromium, tmp_path):
+    for tokens in (128, 256):
+        choices = {"model": "small", "zero_stage": HOSTILE, "allocator": "default"}
+        path = add_point(
+            tmp_path / "runs", tokens, choices=choices, reason=HOSTILE, environment={"torch": HOSTILE, HOSTILE: tokens}
+        )
+        (path / "logs").mkdir()
+        (path / "logs" / "launcher.log").write_text(HOSTILE)
+    add_point(tmp_path / "runs", 512, allocator="expandable")
+    write_page(collect([tmp_path / "runs"]).runs, [], HOSTILE, tmp_path / "page.html")
+    chromium.open(tmp_path / "page.html")
+    chromium.click("#table tbody tr:nth-child(1) .pick")
+    chromium.click("#table tbody tr:nth-child(2) .pick")
+    chromium.run("document.querySelector('#table tbody tr:last-child button').click()")
+    chromium.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert HOSTILE in chromium.text("#details") and HOSTILE in chromium.text("#diff")
+    assert chromium.run("return [window.hacked, document.getElementById('markup'), document.images.length]") == [
+        None,
+        None,
+        0,
+    ]
+    assert chromium.run("return document.scripts.length") == 2
+    assert chromium.messages() == []
+
+
+def test_five_hundred_points_open_in_two_seconds(chromium, tmp_path, record_property, capsys):
+    """Ready: table, filters and all charts are drawn."""
+    for number in range(500):
+        add_point(tmp_path / "runs", 128 + 16 * (number // 4), 1 + number % 2, ALLOCATORS[number // 2 % 2])
+    write_page(collect([tmp_path / "runs"]).runs, [], "500 points", tmp_path / "page.html")
+    times = []
+    for _ in range(3):
+        chromium.open(tmp_path / "page.html")
+        times.append(int(chromium.run("return document.documentElement.dataset.ready")))
+    assert chromium.text("#count").startswith("500 of 500 points")
+    record_property("milliseconds", times)
+    with capsys.disabled():
+        print(f"\n500 points: ready after {', '.join(map(str, times))} ms")
+    assert min(times) < 2000

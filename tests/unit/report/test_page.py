@@ -1,0 +1,182 @@
+"""The page as a file: self-contained, and whatever a run folder says stays data."""
+
+import json
+import re
+
+import pytest
+from sweeps import add_point, small_sweep
+
+from memlab.analyse.collect import Skipped, collect
+from memlab.cli import main
+from memlab.config import Offload, to_dict
+from memlab.record import RunFolder
+from memlab.report.page.html import embedded_json, page
+from memlab.report.page.log import LAST_BYTES, log_tails
+from memlab.report.page.payload import Pool, payload
+
+HOSTILE = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=2">\u2028'
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return collect([small_sweep(tmp_path / "sweep")]).runs
+
+
+def data_of(text: str):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def sentences(values, heading: str) -> str:
+    return " ".join(next(part["sentences"] for part in values["sections"] if part["title"] == heading))
+
+
+def test_the_page_loads_nothing(runs):
+    text = page(payload(runs, [], "sweep"))
+    own = text.replace("https://github.com/leeoniya/uPlot", "")  # the library's licence line
+    assert not re.search(r"""(src|href|action)\s*=\s*["']?(https?:)?//""", own)
+    assert "@import" not in own and "url(" not in own
+    assert "https://" not in re.sub(r'id="data">.*?</script>', "", own, flags=re.DOTALL)
+
+
+def test_the_policy_names_the_one_script_and_the_one_style(runs):
+    text = page(payload(runs, [], "sweep"))
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    assert policy.count("sha256-") == 2
+    assert re.findall(r"<script(.*?)>", text) == [' type="application/json" id="data"', ""]
+
+
+def test_nothing_a_folder_says_becomes_markup(tmp_path):
+    choices = {"model": "small", "zero_stage": HOSTILE.rstrip("\u2028"), "allocator": "default"}
+    path = add_point(tmp_path, 128, choices=choices, status="gpu_oom", reason=HOSTILE, environment={"torch": HOSTILE})
+    (path / "logs").mkdir()
+    (path / "logs" / "launcher.log").write_text(HOSTILE)
+    found = collect([tmp_path]).runs
+    assert found
+    text = page(payload(found, [Skipped(str(tmp_path / HOSTILE.replace("/", "_")), HOSTILE)], HOSTILE))
+    assert text.count("<script") == 2 and "<img" not in text
+    assert "\u2028" not in text[text.index("<script") :]
+    assert data_of(text)["title"] == HOSTILE
+
+
+def test_the_data_has_no_letter_that_markup_begins_with():
+    text = embedded_json({"a": "</script><!--<b>&amp;\u2028\u2029\ud800"})
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text)["a"].startswith("</script><!--<b>&amp;\u2028\u2029")
+
+
+def test_the_summary_says_what_was_run_and_learned(runs):
+    values = payload(runs, [], "sweep")
+    assert "15 points of 3 configurations" in sentences(values, "What was run")
+    assert "14 ok, 1 gpu_oom" in sentences(values, "What was run")
+    assert "batch 3 x 1,024 tokens" in sentences(values, "What fits")
+    assert "Out of GPU memory: 1." in sentences(values, "What fits")
+    assert "allocator from default to expandable, 6 pairs" in sentences(values, "What each axis did")
+    assert re.search(r"-10\.\d %", sentences(values, "What each axis did"))
+    assert "mode from measured to predicted, 4 pairs" in sentences(values, "What each axis did")
+
+
+def test_what_varies_together_is_called_confounded(tmp_path):
+    for tokens in (128, 256):
+        add_point(tmp_path, tokens)
+        path = add_point(tmp_path, tokens, allocator="expandable", run_id=f"other-{tokens}")
+        file = path / RunFolder.RECORD
+        record = json.loads(file.read_text())
+        record["config"]["offload"] = to_dict(Offload(optimizer="cpu", param="none"))
+        file.write_text(json.dumps(record))
+    told = sentences(payload(collect([tmp_path]).runs, [], "sweep"), "Read with care")
+    assert "offload never varies without allocator" in told
+
+
+def test_skipped_and_incomplete_runs_are_told(tmp_path, runs):
+    runs[0].incomplete = ["no figures of rank 1 (of 2)"]
+    told = sentences(payload(runs, [Skipped(runs[0].path + "-x", "no record.json")], "sweep"), "Read with care")
+    assert "no figures of rank 1 (of 2)" in told
+    assert "Skipped: 1." in told and "no record.json" in told
+
+
+def test_paths_are_told_from_the_folder_on(tmp_path, runs):
+    text = page(payload(runs, [Skipped(str(tmp_path / "sweep" / "bad"), "no record.json")], "sweep"))
+    assert str(tmp_path) not in text
+    assert data_of(text)["points"][0]["path"].startswith("sweep/")
+
+
+def test_an_infinite_value_of_a_configuration_is_not_known():
+    assert json.loads(embedded_json({"a": [1.5, float("inf")], "b": {"c": float("nan")}})) == {
+        "a": [1.5, None],
+        "b": {"c": None},
+    }
+
+
+def test_equal_values_are_kept_once():
+    pool = Pool()
+    assert pool.parts({"a": {"x": 1}, "b": {"x": 1}, "c": 2}) == {"a": 0, "b": 0, "c": 1}
+    assert pool.values == [{"x": 1}, 2]
+
+
+def test_only_the_end_of_a_log_is_kept(tmp_path):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "launcher.log").write_bytes(b"x" * 10_000_000 + b"\x00\xff\x1b[31mthe end\n")
+    (logs / "rank0.log").symlink_to("/etc/hostname")
+    (logs / "rank1.log").write_text("not among the first two")
+    tails = log_tails(RunFolder(tmp_path))
+    assert list(tails) == ["launcher.log"]
+    assert tails["launcher.log"].endswith("the end")
+    assert len(tails["launcher.log"]) <= LAST_BYTES and "\x1b" not in tails["launcher.log"]
+
+
+def test_a_linked_folder_of_logs_is_not_read(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "launcher.log").write_text("private")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "logs").symlink_to(tmp_path / "elsewhere")
+    assert log_tails(RunFolder(tmp_path / "run")) == {}
+
+
+def test_a_damaged_deepspeed_json_costs_only_itself(tmp_path):
+    path = add_point(tmp_path, 128)
+    (path / RunFolder.DEEPSPEED).write_text("{")
+    [point] = payload(collect([tmp_path]).runs, [], "sweep")["points"]
+    assert "deepspeed" not in point and point["figures"]
+
+
+def test_five_hundred_points_stay_small(tmp_path):
+    for number in range(500):
+        add_point(tmp_path, 128 + number)
+    text = page(payload(collect([tmp_path]).runs, [], "sweep"))
+    assert len(text) < 2_000_000
+
+
+def test_folders_that_cannot_be_read_cost_a_line_each(tmp_path, capsys):
+    small_sweep(tmp_path / "sweep")
+    nan = (
+        (add_point(tmp_path / "sweep", 64) / RunFolder.RECORD).read_text().replace('"max": ', '"max": NaN, "was": ', 1)
+    )
+    infinite = nan.replace("NaN", "1e999")
+    bad = {
+        "infinite": infinite,
+        "half-written": '{"schema_version": 1,',
+        "foreign": "[]",
+        "later": '{"schema_version": 99}',
+        "nan": nan,
+    }
+    for name, text in bad.items():
+        (tmp_path / "sweep" / name).mkdir()
+        (tmp_path / "sweep" / name / RunFolder.RECORD).write_text(text)
+    (tmp_path / "sweep" / "unfinished").mkdir()
+    (tmp_path / "sweep" / "unfinished" / RunFolder.PLAN).write_text("{}")
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(tmp_path / "sweep"), "-o", str(tmp_path / "page.html")])
+    assert end.value.code == 0
+    told = sentences(data_of((tmp_path / "page.html").read_text()), "Read with care")
+    assert all(f"sweep/{name}: " in told for name in ("infinite", "half-written", "foreign", "later", "nan"))
+
+
+def test_the_command_writes_one_file(tmp_path, capsys):
+    small_sweep(tmp_path / "sweep")
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(tmp_path / "sweep"), "-o", str(tmp_path / "out" / "page.html")])
+    assert end.value.code == 0
+    assert "15 points" in capsys.readouterr().out
+    assert "<title>sweep - memlab</title>" in (tmp_path / "out" / "page.html").read_text()
