@@ -146,12 +146,21 @@ class Record:
         ]
         if wrong or not _are_ranks(values["ranks"]) or values["status"] not in STATUSES:
             raise RecordError(f"{where}: damaged record ({', '.join(wrong) or 'ranks or status'})")
-        return cls(**{f.name: values[f.name] for f in fields(cls)})
+        known = {f.name: values[f.name] for f in fields(cls)}
+        return cls(**{**known, "ranks": [{**_NOT_KNOWN, **rank} for rank in values["ranks"]]})
+
+
+_NOT_KNOWN = {
+    name: value
+    for name, value in asdict(RankResult(rank=0, device="", device_name="", memory_source="")).items()
+    if name not in ("rank", "device", "device_name", "memory_source", "runtime")
+}
+"""What a rank reads as that was written before a figure was added to the schema."""
 
 
 def _are_ranks(values: Any) -> bool:
-    names = {f.name for f in fields(RankResult)} - {"runtime"}
-    return isinstance(values, list) and all(isinstance(rank, dict) and names <= rank.keys() for rank in values)
+    must = {f.name for f in fields(RankResult)} - _NOT_KNOWN.keys() - {"runtime"}
+    return isinstance(values, list) and all(isinstance(rank, dict) and must <= rank.keys() for rank in values)
 
 
 class RunFolder:

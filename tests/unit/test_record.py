@@ -263,3 +263,10 @@ def test_a_run_begins_with_what_will_run_and_nothing_of_an_earlier_one(folder, p
 def test_ranks_that_wrote_nothing_are_left_out(folder, rank):
     write_json(folder.rank_file(1), rank(1))
     assert folder.read_ranks(4) == [rank(1)]
+
+
+def test_figures_added_since_are_not_known_of_older_records(tmp_path):
+    old = {"rank": 0, "device": "cuda:0", "device_name": "GPU", "memory_source": "cuda_caching_allocator"}
+    record = Record(run_id="x", source="measured", status="ok", config={}, choices={}, fingerprint="f", ranks=[old])
+    (rank,) = Record.from_json(record.to_json(), "old").ranks
+    assert rank["device"] == "cuda:0" and rank["breakdown"] is None and rank["losses"] == []
