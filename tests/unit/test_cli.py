@@ -1,6 +1,7 @@
 """The two ways in, as a person meets them, from a folder that is not the checkout."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -124,12 +125,12 @@ def test_the_script_itself_is_one_line_and_exit_2_for_what_is_wrong(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("words", [["seed=1"], ["-m", "seed=1"]])
-def test_a_prediction_is_never_a_measurement(launch, here, words):
+@pytest.mark.parametrize(("words", "code"), [(["seed=1"], 8), (["-m", "seed=1"], 0)])
+def test_a_prediction_is_never_a_measurement(launch, here, words, code):
     done = launch(*words, "hardware=cpu", "mode=predict", "offload=param")
-    assert done.returncode == 2
-    assert lines(done) == ["memlab: mode=predict: this memlab cannot predict yet; leave mode out to measure."]
-    assert not list(here.rglob("*.json"))
+    assert done.returncode == code
+    (record,) = [json.loads(path.read_text()) for path in here.rglob("record.json")]
+    assert (record["source"], record["status"]) == ("predicted", "unsupported")
 
 
 def test_cfg_prints_the_configuration_and_starts_nothing(launch, here):

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "compose": {"errors", "config", "conf_files", "plan", "machine", "record"},
     "launch": {"errors", "config", "plan", "machine", "hostfile", "rules", "noise", "record", "summary"},
     "worker": {"errors", "config", "plan", "record"},
-    "predict": {"errors", "config", "plan", "rules", "record", "summary", "worker"},
+    "predict": {"errors", "config", "plan", "rules", "machine", "record", "summary", "launch", "worker"},
     "analyse": {"errors", "config", "conf_files", "plan", "machine", "record", "summary", "noise"},
     "report": {"errors", "config", "machine", "noise", "record", "summary", "analyse", "launch"},
     "commands": {
