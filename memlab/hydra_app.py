@@ -196,4 +196,5 @@ def split_arguments(arguments: list[str]) -> tuple[list[str], str | None]:
     from hydra._internal.utils import get_args_parser
 
     parsed, _ = get_args_parser().parse_known_args(arguments)
-    return parsed.overrides, parsed.config_dir
+    words = [] if parsed.shell_completion else parsed.overrides  # "install=bash" is a word to Hydra's completion
+    return words, parsed.config_dir

@@ -291,3 +291,15 @@ def test_help_lists_the_commands(capsys):
 @pytest.mark.parametrize("words", [[], ["shew"], ["show"]])
 def test_a_wrong_command_is_an_error_of_input(capsys, words):
     assert called(*words) == 2
+
+
+def test_words_are_completed(tmp_path):
+    env = {**os.environ, "COMP_LINE": "python launch.py zero_stage=", "COMP_POINT": "28"}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).resolve().parents[2] / "launch.py"), "-sc", "query=bash"],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "zero_stage=zero3" in done.stdout.split()
