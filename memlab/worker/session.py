@@ -25,6 +25,7 @@ from memlab.worker.flops import model_flops
 from memlab.worker.model import build_model, parameter_counts
 from memlab.worker.output import write_output_to
 from memlab.worker.point import Point
+from memlab.worker.shared_memory import map_and_release
 
 ENGINE_PHASES = {"forward": "forward", "backward": "backward", "step": "optimizer_step"}
 """Methods of the DeepSpeed engine that Trainer drives, and the phase that each is."""
@@ -79,6 +80,8 @@ class Session:
         # Starts the process group (without one, zero.Init would put the whole model on every rank) and holds the
         # DeepSpeed JSON: at stage 3 transformers builds the model under zero.Init while this is alive.
         arguments = training_arguments(self.plans, self.point.folder)
+        if self.config.hardware.device == "cpu":
+            map_and_release(self.rank)
         memory.install()
         began = time.perf_counter()
         with memory.phase("model_build"):

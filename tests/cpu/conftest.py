@@ -55,6 +55,7 @@ class Run:
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Start launch.py with these words; ``fault`` is what tests/cpu/faults/sitecustomize.py does to a rank."""
     runs: list[Run] = []
+    segments_before = shared_segments()
 
     def start_run(*words: str, fault: str = "") -> Run:
         folder = tmp_path / f"run{len(runs)}"
@@ -77,3 +78,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         for pid in run.alive():
             os.kill(pid, 9)
         run.process.wait()
+    assert shared_segments() <= segments_before, "a launch left its shared memory behind"
+
+
+def shared_segments() -> set[Path]:
+    """What DeepSpeed's CPU ranks have named in shared memory."""
+    return set(Path("/dev/shm").glob("deepspeed_allreduce_buffer_*"))
