@@ -26,7 +26,7 @@ class Run:
     process: subprocess.Popen
     mark: str
 
-    def wait(self, timeout: float = 240) -> int:
+    def wait(self, timeout: float = 600) -> int:
         return self.process.wait(timeout)
 
     @property
@@ -44,7 +44,7 @@ class Run:
         """Processes of this run that are alive, memlab itself and its helpers included."""
         return [pid for pid in marked_by(RUN_MARK, self.mark) if pid not in without]
 
-    def wait_until(self, condition: Callable[[], bool], timeout: float = 120) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 300) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
             assert time.monotonic() < deadline, f"nothing happened within {timeout} s\n{self.output}"

@@ -56,10 +56,10 @@ def test_a_sweep_finishes_whatever_happens_to_its_points(start, tmp_path):
 def test_a_killed_sweep_goes_on_where_it_was(start, tmp_path):
     words = ("-m", *SMALL, "zero_stage=zero1,zero2", "seq_len.tokens=32,64")
     first = start(*words)
-    first.wait_until(lambda: len(records(tmp_path)) >= 2, timeout=120)
+    first.wait_until(lambda: len(records(tmp_path)) >= 2)
     first.process.kill()
     first.process.wait()
-    first.wait_until(lambda: first.alive() == [], timeout=20)
+    first.wait_until(lambda: first.alive() == [])
     kept = records(tmp_path)
     second = start(*words)
     assert second.wait() == 0, second.output
