@@ -202,6 +202,34 @@ class Optimizer:
 
 
 @dataclass
+class Adapter:
+    """Low-rank adapters (peft's LoRA) beside frozen weights, and whether those are kept in 4 bits (bitsandbytes).
+
+    Rank, alpha and dropout are the defaults of TRL's ``ModelConfig``, what people fine-tune with.
+    """
+
+    method: str = one_of("none", "lora", "qlora")
+    rank: int = at_least(1, 16)
+    alpha: int = at_least(1, 32)
+    # The adapter's output is scaled by alpha / rank.
+    dropout: float = share(0.05)
+    target_modules: list[str] = field(default_factory=lambda: ["all-linear"])
+    # Names of linear layers, for instance [q_proj,v_proj]. all-linear: every one but the output layer.
+    # qlora only:
+    quant_type: str = one_of("nf4", "fp4")
+    double_quant: bool = True
+    # Quantise the scales of the 4-bit blocks, too.
+    quant_storage: str = one_of("uint8", "bf16", "fp16", "fp32")
+    # The dtype that packed weights are kept as.
+
+
+@dataclass
+class Kernels:
+    implementation: str = one_of("none", "liger")
+    # liger: Trainer's use_liger_kernel, the Triton kernels of liger-kernel in place of transformers' own layers.
+
+
+@dataclass
 class Data:
     source: str = one_of("random", "sample", "guanaco", "jsonl")
     # random: tokens drawn uniformly, of the exact length; the others are tokenised, then padded or truncated to it.
@@ -300,6 +328,8 @@ class Config:
     precision: Precision = field(default_factory=Precision)
     attention: Attention = field(default_factory=Attention)
     optimizer: Optimizer = field(default_factory=Optimizer)
+    adapter: Adapter = field(default_factory=Adapter)
+    kernels: Kernels = field(default_factory=Kernels)
     data: Data = field(default_factory=Data)
     hardware: Hardware = field(default_factory=Hardware)
     measure: Measure = field(default_factory=Measure)
@@ -323,6 +353,7 @@ def from_dict(values: dict[str, Any]) -> Config:
     """The typed configuration of a resolved dictionary. Raises :class:`ConfigError` for whatever the schema refuses."""
     config = _build(Config, values, "")
     _check_optimizer(config.optimizer)
+    _check_adapter(config.adapter)
     _check_folder("name", config.name)
     return config
 
@@ -339,6 +370,14 @@ def _check_optimizer(optimizer: Optimizer) -> None:
     if name not in names:
         where = "DeepSpeed's own" if is_deepspeed else "transformers'"
         raise ConfigError(f"'optimizer.name' is none of {where} optimizers: '{optimizer.name}'. {nearest(name, names)}")
+
+
+def _check_adapter(adapter: Adapter) -> None:
+    targets = adapter.target_modules
+    if not targets or ("all-linear" in targets and len(targets) > 1):
+        raise ConfigError(
+            f"'adapter.target_modules' is [all-linear], or a list of names of linear layers, not {targets!r}."
+        )
 
 
 def _check_folder(key: str, name: str | None) -> None:
@@ -393,6 +432,8 @@ def _checked(key: str, value: Any, spec: dataclasses.Field) -> Any:
 def _has_type(value: Any, annotation: Any) -> bool:
     if annotation == list[float]:
         return isinstance(value, list) and all(_has_type(item, float | int) for item in value)
+    if annotation == list[str]:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
     if annotation == dict[str, Any]:
         return isinstance(value, dict)
     if isinstance(value, bool):  # a bool is an int to Python, not to a person
@@ -402,6 +443,6 @@ def _has_type(value: Any, annotation: Any) -> bool:
 
 def _type_name(annotation: Any) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    names |= {list[float]: "a list of numbers", dict[str, Any]: "keys with values"}
+    names |= {list[float]: "a list of numbers", list[str]: "a list of names", dict[str, Any]: "keys with values"}
     names |= {kind | None: f"{name}, or null" for kind, name in names.items()}
     return names[annotation]

@@ -12,13 +12,17 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from memlab.config import Config, Offload, Precision, ZeroStage, to_dict
+from memlab.config import Adapter, Config, Kernels, Offload, Precision, ZeroStage, to_dict
 
 NOT_MEASURED = ("name", "force", "sweep", "measure.timeout_s", "measure.repeats", "hardware.hostfile")
 """Keys that do not change what is measured and so are not part of a run's identity."""
 
 SHAPE = ("seq_len.tokens", "batch.micro")
 """Keys that may differ between the points of one launch: the data changes, the engine stays."""
+
+LATER_GROUPS = {"adapter": asdict(Adapter()), "kernels": asdict(Kernels())}
+"""Groups that older records do not have, with the values that these stand for (the option ``none``). Such values are no
+part of an identity: a run folder keeps its name."""
 
 UNREMARKABLE = frozenset({"none", "default", "bf16", "sdpa", "AdamW", "random"})
 """Values too ordinary to be named in a run folder's name."""
@@ -114,6 +118,9 @@ def _hash_without(config: Config, keys: tuple[str, ...]) -> str:
     identity = to_dict(config)
     for key in keys:
         _delete(identity, key)
+    for group, absent in LATER_GROUPS.items():
+        if identity[group] == absent:
+            del identity[group]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -130,6 +137,8 @@ def _slug(config: Config) -> str:
         config.precision.dtype,
         config.attention.implementation,
         config.optimizer.name,
+        f"{config.adapter.method}{config.adapter.rank}" if config.adapter.method != "none" else "none",
+        config.kernels.implementation,
         config.data.source,
         f"{config.hardware.nodes}nodes" if config.hardware.nodes > 1 else "none",
         f"{config.hardware.gpus}x{config.hardware.gpu.removeprefix('NVIDIA ') or config.hardware.device}",
@@ -292,6 +301,8 @@ def training_arguments(config: Config) -> dict[str, Any]:
     }
     if checkpointing.enabled:
         arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": checkpointing.reentrant}
+    if config.kernels.implementation == "liger":
+        arguments["use_liger_kernel"] = True
     if optimizer.source == "transformers":
         arguments["optim"] = optimizer.name
     if config.hardware.device == "cpu":

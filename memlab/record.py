@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from memlab.errors import RecordError, WriteError
-from memlab.plan import Plan
+from memlab.plan import LATER_GROUPS, Plan
 
 SCHEMA_VERSION = 1
 
@@ -147,6 +147,9 @@ class Record:
         if wrong or not _are_ranks(values["ranks"]) or values["status"] not in STATUSES:
             raise RecordError(f"{where}: damaged record ({', '.join(wrong) or 'ranks or status'})")
         known = {f.name: values[f.name] for f in fields(cls)}
+        later = {group: absent for group, absent in LATER_GROUPS.items() if group not in values["config"]}
+        known["config"] = {**later, **values["config"]}
+        known["choices"] = {**dict.fromkeys(later, "none"), **values["choices"]}
         return cls(**{**known, "ranks": [{**_NOT_KNOWN, **rank} for rank in values["ranks"]]})
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from memlab.config import Checkpointing, Config, Offload, Precision, ZeroStage
+from memlab.config import Adapter, Checkpointing, Config, Offload, Precision, ZeroStage
 from memlab.errors import ConfigError
 from memlab.hostfile import read_hostfile
 from memlab.machine import Machine
@@ -175,6 +175,30 @@ RULES = (
         "flash attention computes in bf16 or fp16 only",
         "precision=bf16, or attention=sdpa",
     ),
+    # --- adapter, kernels
+    Rule(
+        lambda c: c.adapter.method == "none" and bool(_changed(c.adapter, Adapter(), but=("method",))),
+        "all weights are trained, so the other adapter.* values have no effect",
+        "adapter=lora or adapter=qlora, or leave the other adapter.* values out",
+    ),
+    Rule(
+        lambda c: (
+            c.adapter.method == "lora"
+            and bool(set(_changed(c.adapter, Adapter())) & {"quant_type", "double_quant", "quant_storage"})
+        ),
+        "adapter.quant_type, adapter.double_quant and adapter.quant_storage belong to weights in 4 bits",
+        "adapter=qlora, or leave them out",
+    ),
+    Rule(
+        lambda c: c.kernels.implementation == "liger" and c.hardware.device == "cpu",
+        "liger-kernel's Triton kernels run on GPUs only",
+        "kernels=none",
+    ),
+    Rule(
+        lambda c: c.kernels.implementation == "liger" and _model_type(c) not in (None, *LIGER_FAMILIES),
+        "liger-kernel has no kernels for this model's family and would leave it as it is",
+        "kernels=none, or a model of another family (llama, mistral, qwen2, qwen3, gemma2, phi3, ...)",
+    ),
     # --- allocator, optimizer, data, model
     Rule(
         lambda c: c.allocator.conf != "" and c.hardware.device == "cpu",
@@ -208,6 +232,15 @@ RULES = (
     ),
 )
 
+
+LIGER_FAMILIES = (
+    # liger_kernel/transformers/monkey_patch.py of liger-kernel 0.8.5, MODEL_TYPE_TO_APPLY_LIGER_FN, language models.
+    *("deepseek_v2", "deepseek_v3", "deepseek_v4", "exaone4", "falcon_h1", "gemma", "gemma2", "gemma3_text"),
+    *("gemma4_text", "glm4", "gpt_oss", "granite", "hunyuan_v1_dense", "hunyuan_v1_moe", "llama", "llama4_text"),
+    *("ministral", "mistral", "mixtral", "muse_glimmer", "nemotron", "olmo2", "olmo3", "phi3", "qwen2", "qwen3"),
+    *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3"),
+)
+"""The values of ``model_type`` that liger-kernel replaces layers of."""
 
 LAUNCHER_PROGRAMS = {"pdsh": "pdsh", "slurm": "srun", "openmpi": "mpirun"}
 """hardware.launcher -> what DeepSpeed starts for it."""
@@ -257,8 +290,20 @@ def _beyond_machine(config: Config, machine: Machine) -> Iterator[str]:
     ):
         if wanted and not machine.has_package(package):
             yield f"the Python package {package} is not installed; instead: install it, or choose another option"
+    yield from missing_extras(config, machine)
     if "nvme" in (config.offload.optimizer, config.offload.param) and not machine.has_library("aio"):
         yield "DeepSpeed's NVMe offload needs libaio; instead: install it (Debian: libaio-dev), or offload=all"
+
+
+def missing_extras(config: Config, machine: Machine) -> Iterator[str]:
+    """What adapters and kernels need, be it to measure or to predict, and is not installed."""
+    for package, extra, wanted in (
+        ("peft", "adapters", config.adapter.method != "none"),
+        ("bitsandbytes", "adapters", config.adapter.method == "qlora"),
+        ("liger_kernel", "kernels", config.kernels.implementation == "liger"),
+    ):
+        if wanted and not machine.has_package(package):
+            yield f"the Python package {package} is not installed; instead: pip install 'memlab[{extra}]'"
 
 
 def _is_bitsandbytes(config: Config) -> bool:
@@ -316,7 +361,12 @@ def _changed(values: object, defaults: object, but: tuple[str, ...] = ()) -> lis
     return [name for name in names if getattr(values, name) != getattr(defaults, name)]
 
 
+def _model_type(config: Config) -> str | None:
+    """The family as transformers calls it; ``None`` where only the model's own folder says."""
+    return (config.model.config | config.model.overrides).get("model_type")
+
+
 def _learned_positions(config: Config) -> float:
     """How many positions a GPT-2-like model has an embedding for; others compute theirs."""
     model = config.model.config | config.model.overrides
-    return model.get("n_positions", float("inf")) if model.get("model_type") == "gpt2" else float("inf")
+    return model.get("n_positions", float("inf")) if _model_type(config) == "gpt2" else float("inf")

@@ -22,6 +22,10 @@ from memlab.record import is_secret_name
 PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "datasets", "peft")
 """Their versions change what is measured."""
 
+ADAPTER_PACKAGES = ("bitsandbytes",)
+KERNEL_PACKAGES = ("liger-kernel", "triton")
+"""Their versions change what is measured where a run uses them."""
+
 NOT_INHERITED = (
     "CUDA_VISIBLE_DEVICES",  # the launcher is told of its GPUs with --include, and ignores this beside it
     "PYTORCH_CUDA_ALLOC_CONF",
@@ -141,10 +145,22 @@ def sweep_stale_locks() -> list[Path]:
 # --- facts for the record ---------------------------------------------------------------------------------------------
 
 
+def versions_used(plan: Plan) -> dict[str, str]:
+    """The versions of what a run of ``plan`` uses."""
+    config = from_dict(plan.config)
+    optional = ADAPTER_PACKAGES if config.adapter.method == "qlora" else ()
+    optional += KERNEL_PACKAGES if config.kernels.implementation == "liger" else ()
+    return {**package_versions(), **_versions(optional)}
+
+
 @cache
 def package_versions() -> dict[str, str]:
-    versions = {"memlab": memlab.__version__}
-    for package in PACKAGES:
+    return {"memlab": memlab.__version__, **_versions(PACKAGES)}
+
+
+def _versions(packages: tuple[str, ...]) -> dict[str, str]:
+    versions = {}
+    for package in packages:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -158,7 +174,7 @@ def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
     private = ("PATH", "PYTHONPATH", "TORCH_EXTENSIONS_DIR")
     return {
         "python": platform.python_version(),
-        **package_versions(),
+        **versions_used(plan),
         "git_sha": _git("rev-parse", "HEAD"),
         "git_dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "driver": machine.driver,
@@ -172,7 +188,7 @@ def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
 
 def fingerprint(plan: Plan, machine: Machine) -> str:
     """Sixteen hexadecimal digits over all that decides a measurement: equal ones measure the same."""
-    versions = {name: version for name, version in package_versions().items() if name != "memlab"}
+    versions = {name: version for name, version in versions_used(plan).items() if name != "memlab"}
     facts = [
         config_hash(from_dict(plan.config)),
         platform.python_version_tuple()[:2],

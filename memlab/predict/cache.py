@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from memlab.launch.environment import cache_dir, package_versions
+from memlab.launch.environment import cache_dir, versions_used
 from memlab.plan import Plan
 from memlab.predict.events import Trace
 from memlab.predict.interpolate import ENOUGH, interpolate
@@ -59,7 +59,7 @@ def _fingerprint(plan: Plan) -> str:
     config = {key: value for key, value in plan.config.items() if key not in IRRELEVANT}
     config["batch"] = {"accumulation": plan.config["batch"]["accumulation"]}
     hardware = {key: plan.config["hardware"][key] for key in ("gpu", "gpus", "memory_gib", "device")}
-    facts = [{**config, "hardware": hardware}, package_versions(), _model_files(plan), _own_code()]
+    facts = [{**config, "hardware": hardware}, versions_used(plan), _model_files(plan), _own_code()]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -1,6 +1,7 @@
 """Model FLOPs of a training step: what the model asks for, without what recomputation adds.
 
-A multiplication and an addition count as two. Backward costs twice the forward. Attention counts the full score matrix,
+A multiplication and an addition count as two. Backward costs twice the forward: a product for the gradient of the
+input, one for that of the weight, which frozen weights do not have. Attention counts the full score matrix,
 as PaLM's definition of model FLOP utilisation does (Chowdhery et al. 2022, appendix B); element-wise work is left out.
 """
 
@@ -8,24 +9,26 @@ import torch
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from memlab.worker.model import parameter_size
+
 
 def model_flops(model: PreTrainedModel, batch: int, tokens: int) -> float:
     """FLOPs of one forward and backward of ``batch`` samples of ``tokens`` tokens through the whole model."""
-    return 3.0 * batch * (tokens * _matmul_flops_per_token(model) + _attention_flops(model, tokens))
+    return batch * (tokens * _matmul_flops_per_token(model) + 3.0 * _attention_flops(model, tokens))
 
 
 def _matmul_flops_per_token(model: PreTrainedModel) -> float:
-    """2 FLOPs for each weight of a matrix product. Experts that a token is not routed to do not count."""
+    """Forward and backward: 2 FLOPs a product for each weight. Experts that a token is not routed to do not count."""
     config = model.config.get_text_config()
     experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
     share = config.num_experts_per_tok / experts if experts else 1.0
     total = 0.0
     for module in model.modules():
         if isinstance(module, torch.nn.Linear | Conv1D):
-            total += 2.0 * _size(module.weight)
+            total += _products(module.weight)
         elif experts and type(module).__name__.endswith("Experts"):
             weights = (p for name, p in module.named_parameters(recurse=False) if not name.endswith("bias"))
-            total += 2.0 * share * sum(map(_size, weights))
+            total += share * sum(map(_products, weights))
     return total
 
 
@@ -37,5 +40,6 @@ def _attention_flops(model: PreTrainedModel, tokens: int) -> float:
     return config.num_hidden_layers * 4.0 * tokens * tokens * width
 
 
-def _size(parameter: torch.Tensor) -> int:
-    return getattr(parameter, "ds_numel", parameter.numel())
+def _products(weight: torch.nn.Parameter) -> float:
+    """FLOPs of one token with a weight: its output, the gradient of its input, and its own where it has one."""
+    return (6.0 if weight.requires_grad else 4.0) * parameter_size(weight)

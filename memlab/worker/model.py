@@ -1,5 +1,7 @@
 """The model of a plan, built as transformers builds it."""
 
+import math
+
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
@@ -24,7 +26,7 @@ def model_config(model: Model) -> PretrainedConfig:
 
 
 def build_model(config: Config, device: torch.device) -> PreTrainedModel:
-    """The model in the precision of the run.
+    """The model in the precision of the run, with its adapters.
 
     Random weights are made where they will be used: on the device, and at ZeRO stage 3, where transformers builds under
     ``deepspeed.zero.Init`` (the TrainingArguments that carry the DeepSpeed JSON must be alive), as this rank's shards.
@@ -35,6 +37,24 @@ def build_model(config: Config, device: torch.device) -> PreTrainedModel:
         "trust_remote_code": config.model.trust_remote_code,
     }
     hf_config = model_config(config.model)
+    if config.kernels.implementation == "liger":
+        _check_liger(hf_config.model_type)
+    if config.adapter.method == "none":
+        return _build(config, hf_config, device, options)
+    from memlab.worker import adapter
+
+    if config.adapter.method == "qlora":
+        wanted = adapter.quantization(config.adapter, options["dtype"])
+        if config.model.weights == "pretrained":
+            model = _build(config, hf_config, device, {**options, "quantization_config": wanted})
+        else:
+            model = adapter.build_quantized(hf_config, wanted, device, **options)
+    else:
+        model = _build(config, hf_config, device, options)
+    return adapter.add_adapter(model, config.adapter, config.checkpointing)
+
+
+def _build(config: Config, hf_config: PretrainedConfig, device: torch.device, options: dict) -> PreTrainedModel:
     if config.model.weights == "pretrained":
         return AutoModelForCausalLM.from_pretrained(config.model.path, config=hf_config, **options)
     if config.zero_stage.stage == 3:
@@ -43,10 +63,32 @@ def build_model(config: Config, device: torch.device) -> PreTrainedModel:
         return AutoModelForCausalLM.from_config(hf_config, **options)
 
 
+def _check_liger(family: str) -> None:
+    """Raise :class:`ConfigError` for a family that liger-kernel does not know: it would leave the model as it is."""
+    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN as known
+
+    if family not in known:
+        raise ConfigError(
+            f"kernels=liger: liger-kernel has no kernels for models of the family '{family}'. Use kernels=none."
+        )
+
+
 def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
     """All parameters and the trainable ones, each counted once; partitioned ones with their whole size."""
-    sizes = {id(p): (getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()}.values()
+    sizes = {id(p): (parameter_size(p), p.requires_grad) for p in model.parameters()}.values()
     return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
+
+
+def parameter_size(parameter: torch.nn.Parameter) -> int:
+    """Its elements: of a partitioned one all, of one in 4 bits those that it stands for."""
+    if quant_state := getattr(parameter, "quant_state", None):
+        return math.prod(quant_state.shape)
+    return getattr(parameter, "ds_numel", parameter.numel())
+
+
+def base_model(model: torch.nn.Module) -> PreTrainedModel:
+    """The transformers model without the wrapper that adapters put around it."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _hint(key: str, config: PretrainedConfig) -> str:

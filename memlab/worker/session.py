@@ -22,7 +22,7 @@ from memlab.worker.data import Batches
 from memlab.worker.device import rank_device, runtime_versions
 from memlab.worker.faults import describe
 from memlab.worker.flops import model_flops
-from memlab.worker.model import build_model, parameter_counts
+from memlab.worker.model import base_model, build_model, parameter_counts
 from memlab.worker.output import write_output_to
 from memlab.worker.point import Point
 from memlab.worker.shared_memory import map_and_release
@@ -198,5 +198,5 @@ def training_arguments(plans: Sequence[Plan], folder: RunFolder) -> TrainingArgu
 
 def _passes_arguments_to_loss(model: torch.nn.Module) -> bool:
     """Whether ``forward`` hands keyword arguments on to the loss function, as Trainer itself finds out."""
-    parameters = inspect.signature(model.forward).parameters.values()
+    parameters = inspect.signature(base_model(model).forward).parameters.values()
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)

@@ -49,6 +49,34 @@ def test_out_of_memory_says_where_and_how_much(tmp_path):
     assert rank["oom"]["phase"] == "engine_init" and rank["oom"]["requested_bytes"] > 0
 
 
+def test_adapters_beside_weights_in_4_bits(tmp_path):
+    """Linear layers in 4 bits and a scale of 8 bits for every 64 weights; no gradients and states but the adapters'."""
+    model = ("model=smollm2_135m", "zero_stage=zero2")
+    code, lora = measure(tmp_path / "lora", *model, "adapter=lora", "adapter.target_modules=[q_proj,v_proj]")
+    assert code == 0, lora["reason"]
+    code, qlora = measure(tmp_path / "qlora", *model, "adapter=qlora", "adapter.target_modules=[q_proj,v_proj]")
+    assert code == 0, qlora["reason"]
+    before, after = lora["ranks"][0], qlora["ranks"][0]
+    # 30 layers of rank 16 on two layers of 576 inputs, to 576 and to 192 outputs
+    assert before["trainable_parameters"] == after["trainable_parameters"] == 30 * 16 * (576 + 576 + 576 + 192)
+    assert before["parameters"] == after["parameters"] == 134_515_008 + after["trainable_parameters"]
+    linear = 134_515_008 - 49_152 * 576 - (2 * 30 + 1) * 576  # without the tied embedding and the norms
+    left = [rank["phases"]["engine_init"]["end_allocated_bytes"] for rank in (before, after)]
+    assert left[0] - left[1] == pytest.approx(linear * (2 - 0.5 - 1 / 64), rel=0.02)
+
+
+def test_fused_kernels_keep_no_logits(tmp_path):
+    words = ("model=smollm2_135m", "zero_stage=zero2", "seq_len.tokens=4096", "checkpointing=full")
+    code, plain = measure(tmp_path / "plain", *words)
+    assert code == 0, plain["reason"]
+    code, fused = measure(tmp_path / "fused", *words, "kernels=liger")
+    assert code == 0, fused["reason"]
+    logits = 4 * 4096 * 49_152  # in fp32, and the loss makes a gradient of the same size
+    saved = plain["ranks"][0]["peak_allocated_bytes"] - fused["ranks"][0]["peak_allocated_bytes"]
+    assert saved > logits
+    assert fused["summary"]["last_loss"] == pytest.approx(plain["summary"]["last_loss"], rel=0.02)
+
+
 def test_a_snapshot_is_written_for_memory_viz(tmp_path):
     code, _ = measure(tmp_path / "run", "model=tiny", "zero_stage=zero2", "measure.snapshot=true")
     assert code == 0

@@ -36,6 +36,7 @@ PLANS = {
         "precision.grad_accum_dtype=fp32",
     ],
     "gpu_adamw_8bit": ["hardware=h200_x8", "optimizer=adamw_8bit", "optimizer.lr=3e-4", "optimizer.weight_decay=0.1"],
+    "gpu_qlora_liger": ["hardware=h200_x8", "model=llama3_8b", "adapter=qlora", "adapter.rank=64", "kernels=liger"],
     "gpu_hub_weights_and_text": ["hardware=h200_x8", "model=llama3_8b", "model.weights=pretrained", "data=guanaco"],
 }
 
@@ -143,6 +144,13 @@ def test_what_is_not_measured_does_not_make_another_run(config, key, value):
 )
 def test_what_is_measured_makes_another_run(config, key, value):
     assert config_hash(config({key: value})) != config_hash(config())
+
+
+def test_groups_added_since_leave_the_identity_of_a_run_without_them(config):
+    """The name that a run of these values had before there were adapters and kernels."""
+    assert run_id(config()) == "tiny-zero2-s512-b1-2xCPU-927089ec"
+    assert run_id(config({"adapter.method": "lora"})).startswith("tiny-zero2-s512-b1-lora16-2xCPU-")
+    assert run_id(config({"kernels.implementation": "liger"})).startswith("tiny-zero2-s512-b1-liger-2xCPU-")
 
 
 def test_a_run_id_says_what_a_person_looks_for(config):

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from memlab.config import to_dict
 from memlab.errors import RecordError, WriteError
 from memlab.plan import make_plan
 from memlab.record import (
@@ -263,6 +264,15 @@ def test_a_run_begins_with_what_will_run_and_nothing_of_an_earlier_one(folder, p
 def test_ranks_that_wrote_nothing_are_left_out(folder, rank):
     write_json(folder.rank_file(1), rank(1))
     assert folder.read_ranks(4) == [rank(1)]
+
+
+def test_groups_added_since_are_none_in_older_records(config):
+    values = to_dict(config())
+    del values["adapter"], values["kernels"]
+    old = Record(run_id="x", source="measured", status="ok", config=values, choices={"model": "tiny"}, fingerprint="f")
+    read = Record.from_json(old.to_json(), "old")
+    assert read.config == to_dict(config())
+    assert read.choices == {"model": "tiny", "adapter": "none", "kernels": "none"}
 
 
 def test_figures_added_since_are_not_known_of_older_records(tmp_path):

@@ -1,13 +1,16 @@
 """Every rule has a configuration that it alone refuses, and what people study is not refused."""
 
+import importlib.util
+import re
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from memlab import rules
 from memlab.config import ZeroStage
 from memlab.machine import GIB, Gpu, Machine
-from memlab.rules import RULES, unsupported
+from memlab.rules import LIGER_FAMILIES, RULES, unsupported
 
 GPU = {"hardware.device": "cuda", "hardware.gpu": "H200"}
 ZERO3 = {"zero_stage.stage": 3}
@@ -48,6 +51,14 @@ TRIGGERS = {
     "without ZeRO, DeepSpeed accumulates": {"zero_stage.stage": 0, "precision.grad_accum_dtype": "fp32"},
     "flash attention runs on GPUs": {"attention.implementation": "flash_attention_2"},
     "flash attention computes in": {**GPU, "attention.implementation": "flash_attention_3", "precision.dtype": "fp32"},
+    "all weights are trained": {"adapter.rank": 8},
+    "belong to weights in 4 bits": {"adapter.method": "lora", "adapter.double_quant": False},
+    "Triton kernels run on GPUs": {"kernels.implementation": "liger"},
+    "no kernels for this model's family": {
+        **GPU,
+        "kernels.implementation": "liger",
+        "model.config": {"model_type": "falcon"},
+    },
     "no CUDA caching allocator": {"allocator.conf": "expandable_segments:True"},
     "8-bit optimizers run on GPUs": BNB,
     "8-bit optimizers keep their states": {**GPU, **BNB, "offload.optimizer": "cpu"},
@@ -137,6 +148,14 @@ def test_a_key_at_its_default_is_never_refused(config):
     assert ZeroStage().overlap_comm is None  # the default of both, whatever it becomes at a stage
 
 
+def test_the_families_of_liger_are_those_of_the_installed_package():
+    """Read, not imported: it would load Triton. Those with pictures, as no causal language model, may be missing."""
+    package = Path(importlib.util.find_spec("liger_kernel").origin).parent
+    text = (package / "transformers" / "monkey_patch.py").read_text()
+    known = re.findall(r'^    "(\w+)": apply_liger_kernel_to_\w+,', text, re.MULTILINE)
+    assert set(LIGER_FAMILIES) <= set(known)
+
+
 # --- the machine
 
 
@@ -166,6 +185,16 @@ H200S = tuple(Gpu(str(i), "NVIDIA H200", 140 * GIB, (9, 0)) for i in range(2))
         ({**GPU, "attention.implementation": "flash_attention_2"}, Bare(H200S), "the Python package flash_attn is"),
         ({**GPU, "attention.implementation": "flash_attention_3"}, Bare(H200S), "the Python package flash_attn_inter"),
         ({**GPU, **BNB}, Bare(H200S), "the Python package bitsandbytes is not installed"),
+        (
+            {**GPU, "adapter.method": "lora"},
+            Bare(H200S),
+            "the Python package peft is not installed; instead: pip install 'memlab[adapters]'",
+        ),
+        (
+            {**GPU, "kernels.implementation": "liger"},
+            Bare(H200S),
+            "the Python package liger_kernel is not installed; instead: pip install 'memlab[kernels]'",
+        ),
         ({**ZERO3, "offload.optimizer": "nvme", "offload.nvme_path": "/n"}, Bare(), "DeepSpeed's NVMe offload needs "),
     ],
 )
