@@ -31,9 +31,8 @@ GRID = [
     "zero_stage=zero2 optimizer=sgd",
     "zero_stage=zero2 batch.accumulation=2",
     "zero_stage=zero2 data=sample",
-    "zero_stage=zero2 adapter=lora checkpointing=full checkpointing.reentrant=true",
-    "zero_stage=zero3 adapter=qlora adapter.quant_storage=bf16",
-    "zero_stage=zero3 adapter=qlora kernels=liger batch.accumulation=2",
+    "zero_stage=zero3 adapter=lora checkpointing=full checkpointing.reentrant=true",
+    "zero_stage=zero3 adapter=qlora adapter.quant_storage=bf16 kernels=liger batch.accumulation=2",
 ]
 
 
