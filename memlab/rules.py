@@ -301,6 +301,7 @@ def missing_extras(config: Config, machine: Machine) -> Iterator[str]:
         ("peft", "adapters", config.adapter.method != "none"),
         ("bitsandbytes", "adapters", config.adapter.method == "qlora"),
         ("liger_kernel", "kernels", config.kernels.implementation == "liger"),
+        ("triton", "kernels", config.kernels.implementation == "liger"),
     ):
         if wanted and not machine.has_package(package):
             yield f"the Python package {package} is not installed; instead: pip install 'memlab[{extra}]'"

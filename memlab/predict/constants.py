@@ -11,9 +11,10 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Generation:
-    """``capability`` is CUDA's compute capability. Sizes are bytes."""
+    """``capability`` is CUDA's compute capability; sizes are bytes."""
 
     capability: tuple[int, int]
+    multiprocessors: int
     cublas_workspace: int
     prefers_cudnn_attention: bool
 
@@ -28,16 +29,17 @@ _SINCE_HOPPER = 32 * MIB
 # ``prefers_cudnn_attention``: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention():
 # compute capability 9.0, 10.0 and 10.3 with cuDNN above 9.15.0, which the wheels of PyTorch 2.11 for CUDA 13 are the
 # first to ship.
+# ``multiprocessors``: NVIDIA's architecture white papers and data sheets, of the fastest board of that name.
 GENERATIONS = {
-    "T4": Generation((7, 5), _BEFORE_HOPPER, False),
-    "A100": Generation((8, 0), _BEFORE_HOPPER, False),
-    "A10": Generation((8, 6), _BEFORE_HOPPER, False),
-    "RTX 3090": Generation((8, 6), _BEFORE_HOPPER, False),
-    "L40S": Generation((8, 9), _BEFORE_HOPPER, False),
-    "RTX 4090": Generation((8, 9), _BEFORE_HOPPER, False),
-    "H100": Generation((9, 0), _SINCE_HOPPER, True),
-    "H200": Generation((9, 0), _SINCE_HOPPER, True),
-    "B200": Generation((10, 0), _SINCE_HOPPER, True),
+    "T4": Generation((7, 5), 40, _BEFORE_HOPPER, False),
+    "A100": Generation((8, 0), 108, _BEFORE_HOPPER, False),
+    "A10": Generation((8, 6), 72, _BEFORE_HOPPER, False),
+    "RTX 3090": Generation((8, 6), 82, _BEFORE_HOPPER, False),
+    "L40S": Generation((8, 9), 142, _BEFORE_HOPPER, False),
+    "RTX 4090": Generation((8, 9), 128, _BEFORE_HOPPER, False),
+    "H100": Generation((9, 0), 132, _SINCE_HOPPER, True),
+    "H200": Generation((9, 0), 132, _SINCE_HOPPER, True),
+    "B200": Generation((10, 0), 148, _SINCE_HOPPER, True),
 }
 
 UNKNOWN = GENERATIONS["H100"]

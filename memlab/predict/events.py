@@ -47,6 +47,7 @@ class Trace:
     phases: list[str] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)  # the event that each optimizer step begins with
+    smooth_from: int | None = 1  # tokens in a batch from which sizes grow as interpolate.py says; None: they never do
     parameters: int = 0
     trainable_parameters: int = 0
     seconds: float = 0.0

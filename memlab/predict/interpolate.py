@@ -36,11 +36,14 @@ def interpolate(traces: Sequence[Trace], micro: int, tokens: int) -> Trace | Non
     """The trace of one rank at (micro, tokens), computed from its traces at other points.
 
     ``None`` where they do not decide it: too few, events in another order, or a size that fits no monomial, or two
-    monomials that differ at the point asked for.
+    monomials that differ at the point asked for, or kernels that choose their sizes in another way.
     """
-    if tokens < MINIMUM_TOKENS:
+    if tokens < MINIMUM_TOKENS or not all(_is_smooth(trace, micro * tokens) for trace in traces):
         return None
-    chosen = _spread(_alike([trace for trace in traces if trace.tokens >= MINIMUM_TOKENS], micro))
+    usable = [
+        trace for trace in traces if trace.tokens >= MINIMUM_TOKENS and _is_smooth(trace, trace.micro * trace.tokens)
+    ]
+    chosen = _spread(_alike(usable, micro))
     if len(chosen) < ENOUGH:
         return None
     base = chosen[0]
@@ -54,6 +57,11 @@ def interpolate(traces: Sequence[Trace], micro: int, tokens: int) -> Trace | Non
         event = events[index]
         events[index] = (*event[:2], nbytes, *event[3:])
     return replace(base, micro=micro, tokens=tokens, events=events, seconds=0.0)
+
+
+def _is_smooth(trace: Trace, tokens: int) -> bool:
+    """Whether sizes grow as monomials do in the neighbourhood of so many tokens in a batch."""
+    return trace.smooth_from is not None and tokens >= trace.smooth_from
 
 
 def _alike(traces: Sequence[Trace], micro: int) -> list[Trace]:

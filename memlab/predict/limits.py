@@ -1,7 +1,8 @@
 """What cannot be predicted yet, one row each, in the form of memlab/rules.py."""
 
 from memlab.config import Config
-from memlab.rules import Rule, unsupported
+from memlab.machine import Machine
+from memlab.rules import Rule, missing_extras, unsupported
 
 LIMITS = (
     Rule(
@@ -39,4 +40,4 @@ LIMITS = (
 def unpredictable(config: Config) -> list[str]:
     """Why this combination means nothing, or cannot be predicted; empty when it can be."""
     beyond = [f"{rule.why}; instead: {rule.instead}" for rule in LIMITS if rule.when(config)]
-    return unsupported(config, machine=None) + beyond
+    return [*unsupported(config, machine=None), *beyond, *missing_extras(config, Machine())]

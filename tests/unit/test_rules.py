@@ -190,11 +190,6 @@ H200S = tuple(Gpu(str(i), "NVIDIA H200", 140 * GIB, (9, 0)) for i in range(2))
             Bare(H200S),
             "the Python package peft is not installed; instead: pip install 'memlab[adapters]'",
         ),
-        (
-            {**GPU, "kernels.implementation": "liger"},
-            Bare(H200S),
-            "the Python package liger_kernel is not installed; instead: pip install 'memlab[kernels]'",
-        ),
         ({**ZERO3, "offload.optimizer": "nvme", "offload.nvme_path": "/n"}, Bare(), "DeepSpeed's NVMe offload needs "),
     ],
 )
@@ -202,6 +197,13 @@ def test_what_this_machine_cannot_do(config, changes, machine, reason):
     [found] = unsupported(config(changes), machine)
     assert found.startswith(reason)
     assert "; instead: " in found
+
+
+def test_the_extra_that_kernels_need_is_named(config):
+    assert unsupported(config({**GPU, "kernels.implementation": "liger"}), Bare(H200S)) == [
+        f"the Python package {package} is not installed; instead: pip install 'memlab[kernels]'"
+        for package in ("liger_kernel", "triton")
+    ]
 
 
 @pytest.mark.parametrize(("changes", "machine"), [({}, Bare()), ({}, Bare(H200S)), ({**GPU}, Bare(H200S))])

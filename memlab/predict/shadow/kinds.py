@@ -11,6 +11,7 @@ ACTIVATIONS = "activations"
 ACTIVATION_GRADIENTS = "activation gradients"
 LOGITS = "logits and loss"
 BUCKETS = "communication buckets"
+WRITTEN_OUT = "weights out of 4 bits"
 STEP = "temporaries of the step"
 KERNEL_SCRATCH = "kernel workspaces"
 SMALL = "small tensors"
@@ -21,6 +22,8 @@ PARAMETER_GRADIENT = "parameter gradient"
 _BY_CODE = (
     # part of the file's name, function or operator ("": any), kind; the first row that fits decides
     ("ops/adam/", "zeros_like", OPTIMIZER),
+    ("bitsandbytes/functional.py", "dequantize_4bit", WRITTEN_OUT),
+    ("fused_linear_cross_entropy.py", "", LOGITS),
     ("optim", "zeros_like", OPTIMIZER),
     ("optim", "", STEP),
     ("ops/adam/", "", STEP),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from memlab.config import from_dict
 from memlab.plan import Plan
 from memlab.predict import constants
 from memlab.predict.events import Trace
@@ -62,7 +63,7 @@ def trace_point(request: Request, point: Point) -> None:
     recorder = Recorder(trace, fake_mode, gpu.cublas_workspace)
     recorder.padded = plan.config["data"]["source"] != "random"
     device.install(recorder, point.rank, plan.world_size, hardware["memory_gib"])
-    stand_ins.install_in_libraries(recorder, gpu)
+    stand_ins.install_in_libraries(recorder, fake_mode, gpu, from_dict(plan.config))
     from memlab.predict.shadow.training import Shadow
 
     with fake_mode, recorder:

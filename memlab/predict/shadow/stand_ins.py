@@ -4,9 +4,12 @@ GPU.
 Everything else that runs in a shadow run is the installed DeepSpeed, transformers, accelerate and torch, as they are.
 """
 
-import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from types import SimpleNamespace
 
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from memlab.config import Config
 from memlab.predict.constants import Generation
 from memlab.predict.shadow import attention, collectives, copies, device
 from memlab.predict.shadow.trace import Recorder
@@ -29,12 +32,20 @@ def install_in_torch() -> None:
     _foreach_optimizers()
 
 
-def install_in_libraries(recorder: Recorder, gpu: Generation) -> None:
+def install_in_libraries(recorder: Recorder, fake_mode: FakeTensorMode, gpu: Generation, config: Config) -> None:
     _compiled_kernels()
-    _questions_about_the_gpu()
+    _questions_about_the_gpu(gpu)
     _agreement_between_ranks()
     copies.install(recorder)
     attention.install(recorder, gpu)
+    if config.adapter.method == "qlora":
+        from memlab.predict.shadow import four_bits
+
+        four_bits.install(recorder, fake_mode, gpu)
+    if config.kernels.implementation == "liger":
+        from memlab.predict.shadow import liger
+
+        liger.install(recorder.trace)
 
 
 def _no_compiler() -> None:
@@ -79,16 +90,23 @@ def _module_conversion() -> None:
     def apply(module: torch.nn.Module, fn, recurse: bool = True) -> torch.nn.Module:
         for child in module.children() if recurse else ():
             child._apply(fn)
-        for parameter in module._parameters.values():
+        for name, parameter in module._parameters.items():
             if parameter is not None:
                 with torch.no_grad():
-                    parameter.data = fn(parameter)
+                    _replace_data(module, name, parameter, fn(parameter))
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = fn(buffer)
         return module
 
     torch.nn.Module._apply = apply
+
+
+def _replace_data(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter, data: torch.Tensor) -> None:
+    if data.device.type == parameter.device.type:
+        parameter.data = data
+    else:  # a fake tensor cannot become one of another device: adapters are made on the host
+        module._parameters[name] = torch.nn.Parameter(data, requires_grad=parameter.requires_grad)
 
 
 def _foreach_optimizers() -> None:
@@ -102,12 +120,16 @@ def _foreach_optimizers() -> None:
         module._get_foreach_kernels_supported_devices = lambda: [*supported, device.NAME]
 
 
-def _questions_about_the_gpu() -> None:
+def _questions_about_the_gpu(gpu: Generation) -> None:
     import transformers.training_args
     import transformers.utils.import_utils
     from accelerate import PartialState
     from accelerate.utils import DistributedType
 
+    major, minor = gpu.capability
+    properties = SimpleNamespace(multi_processor_count=gpu.multiprocessors, major=major, minor=minor)
+    torch.cuda.get_device_properties = lambda device=None: properties
+    torch.cuda.get_device_capability = lambda device=None: gpu.capability
     transformers.training_args.is_torch_bf16_gpu_available = lambda: True
     # transformers spares itself masks that are not needed, but not while it is traced.
     transformers.utils.import_utils.is_fake_tensor = lambda tensor: False

@@ -16,8 +16,10 @@ from memlab.predict.shadow.sites import Sites
 _VALUE_OF = torch.ops.aten._local_scalar_dense.default
 _TO_COPY = torch.ops.aten._to_copy.default
 _ALL = torch.ops.aten.all.default
+_EQUAL = torch.ops.aten.equal.default
 
-_BLAS = frozenset(getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm"))
+_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm)
+_BLAS = frozenset(op for product in _PRODUCTS for op in (product.default, product.out))
 
 HOST_MINIMUM_BYTES = 1 << 20
 """Host tensors below this are left out: they are many, and gigabytes are what kills a machine."""
@@ -46,6 +48,8 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is _VALUE_OF:
             return self._value(args[0])
+        if func is _EQUAL and args[0].device.type == device.NAME:
+            return False  # liger-kernel asks whether a loss has the gradient one; it would scale in place otherwise
         if func is _TO_COPY:
             args = (self._without_value(args[0]), *args[1:])
         out = shortcuts.answer(self._fake_mode, func, args, kwargs)

@@ -29,6 +29,14 @@ def test_sizes_are_exact(point):
     assert interpolate(traces, *point).events == traced(*point).events
 
 
+@pytest.mark.parametrize(("smooth_from", "decided"), [(1, True), (1000, True), (1001, False), (None, False)])
+def test_kernels_that_choose_sizes_in_another_way_are_traced(smooth_from, decided):
+    traces = [traced(1, 1500), traced(2, 3300), traced(3, 5150)]
+    for trace in traces:
+        trace.smooth_from = smooth_from
+    assert (interpolate(traces, 2, 500) is not None) == decided
+
+
 def test_two_points_do_not_decide():
     assert interpolate([traced(1, 150), traced(2, 330)], 1, 500) is None
 

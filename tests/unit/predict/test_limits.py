@@ -3,6 +3,7 @@
 import pytest
 
 from memlab.compose import compose_config
+from memlab.machine import Machine
 from memlab.predict.limits import unpredictable
 
 
@@ -21,6 +22,17 @@ def test_reasons(words, why):
     config, _ = compose_config(["mode=predict", "hardware=h100_x8", *words.split()])
     reasons = unpredictable(config)
     assert any(why in reason and "instead:" in reason for reason in reasons), reasons
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"), [("adapter=lora", "adapters"), ("adapter=qlora", "adapters"), ("kernels=liger", "kernels")]
+)
+def test_a_missing_package_is_named_with_its_extra(words, extra, monkeypatch):
+    config, _ = compose_config(["mode=predict", "hardware=h100_x8", *words.split()])
+    assert unpredictable(config) == []
+    monkeypatch.setattr(Machine, "has_package", staticmethod(lambda name: False))
+    assert all(f"pip install 'memlab[{extra}]'" in reason for reason in unpredictable(config))
+    assert unpredictable(config)
 
 
 def test_what_can_be_predicted_has_none():

@@ -1,0 +1,73 @@
+"""bitsandbytes where none of its kernels can run: weights in 4 bits that are fake, and what its products take.
+
+Its operators are torch operators with fake implementations of their own, so all else is its own code.
+"""
+
+import importlib
+from math import prod
+from types import ModuleType
+
+import bitsandbytes
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch.utils._python_dispatch import _disable_current_modes
+
+from memlab.predict.constants import Generation
+from memlab.predict.shadow.trace import Recorder
+
+
+def install(recorder: Recorder, fake_mode: FakeTensorMode, gpu: Generation) -> None:
+    weights = _weights(fake_mode)
+    bitsandbytes.nn.modules.Params4bit = bitsandbytes.nn.Params4bit = weights
+    recorder.workspaces[torch.ops.bitsandbytes.gemm_4bit.default] = _product_temporaries(gpu)
+    recorder.trace.smooth_from = _cuda_ops()._gemm_4bit_custom_max_m + 1
+
+
+def _weights(fake_mode: FakeTensorMode) -> type:
+    """bitsandbytes' class of weights, over tensors that are fake: its own cannot be made of those."""
+
+    class Params4bit(bitsandbytes.nn.Params4bit, FakeTensor):
+        def __new__(cls, data, requires_grad=False, blocksize=None, quant_storage=torch.uint8, **attributes):
+            with _disable_current_modes(), in_kernel_invocation_manager(fake_mode):
+                same_storage = torch.ops.aten.detach.default(data)
+            weight = FakeTensor.__new__(cls, fake_mode, same_storage, data.device)
+            weight.blocksize, weight.quant_storage = blocksize or 64, quant_storage
+            weight.compress_statistics = attributes.get("compress_statistics", True)
+            weight.quant_type = attributes.get("quant_type", "fp4")
+            weight.quant_state = attributes.get("quant_state")
+            weight.bnb_quantized = attributes.get("bnb_quantized", False)
+            weight.module = attributes.get("module")
+            return weight
+
+    return Params4bit
+
+
+def _product_temporaries(gpu: Generation):
+    """Bytes that a product with a weight in 4 bits takes beside its result, as on a GPU of a generation.
+
+    With few rows a kernel of bitsandbytes' own reads the 4 bits and takes nothing; with more, the weight is written out
+    and the scales are, if they are quantised too. bitsandbytes' own function decides.
+    Source: ``bitsandbytes/backends/cuda/ops.py`` of bitsandbytes 0.50, ``gemm_4bit`` and ``_dequant_linear_fallback``.
+    """
+    ops = _cuda_ops()
+    ops._gpu_dispatch_props = lambda device_index: (gpu.multiprocessors, *gpu.capability)
+
+    def temporaries(
+        rows, packed, shape, absmax, blocksize, quant_type, bias=None, absmax_8bit=None, *nested, **named_nested
+    ) -> list[int]:
+        width = rows.shape[-1]
+        count = rows.numel() // width
+        may_read_4_bits = count <= ops._gemm_4bit_custom_max_m and width % blocksize == 0
+        if may_read_4_bits and ops._gemm_4bit_use_custom_cuda(0, rows.dtype, count, shape[0], width):
+            return []
+        scales = [] if absmax_8bit is None else 2 * [absmax_8bit.numel() * torch.float32.itemsize]
+        return [*scales, prod(shape) * rows.element_size()]
+
+    return temporaries
+
+
+def _cuda_ops() -> ModuleType:
+    """What bitsandbytes runs on a GPU, as far as it is Python."""
+    if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # the module asks for it when imported, and never calls it
+        torch._C._cuda_getCurrentRawStream = None
+    return importlib.import_module("bitsandbytes.backends.cuda.ops")
