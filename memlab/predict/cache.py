@@ -4,7 +4,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from memlab.launch.environment import cache_dir, package_versions
@@ -21,38 +21,57 @@ IN_MEMORY = 16
 """Traces that this process keeps, a few MB each: all that one configuration needs."""
 
 
-def traces(plan: Plan, micro: int, tokens: int) -> dict[int, Trace]:
-    """The traces of the ranks that differ at (micro, tokens): from the disk, computed from those there, or from a new
-    shadow run. Raises :class:`ShadowError` when the model or the engine cannot be run."""
-    found = {rank: known(plan, Point(rank, micro, tokens)) for rank in traced_ranks(plan)}
-    if None in found.values():
-        if failures := make_missing([(plan, micro, tokens)]):
+def traces(plan: Plan) -> dict[int, Trace]:
+    """The traces of the ranks that differ: from the disk, computed from those there, or from a new shadow run.
+
+    Raises :class:`ShadowError` when the model or the engine cannot be run.
+    """
+    found = known_traces(plan)
+    if found is None:
+        if failures := make_missing([plan]):
             raise ShadowError(failures[0][1])
-        found = {rank: known(plan, Point(rank, micro, tokens)) for rank in found}
+        found = known_traces(plan)
+    assert found is not None, "what was just traced is not there"
     return found
 
 
+def known_traces(plan: Plan) -> dict[int, Trace] | None:
+    """The same without a shadow run; ``None`` where one is needed."""
+    found = {}
+    for point in points(plan):
+        found[point.rank] = known(plan, point)
+        if found[point.rank] is None:
+            return None
+    return found
+
+
+def points(plan: Plan) -> list[Point]:
+    """What a prediction of ``plan`` needs traced, or computed."""
+    micro, tokens = plan.config["batch"]["micro"], plan.config["seq_len"]["tokens"]
+    return [Point(rank, micro, tokens) for rank in traced_ranks(plan)]
+
+
 def make_missing(
-    wanted: Iterable[tuple[Plan, int, int]], told: Callable[[int, int], None] = lambda done, of: None
-) -> list[tuple[Plan, str]]:
-    """Trace what is neither there nor can be computed of these plans at (micro, tokens), in one shadow process.
+    plans: Iterable[Plan], told: Callable[[int, int], None] = lambda done, of: None
+) -> list[tuple[Path, str]]:
+    """Trace what is neither there nor can be computed, in one shadow process for all plans. ``told`` hears how many of
+    how many are done.
 
     Where a configuration has a trace already, a further one is made beside the one asked for: then there are enough to
-    compute all others. Returns the plans that failed, each with the reason.
+    compute all others. Returns the trace folders of the plans that failed, each with the reason.
     """
     tasks: dict[Path, Task] = {}
-    for plan, micro, tokens in wanted:
-        for rank in traced_ranks(plan):
-            point = Point(rank, micro, tokens)
+    for plan in plans:
+        folder = trace_folder(plan)
+        for point in points(plan):
             if known(plan, point) is None:
-                for each in (point, *_also(_traced(plan, rank), point)):
-                    path = trace_folder(plan) / each.file_name
-                    tasks.setdefault(path, Task(plan, each, path))
+                for each in (point, *_also(_traced(folder, point.rank), point)):
+                    tasks.setdefault(folder / each.file_name, Task(plan, each, folder / each.file_name))
     if not tasks:
         return []
     with tempfile.TemporaryDirectory(prefix="memlab-shadow-") as scratch:
         failed = make(list(tasks.values()), Path(scratch), lambda done: told(done, len(tasks)))
-    return [(task.plan, reason) for task, reason in failed]
+    return [(task.path.parent, reason) for task, reason in failed]
 
 
 def trace_folder(plan: Plan) -> Path:
@@ -63,18 +82,19 @@ def trace_folder(plan: Plan) -> Path:
 
 def known(plan: Plan, point: Point) -> Trace | None:
     """The trace of a point if it was made, or can be computed from the others of its rank."""
-    path = trace_folder(plan) / point.file_name
+    folder = trace_folder(plan)
+    path = folder / point.file_name
     if path.exists():
         return _load(path)
-    others = _traced(plan, point.rank)
+    others = _traced(folder, point.rank)
     if len(others) < ENOUGH:
         return None
     return interpolate([_load(other) for other in others.values()], point.micro, point.tokens)
 
 
-def _traced(plan: Plan, rank: int) -> dict[Point, Path]:
+def _traced(folder: Path, rank: int) -> dict[Point, Path]:
     """The points of a rank that were traced."""
-    files = sorted(trace_folder(plan).glob(Point.prefix(rank) + "*"))
+    files = sorted(folder.glob(Point.prefix(rank) + "*"))
     return {Point.of_file(path.name): path for path in files}
 
 
@@ -115,6 +135,7 @@ def _model_files(plan: Plan) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
+@cache
 def _own_code() -> str:
     """A trace is as good as the code that made it."""
     digest = hashlib.sha256()

@@ -52,7 +52,7 @@ def predict(plan: Plan) -> Record:
         return _record(plan, status="unsupported", reason="; ".join(reasons))
     began = time.perf_counter()
     try:
-        traces = cache.traces(plan, config.batch.micro, config.seq_len.tokens)
+        traces = cache.traces(plan)
     except ShadowError as error:
         return _record(plan, status="failed", reason=f"the shadow run failed: {error}")
     traced = time.perf_counter() - began
@@ -106,16 +106,12 @@ class Estimate:
     host: int
 
 
-def estimate(plan: Plan, limited: bool = True) -> Estimate:
+def estimate(config: Config, traces: Iterable[Trace], limited: bool = True) -> Estimate:
     """As :func:`predict`, without what only a reader of the record wants. ``limited``: by the memory of the device; if
-    not, ``used`` is what the plan would need.
-
-    Raises :class:`ShadowError` when the model or the engine cannot be run.
-    """
-    config = from_dict(plan.config)
+    not, ``used`` is what the plan would need."""
     total, outside, capacity = _memory(config)
     options = allocator.parse(config.allocator.conf)
-    traces = cache.traces(plan, config.batch.micro, config.seq_len.tokens).values()
+    traces = list(traces)
     replays = [_replays(trace, options, capacity if limited else UNLIMITED) for trace in traces]
     used = max(likely.peak_reserved for _, likely, _ in replays) + outside
     return Estimate(
