@@ -57,9 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = expand(arguments.words)
     for key in given:
         if key.split(".")[0] in NOT_HERE:
-            raise MemlabError(
-                f"'{key}' has no place here: memlab plan predicts, and searches the largest batch itself."
-            )
+            raise MemlabError(f"'{key}' has no place here: memlab plan predicts, and finds the largest batch itself.")
     return _change(given, arguments) if arguments.changes else _walk(given, arguments)
 
 
@@ -142,17 +140,14 @@ def _change(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
 def possible_changes(given: dict[str, list[str]], base: Plan) -> list[tuple[str, str, Plan]]:
     """Word, price and plan of every change that means something here and is one."""
     micro = base.config["batch"]["micro"]
-    words = [change for change in CHANGES if change[0].split("=")[0] in GROUPS]
+    possible = [change for change in CHANGES if change[0].split("=")[0] in GROUPS]
     if micro > 1:
-        words.append((f"batch.micro={micro // 2}", "twice the steps, or batch.accumulation"))
+        possible.append((f"batch.micro={micro // 2}", "more steps, or batch.accumulation"))
     found = []
-    for word, price in words:
-        key = word.split("=")[0]
-        group = key.split(".")[0]
-        rest = {
-            name: value for name, value in given.items() if name.split(".")[0] != group or "." in key != "." in name
-        }
-        config, choices = compose_config([*itertools.chain(*rest.values()), word, "mode=predict"])
+    for word, price in possible:
+        replaced = SEARCHED if word.startswith("batch") else word.split("=")[:1]
+        rest = [words[0] for key, words in given.items() if key not in replaced]
+        config, choices = compose_config([*rest, word, "mode=predict"])
         plan = make_plan(config, choices)
         if plan.run_id != base.run_id and not unpredictable(config) and not _is_step_back(plan, base):
             found.append((word, price, plan))

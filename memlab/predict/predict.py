@@ -18,6 +18,7 @@ from memlab.predict.limits import unpredictable
 from memlab.predict.ranks import stands_for
 from memlab.predict.replay import Replay, replay
 from memlab.predict.shadow.request import ShadowError
+from memlab.predict.verdicts import DOES_NOT_FIT, EDGE, FITS
 from memlab.record import PREDICTED, RankResult, Record
 from memlab.summary import summarise
 
@@ -31,7 +32,6 @@ with 2,001 tokens on 4 H200s (results/llama3_8b_zero3_4xH200_fresh), whose first
 exactly."""
 
 UNLIMITED = 1 << 62
-FITS, EDGE, DOES_NOT_FIT = "fits", "edge", "does_not_fit"
 
 
 def predict_one(job: Job, force: bool = False) -> Record:

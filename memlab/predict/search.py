@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from memlab.config import Config
 from memlab.plan import Plan, make_plan
-from memlab.predict.predict import FITS, Estimate
+from memlab.predict.predict import Estimate
+from memlab.predict.verdicts import FITS
 
 LARGEST_BATCH = 4096
 """Where a search ends, as one that measures does."""
@@ -173,9 +174,7 @@ def single_changes(
     needs = predictor.estimates(plans, limited=False)
     verdicts = predictor.estimates(plans)
     outcomes = [
-        replace(need, verdict=limited.verdict)
-        if isinstance(need, Estimate) and isinstance(limited, Estimate)
-        else limited
+        replace(need, verdict=limited.verdict) if _known(need) and _known(limited) else limited
         for need, limited in zip(needs, verdicts, strict=True)
     ]
     first = outcomes[0]

@@ -11,6 +11,8 @@ from memlab.predict.search import Change, Outcome, Row
 from memlab.report import units
 from memlab.report.text import grid, safe
 
+WHY_WORTH_MEASURING = "no other one uses options as fast everywhere and fits as large a batch"
+
 PLAIN_S = 10.0
 """How often a line tells of progress where the output is no terminal."""
 
@@ -51,15 +53,13 @@ def show_rows(rows: Sequence[Row], out: Console) -> None:
             units.gib(row.best.free if row.best else None),
             units.gib(row.best.host if row.best else None),
             *([_rate(row), units.usd(row.usd_per_million_tokens)] if speed else []),
-            f"{row.batch + 1}: {ending(row.next_up)}" if row.next_up else ending(row.of_one),
+            _beyond(row),
         )
         for row in rows
     ]
     columns = [*names, "largest batch", "used GiB", "free GiB", "host GiB"]
-    columns += ["tokens/s", "$ a million tokens"] if speed else []
-    out.print(
-        grid("Largest micro batch that fits, predicted; of the fullest GPU", [*columns, "one more"], cells, len(names))
-    )
+    columns += ["tokens/s", "$ a million tokens", "one more"] if speed else ["one more"]
+    out.print(grid("Largest micro batch that fits, predicted; of the fullest GPU", columns, cells, len(names)))
 
 
 def show_choice(chosen: Row | None, measure: Sequence[Row], shown: int, out: Console) -> None:
@@ -69,7 +69,8 @@ def show_choice(chosen: Row | None, measure: Sequence[Row], shown: int, out: Con
         price = units.usd(chosen.usd_per_hour)
         out.print(f"cheapest that fits, by dollars {by}: {_line(chosen)} ({price} an hour)", soft_wrap=True)
     if measure:
-        out.print("worth measuring: no other of them uses faster options everywhere and fits as large a batch")
+        why = "fastest first" if all(_rate(row) != "-" for row in measure) else WHY_WORTH_MEASURING
+        out.print(f"worth measuring ({why}):")
     for row in measure[:shown]:
         out.print(f"  {_line(row)}", soft_wrap=True)
     if len(measure) > shown:
@@ -101,6 +102,13 @@ def _figures(change: Change) -> tuple[str, ...]:
 
 def ending(outcome: Outcome) -> str:
     return safe(outcome) if isinstance(outcome, str) else outcome.verdict.replace("_", " ")
+
+
+def _beyond(row: Row) -> str:
+    """How one sample more than the largest batch ends."""
+    if not row.batch:
+        return f"1: {ending(row.of_one)}"
+    return "not tried" if row.next_up is None else f"{row.batch + 1}: {ending(row.next_up)}"
 
 
 def _rate(row: Row) -> str:
