@@ -43,7 +43,7 @@ def interpolate(traces: Sequence[Trace], micro: int, tokens: int) -> Trace | Non
     chosen = _spread(_alike([trace for trace in traces if trace.tokens >= MINIMUM_TOKENS], micro))
     if len(chosen) < ENOUGH:
         return None
-    base = chosen[0]
+    base = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # the least of it is too small to have a site
     where = [index for index, event in enumerate(base.events) if event[0] in (ALLOC, HOST_ALLOC)]
     sizes = np.array([[trace.events[index][2] for index in where] for trace in chosen], dtype=np.int64)
     found = _sizes_at([(trace.micro, trace.tokens) for trace in chosen], sizes, (micro, tokens))

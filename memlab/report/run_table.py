@@ -30,13 +30,10 @@ def _show_remedies(record: Record, console: Console) -> None:
     """What could be changed so that it fits, from what the peak is made of."""
     console.print(f"{record.summary['verdict'].replace('_', ' ')}; what takes off the most of the peak:")
     for remedy in remedies(record):
-        console.print(
-            f"  {remedy.change}: at most {gib(remedy.nbytes)} GiB ({', '.join(remedy.kinds)})", highlight=False
-        )
-    words = " ".join(overrides_of(record.choices, record.config))
-    console.print(
-        f"each of them predicted: memlab plan --changes {words}", highlight=False, markup=False, soft_wrap=True
-    )
+        of = ", ".join(remedy.kinds)
+        console.print(f"  {remedy.change}: at most {gib(remedy.nbytes)} GiB ({of})", highlight=False)
+    command = " ".join(["memlab plan --changes", *overrides_of(record.choices, record.config)])
+    console.print(f"each of them predicted: {command}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _memory_table(record: Record) -> Table:

@@ -63,7 +63,7 @@ def test_a_size_that_is_computed_is_the_one_that_is_traced(tmp_path):
     assert computed is not None, "the walk before left enough traces"
     traced = traces(plan, cache.points(plan), tmp_path)
     for point, trace in traced.items():
-        assert trace.events == computed[point.rank].events
+        assert [event[:4] for event in trace.events] == [event[:4] for event in computed[point.rank].events]
 
 
 def test_what_single_changes_save():

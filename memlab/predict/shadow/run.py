@@ -27,13 +27,16 @@ def trace_all(request: Request) -> int:
     import transformers.trainer  # noqa: F401
 
     gc.freeze()  # the forks share what was imported
-    waiting, running = deque(range(len(request.tasks))), 0
+    waiting, running, asking = deque(range(len(request.tasks))), 0, os.getppid()
     while waiting or running:
+        if os.getppid() != asking:  # it was killed, and nobody waits for the rest
+            waiting.clear()
         while waiting and running < (os.cpu_count() or 1):
             _fork(request, waiting.popleft())
             running += 1
-        os.wait()
-        running -= 1
+        if running:
+            os.wait()
+            running -= 1
     return 0
 
 
