@@ -2,15 +2,21 @@
 
 import csv
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from memlab.compose import compose_config
+from memlab.launch.deadman import marked_by
 from memlab.plan import make_plan
+from memlab.predict import cache
+from memlab.predict.events import Trace
 from memlab.predict.predict import predict
+from memlab.predict.shadow.request import traces
 
 pytestmark = pytest.mark.cpu
 
@@ -55,9 +61,6 @@ def test_the_largest_batch_fits_and_the_next_does_not(tmp_path):
 
 def test_a_size_that_is_computed_is_the_one_that_is_traced(tmp_path):
     """The largest batch lies far beyond the traced ones: trace it, and compare."""
-    from memlab.predict import cache
-    from memlab.predict.shadow.request import traces
-
     plan = make_plan(*compose_config([*WORDS, "mode=predict", "zero_stage=zero2", "batch.micro=37"]))
     computed = cache.known_traces(plan)
     assert computed is not None, "the walk before left enough traces"
@@ -72,6 +75,23 @@ def test_what_single_changes_save():
     lines = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if line.startswith("│")}
     assert "as it is: does not fit" in done.stdout
     assert {"checkpointing=full", "batch.micro=200", "zero_stage=zero3", "allocator=expandable"} <= set(lines)
+
+
+def test_an_interrupted_plan_leaves_no_process_and_keeps_what_is_traced(tmp_path):
+    words = ["plan", *WORDS, "zero_stage=zero1,zero2", "checkpointing=none", "allocator=default"]
+    command = [sys.executable, "-c", "from memlab.cli import main; main()", *words]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)}
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("memlab/traces/*/rank*")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.decode()) == (130, "memlab: interrupted\n")
+    assert list(marked_by("XDG_CACHE_HOME", str(tmp_path))) == []
+    for trace in tmp_path.glob("memlab/traces/*/rank*"):
+        Trace.load(trace)
 
 
 def prediction(words, micro):
