@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             module.add_arguments(sub)
             sub.set_defaults(run=module.run)
     arguments = parser.parse_args(words)
+    end_on_signals()
     sys.exit(_guarded(lambda: arguments.run(arguments)))
 
 

@@ -178,6 +178,20 @@ def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None
             _check_override(override, config_dir)
 
 
+def expand(words: Sequence[str], config_dir: str | None = None) -> dict[str, list[str]]:
+    """key -> the words that it stands for, one each: ``offload=none,all`` is ``offload=none`` and ``offload=all``.
+
+    Raises :class:`ConfigError` for whatever is wrong with the words.
+    """
+    check_overrides(words, config_dir)
+    expanded: dict[str, list[str]] = {}
+    for word, override in zip(words, OverridesParser.create().parse_overrides(list(words)), strict=True):
+        key = override.get_key_element()
+        values = override.sweep_string_iterator() if override.is_sweep_override() else None
+        expanded[key] = [word] if values is None else [f"{key}={value}" for value in values]
+    return expanded
+
+
 def _check_override(override: Override, config_dir: str | None) -> None:
     key = override.key_or_group
     if override.is_delete():

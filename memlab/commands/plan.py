@@ -2,20 +2,19 @@
 
 import argparse
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-
-from memlab.compose import compose_config
-from memlab.machine import GIB
-from memlab.plan import make_plan
+from memlab.commands.files import add_files, write_files
+from memlab.compose import compose_config, expand
+from memlab.config import GROUPS
+from memlab.errors import MemlabError
+from memlab.plan import Plan, make_plan
 from memlab.predict.limits import unpredictable
-from memlab.predict.predict import FITS, predict
-
-HELP = "before renting: what fits, by prediction, over zero_stage, offload, checkpointing, allocator and batch"
+from memlab.predict.search import Candidate, Outcome, Row, cheapest, largest_batches, single_changes, worth_measuring
+from memlab.predict.together import Together
+from memlab.report.plan_text import PlanProgress, ending, show_changes, show_choice, show_rows
+from memlab.report.text import console
 
 AXES = {
     "zero_stage": ("zero0", "zero1", "zero2", "zero3"),
@@ -23,88 +22,166 @@ AXES = {
     "checkpointing": ("none", "full"),
     "allocator": ("default", "expandable"),
 }
-"""What is walked, from what is fast to what is small, unless the command line says otherwise."""
+"""What is walked unless the command line says otherwise; the options of each from what is fast to what is small."""
 
-LARGEST_BATCH = 256
+CHANGES = (
+    ("allocator=expandable", "nothing that is computed"),
+    ("checkpointing=full", "a second forward pass in each step"),
+    ("zero_stage=zero1", "weights gathered after each step"),
+    ("zero_stage=zero2", "gradients reduced to their owners"),
+    ("zero_stage=zero3", "weights gathered in every pass"),
+    ("offload=optimizer", "an optimizer step on the CPU"),
+    ("offload=all", "that, and weights over PCIe in every pass"),
+    ("attention=sdpa", "nothing that is computed"),
+    ("kernels=liger", "another package"),
+    ("adapter=lora", "training an adapter in place of all weights"),
+)
+"""Single changes that can take memory off, and what each costs."""
+
+SEARCHED = ("batch", "batch.micro")
+NOT_HERE = ("search", "sweep", "mode")
+
+SHOWN = 5
+"""Configurations worth measuring that are named."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "as for launch.py: model=llama3_8b hardware=a100_80g_x8 seq_len.tokens=2048; group=a,b walks these options"
     parser.add_argument("words", nargs="+", metavar="WORD", help=help)
+    help = "one configuration in place of many: what it needs, and what each single change takes off"
+    parser.add_argument("--changes", action="store_true", help=help)
+    add_files(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    console = Console()
-    combinations = supported(arguments.words)
-    walked = track(combinations, description="predicting", console=console, transient=True)
-    rows = [largest_batch(words) for words in walked]
-    console.print(table(rows))
-    fitting = [row for row in rows if row.batch and row.usd_per_hour is not None]
-    if len({row.usd_per_hour for row in fitting}) > 1:
-        cheapest = min(fitting, key=lambda row: (row.usd_per_hour, -row.batch))
-        console.print(f"cheapest that fits: {' '.join(cheapest.words)} ({cheapest.usd_per_hour:.2f} USD/h)")
-    return 0
+    given = expand(arguments.words)
+    for key in given:
+        if key.split(".")[0] in NOT_HERE:
+            raise MemlabError(f"'{key}' has no place here: memlab plan predicts, and finds the largest batch itself.")
+    return _change(given, arguments) if arguments.changes else _walk(given, arguments)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One combination: the largest micro batch that fits (0: none), and what its fullest GPU is left with."""
-
-    words: tuple[str, ...]  # those that differ from row to row
-    batch: int
-    headroom_gib: float | None
-    verdict_of_one: str  # of a micro batch of one
-    usd_per_hour: float | None
-
-
-def supported(words: Sequence[str]) -> list[list[str]]:
-    """The command lines of all combinations that mean something."""
-    given = dict(word.partition("=")[::2] for word in words)
-    axes = AXES | {key: tuple(value.split(",")) for key, value in given.items() if "," in value or key in AXES}
-    fixed = [word for word in words if word.partition("=")[0] not in axes]
-    lines = []
-    for options in itertools.product(*axes.values()):
-        line = [*fixed, *(f"{group}={option}" for group, option in zip(axes, options, strict=True))]
-        if not unpredictable(compose_config([*line, "mode=predict"])[0]):
-            lines.append(line)
-    return lines
+def _walk(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
+    if key := next((key for key in SEARCHED if key in given), None):
+        raise MemlabError(f"'{key}' is what is searched for: leave it out, or ask about one size with --changes.")
+    out = console()
+    axes = walked_axes(given)
+    candidates = combinations(given, axes)
+    if not candidates:
+        raise MemlabError("None of these combinations can be predicted; launch.py mode=predict says why.")
+    out.print(f"{len(candidates)} configurations; Ctrl-C loses nothing that is traced")
+    with PlanProgress(out) as progress, Together(progress.told) as predictor:
+        rows = largest_batches(candidates, predictor)
+    frame = rows_frame(rows)
+    if not write_files(frame, arguments):
+        show_rows(rows, out)
+    measure = worth_measuring(rows, [name for name in axes if name not in ("hardware", "allocator")])
+    several = len({row.candidate.options.get("hardware") for row in rows}) > 1
+    show_choice(cheapest(rows) if several else None, measure, SHOWN, out)
+    return 0 if any(row.batch for row in rows) else 1
 
 
-def largest_batch(line: Sequence[str]) -> Row:
-    """Double until it does not fit, then halve the gap."""
-    found = {}
+def walked_axes(given: dict[str, list[str]]) -> dict[str, list[str]]:
+    """key -> the words of its values: :data:`AXES`, and what else the command line gives several values of.
 
-    def fits(micro: int) -> bool:
-        config, choices = compose_config([*line, "mode=predict", f"batch.micro={micro}"])
-        found[micro] = predict(make_plan(config, choices))
-        return found[micro].summary.get("verdict") == FITS
+    An axis that the command line settles is not walked, nor is one of which it sets a value.
+    """
+    settled = {key for key in AXES if key in given or any(word.startswith(f"{key}.") for word in given)}
+    defaults = {key: [f"{key}={option}" for option in options] for key, options in AXES.items() if key not in settled}
+    return {key: words for key, words in given.items() if len(words) > 1} | defaults
 
-    low, high = 0, 1
-    while high <= LARGEST_BATCH and fits(high):
-        low, high = high, high * 2
-    while high - low > 1 and low:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    best = found.get(low)
-    headroom = min(rank["device_total_bytes"] - rank["device_used_bytes"] for rank in best.ranks) if best else None
-    return Row(
-        words=tuple(line[-_walked(line) :]),
-        batch=low,
-        headroom_gib=headroom / GIB if headroom is not None else None,
-        verdict_of_one=found[1].summary.get("verdict", found[1].status),
-        usd_per_hour=found[1].config["hardware"]["usd_per_hour"],
+
+def combinations(given: dict[str, list[str]], axes: dict[str, list[str]]) -> list[Candidate]:
+    """All that mean something and can be predicted."""
+    fixed = [words[0] for key, words in given.items() if key not in axes]
+    found = []
+    for words in itertools.product(*axes.values()):
+        config, choices = compose_config([*fixed, *words, "mode=predict"])
+        if not unpredictable(config):
+            options = {key: word.partition("=")[2] for key, word in zip(axes, words, strict=True)}
+            found.append(Candidate(options, config, choices))
+    return found
+
+
+def rows_frame(rows: Sequence[Row]) -> Any:
+    """Rows as a data frame, bytes as integers."""
+    import pandas
+
+    return pandas.DataFrame(
+        {
+            **row.candidate.options,
+            "largest_batch": row.batch,
+            "batch_of_one": ending(row.of_one),
+            "one_more": "" if row.next_up is None else ending(row.next_up),
+            "device_used_bytes": row.best.used if row.best else None,
+            "device_free_bytes": row.best.free if row.best else None,
+            "host_peak_bytes": row.best.host if row.best else None,
+            "tokens_per_second": row.summary.get("tokens_per_second"),
+            "usd_per_hour": row.usd_per_hour,
+            "usd_per_million_tokens": row.usd_per_million_tokens,
+        }
+        for row in rows
     )
 
 
-def _walked(line: Sequence[str]) -> int:
-    return sum(word.partition("=")[0] in (*AXES, "hardware") for word in line)
+def _change(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
+    several = next((key for key, words in given.items() if len(words) > 1), None)
+    if several:
+        raise MemlabError(f"--changes is about one configuration: give '{several}' one value.")
+    out = console()
+    base = _plan(given)
+    with PlanProgress(out) as progress, Together(progress.told) as predictor:
+        outcome, changes = single_changes(base, possible_changes(given, base), predictor)
+    if not write_files(_changes_frame(outcome, changes), arguments):
+        show_changes(outcome, changes, out)
+    return 0
 
 
-def table(rows: Iterable[Row]) -> Table:
-    result = Table(title="Largest micro batch that fits, by prediction", title_justify="left")
-    for name in ("configuration", "largest batch", "headroom, GiB", "batch of one"):
-        result.add_column(name, justify="left" if name == "configuration" else "right")
-    for row in rows:
-        headroom = "-" if row.headroom_gib is None else f"{row.headroom_gib:.1f}"
-        result.add_row(" ".join(row.words), str(row.batch or "-"), headroom, row.verdict_of_one.replace("_", " "))
-    return result
+def possible_changes(given: dict[str, list[str]], base: Plan) -> list[tuple[str, str, Plan]]:
+    """Word, price and plan of every change that means something here and is one."""
+    micro = base.config["batch"]["micro"]
+    possible = [change for change in CHANGES if change[0].split("=")[0] in GROUPS]
+    if micro > 1:
+        possible.append((f"batch.micro={micro // 2}", "more steps, or batch.accumulation"))
+    found = []
+    for word, price in possible:
+        replaced = SEARCHED if word.startswith("batch") else word.split("=")[:1]
+        rest = [words[0] for key, words in given.items() if key not in replaced]
+        config, choices = compose_config([*rest, word, "mode=predict"])
+        plan = make_plan(config, choices)
+        if plan.run_id != base.run_id and not unpredictable(config) and not _is_step_back(plan, base):
+            found.append((word, price, plan))
+    return found
+
+
+def _is_step_back(plan: Plan, base: Plan) -> bool:
+    """Whether less is sharded or offloaded than before."""
+
+    def reach(config: dict[str, Any]) -> tuple[int, bool, bool]:
+        offload = config["offload"]
+        return config["zero_stage"]["stage"], offload["optimizer"] != "none", offload["param"] != "none"
+
+    return any(new < old for new, old in zip(reach(plan.config), reach(base.config), strict=True))
+
+
+def _plan(given: dict[str, list[str]]) -> Plan:
+    config, choices = compose_config([*(words[0] for words in given.values()), "mode=predict"])
+    if reasons := unpredictable(config):
+        raise MemlabError("; ".join(reasons))
+    return make_plan(config, choices)
+
+
+def _changes_frame(base: Outcome, changes: Sequence) -> Any:
+    import pandas
+
+    rows = [("", base, None), *((change.word, change.outcome, change.saved) for change in changes)]
+    return pandas.DataFrame(
+        {
+            "change": word,
+            "ends": ending(outcome),
+            "needed_bytes": None if isinstance(outcome, str) else outcome.used,
+            "saved_bytes": saved,
+            "host_peak_bytes": None if isinstance(outcome, str) else outcome.host,
+        }
+        for word, outcome, saved in rows
+    )

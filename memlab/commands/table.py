@@ -1,10 +1,9 @@
 """``memlab table PATH...``: run folders as one table."""
 
 import argparse
-from pathlib import Path
 
+from memlab.commands.files import add_files, write_files
 from memlab.commands.selection import add_selection, selected
-from memlab.errors import MemlabError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,8 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         form.add_argument(
             f"--{name}", dest="form", action="store_const", const=name, help=f"a row for each of the {name}"
         )
-    for name in ("csv", "parquet", "markdown"):
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help="write all rows and columns there")
+    add_files(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,30 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
         frame, problems = long_form[arguments.form](runs)
     for problem in problems:
         console().print(problem, soft_wrap=True)
-    if not _write(frame, arguments):
+    if not write_files(frame, arguments):
         if arguments.form is None:
             show_points(frame, GROUPS, console())
         else:
             show_frame(frame, console())
     return 0
-
-
-def _write(frame, arguments: argparse.Namespace) -> bool:
-    """Write the files that were asked for; whether there were any."""
-    from memlab.report.markdown import markdown_table
-
-    writers = {
-        "csv": lambda file: frame.to_csv(file, index=False),
-        "parquet": lambda file: frame.to_parquet(file, index=False),
-        "markdown": lambda file: file.write_text(markdown_table(frame), encoding="utf-8"),
-    }
-    asked = {name: getattr(arguments, name) for name in writers if getattr(arguments, name)}
-    for name, file in asked.items():
-        try:
-            writers[name](file)
-        except ImportError as error:
-            raise MemlabError(f"--{name} needs a package that is not installed: {error.name or 'pyarrow'}.") from error
-        except OSError as error:
-            raise MemlabError(f"Cannot write {file}: {error.strerror or error}.") from error
-        print(f"{file}: {len(frame):,} rows, {len(frame.columns)} columns")
-    return bool(asked)

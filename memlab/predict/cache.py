@@ -3,30 +3,75 @@
 import hashlib
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 
 from memlab.launch.environment import cache_dir, versions_used
 from memlab.plan import Plan
 from memlab.predict.events import Trace
-from memlab.predict.interpolate import ENOUGH, interpolate
-from memlab.predict.shadow.request import Point
-from memlab.predict.shadow.request import traces as shadow_traces
+from memlab.predict.interpolate import ENOUGH, MINIMUM_TOKENS, interpolate
+from memlab.predict.ranks import traced_ranks
+from memlab.predict.shadow.request import Point, ShadowError, Task, make
 
 IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode")
 """What a trace does not depend on; (batch, tokens) are part of its file name."""
 
+IN_MEMORY = 16
+"""Traces that this process keeps, a few MB each: all that one configuration needs."""
 
-def traces(plan: Plan, ranks: Sequence[int], micro: int, tokens: int) -> dict[int, Trace]:
-    """The traces of ``ranks`` at (micro, tokens): from the disk, computed from those there, or from a new shadow
-    run."""
-    folder = trace_folder(plan)
-    points = [Point(rank, micro, tokens) for rank in ranks]
-    found = {point: known(folder, point) for point in points}
-    missing = [point for point, trace in found.items() if trace is None]
-    if missing:
-        found |= shadow(plan, missing)
-    return {point.rank: trace for point, trace in found.items()}
+
+def traces(plan: Plan) -> dict[int, Trace]:
+    """The traces of the ranks that differ: from the disk, computed from those there, or from a new shadow run.
+
+    Raises :class:`ShadowError` when the model or the engine cannot be run.
+    """
+    found = known_traces(plan)
+    if found is None:
+        if failures := make_missing([plan]):
+            raise ShadowError(failures[0][1])
+        found = known_traces(plan)
+    assert found is not None, "what was just traced is not there"
+    return found
+
+
+def known_traces(plan: Plan) -> dict[int, Trace] | None:
+    """The same without a shadow run; ``None`` where one is needed."""
+    found = {}
+    for point in points(plan):
+        found[point.rank] = known(plan, point)
+        if found[point.rank] is None:
+            return None
+    return found
+
+
+def points(plan: Plan) -> list[Point]:
+    """What a prediction of ``plan`` needs traced, or computed."""
+    micro, tokens = plan.config["batch"]["micro"], plan.config["seq_len"]["tokens"]
+    return [Point(rank, micro, tokens) for rank in traced_ranks(plan)]
+
+
+def make_missing(
+    plans: Iterable[Plan], told: Callable[[int, int], None] = lambda done, of: None
+) -> list[tuple[Path, str]]:
+    """Trace what is neither there nor can be computed, in one shadow process for all plans. ``told`` hears how many of
+    how many are done.
+
+    Where a configuration has a trace already, a further one is made beside the one asked for: then there are enough to
+    compute all others. Returns the trace folders of the plans that failed, each with the reason.
+    """
+    tasks: dict[Path, Task] = {}
+    for plan in plans:
+        folder = trace_folder(plan)
+        for point in points(plan):
+            if known(plan, point) is None:
+                for each in (point, *_also(_traced(folder, point.rank), point)):
+                    tasks.setdefault(folder / each.file_name, Task(plan, each, folder / each.file_name))
+    if not tasks:
+        return []
+    with tempfile.TemporaryDirectory(prefix="memlab-shadow-") as scratch:
+        failed = make(list(tasks.values()), Path(scratch), lambda done: told(done, len(tasks)))
+    return [(task.path.parent, reason) for task, reason in failed]
 
 
 def trace_folder(plan: Plan) -> Path:
@@ -35,24 +80,45 @@ def trace_folder(plan: Plan) -> Path:
     return folder
 
 
-def known(folder: Path, point: Point) -> Trace | None:
+def known(plan: Plan, point: Point) -> Trace | None:
     """The trace of a point if it was made, or can be computed from the others of its rank."""
-    if (folder / point.file_name).exists():
-        return Trace.load(folder / point.file_name)
-    others = sorted(folder.glob(Point.prefix(point.rank) + "*"))
+    folder = trace_folder(plan)
+    path = folder / point.file_name
+    if path.exists():
+        return _load(path)
+    others = _traced(folder, point.rank)
     if len(others) < ENOUGH:
         return None
-    return interpolate([Trace.load(path) for path in others], point.micro, point.tokens)
+    return interpolate([_load(other) for other in others.values()], point.micro, point.tokens)
 
 
-def shadow(plan: Plan, points: Sequence[Point]) -> dict[Point, Trace]:
-    """Trace points and keep the traces, each whole or not at all."""
-    folder = trace_folder(plan)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        found = shadow_traces(plan, points, Path(scratch))
-        for point in points:
-            (Path(scratch) / point.file_name).replace(folder / point.file_name)
-    return found
+def _traced(folder: Path, rank: int) -> dict[Point, Path]:
+    """The points of a rank that were traced."""
+    files = sorted(folder.glob(Point.prefix(rank) + "*"))
+    return {Point.of_file(path.name): path for path in files}
+
+
+def _also(traced: Iterable[Point], wanted: Point) -> Sequence[Point]:
+    """With ``wanted`` and the one there is, a third point that tells batch and tokens apart as they do."""
+    usable = [point for point in traced if point.tokens >= MINIMUM_TOKENS]
+    if len(usable) != ENOUGH - 2 or wanted.tokens < MINIMUM_TOKENS:
+        return ()
+    (first,) = usable
+    micro, tokens = _third(first.micro, wanted.micro), _third(first.tokens, wanted.tokens)
+    return (Point(wanted.rank, micro, tokens),)
+
+
+def _third(first: int, second: int) -> int:
+    """The same where both are; else between them, or beyond where there is nothing between."""
+    low, high = sorted((first, second))
+    if low == high:
+        return low
+    return (low + high) // 2 if high - low > 1 else high + 1
+
+
+@lru_cache(maxsize=IN_MEMORY)
+def _load(path: Path) -> Trace:
+    return Trace.load(path)
 
 
 def _fingerprint(plan: Plan) -> str:
@@ -69,6 +135,7 @@ def _model_files(plan: Plan) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
+@cache
 def _own_code() -> str:
     """A trace is as good as the code that made it."""
     digest = hashlib.sha256()

@@ -1,7 +1,8 @@
 """What a shadow run leaves behind: every allocation, free and use by another stream, in order. Plain data, no torch."""
 
 import json
-from dataclasses import asdict, dataclass, field
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,11 @@ class Trace:
     seconds: float = 0.0
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), separators=(",", ":")), encoding="utf-8")
+        """Whole or not at all."""
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        # Not asdict: it copies every event.
+        part.write_text(json.dumps(vars(self), default=vars, separators=(",", ":")), encoding="utf-8")
+        part.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> "Trace":

@@ -46,7 +46,7 @@ def interpolate(traces: Sequence[Trace], micro: int, tokens: int) -> Trace | Non
     chosen = _spread(_alike(usable, micro))
     if len(chosen) < ENOUGH:
         return None
-    base = chosen[0]
+    base = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # the least of it is too small to have a site
     where = [index for index, event in enumerate(base.events) if event[0] in (ALLOC, HOST_ALLOC)]
     sizes = np.array([[trace.events[index][2] for index in where] for trace in chosen], dtype=np.int64)
     found = _sizes_at([(trace.micro, trace.tokens) for trace in chosen], sizes, (micro, tokens))

@@ -1,8 +1,8 @@
 """A plan's prediction: traces, replayed through the allocator of the hardware entry, as the record of a run."""
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from memlab.config import Config, from_dict
 from memlab.launch.environment import describe_environment, fingerprint
@@ -12,12 +12,13 @@ from memlab.plan import Plan
 from memlab.predict import allocator, cache
 from memlab.predict.breakdown import breakdown, curve
 from memlab.predict.constants import outside_the_allocator
-from memlab.predict.events import Trace
+from memlab.predict.events import USE, Trace
 from memlab.predict.host import host_peak
 from memlab.predict.limits import unpredictable
-from memlab.predict.ranks import stands_for, traced_ranks
+from memlab.predict.ranks import stands_for
 from memlab.predict.replay import Replay, replay
 from memlab.predict.shadow.request import ShadowError
+from memlab.predict.verdicts import DOES_NOT_FIT, EDGE, FITS
 from memlab.record import PREDICTED, RankResult, Record
 from memlab.summary import summarise
 
@@ -31,7 +32,6 @@ with 2,001 tokens on 4 H200s (results/llama3_8b_zero3_4xH200_fresh), whose first
 exactly."""
 
 UNLIMITED = 1 << 62
-FITS, EDGE, DOES_NOT_FIT = "fits", "edge", "does_not_fit"
 
 
 def predict_one(job: Job, force: bool = False) -> Record:
@@ -52,13 +52,12 @@ def predict(plan: Plan) -> Record:
         return _record(plan, status="unsupported", reason="; ".join(reasons))
     began = time.perf_counter()
     try:
-        traces = cache.traces(plan, traced_ranks(plan), config.batch.micro, config.seq_len.tokens)
+        traces = cache.traces(plan)
     except ShadowError as error:
         return _record(plan, status="failed", reason=f"the shadow run failed: {error}")
     traced = time.perf_counter() - began
     ranks = [asdict(rank) for rank in every_rank(config, plan.world_size, traces)]
     failed = next((rank for rank in ranks if rank["status"] != "ok"), None)
-    verdicts = [rank["verdict"] for rank in ranks]
     return _record(
         plan,
         status=failed["status"] if failed else "ok",
@@ -66,7 +65,7 @@ def predict(plan: Plan) -> Record:
         ranks=ranks,
         summary={
             **summarise(config, ranks, total_s=None),
-            "verdict": next(verdict for verdict in (DOES_NOT_FIT, EDGE, FITS) if verdict in verdicts),
+            "verdict": _worst(rank["verdict"] for rank in ranks),
         },
         timing={"trace_s": traced, "total_s": time.perf_counter() - began},
     )
@@ -94,15 +93,60 @@ def every_rank(config: Config, world_size: int, traces: Mapping[int, Trace]) -> 
     ]
 
 
-def one_rank(config: Config, trace: Trace) -> RankResult:
+@dataclass(frozen=True)
+class Estimate:
+    """What decides whether a plan fits, without the record around it. Bytes of the rank that needs the most.
+
+    ``used`` of the device, and of it ``free`` (``None``: its size is not known), both likely; ``host`` of the process.
+    """
+
+    verdict: str
+    used: int
+    free: int | None
+    host: int
+
+
+def estimate(config: Config, traces: Iterable[Trace], limited: bool = True) -> Estimate:
+    """As :func:`predict`, without what only a reader of the record wants. ``limited``: by the memory of the device; if
+    not, ``used`` is what the plan would need."""
+    total, outside, capacity = _memory(config)
+    options = allocator.parse(config.allocator.conf)
+    traces = list(traces)
+    replays = [_replays(trace, options, capacity if limited else UNLIMITED) for trace in traces]
+    used = max(likely.peak_reserved for _, likely, _ in replays) + outside
+    return Estimate(
+        verdict=_worst(map(_verdict, replays)),
+        used=used,
+        free=total - used if total else None,
+        host=max(host_peak(trace).process for trace in traces),
+    )
+
+
+def _worst(verdicts: Iterable[str]) -> str:
+    return max(verdicts, key=(FITS, EDGE, DOES_NOT_FIT).index)
+
+
+def _memory(config: Config) -> tuple[int | None, int, int]:
+    """Bytes of one GPU: all of it, what is taken beside the allocator, and what the allocator can have."""
     hardware = config.hardware
     total = int(hardware.memory_gib * GIB) if hardware.memory_gib else None
     outside = outside_the_allocator(hardware.gpu, hardware.gpus)
-    capacity = total - outside if total else UNLIMITED
+    return total, outside, total - outside if total else UNLIMITED
+
+
+def _replays(trace: Trace, options: allocator.Options, capacity: int, course: bool = False) -> tuple[Replay, ...]:
+    """Side streams let memory go at once, when is likely, or at the next wait. Without side streams it is all one."""
+    likely = replay(trace, options, capacity, LAG, course)
+    if all(event[0] != USE for event in trace.events):
+        return likely, likely, likely
+    return replay(trace, options, capacity, AT_ONCE), likely, replay(trace, options, capacity, AT_THE_NEXT_WAIT)
+
+
+def one_rank(config: Config, trace: Trace) -> RankResult:
+    hardware = config.hardware
+    total, outside, capacity = _memory(config)
     options = allocator.parse(config.allocator.conf)
-    likely = replay(trace, options, capacity, LAG, course=True)
-    early = replay(trace, options, capacity, AT_ONCE)
-    late = replay(trace, options, capacity, AT_THE_NEXT_WAIT)
+    early, likely, late = _replays(trace, options, capacity, course=True)
     cold = replay(trace, options, capacity, LAG, cold=True)
     host = host_peak(trace)
     return RankResult(

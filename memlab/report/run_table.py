@@ -5,6 +5,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from memlab.conf_files import overrides_of
+from memlab.predict.remedies import remedies
+from memlab.predict.verdicts import FITS
 from memlab.record import FIRST_STEP_PHASES, LIVE_TENSORS, PHASES, Record
 from memlab.report.units import gib
 
@@ -19,6 +22,18 @@ def show_run(record: Record, console: Console) -> None:
         console.print(_memory_table(record))
         console.print(_phase_table(record))
         console.print(_speed_line(record), highlight=False)
+    if record.source == "predicted" and record.summary.get("verdict", FITS) != FITS:
+        _show_remedies(record, console)
+
+
+def _show_remedies(record: Record, console: Console) -> None:
+    """What could be changed so that it fits, from what the peak is made of."""
+    console.print(f"{record.summary['verdict'].replace('_', ' ')}; what takes off the most of the peak:")
+    for remedy in remedies(record):
+        of = ", ".join(remedy.kinds)
+        console.print(f"  {remedy.change}: at most {gib(remedy.nbytes)} GiB ({of})", highlight=False)
+    command = " ".join(["memlab plan --changes", *overrides_of(record.choices, record.config)])
+    console.print(f"each of them predicted: {command}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _memory_table(record: Record) -> Table:

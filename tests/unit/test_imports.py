@@ -26,7 +26,9 @@ MAY_IMPORT = {
     "worker": {"errors", "config", "plan", "record"},
     "predict": {"errors", "config", "plan", "rules", "machine", "record", "summary", "launch", "worker"},
     "analyse": {"errors", "config", "conf_files", "plan", "machine", "record", "summary", "noise"},
-    "report": {"errors", "config", "machine", "noise", "record", "summary", "analyse", "launch"},
+    "report": {
+        *("errors", "config", "conf_files", "machine", "noise", "record", "summary", "analyse", "launch", "predict"),
+    },
     "commands": {
         *("errors", "config", "plan", "machine", "rules", "record", "summary", "compose", "launch", "report"),
         *("predict", "analyse"),

@@ -1,7 +1,7 @@
-"""``python -m memlab.predict.shadow REQUEST``: trace ranks of a plan in this process and its forks, never touching a
+"""``python -m memlab.predict.shadow REQUEST``: trace ranks of plans in this process and its forks, never touching a
 GPU.
 
-The request is a JSON file (see :class:`memlab.predict.shadow.request.Request`). Each trace is written beside it. A
+The request is a JSON file (see :class:`memlab.predict.shadow.request.Request`), which says where each trace goes. A
 process of its own, because a device once renamed, a process group once made and torch once patched stay so.
 """
 

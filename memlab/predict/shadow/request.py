@@ -1,11 +1,13 @@
 """What a shadow process is asked for. Plain data: the asking side imports no torch."""
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ STEPS = 2
 
 
 LOG = "shadow.log"
+
+POLL_S = 0.2
 
 
 class ShadowError(MemlabError):
@@ -39,18 +43,40 @@ class Point:
     def file_name(self) -> str:
         return f"{self.prefix(self.rank)}b{self.micro}-s{self.tokens}.trace.json"
 
+    @classmethod
+    def of_file(cls, name: str) -> "Point":
+        return cls(*map(int, re.fullmatch(r"rank(\d+)-b(\d+)-s(\d+)\.trace\.json", name).groups()))
+
     @staticmethod
     def prefix(rank: int) -> str:
         """What the file names of a rank's traces begin with."""
         return f"rank{rank}-"
 
 
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A trace to make; ``path`` is the file that it becomes, there whole or not at all."""
+
+    plan: Plan
+    point: Point
+    path: Path
+
+
 @dataclass
 class Request:
+    """``tasks``: plan (an index of ``plans``), point, path. ``folder`` is for logs and what libraries write."""
+
     folder: str
-    plan: dict[str, Any]
-    points: list[Point]
+    plans: list[dict[str, Any]]
+    tasks: list[tuple[int, Point, str]]
     steps: int = STEPS
+
+    @classmethod
+    def of(cls, tasks: Sequence[Task], folder: Path) -> "Request":
+        plans = {id(task.plan): task.plan for task in tasks}
+        numbers = {key: number for number, key in enumerate(plans)}
+        wanted = [(numbers[id(task.plan)], task.point, str(task.path)) for task in tasks]
+        return cls(str(folder), [plan.to_json() for plan in plans.values()], wanted)
 
     def save(self) -> Path:
         path = Path(self.folder) / "request.json"
@@ -60,8 +86,12 @@ class Request:
     @classmethod
     def load(cls, path: Path) -> "Request":
         values = json.loads(path.read_text(encoding="utf-8"))
-        values["points"] = [Point(**point) for point in values["points"]]
+        values["tasks"] = [(plan, Point(**point), file) for plan, point, file in values["tasks"]]
         return cls(**values)
+
+    def log(self, number: int) -> Path:
+        """What the task of this number printed."""
+        return Path(self.folder) / f"task{number}.log"
 
 
 def traces(plan: Plan, points: Sequence[Point], folder: Path) -> dict[Point, Trace]:
@@ -69,38 +99,69 @@ def traces(plan: Plan, points: Sequence[Point], folder: Path) -> dict[Point, Tra
 
     Raises :class:`ShadowError` when the model or the engine cannot be run.
     """
-    request = Request(str(folder), plan.to_json(), list(points))
+    tasks = [Task(plan, point, folder / point.file_name) for point in points]
+    if failures := make(tasks, folder):
+        raise ShadowError(failures[0][1])
+    return {task.point: Trace.load(task.path) for task in tasks}
+
+
+def make(
+    tasks: Sequence[Task], folder: Path, told: Callable[[int], None] = lambda done: None
+) -> list[tuple[Task, str]]:
+    """Make the traces in a process that imports everything once, which works in ``folder``; as many at a time as there
+    are cores. ``told`` hears now and then how many are there.
+
+    Returns those that failed, each with what was raised. Traces that are done stay when this is interrupted.
+    """
+    request = Request.of(tasks, folder)
+    words = [sys.executable, "-m", "memlab.predict.shadow", str(request.save())]
     with (folder / LOG).open("wb") as output:
-        words = [sys.executable, "-m", "memlab.predict.shadow", str(request.save())]
-        process = subprocess.run(words, stdout=output, stderr=subprocess.STDOUT, env=_environment(plan))
-    if process.returncode:
-        raise ShadowError(_what_was_raised((folder / LOG).read_text(errors="replace")))
-    return {point: Trace.load(folder / point.file_name) for point in points}
+        process = subprocess.Popen(
+            words, stdout=output, stderr=subprocess.STDOUT, env=_environment(tasks[0].plan), start_new_session=True
+        )
+        try:
+            while process.poll() is None:
+                told(sum(task.path.exists() for task in tasks))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_S)
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return [
+        (task, _what_was_raised(request.log(number) if request.log(number).exists() else folder / LOG))
+        for number, task in enumerate(tasks)
+        if not task.path.exists()
+    ]
 
 
-def _what_was_raised(log: str) -> str:
+def _what_was_raised(log: Path) -> str:
     """The line of the last traceback that names the exception."""
-    lines = [line for line in log.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
-    last_words = lines or [line for line in log.splitlines() if line.strip()]
+    text = log.read_text(errors="replace").splitlines()
+    lines = [line for line in text if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
+    last_words = lines or [line for line in text if line.strip()]
     return last_words[-1][:500] if last_words else "its log is empty"
 
 
 def _environment(plan: Plan) -> dict[str, str]:
-    """The variables of a rank, but for what would start a real device or its allocator."""
-    own = {name: value for name, value in own_variables(plan, Machine()).items() if "ALLOC_CONF" not in name}
+    """The variables of the process: those of a rank, but for what would start a real device or its allocator."""
     return {
         **os.environ,
-        **own,
+        **variables(plan),
         "CUDA_VISIBLE_DEVICES": "",
         "DS_ACCELERATOR": "cpu",  # until the shadow's own accelerator takes its place
         "ACCELERATE_TORCH_DEVICE": "shadow:0",
         "OMP_NUM_THREADS": "1",
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": "29500",  # required by name, never opened
-        "WORLD_SIZE": str(plan.world_size),
-        "LOCAL_SIZE": str(plan.world_size),
         "CROSS_RANK": "0",
         "CROSS_SIZE": "1",
         "LOCAL_RANK": "0",
         "RANK": "0",
     }
+
+
+def variables(plan: Plan) -> dict[str, str]:
+    """Those that differ between plans."""
+    own = {name: value for name, value in own_variables(plan, Machine()).items() if "ALLOC_CONF" not in name}
+    return {**own, "WORLD_SIZE": str(plan.world_size), "LOCAL_SIZE": str(plan.world_size)}

@@ -1,10 +1,11 @@
-"""Trace the points of a request: everything is imported once, then each point has a fork of its own."""
+"""Carry out the tasks of a request: everything is imported once, then each task has a fork of its own."""
 
 import gc
 import os
 import time
 import traceback
 import warnings
+from collections import deque
 from pathlib import Path
 
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -14,48 +15,52 @@ from memlab.plan import Plan
 from memlab.predict import constants
 from memlab.predict.events import Trace
 from memlab.predict.shadow import device, stand_ins
-from memlab.predict.shadow.request import Point, Request
+from memlab.predict.shadow.request import Point, Request, variables
 from memlab.predict.shadow.trace import Recorder
 from memlab.record import RunFolder
 
 
 def trace_all(request: Request) -> int:
-    """Trace every point, as many at a time as there are cores. Returns 0, or 1 when one failed."""
+    """Carry out every task, as many at a time as there are cores. What fails leaves no trace, and a log."""
     warnings.simplefilter("ignore")
     stand_ins.install_in_torch()
     import deepspeed  # noqa: F401
     import transformers.trainer  # noqa: F401
 
     gc.freeze()  # the forks share what was imported
-    waiting, running, failed = list(request.points), set(), False
+    waiting, running, asking = deque(range(len(request.tasks))), 0, os.getppid()
     while waiting or running:
-        while waiting and not failed and len(running) < (os.cpu_count() or 1):
-            running.add(_fork(request, waiting.pop()))
-        if not running:
-            break
-        pid, status = os.wait()
-        running.discard(pid)
-        failed |= status != 0
-    return int(failed)
+        if os.getppid() != asking:  # it was killed, and nobody waits for the rest
+            waiting.clear()
+        while waiting and running < (os.cpu_count() or 1):
+            _fork(request, waiting.popleft())
+            running += 1
+        if running:
+            os.wait()
+            running -= 1
+    return 0
 
 
-def _fork(request: Request, point: Point) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
+def _fork(request: Request, number: int) -> None:
+    if os.fork():
+        return
+    log = os.open(request.log(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
     try:
-        trace_point(request, point)
+        plan, point, path = request.tasks[number]
+        trace = trace_point(Plan(**request.plans[plan]), point, request.steps, request.folder)
+        trace.save(Path(path))
     except BaseException:
         traceback.print_exc()
         os._exit(1)
     os._exit(0)  # nothing of the parent's is to be closed twice
 
 
-def trace_point(request: Request, point: Point) -> None:
-    """Write the trace of one point. The process cannot trace another one after it."""
+def trace_point(plan: Plan, point: Point, steps: int, scratch: str) -> Trace:
+    """The trace of one point. The process cannot trace another one after it."""
     began = time.perf_counter()
-    plan = Plan(**request.plan)
-    os.environ["RANK"] = str(point.rank)
+    os.environ.update(variables(plan), RANK=str(point.rank))
     trace = Trace(point.rank, plan.world_size, point.micro, point.tokens)
     hardware = plan.config["hardware"]
     gpu = constants.generation(hardware["gpu"])
@@ -67,6 +72,6 @@ def trace_point(request: Request, point: Point) -> None:
     from memlab.predict.shadow.training import Shadow
 
     with fake_mode, recorder:
-        Shadow(plan, recorder, point.micro, point.tokens, request.steps, RunFolder(request.folder)).run()
+        Shadow(plan, recorder, point.micro, point.tokens, steps, RunFolder(scratch)).run()
     trace.seconds = time.perf_counter() - began
-    trace.save(Path(request.folder) / point.file_name)
+    return trace

@@ -2,20 +2,21 @@
 time.
 
 FakeTensorMode looks every call up in a cache whose key costs more than the answer. For a view, the meta kernel itself
-is asked; for a collective, the tensors that it was given are the answer.
+is asked; for a collective, the tensors that it was given are the answer; what makes new tensors is asked of
+FakeTensorMode once for each set of shapes, and remembered.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import FakeWork
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-NO_ANSWER = object()
-
 _aten, _c10d = torch.ops.aten, torch.ops.c10d
 _EMPTY = _aten.empty.memory_format
-_DEVICE = torch.ops.prim.device.default
+_EMPTY_STRIDED = _aten.empty_strided.default
 
 VIEWS = frozenset(
     {
@@ -61,30 +62,125 @@ _TENSORS_AND_WORK = frozenset(
 """Collectives that return what they wrote to, their first argument, and a work."""
 
 
-def answer(mode: FakeTensorMode, func, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """What ``func`` returns, or ``NO_ANSWER`` where FakeTensorMode has to be asked."""
-    if func is _DEVICE:
-        return args[0].fake_device if type(args[0]) is FakeTensor else NO_ANSWER
-    if func is _EMPTY:
-        return _empty(mode, args, kwargs)
-    if func in _TENSORS_AND_WORK:
-        return args[0], FakeWork().boxed()
-    base = args[0] if args else None
-    if type(base) is not FakeTensor or base.constant is not None:
-        return NO_ANSWER
-    if func in IN_PLACE:
-        return base
-    if func in VIEWS:
-        with in_kernel_invocation_manager(mode):
-            view = func(*args, **kwargs)
-        return FakeTensor(mode, view, base.fake_device)
-    return NO_ANSWER
+@dataclass(frozen=True)
+class _Fresh:
+    """A tensor with a storage of its own."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
 
 
-def _empty(mode: FakeTensorMode, args: tuple, kwargs: dict[str, Any]) -> Any:
-    device = torch.device(kwargs.get("device") or "cpu")
-    if device.type == "meta":
-        return NO_ANSWER
-    with in_kernel_invocation_manager(mode):
-        tensor = _EMPTY(*args, **{**kwargs, "device": "meta", "pin_memory": None})
-    return FakeTensor(mode, tensor, device if device.type == "cpu" else torch.device(device.type, device.index or 0))
+class Shortcuts:
+    """The answers within one fake mode."""
+
+    def __init__(self, mode: FakeTensorMode):
+        self._mode = mode
+        self._attributes: dict[torch.device, dict[str, Any]] = {}  # of a fake tensor, by device
+        self._makes_new: dict[Any, bool] = {}
+        self._known: dict[tuple, list[_Fresh | None] | _Fresh | None] = {}
+
+    def answer(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """What ``func`` returns."""
+        if func is _EMPTY:
+            return self._empty(args, kwargs)
+        if func in _TENSORS_AND_WORK:
+            return args[0], FakeWork().boxed()
+        base = args[0] if args else None
+        if type(base) is FakeTensor and base.constant is None:
+            if func in IN_PLACE:
+                return base
+            if func in VIEWS:
+                with in_kernel_invocation_manager(self._mode):
+                    view = func(*args, **kwargs)
+                return self._fake(view, base.fake_device)
+        return self._remembered(func, args, kwargs)
+
+    def _remembered(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """FakeTensorMode's answer; its shapes decide it, so the next time they come it need not be asked."""
+        makes_new = self._makes_new.get(func)
+        if makes_new is None:
+            makes_new = self._makes_new[func] = _makes_new_tensors(func)
+        key = _key((func, torch.get_default_dtype(), *args, *kwargs.items())) if makes_new else None
+        if key is None:
+            return func(*args, **kwargs)
+        if key not in self._known:
+            out = func(*args, **kwargs)
+            self._known[key] = _description(out)
+            return out
+        known = self._known[key]
+        if known is None:
+            return func(*args, **kwargs)
+        return self._new(known) if type(known) is _Fresh else tuple(self._new(fresh) for fresh in known)
+
+    def _new(self, fresh: _Fresh | None) -> FakeTensor | None:
+        if fresh is None:
+            return None
+        with in_kernel_invocation_manager(self._mode):
+            tensor = _EMPTY_STRIDED(fresh.shape, fresh.strides, dtype=fresh.dtype, device="meta")
+        return self._fake(tensor, fresh.device)
+
+    def _empty(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        device = torch.device(kwargs.get("device") or "cpu")
+        if device.type == "meta":
+            return _EMPTY(*args, **kwargs)
+        with in_kernel_invocation_manager(self._mode):
+            tensor = _EMPTY(*args, **{**kwargs, "device": "meta", "pin_memory": None})
+        return self._fake(tensor, device if device.type == "cpu" else torch.device(device.type, device.index or 0))
+
+    def _fake(self, tensor: torch.Tensor, device: torch.device) -> FakeTensor:
+        """``FakeTensor(mode, tensor, device)`` without the checks, which cost more than the tensor."""
+        if device not in self._attributes:
+            model = FakeTensor(self._mode, torch.empty(0, device="meta"), device)
+            self._attributes[device] = dict(model.__dict__)
+        fake = torch.Tensor._make_subclass(
+            FakeTensor, tensor, tensor.requires_grad, dispatch_device=True, device_for_backend_keys=device
+        )
+        fake.__dict__.update(self._attributes[device])
+        return fake
+
+
+def _makes_new_tensors(func) -> bool:
+    """Whether an operator changes none of its arguments, shares no storage with them and asks for no values."""
+    schema = func._schema
+    asks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return (
+        not schema.is_mutable
+        and all(result.alias_info is None and "Tensor" in str(result.type) for result in schema.returns)
+        and bool(schema.returns)
+        and not asks & set(func.tags)
+    )
+
+
+def _key(values: Iterable[Any]) -> tuple | None:
+    """What a call's answer depends on: the shapes of its tensors and its other arguments. ``None``: more than that."""
+    key = []
+    for value in values:
+        if type(value) is FakeTensor:
+            if value.constant is not None:
+                return None
+            key.append((value.shape, value.stride(), value.dtype, value.fake_device))
+        elif isinstance(value, torch.Tensor):
+            return None
+        elif isinstance(value, list | tuple):
+            inner = _key(value)
+            if inner is None:
+                return None
+            key.append(inner)
+        else:
+            key.append((type(value), value))  # 1 is not 1.0
+    return tuple(key)
+
+
+def _description(out: Any) -> list[_Fresh | None] | _Fresh | None:
+    """How to make such tensors anew; ``None`` where they are not ordinary ones."""
+    if isinstance(out, tuple):
+        parts = [item if item is None else _description(item) for item in out]
+        ordinary = all(type(part) is _Fresh or item is None for part, item in zip(parts, out, strict=True))
+        return parts if ordinary else None
+    if type(out) is not FakeTensor or out.constant is not None or out.storage_offset():
+        return None
+    fresh = _Fresh(out.shape, out.stride(), out.dtype, out.fake_device)
+    alone = torch.empty_strided(fresh.shape, fresh.strides, dtype=fresh.dtype, device="meta")
+    return fresh if out.untyped_storage().nbytes() == alone.untyped_storage().nbytes() else None

@@ -10,13 +10,15 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memlab.predict.events import ALLOC, EMPTY, FREE, HOST_ALLOC, HOST_FREE, PHASE, START, SYNC, USE, Trace
-from memlab.predict.shadow import device, shortcuts
+from memlab.predict.shadow import device
+from memlab.predict.shadow.shortcuts import Shortcuts
 from memlab.predict.shadow.sites import Sites
 
 _VALUE_OF = torch.ops.aten._local_scalar_dense.default
 _TO_COPY = torch.ops.aten._to_copy.default
 _ALL = torch.ops.aten.all.default
 _EQUAL = torch.ops.aten.equal.default
+_DEVICE = torch.ops.prim.device.default
 
 _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm)
 _BLAS = frozenset(op for product in _PRODUCTS for op in (product.default, product.out))
@@ -34,6 +36,7 @@ class Recorder(TorchDispatchMode):
         self._blas_handles: set[tuple[int, int]] = set()
         self.trace = trace
         self._fake_mode = fake_mode
+        self._shortcuts = Shortcuts(fake_mode)
         self.sites = Sites(trace.sites)
         self.allocated_bytes = 0
         self.requests = 0  # for device memory, so far: the clock of the replay
@@ -44,7 +47,13 @@ class Recorder(TorchDispatchMode):
         self.workspaces: dict[object, Callable[..., list[int]]] = {}  # of kernels: bytes, from their arguments
         self.padded = False  # some samples are: a mask is not all ones
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and torch's guard against it costs as much as the answer
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is _DEVICE:  # the most frequent question by far
+            return args[0].device
         kwargs = kwargs or {}
         if func is _VALUE_OF:
             return self._value(args[0])
@@ -52,9 +61,7 @@ class Recorder(TorchDispatchMode):
             return False  # liger-kernel asks whether a loss has the gradient one; it would scale in place otherwise
         if func is _TO_COPY:
             args = (self._without_value(args[0]), *args[1:])
-        out = shortcuts.answer(self._fake_mode, func, args, kwargs)
-        if out is shortcuts.NO_ANSWER:
-            out = func(*args, **kwargs)
+        out = self._shortcuts.answer(func, args, kwargs)
         self._see(out, func)
         if func in _BLAS:
             self._hold_blas_workspace()

@@ -1,0 +1,78 @@
+"""What a prediction costs, and how that grows: python benchmarks/prediction_speed.py [--model llama3_8b] [WORD ...]
+
+Each row is one prediction in a process of its own with an empty cache, but for the rows of points, which share one:
+seconds of the wall clock and of the processors, the largest resident set of its processes, and the events of its
+traces. Layers and ranks double from row to row; the first points of a configuration are traced, all others computed.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+PREDICT = """
+import json, resource, sys, time
+from memlab.compose import compose_config
+from memlab.plan import make_plan
+from memlab.predict.cache import traces
+from memlab.predict.predict import predict
+for words in json.loads(sys.argv[1]):
+    plan = make_plan(*compose_config(["mode=predict", *words]))
+    began = time.perf_counter()
+    record = predict(plan)
+    seconds = time.perf_counter() - began
+    assert record.ranks, record.reason
+    print(json.dumps({"seconds": seconds, "events": sum(len(trace.events) for trace in traces(plan).values())}))
+"""
+
+LAYERS = (8, 16, 32, 64)
+GPUS = (1, 2, 8, 64)
+POINTS = (1, 2, 5, 6, 20)
+"""Micro batches, in this order."""
+
+
+def predicted(configurations: Sequence[Sequence[str]]) -> tuple[list[dict], float, float, float]:
+    """Predict them in one process with a cache of its own. Returns a result for each, and of all together the seconds
+    of the wall clock, those of the processors, and the largest resident set so far, in MiB."""
+    with tempfile.TemporaryDirectory() as cache:
+        began, used = time.perf_counter(), _children().ru_utime + _children().ru_stime
+        words = [sys.executable, "-c", PREDICT, json.dumps(configurations)]
+        done = subprocess.run(
+            words, check=True, env={**os.environ, "XDG_CACHE_HOME": cache}, stdout=subprocess.PIPE, text=True
+        )
+        wall = time.perf_counter() - began
+    cpu = _children().ru_utime + _children().ru_stime - used
+    return [json.loads(line) for line in done.stdout.splitlines()], wall, cpu, _children().ru_maxrss / 1024
+
+
+def _children() -> resource.struct_rusage:
+    return resource.getrusage(resource.RUSAGE_CHILDREN)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("words", nargs="*", default=["zero_stage=zero3"], help="of every prediction")
+    parser.add_argument("--model", default="llama3_8b")
+    arguments = parser.parse_args()
+    common = [f"model={arguments.model}", "hardware=h100_x8", "seq_len.tokens=2048", *arguments.words]
+    for title, variants in (
+        ("layers", {layers: [f"model.overrides.num_hidden_layers={layers}"] for layers in LAYERS}),
+        ("ranks", {gpus: [f"hardware.gpus={gpus}"] for gpus in GPUS}),
+    ):
+        print(f"{title:>8}  wall s   CPU s  a layer or rank, CPU ms  largest MiB   events")
+        for number, words in variants.items():
+            (result,), wall, cpu, size = predicted([[*common, *words]])
+            print(f"{number:8} {wall:7.1f} {cpu:7.1f} {1000 * cpu / number:24.0f} {size:12,.0f} {result['events']:8,}")
+    results, _, _, _ = predicted([[*common, f"batch.micro={micro}"] for micro in POINTS])
+    print(f"{'batch':>8}  wall s  of the first")
+    for micro, result in zip(POINTS, results, strict=True):
+        print(f"{micro:8} {result['seconds']:7.2f} {result['seconds'] / results[0]['seconds']:12.1%}")
+
+
+if __name__ == "__main__":
+    main()

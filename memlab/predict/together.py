@@ -1,0 +1,66 @@
+"""Many predictions at once: their traces from one shadow process, their replays on all cores."""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+from memlab.config import from_dict
+from memlab.plan import Plan
+from memlab.predict import cache
+from memlab.predict.predict import Estimate, estimate, predict
+
+
+class Together:
+    """To be used with ``with``. ``told`` hears what is done: ("tracing", 3, 12).
+
+    Everything that was traced is on the disk at once, so what is interrupted goes on where it was.
+    """
+
+    def __init__(self, told: Callable[[str, int, int], None]):
+        self._told = told
+        self._pool = ProcessPoolExecutor(
+            os.cpu_count(), get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+        )
+
+    def __enter__(self) -> "Together":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Estimate | str]:
+        """An estimate for each plan, or why there is none."""
+        replayed = partial(_estimate, limited=limited)
+        found = dict(enumerate(self._map(replayed, plans)))
+        missing = {number: plans[number] for number, outcome in found.items() if outcome is None}
+        if missing:
+            failed = dict(cache.make_missing(missing.values(), partial(self._told, "tracing")))
+            found |= zip(missing, self._map(replayed, list(missing.values())), strict=True)
+            for number, plan in missing.items():
+                found[number] = found[number] or failed[cache.trace_folder(plan)]
+        return [found[number] for number in range(len(plans))]
+
+    def summaries(self, plans: Sequence[Plan]) -> list[dict[str, Any]]:
+        """What the records of predicted runs sum up."""
+        return self._map(_summary, plans)
+
+    def _map(self, function: Callable[[Plan], Any], plans: Sequence[Plan]) -> list[Any]:
+        results = []
+        for result in self._pool.map(function, plans, chunksize=2):  # plans of one configuration come together
+            results.append(result)
+            self._told("replaying", len(results), len(plans))
+        return results
+
+
+def _estimate(plan: Plan, limited: bool) -> Estimate | None:
+    """``None`` where a trace is missing."""
+    traces = cache.known_traces(plan)
+    return None if traces is None else estimate(from_dict(plan.config), traces.values(), limited)
+
+
+def _summary(plan: Plan) -> dict[str, Any]:
+    return predict(plan).summary
