@@ -13,7 +13,7 @@ from memlab.predict.interpolate import ENOUGH, interpolate
 from memlab.predict.shadow.request import Point
 from memlab.predict.shadow.request import traces as shadow_traces
 
-IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode")
+IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode", "predict")
 """What a trace does not depend on; (batch, tokens) are part of its file name."""
 
 

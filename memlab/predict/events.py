@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from memlab.predict.work import Item
+
 ALLOC, FREE, USE, SYNC, EMPTY, PHASE, HOST_ALLOC, HOST_FREE, START = range(9)
 """The kinds of events. What follows the kind in an event:
 
@@ -47,6 +49,8 @@ class Trace:
     phases: list[str] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)  # the event that each optimizer step begins with
+    work: list[Item] = field(default_factory=list)  # of the last step, what it asks of the machine
+    model_flops: tuple[float, float] = (0.0, 0.0)  # of a sample: for each token, for each pair (memlab/worker/flops.py)
     parameters: int = 0
     trainable_parameters: int = 0
     seconds: float = 0.0
@@ -58,5 +62,6 @@ class Trace:
     def load(cls, path: Path) -> "Trace":
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         values["events"] = [tuple(event) for event in values["events"]]
+        values["work"] = [tuple(item) for item in values["work"]]
         values["sites"] = [Site(**{**site, "shape": tuple(site["shape"])}) for site in values["sites"]]
         return cls(**values)

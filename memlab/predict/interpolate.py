@@ -6,10 +6,12 @@ plus one in batch * tokens. Which one, the traced points say; where they leave a
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
 from memlab.predict.events import ALLOC, HOST_ALLOC, Trace
+from memlab.predict.work import FIRST_SIZE, Item
 
 ENOUGH = 3
 """Traced points that decide a size: one gives the constant, one tells the monomials apart, one more checks."""
@@ -44,16 +46,31 @@ def interpolate(traces: Sequence[Trace], micro: int, tokens: int) -> Trace | Non
     if len(chosen) < ENOUGH:
         return None
     base = chosen[0]
+    points = [(trace.micro, trace.tokens) for trace in chosen]
     where = [index for index, event in enumerate(base.events) if event[0] in (ALLOC, HOST_ALLOC)]
     sizes = np.array([[trace.events[index][2] for index in where] for trace in chosen], dtype=np.int64)
-    found = _sizes_at([(trace.micro, trace.tokens) for trace in chosen], sizes, (micro, tokens))
-    if found is None:
+    found = _sizes_at(points, sizes, (micro, tokens))
+    work = work_at([trace.work for trace in chosen], points, (micro, tokens))
+    if found is None or work is None:
         return None
     events = list(base.events)
     for index, nbytes in zip(where, found.tolist(), strict=True):
         event = events[index]
         events[index] = (*event[:2], nbytes, *event[3:])
-    return replace(base, micro=micro, tokens=tokens, events=events, seconds=0.0)
+    return replace(base, micro=micro, tokens=tokens, events=events, work=work, seconds=0.0)
+
+
+def work_at(
+    works: Sequence[Sequence[Item]], points: Sequence[tuple[int, int]], at: tuple[int, int]
+) -> list[Item] | None:
+    """The work of a step at another point: the same items in the same order, with other figures."""
+    figures = [[figure for item in work for figure in item[FIRST_SIZE.get(item[0], len(item)) :]] for work in works]
+    found = _sizes_at(points, np.array(figures, dtype=np.int64), at)
+    if found is None:
+        return None
+    rest = iter(found.tolist())
+    skeletons = ((item, FIRST_SIZE.get(item[0], len(item))) for item in works[0])
+    return [(*item[:first], *islice(rest, len(item) - first)) for item, first in skeletons]
 
 
 def _alike(traces: Sequence[Trace], micro: int) -> list[Trace]:
@@ -66,7 +83,8 @@ def _alike(traces: Sequence[Trace], micro: int) -> list[Trace]:
 
 
 def _skeleton(trace: Trace) -> tuple:
-    return trace.phases, [event[:2] + event[3:4] for event in trace.events]
+    work = [(*item[: FIRST_SIZE.get(item[0], len(item))], len(item)) for item in trace.work]
+    return trace.phases, [event[:2] + event[3:4] for event in trace.events], work
 
 
 def _spread(traces: Sequence[Trace]) -> list[Trace]:

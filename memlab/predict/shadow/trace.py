@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memlab.predict.events import ALLOC, EMPTY, FREE, HOST_ALLOC, HOST_FREE, PHASE, START, SYNC, USE, Trace
 from memlab.predict.shadow import device, shortcuts
+from memlab.predict.shadow.counting import Counter
 from memlab.predict.shadow.sites import Sites
 
 _VALUE_OF = torch.ops.aten._local_scalar_dense.default
@@ -33,6 +34,7 @@ class Recorder(TorchDispatchMode):
         self.trace = trace
         self._fake_mode = fake_mode
         self.sites = Sites(trace.sites)
+        self.counter = Counter()
         self.allocated_bytes = 0
         self.requests = 0  # for device memory, so far: the clock of the replay
         self._events = trace.events
@@ -45,6 +47,8 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func is _VALUE_OF:
+            if self.counter.on:
+                self.counter.operator(func, args, kwargs, None)
             return self._value(args[0])
         if func is _TO_COPY:
             args = (self._without_value(args[0]), *args[1:])
@@ -52,6 +56,8 @@ class Recorder(TorchDispatchMode):
         if out is shortcuts.NO_ANSWER:
             out = func(*args, **kwargs)
         self._see(out, func)
+        if self.counter.on:
+            self.counter.operator(func, args, kwargs, out)
         if func in _BLAS:
             self._hold_blas_workspace()
         elif func in self.workspaces:
@@ -68,7 +74,9 @@ class Recorder(TorchDispatchMode):
         if name not in self.trace.phases:
             self.trace.phases.append(name)
         self.sites.phase = name
-        self._events.append((PHASE, self.trace.phases.index(name)))
+        index = self.trace.phases.index(name)
+        self._events.append((PHASE, index))
+        self.counter.phase(index)
 
     def start_over(self) -> None:
         """The peaks of the run are counted anew from here: what was built is there, nothing else is."""
@@ -77,10 +85,14 @@ class Recorder(TorchDispatchMode):
     def stop(self) -> None:
         """What comes after is not recorded any more."""
         self._events = []
+        self.counter.stop()
+        self.trace.work.extend(self.counter.items)
 
-    def synchronize(self, requests: int | None = None) -> None:
-        """The host waited for the device: for what it had asked of it at ``requests``, or for everything."""
-        self._events.append((SYNC, self.requests if requests is None else requests))
+    def synchronize(self, event: "device.Event | None" = None) -> None:
+        """The host waited for the device: for what it had asked of it when ``event`` was recorded, or for
+        everything."""
+        self._events.append((SYNC, self.requests if event is None else event.requests))
+        self.counter.host_waits(event)
 
     def empty_cache(self) -> None:
         self._events.append((EMPTY,))
