@@ -1,6 +1,7 @@
 """``python -m memlab.predict.calibrate RUNS... [--output FILE]``: fit the step time's costs to measured runs."""
 
 import argparse
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -64,6 +65,7 @@ def calibrate(records: Sequence[Record]) -> Calibration:
         gpu=gpus[0],
         costs=found.costs,
         undetermined=found.undetermined,
+        single=found.single,
         error={"median": found.error(0.5), "p90": found.error(0.9)},
         records=sorted(case.name for case in found.cases),
         left_out=sorted(case.name for case in found.left_out),
@@ -103,26 +105,28 @@ def family(config: Config) -> str:
     return " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
 
 
-def _by_family(found: Fit) -> dict[str, float]:
+def _by_family(found: Fit) -> dict[str, float | None]:
     families = sorted({case.family for case in found.cases})
     errors = {
         name: [error for case, error in zip(found.cases, found.errors, strict=True) if case.family == name]
         for name in families
     }
-    return {name: float(np.median(values)) for name, values in errors.items()}
+    medians = {name: float(np.median(values)) for name, values in errors.items()}
+    return {name: None if math.isnan(value) else value for name, value in medians.items()}
 
 
 def describe(found: Calibration) -> str:
     lines = [f"{found.gpu}: {len(found.records)} records of {len(found.errors_by_family)} configurations"]
     for name, value in found.costs.to_json().items():
-        lines.append(
-            f"  {name:14} {value:.4g}{'  (not determined: at its bound)' if name in found.undetermined else ''}"
-        )
+        note = "(not determined: at its bound)" if name in found.undetermined else ""
+        note = "(one configuration alone tells it)" if name in found.single else note
+        lines.append(f"  {name:14} {value:<10.4g} {note}".rstrip())
     lines.append(
         f"  error, of configurations that the fit had not seen: median {found.error['median']:.1%}, "
         f"90th percentile {found.error['p90']:.1%}"
     )
-    lines += [f"  {error:+7.1%}  {name}" for name, error in found.errors_by_family.items()]
+    for name, error in found.errors_by_family.items():
+        lines.append(f"  {'not judged' if error is None else f'{error:+10.1%}'}  {name}")
     lines += [f"  left out: {name}" for name in found.left_out]
     return "\n".join(lines)
 

@@ -28,8 +28,10 @@ class Calibration:
     undetermined: list[str]  # costs that no record says anything of; they are at their bounds
     error: dict[str, float]  # median, p90
     records: list[str]
+    single: list[str] = field(default_factory=list)  # costs that only one configuration tells: nothing checks them
     left_out: list[str] = field(default_factory=list)  # records that depend on what is undetermined
-    errors_by_family: dict[str, float] = field(default_factory=dict)  # median of measured over predicted less one
+    errors_by_family: dict[str, float | None] = field(default_factory=dict)
+    # Median of measured over predicted less one; ``None`` where only the configuration itself tells a cost.
     versions: dict[str, list[str]] = field(default_factory=dict)  # of the records
 
     @property

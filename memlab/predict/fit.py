@@ -33,7 +33,10 @@ NEGLIGIBLE = 0.05
 
 MINIMUM_RECORDS, MINIMUM_FAMILIES = 6, 3
 
-ROUNDS, CONVERGED = 20, 1e-3
+OF_A_FAMILY = 4
+"""So many records of an engine configuration are fitted to, spread over its sizes; all of them are judged by."""
+
+ROUNDS, CONVERGED = 20, 1e-2
 
 
 @dataclass(frozen=True)
@@ -49,41 +52,61 @@ class Case:
 
 @dataclass
 class Fit:
-    """``errors``: by case, measured over predicted less one, by a fit that had no record of its family."""
+    """``errors``: by case, measured over predicted less one, by a fit that had no record of its family.
+
+    NaN where no such fit can tell: without the family, a cost that the case depends on is not determined.
+    """
 
     costs: Costs
     undetermined: list[str]
+    single: list[str]  # costs that would not be determined without one family, whichever
     cases: list[Case]
     left_out: list[Case]  # they depend on what is undetermined
     errors: list[float]
 
     def error(self, quantile: float) -> float:
         """A quantile of the absolute errors in which every family counts the same."""
-        return weighted_quantile(np.abs(self.errors), _weights(self.cases), quantile)
+        judged = ~np.isnan(self.errors)
+        cases = [case for case, is_judged in zip(self.cases, judged, strict=True) if is_judged]
+        return weighted_quantile(np.abs(np.array(self.errors)[judged]), _weights(cases), quantile)
 
 
 def fit(cases: Sequence[Case]) -> Fit:
     """Raises :class:`MemlabError` where there are too few records to say anything."""
     _check(cases)
-    names, kept = list(NAMES), list(cases)
+    names, costs, kept = list(NAMES), TRIAL, list(cases)
     while True:
-        costs, slopes = _rounds(kept, names)
-        shares = slopes * _values(costs, names) / [[case.seconds] for case in kept]
-        weak = [name for name, share in zip(names, shares.T, strict=True) if (share >= SHARE).sum() < CASES]
+        fitted = _representatives(kept)
+        costs, slopes = _rounds(fitted, names, costs)
+        weak = _weak(fitted, names, costs, slopes)
         if not weak:
             break
         names = [name for name in names if name not in weak]
         undetermined = [name for name in NAMES if name not in names]
-        bound = _with(costs, undetermined, LOWER_BOUND)
-        kept = [case for case in kept if not depends(case.config, case.traces, bound, undetermined)]
+        costs = _with(costs, undetermined, LOWER_BOUND)
+        kept = [case for case in kept if not depends(case.config, case.traces, costs, undetermined)]
         _check(kept)
+    errors, single = _left_out(kept, fitted, names, costs, slopes)
     return Fit(
         costs=costs,
         undetermined=[name for name in NAMES if name not in names],
+        single=[name for name in names if name in single],
         cases=kept,
         left_out=[case for case in cases if case not in kept],
-        errors=_left_out_errors(kept, names, costs, slopes),
+        errors=errors,
     )
+
+
+def _weak(cases: Sequence[Case], names: Sequence[str], costs: Costs, slopes: np.ndarray) -> list[str]:
+    """Those of ``names`` that the cases do not determine."""
+    shares = slopes * _values(costs, names) / [[case.seconds] for case in cases]
+    return [name for name, share in zip(names, shares.T, strict=True) if (share >= SHARE).sum() < CASES]
+
+
+def rests_on(config: Config, traces: Mapping[int, Trace], costs: Costs, names: Sequence[str]) -> bool:
+    """Whether the costs of ``names`` are part of a time."""
+    without = step_seconds(config, traces, _with(costs, names, LOWER_BOUND))
+    return without < (1 - NEGLIGIBLE) * step_seconds(config, traces, costs)
 
 
 def depends(config: Config, traces: Mapping[int, Trace], costs: Costs, undetermined: Sequence[str]) -> bool:
@@ -105,10 +128,19 @@ def _check(cases: Sequence[Case]) -> None:
         )
 
 
-def _rounds(cases: Sequence[Case], names: Sequence[str]) -> tuple[Costs, np.ndarray]:
-    """The costs that fit best, and how the time of each case (row) changes with each cost of ``names`` (column)."""
-    others = [name for name in NAMES if name not in names]
-    costs = _with(TRIAL, others, LOWER_BOUND)
+def _representatives(cases: Sequence[Case]) -> list[Case]:
+    chosen = []
+    for family in dict.fromkeys(case.family for case in cases):
+        members = [case for case in cases if case.family == family]
+        members.sort(key=lambda case: case.config.batch.micro * case.config.seq_len.tokens)
+        spread = np.linspace(0, len(members) - 1, min(len(members), OF_A_FAMILY)).round().astype(int)
+        chosen += [members[index] for index in spread]
+    return chosen
+
+
+def _rounds(cases: Sequence[Case], names: Sequence[str], costs: Costs) -> tuple[Costs, np.ndarray]:
+    """The costs of ``names`` that fit best, beginning with ``costs``; and how the time of each case (row) changes with
+    each of them (column)."""
     for _ in range(ROUNDS):
         slopes, constants = _linearised(cases, names, costs)
         found = _solve(slopes, constants, cases, names)
@@ -171,20 +203,34 @@ def non_negative_least_squares(matrix: np.ndarray, target: np.ndarray) -> np.nda
             solution[~free] = 0.0
 
 
-def _left_out_errors(cases: Sequence[Case], names: Sequence[str], costs: Costs, slopes: np.ndarray) -> list[float]:
-    """The error of each case by costs that were solved for without its family."""
-    constants = _times(cases, costs) - slopes @ _values(costs, names)
-    families = np.array([case.family for case in cases])
-    errors = []
-    solved = {}
-    for case in cases:
-        if case.family not in solved:
-            rest = families != case.family
-            others = [other for other in cases if other.family != case.family]
-            found = _solve(slopes[rest], constants[rest], others, names)
-            solved[case.family] = replace(costs, **dict(zip(names, found.tolist(), strict=True)))
-        errors.append(case.seconds / step_seconds(case.config, case.traces, solved[case.family]) - 1)
-    return errors
+def _left_out(
+    cases: Sequence[Case], fitted: Sequence[Case], names: Sequence[str], costs: Costs, slopes: np.ndarray
+) -> tuple[list[float], set[str]]:
+    """The error of each of ``cases`` by costs that were solved for without its family, and the costs that one family
+    alone determines."""
+    constants = _times(fitted, costs) - slopes @ _values(costs, names)
+    families = np.array([case.family for case in fitted])
+    errors = np.full(len(cases), np.nan)
+    single: set[str] = set()
+    for family in dict.fromkeys(case.family for case in cases):
+        rest = families != family
+        others = [case for case in fitted if case.family != family]
+        weak = _weak(others, names, costs, slopes[rest])
+        single.update(weak)
+        own = [
+            index
+            for index, case in enumerate(cases)
+            if case.family == family and not rests_on(case.config, case.traces, costs, weak)
+        ]
+        strong = [position for position, name in enumerate(names) if name not in weak]
+        bounds = _values(LOWER_BOUND, names)
+        weakly = [position for position, name in enumerate(names) if name in weak]
+        fixed = constants[rest] + slopes[rest][:, weakly] @ bounds[weakly]
+        kept = [names[position] for position in strong]
+        found = _solve(slopes[rest][:, strong], fixed, others, kept)
+        solved = _with(replace(costs, **dict(zip(kept, found.tolist(), strict=True))), weak, LOWER_BOUND)
+        errors[own] = [cases[index].seconds for index in own] / _times([cases[index] for index in own], solved) - 1
+    return errors.tolist(), single
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, quantile: float) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from memlab.config import Config
 from memlab.predict.calibration import calibration_for
 from memlab.predict.events import Trace
-from memlab.predict.fit import depends
+from memlab.predict.fit import depends, rests_on
 from memlab.predict.step_time import LOWER_BOUND, missing_figures, step_seconds
 
 CALIBRATED = "calibrated"
@@ -23,7 +23,7 @@ class Timing:
     seconds_range: tuple[float, float | None]
     lower_bound: float  # what the datasheet's figures allow, at no cost of the host's
     basis: str  # CALIBRATED or BOUND
-    why: str | None = None  # it is a lower bound
+    why: str | None = None  # it is a lower bound, or less sure than its error says
     error: dict[str, float] | None = None
     calibration: str | None = None  # its digest
 
@@ -72,7 +72,11 @@ def predict_timing(config: Config, traces: Mapping[int, Trace]) -> Timing | None
     if depends(config, traces, calibration.costs, calibration.undetermined):
         why = f"it depends on what was not calibrated ({', '.join(calibration.undetermined)})"
         return replace(known, seconds_range=(seconds, None), basis=BOUND, why=why)
-    return replace(known, error=calibration.error)
+    alone = rests_on(config, traces, calibration.costs, calibration.single)
+    why = (
+        f"one configuration alone tells {', '.join(calibration.single)}, so the error may be larger" if alone else None
+    )
+    return replace(known, error=calibration.error, why=why)
 
 
 def _range(seconds: float, bound: float, error: float) -> tuple[float, float]:

@@ -81,7 +81,8 @@ def _how_sure(record: Record) -> str:
     error = steps["error"]
     between = f"{summary['step_seconds_min']:.3g} to {summary['step_seconds_max']:.3g}"
     bound = f"at the datasheet's speed {summary['step_seconds_lower_bound']:.3g}"
-    return f"predicted; error {error['median']:.0%} median, {error['p90']:.0%} in 9 of 10: {between}; {bound}"
+    doubt = f"; {steps['basis_reason']}" if steps.get("basis_reason") else ""
+    return f"predicted; error {error['median']:.0%} median, {error['p90']:.0%} in 9 of 10: {between}; {bound}{doubt}"
 
 
 def _where_time_went(timing: dict[str, Any]) -> str:
