@@ -42,7 +42,8 @@ def interpolate(traces: Sequence[Trace], micro: int, tokens: int) -> Trace | Non
     """
     if tokens < MINIMUM_TOKENS:
         return None
-    chosen = _spread(_alike([trace for trace in traces if trace.tokens >= MINIMUM_TOKENS], micro))
+    alike = _alike([trace for trace in traces if trace.tokens >= MINIMUM_TOKENS], micro)
+    chosen = _spread(alike)
     if len(chosen) < ENOUGH:
         return None
     base = chosen[0]
@@ -50,7 +51,8 @@ def interpolate(traces: Sequence[Trace], micro: int, tokens: int) -> Trace | Non
     where = [index for index, event in enumerate(base.events) if event[0] in (ALLOC, HOST_ALLOC)]
     sizes = np.array([[trace.events[index][2] for index in where] for trace in chosen], dtype=np.int64)
     found = _sizes_at(points, sizes, (micro, tokens))
-    work = work_at([trace.work for trace in chosen], points, (micro, tokens))
+    leader = next(trace for trace in alike if (trace.micro == 1) == (micro == 1))
+    work = work_at([trace.work for trace in chosen], points, (micro, tokens), leader.work)
     if found is None or work is None:
         return None
     events = list(base.events)
@@ -61,15 +63,15 @@ def interpolate(traces: Sequence[Trace], micro: int, tokens: int) -> Trace | Non
 
 
 def work_at(
-    works: Sequence[Sequence[Item]], points: Sequence[tuple[int, int]], at: tuple[int, int]
+    works: Sequence[Sequence[Item]], points: Sequence[tuple[int, int]], at: tuple[int, int], like: Sequence[Item]
 ) -> list[Item] | None:
-    """The work of a step at another point: the same items in the same order, with other figures."""
+    """The work of a step at another point: the items of ``like`` in the same order, with other figures."""
     figures = [[figure for item in work for figure in item[FIRST_SIZE.get(item[0], len(item)) :]] for work in works]
     found = _sizes_at(points, np.array(figures, dtype=np.int64), at)
     if found is None:
         return None
     rest = iter(found.tolist())
-    skeletons = ((item, FIRST_SIZE.get(item[0], len(item))) for item in works[0])
+    skeletons = ((item, FIRST_SIZE.get(item[0], len(item))) for item in like)
     return [(*item[:first], *islice(rest, len(item) - first)) for item, first in skeletons]
 
 
@@ -83,7 +85,8 @@ def _alike(traces: Sequence[Trace], micro: int) -> list[Trace]:
 
 
 def _skeleton(trace: Trace) -> tuple:
-    work = [(*item[: FIRST_SIZE.get(item[0], len(item))], len(item)) for item in trace.work]
+    # How many views lie between two kernels may depend on the batch, too; it moves no memory.
+    work = [(item[0], *item[2 : FIRST_SIZE.get(item[0], len(item))], len(item)) for item in trace.work]
     return trace.phases, [event[:2] + event[3:4] for event in trace.events], work
 
 
