@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test cluster lint study results-report clean
+.PHONY: help setup demo test cluster lint study results-report calibration clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -36,6 +36,9 @@ study: setup     ## docs/study: the page and figures of the public study, where 
 results-report: setup  ## docs/results: the page and figures of results/
 	$(BIN)/memlab report results --title "memlab's own measurements" --output docs/results/report.html
 	$(BIN)/memlab figures results --output docs/results
+
+calibration: setup  ## memlab/predict/calibration.json, the step time's costs, from the measurements in results/
+	$(BIN)/python -m memlab.predict.calibrate results
 
 clean:           ## remove the environment
 	rm -rf $(VENV)

@@ -295,6 +295,14 @@ class Measure:
 
 
 @dataclass
+class Predict:
+    """How a prediction is made. Nothing here changes what is measured."""
+
+    calibrate: str | None = None
+    # Your own measured runs (a folder), or a file that memlab.predict.calibrate wrote; None: what ships with memlab.
+
+
+@dataclass
 class Sweep:
     """How a multirun is carried out. Nothing here changes what a point measures."""
 
@@ -333,6 +341,7 @@ class Config:
     data: Data = field(default_factory=Data)
     hardware: Hardware = field(default_factory=Hardware)
     measure: Measure = field(default_factory=Measure)
+    predict: Predict = field(default_factory=Predict)
     sweep: Sweep = field(default_factory=Sweep)
     mode: str = one_of("measure", "predict")
     seed: int = 0

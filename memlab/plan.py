@@ -14,7 +14,7 @@ from typing import Any
 
 from memlab.config import Adapter, Config, Kernels, Offload, Precision, ZeroStage, to_dict
 
-NOT_MEASURED = ("name", "force", "sweep", "measure.timeout_s", "measure.repeats", "hardware.hostfile")
+NOT_MEASURED = ("name", "force", "predict", "sweep", "measure.timeout_s", "measure.repeats", "hardware.hostfile")
 """Keys that do not change what is measured and so are not part of a run's identity."""
 
 SHAPE = ("seq_len.tokens", "batch.micro")

@@ -100,6 +100,7 @@ class RankResult:
     verdict: str | None = None  # fits, edge or does_not_fit, on this rank
     breakdown: dict[str, Any] | None = None  # bytes by kind at the peak of each phase; the places that made the largest
     curve: dict[str, Any] | None = None  # memory over one step
+    work: dict[str, dict[str, int]] | None = None  # by phase: FLOPs, bytes, kernels of a step (predict/step_time.py)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -14,7 +14,7 @@ from memlab.predict.interpolate import ENOUGH, MINIMUM_TOKENS, interpolate
 from memlab.predict.ranks import traced_ranks
 from memlab.predict.shadow.request import Point, ShadowError, Task, make
 
-IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode")
+IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode", "predict")
 """What a trace does not depend on; (batch, tokens) are part of its file name."""
 
 IN_MEMORY = 16

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from memlab.predict.work import Item
+
 ALLOC, FREE, USE, SYNC, EMPTY, PHASE, HOST_ALLOC, HOST_FREE, START = range(9)
 """The kinds of events. What follows the kind in an event:
 
@@ -49,6 +51,8 @@ class Trace:
     sites: list[Site] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)  # the event that each optimizer step begins with
     smooth_from: int | None = 1  # tokens in a batch from which sizes grow as interpolate.py says; None: they never do
+    work: list[Item] = field(default_factory=list)  # of the last step, what it asks of the machine
+    model_flops: tuple[float, float] = (0.0, 0.0)  # of a sample: for each token, for each pair (memlab/worker/flops.py)
     parameters: int = 0
     trainable_parameters: int = 0
     seconds: float = 0.0
@@ -64,5 +68,6 @@ class Trace:
     def load(cls, path: Path) -> "Trace":
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         values["events"] = [tuple(event) for event in values["events"]]
+        values["work"] = [tuple(item) for item in values["work"]]
         values["sites"] = [Site(**{**site, "shape": tuple(site["shape"])}) for site in values["sites"]]
         return cls(**values)

@@ -6,10 +6,12 @@ plus one in batch * tokens. Which one, the traced points say; where they leave a
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
 from memlab.predict.events import ALLOC, HOST_ALLOC, Trace
+from memlab.predict.work import FIRST_SIZE, Item
 
 ENOUGH = 3
 """Traced points that decide a size: one gives the constant, one tells the monomials apart, one more checks."""
@@ -43,20 +45,37 @@ def interpolate(traces: Sequence[Trace], micro: int, tokens: int) -> Trace | Non
     usable = [
         trace for trace in traces if trace.tokens >= MINIMUM_TOKENS and _is_smooth(trace, trace.micro * trace.tokens)
     ]
-    chosen = _spread(_alike(usable, micro))
+    alike = _alike(usable, micro)
+    chosen = _spread(alike)
     if len(chosen) < ENOUGH:
         return None
     base = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # the least of it is too small to have a site
+    points = [(trace.micro, trace.tokens) for trace in chosen]
     where = [index for index, event in enumerate(base.events) if event[0] in (ALLOC, HOST_ALLOC)]
     sizes = np.array([[trace.events[index][2] for index in where] for trace in chosen], dtype=np.int64)
-    found = _sizes_at([(trace.micro, trace.tokens) for trace in chosen], sizes, (micro, tokens))
-    if found is None:
+    found = _sizes_at(points, sizes, (micro, tokens))
+    leader = next(trace for trace in alike if (trace.micro == 1) == (micro == 1))
+    work = work_at([trace.work for trace in chosen], points, (micro, tokens), leader.work)
+    if found is None or work is None:
         return None
     events = list(base.events)
     for index, nbytes in zip(where, found.tolist(), strict=True):
         event = events[index]
         events[index] = (*event[:2], nbytes, *event[3:])
-    return replace(base, micro=micro, tokens=tokens, events=events, seconds=0.0)
+    return replace(base, micro=micro, tokens=tokens, events=events, work=work, seconds=0.0)
+
+
+def work_at(
+    works: Sequence[Sequence[Item]], points: Sequence[tuple[int, int]], at: tuple[int, int], like: Sequence[Item]
+) -> list[Item] | None:
+    """The work of a step at another point: the items of ``like`` in the same order, with other figures."""
+    figures = [[figure for item in work for figure in item[FIRST_SIZE.get(item[0], len(item)) :]] for work in works]
+    found = _sizes_at(points, np.array(figures, dtype=np.int64), at)
+    if found is None:
+        return None
+    rest = iter(found.tolist())
+    skeletons = ((item, FIRST_SIZE.get(item[0], len(item))) for item in like)
+    return [(*item[:first], *islice(rest, len(item) - first)) for item, first in skeletons]
 
 
 def _is_smooth(trace: Trace, tokens: int) -> bool:
@@ -74,7 +93,9 @@ def _alike(traces: Sequence[Trace], micro: int) -> list[Trace]:
 
 
 def _skeleton(trace: Trace) -> tuple:
-    return trace.phases, [event[:2] + event[3:4] for event in trace.events]
+    # How many views lie between two kernels may depend on the batch, too; it moves no memory.
+    work = [(item[0], *item[2 : FIRST_SIZE.get(item[0], len(item))], len(item)) for item in trace.work]
+    return trace.phases, [event[:2] + event[3:4] for event in trace.events], work
 
 
 def _spread(traces: Sequence[Trace]) -> list[Trace]:

@@ -11,6 +11,7 @@ from memlab.machine import GIB, Machine
 from memlab.plan import Plan
 from memlab.predict import allocator, cache
 from memlab.predict.breakdown import breakdown, curve
+from memlab.predict.calibration import calibration_for
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.events import USE, Trace
 from memlab.predict.host import host_peak
@@ -18,6 +19,8 @@ from memlab.predict.limits import unpredictable
 from memlab.predict.ranks import stands_for
 from memlab.predict.replay import Replay, replay
 from memlab.predict.shadow.request import ShadowError
+from memlab.predict.step_time import counts
+from memlab.predict.timing import predict_timing
 from memlab.predict.verdicts import DOES_NOT_FIT, EDGE, FITS
 from memlab.record import PREDICTED, RankResult, Record
 from memlab.summary import summarise
@@ -36,7 +39,7 @@ UNLIMITED = 1 << 62
 
 def predict_one(job: Job, force: bool = False) -> Record:
     """Predict one job and write its record, unless its folder already holds what would come out again."""
-    if not force and (found := job.finished(NOWHERE)):
+    if not force and (found := job.finished(NOWHERE)) and _is_current(job.config, found):
         return found
     job.start(command=[])
     record = predict(job.plan)
@@ -44,8 +47,14 @@ def predict_one(job: Job, force: bool = False) -> Record:
     return record
 
 
+def _is_current(config: Config, found: Record) -> bool:
+    """Whether its step time comes from the calibration that holds now."""
+    calibration = calibration_for(config)
+    return found.steps.get("calibration") == (calibration.digest if calibration else None)
+
+
 def predict(plan: Plan) -> Record:
-    """The record that a measurement of ``plan`` on its hardware entry would write, as far as memory goes."""
+    """The record that a measurement of ``plan`` on its hardware entry would write: memory, and the time of a step."""
     config = from_dict(plan.config)
     reasons = unpredictable(config)
     if reasons:
@@ -56,8 +65,10 @@ def predict(plan: Plan) -> Record:
     except ShadowError as error:
         return _record(plan, status="failed", reason=f"the shadow run failed: {error}")
     traced = time.perf_counter() - began
-    ranks = [asdict(rank) for rank in every_rank(config, plan.world_size, traces)]
-    failed = next((rank for rank in ranks if rank["status"] != "ok"), None)
+    results = every_rank(config, plan.world_size, traces)
+    failed = next((asdict(rank) for rank in results if rank.status != "ok"), None)
+    timing = None if failed else predict_timing(config, traces)
+    ranks = [asdict(replace(rank, step_seconds=[timing.seconds] if timing else [])) for rank in results]
     return _record(
         plan,
         status=failed["status"] if failed else "ok",
@@ -65,9 +76,15 @@ def predict(plan: Plan) -> Record:
         ranks=ranks,
         summary={
             **summarise(config, ranks, total_s=None),
+            **(timing.summary() if timing else {}),
             "verdict": _worst(rank["verdict"] for rank in ranks),
         },
-        timing={"trace_s": traced, "total_s": time.perf_counter() - began},
+        steps=timing.steps() if timing else {},
+        timing={
+            **(timing.timing() if timing else {}),
+            "trace_s": traced,
+            "total_s": time.perf_counter() - began,
+        },
     )
 
 
@@ -177,7 +194,15 @@ def one_rank(config: Config, trace: Trace) -> RankResult:
         verdict=_verdict((early, likely, late)),
         breakdown=breakdown(trace, likely),
         curve=None if likely.oom else curve(likely),
+        work=counts(trace),
+        model_flops_per_step=_model_flops(config, trace),
     )
+
+
+def _model_flops(config: Config, trace: Trace) -> float:
+    by_token, by_pair = trace.model_flops
+    samples, tokens = config.batch.micro * config.batch.accumulation, config.seq_len.tokens
+    return samples * (by_token * tokens + by_pair * tokens**2)
 
 
 def _range(replays: Sequence[Replay]) -> list[int]:

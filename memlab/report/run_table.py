@@ -72,8 +72,7 @@ def _speed_line(record: Record) -> str:
     if "step_seconds" not in summary:
         return ""
     parts = [
-        f"step {summary['step_seconds']:.4g} s (median of {len(record.steps['seconds'])}, "
-        f"{summary['step_seconds_min']:.4g} to {summary['step_seconds_max']:.4g})",
+        f"step {summary['step_seconds']:.4g} s ({_how_sure(record)})",
         f"{summary['tokens_per_second']:,.0f} tokens/s",
     ]
     if "model_flops_utilization" in summary:
@@ -84,6 +83,21 @@ def _speed_line(record: Record) -> str:
         parts.append(f"${summary['usd']:.2f}")
     parts += [f"[yellow]{doubt}[/]" for doubt in record.steps.get("doubts", [])]
     return "  ".join(parts) + f"\ntook {record.timing['total_s']:.1f} s{_where_time_went(record.timing)}"
+
+
+def _how_sure(record: Record) -> str:
+    """Of a measured step its spread; of a predicted one the error of predictions like it, or that it is a bound."""
+    summary, steps = record.summary, record.steps
+    if record.source == "measured":
+        between = f"{summary['step_seconds_min']:.4g} to {summary['step_seconds_max']:.4g}"
+        return f"median of {len(steps['seconds'])}, {between}"
+    if not steps.get("error"):
+        return f"lower bound: {steps.get('basis_reason')}"
+    error = steps["error"]
+    between = f"{summary['step_seconds_min']:.3g} to {summary['step_seconds_max']:.3g}"
+    bound = f"at the datasheet's speed {summary['step_seconds_lower_bound']:.3g}"
+    doubt = f"; {steps['basis_reason']}" if steps.get("basis_reason") else ""
+    return f"predicted; error {error['median']:.0%} median, {error['p90']:.0%} in 9 of 10: {between}; {bound}{doubt}"
 
 
 def _where_time_went(timing: dict[str, Any]) -> str:

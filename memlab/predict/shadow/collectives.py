@@ -10,6 +10,7 @@ import functools
 
 import torch.distributed as dist
 
+from memlab.predict.shadow import device
 from memlab.predict.shadow.device import NAME
 
 BACKEND = "memlab_fake"
@@ -32,9 +33,11 @@ class _Work:
     def __init__(self, work, tensors):
         self._work = work
         self._tensors = tensors
+        self._number = device.counter().last_collective()
 
     def wait(self, *args) -> bool:
         self._tensors = None
+        device.counter().wait_for_collective(self._number)
         return self._work.wait(*args)
 
     def __getattr__(self, name):
@@ -64,6 +67,10 @@ def _holding(collective):
     @functools.wraps(collective)
     def call(*args, **kwargs):
         work = collective(*args, **kwargs)
-        return None if work is None else _Work(work, (args, kwargs))
+        if work is None:  # not asynchronous: the stream waits at once
+            counter = device.counter()
+            counter.wait_for_collective(counter.last_collective())
+            return None
+        return _Work(work, (args, kwargs))
 
     return call

@@ -42,10 +42,10 @@ class Stream:
         self.number = number
 
     def wait_stream(self, other: "Stream") -> None:
-        pass
+        self.wait_event(other.record_event())
 
     def wait_event(self, event: "Event") -> None:
-        pass
+        _recorder.counter.stream_waits(self.number, event)
 
     def query(self) -> bool:
         return True
@@ -66,24 +66,30 @@ class Event:
     """
 
     def __init__(self, **options):
-        self._requests = 0
+        self.requests = 0
 
     def record(self, stream: Stream | None = None) -> None:
-        self._requests = _recorder.requests
+        self.requests = _recorder.requests
+        _recorder.counter.record(self, (stream or Stream.current).number)
 
     def wait(self, stream: Stream | None = None) -> None:
-        pass
+        (stream or Stream.current).wait_event(self)
 
     def query(self) -> bool:
         return False
 
     def synchronize(self) -> None:
-        _recorder.synchronize(self._requests)
+        _recorder.synchronize(self)
 
 
 DEFAULT_STREAM = Stream.current = Stream(0)
 _recorder = None
 _streams = 0
+
+
+def counter():
+    """What counts the work of this process's rank (shadow/counting.py)."""
+    return _recorder.counter
 
 
 def new_stream(*args, **options) -> Stream:

@@ -1,6 +1,7 @@
 """Where in the code an allocation was made, and so what it is for."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
 
@@ -55,13 +56,14 @@ class Sites:
     def of_scratch(self, op, nbytes: int) -> int:
         return self._number(Site(KERNEL_SCRATCH, str(op), "", "", self._modules[-1], (nbytes,)))
 
-    def name_modules(self, model: torch.nn.Module) -> None:
+    def name_modules(self, model: torch.nn.Module, on_entering: Callable[[], None]) -> None:
         """From here on, allocations are told apart by the module whose forward runs."""
         self._vocabulary = model.config.get_text_config().vocab_size
         names = {id(module): name for name, module in model.named_modules()}
 
         def entering(module, inputs):
             self._modules.append(names.get(id(module), self._modules[-1]))
+            on_entering()
 
         def leaving(module, inputs, outputs):
             self._modules.pop()

@@ -12,14 +12,23 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from memlab.config import Config
 from memlab.predict.constants import Generation
 from memlab.predict.shadow import attention, collectives, copies, device
+from memlab.predict.shadow.counting import Counter
 from memlab.predict.shadow.trace import Recorder
 
 
 class _Kernels:
     """A compiled extension whose every function does nothing: kernels work in place on tensors that exist already."""
 
+    def __init__(self, counter: Counter):
+        self._counter = counter
+
     def __getattr__(self, name):
-        return lambda *args, **kwargs: 0
+        def kernel(*args, **kwargs):
+            if self._counter.on:
+                self._counter.compiled(name, args)
+            return 0
+
+        return kernel
 
 
 def install_in_torch() -> None:
@@ -33,7 +42,7 @@ def install_in_torch() -> None:
 
 
 def install_in_libraries(recorder: Recorder, fake_mode: FakeTensorMode, gpu: Generation, config: Config) -> None:
-    _compiled_kernels()
+    _compiled_kernels(recorder.counter)
     _questions_about_the_gpu(gpu)
     _agreement_between_ranks()
     copies.install(recorder)
@@ -54,10 +63,10 @@ def _no_compiler() -> None:
     torch.compile = lambda model=None, **options: model if model is not None else (lambda function: function)
 
 
-def _compiled_kernels() -> None:
+def _compiled_kernels(counter: Counter) -> None:
     from deepspeed.ops.op_builder.builder import OpBuilder
 
-    OpBuilder.load = lambda self, verbose=True: _Kernels()
+    OpBuilder.load = lambda self, verbose=True: _Kernels(counter)
 
 
 def _tensor_constructor() -> None:

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memlab.predict.events import ALLOC, EMPTY, FREE, HOST_ALLOC, HOST_FREE, PHASE, START, SYNC, USE, Trace
 from memlab.predict.shadow import device
+from memlab.predict.shadow.counting import Counter
 from memlab.predict.shadow.shortcuts import Shortcuts
 from memlab.predict.shadow.sites import Sites
 
@@ -38,6 +39,7 @@ class Recorder(TorchDispatchMode):
         self._fake_mode = fake_mode
         self._shortcuts = Shortcuts(fake_mode)
         self.sites = Sites(trace.sites)
+        self.counter = Counter()
         self.allocated_bytes = 0
         self.requests = 0  # for device memory, so far: the clock of the replay
         self._events = trace.events
@@ -56,6 +58,8 @@ class Recorder(TorchDispatchMode):
             return args[0].device
         kwargs = kwargs or {}
         if func is _VALUE_OF:
+            if self.counter.on:
+                self.counter.operator(func, args, kwargs, None)
             return self._value(args[0])
         if func is _EQUAL and args[0].device.type == device.NAME:
             return False  # liger-kernel asks whether a loss has the gradient one; it would scale in place otherwise
@@ -63,6 +67,8 @@ class Recorder(TorchDispatchMode):
             args = (self._without_value(args[0]), *args[1:])
         out = self._shortcuts.answer(func, args, kwargs)
         self._see(out, func)
+        if self.counter.on:
+            self.counter.operator(func, args, kwargs, out)
         if func in _BLAS:
             self._hold_blas_workspace()
         elif func in self.workspaces:
@@ -79,7 +85,9 @@ class Recorder(TorchDispatchMode):
         if name not in self.trace.phases:
             self.trace.phases.append(name)
         self.sites.phase = name
-        self._events.append((PHASE, self.trace.phases.index(name)))
+        index = self.trace.phases.index(name)
+        self._events.append((PHASE, index))
+        self.counter.phase(index)
 
     def start_over(self) -> None:
         """The peaks of the run are counted anew from here: what was built is there, nothing else is."""
@@ -88,10 +96,14 @@ class Recorder(TorchDispatchMode):
     def stop(self) -> None:
         """What comes after is not recorded any more."""
         self._events = []
+        self.counter.stop()
+        self.trace.work.extend(self.counter.items)
 
-    def synchronize(self, requests: int | None = None) -> None:
-        """The host waited for the device: for what it had asked of it at ``requests``, or for everything."""
-        self._events.append((SYNC, self.requests if requests is None else requests))
+    def synchronize(self, event: "device.Event | None" = None) -> None:
+        """The host waited for the device: for what it had asked of it when ``event`` was recorded, or for
+        everything."""
+        self._events.append((SYNC, self.requests if event is None else event.requests))
+        self.counter.host_waits(event)
 
     def empty_cache(self) -> None:
         self._events.append((EMPTY,))

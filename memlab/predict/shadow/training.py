@@ -15,6 +15,7 @@ from memlab.predict.shadow import attention, device
 from memlab.predict.shadow.trace import Recorder
 from memlab.record import RunFolder
 from memlab.worker.data import Batches, Shape
+from memlab.worker.flops import model_flops
 from memlab.worker.model import build_model, parameter_counts
 from memlab.worker.session import ENGINE_PHASES, PointsTrainer, Steps, _passes_arguments_to_loss, training_arguments
 
@@ -40,7 +41,8 @@ class Shadow:
         self.recorder.phase(None)
         trace = self.recorder.trace
         trace.parameters, trace.trainable_parameters = parameter_counts(model)
-        self.recorder.sites.name_modules(model)
+        trace.model_flops = _flops_by_token_and_pair(model)
+        self.recorder.sites.name_modules(model, on_entering=self.recorder.counter.module)
         trainer = PointsTrainer(model, arguments, self.batches(model), on_loss=lambda loss: None)
         trainer.add_callback(Steps(self, trainer))
         self.recorder.phase("engine_init")
@@ -68,6 +70,8 @@ class Shadow:
             gc.collect()
             self.recorder.empty_cache()
             self.recorder.start_over()
+        if self.step == self.steps - 1:
+            self.recorder.counter.start()
         self.recorder.trace.steps.append(len(self.recorder.trace.events))
 
     def step_end(self) -> None:
@@ -83,6 +87,13 @@ class Shadow:
             return result
 
         return recorded
+
+
+def _flops_by_token_and_pair(model: torch.nn.Module) -> tuple[float, float]:
+    """The two coefficients of :func:`model_flops` for one sample: it is ``a * tokens + b * tokens**2``."""
+    one, two = model_flops(model, 1, 1), model_flops(model, 1, 2)
+    by_pair = (two - 2 * one) / 2
+    return one - by_pair, by_pair
 
 
 def _predictable(config: Config) -> Config:

@@ -76,3 +76,26 @@ def test_a_run_without_ranks_is_its_reason(shown):
 
 def test_sizes_are_gib_with_three_figures():
     assert [gib(size) for size in (None, 0, 2**30 // 2, 1234 * 2**30)] == ["-", "0.000", "0.500", "1,234.000"]
+
+
+PREDICTED_SPEED = {"step_seconds": 0.5, "step_seconds_min": 0.4, "tokens_per_second": 2048.0}
+
+
+def test_a_predicted_step_says_its_error(shown):
+    text = shown(
+        source="predicted",
+        summary={**PREDICTED_SPEED, "step_seconds_max": 0.6, "step_seconds_lower_bound": 0.1},
+        steps={"seconds": [0.5], "basis": "calibrated", "error": {"median": 0.08, "p90": 0.2}},
+    )
+    line = " ".join(text.split())
+    assert "step 0.5 s (predicted; error 8% median, 20% in 9 of 10: 0.4 to 0.6; at the datasheet's speed 0.1)" in line
+    assert "2,048 tokens/s" in line
+
+
+def test_a_step_without_a_calibration_is_called_a_lower_bound(shown):
+    text = shown(
+        source="predicted",
+        summary={**PREDICTED_SPEED, "step_seconds_max": None, "step_seconds_lower_bound": 0.5},
+        steps={"seconds": [0.5], "basis": "lower bound", "basis_reason": "no calibration for it", "error": None},
+    )
+    assert "step 0.5 s (lower bound: no calibration for it)" in " ".join(text.split())

@@ -1,0 +1,254 @@
+"""Fit the costs of :mod:`memlab.predict.step_time` to measured steps, and tell how far off a prediction is.
+
+A step's time is linear in the costs as long as the same things are waited for, so a fit is a few rounds of: which costs
+does each time consist of now, and which non-negative costs then fit best.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from memlab.config import Config
+from memlab.errors import MemlabError
+from memlab.predict.events import Trace
+from memlab.predict.step_time import LOWER_BOUND, Costs, step_seconds
+
+NAMES = tuple(LOWER_BOUND.to_json())
+
+TRIAL = Costs(
+    **dict.fromkeys(("compute", "memory", "link", "host_link"), 2.0),
+    operator_s=1e-5,
+    **dict.fromkeys(("module_s", "hook_s", "collective_s"), 2e-4),
+    host_byte_s=1 / 64e9,
+)
+"""Where a fit begins, and what a cost that was not determined might be: an order of magnitude. Whether a prediction
+depends on such a cost is tried with it; no time is ever told from it."""
+
+SHARE, CASES = 0.10, 3
+"""A cost is determined by records of which so many consist of it by this share."""
+
+NEGLIGIBLE = 0.05
+"""A time that moves by less than this when a cost goes from its bound to ``TRIAL`` does not depend on it."""
+
+MINIMUM_RECORDS, MINIMUM_FAMILIES = 6, 3
+
+OF_A_FAMILY = 4
+"""So many records of an engine configuration are fitted to, spread over its sizes; all of them are judged by."""
+
+ROUNDS, CONVERGED = 20, 1e-2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measured step, and the work that it was. ``family``: equal for records of the same engine configuration."""
+
+    name: str
+    family: str
+    config: Config
+    traces: Mapping[int, Trace]
+    seconds: float
+
+
+@dataclass
+class Fit:
+    """``errors``: by case, measured over predicted less one, by a fit that had no record of its family.
+
+    NaN where no such fit can tell: without the family, a cost that the case depends on is not determined.
+    """
+
+    costs: Costs
+    undetermined: list[str]
+    single: list[str]  # costs that would not be determined without one family, whichever
+    cases: list[Case]
+    left_out: list[Case]  # they depend on what is undetermined
+    errors: list[float]
+
+    def error(self, quantile: float) -> float:
+        """A quantile of the absolute errors in which every family counts the same."""
+        judged = ~np.isnan(self.errors)
+        cases = [case for case, is_judged in zip(self.cases, judged, strict=True) if is_judged]
+        return weighted_quantile(np.abs(np.array(self.errors)[judged]), _weights(cases), quantile)
+
+
+def fit(cases: Sequence[Case]) -> Fit:
+    """Raises :class:`MemlabError` where there are too few records to say anything."""
+    _check(cases)
+    names, costs, kept = list(NAMES), TRIAL, list(cases)
+    while True:
+        fitted = _representatives(kept)
+        costs, slopes = _rounds(fitted, names, costs)
+        weak = _weak(fitted, names, costs, slopes)
+        if not weak:
+            break
+        names = [name for name in names if name not in weak]
+        undetermined = [name for name in NAMES if name not in names]
+        costs = _with(costs, undetermined, LOWER_BOUND)
+        kept = [case for case in kept if not depends(case.config, case.traces, costs, undetermined)]
+        _check(kept)
+    errors, single = _left_out(kept, fitted, names, costs, slopes)
+    return Fit(
+        costs=costs,
+        undetermined=[name for name in NAMES if name not in names],
+        single=[name for name in names if name in single],
+        cases=kept,
+        left_out=[case for case in cases if case not in kept],
+        errors=errors,
+    )
+
+
+def _weak(cases: Sequence[Case], names: Sequence[str], costs: Costs, slopes: np.ndarray) -> list[str]:
+    """Those of ``names`` that the cases do not determine."""
+    shares = slopes * _values(costs, names) / [[case.seconds] for case in cases]
+    return [name for name, share in zip(names, shares.T, strict=True) if (share >= SHARE).sum() < CASES]
+
+
+def rests_on(config: Config, traces: Mapping[int, Trace], costs: Costs, names: Sequence[str]) -> bool:
+    """Whether the costs of ``names`` are part of a time."""
+    without = step_seconds(config, traces, _with(costs, names, LOWER_BOUND))
+    return without < (1 - NEGLIGIBLE) * step_seconds(config, traces, costs)
+
+
+def depends(config: Config, traces: Mapping[int, Trace], costs: Costs, undetermined: Sequence[str]) -> bool:
+    """Whether a time says more of what was not calibrated than of what was."""
+    if not undetermined:
+        return False
+    tried = step_seconds(config, traces, _with(costs, undetermined, TRIAL))
+    return tried > (1 + NEGLIGIBLE) * step_seconds(config, traces, costs)
+
+
+def _check(cases: Sequence[Case]) -> None:
+    families = {case.family for case in cases}
+    if len(cases) < MINIMUM_RECORDS or len(families) < MINIMUM_FAMILIES:
+        raise MemlabError(
+            f"{len(cases)} usable records of {len(families)} engine configurations are too few to calibrate on: "
+            f"at least {MINIMUM_RECORDS} of {MINIMUM_FAMILIES} are needed: measured, ok, on GPUs of one kind, and with "
+            "nothing in them that no other record shows. Measure more configurations, some with small and some with "
+            "large batches."
+        )
+
+
+def _representatives(cases: Sequence[Case]) -> list[Case]:
+    chosen = []
+    for family in dict.fromkeys(case.family for case in cases):
+        members = [case for case in cases if case.family == family]
+        members.sort(key=lambda case: case.config.batch.micro * case.config.seq_len.tokens)
+        spread = np.linspace(0, len(members) - 1, min(len(members), OF_A_FAMILY)).round().astype(int)
+        chosen += [members[index] for index in spread]
+    return chosen
+
+
+def _rounds(cases: Sequence[Case], names: Sequence[str], costs: Costs) -> tuple[Costs, np.ndarray]:
+    """The costs of ``names`` that fit best, beginning with ``costs``; and how the time of each case (row) changes with
+    each of them (column)."""
+    for _ in range(ROUNDS):
+        slopes, constants = _linearised(cases, names, costs)
+        found = _solve(slopes, constants, cases, names)
+        before = _values(costs, names)
+        costs = replace(costs, **dict(zip(names, ((before + found) / 2).tolist(), strict=True)))
+        if np.all(np.abs(found - before) <= CONVERGED * np.maximum(before, _values(TRIAL, names))):
+            break
+    return costs, _linearised(cases, names, costs)[0]
+
+
+def _linearised(cases: Sequence[Case], names: Sequence[str], costs: Costs) -> tuple[np.ndarray, np.ndarray]:
+    """Slopes and constants: ``seconds = constant + slopes @ costs`` near ``costs``."""
+    steps = {name: 1e-3 * getattr(TRIAL, name) for name in names}
+    times = _times(cases, costs)
+    moved = [_times(cases, replace(costs, **{name: getattr(costs, name) + step})) for name, step in steps.items()]
+    slopes = (np.array(moved).T - times[:, None]) / np.array(list(steps.values()))
+    return slopes, times - slopes @ _values(costs, names)
+
+
+def _times(cases: Sequence[Case], costs: Costs) -> np.ndarray:
+    """The seconds of each case by ``costs``. Cases that share their traces are computed once."""
+    found: dict[int, float] = {}
+    for case in cases:
+        if id(case.traces) not in found:
+            found[id(case.traces)] = step_seconds(case.config, case.traces, costs)
+    return np.array([found[id(case.traces)] for case in cases])
+
+
+def _solve(slopes: np.ndarray, constants: np.ndarray, cases: Sequence[Case], names: Sequence[str]) -> np.ndarray:
+    """Least squares of the relative errors, every family with the same weight, no cost below its bound."""
+    seconds = np.array([case.seconds for case in cases])
+    bounds = _values(LOWER_BOUND, names)
+    weights = np.sqrt(_weights(cases)) / seconds
+    target = (seconds - constants - slopes @ bounds) * weights
+    scale = _values(TRIAL, names)
+    return bounds + scale * non_negative_least_squares(slopes * weights[:, None] * scale, target)
+
+
+def non_negative_least_squares(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """The best solution without a negative entry, by the active sets of Lawson and Hanson (1974, chapter 23)."""
+    solution = np.zeros(matrix.shape[1])
+    free = np.zeros(matrix.shape[1], dtype=bool)
+    tolerance = 1e-10 * np.abs(matrix.T @ target).max(initial=0.0)
+    while True:
+        gradient = np.where(free, -np.inf, matrix.T @ (target - matrix @ solution))
+        if gradient.max(initial=-np.inf) <= tolerance:
+            return solution
+        free[gradient.argmax()] = True
+        while True:
+            trial = np.zeros_like(solution)
+            trial[free] = np.linalg.lstsq(matrix[:, free], target, rcond=None)[0]
+            negative = free & (trial <= 0)
+            if not negative.any():
+                solution = trial
+                break
+            # As far towards it as no entry becomes negative; those that become zero are no longer free.
+            reach = (solution[negative] / (solution[negative] - trial[negative])).min()
+            solution = solution + reach * (trial - solution)
+            free &= solution > 1e-12 * np.abs(solution).max(initial=0.0)
+            solution[~free] = 0.0
+
+
+def _left_out(
+    cases: Sequence[Case], fitted: Sequence[Case], names: Sequence[str], costs: Costs, slopes: np.ndarray
+) -> tuple[list[float], set[str]]:
+    """The error of each of ``cases`` by costs that were solved for without its family, and the costs that one family
+    alone determines."""
+    constants = _times(fitted, costs) - slopes @ _values(costs, names)
+    families = np.array([case.family for case in fitted])
+    errors = np.full(len(cases), np.nan)
+    single: set[str] = set()
+    for family in dict.fromkeys(case.family for case in cases):
+        rest = families != family
+        others = [case for case in fitted if case.family != family]
+        weak = _weak(others, names, costs, slopes[rest])
+        single.update(weak)
+        own = [
+            index
+            for index, case in enumerate(cases)
+            if case.family == family and not rests_on(case.config, case.traces, costs, weak)
+        ]
+        strong = [position for position, name in enumerate(names) if name not in weak]
+        bounds = _values(LOWER_BOUND, names)
+        weakly = [position for position, name in enumerate(names) if name in weak]
+        fixed = constants[rest] + slopes[rest][:, weakly] @ bounds[weakly]
+        kept = [names[position] for position in strong]
+        found = _solve(slopes[rest][:, strong], fixed, others, kept)
+        solved = _with(replace(costs, **dict(zip(kept, found.tolist(), strict=True))), weak, LOWER_BOUND)
+        errors[own] = [cases[index].seconds for index in own] / _times([cases[index] for index in own], solved) - 1
+    return errors.tolist(), single
+
+
+def weighted_quantile(values: np.ndarray, weights: np.ndarray, quantile: float) -> float:
+    """The lowest value that this share of the weight does not exceed."""
+    order = np.argsort(values)
+    share = np.cumsum(weights[order]) / weights.sum()
+    return float(values[order][np.searchsorted(share, quantile - 1e-9)])
+
+
+def _weights(cases: Sequence[Case]) -> np.ndarray:
+    families = [case.family for case in cases]
+    return np.array([1 / families.count(family) for family in families])
+
+
+def _values(costs: Costs, names: Sequence[str]) -> np.ndarray:
+    return np.array([getattr(costs, name) for name in names])
+
+
+def _with(costs: Costs, names: Sequence[str], values: Costs) -> Costs:
+    """``costs`` with those of ``names`` as in ``values``."""
+    return replace(costs, **{name: getattr(values, name) for name in names})

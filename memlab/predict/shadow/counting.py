@@ -1,0 +1,241 @@
+"""Count what the last step of a shadow run asks of the machine: FLOPs, bytes, collectives, copies, waiting.
+
+FLOPs are those of torch's own formulas (torch.utils.flop_counter). Bytes are those of the tensors that an operator
+reads and writes, each from and to memory once, as eager PyTorch runs them: one kernel an operator.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from memlab.predict.shadow import device
+from memlab.predict.work import (
+    COLLECTIVE,
+    COLLECTIVES,
+    COPY,
+    EVERYTHING,
+    HOST_MINIMUM_BYTES,
+    HOST_WAITS,
+    HOST_WORK,
+    KERNEL,
+    PHASE,
+    RECORD,
+    STREAM_WAITS,
+    STREAM_WAITS_COLLECTIVE,
+    Item,
+)
+
+_aten = torch.ops.aten
+_HALF = (torch.bfloat16, torch.float16)
+_VALUE_OF = _aten._local_scalar_dense
+
+_NO_KERNEL = frozenset(
+    {
+        *(_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided),
+        *(_aten._unsafe_view, _aten._reshape_alias, _aten.lift_fresh, _aten.set_, _aten.resize_, _aten.record_stream),
+        torch.ops.prim.device,
+    }
+)
+_WRITES_ONLY = frozenset({_aten.copy_, _aten.zero_, _aten.fill_, _aten.normal_, _aten.uniform_})
+"""In place, without reading what was there."""
+
+_READS_A_PART = frozenset(
+    {
+        *(_aten.embedding, _aten.index, _aten.index_select, _aten.gather),
+        *(_aten.nll_loss_forward, _aten.nll_loss_backward, _aten.slice_backward, _aten.select_backward),
+    }
+)
+"""They read no more of their largest input than they write."""
+
+_BY_NAME = {
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "allreduce": "all_reduce",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "alltoall": "all_to_all",
+}
+"""What the names of c10d's operators begin with; the first that fits decides."""
+
+
+class _Operator:
+    """What the schema of an operator says once for all its calls."""
+
+    def __init__(self, func):
+        packet = func.overloadpacket
+        arguments = func._schema.arguments
+        self.namespace = func.namespace
+        self.has_kernel = packet not in _NO_KERNEL and not func.is_view
+        self.is_copy = packet in (_aten.copy_, _aten._to_copy)
+        self.is_value = packet is _VALUE_OF
+        self.writes_only = packet in _WRITES_ONLY
+        self.reads_a_part = packet in _READS_A_PART
+        self.flops = flop_registry.get(packet)
+        self.causal = next((i for i, argument in enumerate(arguments) if argument.name == "is_causal"), None)
+        returns_nothing = not func._schema.returns
+        self.written = [
+            i for i, a in enumerate(arguments) if returns_nothing and a.alias_info and a.alias_info.is_write
+        ]
+        if self.namespace == "c10d":
+            name = packet.__name__.lstrip("_")
+            kind = next((kind for start, kind in _BY_NAME.items() if name.startswith(start)), None)
+            self.collective = None if kind is None else COLLECTIVES.index(kind)
+
+
+class Counter:
+    """The items of one step. Everything else that a shadow run does is not looked at (``on`` is false)."""
+
+    def __init__(self):
+        self.on = False
+        self.items: list[Item] = []
+        self.operators = 0
+        self.modules = 0
+        self.collectives = 0
+        self._events: dict[int, int] = {}  # id of an event object: its number in this step
+        self._kept: list[Any] = []  # ids are of objects that live
+        self._known: dict[Any, _Operator] = {}
+
+    def start(self) -> None:
+        self.on = True
+
+    def stop(self) -> None:
+        self._add(HOST_WORK)  # what the host did after the last kernel counts, too
+        self.on = False
+
+    def module(self) -> None:
+        """A module's ``forward`` is entered."""
+        if self.on:
+            self.modules += 1
+
+    # --- operators
+
+    def operator(self, func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
+        """One call, seen by the dispatcher."""
+        known = self._known.get(func)
+        if known is None:
+            known = self._known[func] = _Operator(func)
+        if known.namespace == "prim":
+            return
+        self.operators += 1
+        if not known.has_kernel:
+            return
+        if known.namespace == "c10d":
+            return self._collective(known, args)
+        read = list(_tensors((args, kwargs)))
+        written = list(_tensors(out))
+        where = {tensor.device.type for tensor in (*read, *written)}
+        if known.is_value:
+            if device.NAME in where:
+                self.host_waits_for_stream()
+        elif known.is_copy and len(where) == 2:
+            blocking = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
+            self._add(COPY, device.Stream.current.number, int(blocking), _nbytes(written[0]))
+        elif device.NAME in where:
+            sizes = self._sizes(known, args, read, written)
+            half = any(tensor.dtype in _HALF for tensor in read)
+            self._add(KERNEL, device.Stream.current.number, int(half), self._flops(known, args, kwargs, out), *sizes)
+        else:
+            sizes = self._sizes(known, args, read, written)
+            if sum(sizes) >= HOST_MINIMUM_BYTES:
+                self._add(HOST_WORK, *sizes)
+
+    def compiled(self, name: str, args: tuple) -> None:
+        """A call of a function of a compiled extension, which the dispatcher never sees."""
+        self.operators += 1
+        read = list(_tensors(args))
+        sizes = [_nbytes(tensor) for tensor in read]
+        if name.startswith("multi_tensor_adam"):  # lists of gradients, parameters and two moments
+            lists = args[2]
+            sizes += [_nbytes(tensor) for tensor in _tensors(lists[1:])]
+        elif name.startswith("adam_update"):  # its last arguments: parameter, gradient and two moments
+            sizes += [_nbytes(read[0]), *map(_nbytes, read[2:])]
+        if any(tensor.device.type == device.NAME for tensor in read):
+            self._add(KERNEL, device.Stream.current.number, 0, 0, *sizes)
+        elif sum(sizes) >= HOST_MINIMUM_BYTES:
+            self._add(HOST_WORK, *sizes)
+
+    def _sizes(self, known: _Operator, args: tuple, read: list, written: list) -> list[int]:
+        if known.writes_only:
+            read = [tensor for tensor in read if all(tensor is not other for other in written)]
+        sizes = [_nbytes(tensor) for tensor in read]
+        results = [_nbytes(tensor) for tensor in written]
+        if known.reads_a_part and sizes:
+            sizes.remove(max(sizes))
+            sizes.append(max(results))
+        for position in known.written:
+            results += [_nbytes(tensor) for tensor in _tensors(args[position])] if position < len(args) else []
+        return [*sizes, *results]
+
+    def _flops(self, known: _Operator, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
+        if known.flops is None:
+            return 0
+        flops = int(known.flops(*args, **kwargs, out_val=out))
+        at = known.causal
+        causal = at is not None and (args[at] if at < len(args) else kwargs.get("is_causal"))
+        return flops // 2 if causal else flops  # the formulas count the whole square; the kernels leave out half of it
+
+    def _collective(self, known: _Operator, args: tuple) -> None:
+        if known.collective is None:
+            return
+        group = next(torch.distributed.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch.ScriptObject))
+        sides = [sum(map(_nbytes, _tensors(arg))) for arg in args[:2]]
+        self._add(COLLECTIVE, device.Stream.current.number, known.collective, group.size(), max(sides))
+        self.collectives += 1
+
+    # --- waiting
+
+    def wait_for_collective(self, number: int) -> None:
+        """The current stream waits for collective ``number`` of this step."""
+        if self.on and number >= 0:
+            self._add(STREAM_WAITS_COLLECTIVE, device.Stream.current.number, number)
+
+    def last_collective(self) -> int:
+        return self.collectives - 1 if self.on else -1
+
+    def record(self, event: Any, stream: int) -> None:
+        if self.on:
+            number = self._events[id(event)] = len(self._kept)
+            self._kept.append(event)
+            self._add(RECORD, stream, number)
+
+    def stream_waits(self, stream: int, event: Any) -> None:
+        if self.on and id(event) in self._events:
+            self._add(STREAM_WAITS, stream, self._events[id(event)])
+
+    def host_waits(self, event: Any | None = None) -> None:
+        """The host waits for an event, or for all that it has asked for."""
+        if self.on and event is None:
+            self._add(HOST_WAITS, EVERYTHING)
+        elif self.on and id(event) in self._events:
+            self._add(HOST_WAITS, self._events[id(event)])
+
+    def host_waits_for_stream(self) -> None:
+        event = object()
+        self.record(event, device.Stream.current.number)
+        self.host_waits(event)
+
+    def phase(self, index: int) -> None:
+        if self.on:
+            self._add(PHASE, index)
+
+    def _add(self, kind: int, *rest: int) -> None:
+        self.items.append((kind, self.operators, self.modules, *rest))
+        self.operators = self.modules = 0
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, tuple | list):
+        for value in values:
+            yield from _tensors(value)
+    elif isinstance(values, dict):
+        yield from _tensors(tuple(values.values()))
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    """Bytes in memory: an expanded tensor has no more than its storage."""
+    nbytes = tensor.numel() * tensor.element_size()
+    return nbytes if tensor.is_contiguous() else min(nbytes, tensor.untyped_storage().nbytes())

@@ -1,0 +1,83 @@
+"""The step time of a prediction: what is told, how far off it may be, and when it is a lower bound only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from memlab.config import Config
+from memlab.predict.calibration import calibration_for
+from memlab.predict.events import Trace
+from memlab.predict.fit import depends, rests_on
+from memlab.predict.step_time import LOWER_BOUND, missing_figures, step_seconds
+
+CALIBRATED = "calibrated"
+BOUND = "lower bound"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a step. ``seconds_range``: nine in ten configurations that the calibration had not seen were within
+    it; its end is ``None`` for a lower bound. ``error``: the calibration's, as shares of ``seconds``."""
+
+    seconds: float
+    seconds_range: tuple[float, float | None]
+    lower_bound: float  # what the datasheet's figures allow, at no cost of the host's
+    basis: str  # CALIBRATED or BOUND
+    why: str | None = None  # it is a lower bound, or less sure than its error says
+    error: dict[str, float] | None = None
+    calibration: str | None = None  # its digest
+
+    def steps(self) -> dict[str, Any]:
+        """For ``Record.steps``."""
+        return {
+            "seconds": [self.seconds],
+            "basis": self.basis,
+            "basis_reason": self.why,
+            "error": self.error,
+            "calibration": self.calibration,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """For ``Record.summary``, beside what one step of ``seconds`` gives."""
+        low, high = self.seconds_range
+        return {
+            "step_seconds_min": low,
+            "step_seconds_max": high,
+            "step_seconds_lower_bound": self.lower_bound,
+            "step_seconds_basis": self.basis,
+        }
+
+    def timing(self) -> dict[str, Any]:
+        """For ``Record.timing``."""
+        return {
+            "step_s": self.seconds,
+            "step_s_range": list(self.seconds_range),
+            "step_s_lower_bound": self.lower_bound,
+        }
+
+
+def predict_timing(config: Config, traces: Mapping[int, Trace]) -> Timing | None:
+    """``None`` where the hardware entry lacks the figures."""
+    if missing_figures(config):
+        return None
+    bound = step_seconds(config, traces, LOWER_BOUND)
+    calibration = calibration_for(config)
+    if calibration is None:
+        why = f"no calibration for {config.hardware.gpu}"
+        return Timing(bound, (bound, None), bound, BOUND, why if config.hardware.nodes == 1 else "several nodes")
+    seconds = step_seconds(config, traces, calibration.costs)
+    known = Timing(
+        seconds, _range(seconds, bound, calibration.error["p90"]), bound, CALIBRATED, calibration=calibration.digest
+    )
+    if depends(config, traces, calibration.costs, calibration.undetermined):
+        why = f"it depends on what was not calibrated ({', '.join(calibration.undetermined)})"
+        return replace(known, seconds_range=(seconds, None), basis=BOUND, why=why)
+    alone = rests_on(config, traces, calibration.costs, calibration.single)
+    why = (
+        f"one configuration alone tells {', '.join(calibration.single)}, so the error may be larger" if alone else None
+    )
+    return replace(known, error=calibration.error, why=why)
+
+
+def _range(seconds: float, bound: float, error: float) -> tuple[float, float]:
+    return max(bound, seconds * (1 - error)), seconds * (1 + error)

@@ -1,0 +1,118 @@
+"""What a shadow run counts of a step, and the step time in a prediction's record. No GPU."""
+
+import pytest
+
+from memlab.compose import compose_config
+from memlab.plan import make_plan
+from memlab.predict import cache
+from memlab.predict.calibration import SHIPPED, load
+from memlab.predict.predict import predict
+from memlab.predict.shadow.request import Point, traces
+from memlab.predict.step_time import counts
+from memlab.record import PHASES
+
+pytestmark = pytest.mark.cpu
+
+LAYERS, WIDTH, MLP, HEADS, KEY_HEADS, VOCABULARY = 2, 128, 352, 4, 2, 2048  # conf/model/tiny.yaml
+KEYS = WIDTH * KEY_HEADS // HEADS
+MATRICES = LAYERS * (2 * WIDTH * WIDTH + 2 * WIDTH * KEYS + 3 * WIDTH * MLP) + VOCABULARY * WIDTH
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def plan_of(words: str):
+    config, choices = compose_config(["mode=predict", "model=tiny", "hardware=h200_x1", *words.split()])
+    return make_plan(config, choices)
+
+
+def flops_of(tokens: int, *, recomputed: bool, causal: bool) -> int:
+    """Two FLOPs for each weight and token, forward once and backward twice; scores and values likewise, where a fused
+    backward computes the scores once more and a causal kernel half of all. Recomputing adds a forward of the blocks but
+    for their last product, whose result backward does not need: it ends there."""
+    products = 2 * MATRICES * tokens
+    attention = LAYERS * 4 * tokens * tokens * WIDTH
+    needed = MATRICES - VOCABULARY * WIDTH - LAYERS * WIDTH * MLP
+    blocks = 2 * needed * tokens + (attention // 2 if causal else attention)
+    whole = 3 * products + (int(3.5 * attention) // 2 if causal else 3 * attention)
+    return whole + (blocks if recomputed else 0)
+
+
+@pytest.mark.parametrize(
+    "words, recomputed, causal",
+    [
+        ("zero_stage=zero0", False, True),
+        ("zero_stage=zero3", False, True),
+        ("zero_stage=zero2 attention=eager", False, False),
+        ("zero_stage=zero2 checkpointing=full", True, True),
+    ],
+)
+def test_flops_are_the_closed_form(words, recomputed, causal):
+    plan = plan_of(words)
+    found = counts(cache.traces(plan, [0], 1, 512)[0])
+    expected = flops_of(512, recomputed=recomputed, causal=causal)
+    assert sum(phase["flops"] for phase in found.values()) == pytest.approx(expected, rel=0.01)
+
+
+def test_the_optimizer_step_touches_every_state():
+    """Adam reads gradient, parameter and two moments and writes all but the gradient, 4 bytes each."""
+    trace = cache.traces(plan_of("zero_stage=zero0 precision=fp32"), [0], 1, 512)[0]
+    assert counts(trace)["optimizer_step"]["memory_bytes"] >= 7 * 4 * trace.parameters
+
+
+def test_zero3_gathers_the_weights_twice_and_reduces_once(tmp_path):
+    """Each GPU sends its share of the weights for forward and for backward, and of the gradients: 3 x 2 bytes x 3/4."""
+    plan = plan_of("zero_stage=zero3 hardware.gpus=4 zero_stage.stage3_param_persistence_threshold=0")
+    trace = traces(plan, [Point(0, 1, 64)], tmp_path)[Point(0, 1, 64)]
+    sent = sum(phase["link_bytes"] for phase in counts(trace).values())
+    assert 2 * 2 * 0.75 * trace.parameters <= sent <= 1.05 * 3 * 2 * 0.75 * trace.parameters
+
+
+@pytest.mark.parametrize(
+    "words, batches",
+    [
+        ("zero_stage=zero3", (1, 2, 3)),
+        ("zero_stage=zero2 offload=optimizer", (1, 2, 3)),
+        ("attention=eager", (2, 3, 5)),  # whose kernels differ for a batch of one
+    ],
+)
+def test_a_further_point_is_counted_as_a_traced_one(words, batches, tmp_path):
+    plan = plan_of(words)
+    points = zip(batches, (150, 330, 515), strict=True)
+    cache.shadow(plan, [Point(0, micro, tokens) for micro, tokens in points])
+    computed = cache.known(cache.trace_folder(plan), Point(0, 4, 260))
+    traced = traces(plan, [Point(0, 4, 260)], tmp_path)[Point(0, 4, 260)]
+    assert computed.work == traced.work
+    assert computed.model_flops == traced.model_flops
+
+
+def test_the_record_tells_the_time_and_how_sure_it_is():
+    record = predict(plan_of("zero_stage=zero2"))
+    summary, timing = record.summary, record.timing
+    low, high = timing["step_s_range"]
+    assert 0 < timing["step_s_lower_bound"] <= low <= timing["step_s"] <= high
+    assert record.steps["basis"] == "calibrated"
+    assert record.steps["error"] == load(SHIPPED).error
+    assert summary["step_seconds"] == timing["step_s"]
+    assert summary["tokens_per_second"] == pytest.approx(512 / timing["step_s"])
+    assert summary["model_flops_utilization"] == pytest.approx(
+        record.ranks[0]["model_flops_per_step"] / timing["step_s"] / 989.5e12
+    )
+    assert summary["usd_per_million_tokens"] > 0
+    assert {*PHASES[2:], "between"} == set(record.ranks[0]["work"])
+
+
+def test_without_a_calibration_it_is_a_lower_bound():
+    record = predict(plan_of("zero_stage=zero2 hardware=a100_80g_x1"))
+    timing = record.timing
+    assert (record.steps["basis"], record.steps["error"]) == ("lower bound", None)
+    assert timing["step_s"] == timing["step_s_lower_bound"]
+    assert timing["step_s_range"] == [timing["step_s"], None]
+    assert "A100" in record.steps["basis_reason"]
+
+
+def test_an_entry_without_figures_has_no_time():
+    record = predict(plan_of("zero_stage=zero2 hardware.memory_gb_per_s=null"))
+    assert record.status == "ok" and "step_seconds" not in record.summary
