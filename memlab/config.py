@@ -262,6 +262,9 @@ class Measure:
     # How often the whole experiment is measured; every repeat is a run folder of its own.
     repeat: int = at_least(1, 1)
     # Which of the repeats this one is.
+    protocol: str = one_of("steps", "cold")
+    # steps: peaks of the training steps, which begin with an emptied cache. cold: peaks from process start, as a plain
+    # training has them, with nothing given back before its first step; each point has a launch of its own.
     snapshot: bool = False
     # Write torch's memory history of the warm-up steps, or up to an out-of-memory in them, for pytorch.org/memory_viz.
 

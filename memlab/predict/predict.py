@@ -3,20 +3,22 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 from memlab.config import Config, from_dict
 from memlab.launch.environment import describe_environment, fingerprint
 from memlab.launch.job import Job
 from memlab.machine import GIB, Machine
-from memlab.plan import Plan
+from memlab.plan import Plan, shape_of
 from memlab.predict import allocator, cache
 from memlab.predict.breakdown import breakdown, curve
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.events import Trace
 from memlab.predict.host import host_peak
+from memlab.predict.launches import in_one_launch
 from memlab.predict.limits import unpredictable
 from memlab.predict.ranks import stands_for, traced_ranks
-from memlab.predict.replay import Replay, replay
+from memlab.predict.replay import Replay, replay, replay_points
 from memlab.predict.shadow.request import ShadowError
 from memlab.record import PREDICTED, RankResult, Record
 from memlab.summary import summarise
@@ -24,11 +26,11 @@ from memlab.summary import summarise
 NOWHERE = Machine()
 """A prediction is for the machine in its hardware entry and depends on no other."""
 
-LAG, AT_ONCE, AT_THE_NEXT_WAIT = 20, 0, 1 << 62
-"""How many requests after the host freed it a block that a side stream used is free again. No replay can know: the two
-ends bound it. The likely value is the one number here that was calibrated: on a single record, Llama-3-8B at ZeRO-3
-with 2,001 tokens on 4 H200s (results/llama3_8b_zero3_4xH200_fresh), whose first forward, backward and step it gives
-exactly."""
+AT_ONCE, AT_THE_NEXT_WAIT = 0, 1 << 62
+"""When a block that a side stream used is free again, in requests after the host freed it: the two ends of what can
+be. A rank that is alone is waited for by nobody, so its side streams keep up: at once. Of several ranks, one that runs
+ahead has its side streams wait in their collectives for the others, until the host itself waits for them; what decides
+is the highest rank, so that is what is predicted. Nothing is calibrated here."""
 
 UNLIMITED = 1 << 62
 FITS, EDGE, DOES_NOT_FIT = "fits", "edge", "does_not_fit"
@@ -46,17 +48,42 @@ def predict_one(job: Job, force: bool = False) -> Record:
 
 def predict(plan: Plan) -> Record:
     """The record that a measurement of ``plan`` on its hardware entry would write, as far as memory goes."""
-    config = from_dict(plan.config)
+    return predict_launch([plan])[0]
+
+
+def predict_launch(plans: Sequence[Plan]) -> list[Record]:
+    """The records of plans that differ in shape alone and are measured one after another in one launch.
+
+    What a point leaves in the allocator is there when the next one begins, so their order matters. An out-of-memory
+    ends the launch: the plans behind it have no record.
+    """
+    config = from_dict(plans[0].config)
     reasons = unpredictable(config)
     if reasons:
-        return _record(plan, status="unsupported", reason="; ".join(reasons))
+        return [_record(plan, status="unsupported", reason="; ".join(reasons)) for plan in plans]
     began = time.perf_counter()
     try:
-        traces = cache.traces(plan, traced_ranks(plan), config.batch.micro, config.seq_len.tokens)
+        traces = _traces(plans)
     except ShadowError as error:
-        return _record(plan, status="failed", reason=f"the shadow run failed: {error}")
+        return [_record(plan, status="failed", reason=f"the shadow run failed: {error}") for plan in plans]
     traced = time.perf_counter() - began
-    ranks = [asdict(rank) for rank in every_rank(config, plan.world_size, traces)]
+    points = every_rank(plans, traces)
+    timing = {"trace_s": traced, "total_s": time.perf_counter() - began}  # of the whole launch
+    shapes = [list(shape_of(from_dict(plan.config))) for plan in plans]
+    return [
+        _point_record(plan, [asdict(rank) for rank in ranks], timing, shapes[:index])
+        for index, (plan, ranks) in enumerate(zip(plans, points, strict=False))
+    ]
+
+
+def _traces(plans: Sequence[Plan]) -> dict[int, Trace]:
+    """For each traced rank the trace of the whole launch."""
+    ranks = traced_ranks(plans[0])
+    points = [cache.traces(plan, ranks, *shape_of(from_dict(plan.config))) for plan in plans]
+    return {rank: in_one_launch([traces[rank] for traces in points]) for rank in ranks}
+
+
+def _point_record(plan: Plan, ranks: list[dict[str, Any]], timing: dict[str, float], before: list[list[int]]) -> Record:
     failed = next((rank for rank in ranks if rank["status"] != "ok"), None)
     verdicts = [rank["verdict"] for rank in ranks]
     return _record(
@@ -65,10 +92,12 @@ def predict(plan: Plan) -> Record:
         reason=f"rank {failed['rank']}: {failed['reason']}" if failed else None,
         ranks=ranks,
         summary={
-            **summarise(config, ranks, total_s=None),
+            **summarise(from_dict(plan.config), ranks, total_s=None),
             "verdict": next(verdict for verdict in (DOES_NOT_FIT, EDGE, FITS) if verdict in verdicts),
         },
-        timing={"trace_s": traced, "total_s": time.perf_counter() - began},
+        timing=timing,
+        isolation="shared" if before else "fresh",
+        before_in_launch=before,
     )
 
 
@@ -84,31 +113,58 @@ def _record(plan: Plan, **outcome) -> Record:
     )
 
 
-def every_rank(config: Config, world_size: int, traces: Mapping[int, Trace]) -> list[RankResult]:
-    """The results of all ranks: those that were traced, and for each other the one that it is like."""
-    results = {rank: one_rank(config, trace) for rank, trace in traces.items()}
-    alike = [stands_for(rank, sorted(traces)) for rank in range(world_size)]
+def every_rank(plans: Sequence[Plan], traces: Mapping[int, Trace]) -> list[list[RankResult]]:
+    """For each point the results of all ranks: those that were traced, and for each other the one that it is like."""
+    configs = [from_dict(plan.config) for plan in plans]
+    results = {rank: one_rank(configs, trace) for rank, trace in traces.items()}
+    alike = [stands_for(rank, sorted(traces)) for rank in range(plans[0].world_size)]
+    reached = min(len(points) for points in results.values())
     return [
-        results[rank] if rank == like else replace(results[like], rank=rank, device=f"cuda:{rank}", same_as_rank=like)
-        for rank, like in enumerate(alike)
+        [
+            results[like][point]
+            if rank == like
+            else replace(results[like][point], rank=rank, device=f"cuda:{rank}", same_as_rank=like)
+            for rank, like in enumerate(alike)
+        ]
+        for point in range(reached)
     ]
 
 
-def one_rank(config: Config, trace: Trace) -> RankResult:
-    hardware = config.hardware
+def one_rank(configs: Sequence[Config], trace: Trace) -> list[RankResult]:
+    """A result for each point that the launch reached."""
+    hardware = configs[0].hardware
     total = int(hardware.memory_gib * GIB) if hardware.memory_gib else None
-    outside = outside_the_allocator(hardware.gpu, hardware.gpus)
-    capacity = total - outside if total else UNLIMITED
-    options = allocator.parse(config.allocator.conf)
-    likely = replay(trace, options, capacity, LAG, course=True)
-    early = replay(trace, options, capacity, AT_ONCE)
-    late = replay(trace, options, capacity, AT_THE_NEXT_WAIT)
-    cold = replay(trace, options, capacity, LAG, cold=True)
+    capacity = total - outside_the_allocator(hardware.gpu, hardware.gpus) if total else UNLIMITED
+    options = allocator.parse(configs[0].allocator.conf)
+    is_cold = configs[0].measure.protocol == "cold"
+    when = _when(trace)
+    other = AT_ONCE if when == AT_THE_NEXT_WAIT else AT_THE_NEXT_WAIT
+    likely = replay_points(trace, options, capacity, when, course=True, cold=is_cold)
+    bound = replay_points(trace, options, capacity, other, cold=is_cold)
+    cold = replay(trace, options, capacity, when, cold=True) if len(configs) == 1 else None
+    return [_rank_result(configs[0], trace, total, capacity, ends, cold) for ends in zip(likely, bound, strict=False)]
+
+
+def _when(trace: Trace) -> int:
+    return AT_ONCE if trace.world_size == 1 else AT_THE_NEXT_WAIT
+
+
+def _rank_result(
+    config: Config,
+    trace: Trace,
+    total: int | None,
+    capacity: int,
+    replays: tuple[Replay, Replay],
+    cold: Replay | None,
+) -> RankResult:
+    """``replays``: what is likely, and the other end. ``cold``: for a launch of one point."""
+    likely = replays[0]
+    used = likely.peak_reserved + outside_the_allocator(config.hardware.gpu, config.hardware.gpus)
     host = host_peak(trace)
     return RankResult(
         rank=trace.rank,
         device=f"cuda:{trace.rank}",
-        device_name=hardware.gpu,
+        device_name=config.hardware.gpu,
         memory_source=PREDICTED,
         status="gpu_oom" if likely.oom else "ok",
         reason=_reason(likely, capacity) if likely.oom else None,
@@ -116,8 +172,8 @@ def one_rank(config: Config, trace: Trace) -> RankResult:
         peak_allocated_bytes=likely.peak_allocated,
         peak_active_bytes=likely.peak_active,
         peak_reserved_bytes=likely.peak_reserved,
-        device_used_bytes=likely.peak_reserved + outside,
-        process_used_bytes=likely.peak_reserved + outside,
+        device_used_bytes=used,
+        process_used_bytes=used,
         host_peak_bytes=host.process,
         host_pinned_bytes=host.pinned,
         num_alloc_retries=likely.num_alloc_retries,
@@ -127,12 +183,12 @@ def one_rank(config: Config, trace: Trace) -> RankResult:
         trainable_parameters=trace.trainable_parameters,
         oom=likely.oom,
         timing={"trace_s": trace.seconds},
-        peak_reserved_range_bytes=_range((early, likely, late)),
-        cold_peak_allocated_bytes=cold.peak_allocated,
-        cold_peak_reserved_bytes=cold.peak_reserved,
-        verdict=_verdict((early, likely, late)),
+        peak_reserved_range_bytes=_range(replays),
+        cold_peak_allocated_bytes=cold.peak_allocated if cold else None,
+        cold_peak_reserved_bytes=cold.peak_reserved if cold else None,
+        verdict=_verdict(replays),
         breakdown=breakdown(trace, likely),
-        curve=None if likely.oom else curve(likely),
+        curve=curve(likely) if likely.course and not likely.oom else None,
     )
 
 
