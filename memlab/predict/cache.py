@@ -29,6 +29,17 @@ def traces(plan: Plan, ranks: Sequence[int], micro: int, tokens: int) -> dict[in
     return {point.rank: trace for point, trace in found.items()}
 
 
+def prepare(plan: Plan, ranks: Sequence[int], shapes: Sequence[tuple[int, int]]) -> None:
+    """Trace in one process what several (batch, tokens) need: all of a few; of many, some that decide the others."""
+    chosen = sorted(set(shapes), key=lambda shape: (shape[0] * shape[1], shape))
+    if len(chosen) > ENOUGH + 1:
+        chosen = [chosen[0], chosen[1], chosen[len(chosen) // 2], chosen[-1]]
+    folder = trace_folder(plan)
+    missing = [point for shape in chosen for rank in ranks if known(folder, point := Point(rank, *shape)) is None]
+    if missing:
+        shadow(plan, missing)
+
+
 def trace_folder(plan: Plan) -> Path:
     folder = cache_dir() / "traces" / _fingerprint(plan)
     folder.mkdir(parents=True, exist_ok=True)

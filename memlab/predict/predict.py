@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from memlab.config import Config, from_dict
@@ -13,10 +14,11 @@ from memlab.plan import Plan, shape_of
 from memlab.predict import allocator, cache
 from memlab.predict.breakdown import breakdown, curve
 from memlab.predict.constants import outside_the_allocator
-from memlab.predict.events import Trace
+from memlab.predict.events import USE, Trace
 from memlab.predict.host import host_peak
 from memlab.predict.launches import in_one_launch
 from memlab.predict.limits import unpredictable
+from memlab.predict.odds import probability, shipped_ratios
 from memlab.predict.ranks import stands_for, traced_ranks
 from memlab.predict.replay import Replay, replay, replay_points
 from memlab.predict.shadow.request import ShadowError
@@ -79,7 +81,9 @@ def predict_launch(plans: Sequence[Plan]) -> list[Record]:
 def _traces(plans: Sequence[Plan]) -> dict[int, Trace]:
     """For each traced rank the trace of the whole launch."""
     ranks = traced_ranks(plans[0])
-    points = [cache.traces(plan, ranks, *shape_of(from_dict(plan.config))) for plan in plans]
+    shapes = [shape_of(from_dict(plan.config)) for plan in plans]
+    cache.prepare(plans[0], ranks, shapes)
+    points = [cache.traces(plans[0], ranks, *shape) for shape in shapes]
     return {rank: in_one_launch([traces[rank] for traces in points]) for rank in ranks}
 
 
@@ -94,11 +98,18 @@ def _point_record(plan: Plan, ranks: list[dict[str, Any]], timing: dict[str, flo
         summary={
             **summarise(from_dict(plan.config), ranks, total_s=None),
             "verdict": next(verdict for verdict in (DOES_NOT_FIT, EDGE, FITS) if verdict in verdicts),
+            **_odds(ranks),
         },
         timing=timing,
         isolation="shared" if before else "fresh",
         before_in_launch=before,
     )
+
+
+def _odds(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The probability that all ranks fit, which is that of the fullest, and how many configurations it rests on."""
+    known = [rank["fit_probability"] for rank in ranks if rank["fit_probability"] is not None]
+    return {"fit_probability": min(known), "fit_probability_from": len(shipped_ratios())} if known else {}
 
 
 def _record(plan: Plan, **outcome) -> Record:
@@ -132,34 +143,59 @@ def every_rank(plans: Sequence[Plan], traces: Mapping[int, Trace]) -> list[list[
 
 def one_rank(configs: Sequence[Config], trace: Trace) -> list[RankResult]:
     """A result for each point that the launch reached."""
-    hardware = configs[0].hardware
+    config = configs[0]
+    total, _, capacity = _memory(config)
+    options = allocator.parse(config.allocator.conf)
+    is_cold = config.measure.protocol == "cold"
+    pairs = _replays(trace, options, capacity, is_cold)
+    results = [_rank_result(config, trace, pair) for pair in pairs]
+    if len(configs) == 1:
+        likely = pairs[0][0]
+        cold = likely if is_cold else replay(trace, options, capacity, _when(trace), cold=True)
+        results[0].cold_peak_allocated_bytes = cold.peak_allocated
+        results[0].cold_peak_reserved_bytes = cold.peak_reserved
+        if total is not None:
+            fits = partial(_fits, trace, options, capacity, is_cold, likely)
+            results[0].fit_probability, _ = probability(fits, shipped_ratios())
+    return results
+
+
+def _memory(config: Config) -> tuple[int | None, int, int]:
+    """Bytes of one GPU: all of it, what is taken beside the allocator, and what the allocator can have."""
+    hardware = config.hardware
     total = int(hardware.memory_gib * GIB) if hardware.memory_gib else None
-    capacity = total - outside_the_allocator(hardware.gpu, hardware.gpus) if total else UNLIMITED
-    options = allocator.parse(configs[0].allocator.conf)
-    is_cold = configs[0].measure.protocol == "cold"
+    outside = outside_the_allocator(hardware.gpu, hardware.gpus)
+    return total, outside, total - outside if total else UNLIMITED
+
+
+def _replays(trace: Trace, options: allocator.Options, capacity: int, cold: bool) -> list[tuple[Replay, Replay]]:
+    """For each point what is likely, and the other end of what can be."""
     when = _when(trace)
+    likely = replay_points(trace, options, capacity, when, course=True, cold=cold)
+    if all(event[0] != USE for event in trace.events):  # without side streams it is all one
+        return [(each, each) for each in likely]
     other = AT_ONCE if when == AT_THE_NEXT_WAIT else AT_THE_NEXT_WAIT
-    likely = replay_points(trace, options, capacity, when, course=True, cold=is_cold)
-    bound = replay_points(trace, options, capacity, other, cold=is_cold)
-    cold = replay(trace, options, capacity, when, cold=True) if len(configs) == 1 else None
-    return [_rank_result(configs[0], trace, total, capacity, ends, cold) for ends in zip(likely, bound, strict=False)]
+    return list(zip(likely, replay_points(trace, options, capacity, other, cold=cold), strict=False))
 
 
 def _when(trace: Trace) -> int:
     return AT_ONCE if trace.world_size == 1 else AT_THE_NEXT_WAIT
 
 
-def _rank_result(
-    config: Config,
-    trace: Trace,
-    total: int | None,
-    capacity: int,
-    replays: tuple[Replay, Replay],
-    cold: Replay | None,
-) -> RankResult:
-    """``replays``: what is likely, and the other end. ``cold``: for a launch of one point."""
+def _fits(trace: Trace, options: allocator.Options, capacity: int, cold: bool, likely: Replay, ratio: float) -> bool:
+    """Whether there is room for ``ratio`` times what is needed: the same as for all of it in so much less."""
+    if likely.oom and ratio >= 1:
+        return False
+    reserved = max(likely.peak_reserved, *(phase.peak_reserved_bytes for phase in likely.phases.values()))
+    if not likely.oom and not likely.num_alloc_retries and reserved * ratio <= capacity:
+        return True
+    return replay(trace, options, int(capacity / ratio), _when(trace), cold=cold).oom is None
+
+
+def _rank_result(config: Config, trace: Trace, replays: tuple[Replay, Replay]) -> RankResult:
+    """``replays``: what is likely, and the other end."""
     likely = replays[0]
-    used = likely.peak_reserved + outside_the_allocator(config.hardware.gpu, config.hardware.gpus)
+    total, outside, capacity = _memory(config)
     host = host_peak(trace)
     return RankResult(
         rank=trace.rank,
@@ -172,8 +208,8 @@ def _rank_result(
         peak_allocated_bytes=likely.peak_allocated,
         peak_active_bytes=likely.peak_active,
         peak_reserved_bytes=likely.peak_reserved,
-        device_used_bytes=used,
-        process_used_bytes=used,
+        device_used_bytes=likely.peak_reserved + outside,
+        process_used_bytes=likely.peak_reserved + outside,
         host_peak_bytes=host.process,
         host_pinned_bytes=host.pinned,
         num_alloc_retries=likely.num_alloc_retries,
@@ -184,8 +220,6 @@ def _rank_result(
         oom=likely.oom,
         timing={"trace_s": trace.seconds},
         peak_reserved_range_bytes=_range(replays),
-        cold_peak_allocated_bytes=cold.peak_allocated if cold else None,
-        cold_peak_reserved_bytes=cold.peak_reserved if cold else None,
         verdict=_verdict(replays),
         breakdown=breakdown(trace, likely),
         curve=curve(likely) if likely.course and not likely.oom else None,
