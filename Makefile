@@ -36,7 +36,7 @@ study: setup     ## docs/study: the page and figures of the public study, where 
 accuracy: setup  ## docs/accuracy.md: every record of results/ predicted; with the study's points where make study was run
 	$(BIN)/memlab accuracy results --output docs --ratios memlab/predict/ratios.json --records outputs/accuracy \
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
-	$(BIN)/memlab figures results outputs/accuracy --output docs/accuracy --kind predicted_against_measured
+	$(BIN)/memlab figures results outputs/accuracy --output docs/accuracy --kind predicted_against_measured  # by model
 
 results-report: setup  ## docs/results: the page and figures of results/
 	$(BIN)/memlab report results --title "memlab's own measurements" --output docs/results/report.html

@@ -322,6 +322,15 @@ FREE_DICTS = ("model.config", "model.overrides", "zero_stage.zenflow", "zero_sta
 """Fields whose keys belong to somebody else's schema and are passed on as they are."""
 
 
+_DEFAULTS = {name: dataclasses.asdict(value) for name, value in vars(Config()).items() if name in GROUPS}
+
+
+def completed(values: dict[str, Any]) -> dict[str, Any]:
+    """``values`` with the defaults of keys that it lacks: those that were added to the schema after it was written."""
+    groups = {name: {**known, **values.get(name, {})} for name, known in _DEFAULTS.items()}
+    return {**values, **groups}
+
+
 def from_dict(values: dict[str, Any]) -> Config:
     """The typed configuration of a resolved dictionary. Raises :class:`ConfigError` for whatever the schema refuses."""
     config = _build(Config, values, "")

@@ -50,6 +50,7 @@ class Judged:
     measured: str  # status
     predicted: str
     verdict: str
+    measured_bytes: dict[str, int]
     errors: dict[str, float]
     reserved_range: tuple[float, float] | None  # errors of the two ends of the interval
     versions: dict[str, str]
@@ -70,6 +71,7 @@ def judge(sweep: str, measured: Record, predicted: Record) -> Judged:
         measured=measured.status,
         predicted=predicted.status,
         verdict=predicted.summary.get("verdict", ""),
+        measured_bytes={name: nbytes for name, nbytes in figures(measured).items() if nbytes},
         errors=_errors(measured, predicted) if both_ran else {},
         reserved_range=_range(measured, predicted) if both_ran else None,
         versions={name: measured.environment.get(name) or "" for name in ("torch", "deepspeed", "transformers")},

@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.launch.environment import package_versions
     from memlab.predict.constants import SOURCES
     from memlab.report.accuracy_text import document
+    from memlab.report.figures.accuracy import draw_accuracy
 
     refused: list[tuple[str, str]] = []
     points = [
@@ -59,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(text)
     else:
         _write(arguments.output / "accuracy.md", text)
+        for file in draw_accuracy(points, _folder(arguments.output / "accuracy")):
+            print(file)
         _write_json(arguments.output / "accuracy.json", to_json(points, predictor, refused))
     if arguments.ratios:
         _write_json(arguments.ratios, {"predictor": predictor, "ratios": reserved_ratios(points)})
@@ -116,9 +119,17 @@ def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | 
         yield point
 
 
-def _write(file: Path, text: str) -> None:
+def _folder(path: Path) -> Path:
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MemlabError(f"Cannot write to {path}: {error.strerror}.") from error
+    return path
+
+
+def _write(file: Path, text: str) -> None:
+    _folder(file.parent)
+    try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise MemlabError(f"Cannot write {file}: {error.strerror}.") from error

@@ -23,6 +23,7 @@ def point(reserved: float | None = None, **changes) -> Judged:
         "measured": "ok",
         "predicted": "ok",
         "verdict": "fits",
+        "measured_bytes": {},
         "errors": {} if reserved is None else {"reserved": reserved},
         "reserved_range": None,
         "versions": {},
