@@ -71,7 +71,8 @@ SOURCES = (
     (
         "when a side stream lets a block go",
         "one GPU: at once; several: when the host next waits, since the highest rank decides",
-        "the two ends of what can be; both are in the record (`peak_reserved_range_bytes`)",
+        "the two ends of what can be; both are in the record (`peak_reserved_range_bytes`). Which end stands for what "
+        "was decided when the records of this page had been seen: it is a rule, and no number was fitted",
     ),
     (
         "CUDA context and modules; NCCL",

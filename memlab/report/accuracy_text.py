@@ -112,7 +112,11 @@ def _imported(points: Sequence[Judged]) -> list[str]:
         f"Qwen1.5-0.5B on one 24 GB card, fp16, with {'; '.join(versions)}: versions two years older than those that "
         "predict. It measured active memory in place of allocated, from process start (`measure.protocol=cold`), and "
         "built its model outside zero.Init, so ZeRO-3 is predicted with `memory_efficient_linear=false`. Its files are "
-        "not part of this repository; points are spread evenly over each series.\n",
+        "not part of this repository; points are spread evenly over each series, and predicted with random tokens.\n\n"
+        "What differs between the versions shows. DeepSpeed 0.14.2 moves the parameters of ZeRO-2 to the host while it "
+        "flattens them; 0.19.8 flattens them on a GPU that has room for both, and that is the peak from process start. "
+        "transformers 4.40 keeps more for each token: it repeats the key heads, and its loss copies the logits again. "
+        "So these are errors of *today's* versions against runs of 2024, not errors of the method.\n",
     ]
     for figure in ("active", "reserved"):
         rows = [(series, errors_of(some, figure)) for series, some in sorted(by(points, lambda p: p.sweep).items())]
