@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run folders of memlab import, judged apart",
     )
     parser.add_argument(
-        "--of-each", type=int, default=5, metavar="N", help="so many points of each imported series (default: 5)"
+        "--of-each", type=int, default=3, metavar="N", help="so many points of each imported series (default: 3)"
     )
     parser.add_argument(
         "--records", type=Path, metavar="DIR", help="keep the predicted records there, as run folders for figures"
