@@ -116,7 +116,8 @@ def _imported(points: Sequence[Judged]) -> list[str]:
         "What differs between the versions shows. DeepSpeed 0.14.2 moves the parameters of ZeRO-2 to the host while it "
         "flattens them; 0.19.8 flattens them on a GPU that has room for both, and that is the peak from process start. "
         "transformers 4.40 keeps more for each token: it repeats the key heads, and its loss copies the logits again. "
-        "So these are errors of *today's* versions against runs of 2024, not errors of the method.\n",
+        "How much of an error is the versions' and how much the prediction's own, these data cannot tell; that the "
+        "peak with ZeRO-3 and checkpointing is predicted too low is not explained yet.\n",
     ]
     for figure in ("active", "reserved"):
         rows = [(series, errors_of(some, figure)) for series, some in sorted(by(points, lambda p: p.sweep).items())]
