@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test cluster lint study results-report calibration clean
+.PHONY: help setup demo test cluster lint study accuracy calibration results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -32,6 +32,11 @@ RUNS   = outputs/study
 
 study: setup     ## docs/study: the page and figures of the public study, where its data is (STUDY=folder of the CSV files)
 	sh docs/study/make.sh $(BIN)/memlab $(STUDY) $(RUNS)
+
+accuracy: setup  ## docs/accuracy.md: every record of results/ predicted; with the study's points where make study was run
+	$(BIN)/memlab accuracy results --output docs --ratios memlab/predict/ratios.json --records outputs/accuracy \
+		$(if $(wildcard $(RUNS)),--imported $(RUNS))
+	$(BIN)/memlab figures results outputs/accuracy --output docs/accuracy --kind predicted_against_measured  # by model
 
 results-report: setup  ## docs/results: the page and figures of results/
 	$(BIN)/memlab report results --title "memlab's own measurements" --output docs/results/report.html

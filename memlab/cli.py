@@ -22,6 +22,7 @@ COMMANDS = {
     "advise": "the configuration to train with: fastest, cheapest, with headroom",
     "figures": "charts for print, PNG and SVG: memory, speed, phases, fit, cost, overlays",
     "report": "one HTML page that opens anywhere: summary, table, charts, details, diff of any two runs",
+    "accuracy": "predict what was measured, and publish how far off that is",
     "import": "other people's tables as run folders",
 }
 """Sub-command -> help. Each is a module of memlab.commands, imported when it is used."""

@@ -290,6 +290,9 @@ class Measure:
     # How often the whole experiment is measured; every repeat is a run folder of its own.
     repeat: int = at_least(1, 1)
     # Which of the repeats this one is.
+    protocol: str = one_of("steps", "cold")
+    # steps: peaks of the training steps, which begin with an emptied cache. cold: peaks from process start, as a plain
+    # training has them, with nothing given back before its first step; each point has a launch of its own.
     snapshot: bool = False
     # Write torch's memory history of the warm-up steps, or up to an out-of-memory in them, for pytorch.org/memory_viz.
 
@@ -356,6 +359,15 @@ GROUPS = tuple(f.name for f in dataclasses.fields(Config) if dataclasses.is_data
 
 FREE_DICTS = ("model.config", "model.overrides", "zero_stage.zenflow", "zero_stage.leaf_module")
 """Fields whose keys belong to somebody else's schema and are passed on as they are."""
+
+
+_DEFAULTS = {name: dataclasses.asdict(value) for name, value in vars(Config()).items() if name in GROUPS}
+
+
+def completed(values: dict[str, Any]) -> dict[str, Any]:
+    """``values`` with the defaults of keys that it lacks: those that were added to the schema after it was written."""
+    groups = {name: {**known, **values.get(name, {})} for name, known in _DEFAULTS.items()}
+    return {**values, **groups}
 
 
 def from_dict(values: dict[str, Any]) -> Config:

@@ -104,6 +104,11 @@ def config_hash(config: Config) -> str:
     return _hash_without(config, NOT_MEASURED)
 
 
+def shape_of(config: Config) -> tuple[int, int]:
+    """(micro batch, tokens): what may differ between the points of one launch."""
+    return config.batch.micro, config.seq_len.tokens
+
+
 def engine_key(config: Config) -> str:
     """Equal for configurations that can be measured in one launch."""
     return _hash_without(config, NOT_MEASURED + SHAPE)

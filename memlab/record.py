@@ -59,8 +59,9 @@ class Phase:
 class RankResult:
     """What one rank measured: the entries of ``Record.ranks``, and each rank's own file.
 
-    Peaks are over the training steps, the first one included, begun with an emptied cache; those of building the model
-    and the engine are in ``phases``. ``None``: the device does not count that, or the rank ended before it was known.
+    Peaks are over the training steps, the first one included, begun with an emptied cache (or from process start, with
+    ``measure.protocol=cold``); those of building the model and the engine are in ``phases``. ``None``: the device does
+    not count that, or the rank ended before it was known.
     """
 
     rank: int
@@ -97,6 +98,7 @@ class RankResult:
     peak_reserved_range_bytes: list[int] | None = None  # lowest and highest, over when side streams let memory go
     cold_peak_allocated_bytes: int | None = None  # of a plain training: from process start, nothing given back before
     cold_peak_reserved_bytes: int | None = None  # the first step
+    fit_probability: float | None = None  # from the errors of earlier predictions (predict/odds.py)
     verdict: str | None = None  # fits, edge or does_not_fit, on this rank
     breakdown: dict[str, Any] | None = None  # bytes by kind at the peak of each phase; the places that made the largest
     curve: dict[str, Any] | None = None  # memory over one step
@@ -119,6 +121,8 @@ class Record:
     reason: str | None = None
     environment: dict[str, Any] = field(default_factory=dict)
     isolation: str = "fresh"  # fresh: a launch of its own; shared: one of several points in a launch
+    before_in_launch: list[list[int]] | None = None
+    """(micro batch, tokens) of the points that the same launch ran before this one; ``None``: not known."""
     ranks: list[dict[str, Any]] = field(default_factory=list)
     steps: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
@@ -137,6 +141,7 @@ class Record:
         version = values.get("schema_version")
         if version != SCHEMA_VERSION:
             raise RecordError(f"{where}: schema version {version!r}; this memlab reads version {SCHEMA_VERSION}")
+        values = {"before_in_launch": None, **values}  # of a record that was written before it was added
         missing = [f.name for f in fields(cls) if f.name not in values]
         if missing:
             raise RecordError(f"{where}: incomplete record, without {', '.join(missing)}")

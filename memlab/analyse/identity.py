@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from memlab.analyse.run import Run, flatten, value_at
-from memlab.config import GROUPS
+from memlab.config import GROUPS, completed
 from memlab.errors import MemlabError, nearest
 from memlab.plan import NOT_MEASURED, SHAPE
 
@@ -43,7 +43,7 @@ def configuration_key(run: Run, without: Iterable[str] = SHAPE) -> str:
     ``without`` :data:`MODE`, a prediction and the measurement of the same experiment are equal.
     """
     removed = (*without, *REPEATS)
-    config = {key: value for key, value in run.config.items() if key not in removed}
+    config = {key: value for key, value in completed(run.config).items() if key not in removed}
     for dotted in removed:
         group, _, key = dotted.partition(".")
         if key and isinstance(config.get(group), dict):

@@ -102,6 +102,10 @@ _NUMBERS = frozenset({int, float, type(None)})
 """What JSON has for a figure. Types are compared, not isinstance: this looks at a thousand values a record."""
 
 
+VERDICT = "verdict"
+"""What a prediction's summary says in a word."""
+
+
 def _check(record: Record, where: str) -> None:
     texts = ("run_id", "source", "fingerprint", "isolation")
     wrong = [key for key in texts if not _is_name(getattr(record, key))]
@@ -109,7 +113,9 @@ def _check(record: Record, where: str) -> None:
     wrong += [f"choices.{key}" for key, value in record.choices.items() if not _is_name(value)]
     wrong += [f"config.{group}" for group in GROUPS if not isinstance(record.config.get(group, {}), dict)]
     wrong += [f"config.{key}" for key in ("batch.micro", "seq_len.tokens") if not _is_count(record.config, key)]
-    wrong += [f"summary.{key}" for key, value in flatten(record.summary).items() if not _is_finite(value)]
+    figures = {key: value for key, value in record.summary.items() if key != VERDICT}
+    wrong += [] if _is_name(record.summary.get(VERDICT, "")) else [f"summary.{VERDICT}"]
+    wrong += [f"summary.{key}" for key, value in flatten(figures).items() if not _is_finite(value)]
     wrong += [f"summary.{key}" for key, value in record.summary.items() if isinstance(value, dict) and _no_range(value)]
     wrong += [f"timing.{key}" for key, value in record.timing.items() if not _is_finite(value)]
     for index, rank in enumerate(record.ranks):
@@ -123,7 +129,10 @@ def _wrong_in_rank(rank: Any) -> list[str]:
         return ["not an object"]
     lists = ("step_seconds", "warmup_seconds", "losses")
     wrong = [key for key in lists if not _are_numbers(rank.get(key, []))]
-    wrong += [key for key, value in rank.items() if key.endswith("_bytes") and not _is_number(value)]
+    ranges = [key for key in rank if key.endswith("_range_bytes")]
+    wrong += [key for key in ranges if not (rank[key] is None or _are_numbers(rank[key]))]
+    numbers = [key for key in rank if key.endswith("_bytes") and key not in ranges]
+    wrong += [key for key in numbers if not _is_number(rank[key])]
     phases = rank.get("phases", {})
     if not isinstance(phases, dict):
         return [*wrong, "phases"]

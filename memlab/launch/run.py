@@ -16,6 +16,7 @@ from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
 from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.process import Ended, Launch
 from memlab.machine import Gpu, Machine, detect
+from memlab.plan import shape_of
 from memlab.record import Record
 from memlab.rules import unsupported
 
@@ -143,7 +144,9 @@ class _Launching:
         isolation = "shared" if len(self.jobs) > 1 else "fresh"
         total_s = now - self.reached_at[-1]
         self.reached_at.append(now)
-        record = replace(job.measured_record(self.machine, isolation, ranks, total_s), status=status, reason=reason)
+        before = [list(shape_of(earlier.config)) for earlier in self.jobs[: len(self.records)]]
+        measured = job.measured_record(self.machine, isolation, ranks, total_s)
+        record = replace(measured, status=status, reason=reason, before_in_launch=before)
         job.folder.finish(record)
         self.records.append(record)
         if not (self.tries_again and _is_worth_another_try(record, self.control)):

@@ -70,7 +70,8 @@ def gather(jobs: Sequence[Job], isolation: str, seed: int) -> list[list[Job]]:
     """Jobs by launch, smallest first within one. Repeats of a job come in later rounds, each in an order of its own."""
     rounds: dict[int, dict[str, list[Job]]] = {}
     for index, job in enumerate(jobs):
-        key = job.engine_key if isolation == "shared" else f"{job.engine_key}-{index}"
+        shares = isolation == "shared" and job.config.measure.protocol != "cold"
+        key = job.engine_key if shares else f"{job.engine_key}-{index}"
         rounds.setdefault(job.config.measure.repeat, {}).setdefault(key, []).append(job)
     shuffle = random.Random(seed).shuffle
     launches = []

@@ -35,6 +35,18 @@ def traces(plan: Plan) -> dict[int, Trace]:
     return found
 
 
+def traces_in_launch(plans: Sequence[Plan]) -> list[dict[int, Trace]]:
+    """The traces of plans that differ in shape alone, made in one shadow process: of a few plans all, of many those
+    that decide the others.
+    """
+    chosen = sorted(plans, key=lambda plan: plan.config["batch"]["micro"] * plan.config["seq_len"]["tokens"])
+    if len(chosen) > ENOUGH + 1:
+        chosen = [chosen[0], chosen[1], chosen[len(chosen) // 2], chosen[-1]]
+    if failures := make_missing(chosen):
+        raise ShadowError(failures[0][1])
+    return [traces(plan) for plan in plans]
+
+
 def known_traces(plan: Plan) -> dict[int, Trace] | None:
     """The same without a shadow run; ``None`` where one is needed."""
     found = {}

@@ -16,9 +16,8 @@ from memlab.predict.calibration import SHIPPED, Calibration
 from memlab.predict.events import Trace
 from memlab.predict.fit import Case, Fit, fit
 from memlab.predict.limits import unpredictable
-from memlab.predict.ranks import traced_ranks
 from memlab.predict.shadow.request import ShadowError
-from memlab.predict.step_time import missing_figures
+from memlab.predict.step_time import missing_figures, uncounted
 from memlab.record import Record, RunFolder
 
 VERSIONS = ("torch", "deepspeed", "transformers")
@@ -77,12 +76,15 @@ def calibrate(records: Sequence[Record]) -> Calibration:
 def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | None:
     """``traced`` keeps what was traced: records that differ in their allocator share it."""
     config = from_dict(record.config)
+    if kernels := uncounted(config):
+        print(f"left out {record.run_id}: {kernels} are not counted", file=sys.stderr)
+        return None
     plan = make_plan(config, record.choices)
     key = (cache.trace_folder(plan), config.batch.micro, config.seq_len.tokens)
     try:
         if key not in traced:
             print(f"tracing {record.run_id}", file=sys.stderr)
-            traced[key] = cache.traces(plan, traced_ranks(plan), config.batch.micro, config.seq_len.tokens)
+            traced[key] = cache.traces(plan)
     except ShadowError as error:
         print(f"left out {record.run_id}: {error}", file=sys.stderr)
         return None
@@ -100,6 +102,7 @@ def family(config: Config) -> str:
         "attention": None if config.attention.implementation == "sdpa" else config.attention.implementation,
         "precision": None if config.precision.dtype == "bf16" else config.precision.dtype,
         "optimizer": None if config.optimizer.name == "AdamW" else config.optimizer.name,
+        "adapter": None if config.adapter.method == "none" else config.adapter.method,
         "gpus": config.hardware.gpus,
     }
     return " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)

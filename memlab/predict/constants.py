@@ -63,6 +63,34 @@ PINNED_MINIMUM = 512
 this."""
 
 
+SOURCES = (
+    (
+        "cuBLAS workspaces",
+        "32 MiB (Hopper and later) or 8.1 MiB for each handle and stream",
+        "PyTorch's source, `CublasHandlePool.cpp`",
+    ),
+    ("scratch of attention's backward", "by shape", "PyTorch's and flash-attn's source, `flash_api.cpp`"),
+    (
+        "when a side stream lets a block go",
+        "one GPU: at once; several: when the host next waits, since the highest rank decides",
+        "the two ends of what can be; both are in the record (`peak_reserved_range_bytes`). Which end stands for what "
+        "was decided when the records of this page had been seen: it is a rule, and no number was fitted",
+    ),
+    (
+        "CUDA context and modules; NCCL",
+        f"{CONTEXT_BYTES // MIB:,} MiB; {NCCL_BYTES // MIB:,} MiB",
+        "measured: device memory in use less reserved, `qwen15_05b_1xH200` and `llama3_8b_zero3_fresh_4xH200`. Beside "
+        "the allocator: they move the verdict, and no figure of this page",
+    ),
+    (
+        "the process on the host",
+        f"{HOST_PROCESS_BYTES // MIB:,} MiB",
+        "measured: the stage 0 record of `qwen15_05b_1xH200`, which is judged here, too; it moves host memory alone",
+    ),
+)
+"""The same for people: what a trace cannot see, its value, and where that is from."""
+
+
 def generation(gpu: str) -> Generation:
     """The generation of a GPU by its name as NVML says it."""
     longest_first = sorted(GENERATIONS, key=len, reverse=True)

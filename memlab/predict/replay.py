@@ -1,12 +1,12 @@
 """A trace through the allocator: peaks by phase, what the memory at the peak is for, and its course over one step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memlab.predict.allocator import CachingAllocator, Options, OutOfMemory
 from memlab.predict.events import ALLOC, EMPTY, FREE, PHASE, START, SYNC, USE, Event, Trace
-from memlab.record import Phase
+from memlab.record import BEFORE_STEPS, Phase
 
 
 @dataclass
@@ -31,20 +31,26 @@ def replay(
 ) -> Replay:
     """Run the events of ``trace`` through an allocator of ``capacity`` bytes; ``lag`` as in :class:`CachingAllocator`.
 
-    ``course``: keep the course of memory over the last step. ``cold``: as in a plain training, where peaks count from
-    process start and nothing is given back before the first step.
+    The result is that of the last point, where the trace is that of a launch of several (launches.py). ``course``: keep
+    the course of memory over the last step. ``cold``: as in a plain training, where peaks count from process start and
+    nothing is given back before the first step.
     """
+    return replay_points(trace, options, capacity, lag, course, cold)[-1]
+
+
+def replay_points(
+    trace: Trace, options: Options, capacity: int, lag: int = 0, course: bool = False, cold: bool = False
+) -> list[Replay]:
+    """As :func:`replay`, with a result for each point of a launch; an out-of-memory ends the launch and the list."""
     allocator = CachingAllocator(options, capacity, lag)
-    result = Replay()
     events = without_protocol(trace.events) if cold else trace.events
-    runner = _Runner(trace, events, allocator, result, trace.steps[-1] if course else len(events))
+    runner = _Runner(trace, events, allocator, trace.steps[-1] if course else len(events))
     try:
         runner.run()
     except OutOfMemory as error:
-        result.oom = {"phase": runner.phase, "requested_bytes": error.requested_bytes, "event": runner.index}
-    runner.close_phase()
-    result.num_alloc_retries = allocator.num_alloc_retries
-    return result
+        runner.result.oom = {"phase": runner.phase, "requested_bytes": error.requested_bytes, "event": runner.index}
+    runner.close_point()
+    return runner.results
 
 
 def without_protocol(events: Sequence[Event]) -> list[Event]:
@@ -55,14 +61,16 @@ def without_protocol(events: Sequence[Event]) -> list[Event]:
 
 
 class _Runner:
-    def __init__(
-        self, trace: Trace, events: Sequence[Event], allocator: CachingAllocator, result: Replay, course_from: int
-    ):
-        self.trace, self.events, self.allocator, self.result = trace, events, allocator, result
+    def __init__(self, trace: Trace, events: Sequence[Event], allocator: CachingAllocator, course_from: int):
+        self.trace, self.events, self.allocator = trace, events, allocator
         self.course_from = course_from
         self.index = 0
         self.phase = ""
+        self.result = Replay()
+        self.results: list[Replay] = []
         self.highest: dict[str, int] = {}  # allocated, by phase
+        self.retries_before = 0
+        self.steps_began = False
 
     def run(self) -> None:
         allocator, result, highest = self.allocator, self.result, 0
@@ -90,10 +98,28 @@ class _Runner:
                 if self.phase and index >= self.course_from:
                     result.course_phases.append((index, self.phase))
             elif kind == START:
-                self.close_phase()
-                highest = result.peak_allocated = result.peak_active = result.peak_reserved = 0
+                result, highest = self.begin_point(), 0
             if index >= self.course_from:
                 result.course.append((index, allocator.allocated, allocator.reserved))
+
+    def begin_point(self) -> Replay:
+        """Peaks begin anew; what was before the first step is kept, and is every point's."""
+        if self.steps_began:
+            self.close_point()
+        else:
+            self.close_phase()
+        self.steps_began = True
+        built = {name: replace(phase) for name, phase in self.result.phases.items() if name in BEFORE_STEPS}
+        events = {name: event for name, event in self.result.peak_events.items() if name in BEFORE_STEPS}
+        self.result = Replay(phases=built, peak_events=events)
+        self.highest = {}
+        return self.result
+
+    def close_point(self) -> None:
+        self.close_phase()
+        self.result.num_alloc_retries = self.allocator.num_alloc_retries - self.retries_before
+        self.retries_before = self.allocator.num_alloc_retries
+        self.results.append(self.result)
 
     def close_phase(self) -> None:
         allocator, result = self.allocator, self.result

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from memlab.config import Config
 from memlab.plan import Plan, make_plan
-from memlab.predict.predict import Estimate
+from memlab.predict.memory import Estimate
 from memlab.predict.verdicts import FITS
 
 LARGEST_BATCH = 4096

@@ -11,7 +11,8 @@ from typing import Any
 from memlab.config import from_dict
 from memlab.plan import Plan
 from memlab.predict import cache
-from memlab.predict.predict import Estimate, estimate, predict
+from memlab.predict.memory import Estimate, estimate
+from memlab.predict.predict import predict
 
 
 class Together:

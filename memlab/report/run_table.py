@@ -21,6 +21,7 @@ def show_run(record: Record, console: Console) -> None:
     if record.ranks:
         console.print(_memory_table(record))
         console.print(_phase_table(record))
+        console.print(_verdict_line(record), highlight=False)
         console.print(_speed_line(record), highlight=False)
     if record.source == "predicted" and record.summary.get("verdict", FITS) != FITS:
         _show_remedies(record, console)
@@ -65,6 +66,23 @@ def _phase_table(record: Record) -> Table:
             keys = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
             table.add_row(phase.replace("_", " "), *(gib(max(one[key] for one in found)) for key in keys))
     return table
+
+
+def _verdict_line(record: Record) -> str:
+    """Of a prediction: whether it fits, how sure that is, and reserved memory as an interval."""
+    if "verdict" not in record.summary:
+        return ""
+    parts = [record.summary["verdict"].replace("_", " ").replace("edge", "at the edge")]
+    if (probability := record.summary.get("fit_probability")) is not None:
+        parts.append(
+            f"fits with a probability of {probability:.0%}, by the errors of earlier predictions "
+            f"({record.summary['fit_probability_from']} configurations)"
+        )
+    low, high = (max(ends) for ends in zip(*(rank["peak_reserved_range_bytes"] for rank in record.ranks), strict=True))
+    parts.append(f"reserved between {gib(low)} and {gib(high)} GiB" if low != high else "")
+    cold = [rank["cold_peak_reserved_bytes"] for rank in record.ranks if rank["cold_peak_reserved_bytes"]]
+    parts.append(f"{gib(max(cold))} GiB from process start, without an emptied cache" if cold else "")
+    return "; ".join(part for part in parts if part)
 
 
 def _speed_line(record: Record) -> str:

@@ -44,7 +44,10 @@ class Point:
         return f"first_{name}" if self.step == 0 else name
 
     def begin(self) -> None:
-        self.device.memory.start_over()
+        if self.config.measure.protocol == "cold":
+            self.device.memory.enter(None)  # all that was before counts, and the cache stays as it is
+        else:
+            self.device.memory.start_over()
         self.began = time.perf_counter()
         self.counted_before = self.device.retries_and_ooms()
         if self.config.measure.snapshot and self.device.torch_device.type == "cuda":

@@ -51,14 +51,14 @@ def flops_of(tokens: int, *, recomputed: bool, causal: bool) -> int:
 )
 def test_flops_are_the_closed_form(words, recomputed, causal):
     plan = plan_of(words)
-    found = counts(cache.traces(plan, [0], 1, 512)[0])
+    found = counts(cache.traces(plan)[0])
     expected = flops_of(512, recomputed=recomputed, causal=causal)
     assert sum(phase["flops"] for phase in found.values()) == pytest.approx(expected, rel=0.01)
 
 
 def test_the_optimizer_step_touches_every_state():
     """Adam reads gradient, parameter and two moments and writes all but the gradient, 4 bytes each."""
-    trace = cache.traces(plan_of("zero_stage=zero0 precision=fp32"), [0], 1, 512)[0]
+    trace = cache.traces(plan_of("zero_stage=zero0 precision=fp32"))[0]
     assert counts(trace)["optimizer_step"]["memory_bytes"] >= 7 * 4 * trace.parameters
 
 

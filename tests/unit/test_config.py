@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memlab.config import FREE_DICTS, GROUPS, OPTIMIZERS, Config, from_dict, to_dict
+from memlab.config import FREE_DICTS, GROUPS, OPTIMIZERS, Config, completed, from_dict, to_dict
 from memlab.errors import ConfigError
 
 
@@ -134,3 +134,9 @@ def test_keys_of_other_schemas_are_passed_on(config):
 
 def test_the_groups_of_the_mission_are_there():
     assert {"model", "zero_stage", "offload", "allocator", "checkpointing", "seq_len", "batch"} < set(GROUPS)
+
+
+def test_a_configuration_written_before_a_key_was_added_is_completed(config):
+    values = to_dict(config({"measure.steps": 7}))
+    del values["measure"]["protocol"], values["batch"]["accumulation"]
+    assert completed(values) == to_dict(config({"measure.steps": 7}))

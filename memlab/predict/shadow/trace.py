@@ -144,7 +144,7 @@ class Recorder(TorchDispatchMode):
             return
         if tensor.device.type == device.NAME:
             self._see_device(storage, nbytes, tensor, func)
-        elif nbytes >= HOST_MINIMUM_BYTES:
+        elif tensor.device.type == "cpu" and nbytes >= HOST_MINIMUM_BYTES:  # a meta tensor has no bytes anywhere
             self._see_host(storage, nbytes)
 
     def _see_device(self, storage, nbytes: int, tensor: torch.Tensor, func) -> None:

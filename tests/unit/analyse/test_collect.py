@@ -132,6 +132,23 @@ def test_a_figure_that_is_no_finite_number_is_refused(root, written):
     assert "is not JSON" in found.skipped[0].reason or "peak_reserved_bytes.max" in found.skipped[0].reason
 
 
+def test_a_prediction_has_a_verdict_and_ranges(tmp_path):
+    predicted = make_record(peak_reserved_range_bytes=[1, 2], verdict="edge", fit_probability=0.5)
+    predicted.summary |= {"verdict": "edge", "fit_probability": 0.5}
+    write(tmp_path, predicted)
+    found = collect([tmp_path])
+    assert found.skipped == []
+    assert found.runs[0].summary["verdict"] == "edge"
+
+
+@pytest.mark.parametrize("verdict", [3, "two\nlines"])
+def test_a_verdict_that_is_no_word_is_refused(tmp_path, verdict):
+    predicted = make_record()
+    predicted.summary["verdict"] = verdict
+    write(tmp_path, predicted)
+    assert "summary.verdict" in collect([tmp_path]).skipped[0].reason
+
+
 def test_large_logs_are_not_opened(root):
     folder = put(root, changed(run_id="with-logs"))
     (folder / RunFolder.LOGS).mkdir()

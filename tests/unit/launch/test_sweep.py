@@ -143,6 +143,11 @@ def test_many_jobs_are_several_launches(jobs, monkeypatch):
     assert [[job.config.seq_len.tokens for job in launch] for launch in launches] == [[1, 2], [3, 4], [5]]
 
 
+def test_points_from_process_start_share_no_launch(jobs):
+    launches = gather(jobs([3, 2, 1], {"measure.protocol": "cold"}), "shared", 0)
+    assert [len(launch) for launch in launches] == [1, 1, 1]
+
+
 def test_repeats_come_in_later_rounds(deepspeed, jobs):
     played = deepspeed()
     lengths = [1, 2, 3]

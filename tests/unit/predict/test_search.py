@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from memlab.plan import make_plan
-from memlab.predict.predict import Estimate
+from memlab.predict.memory import Estimate
 from memlab.predict.search import (
     Candidate,
     Row,

@@ -1,0 +1,140 @@
+"""``memlab accuracy PATH... --output DIR``: predict what was measured, and publish how far off that is."""
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from memlab.errors import MemlabError, RecordError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folders that hold measured run folders")
+    parser.add_argument("--output", "-o", type=Path, metavar="DIR", help="where accuracy.md and accuracy.json go")
+    parser.add_argument(
+        "--imported",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="run folders of memlab import, judged apart",
+    )
+    parser.add_argument(
+        "--of-each", type=int, default=3, metavar="N", help="so many points of each imported series (default: 3)"
+    )
+    parser.add_argument(
+        "--records", type=Path, metavar="DIR", help="keep the predicted records there, as run folders for figures"
+    )
+    parser.add_argument(
+        "--ratios",
+        type=Path,
+        metavar="FILE",
+        help="write what a verdict's probability comes from: memlab/predict/ratios.json",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.analyse.accuracy import reserved_ratios, to_json
+    from memlab.launch.environment import package_versions
+    from memlab.predict.constants import SOURCES
+    from memlab.report.accuracy_text import document
+    from memlab.report.figures.accuracy import draw_accuracy
+
+    refused: list[tuple[str, str]] = []
+    points = [
+        point
+        for name, records in sweeps(arguments.paths)
+        for point in judged(name, records, refused, kept_in=arguments.records)
+    ]
+    if not points:
+        raise MemlabError(f"{' '.join(map(str, arguments.paths))}: no record of a GPU that could be predicted.")
+    imported = [
+        point
+        for name, records in sweeps(arguments.imported)
+        for point in judged(name, [without_download(each) for each in spread(records, arguments.of_each)], [], None)
+    ]
+    predictor = package_versions()
+    text = document(points, predictor, SOURCES, refused, imported)
+    if arguments.output is None:
+        print(text)
+    else:
+        _write(arguments.output / "accuracy.md", text)
+        for file in draw_accuracy(points, _folder(arguments.output / "accuracy")):
+            print(file)
+        _write_json(arguments.output / "accuracy.json", to_json(points, predictor, refused))
+    if arguments.ratios:
+        _write_json(arguments.ratios, {"predictor": predictor, "ratios": reserved_ratios(points)})
+    return 0
+
+
+def sweeps(paths):
+    """(name, records) for each folder that holds run folders, in order."""
+    from memlab.record import RunFolder
+
+    for path in paths:
+        folders = sorted({file.parent.parent for file in path.rglob(RunFolder.RECORD)})
+        for folder in folders:
+            records = []
+            for file in sorted(folder.glob(f"*/{RunFolder.RECORD}")):
+                try:
+                    records.append(RunFolder(file.parent).read_record())
+                except RecordError as error:
+                    print(f"skipped: {error}", file=sys.stderr)
+            yield folder.name, records
+
+
+def spread(records, count: int):
+    """At most ``count`` of a series, evenly from its smallest to its largest point."""
+    ordered = sorted(records, key=lambda record: (record.config["batch"]["micro"], record.config["seq_len"]["tokens"]))
+    if len(ordered) <= count:
+        return ordered
+    return [ordered[round(place * (len(ordered) - 1) / (count - 1))] for place in range(count)]
+
+
+def without_download(record):
+    """The record with random tokens in place of its data set: memory does not depend on which tokens they are."""
+    return replace(record, config={**record.config, "data": {**record.config["data"], "source": "random"}})
+
+
+def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | None):
+    """The points of a sweep, with a line on standard error for each; ``refused`` gets those without a prediction."""
+    from memlab.analyse.accuracy import judge
+    from memlab.predict.again import predictions
+    from memlab.record import RunFolder
+
+    for truth, guess in predictions(measured):
+        where = f"{name}/{truth.run_id}"
+        if guess.status not in ("ok", "gpu_oom"):
+            refused.append((where, guess.reason or guess.status))
+            print(f"{where}: not predicted ({guess.reason})", file=sys.stderr)
+            continue
+        point = judge(name, truth, guess)
+        errors = " ".join(f"{figure} {error:+.2%}" for figure, error in point.errors.items())
+        print(f"{where}: {truth.status}, predicted {guess.status}; {errors}", file=sys.stderr)
+        if kept_in:
+            folder = RunFolder(kept_in / name / truth.run_id)
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.finish(guess)
+        yield point
+
+
+def _folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MemlabError(f"Cannot write to {path}: {error.strerror}.") from error
+    return path
+
+
+def _write(file: Path, text: str) -> None:
+    _folder(file.parent)
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise MemlabError(f"Cannot write {file}: {error.strerror}.") from error
+    print(file)
+
+
+def _write_json(file: Path, values) -> None:
+    _write(file, json.dumps(values, indent=1) + "\n")

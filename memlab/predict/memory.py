@@ -1,0 +1,195 @@
+"""Memory of the ranks: their traces, replayed through the allocator with the capacity of the hardware entry."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from memlab.config import Config, from_dict
+from memlab.machine import GIB
+from memlab.plan import Plan
+from memlab.predict import allocator
+from memlab.predict.breakdown import breakdown, curve
+from memlab.predict.constants import outside_the_allocator
+from memlab.predict.events import USE, Trace
+from memlab.predict.host import host_peak
+from memlab.predict.launches import in_one_launch
+from memlab.predict.odds import probability, shipped_ratios
+from memlab.predict.ranks import stands_for
+from memlab.predict.replay import Replay, replay, replay_points
+from memlab.predict.step_time import counts
+from memlab.predict.verdicts import DOES_NOT_FIT, EDGE, FITS, worst
+from memlab.record import PREDICTED, RankResult
+
+AT_ONCE, AT_THE_NEXT_WAIT = 0, 1 << 62
+"""When a block that a side stream used is free again, in requests after the host freed it: the two ends of what can
+be. A rank that is alone is waited for by nobody, so its side streams keep up: at once. Of several ranks, one that runs
+ahead has its side streams wait in their collectives for the others, until the host itself waits for them; what decides
+is the highest rank, so that is what is predicted. Nothing is calibrated here."""
+
+UNLIMITED = 1 << 62
+
+
+def every_rank(plans: Sequence[Plan], traces: Sequence[Mapping[int, Trace]]) -> list[list[RankResult]]:
+    """For each point of a launch the results of all ranks: those that were traced, and for each other the one that it
+    is like. ``traces`` are those of each point, as if it ran alone. A point that the launch does not reach is left out.
+    """
+    configs = [from_dict(plan.config) for plan in plans]
+    results = {rank: one_rank(configs, [point[rank] for point in traces]) for rank in traces[0]}
+    alike = [stands_for(rank, sorted(results)) for rank in range(plans[0].world_size)]
+    reached = min(len(points) for points in results.values())
+    return [
+        [
+            results[like][point]
+            if rank == like
+            else replace(results[like][point], rank=rank, device=f"cuda:{rank}", same_as_rank=like)
+            for rank, like in enumerate(alike)
+        ]
+        for point in range(reached)
+    ]
+
+
+def one_rank(configs: Sequence[Config], points: Sequence[Trace]) -> list[RankResult]:
+    """A result for each point that the launch reached. ``points``: the trace of each, as if it ran alone."""
+    config, trace = configs[0], in_one_launch(points)
+    total, _, capacity = _memory(config)
+    options = allocator.parse(config.allocator.conf)
+    is_cold = config.measure.protocol == "cold"
+    pairs = _replays(trace, options, capacity, is_cold, course=True)
+    results = [
+        _rank_result(config, trace, pair, point) for config, pair, point in zip(configs, pairs, points, strict=False)
+    ]
+    if len(configs) == 1:
+        likely = pairs[0][0]
+        cold = likely if is_cold else replay(trace, options, capacity, _when(trace), cold=True)
+        results[0].cold_peak_allocated_bytes = cold.peak_allocated
+        results[0].cold_peak_reserved_bytes = cold.peak_reserved
+        if total is not None:
+            fits = partial(_fits, trace, options, capacity, is_cold, likely)
+            results[0].fit_probability, _ = probability(fits, shipped_ratios())
+    return results
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What decides whether a plan fits, without the record around it. Bytes of the rank that needs the most.
+
+    ``used`` of the device, and of it ``free`` (``None``: its size is not known), both likely; ``host`` of the process.
+    """
+
+    verdict: str
+    used: int
+    free: int | None
+    host: int
+
+
+def estimate(config: Config, traces: Iterable[Trace], limited: bool = True) -> Estimate:
+    """As :func:`predict`, without what only a reader of the record wants. ``limited``: by the memory of the device; if
+    not, ``used`` is what the plan would need."""
+    total, outside, capacity = _memory(config)
+    options = allocator.parse(config.allocator.conf)
+    traces = list(traces)
+    is_cold = config.measure.protocol == "cold"
+    replays = [_replays(trace, options, capacity if limited else UNLIMITED, is_cold)[-1] for trace in traces]
+    used = max(likely.peak_reserved for likely, _ in replays) + outside
+    return Estimate(
+        verdict=worst(map(_verdict, replays)),
+        used=used,
+        free=total - used if total else None,
+        host=max(host_peak(trace).process for trace in traces),
+    )
+
+
+def _memory(config: Config) -> tuple[int | None, int, int]:
+    """Bytes of one GPU: all of it, what is taken beside the allocator, and what the allocator can have."""
+    hardware = config.hardware
+    total = int(hardware.memory_gib * GIB) if hardware.memory_gib else None
+    outside = outside_the_allocator(hardware.gpu, hardware.gpus)
+    return total, outside, total - outside if total else UNLIMITED
+
+
+def _replays(
+    trace: Trace, options: allocator.Options, capacity: int, cold: bool, course: bool = False
+) -> list[tuple[Replay, Replay]]:
+    """For each point what is likely, and the other end of what can be."""
+    when = _when(trace)
+    likely = replay_points(trace, options, capacity, when, course=course, cold=cold)
+    if all(event[0] != USE for event in trace.events):  # without side streams it is all one
+        return [(each, each) for each in likely]
+    other = AT_ONCE if when == AT_THE_NEXT_WAIT else AT_THE_NEXT_WAIT
+    return list(zip(likely, replay_points(trace, options, capacity, other, cold=cold), strict=False))
+
+
+def _when(trace: Trace) -> int:
+    return AT_ONCE if trace.world_size == 1 else AT_THE_NEXT_WAIT
+
+
+def _fits(trace: Trace, options: allocator.Options, capacity: int, cold: bool, likely: Replay, ratio: float) -> bool:
+    """Whether there is room for ``ratio`` times what is needed: the same as for all of it in so much less."""
+    if likely.oom and ratio >= 1:
+        return False
+    reserved = max(likely.peak_reserved, *(phase.peak_reserved_bytes for phase in likely.phases.values()))
+    if not likely.oom and not likely.num_alloc_retries and reserved * ratio <= capacity:
+        return True
+    return replay(trace, options, int(capacity / ratio), _when(trace), cold=cold).oom is None
+
+
+def _rank_result(config: Config, trace: Trace, replays: tuple[Replay, Replay], point: Trace) -> RankResult:
+    """``trace`` is of the launch. ``replays``: what is likely, and the other end."""
+    likely = replays[0]
+    total, outside, capacity = _memory(config)
+    host = host_peak(trace)
+    return RankResult(
+        rank=trace.rank,
+        device=f"cuda:{trace.rank}",
+        device_name=config.hardware.gpu,
+        memory_source=PREDICTED,
+        status="gpu_oom" if likely.oom else "ok",
+        reason=_reason(likely, capacity) if likely.oom else None,
+        device_total_bytes=total,
+        peak_allocated_bytes=likely.peak_allocated,
+        peak_active_bytes=likely.peak_active,
+        peak_reserved_bytes=likely.peak_reserved,
+        device_used_bytes=likely.peak_reserved + outside,
+        process_used_bytes=likely.peak_reserved + outside,
+        host_peak_bytes=host.process,
+        host_pinned_bytes=host.pinned,
+        num_alloc_retries=likely.num_alloc_retries,
+        num_ooms=int(bool(likely.oom)),
+        phases=likely.phases,
+        parameters=trace.parameters,
+        trainable_parameters=trace.trainable_parameters,
+        oom=likely.oom,
+        timing={"trace_s": point.seconds},
+        peak_reserved_range_bytes=_range(replays),
+        verdict=_verdict(replays),
+        breakdown=breakdown(trace, likely),
+        curve=curve(likely) if likely.course and not likely.oom else None,
+        work=counts(point),
+        model_flops_per_step=_model_flops(config, point),
+    )
+
+
+def _model_flops(config: Config, trace: Trace) -> float:
+    by_token, by_pair = trace.model_flops
+    samples, tokens = config.batch.micro * config.batch.accumulation, config.seq_len.tokens
+    return samples * (by_token * tokens + by_pair * tokens**2)
+
+
+def _range(replays: Sequence[Replay]) -> list[int]:
+    reserved = [replay.peak_reserved for replay in replays]
+    return [min(reserved), max(reserved)]
+
+
+def _verdict(replays: Sequence[Replay]) -> str:
+    """At the edge: it depends on when side streams let memory go, or on giving cached memory back in between."""
+    if all(replay.oom for replay in replays):
+        return DOES_NOT_FIT
+    return EDGE if any(replay.oom or replay.num_alloc_retries for replay in replays) else FITS
+
+
+def _reason(likely: Replay, capacity: int) -> str:
+    requested = likely.oom["requested_bytes"]
+    return (
+        f"in {likely.oom['phase'] or 'no phase'}: {requested / GIB:.2f} GiB more are needed beside "
+        f"{likely.peak_allocated / GIB:.2f} GiB allocated, and the allocator has {capacity / GIB:.2f} GiB"
+    )

@@ -1,0 +1,42 @@
+"""A handful of results/, predicted anew: no figure may be further off than docs/accuracy.json says."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from memlab.analyse.accuracy import judge
+from memlab.predict.again import predictions
+from memlab.record import RunFolder
+
+pytestmark = pytest.mark.cpu
+
+ROOT = Path(__file__).parents[2]
+
+WATCHED = (
+    "tinyllama_1b_1xH200/*-zero2-checkpointing-*",  # two points that shared a launch
+    "qwen15_05b_1xH200/*-zero3-s512-*",
+    "qwen15_05b_1xH200/*-zero3-all-full-*",
+    "qwen15_05b_1xH200/*-zero2-s4096-b96-*",  # out of memory
+    "llama3_8b_zero3_fresh_4xH200/*-zero3-s2001-*",
+)
+
+TOLERANCE = 1e-3
+"""Versions differ a little in what they allocate; the worst error that is published may be exceeded by so much."""
+
+
+@pytest.mark.parametrize("pattern", WATCHED)
+def test_errors_are_no_larger_than_published(pattern):
+    sweep = pattern.split("/")[0]
+    points = json.loads((ROOT / "docs" / "accuracy.json").read_text())["points"]
+    published = {point["run_id"]: point for point in points if point["sweep"] == sweep}
+    folders = sorted((ROOT / "results").glob(pattern))
+    records = [RunFolder(folder).read_record() for folder in folders]
+    judged = [judge(sweep, *pair) for pair in predictions(records)]
+    assert len(judged) == len(folders) > 0
+    for point in judged:
+        before = published[point.run_id]
+        assert (point.measured, point.predicted) == (before["measured"], before["predicted"])
+        assert set(point.errors) == set(before["errors"])
+        for figure, error in point.errors.items():
+            assert abs(error) <= abs(before["errors"][figure]) + TOLERANCE, (point.run_id, figure)
