@@ -105,6 +105,11 @@ def engine_key(config: Config) -> str:
     return _hash_without(config, NOT_MEASURED + SHAPE)
 
 
+def memory_key(config: Config) -> str:
+    """Equal for configurations that need the same memory at the same shape."""
+    return _hash_without(config, (*NOT_MEASURED, *SHAPE, "measure.repeat"))
+
+
 def subject_key(config: Config) -> str:
     """Equal for repeats of the same experiment."""
     return _hash_without(config, (*NOT_MEASURED, "measure.repeat"))

@@ -1,6 +1,8 @@
 """What a person sees of a sweep: before, during and after it."""
 
 import io
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,49 @@ def test_the_live_display_shows_what_runs_and_not_what_is_over(job, record, cons
     assert "CPU" in text(console) and running.plan.run_id in text(console) and "so far" in text(console)
     progress.finished(Result(running, record(), "measured"))
     assert progress.running == {}
+
+
+def test_the_live_display_can_be_drawn_while_launches_come_and_go(job, record, console):
+    progress, one = Progress(console), job()
+    over = threading.Event()
+    errors = []
+
+    def draw() -> None:
+        while not over.is_set():
+            try:
+                progress.__rich__()
+            except Exception as error:
+                errors.append(error)
+
+    result = Result(one, record(), "done")  # of which no line is printed
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    drawing = threading.Thread(target=draw)
+    drawing.start()
+    for _ in range(3000):
+        progress.launched([one], [])
+        progress.finished(result)
+    over.set()
+    drawing.join()
+    sys.setswitchinterval(interval)
+    assert errors == []
+
+
+def test_what_is_predicted_and_measured_in_one_sweep_is_one_count_with_its_time(job, record, console):
+    progress = Progress(console)
+    progress.began_at -= 60
+    progress.began([[job(mode="predict"), job(seed=1, mode="predict")]], [])
+    progress.finished(Result(job(mode="predict"), record(), "predicted"))
+    assert progress._eta() == "about 1.0 min left"  # one took a minute, one is left
+    progress.began([[job(), job(seed=1)]], [])
+    progress.finished(Result(job(), record(), "measured"))
+    progress.finished(Result(job(seed=1), record(), "implied"))  # which took no time
+    assert progress._count() == "3/4" and progress._eta() == "about 0.5 min left"
+
+
+def test_a_wait_is_a_line(console):
+    Progress(console).waiting("waiting for [x] and y")
+    assert text(console) == "waiting for [x] and y\n"
 
 
 def test_a_summary_counts_statuses_money_and_what_went_wrong(job, record, console):
