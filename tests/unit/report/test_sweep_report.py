@@ -1,8 +1,6 @@
 """What a person sees of a sweep: before, during and after it."""
 
 import io
-import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -78,29 +76,21 @@ def test_the_live_display_shows_what_runs_and_not_what_is_over(job, record, cons
 
 
 def test_the_live_display_can_be_drawn_while_launches_come_and_go(job, record, console):
-    progress, one = Progress(console), job()
-    over = threading.Event()
-    errors = []
+    progress = Progress(console)
 
-    def draw() -> None:
-        while not over.is_set():
-            try:
-                progress.__rich__()
-            except Exception as error:
-                errors.append(error)
+    class Meanwhile:
+        """As it is drawn, another launch begins and this one ends, as they do in other threads."""
 
-    result = Result(one, record(), "done")  # of which no line is printed
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    drawing = threading.Thread(target=draw)
-    drawing.start()
-    for _ in range(3000):
-        progress.launched([one], [])
-        progress.finished(result)
-    over.set()
-    drawing.join()
-    sys.setswitchinterval(interval)
-    assert errors == []
+        @property
+        def plan(self):
+            progress.launched([job(seed=1)], ["1"])
+            progress.finished(Result(self, record(), "done"))
+            return job().plan
+
+    progress.launched([Meanwhile()], [])
+    console.print(progress)
+    assert job().plan.run_id in text(console)
+    assert [jobs[0].config.seed for jobs in progress.running.values()] == [1]
 
 
 def test_what_is_predicted_and_measured_in_one_sweep_is_one_count_with_its_time(job, record, console):
