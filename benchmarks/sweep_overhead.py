@@ -10,6 +10,14 @@ time for memlab to see that they have ended); otherwise up to 64 share one, as t
 Beside it, in turns and on the same words and conf/: Hydra's own launcher and sweeper (``hydra/launcher=basic``) running
 an empty function. Every measurement is a process of its own, imports included; CPU seconds are user + system of it and
 of all that it started. What grows linearly shows as constant last columns.
+
+Measured on 2 cores of a virtual machine (Intel Xeon, 2.5 GHz) that other programs kept busy (load 5 to 10: wall clocks are
+upper bounds), Python 3.11.7, hydra-core 1.3.8, omegaconf 2.3.1:
+
+    points   memlab: wall s   CPU s   Hydra: wall s   CPU s   a point: memlab wall s  CPU s   of Hydra: wall  CPU
+        10             4.27    2.02            9.07    4.48                    0.427  0.202             0.47 0.45
+       100            13.33    7.26           55.27   36.69                    0.133  0.073             0.24 0.20
+     1,000           134.73   63.15         1037.88  402.29                    0.135  0.063             0.13 0.16
 """
 
 import argparse

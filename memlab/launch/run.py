@@ -20,6 +20,7 @@ from memlab.launch.process import Ended, Launch
 from memlab.machine import Gpu, Machine, detect
 from memlab.record import Record
 from memlab.rules import unsupported
+from memlab.segments import remove_segments
 
 EXIT_S = 60.0
 """How long a launch that has all its results may take to exit by itself. DeepSpeed's processes sometimes never do."""
@@ -132,10 +133,10 @@ class _Launching:
         self.is_started = True
         environment = rank_environment(plan, self.machine)
         environment |= {"MEMLAB_STARTED_AT": repr(time.time()), TOKEN_VARIABLE: token}
-        with (
-            for_nodes(plan, self.machine, environment, port) as environment,
-            Launch(words, environment, self.log, token, takes_sigterm(plan)) as launch,
-        ):
+        with ExitStack() as stack:
+            stack.callback(remove_segments, port)  # last, when no rank is left
+            environment = stack.enter_context(for_nodes(plan, self.machine, environment, port))
+            launch = stack.enter_context(Launch(words, environment, self.log, token, takes_sigterm(plan)))
             ended = launch.wait(self._deadline, lambda: self._linger(launch.seconds), self.control.stop)
         self.survivors = launch.survivors
         return ended

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from memlab import segments
 from memlab.errors import MemlabError
 from memlab.launch import process, run
 from memlab.launch.environment import fingerprint
@@ -199,6 +200,17 @@ def test_what_could_not_be_killed_is_in_the_record(deepspeed, job, monkeypatch, 
     record = run_one(job())
     assert record.status == status and reason in record.reason
     assert job().folder.read_record() == record
+
+
+def test_ranks_that_are_killed_leave_no_shared_memory(deepspeed, job, monkeypatch, tmp_path):
+    """Those of other launches stay."""
+    monkeypatch.setattr(segments, "FOLDER", tmp_path)
+    monkeypatch.setattr(run, "free_port", lambda: 4242)
+    ours, others = segments.segment("127.0.0.1", "4242", 1), segments.segment("127.0.0.1", "14242", 1)
+    others.touch()
+    deepspeed(f"pathlib.Path({str(ours)!r}).touch(); time.sleep(60)")
+    assert run_one(job({"measure.timeout_s": 1})).status == "timeout"
+    assert others.exists() and not ours.exists()
 
 
 @pytest.fixture
