@@ -11,8 +11,8 @@ Beside it, in turns and on the same words and conf/: Hydra's own launcher and sw
 an empty function. Every measurement is a process of its own, imports included; CPU seconds are user + system of it and
 of all that it started. What grows linearly shows as constant last columns.
 
-Measured on 2 cores of a virtual machine (Intel Xeon, 2.5 GHz) that other programs kept busy (load 5 to 10: wall clocks are
-upper bounds), Python 3.11.7, hydra-core 1.3.8, omegaconf 2.3.1:
+Measured on 2 cores of a virtual machine (Intel Xeon, 2.5 GHz) that other programs kept busy (load 5 to 10, so wall
+clocks are upper bounds), Python 3.11.7, hydra-core 1.3.8, omegaconf 2.3.1:
 
     points   memlab: wall s   CPU s   Hydra: wall s   CPU s   a point: memlab wall s  CPU s   of Hydra: wall  CPU
         10             4.27    2.02            9.07    4.48                    0.427  0.202             0.47 0.45

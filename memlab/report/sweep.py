@@ -77,6 +77,7 @@ class Progress(Observer):
         self.total = 0
         self.ended = 0  # of the total
         self.ran = 0  # of those that ended: measured or predicted, and so a measure of the time that one takes
+        self.is_search = False  # nobody knows how many sizes it will try
         self.usd_per_hour = 0.0
         self.running: dict[str, list[Job]] = {}  # GPUs -> the jobs of the launch that are not finished
         self._drawing = threading.Lock()
@@ -88,6 +89,7 @@ class Progress(Observer):
     def began(self, to_run: Sequence[Sequence[Job]], known: Sequence[Result]) -> None:
         count = sum(map(len, to_run))
         self.total += count
+        self.is_search |= any(job.config.sweep.search != "none" for jobs in to_run for job in jobs)
         self.usd_per_hour = self.usd_per_hour or usd_per_hour(job for jobs in to_run for job in jobs)
         self.console.print(
             f"{count} jobs to run in {len(to_run)} launches; {len(known)} known without running", highlight=False
@@ -124,7 +126,7 @@ class Progress(Observer):
         return "  ".join(parts)
 
     def _count(self) -> str:
-        return f"{self.ended}/{self.total}"
+        return str(self.ended) if self.is_search else f"{self.ended}/{self.total}"
 
     def __rich__(self) -> Table:
         with self._drawing:
@@ -142,7 +144,7 @@ class Progress(Observer):
         """From what a finished job took so far, start-up and all. In a shared launch the first job waits for it, so the
         time that is left is told too high at first."""
         left = self.total - self.ended
-        if not self.ran or left <= 0:
+        if not self.ran or left <= 0 or self.is_search:
             return ""
         return f"about {self.seconds / self.ran * left / 60:.1f} min left"
 

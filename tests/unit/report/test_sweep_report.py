@@ -105,6 +105,13 @@ def test_what_is_predicted_and_measured_in_one_sweep_is_one_count_with_its_time(
     assert progress._count() == "3/4" and progress._eta() == "about 0.5 min left"
 
 
+def test_a_search_counts_what_it_has_tried_and_promises_no_end(job, record, console):
+    progress, two = Progress(console), [[job(seed=seed, sweep__search="batch")] for seed in (1, 2)]
+    progress.began(two, [])
+    progress.finished(Result(job(seed=1, sweep__search="batch"), record(), "measured"))
+    assert (progress._count(), progress._eta()) == ("1", "")
+
+
 def test_a_wait_is_a_line(console):
     Progress(console).waiting("waiting for [x] and y")
     assert text(console) == "waiting for [x] and y\n"
