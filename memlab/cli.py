@@ -65,6 +65,14 @@ def launch() -> None:
 
 def refuse_to_run_inside_a_launcher() -> None:
     """memlab starts the ranks itself. Under torchrun or deepspeed, every rank would start as many again."""
+    if int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+        if os.environ.get("SLURM_PROCID") == "0":
+            print(
+                "memlab: started by srun in several tasks at once. memlab starts the ranks itself: run "
+                "'srun --ntasks=1 python launch.py ...', or leave srun out inside an allocation.",
+                file=sys.stderr,
+            )
+        sys.exit(2)
     rank = os.environ.get("LOCAL_RANK", os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK"))
     if rank is None:
         return

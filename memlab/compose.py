@@ -6,13 +6,16 @@ against the schema before Hydra sees them, and the composed result after.
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -91,6 +94,41 @@ def choices_of(composed: Mapping[str, Any]) -> dict[str, str]:
     """group -> option, of the groups that are memlab's."""
     chosen = composed["hydra"].runtime.choices
     return {group: chosen[group] for group in GROUPS if group in chosen}
+
+
+def compose_batch(loader: ConfigLoader, master: DictConfig, batch: Sequence[Sequence[str]]) -> Iterator[DictConfig]:
+    """What Hydra's ``load_sweep_config`` composes from the words of each job of a sweep.
+
+    Hydra reads and merges some thirty files for every job. Which files these are depends on the chosen options alone,
+    so here it does so once for each combination of options; the other words are set on a copy of that.
+    """
+    parser = OverridesParser.create()
+    composed: dict[tuple[str, ...], DictConfig] = {}
+    for words in batch:
+        overrides = parser.parse_overrides(list(words))
+        options = tuple(override.input_line for override in overrides if not _is_value(override))
+        if options not in composed:
+            composed[options] = loader.load_sweep_config(master, list(options))
+        yield _with_values(composed[options], overrides)
+
+
+def _is_value(override: Override) -> bool:
+    """Whether this word sets a value in what was composed, and has no part in which files that is composed from."""
+    key = override.key_or_group
+    return not (key in GROUPS or key in ADDED_GROUPS or "/" in key or override.is_hydra_override())
+
+
+def _with_values(options: DictConfig, overrides: Sequence[Override]) -> DictConfig:
+    """A copy with the values of a job set, and with all its words where Hydra keeps them."""
+    job = deepcopy(options)
+    ConfigLoaderImpl._apply_overrides_to_config([one for one in overrides if _is_value(one)], job)
+    of_task = [override for override in overrides if not override.is_hydra_override()]
+    job.hydra.overrides.task = [override.input_line for override in of_task]
+    names = job.hydra.job.config.override_dirname
+    job.hydra.job.override_dirname = get_overrides_dirname(
+        of_task, exclude_keys=names.exclude_keys, item_sep=names.item_sep, kv_sep=names.kv_sep
+    )
+    return job
 
 
 def as_one_line(error: Exception) -> MemlabError:

@@ -3,14 +3,15 @@
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from rich.console import Console
 
 from memlab.compose import (
@@ -19,6 +20,7 @@ from memlab.compose import (
     as_one_line,
     check_overrides,
     choices_of,
+    compose_config,
     conf_dir,
     register,
     resolve,
@@ -60,13 +62,15 @@ register()  # here, since a Slurm job composes its configuration right after it 
 
 def run_hydra() -> int:
     """Compose what the command line says and run it. Returns the exit code."""
-    words, config_dir = split_arguments(sys.argv[1:])
+    words, config_dir, is_shown = split_arguments(sys.argv[1:])
     check_overrides(words, config_dir)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise: otherwise Hydra prints errors its own way and exits with 1
     try:
         hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(task)()
     except COMPOSITION_ERRORS as error:
         raise as_one_line(error) from error
+    if is_shown:  # Hydra prints whatever composes
+        compose_config(words, config_dir)
     if _refusals:
         raise _refusals[-1]
     return _exit_codes[-1] if _exit_codes else 0
@@ -89,7 +93,8 @@ def run_composed(composed: DictConfig) -> str:
     choices = choices_of({"hydra": hydra_config})
     folder = RunFolder(hydra_config.runtime.output_dir)
     if config.measure.repeats > 1 or config.sweep.dry_run or config.sweep.search != "none":
-        _exit_codes.append(run_jobs(with_repeats(config, choices, folder), config, folder.path.parent))
+        jobs = with_repeats(config, choices, folder, composed, hydra_config)
+        _exit_codes.append(run_jobs(jobs, config, folder.path.parent))
         return "swept"
     record = run_single(Job(make_plan(config, choices), folder), config)
     _exit_codes.append(EXIT_CODES[record.status])
@@ -99,7 +104,10 @@ def run_composed(composed: DictConfig) -> str:
 def run_single(job: Job, config: Config) -> Record:
     console = Console()
     console.print(f"{job.plan.run_id}\n  {job.folder}", highlight=False, markup=False, soft_wrap=True)
-    record = (predict_one if config.mode == "predict" else run_one)(job, force=config.force)
+    if config.mode == "predict":
+        record = predict_one(job, config.force)
+    else:
+        record = run_one(job, config.force, on_wait=lambda text: console.print(text, highlight=False, markup=False))
     show_run(record, console)
     console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
     return record
@@ -113,7 +121,8 @@ def run_batch(config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn
     for composed in batch:
         config_of_job = resolve(composed)
         subdir = Path(str(composed.hydra.sweep.subdir))
-        jobs += with_repeats(config_of_job, choices_of(composed), RunFolder(root / subdir), composed)
+        folder = RunFolder(root / subdir)
+        jobs += with_repeats(config_of_job, choices_of(composed), folder, composed, composed.hydra)
     options = {repr(job.config.sweep) for job in jobs}
     if len(options) > 1:
         raise ConfigError("sweep.* says how a sweep is carried out and cannot itself be swept: give it one value.")
@@ -121,16 +130,19 @@ def run_batch(config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn
     return [JobReturn(status=JobStatus.COMPLETED, _return_value=None) for _ in batch]
 
 
-def with_repeats(config: Config, choices: dict, folder: RunFolder, composed: DictConfig | None = None) -> list[Job]:
-    """A job for each repeat of a configuration; the first has the folder itself."""
+def with_repeats(
+    config: Config, choices: dict[str, str], folder: RunFolder, composed: DictConfig, hydra_config: DictConfig
+) -> list[Job]:
+    """A job for each repeat of a configuration, from its own ``measure.repeat`` on; the first has the folder itself.
+
+    ``composed`` and ``hydra_config`` are what Hydra composed, to be saved beside each job.
+    """
+    first = config.measure.repeat
     jobs = []
-    for repeat in range(1, config.measure.repeats + 1):
+    for repeat in range(first, first + config.measure.repeats):
         one = replace(config, measure=replace(config.measure, repeat=repeat))
-        where = folder if repeat == 1 else RunFolder(f"{folder}-r{repeat}")
-        job = Job(make_plan(one, choices), where)
-        if composed is not None:
-            job.prepare = _saver(where, composed)
-        jobs.append(job)
+        where = folder if repeat == first else RunFolder(f"{folder}-r{repeat}")
+        jobs.append(Job(make_plan(one, choices), where, _saver(where, composed, hydra_config, repeat)))
     return jobs
 
 
@@ -173,28 +185,31 @@ def _sweep_exit_code(sweep: SweepRun, results: list[Result]) -> int:
     return 0 if is_complete(results) else INCOMPLETE
 
 
-def _saver(folder: RunFolder, composed: DictConfig):
+def _saver(folder: RunFolder, composed: DictConfig, hydra_config: DictConfig, repeat: int) -> Callable[[], None]:
     """Writes what Hydra would have written into the job's folder, when the job is run."""
 
     def save() -> None:
-        task = {key: node for key, node in composed.items_ex(resolve=False) if key != "hydra"}
-        with open_dict(composed):
-            composed.hydra.runtime.output_dir = str(folder)
+        task = OmegaConf.create({key: node for key, node in composed.items_ex(resolve=False) if key != "hydra"})
+        task.measure.repeat = repeat
+        own = deepcopy(hydra_config)  # that of a job is of all its repeats, which may be saved at the same time
+        with read_write(own), open_dict(own):
+            own.runtime.output_dir = str(folder)
         folder.save_hydra(
             {
-                "config": OmegaConf.to_yaml(OmegaConf.create(task)),
-                "hydra": OmegaConf.to_yaml(composed.hydra),
-                "overrides": OmegaConf.to_yaml(composed.hydra.overrides.task),
+                "config": OmegaConf.to_yaml(task),
+                "hydra": OmegaConf.to_yaml(own),
+                "overrides": OmegaConf.to_yaml(own.overrides.task),
             }
         )
 
     return save
 
 
-def split_arguments(arguments: list[str]) -> tuple[list[str], str | None]:
-    """The override words among Hydra's own flags, and the folder of ``--config-dir``."""
+def split_arguments(arguments: list[str]) -> tuple[list[str], str | None, bool]:
+    """The override words among Hydra's own flags, the folder of ``--config-dir``, and whether ``--cfg`` shows memlab's
+    configuration."""
     from hydra._internal.utils import get_args_parser
 
     parsed, _ = get_args_parser().parse_known_args(arguments)
     words = [] if parsed.shell_completion else parsed.overrides  # "install=bash" is a word to Hydra's completion
-    return words, parsed.config_dir
+    return words, parsed.config_dir, parsed.cfg in ("job", "all")

@@ -17,12 +17,16 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Gpu:
-    """``id`` is what the launcher is told: an index, or the UUID that CUDA_VISIBLE_DEVICES names."""
+    """``id`` is what the launcher is told: an index, or the UUID that CUDA_VISIBLE_DEVICES names.
+
+    ``uuid`` is the device itself: in a container or a batch job, index 0 may be any.
+    """
 
     id: str
     name: str
     total_bytes: int
     compute_capability: tuple[int, int]
+    uuid: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ def _gpu(pynvml, id: str) -> Gpu:
         name=pynvml.nvmlDeviceGetName(handle),
         total_bytes=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
         compute_capability=tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
+        uuid=pynvml.nvmlDeviceGetUUID(handle),
     )
 
 
@@ -98,10 +103,14 @@ def nvml_handle(pynvml, id: str):
 
 def used_bytes(ids: Sequence[str]) -> list[int]:
     """What the driver has given out now on each of these GPUs, whoever has it."""
+    pynvml = _nvml()
+    return [pynvml.nvmlDeviceGetMemoryInfo(nvml_handle(pynvml, id)).used for id in ids]
+
+
+@cache
+def _nvml():
+    """NVML for as long as this process lives: starting it takes longer than all that is asked of it."""
     import pynvml
 
     pynvml.nvmlInit()
-    try:
-        return [pynvml.nvmlDeviceGetMemoryInfo(nvml_handle(pynvml, id)).used for id in ids]
-    finally:
-        pynvml.nvmlShutdown()
+    return pynvml

@@ -24,6 +24,9 @@ LATER_GROUPS = {"adapter": asdict(Adapter()), "kernels": asdict(Kernels())}
 """Groups that older records do not have, with the values that these stand for (the option ``none``). Such values are no
 part of an identity: a run folder keeps its name."""
 
+LATER_KEYS = {"measure.protocol": "steps"}
+"""The same for single keys."""
+
 UNREMARKABLE = frozenset({"none", "default", "bf16", "sdpa", "AdamW", "random"})
 """Values too ordinary to be named in a run folder's name."""
 
@@ -114,6 +117,11 @@ def engine_key(config: Config) -> str:
     return _hash_without(config, NOT_MEASURED + SHAPE)
 
 
+def memory_key(config: Config) -> str:
+    """Equal for configurations that need the same memory at the same shape."""
+    return _hash_without(config, (*NOT_MEASURED, *SHAPE, "measure.repeat"))
+
+
 def subject_key(config: Config) -> str:
     """Equal for repeats of the same experiment."""
     return _hash_without(config, (*NOT_MEASURED, "measure.repeat"))
@@ -126,6 +134,9 @@ def _hash_without(config: Config, keys: tuple[str, ...]) -> str:
     for group, absent in LATER_GROUPS.items():
         if identity[group] == absent:
             del identity[group]
+    for key, absent in LATER_KEYS.items():
+        if _value(identity, key) == absent:
+            _delete(identity, key)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -167,6 +178,12 @@ def _allocator_word(conf: str) -> str:
     if not conf:
         return "default"
     return "expandable" if conf == "expandable_segments:True" else "allocator"
+
+
+def _value(values: dict[str, Any], dotted: str) -> Any:
+    for key in dotted.split("."):
+        values = values[key]
+    return values
 
 
 def _delete(values: dict[str, Any], dotted: str) -> None:

@@ -5,7 +5,6 @@ can be read, copied and published at any time. The only module that knows a file
 """
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from memlab.errors import RecordError, WriteError
+from memlab.locks import hold, holder
 from memlab.plan import LATER_GROUPS, Plan
 
 SCHEMA_VERSION = 1
@@ -211,13 +211,12 @@ class RunFolder:
     def lock(self) -> Iterator[bool]:
         """Hold this folder against other memlab processes. False: another one holds it."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / self.LOCK).open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+        with hold(self.path / self.LOCK) as mine:
+            yield mine
+
+    def holder(self) -> str:
+        """The memlab process that holds this folder, for a person."""
+        return holder(self.path / self.LOCK)
 
     def save_hydra(self, texts: Mapping[str, str]) -> None:
         """Keep what Hydra composed, as Hydra itself does: ``config``, ``hydra`` and ``overrides``."""

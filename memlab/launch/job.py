@@ -10,7 +10,7 @@ from memlab.errors import RecordError
 from memlab.launch.environment import describe_environment, fingerprint
 from memlab.machine import Machine
 from memlab.noise import doubts
-from memlab.plan import Plan, engine_key, subject_key
+from memlab.plan import Plan, engine_key, memory_key, subject_key
 from memlab.record import FINAL, Record, RunFolder
 from memlab.summary import slowest, summarise
 
@@ -18,9 +18,13 @@ IMPLIED = "implied by "
 """How the reason of a record begins that follows from another one; the run id of that one comes after it."""
 
 
+OUT_OF_MEMORY = ("gpu_oom", "host_oom")
+"""Statuses that larger jobs of the same configuration would end with as well: both kinds of memory grow with size."""
+
+
 def is_implied(record: Record) -> bool:
     """Whether this out-of-memory follows from another one and was not seen itself."""
-    return record.status == "gpu_oom" and (record.reason or "").startswith(IMPLIED)
+    return record.status in OUT_OF_MEMORY and (record.reason or "").startswith(IMPLIED)
 
 
 @dataclass
@@ -44,8 +48,28 @@ class Job:
         return engine_key(self.config)
 
     @cached_property
+    def memory_key(self) -> str:
+        return memory_key(self.config)
+
+    @cached_property
     def subject_key(self) -> str:
         return subject_key(self.config)
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs of this machine it takes."""
+        return self.plan.ranks_per_node if self.config.hardware.device == "cuda" else 0
+
+    def is_alone(self, side_by_side: str) -> bool:
+        """Whether launches beside it would change its speed: an offloaded optimizer wants the whole host.
+
+        Nobody here knows of other nodes' GPUs, so a launch on several nodes is always alone.
+        """
+        if self.config.hardware.device == "cpu" or self.plan.is_multi_node:
+            return True
+        if side_by_side == "auto":
+            return (self.config.offload.optimizer, self.config.offload.param) != ("none", "none")
+        return side_by_side == "never"
 
     def start(self, command: list[str]) -> None:
         self.folder.path.mkdir(parents=True, exist_ok=True)

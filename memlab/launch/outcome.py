@@ -34,7 +34,7 @@ def outcome(
     if host_ooms:
         return "host_oom", f"the kernel's out-of-memory killer ended {host_ooms} process(es) of this run"
     if ended.how == "interrupted":
-        return "interrupted", f"stopped by a signal after {ended.seconds:.0f} s"
+        return "interrupted", f"stopped {ended.why} after {ended.seconds:.0f} s"
     if ended.how == "timeout":
         waiting = f"ranks {missing} had no result" if missing else "the ranks had failed"
         return (

@@ -1,13 +1,17 @@
 """Which GPUs are free: launches that run side by side get disjoint ones, also from memlab processes beside this one."""
 
 import contextlib
-import fcntl
+import os
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from memlab.launch.environment import cache_dir
+from memlab.locks import hold, holder
 from memlab.machine import Gpu
+
+POLL_S = 0.5
 
 
 class GpuPool:
@@ -21,21 +25,30 @@ class GpuPool:
         self._is_alone = False  # whoever runs now wants nothing beside it
 
     @contextlib.contextmanager
-    def take(self, count: int, alone: bool, stop: threading.Event) -> Iterator[tuple[Gpu, ...] | None]:
-        """``count`` GPUs for as long as the block runs; ``alone``: with nothing beside it. ``None``: told to stop."""
+    def take(
+        self,
+        count: int,
+        alone: bool,
+        give_up: Callable[[], bool],
+        on_wait: Callable[[str], None] = lambda text: None,
+    ) -> Iterator[tuple[Gpu, ...] | None]:
+        """``count`` GPUs for as long as the block runs; ``alone``: with nothing beside it. ``None``: gave up.
+
+        ``on_wait`` is told when another memlab process on this machine must be waited for.
+        """
         with self._changed:
-            while not stop.is_set() and not self._available(count, alone):
-                self._changed.wait(0.5)
-            if not (stopped := stop.is_set()):
+            while not (given_up := give_up()) and not self._available(count, alone):
+                self._changed.wait(POLL_S)
+            if not given_up:
                 taken = tuple(self._free[:count])
                 self._free = self._free[count:]
                 self._running += 1
                 self._is_alone = alone
-        if stopped:
+        if given_up:
             yield None
             return
         try:
-            with _machine_wide([gpu.id for gpu in taken], stop) as held:
+            with _machine_wide(taken, alone, give_up, on_wait) as held:
                 yield taken if held else None
         finally:
             with self._changed:
@@ -51,19 +64,33 @@ class GpuPool:
 
 
 @contextlib.contextmanager
-def _machine_wide(ids: list[str], stop: threading.Event) -> Iterator[bool]:
-    """Hold these GPUs against other memlab processes: two measurements on one GPU would measure each other.
+def _machine_wide(
+    gpus: Sequence[Gpu], alone: bool, give_up: Callable[[], bool], on_wait: Callable[[str], None]
+) -> Iterator[bool]:
+    """Hold GPUs and cores against other memlab processes: two measurements on one would measure each other.
 
-    False: told to stop before all were to be had.
+    Everybody shares the cores that it may run on, but those who want to be alone. False: gave up.
     """
-    folder = cache_dir() / "gpus"
+    wanted = {f"gpu-{gpu.uuid or gpu.id}": False for gpu in gpus}
+    wanted |= {f"core-{number}": not alone for number in os.sched_getaffinity(0)}
+    folder = cache_dir() / "locks" / socket.gethostname()  # the cache may be on a file system of several machines
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
-        for id in sorted(ids):
-            lock = held.enter_context((folder / f"{id}.lock").open("w"))
-            while not stop.is_set():
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                time.sleep(0.5)
-        yield not stop.is_set()
+        for name, shared in sorted(wanted.items()):  # all processes in the same order: no two wait for each other
+            if not _wait_for(folder / f"{name}.lock", shared, held, give_up, on_wait):
+                yield False
+                return
+        yield True
+
+
+def _wait_for(path, shared: bool, held: contextlib.ExitStack, give_up, on_wait) -> bool:
+    told = None
+    while not give_up():
+        with contextlib.ExitStack() as attempt:
+            if attempt.enter_context(hold(path, shared)):
+                held.enter_context(attempt.pop_all())
+                return True
+        if told != (told := holder(path)):
+            on_wait(f"waiting for another memlab on this machine ({told}): side by side they would measure each other")
+        time.sleep(POLL_S)
+    return False

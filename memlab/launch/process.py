@@ -18,7 +18,7 @@ from pathlib import Path
 
 from memlab.launch import deadman
 
-POLL_S = 0.2
+POLL_S = 0.1
 TERMINATE_S = 5.0
 """How long processes may take to end by themselves once they are told to."""
 KILL_S = 10.0
@@ -35,6 +35,7 @@ class Ended:
     returncode: int | None
     seconds: float
     outlived_by_ranks: bool = False  # the launcher was gone while ranks were still running
+    why: str = "by a signal"  # it was interrupted
 
 
 class Launch:
@@ -66,7 +67,8 @@ class Launch:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-        except BaseException:
+        except BaseException:  # Ctrl-C too: what was started by then is not known here
+            deadman.kill_marked(self.token, KILL_S)
             self._dismiss_deadman()
             raise
 
@@ -74,8 +76,13 @@ class Launch:
         return self
 
     def __exit__(self, *_) -> None:
-        self.stop()
-        self._dismiss_deadman()
+        try:
+            self.stop()
+        except KeyboardInterrupt:  # the first signal alone raises
+            self.stop()
+            raise
+        finally:
+            self._dismiss_deadman()
 
     @property
     def seconds(self) -> float:

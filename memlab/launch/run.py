@@ -4,6 +4,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,11 +15,13 @@ from memlab.launch.environment import rank_environment, sweep_stale_locks
 from memlab.launch.job import Job
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
 from memlab.launch.outcome import host_oom_kills, outcome
+from memlab.launch.pool import GpuPool
 from memlab.launch.process import Ended, Launch
 from memlab.machine import Gpu, Machine, detect
 from memlab.plan import shape_of
 from memlab.record import Record
 from memlab.rules import unsupported
+from memlab.segments import remove_segments
 
 EXIT_S = 60.0
 """How long a launch that has all its results may take to exit by itself. DeepSpeed's processes sometimes never do."""
@@ -27,28 +30,42 @@ FAILURE_S = 10.0
 """How long the other nodes may go on once one has failed: the launchers of several nodes let them wait for it."""
 
 
+NOT_STARTED = "stopped by a signal before it was started"
+
+
 @dataclass
 class Control:
     """How a launch is told to stop, and whom it tells of each record."""
 
     stop: threading.Event = field(default_factory=threading.Event)
-    enough: Callable[[], bool] = lambda: False
-    """Asked after each job: True ends the launch there, with the rest not run."""
+    enough: Callable[[], str | None] = lambda: None
+    """Asked all the time: a reason ends the launch. A job under way is recorded as interrupted, the rest not run."""
     on_record: Callable[[Job, Record], None] = lambda job, record: None
 
 
-def run_one(job: Job, force: bool = False) -> Record:
-    """Measure one job, unless its folder already holds what would be measured again."""
+def run_one(job: Job, force: bool = False, on_wait: Callable[[str], None] = lambda text: None) -> Record:
+    """Measure one job, unless its folder already holds what would be measured again.
+
+    ``on_wait`` is told when another memlab on this machine must be waited for.
+    """
     machine = detect()
-    with job.folder.lock() as mine:
+    with job.folder.lock() as mine, ExitStack() as taken:
         if not mine:
-            raise MemlabError(f"{job.folder} is being measured by another memlab; wait for it, or choose another name.")
+            raise MemlabError(
+                f"{job.folder} is being measured by another memlab ({job.folder.holder()}); wait for it, end it if it "
+                "hangs, or choose another name."
+            )
         if not force and (found := job.finished(machine)):
             job.folder.redact()  # Hydra has written its files anew
             return found
         if reasons := unsupported(job.config, machine):
             return job.record_without_running(machine, "unsupported", "; ".join(reasons))
-        return launch_jobs([job], machine, machine.gpus, Control())[0]
+        take = GpuPool(machine.gpus).take(job.gpus, job.is_alone(job.config.sweep.side_by_side), lambda: False, on_wait)
+        try:
+            gpus = taken.enter_context(take)
+        except KeyboardInterrupt:
+            return job.record_without_running(machine, "interrupted", NOT_STARTED)
+        return launch_jobs([job], machine, gpus, Control())[0]
 
 
 def launch_jobs(jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], control: Control) -> list[Record]:
@@ -65,7 +82,7 @@ def launch_jobs(jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], cont
 
 
 def _is_worth_another_try(record: Record, control: Control) -> bool:
-    return record.status == "infra" and not control.stop.is_set()
+    return record.status == "infra" and not control.stop.is_set() and not control.enough()
 
 
 class _Launching:
@@ -77,30 +94,53 @@ class _Launching:
         self.gpu_ids = [gpu.id for gpu in gpus[: self.plan.ranks_per_node]] if on_gpus else []
         self.records: list[Record] = []
         self.reached_at = [0.0]  # seconds since the launch began at which each job was finished
+        self.is_started = False  # before that, what lies in the folders is of an earlier run
+        self.survivors: list[int] = []
+        self.has_enough = False  # told so between two jobs
+        self.cut_short: str | None = None  # told so in the middle of one: why
 
     def run(self) -> list[Record]:
+        kills = host_oom_kills()
+        began = time.monotonic()
+        try:
+            ended = self._launch()
+        except KeyboardInterrupt:
+            ended = Ended("interrupted", None, time.monotonic() - began)
+        if not self.is_started:
+            return [self.jobs[0].record_without_running(self.machine, "interrupted", NOT_STARTED)]
+        if self.cut_short:
+            ended = Ended("interrupted", None, ended.seconds, why=self.cut_short)
+        try:
+            self._finish(ended, kills)
+        except KeyboardInterrupt:  # the first signal alone raises
+            self._finish(ended, kills)
+        return self.records
+
+    def _finish(self, ended: Ended, kills: int) -> None:
+        """Write what is not yet written. ``kills``: how many the kernel had killed for memory before the launch."""
+        self._collect(ended.seconds)
+        if len(self.records) < len(self.jobs) and not self.has_enough:
+            self._close(ended, host_oom_kills() - kills)
+        if self.survivors:
+            self._report_survivors(self.survivors)
+
+    def _launch(self) -> Ended:
+        """Start the ranks, watch them, and see that none is left."""
         sweep_stale_locks()
         plan, port, token = self.plan, free_port(), uuid.uuid4().hex
         words = command(plan, [job.folder for job in self.jobs], self.gpu_ids, port)
         for job in self.jobs:
             job.start(words)
-        kills = host_oom_kills()
+        self.is_started = True
         environment = rank_environment(plan, self.machine)
         environment |= {"MEMLAB_STARTED_AT": repr(time.time()), TOKEN_VARIABLE: token}
-        with (
-            for_nodes(plan, self.machine, environment, port) as environment,
-            Launch(words, environment, self.log, token, takes_sigterm(plan)) as launch,
-        ):
-            try:
-                ended = launch.wait(self._deadline, lambda: self._collect(launch), self.control.stop)
-            except KeyboardInterrupt:
-                ended = Ended("interrupted", None, launch.seconds)
-        self._collect(launch)
-        if len(self.records) < len(self.jobs) and not (self.records and self.control.enough()):
-            self._close(ended, host_oom_kills() - kills)
-        if launch.survivors:
-            self._report_survivors(launch.survivors)
-        return self.records
+        with ExitStack() as stack:
+            stack.callback(remove_segments, port)  # last, when no rank is left
+            environment = stack.enter_context(for_nodes(plan, self.machine, environment, port))
+            launch = stack.enter_context(Launch(words, environment, self.log, token, takes_sigterm(plan)))
+            ended = launch.wait(self._deadline, lambda: self._linger(launch.seconds), self.control.stop)
+        self.survivors = launch.survivors
+        return ended
 
     def _report_survivors(self, pids: list[int]) -> None:
         """What cannot be killed may still hold memory: nothing measured beside it could be trusted, so no more is."""
@@ -115,20 +155,28 @@ class _Launching:
         index = min(len(self.records), len(self.jobs) - 1)
         return self.reached_at[-1] + self.jobs[index].config.measure.timeout_s
 
-    def _collect(self, launch: Launch) -> float | None:
-        """Write the records of the jobs that all ranks have finished.
+    def _linger(self, now: float) -> float | None:
+        """How long the launch may go on, in seconds; ``None`` while there is more to expect."""
+        has_failed = self._collect(now)
+        if self.has_enough:
+            return 0.0
+        if len(self.records) == len(self.jobs):
+            return EXIT_S
+        self.cut_short = self.control.enough()
+        if self.cut_short:
+            return 0.0
+        return FAILURE_S if self.plan.is_multi_node and (has_failed or failed_node(self.log)) else None
 
-        Returns how long the launch may go on, in seconds; ``None`` while there is more to expect.
-        """
-        while len(self.records) < len(self.jobs):
+    def _collect(self, now: float) -> bool:
+        """Write the records of the jobs that all ranks have finished. Returns whether a rank of the next one failed."""
+        while len(self.records) < len(self.jobs) and not self.has_enough:
             ranks = self.jobs[len(self.records)].folder.read_ranks(self.world_size)
             failed = any(rank["status"] != "ok" for rank in ranks)
             if failed or len(ranks) < self.world_size:
-                return FAILURE_S if self.plan.is_multi_node and (failed or failed_node(self.log)) else None
-            self._write(ranks, "ok", None, launch.seconds)
-            if self.control.enough():
-                return 0.0
-        return EXIT_S
+                return failed
+            self._write(ranks, "ok", None, now)
+            self.has_enough = bool(self.control.enough())
+        return False
 
     def _close(self, ended: Ended, host_ooms: int) -> None:
         """Write the record of the job that the launch ended in."""

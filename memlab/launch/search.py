@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from memlab.config import Config, Measure
 from memlab.errors import MemlabError
 from memlab.launch.job import Job
-from memlab.launch.sweep import Result, SweepRun
+from memlab.launch.sweep import Result, SweepRun, usd_per_hour
 from memlab.plan import make_plan
 from memlab.record import Record, RunFolder
 from memlab.rules import unsupported
@@ -63,13 +63,13 @@ class SearchRun(SweepRun):
     found: dict[str, Found]
 
     def run(self, jobs: Sequence[Job], seed: int = 0) -> list[Result]:
+        self._usd_per_hour = usd_per_hour(jobs)
         self.found = {str(job.folder): Found(job) for job in jobs}
         searches = [[job] for job in jobs if not unsupported(job.config, self.machine)]
         self.observer.began(searches, [])
         for job in jobs:
-            if reasons := unsupported(job.config, self.machine):
-                record = job.record_without_running(self.machine, "unsupported", "; ".join(reasons))
-                self._tell(Result(job, record, "unsupported"))
+            if unsupported(job.config, self.machine):
+                self._tell(Result(job, self._record_unsupported(job), "unsupported"))
         try:
             self._run_all(searches)
         except KeyboardInterrupt:
@@ -84,7 +84,7 @@ class SearchRun(SweepRun):
             self._confirm(found)
 
     def _must_end(self, found: Found) -> bool:
-        return self.stop.is_set() or self.over_budget() or found.gave_up is not None
+        return self._must_stop() or found.gave_up is not None
 
     def _try(self, found: Found, sizes: list[int]) -> None:
         """Measure these sizes in one launch, until one does not fit."""
@@ -111,7 +111,11 @@ class SearchRun(SweepRun):
         with ExitStack() as locks:
             for job in jobs:
                 if not locks.enter_context(job.folder.lock()):
-                    raise MemlabError(f"{job.folder} is being measured by another memlab; wait for it and start again.")
+                    who = job.folder.holder()
+                    raise MemlabError(
+                        f"{job.folder} is being measured by another memlab ({who}); wait for it, or end it if it "
+                        "hangs, and start again."
+                    )
             records = self._known(jobs)
             left = jobs[len(records) :]
             if left and all(record.status == "ok" for record in records):

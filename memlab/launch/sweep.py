@@ -2,20 +2,22 @@
 
 Jobs that are done are skipped, meaningless ones are recorded with their reason. The rest are gathered into launches
 (jobs that differ in shape alone share one, smallest first), which run side by side where there are GPUs for it. An
-out-of-memory ends its launch; larger jobs of the same configuration are then recorded as implied, and the others go on
-in a fresh one.
+out-of-memory ends its launch; larger jobs of the same configuration, and repeats of it, are then recorded as implied,
+and the others go on in a fresh one. A round of repeats begins when the one before it is over.
 """
 
 import random
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from memlab.config import Sweep
-from memlab.launch.job import IMPLIED, Job, is_implied
+from memlab.launch.job import IMPLIED, OUT_OF_MEMORY, Job, is_implied
 from memlab.launch.pool import GpuPool
 from memlab.launch.run import Control, launch_jobs
 from memlab.machine import Machine
@@ -39,6 +41,7 @@ class Observer:
     """What a sweep tells while it runs. Methods may be called from several threads, one at a time."""
 
     def began(self, to_run: Sequence[Sequence[Job]], known: Sequence[Result]) -> None: ...
+    def waiting(self, text: str) -> None: ...
     def launched(self, jobs: Sequence[Job], gpu_ids: Sequence[str]) -> None: ...
     def finished(self, result: Result) -> None: ...
 
@@ -69,18 +72,34 @@ def assort(jobs: Iterable[Job], machine: Machine, options: Sweep, force: bool, s
 def gather(jobs: Sequence[Job], isolation: str, seed: int) -> list[list[Job]]:
     """Jobs by launch, smallest first within one. Repeats of a job come in later rounds, each in an order of its own."""
     rounds: dict[int, dict[str, list[Job]]] = {}
-    for index, job in enumerate(jobs):
-        shares = isolation == "shared" and job.config.measure.protocol != "cold"
-        key = job.engine_key if shares else f"{job.engine_key}-{index}"
-        rounds.setdefault(job.config.measure.repeat, {}).setdefault(key, []).append(job)
-    shuffle = random.Random(seed).shuffle
+    seen: Counter[tuple[int, str]] = Counter()
+    for job in jobs:
+        repeat, key = job.config.measure.repeat, job.memory_key
+        # Equal experiments may have several folders: each is a launch.
+        if isolation == "fresh" or job.config.measure.protocol == "cold":
+            seen[repeat, job.subject_key] += 1
+            key = f"{job.subject_key}-{seen[repeat, job.subject_key]}"
+        rounds.setdefault(repeat, {}).setdefault(key, []).append(job)
     launches = []
-    for repeat, groups in sorted(rounds.items()):
-        ordered = [sorted(group, key=lambda job: job.size) for group in groups.values()]
-        if repeat > 1 or len(rounds) > 1:
-            shuffle(ordered)
+    for groups in in_spread_orders([rounds[repeat] for repeat in sorted(rounds)], random.Random(seed)):
+        ordered = [sorted(group, key=lambda job: job.size) for group in groups]
         launches += [group[i : i + JOBS_PER_LAUNCH] for group in ordered for i in range(0, len(group), JOBS_PER_LAUNCH)]
     return launches
+
+
+def in_spread_orders(rounds: Sequence[Mapping[str, list[Job]]], chance: random.Random) -> Iterator[list[list[Job]]]:
+    """The groups of each round in a shuffled order, with a third of a round or more from a group to its repeat.
+
+    The order of the next round is that of this one, cut in two parts of which each is shuffled in itself. A single
+    round is left as it is.
+    """
+    order = list(dict.fromkeys(key for groups in rounds for key in groups))
+    if len(rounds) > 1:
+        chance.shuffle(order)
+    for groups in rounds:
+        yield [groups[key] for key in order if key in groups]
+        cut = chance.randint((len(order) + 2) // 3, max(1, 2 * len(order) // 3))
+        order = [*chance.sample(order[:cut], cut), *chance.sample(order[cut:], len(order) - cut)]
 
 
 class SweepRun:
@@ -92,18 +111,19 @@ class SweepRun:
         self.stop = threading.Event()
         self.interrupted = False
         self.results: dict[str, Result] = {}
+        self._ooms: dict[str, list[Result]] = {}  # memory key -> those that were seen, not implied
+        self._waits_told: set[str] = set()
         self._telling = threading.Lock()
+        self._usd_per_hour = 0.0
         self._began = time.monotonic()
 
     def run(self, jobs: Sequence[Job], seed: int = 0) -> list[Result]:
-        rates = (job.config.hardware.total_usd_per_hour for job in jobs)
-        self._usd_per_hour = next((rate for rate in rates if rate is not None), 0.0)
+        self._usd_per_hour = usd_per_hour(jobs)
         found = assort(jobs, self.machine, self.options, self.force, seed)
         self.observer.began(found.launches, found.known)
         for result in found.known:
             if result.how == "unsupported":
-                reason = "; ".join(unsupported(result.job.config, self.machine))
-                result.record = result.job.record_without_running(self.machine, "unsupported", reason)
+                result.record = self._record_unsupported(result.job)
             self._tell(result)
         try:
             self._run_all(found.launches)
@@ -111,34 +131,49 @@ class SweepRun:
             self.interrupted = True
         return [self.results.get(str(job.folder), Result(job, None, "not reached")) for job in _unique(jobs)]
 
+    def _record_unsupported(self, job: Job) -> Record:
+        """Its record, on disk unless another memlab, for which it may be supported, holds the folder."""
+        reason = "; ".join(unsupported(job.config, self.machine))
+        with job.folder.lock() as mine:
+            if mine:
+                return job.record_without_running(self.machine, "unsupported", reason)
+        return replace(job.new_record(self.machine, "fresh"), status="unsupported", reason=reason)
+
     def _run_all(self, launches: list[list[Job]]) -> None:
         threads = max(1, len(self.machine.gpus))
         with ThreadPoolExecutor(threads, thread_name_prefix="launch") as executor:
             try:
-                futures = [executor.submit(self._run_group, group) for group in launches]
-                for future in wait(futures, return_when=FIRST_EXCEPTION).done:
-                    future.result()
+                for _, one_round in groupby(launches, key=lambda jobs: jobs[0].config.measure.repeat):
+                    futures = [executor.submit(self._run_group, group) for group in one_round]
+                    for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                        future.result()
             except BaseException:
                 self.stop.set()
                 raise
 
     def _run_group(self, jobs: list[Job]) -> None:
         """Jobs of one configuration, in as many launches as their ends take."""
-        while jobs and not self.stop.is_set() and not self.over_budget():
+        while jobs and not self._must_stop():
             with ExitStack() as locks:
-                mine = [job for job in jobs if locks.enter_context(job.folder.lock())]
-                elsewhere = [job for job in jobs if job not in mine]
+                mine, elsewhere = [], []
+                for job in jobs:
+                    (mine if locks.enter_context(job.folder.lock()) else elsewhere).append(job)
                 left = self._drop_known(mine)
                 if left:
                     left = left[self._launch(left) :]
             jobs = left + elsewhere
             if not mine:  # another memlab measures all that is left: its records will do
+                who, others = jobs[0].folder.holder(), f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
+                self._tell_waiting(
+                    f"waiting for {jobs[0].folder}{others}: another memlab ({who}) measures there; "
+                    "if it hangs, end it with kill PID, and this sweep goes on"
+                )
                 self.stop.wait(1.0)
 
     def _launch(self, jobs: list[Job]) -> int:
         """One launch. Returns how many of the jobs it has brought to an end."""
-        on_gpus = jobs[0].config.hardware.device == "cuda"
-        with self.pool.take(jobs[0].plan.ranks_per_node * on_gpus, self._alone(jobs[0]), self.stop) as gpus:
+        alone = jobs[0].is_alone(self.options.side_by_side)
+        with self.pool.take(jobs[0].gpus, alone, self._must_stop, self._tell_waiting) as gpus:
             if gpus is None:
                 return 0
             with self._telling:
@@ -153,7 +188,7 @@ class SweepRun:
             if not self.force and (record := job.finished(self.machine, self.options.prune)):
                 self._tell(Result(job, record, "done"))
             elif implied_by := self._implied_by(job):
-                record = job.record_without_running(self.machine, "gpu_oom", IMPLIED + implied_by.run_id)
+                record = job.record_without_running(self.machine, implied_by.status, IMPLIED + implied_by.run_id)
                 self._tell(Result(job, record, "implied"))
             else:
                 left.append(job)
@@ -163,36 +198,23 @@ class SweepRun:
         """A record out of memory at no larger batch and no longer sequence of the same configuration."""
         if not self.options.prune:
             return None
-        for result in list(self.results.values()):
-            if result.record is None or result.record.status != "gpu_oom" or is_implied(result.record):
-                continue
+        for result in self._ooms.get(job.memory_key, []):
             smaller, config = result.job.config, job.config
-            if (
-                result.job.engine_key == job.engine_key
-                and smaller.batch.micro <= config.batch.micro
-                and smaller.seq_len.tokens <= config.seq_len.tokens
-            ):
+            if smaller.batch.micro <= config.batch.micro and smaller.seq_len.tokens <= config.seq_len.tokens:
                 return result.record
         return None
 
-    def _alone(self, job: Job) -> bool:
-        """Whether other launches beside it would change its speed: an offloaded optimizer wants the whole host.
+    def _must_stop(self) -> bool:
+        return self.stop.is_set() or self.over_budget() is not None
 
-        The pool knows nothing of other nodes' GPUs, so a launch on several nodes is always alone.
-        """
-        if job.config.hardware.device == "cpu" or job.plan.is_multi_node:
-            return True
-        if self.options.side_by_side == "auto":
-            return (job.config.offload.optimizer, job.config.offload.param) != ("none", "none")
-        return self.options.side_by_side == "never"
-
-    def over_budget(self) -> bool:
-        """Whether the time or the money for this sweep is spent."""
-        hours = (time.monotonic() - self._began) / 3600
+    def over_budget(self) -> str | None:
+        """By which limit the time or the money for this sweep is spent; ``None`` while there is some left."""
         options = self.options
-        return (options.max_hours is not None and hours >= options.max_hours) or (
-            options.max_usd is not None and self.usd() >= options.max_usd
-        )
+        if options.max_hours is not None and (time.monotonic() - self._began) / 3600 >= options.max_hours:
+            return f"at sweep.max_hours={options.max_hours:g}"
+        if options.max_usd is not None and self.usd() >= options.max_usd:
+            return f"at sweep.max_usd={options.max_usd:g}"
+        return None
 
     def usd(self) -> float:
         """What the hardware has cost since the sweep began; 0 where its price is not known."""
@@ -204,8 +226,22 @@ class SweepRun:
     def _tell(self, result: Result) -> None:
         with self._telling:
             self.results[str(result.job.folder)] = result
+            if result.record.status in OUT_OF_MEMORY and not is_implied(result.record):
+                self._ooms.setdefault(result.job.memory_key, []).append(result)
             with suppress(OSError):  # a terminal that went away must not end the measuring
                 self.observer.finished(result)
+
+    def _tell_waiting(self, text: str) -> None:
+        with self._telling, suppress(OSError):
+            if text not in self._waits_told:
+                self._waits_told.add(text)
+                self.observer.waiting(text)
+
+
+def usd_per_hour(jobs: Iterable[Job]) -> float:
+    """What the hardware of these jobs costs; 0 where its price is not known."""
+    rates = (job.config.hardware.total_usd_per_hour for job in jobs)
+    return next((rate for rate in rates if rate is not None), 0.0)
 
 
 def is_complete(results: Iterable[Result]) -> bool:

@@ -1,6 +1,7 @@
 """A sweep, for a person: the preview before it, its progress, and the summary after it."""
 
 import contextlib
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from memlab.launch.job import Job
 from memlab.launch.search import Found
-from memlab.launch.sweep import Assortment, Observer, Result
+from memlab.launch.sweep import Assortment, Observer, Result, usd_per_hour
 from memlab.machine import GIB, used_bytes
 from memlab.noise import NOISY
 from memlab.record import Record
@@ -68,32 +69,46 @@ def progress(console: Console) -> Iterator["Progress"]:
 
 
 class Progress(Observer):
+    """What a sweep tells, for a person. The live display draws it in a thread of its own."""
+
     def __init__(self, console: Console):
         self.console = console
         self.began_at = time.monotonic()
         self.total = 0
-        self.results: list[Result] = []
+        self.ended = 0  # of the total
+        self.ran = 0  # of those that ended: measured or predicted, and so a measure of the time that one takes
+        self.is_search = False  # nobody knows how many sizes it will try
+        self.usd_per_hour = 0.0
         self.running: dict[str, list[Job]] = {}  # GPUs -> the jobs of the launch that are not finished
+        self._drawing = threading.Lock()
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.began_at
 
     def began(self, to_run: Sequence[Sequence[Job]], known: Sequence[Result]) -> None:
-        self.total = sum(map(len, to_run))
+        count = sum(map(len, to_run))
+        self.total += count
+        self.is_search |= any(job.config.sweep.search != "none" for jobs in to_run for job in jobs)
+        self.usd_per_hour = self.usd_per_hour or usd_per_hour(job for jobs in to_run for job in jobs)
         self.console.print(
-            f"{self.total} jobs to run in {len(to_run)} launches; {len(known)} known without running", highlight=False
+            f"{count} jobs to run in {len(to_run)} launches; {len(known)} known without running", highlight=False
         )
 
+    def waiting(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     def launched(self, jobs: Sequence[Job], gpu_ids: Sequence[str]) -> None:
-        self.running[",".join(gpu_ids) or "cpu"] = list(jobs)
+        with self._drawing:
+            self.running[",".join(gpu_ids) or "cpu"] = list(jobs)
 
     def finished(self, result: Result) -> None:
-        self.results.append(result)
-        for where, jobs in list(self.running.items()):
-            self.running[where] = [job for job in jobs if job is not result.job]
-            if not self.running[where]:
-                del self.running[where]
+        with self._drawing:
+            self.ended += result.how in NEWS
+            self.ran += result.how in ("measured", "predicted")
+            for where, jobs in self.running.items():
+                self.running[where] = [job for job in jobs if job is not result.job]
+            self.running = {where: jobs for where, jobs in self.running.items() if jobs}
         if result.how != "done":
             self.console.print(self._line(result), highlight=False, soft_wrap=True)
 
@@ -111,13 +126,14 @@ class Progress(Observer):
         return "  ".join(parts)
 
     def _count(self) -> str:
-        done = sum(result.how in NEWS for result in self.results)
-        return f"{done}/{self.total}"
+        return str(self.ended) if self.is_search else f"{self.ended}/{self.total}"
 
     def __rich__(self) -> Table:
+        with self._drawing:
+            running = dict(self.running)
         grid = Table.grid(padding=(0, 2))
         grid.add_row(f"[bold]{self._count()}[/]", f"{self.seconds / 60:.1f} min", self._eta(), self._money())
-        for where, jobs in self.running.items():
+        for where, jobs in running.items():
             memory = ", ".join(f"{used / GIB:.1f}" for used in used_bytes(where.split(","))) if where != "cpu" else ""
             grid.add_row(
                 f"GPU {where}" if where != "cpu" else "CPU", jobs[0].plan.run_id, f"{memory} GiB" * bool(memory)
@@ -125,18 +141,15 @@ class Progress(Observer):
         return grid
 
     def _eta(self) -> str:
-        done = [result for result in self.results if result.how == "measured"]
-        left = self.total - sum(result.how in NEWS for result in self.results)
-        if not done or left <= 0:
+        """From what a finished job took so far, start-up and all. In a shared launch the first job waits for it, so the
+        time that is left is told too high at first."""
+        left = self.total - self.ended
+        if not self.ran or left <= 0 or self.is_search:
             return ""
-        return f"about {self.seconds / len(done) * left / 60:.1f} min left"
+        return f"about {self.seconds / self.ran * left / 60:.1f} min left"
 
     def _money(self) -> str:
-        jobs = [job for jobs in self.running.values() for job in jobs]
-        rate = next(
-            (job.config.hardware.total_usd_per_hour for job in jobs if job.config.hardware.total_usd_per_hour), None
-        )
-        return "" if rate is None else f"${self.seconds / 3600 * rate:.2f} so far"
+        return f"${self.seconds / 3600 * self.usd_per_hour:.2f} so far" if self.usd_per_hour else ""
 
 
 # --- after ------------------------------------------------------------------------------------------------------------

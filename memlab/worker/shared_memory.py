@@ -6,18 +6,16 @@ as the processes that use it, however they end.
 """
 
 import os
-from pathlib import Path
 
 import deepspeed
 import torch
 
-SEGMENTS = Path("/dev/shm")
+from memlab.segments import segment
 
 
 def map_and_release(rank: int) -> None:
     """Have every rank map every segment, then remove this rank's name."""
     deepspeed.init_distributed()  # zero.Init and the engine would do it, in the middle of what may fail
     torch.distributed.barrier()
-    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     # Ranks on several hosts do not share memory: then there is none.
-    (SEGMENTS / f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{rank}").unlink(missing_ok=True)
+    segment(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], rank).unlink(missing_ok=True)

@@ -15,6 +15,7 @@ STARTED = 240  # seconds
 @pytest.mark.parametrize("launcher", ["pdsh", "slurm", "openmpi"])
 def test_two_hosts_are_one_run(hosts_by, launcher):
     hosts = hosts_by(launcher)
+    before = shared_segments()
     memlab = hosts.start("hardware.usd_per_hour=3.6")
     assert memlab.wait(STARTED) == 0, hosts.output
     record = hosts.record
@@ -24,6 +25,7 @@ def test_two_hosts_are_one_run(hosts_by, launcher):
     assert summary["usd"] == pytest.approx(2 * 3.6 / 3600 * record["timing"]["total_s"])
     assert "-2nodes-" in record["run_id"]
     assert hosts.alive() == []
+    assert shared_segments() <= before, "the ranks left shared memory behind"
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,11 @@ def test_ranks_on_other_hosts_end_with(hosts_by, launcher, who, number):
     wait_until(lambda: hosts.alive() == [], 10, hosts.alive)
     if number == signal.SIGTERM:
         assert hosts.record["status"] == "interrupted"
+
+
+def shared_segments() -> set[Path]:
+    """What ranks have named in shared memory, DeepSpeed's and torch's own."""
+    return {path for pattern in ("deepspeed*", "torch*") for path in Path("/dev/shm").glob(pattern)}
 
 
 def only_child(pid: int) -> int:

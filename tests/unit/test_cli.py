@@ -19,7 +19,7 @@ from memlab.launch.deadman import marked_by
 from memlab.record import STATUSES, RunFolder, read_json
 
 LAUNCH = Path(__file__).parents[2] / "launch.py"
-INSIDE_A_LAUNCHER = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+INSIDE_A_LAUNCHER = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
 
 
 @dataclass
@@ -95,6 +95,20 @@ def test_inside_a_launcher_one_process_says_so_and_none_goes_on(launch, here, va
     assert not list(here.iterdir())
 
 
+@pytest.mark.parametrize(("task", "words"), [("0", 1), ("1", 0)])
+def test_of_the_tasks_of_srun_one_says_so_and_none_goes_on(launch, here, task, words):
+    done = launch("hardware=cpu", SLURM_STEP_NUM_TASKS="2", SLURM_PROCID=task)
+    assert (done.returncode, done.stdout, len(lines(done))) == (2, "", words)
+    assert all("started by srun in several tasks" in line and "srun --ntasks=1" in line for line in lines(done))
+    assert not list(here.iterdir())
+
+
+def test_a_single_task_of_srun_is_as_good_as_none(launch):
+    """And so is a batch script: it has a task number, but is no step of srun's."""
+    for variables in ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, {"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}):
+        assert launch("hardware=cpu", "--cfg", "job", **variables).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [
@@ -141,6 +155,17 @@ def test_cfg_prints_the_configuration_and_starts_nothing(launch, here):
     assert (done.returncode, done.stderr) == (0, "")
     assert (values["zero_stage"]["stage"], values["hardware"]["gpus"]) == (3, 8)
     assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("shown", ["job", "all"])
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [("batch.micro=0", "'batch.micro' must be at least 1, not 0."), ("model=hf", "'model.path' has no value")],
+)
+def test_cfg_says_what_is_wrong_with_what_it_prints(launch, here, shown, word, message):
+    done = launch("hardware=cpu", word, "--cfg", shown)
+    assert done.returncode == 2 and "batch:" in done.stdout
+    assert len(lines(done)) == 1 and message in done.stderr
 
 
 def test_help_is_for_people(launch, here):

@@ -5,9 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.plugins import Plugins
+from omegaconf import OmegaConf
 
 from memlab import cli, hydra_app
 from memlab.compose import check_overrides
+from memlab.config import to_dict
 from memlab.hydra_app import with_repeats
 from memlab.launch import run
 from memlab.launch.sweep import Result
@@ -30,8 +35,8 @@ def multirun(tmp_path, monkeypatch, capfd):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.chdir(tmp_path)
 
-    def sweep(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["launch.py", "-m", "hardware=cpu", "name=mine", *words])
+    def sweep(*words: str, multirun: bool = True) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["launch.py", *["-m"] * multirun, "hardware=cpu", "name=mine", *words])
         capfd.readouterr()
         with pytest.raises(SystemExit) as left:
             cli.launch()
@@ -74,6 +79,54 @@ def test_a_sweep_of_what_means_nothing_is_complete_at_once(multirun, tmp_path):
         assert saved["choices"]["offload"] == "param"
 
 
+SWEPT = (
+    *("model=tiny,hf", "zero_stage=zero1,zero3", "seq_len.tokens=8,16", "++model.path=/x", "offload=param"),
+    *("+model.overrides.a={b:[1,2]}", "zero_stage.stage3_max_live_parameters=7,8", "+zero_stage.zenflow.x='a,b'"),
+)
+
+
+def test_hydra_composes_once_for_each_combination_of_options(multirun, monkeypatch, tmp_path):
+    """And what comes of it is what Hydra would have composed for each job alone."""
+    composed, words, loaders = [], [], []
+    load, batch = ConfigLoaderImpl.load_sweep_config, hydra_app.run_batch
+
+    def counted(self, master, overrides):
+        words.append(overrides)
+        loaders.append((self, master))
+        return load(self, master, overrides)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
+    monkeypatch.setattr(hydra_app, "run_batch", lambda config, jobs: (composed.extend(jobs), batch(config, jobs))[1])
+    assert multirun(*SWEPT, "sweep.dry_run=true")[0] == 0
+    assert len(composed) == 16 and len(words) == 4
+    loader, master = loaders[0]
+    for job in composed:
+        alone = load(loader, master, OmegaConf.to_container(job.hydra.overrides.task))
+        assert OmegaConf.to_yaml(job) == OmegaConf.to_yaml(alone)
+        assert OmegaConf.to_container(job, resolve=True) == OmegaConf.to_container(alone, resolve=True)
+        assert job.hydra.job.override_dirname.count("seq_len.tokens=") == 1
+
+
+def test_what_cannot_be_composed_is_refused_before_anything_runs(multirun, tmp_path):
+    assert multirun("seed=1", "seq_len.tokens=8,x")[0] == 2
+    assert not list(tmp_path.rglob("plan.json"))
+
+
+def test_a_launcher_that_composes_elsewhere_is_left_hydra_s_check(monkeypatch):
+    Plugins.instance()  # loads all plugins, anew if they were imported before: hence the late import
+    from hydra_plugins.memlab_launcher.launcher import MemlabLauncher, MemlabSweeper
+
+    checked = []
+    monkeypatch.setattr(MemlabSweeper.__base__, "validate_batch_is_legal", lambda self, batch: checked.append(batch))
+    sweeper = MemlabSweeper(max_batch_size=None)
+    sweeper.launcher = MemlabLauncher()
+    sweeper.validate_batch_is_legal([["seed=1"]])
+    assert checked == []
+    sweeper.launcher = BasicLauncher()
+    sweeper.validate_batch_is_legal([["seed=1"]])
+    assert checked == [[["seed=1"]]]
+
+
 def test_a_secret_among_the_words_reaches_no_file_of_a_sweep(multirun, tmp_path, monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "open-sesame")
     multirun("seed=1", "offload=param", "data.path=/x/open-sesame")
@@ -92,12 +145,50 @@ def test_the_groups_of_sweeps_are_known(word):
     check_overrides([word])
 
 
-def test_every_repeat_is_a_job_with_a_folder_of_its_own(config, tmp_path):
-    jobs = with_repeats(config({"measure.repeats": 3}), {}, RunFolder(tmp_path / "run"))
+@pytest.fixture
+def repeated(config, tmp_path):
+    """``repeated({"measure.repeats": 3})``: the jobs of a configuration in the folder ``run``."""
+
+    def build(changes):
+        values = config(changes)
+        composed = OmegaConf.create(to_dict(values))
+        own = OmegaConf.create({"runtime": {"output_dir": "here"}, "overrides": {"task": ["measure.repeats=3"]}})
+        OmegaConf.set_readonly(own, True)
+        return with_repeats(values, {}, RunFolder(tmp_path / "run"), composed, own)
+
+    return build
+
+
+def test_every_repeat_is_a_job_with_a_folder_of_its_own(repeated):
+    jobs = repeated({"measure.repeats": 3})
     assert [job.folder.path.name for job in jobs] == ["run", "run-r2", "run-r3"]
     assert [job.config.measure.repeat for job in jobs] == [1, 2, 3]
     assert len({job.plan.run_id for job in jobs}) == 3
     assert len({job.subject_key for job in jobs}) == 1
+
+
+def test_repeats_begin_with_the_one_that_was_asked_for(repeated):
+    assert [job.config.measure.repeat for job in repeated({"measure.repeat": 4})] == [4]
+    jobs = repeated({"measure.repeat": 4, "measure.repeats": 2})
+    assert [job.config.measure.repeat for job in jobs] == [4, 5]
+    assert [job.folder.path.name for job in jobs] == ["run", "run-r5"]
+
+
+def test_what_composed_a_repeat_is_saved_beside_it(repeated, tmp_path):
+    for job in repeated({"measure.repeats": 2}):
+        job.folder.path.mkdir()
+        job.prepare()
+    for name, repeat in (("run", 1), ("run-r2", 2)):
+        hydra = tmp_path / name / ".hydra"
+        assert OmegaConf.load(hydra / "config.yaml").measure.repeat == repeat
+        assert OmegaConf.load(hydra / "hydra.yaml").runtime.output_dir == str(tmp_path / name)
+        assert OmegaConf.load(hydra / "overrides.yaml") == ["measure.repeats=3"]
+
+
+def test_a_single_run_saves_it_for_every_repeat(multirun, tmp_path):
+    multirun("offload=param", "measure.repeats=2", multirun=False)
+    found = [path.parent / ".hydra" / "config.yaml" for path in records(tmp_path)]
+    assert sorted(OmegaConf.load(path).measure.repeat for path in found) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def driver(count: int = 3, starts: bool = True) -> SimpleNamespace:
         nvmlDeviceGetName=lambda handle: f"GPU number {handle}",
         nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=(handle + 1) * machine.GIB),
         nvmlDeviceGetCudaComputeCapability=lambda handle: [9, 0],
+        nvmlDeviceGetUUID=lambda handle: UUIDS[handle],
     )
 
 
@@ -81,7 +82,7 @@ def test_visible_devices_are_those_that_cuda_would_see(detect, visible, ids):
 def test_what_is_known_of_a_gpu(detect):
     found = detect("2,GPU-bbbb")
     assert found.driver == "580.1"
-    assert found.gpus[0] == machine.Gpu("2", "GPU number 2", 3 * machine.GIB, (9, 0))
+    assert found.gpus[0] == machine.Gpu("2", "GPU number 2", 3 * machine.GIB, (9, 0), "MIG-cccc")
     assert found.gpus[1].name == "GPU number 1"
 
 
@@ -99,3 +100,19 @@ def test_packages_and_libraries():
     found = machine.Machine()
     assert found.has_package("json") and not found.has_package("no_such_package")
     assert not found.has_library("no_such_library")
+
+
+def test_nvml_is_started_once_however_often_the_memory_is_asked_for(monkeypatch):
+    started = []
+    module = driver()
+    module.nvmlInit = lambda: started.append(True)
+    module.nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(used=handle + 1)
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    machine._nvml.cache_clear()
+    assert [machine.used_bytes(["0", "2"]) for _ in range(3)] == [[1, 3]] * 3
+    assert started == [True]
+    machine._nvml.cache_clear()
+
+
+def test_a_device_is_known_by_its_uuid(detect):
+    assert [gpu.uuid for gpu in detect("2,0").gpus] == ["MIG-cccc", "GPU-aaaa"]

@@ -61,6 +61,9 @@ for folder in folders:
     if act == "oom":
         write(folder, 1, status="gpu_oom", reason="no memory", oom={"phase": "backward", "step": 0}, timing={})
         raise SystemExit(1)
+    if act == "host_oom":
+        write(folder, 1, status="host_oom", reason="no memory", timing={})
+        raise SystemExit(1)
     if act == "hang":
         write(folder, 0)
         time.sleep(60)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -248,3 +249,32 @@ def test_a_command_that_does_not_exist_leaves_no_watcher_behind(tmp_path):
     with pytest.raises(FileNotFoundError):
         Launch([str(tmp_path / "nothing")], {}, tmp_path / "log")
     assert children() == before
+
+
+def test_ctrl_c_while_a_launch_is_started_leaves_no_process(monkeypatch, tmp_path):
+    token, popen = uuid.uuid4().hex, subprocess.Popen
+
+    def interrupted(command, **options):
+        started = popen(command, **options)
+        if "env" in options:  # the launcher, not the watcher
+            assert until(lambda: any(marked(token)))
+            raise KeyboardInterrupt
+        return started
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Launch(python(FOREVER), dict(os.environ), tmp_path / "log", token)
+    assert not any(marked(token))
+
+
+def test_ctrl_c_while_a_launch_is_ended_leaves_no_process(monkeypatch, launch):
+    begun, stop = launch(python(FOREVER)), Launch.stop
+
+    def interrupted_once(self):
+        monkeypatch.setattr(Launch, "stop", stop)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Launch, "stop", interrupted_once)
+    with pytest.raises(KeyboardInterrupt), begun:
+        assert until(lambda: any(marked(begun.token)))
+    assert not any(marked(begun.token))

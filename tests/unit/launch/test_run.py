@@ -1,10 +1,19 @@
 """From jobs to records: one job, and several in a launch. A short script plays deepspeed; the rest is real."""
 
+import contextlib
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
 import pytest
 
+from memlab import segments
 from memlab.errors import MemlabError
 from memlab.launch import process, run
 from memlab.launch.environment import fingerprint
+from memlab.launch.pool import GpuPool
 from memlab.launch.run import Control, launch_jobs, run_one
 from memlab.machine import GIB, Gpu, Machine
 
@@ -49,7 +58,7 @@ def test_a_folder_that_another_memlab_measures_is_left_alone(deepspeed, job):
     played = deepspeed(BOTH_RANKS)
     with job().folder.lock() as mine:
         assert mine
-        with pytest.raises(MemlabError, match="being measured by another memlab"):
+        with pytest.raises(MemlabError, match=rf"measured by another memlab \(pid {os.getpid()} on "):
             run_one(job())
     assert played.launches == 0
     assert run_one(job()).status == "ok"
@@ -112,6 +121,68 @@ def test_an_interrupt_becomes_a_record(deepspeed, job, monkeypatch):
     assert job().folder.read_record().status == "interrupted"
 
 
+def interrupting_once(function):
+    """Ctrl-C as it is called. It raises once: memlab.signals sees to that."""
+    struck = []
+
+    def interrupted(*arguments, **named):
+        if not struck:
+            struck.append(True)
+            raise KeyboardInterrupt
+        return function(*arguments, **named)
+
+    return interrupted
+
+
+def commands() -> str:
+    """The command lines of all processes."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_text(errors="replace"))
+    return "\n".join(found)
+
+
+HANGS, FAILS = "time.sleep(60)", "raise SystemExit(1)"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "code", "status"),
+    [
+        (run, "sweep_stale_locks", HANGS, "interrupted"),
+        (run, "rank_environment", HANGS, "interrupted"),
+        (run.GpuPool, "_available", HANGS, "interrupted"),
+        (process.deadman, "kill_marked", FAILS, "interrupted"),
+        (run, "outcome", FAILS, "failed"),
+    ],
+)
+def test_ctrl_c_becomes_a_record_wherever_it_strikes(deepspeed, job, monkeypatch, tmp_path, module, name, code, status):
+    """And no process is left. What an earlier run left in the folder is no result of this one."""
+    deepspeed(BOTH_RANKS)
+    run_one(job())
+    (job().folder.path / "record.json").unlink()
+    deepspeed(code)
+    monkeypatch.setattr(module, name, interrupting_once(getattr(module, name)))
+    record = run_one(job())
+    assert record.status == status and record.ranks == []
+    assert job().folder.read_record() == record
+    assert str(tmp_path) not in commands()
+
+
+def test_one_run_waits_for_another_memlab_on_the_machine_and_says_so(deepspeed, job):
+    played, told = deepspeed(BOTH_RANKS), []
+    with GpuPool(()).take(0, True, lambda: False):
+        one = threading.Thread(target=run_one, args=(job(), False, told.append))
+        one.start()
+        deadline = time.monotonic() + 10
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert played.launches == 0
+    one.join(20)
+    assert played.launches == 1 and len(told) == 1
+    assert f"pid {os.getpid()} on {socket.gethostname()}, since " in told[0]
+
+
 @pytest.mark.parametrize(
     ("code", "status", "reason"),
     [
@@ -129,6 +200,17 @@ def test_what_could_not_be_killed_is_in_the_record(deepspeed, job, monkeypatch, 
     record = run_one(job())
     assert record.status == status and reason in record.reason
     assert job().folder.read_record() == record
+
+
+def test_ranks_that_are_killed_leave_no_shared_memory(deepspeed, job, monkeypatch, tmp_path):
+    """Those of other launches stay."""
+    monkeypatch.setattr(segments, "FOLDER", tmp_path)
+    monkeypatch.setattr(run, "free_port", lambda: 4242)
+    ours, others = segments.segment("127.0.0.1", "4242", 1), segments.segment("127.0.0.1", "14242", 1)
+    others.touch()
+    deepspeed(f"pathlib.Path({str(ours)!r}).touch(); time.sleep(60)")
+    assert run_one(job({"measure.timeout_s": 1})).status == "timeout"
+    assert others.exists() and not ours.exists()
 
 
 @pytest.fixture
@@ -174,8 +256,24 @@ def test_a_launch_that_is_told_to_stop_records_where_it_was(deepspeed, points):
 
 def test_a_launch_that_has_done_enough_ends_without_blame(deepspeed, points):
     deepspeed(acts={"2/1x2": "hang"})
-    assert [record.status for record in measured(points(), Control(enough=lambda: True))] == ["ok"]
+    told = []
+    control = Control(
+        enough=lambda: "at a limit" if told else None, on_record=lambda job, record: told.append(record.status)
+    )
+    assert [record.status for record in measured(points(), control)] == ["ok"] == told
     assert not (points()[1].folder.path / "record.json").exists()
+
+
+def test_a_limit_in_the_middle_of_a_job_ends_it_and_says_so(deepspeed, points):
+    deepspeed(acts={"2/1x2": "hang"})
+    told = []
+    control = Control(on_record=lambda job, record: told.append(time.monotonic()))
+    control.enough = lambda: "at sweep.max_hours=1" if told and time.monotonic() > told[0] + 0.3 else None
+    records = measured(points(), control)
+    assert [record.status for record in records] == ["ok", "interrupted"]
+    assert records[1].reason.startswith("stopped at sweep.max_hours=1 after ") and records[1].ranks[0]["rank"] == 0
+    assert points()[1].folder.read_record() == records[1]
+    assert not (points()[2].folder.path / "record.json").exists()
 
 
 # --- the machine

@@ -103,3 +103,10 @@ def test_what_fits_but_is_slower_or_retries_thrashes(deepspeed, batch_job, rate,
     )
     assert found.thrashes(2) is thrashes
     assert not found.thrashes(1)
+
+
+def test_a_budget_in_dollars_ends_a_search(deepspeed, job):
+    played = deepspeed(acts=TOO_LARGE)
+    priced = job({"sweep.search": "batch", "hardware.usd_per_hour": 1e9})
+    (found,) = searched(priced, max_usd=1.0).found.values()
+    assert found.best is None and played.launches <= 1

@@ -1,5 +1,6 @@
 """A whole sweep, with a short script in place of deepspeed: every job gets its record, in as few launches as can be."""
 
+import os
 import threading
 import time
 from collections import Counter
@@ -175,6 +176,30 @@ def test_each_round_has_an_order_of_its_own_that_the_seed_decides(jobs):
     assert all(sorted(order(0)[start : start + 4]) == list(stages) for start in (0, 4, 8))
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 8])
+@pytest.mark.parametrize("isolation", ["shared", "fresh"])
+def test_a_third_of_a_round_lies_between_an_experiment_and_its_repeat(jobs, count, isolation):
+    repeats = [
+        one
+        for repeat in range(1, 7)
+        for seed in range(count)
+        for one in jobs([1], {"seed": seed, "measure.repeat": repeat})
+    ]
+    for chance in range(20):
+        order = [launch[0].config.seed for launch in gather(repeats, isolation, chance)]
+        distances = [
+            order.index(seed, place + 1) - place for place, seed in enumerate(order) if seed in order[place + 1 :]
+        ]
+        assert len(order) == 6 * count and min(distances) > count / 3
+
+
+def test_a_round_of_repeats_begins_when_the_one_before_it_is_over(deepspeed, jobs):
+    played = deepspeed("note('begin'); time.sleep(0.2); write(folders[0], 0); note('end')")
+    repeats = [one for repeat in (1, 2, 3) for one in jobs([1], {**ON_ONE, "measure.repeat": repeat})]
+    assert is_complete(SweepRun(GPUS, Sweep(), False, Told()).run(repeats))
+    assert played.names == ["begin", "end"] * 3  # although there are two GPUs
+
+
 # --- pruning
 
 
@@ -219,6 +244,21 @@ def test_an_oom_of_an_earlier_sweep_implies_too(deepspeed, jobs):
     assert len(played.names) == 2
 
 
+def test_memory_does_not_depend_on_which_repeat_it_is(deepspeed, jobs):
+    played = deepspeed(acts={"2/1x2": "oom"})
+    results = swept([*jobs([1, 2, 3]), *jobs([1, 2, 3], {"measure.repeat": 2})])
+    assert [how for _, how, _ in ends(results)] == ["measured", "measured", "implied", "measured", "implied", "implied"]
+    assert len(played.names) == 3
+
+
+def test_host_memory_grows_as_well(deepspeed, jobs):
+    deepspeed(acts={"2/1x2": "host_oom"})
+    results = swept(jobs([1, 2, 3]))
+    assert ends(results) == [(1, "measured", "ok"), (2, "measured", "host_oom"), (3, "implied", "host_oom")]
+    assert results[2].record.reason == f"implied by {results[1].record.run_id}"
+    assert ends(swept(jobs([2, 3]), prune=False)) == [(2, "done", "host_oom"), (3, "measured", "ok")]
+
+
 def test_a_failure_implies_nothing(deepspeed, jobs):
     deepspeed(acts={"2/1x1": "fail"})
     assert ends(swept(jobs([1, 2]))) == [(1, "measured", "failed"), (2, "measured", "ok")]
@@ -254,6 +294,23 @@ def test_a_budget_ends_the_sweep_with_what_is_done_kept(deepspeed, jobs, options
     assert ends(results) == [(1, "measured", "ok"), (2, "not reached", "-"), (3, "not reached", "-")]
     assert played.launches == 1 and not sweep.interrupted and not is_complete(results)
     assert not any((job.folder.path / "record.json").exists() for job in wanted[1:])
+
+
+def test_a_budget_ends_a_job_under_way(deepspeed, jobs):
+    """With a record that says so; the next sweep measures it."""
+    deepspeed(acts={"2/1x2": "hang"})
+    sweep = SweepRun(CPU, Sweep(max_hours=1.0), False, Told())
+
+    def nearly_over(result):
+        sweep._began = time.monotonic() - 3600 + 0.5
+        sweep.observer.act = lambda result: None
+
+    sweep.observer.act = nearly_over
+    results = sweep.run(jobs([1, 2, 3]))
+    assert ends(results) == [(1, "measured", "ok"), (2, "measured", "interrupted"), (3, "not reached", "-")]
+    assert "sweep.max_hours=1 " in results[1].record.reason
+    deepspeed()
+    assert [how for _, how, _ in ends(swept(jobs([1, 2, 3])))] == ["done", "measured", "measured"]
 
 
 def test_nothing_starts_over_budget(deepspeed, jobs):
@@ -318,6 +375,31 @@ def test_two_sweeps_at_once_measure_each_job_once(deepspeed, jobs):
     assert len(results) == 2 and all(is_complete(found) for found in results)
     assert played.times == Counter(job.folder.path.name for job in wanted)
     assert Counter(result.how for found in results for result in found) == {"measured": 5, "done": 5}
+
+
+def test_what_another_memlab_holds_is_waited_for_and_who_it_is_is_told_once(deepspeed, jobs):
+    deepspeed()
+    told, [one] = Told(), jobs([1])
+    told.waits = []
+    told.waiting = told.waits.append
+    sweep = SweepRun(CPU, Sweep(), False, told)
+    with one.folder.lock():
+        watch = threading.Timer(2.5, sweep.stop.set)
+        watch.start()
+        assert ends(sweep.run(jobs([1]))) == [(1, "not reached", "-")]
+    [text] = told.waits
+    assert str(one.folder) in text and f"pid {os.getpid()} on " in text and "kill PID" in text
+
+
+def test_a_folder_that_another_memlab_holds_gets_no_record_of_what_means_nothing_here(deepspeed, job):
+    deepspeed()
+    one = job({"offload.param": "cpu"})
+    with one.folder.lock():
+        [result] = swept([job({"offload.param": "cpu"})])
+        assert result.record.status == "unsupported"
+        assert not (one.folder.path / "record.json").exists()
+    [result] = swept([job({"offload.param": "cpu"})])
+    assert result.record == one.folder.read_record()
 
 
 GPUS = Machine(tuple(Gpu(str(index), "NVIDIA H200", GIB, (9, 0)) for index in range(2)))

@@ -26,7 +26,12 @@ KINDS = {
 def predicted(record, rank, config):
     def build(changes, kinds=KINDS):
         ranks = [
-            rank(number, peak_reserved_bytes=size, breakdown={"phases": {"backward": of}, "peak_phase": "backward"})
+            rank(
+                number,
+                peak_reserved_bytes=size,
+                peak_reserved_range_bytes=[size, size],
+                breakdown={"phases": {"backward": of}, "peak_phase": "backward"},
+            )
             for number, size, of in ((0, 1, {"weights": 1}), (1, 99, kinds), (2, 1, {}), (3, 1, {}))
         ]
         summary = {"verdict": "does_not_fit"}

@@ -75,6 +75,48 @@ def test_the_live_display_shows_what_runs_and_not_what_is_over(job, record, cons
     assert progress.running == {}
 
 
+def test_the_live_display_can_be_drawn_while_launches_come_and_go(job, record, console):
+    progress = Progress(console)
+
+    class Meanwhile:
+        """As it is drawn, another launch begins and this one ends, as they do in other threads."""
+
+        @property
+        def plan(self):
+            progress.launched([job(seed=1)], ["1"])
+            progress.finished(Result(self, record(), "done"))
+            return job().plan
+
+    progress.launched([Meanwhile()], [])
+    console.print(progress)
+    assert job().plan.run_id in text(console)
+    assert [jobs[0].config.seed for jobs in progress.running.values()] == [1]
+
+
+def test_what_is_predicted_and_measured_in_one_sweep_is_one_count_with_its_time(job, record, console):
+    progress = Progress(console)
+    progress.began_at -= 60
+    progress.began([[job(mode="predict"), job(seed=1, mode="predict")]], [])
+    progress.finished(Result(job(mode="predict"), record(), "predicted"))
+    assert progress._eta() == "about 1.0 min left"  # one took a minute, one is left
+    progress.began([[job(), job(seed=1)]], [])
+    progress.finished(Result(job(), record(), "measured"))
+    progress.finished(Result(job(seed=1), record(), "implied"))  # which took no time
+    assert progress._count() == "3/4" and progress._eta() == "about 0.5 min left"
+
+
+def test_a_search_counts_what_it_has_tried_and_promises_no_end(job, record, console):
+    progress, two = Progress(console), [[job(seed=seed, sweep__search="batch")] for seed in (1, 2)]
+    progress.began(two, [])
+    progress.finished(Result(job(seed=1, sweep__search="batch"), record(), "measured"))
+    assert (progress._count(), progress._eta()) == ("1", "")
+
+
+def test_a_wait_is_a_line(console):
+    Progress(console).waiting("waiting for [x] and y")
+    assert text(console) == "waiting for [x] and y\n"
+
+
 def test_a_summary_counts_statuses_money_and_what_went_wrong(job, record, console):
     paid = job(hardware__usd_per_hour=36.0)
     results = [
