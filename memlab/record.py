@@ -24,6 +24,9 @@ SCHEMA_VERSION = 1
 STATUSES = ("ok", "gpu_oom", "host_oom", "timeout", "failed", "infra", "unsupported", "interrupted")
 """How a run can end. An out-of-memory is a result like any other; only the last four say that nothing was learned."""
 
+ISOLATIONS = ("fresh", "shared")
+"""Whether a point had a launch of its own, or was one of several."""
+
 FINAL = ("ok", "gpu_oom", "host_oom", "unsupported")
 """Statuses that would come out the same again; the others are tried again when a sweep is resumed."""
 

@@ -4,7 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,13 @@ from memlab.conf_files import config_of
 from memlab.config import GROUPS, Config
 from memlab.errors import MemlabError, nearest
 from memlab.plan import config_hash
-from memlab.record import CUDA_ALLOCATOR, STATUSES, RankResult, Record
+from memlab.record import CUDA_ALLOCATOR, ISOLATIONS, STATUSES, RankResult, Record
 from memlab.summary import BYTES
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 """What a column of bytes may be in."""
 
-FIGURES = (*BYTES, "step_seconds", "iterations_per_second", "parameters", "rank", "status")
+FIGURES = (*BYTES, "step_seconds", "iterations_per_second", "parameters", "rank", "status", "isolation")
 """Record keys that a column can hold; any dotted configuration key, and any group's name for its option, besides."""
 
 
@@ -56,19 +56,23 @@ def csv_records(file: Path, columns: list[Column], fixed: dict[str, str]) -> Ite
     Lines with the same configuration are ranks of one point. Raises :class:`MemlabError` with the line at fault.
     """
     points: dict[str, tuple[Config, dict[str, str], list[dict[str, Any]], list[str]]] = {}
+    isolations: dict[str, str] = {}
     for number, line in enumerate(_lines(file, columns), 2):
         try:
             values = {column.key: _value(column, line[column.name]) for column in columns if line[column.name] != ""}
             choices, config = _configuration({**fixed, **values})
-            _, _, ranks, statuses = points.setdefault(config_hash(config), (config, choices, [], []))
+            point = config_hash(config)
+            _, _, ranks, statuses = points.setdefault(point, (config, choices, [], []))
+            isolations[point] = values.get("isolation", "fresh")
             statuses.append(_status(values))
             if statuses[-1] == "ok":
                 ranks.append(_rank(values, len(ranks)))
         except (ValueError, MemlabError) as error:
             raise MemlabError(f"{file}:{number}: {error}") from error
-    for config, choices, ranks, statuses in points.values():
+    for point, (config, choices, ranks, statuses) in points.items():
         status = next((status for status in statuses if status != "ok"), "ok")
-        yield imported_record(config, choices, {"imported_from": file.name}, ranks, status)
+        record = imported_record(config, choices, {"imported_from": file.name}, ranks, status)
+        yield replace(record, isolation=isolations[point])
 
 
 def _lines(file: Path, columns: list[Column]) -> list[dict[str, str]]:
@@ -93,7 +97,9 @@ def _value(column: Column, text: str) -> Any:
         return _positive(column, text)
     if column.key in ("parameters", "rank"):
         return int(float(text))
-    return text if column.key == "status" or column.key in GROUPS else typed(text)
+    if column.key == "isolation" and text not in ISOLATIONS:
+        raise ValueError(f"no isolation '{text}'. {nearest(text, ISOLATIONS)}")
+    return text if column.key in ("status", "isolation", *GROUPS) else typed(text)
 
 
 def _positive(column: Column, text: str) -> float:
