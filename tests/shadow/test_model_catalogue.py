@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.cpu
+pytestmark = pytest.mark.shadow
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -11,7 +11,7 @@ from memlab.predict.shadow.request import Point, traces
 from memlab.predict.step_time import counts
 from memlab.record import PHASES
 
-pytestmark = pytest.mark.cpu
+pytestmark = pytest.mark.shadow
 
 LAYERS, WIDTH, MLP, HEADS, KEY_HEADS, VOCABULARY = 2, 128, 352, 4, 2, 2048  # conf/model/tiny.yaml
 KEYS = WIDTH * KEY_HEADS // HEADS

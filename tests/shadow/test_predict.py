@@ -12,7 +12,7 @@ from memlab.predict.ranks import traced_ranks
 from memlab.predict.shadow.request import Point, traces
 from memlab.record import FIRST_STEP_PHASES, PHASES, RunFolder
 
-pytestmark = pytest.mark.cpu
+pytestmark = pytest.mark.shadow
 
 GRID = [
     *(f"zero_stage=zero{stage} offload=none" for stage in range(4)),

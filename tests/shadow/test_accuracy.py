@@ -9,7 +9,7 @@ from memlab.analyse.accuracy import judge
 from memlab.predict.again import predictions
 from memlab.record import RunFolder
 
-pytestmark = pytest.mark.cpu
+pytestmark = pytest.mark.shadow
 
 ROOT = Path(__file__).parents[2]
 
