@@ -37,16 +37,17 @@ study: setup     ## docs/study: the page and figures of the public study, where 
 
 accuracy: setup  ## docs/accuracy.md: every record of results/ predicted; with the study's points where make study was run
 	sh results/one_gpu_grid_1xH200/import.sh $(BIN)/memlab $(GRID)
-	$(BIN)/memlab accuracy results $(GRID) --output docs --ratios memlab/predict/ratios.json --records outputs/accuracy \
+	$(BIN)/memlab accuracy results --tables $(GRID) --output docs --ratios memlab/predict/ratios.json --records outputs/accuracy \
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
-	$(BIN)/memlab figures results $(GRID) outputs/accuracy --output docs/accuracy --kind predicted_against_measured
+	$(BIN)/memlab figures results outputs/accuracy --output docs/accuracy --kind predicted_against_measured
 
 results-report: setup  ## docs/results: the page and figures of results/
 	$(BIN)/memlab report results --title "memlab's own measurements" --output docs/results/report.html
 	$(BIN)/memlab figures results --output docs/results
 
 calibration: setup  ## memlab/predict/calibration.json, the step time's costs, from the measurements in results/
-	$(BIN)/python -m memlab.predict.calibrate results
+	sh results/one_gpu_grid_1xH200/import.sh $(BIN)/memlab $(GRID)
+	$(BIN)/python -m memlab.predict.calibrate results $(GRID)/alone
 
 clean:           ## remove the environment
 	rm -rf $(VENV)

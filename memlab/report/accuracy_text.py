@@ -24,9 +24,11 @@ def document(
     sources: Sequence[tuple[str, str, str]],
     refused: Sequence[tuple[str, str]],
     imported: Sequence[Judged],
+    tables: Sequence[Judged] = (),
 ) -> str:
     """The page. ``predictor``: package -> version; ``sources``: what no trace sees, its value, and where that is from;
-    ``refused``: what could not be predicted, and why; ``imported``: points of other people's tables, judged apart."""
+    ``refused``: what could not be predicted, and why; ``imported``: points of other people's tables, and ``tables``: of
+    memlab's own that are no records; both judged apart."""
     parts = [
         "# Accuracy of predictions\n",
         _introduction(points, predictor),
@@ -38,6 +40,8 @@ def document(
         *_by_family(points),
         _sources(sources),
     ]
+    if tables:
+        parts += _tables(tables)
     if imported:
         parts += _imported(imported)
     return "\n".join(parts)
@@ -45,7 +49,8 @@ def document(
 
 def _introduction(points: Sequence[Judged], predictor: dict[str, str]) -> str:
     sweeps = sorted({point.sweep for point in points})
-    measured = sorted({" ".join(f"{name} {version}" for name, version in point.versions.items()) for point in points})
+    versions = [point.versions for point in points if all(point.versions.values())]  # tables say nothing of them
+    measured = sorted({" ".join(f"{name} {version}" for name, version in each.items()) for each in versions})
     predicted = " ".join(f"{name} {predictor[name]}" for name in ("torch", "deepspeed", "transformers"))
     return (
         f"`make accuracy` predicts every record of `results/` ({len(points)} points of {len(sweeps)} sweeps) and wrote "
@@ -81,26 +86,43 @@ def _by_family(points: Sequence[Judged]) -> list[str]:
     parts = []
     for figure in ("allocated", "reserved", "after_init"):
         parts.append(f"## {NAMES[figure].capitalize()}, by what was varied\n")
-        axes = {group: by(points, lambda point, group=group: point.choices[group]) for group in GROUPS}
-        axes["GPUs"] = by(points, lambda point: str(point.gpus))
-        axes["launch"] = by(points, lambda point: point.isolation)
-        rows = [
-            (f"{axis}: {option}", errors_of(some, figure))
-            for axis, options in axes.items()
-            for option, some in sorted(options.items())
-            if len(options) > 1
-        ]
-        parts.append(_table("points", rows))
+        parts.append(_table("points", _by_axis(points, figure)))
     parts.append("## Peak reserved, by cell\n")
     rows = [(" ".join(words), errors_of(some, "reserved")) for words, some in sorted(by(points, cell).items())]
     parts.append(_table("cell", rows))
     return parts
 
 
+def _by_axis(points: Sequence[Judged], figure: str) -> list[tuple[str, Errors | None]]:
+    axes = {group: by(points, lambda point, group=group: point.choices[group]) for group in GROUPS}
+    axes["GPUs"] = by(points, lambda point: str(point.gpus))
+    axes["launch"] = by(points, lambda point: point.isolation)
+    return [
+        (f"{axis}: {option}", errors_of(some, figure))
+        for axis, options in axes.items()
+        for option, some in sorted(options.items())
+        if len(options) > 1
+    ]
+
+
 def _sources(sources: Sequence[tuple[str, str, str]]) -> str:
     rows = [f"| {what} | {value} | {source} |" for what, value, source in sources]
     head = ["| what a trace cannot see | value | from |", "|---|---|---|"]
     return "\n".join(["## Where the numbers come from\n", WITHOUT_CALIBRATION, *head, *rows]) + "\n"
+
+
+def _tables(points: Sequence[Judged]) -> list[str]:
+    """Errors against points of which a table has nothing but reserved memory."""
+    worst = sorted(points, key=lambda point: -abs(point.errors["reserved"]))[:5]
+    lines = [f"- `{point.run_id}`: {point.errors['reserved']:+.2%}" for point in worst]
+    return [
+        "## Against the grid of one-GPU points\n",
+        "The tables of `results/one_gpu_grid_1xH200`: models and combinations that nothing was built on, looked at when "
+        "the predictor was done. They tell peak reserved memory alone.\n",
+        _table("points", [("all", errors_of(points, "reserved")), *_by_axis(points, "reserved")]),
+        "The five worst:\n",
+        "\n".join(lines) + "\n",
+    ]
 
 
 def _imported(points: Sequence[Judged]) -> list[str]:
