@@ -19,7 +19,7 @@ demo: setup      ## one measured experiment: the GPUs, or two CPU ranks where th
 	$(BIN)/python launch.py model=tiny name=demo force=true
 
 test: setup      ## the tests; those that need a GPU are skipped without one
-	$(BIN)/python -m pytest -n 2 -m "not cpu and not gpu and not cluster"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not cpu and not gpu and not cluster"
 	$(BIN)/python -m pytest -m "cpu or gpu"  # real runs: one after another
 
 cluster: setup   ## the tests of Slurm and of several nodes, which start daemons of their own (docs/cluster.md)

@@ -117,8 +117,8 @@ def _tables(points: Sequence[Judged]) -> list[str]:
     lines = [f"- `{point.run_id}`: {point.errors['reserved']:+.2%}" for point in worst]
     return [
         "## Against the grid of one-GPU points\n",
-        "The tables of `results/one_gpu_grid_1xH200`: models and combinations that nothing was built on, looked at when "
-        "the predictor was done. They tell peak reserved memory alone.\n",
+        "The tables of `results/one_gpu_grid_1xH200`: models and combinations that nothing was built on, looked at "
+        "when the predictor was done. They tell peak reserved memory alone.\n",
         _table("points", [("all", errors_of(points, "reserved")), *_by_axis(points, "reserved")]),
         "The five worst:\n",
         "\n".join(lines) + "\n",

@@ -79,10 +79,12 @@ def test_zero3_gathers_the_weights_twice_and_reduces_once(tmp_path):
     ],
 )
 def test_a_further_point_is_counted_as_a_traced_one(words, batches, tmp_path):
-    plan = plan_of(words)
-    points = zip(batches, (150, 330, 515), strict=True)
-    cache.shadow(plan, [Point(0, micro, tokens) for micro, tokens in points])
-    computed = cache.known(cache.trace_folder(plan), Point(0, 4, 260))
+    plan, *others = [
+        plan_of(f"{words} batch.micro={micro} seq_len.tokens={tokens}")
+        for micro, tokens in zip((4, *batches), (260, 150, 330, 515), strict=True)
+    ]
+    assert not cache.make_missing(others)
+    computed = cache.known(plan, Point(0, 4, 260))
     traced = traces(plan, [Point(0, 4, 260)], tmp_path)[Point(0, 4, 260)]
     assert computed.work == traced.work
     assert computed.model_flops == traced.model_flops
