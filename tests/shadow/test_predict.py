@@ -7,6 +7,7 @@ import pytest
 from memlab.compose import compose_config
 from memlab.launch.job import Job
 from memlab.plan import make_plan
+from memlab.predict import cache
 from memlab.predict.predict import predict, predict_one
 from memlab.predict.ranks import traced_ranks
 from memlab.predict.shadow.request import Point, traces
@@ -48,6 +49,15 @@ def plan_of(words: str):
     return make_plan(config, choices)
 
 
+@pytest.fixture(scope="module")
+def grid_is_traced(tmp_path_factory):
+    """All of it in one shadow process, which imports torch, DeepSpeed and transformers once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+        assert not cache.make_missing([plan_of(words) for words in GRID])
+
+
+@pytest.mark.usefixtures("grid_is_traced")
 @pytest.mark.parametrize("words", GRID)
 def test_every_combination_is_predicted(words):
     record = predict(plan_of(words))
