@@ -1,6 +1,7 @@
 """Helpers of all tests: configurations without the cost of composing each, golden files, finished runs."""
 
 import json
+import signal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ from memlab.record import Phase, RankResult, Record
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "unit" / "golden"
+
+
+# nohup and a shell's background jobs leave signals ignored, and children inherit that; tests send them.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):

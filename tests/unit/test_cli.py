@@ -239,9 +239,8 @@ code = "import pathlib, signal, time\\nsignal.signal(signal.SIGTERM, signal.SIG_
 code += "pathlib.Path('started').touch()\\ntime.sleep(60)"
 run.command = lambda *_: [sys.executable, "-S", "-c", code]
 process.TERMINATE_S = 1.0
-ignored = sys.argv.pop() == "nohup"  # the tests themselves may run under nohup
-signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit it ignored
+if sys.argv.pop() == "nohup":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 cli.launch()
 """
 
