@@ -30,10 +30,11 @@ from memlab.errors import ConfigError, MemlabError
 from memlab.launch.job import Job
 from memlab.launch.run import run_one
 from memlab.launch.search import SearchRun
-from memlab.launch.sweep import Observer, Result, SweepRun, assort, is_complete
+from memlab.launch.sweep import Result, SweepRun, assort, is_complete, unique
 from memlab.machine import detect
 from memlab.plan import make_plan
-from memlab.predict.predict import predict_one
+from memlab.predict.predict import finished, predict_one
+from memlab.predict.sweep import assort_predictions, predict_jobs
 from memlab.record import Record, RunFolder, redact_sweep
 from memlab.report.run_table import show_run
 from memlab.report.sweep import progress, show_preview, show_repeats, show_searches, show_summary
@@ -105,7 +106,7 @@ def run_single(job: Job, config: Config) -> Record:
     console = Console()
     console.print(f"{job.plan.run_id}\n  {job.folder}", highlight=False, markup=False, soft_wrap=True)
     if config.mode == "predict":
-        record = predict_one(job, config.force)
+        record = (None if config.force else finished(job)) or predict_one(job)
     else:
         record = run_one(job, config.force, on_wait=lambda text: console.print(text, highlight=False, markup=False))
     show_run(record, console)
@@ -149,34 +150,25 @@ def with_repeats(
 def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
     """Run a sweep, or show what it would run. Returns the exit code."""
     machine, console = detect(), Console()
-    if config.sweep.dry_run:
-        show_preview(assort(jobs, machine, config.sweep, config.force, config.seed), root, console)
-        return 0
     searching = config.sweep.search != "none"
-    to_predict = [job for job in jobs if job.config.mode == "predict"]
-    to_measure = [job for job in jobs if job.config.mode == "measure"]
+    to_predict = unique(job for job in jobs if job.config.mode == "predict")
+    to_measure = unique(job for job in jobs if job.config.mode == "measure")
+    if config.sweep.dry_run:
+        predictions = assort_predictions(to_predict, config.force)
+        measurements = assort(to_measure, machine, config.sweep, config.force, config.seed)
+        show_preview(predictions + measurements, root, console)
+        return 0
     if to_predict and searching:
         raise ConfigError("a search measures; to find the largest batch by prediction: memlab plan ...")
     with progress(console) as observer:
         sweep = (SearchRun if searching else SweepRun)(machine, config.sweep, config.force, observer)
-        results = predict_jobs(to_predict, config.force, observer)
+        results = predict_jobs(to_predict, config.force, observer) if to_predict else []
         results += sweep.run(to_measure, config.seed) if to_measure else []
     if searching:
         show_searches(sweep.found.values(), console)
     show_repeats(results, console)
     show_summary(results, root, observer.seconds, console)
     return _sweep_exit_code(sweep, results)
-
-
-def predict_jobs(jobs: Sequence[Job], force: bool, observer: Observer) -> list[Result]:
-    """Predictions, one after another: each takes all cores, and points of one configuration share their traces."""
-    if jobs:
-        observer.began([jobs], [])
-    results = []
-    for job in jobs:
-        results.append(Result(job, predict_one(job, force), "predicted"))
-        observer.finished(results[-1])
-    return results
 
 
 def _sweep_exit_code(sweep: SweepRun, results: list[Result]) -> int:

@@ -53,12 +53,15 @@ class Assortment:
     known: list[Result] = field(default_factory=list)
     launches: list[list[Job]] = field(default_factory=list)
 
+    def __add__(self, other: "Assortment") -> "Assortment":
+        return Assortment(self.known + other.known, self.launches + other.launches)
+
 
 def assort(jobs: Iterable[Job], machine: Machine, options: Sweep, force: bool, seed: int = 0) -> Assortment:
     """Done, unsupported, or to run in which launch. Reads run folders; writes and starts nothing."""
     found = Assortment()
     to_run = []
-    for job in _unique(jobs):
+    for job in unique(jobs):
         if not force and (record := job.finished(machine, options.prune)):
             found.known.append(Result(job, record, "done"))
         elif unsupported(job.config, machine):
@@ -129,7 +132,7 @@ class SweepRun:
             self._run_all(found.launches)
         except KeyboardInterrupt:
             self.interrupted = True
-        return [self.results.get(str(job.folder), Result(job, None, "not reached")) for job in _unique(jobs)]
+        return [self.results.get(str(job.folder), Result(job, None, "not reached")) for job in unique(jobs)]
 
     def _record_unsupported(self, job: Job) -> Record:
         """Its record, on disk unless another memlab, for which it may be supported, holds the folder."""
@@ -249,6 +252,6 @@ def is_complete(results: Iterable[Result]) -> bool:
     return all(result.record is not None and result.record.status in FINAL for result in results)
 
 
-def _unique(jobs: Iterable[Job]) -> list[Job]:
+def unique(jobs: Iterable[Job]) -> list[Job]:
     """Hydra runs equal points twice; here a folder is run once."""
     return list({str(job.folder): job for job in jobs}.values())

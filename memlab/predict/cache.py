@@ -36,15 +36,18 @@ def traces(plan: Plan) -> dict[int, Trace]:
 
 
 def traces_in_launch(plans: Sequence[Plan]) -> list[dict[int, Trace]]:
-    """The traces of plans that differ in shape alone, made in one shadow process: of a few plans all, of many those
-    that decide the others.
-    """
-    chosen = sorted(plans, key=lambda plan: plan.config["batch"]["micro"] * plan.config["seq_len"]["tokens"])
-    if len(chosen) > ENOUGH + 1:
-        chosen = [chosen[0], chosen[1], chosen[len(chosen) // 2], chosen[-1]]
-    if failures := make_missing(chosen):
+    """The traces of plans that differ in shape alone, made in one shadow process."""
+    if failures := make_missing(deciding(plans)):
         raise ShadowError(failures[0][1])
     return [traces(plan) for plan in plans]
+
+
+def deciding(plans: Sequence[Plan]) -> list[Plan]:
+    """Those to trace of plans that share a trace folder: of a few all, of many those that decide the others."""
+    chosen = sorted(plans, key=lambda plan: plan.config["batch"]["micro"] * plan.config["seq_len"]["tokens"])
+    if len(chosen) > ENOUGH + 1:
+        return [chosen[0], chosen[1], chosen[len(chosen) // 2], chosen[-1]]
+    return chosen
 
 
 def known_traces(plan: Plan) -> dict[int, Trace] | None:

@@ -100,11 +100,15 @@ def estimate(config: Config, traces: Iterable[Trace], limited: bool = True) -> E
 
 
 def _memory(config: Config) -> tuple[int | None, int, int]:
-    """Bytes of one GPU: all of it, what is taken beside the allocator, and what the allocator can have."""
+    """Bytes of one GPU: all of it, what is taken beside the allocator, and what the allocator can have: the rest, or
+    its share of all (``per_process_memory_fraction``) where that is less."""
     hardware = config.hardware
-    total = int(hardware.memory_gib * GIB) if hardware.memory_gib else None
     outside = outside_the_allocator(hardware.gpu, hardware.gpus)
-    return total, outside, total - outside if total else UNLIMITED
+    if not hardware.memory_gib:
+        return None, outside, UNLIMITED
+    total = int(hardware.memory_gib * GIB)
+    allowed = int(total * allocator.parse(config.allocator.conf).memory_fraction)
+    return total, outside, min(total - outside, allowed)
 
 
 def _replays(

@@ -1,11 +1,11 @@
 """A plan's prediction: traces, replayed through the allocator of the hardware entry, as the record of a run."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from memlab.config import Config, from_dict
+from memlab.config import from_dict
 from memlab.launch.environment import describe_environment, fingerprint
 from memlab.launch.job import Job
 from memlab.machine import Machine
@@ -26,20 +26,28 @@ NOWHERE = Machine()
 """A prediction is for the machine in its hardware entry and depends on no other."""
 
 
-def predict_one(job: Job, force: bool = False) -> Record:
-    """Predict one job and write its record, unless its folder already holds what would come out again."""
-    if not force and (found := job.finished(NOWHERE)) and _is_current(job.config, found):
-        return found
+def finished(job: Job) -> Record | None:
+    """The record that the job's folder holds, if it would come out again: with the calibration that holds now, too."""
+    found, calibration = job.finished(NOWHERE), calibration_for(job.config)
+    digest = calibration.digest if calibration else None
+    return found if found and found.steps.get("calibration") == digest else None
+
+
+def predict_one(job: Job) -> Record:
+    """Predict one job and write its record."""
+    return _keep(job, lambda: predict(job.plan))
+
+
+def not_predicted(job: Job, reason: str) -> Record:
+    """Write the record of a job whose shadow run is known to fail."""
+    return _keep(job, lambda: _failed(job.plan, reason))
+
+
+def _keep(job: Job, make: Callable[[], Record]) -> Record:
     job.start(command=[])
-    record = predict(job.plan)
+    record = make()
     job.folder.finish(record)
     return record
-
-
-def _is_current(config: Config, found: Record) -> bool:
-    """Whether its step time comes from the calibration that holds now."""
-    calibration = calibration_for(config)
-    return found.steps.get("calibration") == (calibration.digest if calibration else None)
 
 
 def predict(plan: Plan) -> Record:
@@ -60,7 +68,7 @@ def predict_launch(plans: Sequence[Plan]) -> list[Record]:
     try:
         traces = cache.traces_in_launch(plans)
     except ShadowError as error:
-        return [_record(plan, status="failed", reason=f"the shadow run failed: {error}") for plan in plans]
+        return [_failed(plan, str(error)) for plan in plans]
     took = {"trace_s": time.perf_counter() - began}  # this and the next of the whole launch
     results = every_rank(plans, traces)
     took["total_s"] = time.perf_counter() - began
@@ -104,6 +112,10 @@ def _odds(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The probability that all ranks fit, which is that of the fullest, and how many configurations it rests on."""
     known = [rank["fit_probability"] for rank in ranks if rank["fit_probability"] is not None]
     return {"fit_probability": min(known), "fit_probability_from": len(shipped_ratios())} if known else {}
+
+
+def _failed(plan: Plan, reason: str) -> Record:
+    return _record(plan, status="failed", reason=f"the shadow run failed: {reason}")
 
 
 def _record(plan: Plan, **outcome) -> Record:

@@ -30,25 +30,31 @@ NEWS = ("measured", "predicted", "implied")
 
 
 def show_preview(found: Assortment, root: Path, console: Console) -> None:
-    """Every job: done, unsupported, or in which launch it would run; and what that costs at most."""
+    """Every job: done, unsupported, to predict, or in which launch it would run; and what that costs at most."""
     table = Table(title=f"Sweep into {root} (nothing is started)", title_justify="left")
     for name in ("launch", "job", "state"):
         table.add_column(name, justify="right" if name == "launch" else "left", overflow="fold")
     for result in found.known:
         reason = result.record.status if result.record else "unsupported"
         table.add_row("-", result.job.plan.run_id, f"{result.how}: {reason}" if result.how == "done" else reason)
-    for number, jobs in enumerate(found.launches, 1):
+    launches = [jobs for jobs in found.launches if jobs[0].config.mode == "measure"]
+    to_predict = [job for jobs in found.launches if jobs not in launches for job in jobs]
+    for job in to_predict:
+        table.add_row("-", job.plan.run_id, "to predict")
+    for number, jobs in enumerate(launches, 1):
         for job in jobs:
             table.add_row(str(number), job.plan.run_id, "to run")
     console.print(table)
-    to_run = [job for jobs in found.launches for job in jobs]
+    if to_predict:
+        console.print(f"{len(to_predict)} to predict, at no cost", highlight=False)
+    to_run = [job for jobs in launches for job in jobs]
     limit_s = sum(job.config.measure.timeout_s for job in to_run)
     rate = next(
         (job.config.hardware.total_usd_per_hour for job in to_run if job.config.hardware.total_usd_per_hour), None
     )
     cost = "" if rate is None else f", at most ${limit_s / 3600 * rate:,.2f} at ${rate}/h"
     console.print(
-        f"{len(to_run)} to run in {len(found.launches)} launches, {len(found.known)} known; "
+        f"{len(to_run)} to run in {len(launches)} launches, {len(found.known)} known; "
         f"time limits add up to {limit_s / 3600:.1f} h{cost}",
         highlight=False,
     )

@@ -25,7 +25,7 @@ class OutOfMemory(Exception):
 
 
 class CachingAllocator:
-    """``capacity`` is what the device can give in bytes.
+    """``capacity`` is what the device can give in bytes, or the share of it that ``per_process_memory_fraction`` leaves.
 
     A freed block that another stream used becomes free again when that stream has caught up; when, no replay can know.
     ``lag`` says after how many further requests it is assumed to have (0: at once), unless the host waited before.
@@ -33,7 +33,7 @@ class CachingAllocator:
 
     def __init__(self, options: Options = Options(), capacity: int = UNLIMITED, lag: int = 0):  # noqa: B008
         self.options = options
-        self.capacity = int(capacity * options.memory_fraction)
+        self.capacity = capacity
         self.lag = lag
         self.allocated = self.active = self.reserved = 0
         self.peak_allocated = self.peak_active = self.peak_reserved = 0

@@ -144,8 +144,8 @@ def test_max_split_size_keeps_large_blocks_whole():
 
 
 def test_garbage_collection_only_with_a_memory_fraction():
-    collected = CachingAllocator(parse("garbage_collection_threshold:0.5,per_process_memory_fraction:0.8"), 500 * MIB)
-    ignored = CachingAllocator(parse("garbage_collection_threshold:0.5"), 500 * MIB)
+    collected = CachingAllocator(parse("garbage_collection_threshold:0.5,per_process_memory_fraction:0.8"), 400 * MIB)
+    ignored = CachingAllocator(parse("garbage_collection_threshold:0.5"), 400 * MIB)
     for allocator in (collected, ignored):
         allocator.malloc(1, 250 * MIB)
         allocator.free(1)
