@@ -21,14 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run folders of memlab import, judged apart",
     )
     parser.add_argument(
-        "--tables",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="PATH",
-        help="run folders of memlab's own tables of points",
-    )
-    parser.add_argument(
         "--of-each", type=int, default=3, metavar="N", help="so many points of each imported series (default: 3)"
     )
     parser.add_argument(
@@ -62,11 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         for name, records in sweeps(arguments.imported)
         for point in judged(name, [without_download(each) for each in spread(records, arguments.of_each)], [], None)
     ]
-    tables = [
-        point for name, records in sweeps(arguments.tables) for point in judged(name, records, refused, kept_in=None)
-    ]
     predictor = package_versions()
-    text = document(points, predictor, SOURCES, refused, imported, tables)
+    text = document(points, predictor, SOURCES, refused, imported)
     if arguments.output is None:
         print(text)
     else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from memlab.config import Config, from_dict, to_dict
 from memlab.plan import Plan, engine_key, make_plan, shape_of
+from memlab.predict import cache
 from memlab.predict.predict import predict_launch
 from memlab.record import Record
 
@@ -30,9 +31,13 @@ class Launch:
 
 def predictions(sweep: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
     """(measured, predicted) for the records of one sweep that can be judged."""
-    for launch in launches(sweep):
-        predicted = dict(enumerate(predict_launch(launch.plans())))
-        yield from ((record, predicted[place]) for place, record in launch.records.items() if place in predicted)
+    found = [(launch, launch.plans()) for launch in launches(sweep)]
+    cache.make_missing(plan for _, plans in found for plan in cache.deciding(plans))  # all of it in one process
+    for launch, plans in found:
+        predicted: list[Record] = []
+        while len(predicted) < len(plans):  # behind an out-of-memory another launch begins
+            predicted += predict_launch(plans[len(predicted) :])
+        yield from ((record, predicted[place]) for place, record in launch.records.items())
 
 
 def launches(sweep: Iterable[Record]) -> list[Launch]:

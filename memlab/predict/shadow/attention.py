@@ -27,8 +27,8 @@ def install(recorder: Recorder, gpu: Generation) -> None:
     torch.nn.functional.scaled_dot_product_attention = _Sdpa(gpu)
     AttentionInterface.register(FLASH, _flash_attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(FLASH, flash_attention_mask)
-    for op in (_aten._scaled_dot_product_flash_attention_backward, _aten._scaled_dot_product_cudnn_attention_backward):
-        recorder.workspaces[op.default] = backward_workspaces
+    recorder.workspaces[_aten._scaled_dot_product_flash_attention_backward.default] = flash_workspaces
+    recorder.workspaces[_aten._scaled_dot_product_cudnn_attention_backward.default] = cudnn_workspaces
 
 
 def stand_in_for(implementation: str) -> str:
@@ -103,18 +103,31 @@ def _flash_attention(module, query, key, value, attention_mask, scaling=None, dr
     return out.transpose(1, 2), None
 
 
-def backward_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]:
-    """Scratch bytes of a fused backward: the query gradient summed in fp32, the row sums of the softmax, and the
+def flash_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]:
+    """Scratch bytes of flash's backward: the query gradient summed in fp32, the row sums of the softmax, and the
     gradients of key and value with every query head's own where several share one.
 
-    Source: ``mha_bwd`` in pytorch's and flash-attn's ``flash_api.cpp`` (rows rounded up to 128, heads to 32). cuDNN
-    does not publish its own; its frontend's graph has the same two fp32 buffers.
+    Source: ``mha_bwd`` in pytorch's and flash-attn's ``flash_api.cpp`` (rows rounded up to 128, heads to 32).
     """
     batch, heads, rows, head = query.shape
     rows_rounded, head_rounded = -(-rows // 128) * 128, -(-head // 32) * 32
     sums = 4 * batch * heads * rows_rounded
-    nbytes = [sums, sums * head_rounded]
-    if key.shape[1] != heads:
-        expanded = query.element_size() * batch * key.shape[2] * heads * head
-        nbytes += [expanded, expanded]
-    return nbytes
+    return [sums, sums * head_rounded, *_expanded(query, key)]
+
+
+def cudnn_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]:
+    """The same of cuDNN's backward, which takes it all at once and rounds nothing up.
+
+    Source: measured. Memory histories of an H200 (cuDNN 9, PyTorch 2.11) show, byte for byte, one request of this size
+    for each layer: 2,377,984 (9 heads of 64, 3 of keys, 512 tokens), 2,130,176 (16 of 64, 16, 512) and 16,481,152 (32
+    of 128, 8, 501).
+    """
+    batch, heads, rows, head = query.shape
+    sums = 4 * batch * heads * rows
+    return [sums + sums * head + sum(_expanded(query, key)) + 256]
+
+
+def _expanded(query, key) -> list[int]:
+    """Bytes of the gradients of key and value before they are summed over the query heads that share one."""
+    batch, heads, _, head = query.shape
+    return [] if key.shape[1] == heads else 2 * [query.element_size() * batch * key.shape[2] * heads * head]

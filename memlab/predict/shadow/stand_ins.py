@@ -34,6 +34,7 @@ class _Kernels:
 def install_in_torch() -> None:
     """To be called before DeepSpeed is imported: it keeps functions of torch's for itself."""
     _no_compiler()
+    _whole_backwards()
     collectives.install()
     _tensor_constructor()
     _list_indices()
@@ -61,6 +62,17 @@ def _no_compiler() -> None:
     """DeepSpeed decorates a function with torch.compile when it is imported, which costs two seconds and is never
     called."""
     torch.compile = lambda model=None, **options: model if model is not None else (lambda function: function)
+
+
+def _whole_backwards() -> None:
+    """CUDA has a kernel for these; a backend without one of its own gets a formula of several operators, which leaves
+    a temporary behind each."""
+    for name in ("silu_backward", "mish_backward"):
+        torch.library.impl(f"aten::{name}", "PrivateUse1", _never_called)
+
+
+def _never_called(*args, **kwargs):
+    raise NotImplementedError("fake tensors need no kernel")
 
 
 def _compiled_kernels(counter: Counter) -> None:

@@ -1,6 +1,7 @@
 """Record what an allocator would see: a dispatch mode that watches storages come and go."""
 
 import contextlib
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -20,9 +21,14 @@ _TO_COPY = torch.ops.aten._to_copy.default
 _ALL = torch.ops.aten.all.default
 _EQUAL = torch.ops.aten.equal.default
 _DEVICE = torch.ops.prim.device.default
+_ADD, _ADD_IN_PLACE = torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor
 
 _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm)
 _BLAS = frozenset(op for product in _PRODUCTS for op in (product.default, product.out))
+
+_OWN_USES, _OWN_STORAGE_USES = 4, 2
+"""References to a gradient that autograd alone holds, and to its storage, while it is an argument here: autograd's own,
+and those of the call."""
 
 HOST_MINIMUM_BYTES = 1 << 20
 """Host tensors below this are left out: they are many, and gigabytes are what kills a machine."""
@@ -65,6 +71,8 @@ class Recorder(TorchDispatchMode):
             return False  # liger-kernel asks whether a loss has the gradient one; it would scale in place otherwise
         if func is _TO_COPY:
             args = (self._without_value(args[0]), *args[1:])
+        if func is _ADD and _accumulates(*args, **kwargs):
+            func = _ADD_IN_PLACE
         out = self._shortcuts.answer(func, args, kwargs)
         self._see(out, func)
         if self.counter.on:
@@ -213,3 +221,21 @@ class Recorder(TorchDispatchMode):
         if tensor.dtype is torch.bool:
             return getattr(tensor, "_memlab_true", False)
         return 1.0 if tensor.dtype.is_floating_point else 0
+
+
+def _accumulates(first, second, *scale, **options) -> bool:
+    """Whether autograd adds a gradient to one that it holds already. It does so in place where nobody else has the
+    first one, but never with tensors of a subclass, which fake ones are.
+
+    Source: ``torch/csrc/autograd/input_buffer.cpp``. No derivative of torch's adds two whole tensors itself.
+    """
+    if torch._C._current_autograd_node() is None or torch.is_grad_enabled() or scale or options:
+        return False
+    caller = sys._getframe(1).f_back  # of a thread of autograd's own there is none
+    return (
+        (caller is None or caller.f_code.co_name == "_engine_run_backward")
+        and isinstance(second, torch.Tensor)
+        and first.shape == second.shape
+        and first._use_count() <= _OWN_USES
+        and torch._C._storage_Use_Count(first.untyped_storage()._cdata) <= _OWN_STORAGE_USES
+    )

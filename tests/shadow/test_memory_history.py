@@ -1,0 +1,48 @@
+"""A memory history of a GPU, request by request: the shadow run asks for the same blocks in the same order."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from memlab.compose import compose_config
+from memlab.plan import make_plan
+from memlab.predict.allocator import Options
+from memlab.predict.events import ALLOC, FREE, PHASE, Trace
+from memlab.predict.shadow.request import Point, traces
+
+pytestmark = pytest.mark.shadow
+
+RECORDED = Path(__file__).parents[1] / "data" / "requests_smollm2_135m.json"
+"""``measure.snapshot=true measure=quick`` on an H200: the blocks of a mebibyte or more that its two warm-up steps took
+(above zero) and freed (below), in bytes."""
+
+CUBLAS = 32 << 20
+"""Its workspaces come with the first product, which is in another place in another version of transformers."""
+
+
+def test_two_steps_take_and_free_the_same_blocks(tmp_path):
+    recorded = json.loads(RECORDED.read_text())
+    plan = make_plan(*compose_config(["mode=predict", "measure=quick", *recorded["words"]]))
+    point = Point(0, 1, 512)
+    found = blocks(traces(plan, [point], tmp_path)[point], recorded["minimum_bytes"])
+    assert found.count(CUBLAS) == recorded["blocks"].count(CUBLAS) == 2  # forward, and autograd's own thread
+    assert without_cublas(found) == without_cublas(recorded["blocks"])
+
+
+def blocks(trace: Trace, minimum: int) -> list[int]:
+    """What the steps of a trace take and free."""
+    found, sizes, building = [], {}, True
+    for event in trace.events:
+        if event[0] == PHASE:
+            building = building and trace.phases[event[1]] != "first_forward"
+        elif event[0] == ALLOC:
+            sizes[event[1]] = Options().round(event[2])
+            found.append(0 if building else sizes[event[1]])
+        elif event[0] == FREE:
+            found.append(0 if building else -sizes[event[1]])
+    return [nbytes for nbytes in found if abs(nbytes) >= minimum]
+
+
+def without_cublas(found: list[int]) -> list[int]:
+    return [nbytes for nbytes in found if nbytes != CUBLAS]

@@ -1,0 +1,72 @@
+"""Predictions of a sweep: traced together, each with a record, and what cannot be traced is tried once."""
+
+import pytest
+
+from memlab.launch.job import Job
+from memlab.launch.sweep import Observer
+from memlab.plan import make_plan
+from memlab.predict import cache, predict, sweep
+from memlab.record import RunFolder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """The plans that were to be traced; those of stage 3 cannot be."""
+    asked = []
+
+    def make_missing(plans):
+        asked.extend(plans)
+        bad = {cache.trace_folder(plan) for plan in asked if plan.config["zero_stage"]["stage"] == 3}
+        return [(folder, "ValueError: no such layer") for folder in bad]
+
+    monkeypatch.setattr(cache, "make_missing", make_missing)
+    monkeypatch.setattr(predict, "predict", lambda plan: predict._record(plan, status="ok", steps={}))
+    return asked
+
+
+@pytest.fixture
+def job(config, tmp_path):
+    def build(stage: int, tokens: int, **changes) -> Job:
+        gpu = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "mode": "predict"}
+        plan = make_plan(config({"zero_stage.stage": stage, "seq_len.tokens": tokens, **gpu, **changes}), {})
+        return Job(plan, RunFolder(tmp_path / plan.run_id))
+
+    return build
+
+
+def test_every_job_has_a_record(job, traced):
+    jobs = [job(stage, tokens) for tokens in (10, 20, 30, 40, 50, 60, 70) for stage in (2, 3)]
+    results = sweep.predict_jobs(jobs, False, Observer())
+    assert {id(result.job) for result in results} == {id(each) for each in jobs}
+    assert all(result.job.folder.read_record().status == result.record.status for result in results)
+    found = {result.record.status for result in results if result.job.config.zero_stage.stage == 3}
+    assert found == {"failed"}
+    assert "no such layer" in next(result.record.reason for result in results if result.record.status == "failed")
+    # Of seven lengths the two smallest, the middle and the largest decide the others.
+    assert [plan.config["seq_len"]["tokens"] for plan in traced] == 2 * [10, 20, 40, 70]
+
+
+def test_what_is_done_is_not_predicted_again(job, traced, monkeypatch):
+    monkeypatch.setattr(predict, "calibration_for", lambda config: None)
+    one = job(2, 10)
+    sweep.predict_jobs([one], False, Observer())
+    (result,) = sweep.predict_jobs([one], False, Observer())
+    assert (result.how, len(traced)) == ("done", 1)
+    (forced,) = sweep.predict_jobs([one], True, Observer())
+    assert forced.how == "predicted"
+
+
+def test_allocators_share_their_traces(job):
+    jobs = [job(2, 10), job(2, 10, **{"allocator.conf": "expandable_segments:True"}), job(1, 10)]
+    found = sweep.assort_predictions(jobs, False)
+    assert sorted(len(group) for group in found.launches) == [1, 2]
+
+
+def test_what_cannot_be_predicted_is_recorded_so(job):
+    (result,) = sweep.predict_jobs([job(2, 10, **{"offload.param": "cpu"})], False, Observer())
+    assert result.record.status == "unsupported" and "stage 3" in result.record.reason.lower()
