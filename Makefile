@@ -19,8 +19,7 @@ demo: setup      ## one measured experiment: the GPUs, or two CPU ranks where th
 	$(BIN)/python launch.py model=tiny name=demo force=true
 
 test: setup      ## the tests; those that need a GPU are skipped without one
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not cpu and not gpu and not cluster"
-	$(BIN)/python -m pytest -m "cpu or gpu"  # real runs: one after another
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not cluster"
 
 cluster: setup   ## the tests of Slurm and of several nodes, which start daemons of their own (docs/cluster.md)
 	$(BIN)/python -m pytest tests/cluster
@@ -30,14 +29,12 @@ lint: setup      ## style
 
 STUDY ?= ../shared/reference/gpjt
 RUNS   = outputs/study
-GRID   = outputs/grid
 
 study: setup     ## docs/study: the page and figures of the public study, where its data is (STUDY=folder of the CSV files)
 	sh docs/study/make.sh $(BIN)/memlab $(STUDY) $(RUNS)
 
 accuracy: setup  ## docs/accuracy.md: every record of results/ predicted; with the study's points where make study was run
-	sh results/one_gpu_grid_1xH200/import.sh $(BIN)/memlab $(GRID)
-	$(BIN)/memlab accuracy results --tables $(GRID) --output docs --ratios memlab/predict/ratios.json --records outputs/accuracy \
+	$(BIN)/memlab accuracy results --output docs --ratios memlab/predict/ratios.json --records outputs/accuracy \
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
 	$(BIN)/memlab figures results outputs/accuracy --output docs/accuracy --kind predicted_against_measured
 
@@ -46,8 +43,7 @@ results-report: setup  ## docs/results: the page and figures of results/
 	$(BIN)/memlab figures results --output docs/results
 
 calibration: setup  ## memlab/predict/calibration.json, the step time's costs, from the measurements in results/
-	sh results/one_gpu_grid_1xH200/import.sh $(BIN)/memlab $(GRID)
-	$(BIN)/python -m memlab.predict.calibrate results $(GRID)/alone
+	$(BIN)/python -m memlab.predict.calibrate results
 
 clean:           ## remove the environment
 	rm -rf $(VENV)

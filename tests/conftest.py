@@ -1,6 +1,7 @@
 """Helpers of all tests: configurations without the cost of composing each, golden files, finished runs."""
 
 import json
+import os
 import signal
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,15 @@ GOLDEN = Path(__file__).parent / "unit" / "golden"
 # nohup and a shell's background jobs leave signals ignored, and children inherit that; tests send them.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config):
+    """Each worker of pytest-xdist keeps to its share of the cores: launches on the same ones would wait in turn."""
+    worker = getattr(config, "workerinput", None)
+    if worker:
+        cores = sorted(os.sched_getaffinity(0))
+        mine = cores[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]
+        os.sched_setaffinity(0, mine or cores)
 
 
 def pytest_addoption(parser):
