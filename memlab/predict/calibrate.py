@@ -3,6 +3,7 @@
 import argparse
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from memlab.config import Config, from_dict
 from memlab.errors import MemlabError
-from memlab.plan import make_plan
+from memlab.plan import Plan, make_plan
 from memlab.predict import cache
 from memlab.predict.calibration import SHIPPED, Calibration
 from memlab.predict.events import Trace
@@ -57,6 +58,7 @@ def calibrate(records: Sequence[Record]) -> Calibration:
     gpus = sorted({record.config["hardware"]["gpu"] for record in records})
     if len(gpus) > 1:
         raise MemlabError(f"A calibration is of one kind of GPU, and these runs are of {', '.join(gpus)}.")
+    _trace_together(records)
     traced: dict[tuple, Mapping[int, Trace]] = {}
     cases = [case for record in records if (case := _case(record, traced))]
     found = fit(cases)
@@ -73,6 +75,19 @@ def calibrate(records: Sequence[Record]) -> Calibration:
     )
 
 
+def _trace_together(records: Sequence[Record]) -> None:
+    """Trace in one process what decides all of them. What fails shows when its record is looked at."""
+    by_folder: dict[Path, list[Plan]] = defaultdict(list)
+    for record in records:
+        config = from_dict(record.config)
+        if not uncounted(config):
+            plan = make_plan(config, record.choices)
+            by_folder[cache.trace_folder(plan)].append(plan)
+    deciding = [plan for plans in by_folder.values() for plan in cache.deciding(plans)]
+    cache.make_missing(deciding, lambda done, of: print(f"\rtraced {done} of {of}", end="", file=sys.stderr))
+    print(file=sys.stderr)
+
+
 def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | None:
     """``traced`` keeps what was traced: records that differ in their allocator share it."""
     config = from_dict(record.config)
@@ -83,7 +98,6 @@ def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | No
     key = (cache.trace_folder(plan), config.batch.micro, config.seq_len.tokens)
     try:
         if key not in traced:
-            print(f"tracing {record.run_id}", file=sys.stderr)
             traced[key] = cache.traces(plan)
     except ShadowError as error:
         print(f"left out {record.run_id}: {error}", file=sys.stderr)

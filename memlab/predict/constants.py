@@ -69,12 +69,16 @@ SOURCES = (
         "32 MiB (Hopper and later) or 8.1 MiB for each handle and stream",
         "PyTorch's source, `CublasHandlePool.cpp`",
     ),
-    ("scratch of attention's backward", "by shape", "PyTorch's and flash-attn's source, `flash_api.cpp`"),
+    (
+        "scratch of attention's backward",
+        "by shape",
+        "flash: PyTorch's and flash-attn's source, `flash_api.cpp`; cuDNN: memory histories of an H200, three shapes",
+    ),
     (
         "when a side stream lets a block go",
-        "one GPU: at once; several: when the host next waits, since the highest rank decides",
-        "the two ends of what can be; both are in the record (`peak_reserved_range_bytes`). Which end stands for what "
-        "was decided when the records of this page had been seen: it is a rule, and no number was fitted",
+        "when the GPU has got there, by the clocks of the step's time; the host is at most 1,024 kernels ahead",
+        "the step time's costs, which are fitted to step times and to no memory (docs/step_time.md). The two ends of "
+        "what can be - at once, and not before the host waits - are in the record (`peak_reserved_range_bytes`)",
     ),
     (
         "CUDA context and modules; NCCL",

@@ -12,7 +12,7 @@ ALLOC, FREE, USE, SYNC, EMPTY, PHASE, HOST_ALLOC, HOST_FREE, START = range(9)
 """The kinds of events. What follows the kind in an event:
 
 ALLOC      key, bytes asked for, stream, site    (on the device)
-FREE       key
+FREE       key, after how many requests it is free indeed    (the latter where USEs say it: lags.py)
 USE        key, stream                           (``Tensor.record_stream``)
 SYNC       requests                              (the host waited for what it had asked for after so many ALLOCs)
 EMPTY                                            (``torch.cuda.empty_cache``)
@@ -52,6 +52,7 @@ class Trace:
     steps: list[int] = field(default_factory=list)  # the event that each optimizer step begins with
     smooth_from: int | None = 1  # tokens in a batch from which sizes grow as interpolate.py says; None: they never do
     work: list[Item] = field(default_factory=list)  # of the last step, what it asks of the machine
+    places: list[int] = field(default_factory=list)  # of each item of the work: how many events were before it
     model_flops: tuple[float, float] = (0.0, 0.0)  # of a sample: for each token, for each pair (memlab/worker/flops.py)
     parameters: int = 0
     trainable_parameters: int = 0

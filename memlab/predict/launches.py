@@ -47,24 +47,24 @@ class _Cycle:
 def cycle(trace: Trace) -> _Cycle:
     """The second step of a trace."""
     first, second = _ends_of_steps(trace)
-    origin: dict[int, tuple] = {}
+    made: dict[int, tuple] = {}
     before: dict[int, tuple] = {}
     requests = 0
     for index, event in enumerate(trace.events[: second + 1]):
         if event[0] in (ALLOC, HOST_ALLOC):
-            origin[event[1]] = _origin(trace, event)
+            made[event[1]] = origin(trace, event)
             requests += event[0] == ALLOC and index <= first
         elif event[0] in (FREE, HOST_FREE):
-            del origin[event[1]]
+            del made[event[1]]
         if index == first:
-            before = dict(origin)
+            before = dict(made)
     return _Cycle(
         events=trace.events[first + 1 : second + 1],
         begin=trace.steps[1] - first - 1,
         requests=requests,
-        enters={key: value for key, value in before.items() if key not in origin},
-        leaves={key: value for key, value in origin.items() if key not in before},
-        stays={key: value for key, value in origin.items() if key in before},
+        enters={key: value for key, value in before.items() if key not in made},
+        leaves={key: value for key, value in made.items() if key not in before},
+        stays={key: value for key, value in made.items() if key in before},
     )
 
 
@@ -79,7 +79,7 @@ def _ends_of_steps(trace: Trace) -> list[int]:
     return [ends["first_optimizer_step"], ends["optimizer_step"]]
 
 
-def _origin(trace: Trace, event: Event) -> tuple:
+def origin(trace: Trace, event: Event) -> tuple:
     """Where a block was made, whatever its size: the same in the traces of all points."""
     if event[0] == HOST_ALLOC:
         return (HOST_ALLOC, event[3])

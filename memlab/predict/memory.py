@@ -12,6 +12,7 @@ from memlab.predict.breakdown import breakdown, curve
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.events import USE, Trace
 from memlab.predict.host import host_peak
+from memlab.predict.lags import with_lags
 from memlab.predict.launches import in_one_launch
 from memlab.predict.odds import probability, shipped_ratios
 from memlab.predict.ranks import stands_for
@@ -20,11 +21,9 @@ from memlab.predict.step_time import counts
 from memlab.predict.verdicts import DOES_NOT_FIT, EDGE, FITS, worst
 from memlab.record import PREDICTED, RankResult
 
-AT_ONCE, AT_THE_NEXT_WAIT = 0, 1 << 62
-"""When a block that a side stream used is free again, in requests after the host freed it: the two ends of what can
-be. A rank that is alone is waited for by nobody, so its side streams keep up: at once. Of several ranks, one that runs
-ahead has its side streams wait in their collectives for the others, until the host itself waits for them; what decides
-is the highest rank, so that is what is predicted. Nothing is calibrated here."""
+AT_ONCE, AT_THE_NEXT_WAIT, BY_THE_CLOCKS = 0, 1 << 62, None
+"""When a block that a side stream used is free again: the two ends of what can be, in requests after the host freed it,
+and what is likely (lags.py)."""
 
 UNLIMITED = 1 << 62
 
@@ -50,7 +49,7 @@ def every_rank(plans: Sequence[Plan], traces: Sequence[Mapping[int, Trace]]) -> 
 
 def one_rank(configs: Sequence[Config], points: Sequence[Trace]) -> list[RankResult]:
     """A result for each point that the launch reached. ``points``: the trace of each, as if it ran alone."""
-    config, trace = configs[0], in_one_launch(points)
+    config, trace = configs[0], in_one_launch([_with_lags(*pair) for pair in zip(points, configs, strict=True)])
     total, _, capacity = _memory(config)
     options = allocator.parse(config.allocator.conf)
     is_cold = config.measure.protocol == "cold"
@@ -60,7 +59,7 @@ def one_rank(configs: Sequence[Config], points: Sequence[Trace]) -> list[RankRes
     ]
     if len(configs) == 1:
         likely = pairs[0][0]
-        cold = likely if is_cold else replay(trace, options, capacity, _when(trace), cold=True)
+        cold = likely if is_cold else replay(trace, options, capacity, BY_THE_CLOCKS, cold=True)
         results[0].cold_peak_allocated_bytes = cold.peak_allocated
         results[0].cold_peak_reserved_bytes = cold.peak_reserved
         if total is not None:
@@ -87,10 +86,10 @@ def estimate(config: Config, traces: Iterable[Trace], limited: bool = True) -> E
     not, ``used`` is what the plan would need."""
     total, outside, capacity = _memory(config)
     options = allocator.parse(config.allocator.conf)
-    traces = list(traces)
+    traces = [_with_lags(trace, config) for trace in traces]
     is_cold = config.measure.protocol == "cold"
     replays = [_replays(trace, options, capacity if limited else UNLIMITED, is_cold)[-1] for trace in traces]
-    used = max(likely.peak_reserved for likely, _ in replays) + outside
+    used = max(likely.peak_reserved for likely, *_ in replays) + outside
     return Estimate(
         verdict=worst(map(_verdict, replays)),
         used=used,
@@ -111,20 +110,19 @@ def _memory(config: Config) -> tuple[int | None, int, int]:
     return total, outside, min(total - outside, allowed)
 
 
+def _with_lags(trace: Trace, config: Config) -> Trace:
+    return trace if all(event[0] != USE for event in trace.events) else with_lags(trace, config)
+
+
 def _replays(
     trace: Trace, options: allocator.Options, capacity: int, cold: bool, course: bool = False
-) -> list[tuple[Replay, Replay]]:
-    """For each point what is likely, and the other end of what can be."""
-    when = _when(trace)
-    likely = replay_points(trace, options, capacity, when, course=course, cold=cold)
+) -> list[tuple[Replay, ...]]:
+    """For each point what is likely, and the two ends of what can be."""
+    likely = replay_points(trace, options, capacity, BY_THE_CLOCKS, course=course, cold=cold)
     if all(event[0] != USE for event in trace.events):  # without side streams it is all one
-        return [(each, each) for each in likely]
-    other = AT_ONCE if when == AT_THE_NEXT_WAIT else AT_THE_NEXT_WAIT
-    return list(zip(likely, replay_points(trace, options, capacity, other, cold=cold), strict=False))
-
-
-def _when(trace: Trace) -> int:
-    return AT_ONCE if trace.world_size == 1 else AT_THE_NEXT_WAIT
+        return [(each,) for each in likely]
+    ends = [replay_points(trace, options, capacity, end, cold=cold) for end in (AT_ONCE, AT_THE_NEXT_WAIT)]
+    return list(zip(likely, *ends, strict=False))
 
 
 def _fits(trace: Trace, options: allocator.Options, capacity: int, cold: bool, likely: Replay, ratio: float) -> bool:
@@ -134,11 +132,11 @@ def _fits(trace: Trace, options: allocator.Options, capacity: int, cold: bool, l
     reserved = max(likely.peak_reserved, *(phase.peak_reserved_bytes for phase in likely.phases.values()))
     if not likely.oom and not likely.num_alloc_retries and reserved * ratio <= capacity:
         return True
-    return replay(trace, options, int(capacity / ratio), _when(trace), cold=cold).oom is None
+    return replay(trace, options, int(capacity / ratio), BY_THE_CLOCKS, cold=cold).oom is None
 
 
-def _rank_result(config: Config, trace: Trace, replays: tuple[Replay, Replay], point: Trace) -> RankResult:
-    """``trace`` is of the launch. ``replays``: what is likely, and the other end."""
+def _rank_result(config: Config, trace: Trace, replays: Sequence[Replay], point: Trace) -> RankResult:
+    """``trace`` is of the launch. ``replays``: what is likely, and the ends of what can be."""
     likely = replays[0]
     total, outside, capacity = _memory(config)
     host = host_peak(trace)

@@ -27,9 +27,10 @@ class Replay:
 
 
 def replay(
-    trace: Trace, options: Options, capacity: int, lag: int = 0, course: bool = False, cold: bool = False
+    trace: Trace, options: Options, capacity: int, lag: int | None = 0, course: bool = False, cold: bool = False
 ) -> Replay:
-    """Run the events of ``trace`` through an allocator of ``capacity`` bytes; ``lag`` as in :class:`CachingAllocator`.
+    """Run the events of ``trace`` through an allocator of ``capacity`` bytes; ``lag`` as in :class:`CachingAllocator`,
+    ``None``: that of each event (lags.py).
 
     The result is that of the last point, where the trace is that of a launch of several (launches.py). ``course``: keep
     the course of memory over the last step. ``cold``: as in a plain training, where peaks count from process start and
@@ -39,11 +40,15 @@ def replay(
 
 
 def replay_points(
-    trace: Trace, options: Options, capacity: int, lag: int = 0, course: bool = False, cold: bool = False
+    trace: Trace, options: Options, capacity: int, lag: int | None = 0, course: bool = False, cold: bool = False
 ) -> list[Replay]:
     """As :func:`replay`, with a result for each point of a launch; an out-of-memory ends the launch and the list."""
-    allocator = CachingAllocator(options, capacity, lag)
+    allocator = CachingAllocator(options, capacity, lag or 0)
     events = without_protocol(trace.events) if cold else trace.events
+    if lag is None:
+        events = [event for event in events if event[0] != SYNC]  # the lags have it in them
+    else:
+        events = [event[:2] if event[0] == FREE else event for event in events]
     runner = _Runner(trace, events, allocator, trace.steps[-1] if course else len(events))
     try:
         runner.run()
@@ -85,7 +90,7 @@ class _Runner:
                         highest = allocator.allocated
                         result.peak_event, result.peak_phase = index, self.phase
             elif kind == FREE:
-                allocator.free(event[1])
+                allocator.free(*event[1:])
             elif kind == USE:
                 allocator.record_stream(event[1], event[2])
             elif kind == SYNC:

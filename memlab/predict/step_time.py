@@ -6,7 +6,8 @@ whichever is longer (the roofline). Collectives run beside them on a stream of t
 host. Who waits for whom is what the engine asked for in the trace.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from memlab.config import Config
@@ -28,6 +29,10 @@ from memlab.predict.work import (
 
 _NCCL = -1
 """The stream of the collectives: one after another, beside everything else."""
+
+LAUNCH_QUEUE = 1024
+"""Kernels of a stream that may wait for the GPU: the host waits before it asks for one more. NVIDIA documents no
+number; it is what people measure (stackoverflow.com/questions/53970187: "about 1000", for every stream)."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +101,22 @@ def figures(config: Config) -> Figures:
 
 def step_seconds(config: Config, traces: Mapping[int, Trace], costs: Costs) -> float:
     """The time of a step on the slowest of the traced ranks: nobody goes on before it."""
+    return max(clocks(config, costs).step(trace.work) for trace in traces.values())
+
+
+def clocks(config: Config, costs: Costs) -> "Clocks":
     module_s = costs.module_s + (costs.hook_s if config.zero_stage.stage == 3 else 0.0)
-    return max(_Clocks(figures(config), costs, module_s).step(trace.work) for trace in traces.values())
+    return Clocks(figures(config), costs, module_s)
 
 
-class _Clocks:
+class Clocks:
+    """``host`` and ``streams`` are seconds."""
+
     def __init__(self, figures: Figures, costs: Costs, module_s: float):
         self.figures, self.costs, self.module_s = figures, costs, module_s
         self.host = 0.0
         self.streams: dict[int, float] = {0: 0.0}
+        self._begins: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=LAUNCH_QUEUE))
 
     def step(self, work: Sequence[Item]) -> float:
         """From the end of one step to the end of the next, when it is done again and again."""
@@ -117,7 +129,7 @@ class _Clocks:
         """When an event that is recorded now on the default stream completes."""
         return max(self.host, self.streams[0])
 
-    def run(self, work: Sequence[Item]) -> None:
+    def run(self, work: Sequence[Item], after_each: Callable[[], None] = lambda: None) -> None:
         streams, costs, module_s = self.streams, self.costs, self.module_s
         by_flops = (costs.compute / self.figures.single_flops, costs.compute / self.figures.half_flops)
         by_byte = costs.memory / self.figures.memory
@@ -130,8 +142,12 @@ class _Clocks:
             if kind == KERNEL:
                 stream = item[3]
                 by_compute, by_memory = item[5] * by_flops[item[4]], sum(item[6:]) * by_byte
+                begins = self._begins[stream]
+                if len(begins) == LAUNCH_QUEUE and begins[0] > self.host:
+                    self.host = begins[0]
                 free = streams.get(stream, 0.0)
                 begin = free if free > self.host else self.host
+                begins.append(begin)
                 streams[stream] = begin + (by_compute if by_compute > by_memory else by_memory)
             elif kind == RECORD:
                 events.append(max(self.host, streams.get(item[3], 0.0)))
@@ -147,6 +163,7 @@ class _Clocks:
                 self.host = max(self.host, *(streams.values() if item[3] == EVERYTHING else (events[item[3]],)))
             elif kind == HOST_WORK:
                 self.host += sum(item[3:]) * costs.host_byte_s
+            after_each()
 
     def _collective(self, stream: int, collective: int, ranks: int, nbytes: int) -> float:
         """When it is done. Alone, a rank copies: what is read is written."""

@@ -52,12 +52,13 @@ def show_rows(rows: Sequence[Row], out: Console) -> None:
             units.gib(row.best.used if row.best else None),
             units.gib(row.best.free if row.best else None),
             units.gib(row.best.host if row.best else None),
+            _probability(row),
             *([_rate(row), units.usd(row.usd_per_million_tokens)] if speed else []),
             _beyond(row),
         )
         for row in rows
     ]
-    columns = [*names, "largest batch", "used GiB", "free GiB", "host GiB"]
+    columns = [*names, "largest batch", "used GiB", "free GiB", "host GiB", "probability"]
     columns += ["tokens/s", "$ a million tokens", "one more"] if speed else ["one more"]
     out.print(grid("Largest micro batch that fits, predicted; of the fullest GPU", columns, cells, len(names)))
 
@@ -109,6 +110,12 @@ def _beyond(row: Row) -> str:
     if not row.batch:
         return f"1: {ending(row.of_one)}"
     return "not tried" if row.next_up is None else f"{row.batch + 1}: {ending(row.next_up)}"
+
+
+def _probability(row: Row) -> str:
+    """That the largest batch does fit, by the errors of earlier predictions."""
+    known = row.summary.get("fit_probability")
+    return "-" if known is None else f"{known:.0%}"
 
 
 def _rate(row: Row) -> str:

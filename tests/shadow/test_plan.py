@@ -57,6 +57,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(tmp_path):
         assert fitting.summary["verdict"] == "fits"
         assert beyond.summary["verdict"] != "fits"
         assert max(rank["device_used_bytes"] for rank in fitting.ranks) == int(float(row["device_used_bytes"]))
+        assert fitting.summary["fit_probability"] == float(row["fit_probability"])
 
 
 def test_a_size_that_is_computed_is_the_one_that_is_traced(tmp_path):

@@ -4,6 +4,7 @@ Source: ``c10/cuda/CUDACachingAllocator.cpp`` of PyTorch 2.11 to 2.13; the names
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from memlab.predict.allocator.blocks import Block, Pool
 from memlab.predict.allocator.expandable import ExpandableSegments
@@ -41,7 +42,7 @@ class CachingAllocator:
         self._collects = options.garbage_collection_threshold > 0 and options.memory_fraction < 1
         self._pools: dict[tuple[int, bool], Pool] = {}
         self._live: dict[int, Block] = {}
-        self._pending: deque[tuple[int, Block]] = deque()
+        self._pending: deque[tuple[int, int, Block]] = deque()  # requests when freed, and when free indeed
         self._requests = 0
         self._next_address = 1 << 40
         address_space = min(capacity, 1 << 40) * 9 // 8
@@ -52,7 +53,7 @@ class CachingAllocator:
     def malloc(self, key: int, nbytes: int, stream: int = 0) -> None:
         """Raises :class:`OutOfMemory` when the device has no room, even after everything cached was given back."""
         self._requests += 1
-        self._complete(self._requests - self.lag)
+        self._complete(lambda freed, due: due < self._requests)
         size = self.options.round(nbytes)
         pool = self._pool(stream, size <= SMALL_BYTES)
         block = self._find_or_allocate(pool, size)
@@ -66,14 +67,16 @@ class CachingAllocator:
         self.active += block.size
         self._note_peaks()
 
-    def free(self, key: int) -> None:
+    def free(self, key: int, lag: int | None = None) -> None:
+        """``lag``: of this block, in place of everybody's."""
         block = self._live.pop(key)
         block.allocated = False
         self.allocated -= block.size
         if block.streams:
             block.streams.clear()
             block.waiting = True
-            self._pending.append((self._requests, block))
+            due = self._requests + (self.lag if lag is None else lag)
+            self._pending.append((self._requests, due, block))
         else:
             self._give_back(block)
 
@@ -85,7 +88,8 @@ class CachingAllocator:
     def synchronize(self, requests: int | None = None) -> None:
         """The host has waited for all that was asked of the device within the first ``requests`` requests, or so far:
         what was freed by then is free indeed."""
-        self._complete((self._requests if requests is None else requests) + 1)
+        until = self._requests if requests is None else requests
+        self._complete(lambda freed, due: freed <= until)
 
     def empty_cache(self) -> None:
         self.synchronize()
@@ -156,10 +160,10 @@ class CachingAllocator:
         self.active -= block.size
         block.pool.give_back(block)
 
-    def _complete(self, until: int) -> None:
-        """The streams have caught up with what was freed before request number ``until``."""
-        while self._pending and self._pending[0][0] < until:
-            _, block = self._pending.popleft()
+    def _complete(self, is_over: Callable[[int, int], bool]) -> None:
+        """The streams have caught up with what was freed, in its order."""
+        while self._pending and is_over(*self._pending[0][:2]):
+            block = self._pending.popleft()[2]
             block.waiting = False
             self._give_back(block)
 

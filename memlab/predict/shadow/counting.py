@@ -4,7 +4,7 @@ FLOPs are those of torch's own formulas (torch.utils.flop_counter). Bytes are th
 reads and writes, each from and to memory once, as eager PyTorch runs them: one kernel an operator.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -87,9 +87,12 @@ class _Operator:
 class Counter:
     """The items of one step. Everything else that a shadow run does is not looked at (``on`` is false)."""
 
-    def __init__(self):
+    def __init__(self, events: Sequence[Any] = ()):
+        """``events``: those of the trace, for each item to say how many there were before it."""
         self.on = False
         self.items: list[Item] = []
+        self.places: list[int] = []
+        self._trace_events = events
         self.operators = 0
         self.modules = 0
         self.collectives = 0
@@ -222,6 +225,7 @@ class Counter:
 
     def _add(self, kind: int, *rest: int) -> None:
         self.items.append((kind, self.operators, self.modules, *rest))
+        self.places.append(len(self._trace_events))
         self.operators = self.modules = 0
 
 

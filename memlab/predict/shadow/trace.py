@@ -45,7 +45,7 @@ class Recorder(TorchDispatchMode):
         self._fake_mode = fake_mode
         self._shortcuts = Shortcuts(fake_mode)
         self.sites = Sites(trace.sites)
-        self.counter = Counter()
+        self.counter = Counter(trace.events)
         self.allocated_bytes = 0
         self.requests = 0  # for device memory, so far: the clock of the replay
         self._events = trace.events
@@ -106,6 +106,7 @@ class Recorder(TorchDispatchMode):
         self._events = []
         self.counter.stop()
         self.trace.work.extend(self.counter.items)
+        self.trace.places.extend(self.counter.places)
 
     def synchronize(self, event: "device.Event | None" = None) -> None:
         """The host waited for the device: for what it had asked of it when ``event`` was recorded, or for

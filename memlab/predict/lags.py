@@ -1,0 +1,108 @@
+"""When a block that a side stream used is free again: by the clocks of the step's time.
+
+torch records an event on the side stream when such a block is freed, and gives the block back once a later request sees
+that the GPU has got there. How far that is depends on how far the host is ahead: hardly at all where Python takes the
+time, by many layers where the GPU does. Both are what step_time.py goes through for the time of a step.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from memlab.config import Config
+from memlab.predict.calibration import SHIPPED, calibration_for, load
+from memlab.predict.events import ALLOC, FREE, USE, Event, Trace
+from memlab.predict.launches import origin
+from memlab.predict.step_time import clocks, missing_figures
+
+
+def with_lags(trace: Trace, config: Config) -> Trace:
+    """The trace with a lag at each FREE of a block that a side stream used: after how many further requests the block
+    is free indeed. Where the hardware entry lacks the figures to tell the time with, all of them are free at once.
+
+    Only the last step of a trace has its work counted. What the first one frees waits as long as what the last one
+    frees of the same origin.
+    """
+    lags = {} if missing_figures(config) else _lags_of_the_step(trace, _timeline(trace, config))
+    known: dict[tuple, deque[int]] = defaultdict(deque)
+    origins = _origins(trace)
+    for index, lag in lags.items():
+        known[origins[index]].append(lag)
+    events: list[Event] = list(trace.events)
+    for index, where in origins.items():
+        lag = lags.get(index)
+        if lag is None and known[where]:
+            lag = known[where][0]
+            known[where].rotate(-1)
+        events[index] = (*events[index][:2], lag or 0)
+    return replace(trace, events=events)
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """After an item of the work, in seconds: when the host gets there, and until when each stream is busy."""
+
+    host: float
+    streams: dict[int, float]
+
+
+def _timeline(trace: Trace, config: Config) -> list[list[_Moment]]:
+    """Of a step that others have gone before, and of the one behind it."""
+    calibration = calibration_for(config) or load(SHIPPED)
+    clock = clocks(config, calibration.costs)
+    steps = []
+    for _ in range(3):
+        moments: list[_Moment] = []
+        clock.run(trace.work, lambda moments=moments: moments.append(_Moment(clock.host, dict(clock.streams))))
+        steps.append(moments)
+    return steps[1:]
+
+
+def _lags_of_the_step(trace: Trace, timeline: Sequence[Sequence[_Moment]]) -> dict[int, int]:
+    """By the index of the FREE."""
+    begin = trace.steps[-1]
+    uses = _uses(trace)
+    hosts = [_host_at_requests(trace, moments) for moments in timeline]
+    times = hosts[0] + hosts[1]
+    found, requests = {}, 0
+    for index in range(begin, len(trace.events)):
+        event = trace.events[index]
+        requests += event[0] == ALLOC
+        if event[0] == FREE and (streams := uses.get(event[1])):
+            item = bisect_right(trace.places, index) - 1
+            busy = timeline[0][max(item, 0)].streams
+            done = max(busy.get(stream, 0.0) for stream in streams)
+            found[index] = bisect_right(times, done, lo=requests) - requests
+    return found
+
+
+def _host_at_requests(trace: Trace, moments: Sequence[_Moment]) -> list[float]:
+    """Seconds of the host at each request of the last step."""
+    times = []
+    for index in range(trace.steps[-1], len(trace.events)):
+        if trace.events[index][0] == ALLOC:
+            times.append(moments[max(bisect_right(trace.places, index) - 1, 0)].host)
+    return times
+
+
+def _uses(trace: Trace) -> dict[int, set[int]]:
+    """Key -> the streams that used it beside its own."""
+    own, found = {}, defaultdict(set)
+    for event in trace.events:
+        if event[0] == ALLOC:
+            own[event[1]] = event[3]
+        elif event[0] == USE and event[2] != own[event[1]]:
+            found[event[1]].add(event[2])
+    return found
+
+
+def _origins(trace: Trace) -> dict[int, tuple]:
+    """By the index of each FREE of a block that a side stream used: where the block was made."""
+    uses, made, found = _uses(trace), {}, {}
+    for index, event in enumerate(trace.events):
+        if event[0] == ALLOC and event[1] in uses:
+            made[event[1]] = origin(trace, event)
+        elif event[0] == FREE and event[1] in made:
+            found[index] = made[event[1]]
+    return found
