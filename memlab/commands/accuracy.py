@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="run folders of memlab import, judged apart",
     )
+    parser.add_argument("--note", type=Path, metavar="FILE", help="a text about the sweeps, for the page")
     parser.add_argument(
         "--of-each", type=int, default=3, metavar="N", help="so many points of each imported series (default: 3)"
     )
@@ -55,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         for point in judged(name, [without_download(each) for each in spread(records, arguments.of_each)], [], None)
     ]
     predictor = package_versions()
-    text = document(points, predictor, SOURCES, refused, imported)
+    note = arguments.note.read_text(encoding="utf-8") if arguments.note else ""
+    text = document(points, predictor, SOURCES, refused, imported, note)
     if arguments.output is None:
         print(text)
     else:

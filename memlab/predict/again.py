@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from memlab.config import Config, from_dict, to_dict
 from memlab.plan import Plan, engine_key, make_plan, shape_of
 from memlab.predict import cache
+from memlab.predict.limits import unpredictable
 from memlab.predict.predict import predict_launch
 from memlab.record import Record
 
@@ -32,7 +33,8 @@ class Launch:
 def predictions(sweep: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
     """(measured, predicted) for the records of one sweep that can be judged."""
     found = [(launch, launch.plans()) for launch in launches(sweep)]
-    cache.make_missing(plan for _, plans in found for plan in cache.deciding(plans))  # all of it in one process
+    traceable = [plans for _, plans in found if not unpredictable(from_dict(plans[0].config))]
+    cache.make_missing(plan for plans in traceable for plan in cache.deciding(plans))  # all of it in one process
     for launch, plans in found:
         predicted: list[Record] = []
         while len(predicted) < len(plans):  # behind an out-of-memory another launch begins

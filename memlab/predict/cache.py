@@ -81,6 +81,7 @@ def make_missing(
         for point in points(plan):
             if known(plan, point) is None:
                 for each in (point, *_also(_traced(folder, point.rank), point)):
+                    folder.mkdir(parents=True, exist_ok=True)
                     tasks.setdefault(folder / each.file_name, Task(plan, each, folder / each.file_name))
     if not tasks:
         return []
@@ -90,9 +91,7 @@ def make_missing(
 
 
 def trace_folder(plan: Plan) -> Path:
-    folder = cache_dir() / "traces" / _fingerprint(plan)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return cache_dir() / "traces" / _fingerprint(plan)
 
 
 def known(plan: Plan, point: Point) -> Trace | None:

@@ -8,23 +8,24 @@ time, by many layers where the GPU does. Both are what step_time.py goes through
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from memlab.config import Config
 from memlab.predict.calibration import SHIPPED, calibration_for, load
 from memlab.predict.events import ALLOC, FREE, USE, Event, Trace
 from memlab.predict.launches import origin
-from memlab.predict.step_time import clocks, missing_figures
+from memlab.predict.step_time import clocks
 
 
 def with_lags(trace: Trace, config: Config) -> Trace:
     """The trace with a lag at each FREE of a block that a side stream used: after how many further requests the block
-    is free indeed. Where the hardware entry lacks the figures to tell the time with, all of them are free at once.
+    is free indeed. The hardware entry must have the figures to tell the time with. Where there is no calibration for
+    its GPU, the one that ships stands in for it: what the host takes is of Python and the engine, not of the GPU.
 
     Only the last step of a trace has its work counted. What the first one frees waits as long as what the last one
     frees of the same origin.
     """
-    lags = {} if missing_figures(config) else _lags_of_the_step(trace, _timeline(trace, config))
+    lags = _lags_of_the_step(trace, config)
     known: dict[tuple, deque[int]] = defaultdict(deque)
     origins = _origins(trace)
     for index, lag in lags.items():
@@ -39,51 +40,37 @@ def with_lags(trace: Trace, config: Config) -> Trace:
     return replace(trace, events=events)
 
 
-@dataclass(frozen=True)
-class _Moment:
-    """After an item of the work, in seconds: when the host gets there, and until when each stream is busy."""
-
-    host: float
-    streams: dict[int, float]
-
-
-def _timeline(trace: Trace, config: Config) -> list[list[_Moment]]:
-    """Of a step that others have gone before, and of the one behind it."""
+def _lags_of_the_step(trace: Trace, config: Config) -> dict[int, int]:
+    """By the index of the FREE: of a step that another has gone before."""
     calibration = calibration_for(config) or load(SHIPPED)
     clock = clocks(config, calibration.costs)
-    steps = []
-    for _ in range(3):
-        moments: list[_Moment] = []
-        clock.run(trace.work, lambda moments=moments: moments.append(_Moment(clock.host, dict(clock.streams))))
-        steps.append(moments)
-    return steps[1:]
-
-
-def _lags_of_the_step(trace: Trace, timeline: Sequence[Sequence[_Moment]]) -> dict[int, int]:
-    """By the index of the FREE."""
-    begin = trace.steps[-1]
+    clock.run(trace.work)
+    hosts: list[float] = []  # after each item of the work, in seconds: when the host gets there
+    busy: list[dict[int, float]] = []  # and until when each stream is busy
+    clock.run(trace.work, lambda: (hosts.append(clock.host), busy.append(dict(clock.streams))))
+    next_hosts: list[float] = []
+    clock.run(trace.work, lambda: next_hosts.append(clock.host))
+    requested = _at_requests(trace, hosts) + _at_requests(trace, next_hosts)
     uses = _uses(trace)
-    hosts = [_host_at_requests(trace, moments) for moments in timeline]
-    times = hosts[0] + hosts[1]
     found, requests = {}, 0
-    for index in range(begin, len(trace.events)):
+    for index in range(trace.steps[-1], len(trace.events)):
         event = trace.events[index]
         requests += event[0] == ALLOC
         if event[0] == FREE and (streams := uses.get(event[1])):
-            item = bisect_right(trace.places, index) - 1
-            busy = timeline[0][max(item, 0)].streams
-            done = max(busy.get(stream, 0.0) for stream in streams)
-            found[index] = bisect_right(times, done, lo=requests) - requests
+            until = busy[_item_before(trace, index)]
+            done = max(until.get(stream, 0.0) for stream in streams)
+            found[index] = bisect_right(requested, done, lo=requests) - requests
     return found
 
 
-def _host_at_requests(trace: Trace, moments: Sequence[_Moment]) -> list[float]:
+def _at_requests(trace: Trace, hosts: Sequence[float]) -> list[float]:
     """Seconds of the host at each request of the last step."""
-    times = []
-    for index in range(trace.steps[-1], len(trace.events)):
-        if trace.events[index][0] == ALLOC:
-            times.append(moments[max(bisect_right(trace.places, index) - 1, 0)].host)
-    return times
+    indices = range(trace.steps[-1], len(trace.events))
+    return [hosts[_item_before(trace, index)] for index in indices if trace.events[index][0] == ALLOC]
+
+
+def _item_before(trace: Trace, index: int) -> int:
+    return max(bisect_right(trace.places, index) - 1, 0)
 
 
 def _uses(trace: Trace) -> dict[int, set[int]]:

@@ -17,13 +17,14 @@ from memlab.predict.launches import in_one_launch
 from memlab.predict.odds import probability, shipped_ratios
 from memlab.predict.ranks import stands_for
 from memlab.predict.replay import Replay, replay, replay_points
-from memlab.predict.step_time import counts
+from memlab.predict.step_time import counts, missing_figures
 from memlab.predict.verdicts import DOES_NOT_FIT, EDGE, FITS, worst
 from memlab.record import PREDICTED, RankResult
 
 AT_ONCE, AT_THE_NEXT_WAIT, BY_THE_CLOCKS = 0, 1 << 62, None
 """When a block that a side stream used is free again: the two ends of what can be, in requests after the host freed it,
-and what is likely (lags.py)."""
+and what is likely (lags.py). Where the hardware entry lacks figures for the clocks: of one GPU the lower end, since
+nobody keeps it waiting; of several the upper one."""
 
 UNLIMITED = 1 << 62
 
@@ -53,17 +54,17 @@ def one_rank(configs: Sequence[Config], points: Sequence[Trace]) -> list[RankRes
     total, _, capacity = _memory(config)
     options = allocator.parse(config.allocator.conf)
     is_cold = config.measure.protocol == "cold"
-    pairs = _replays(trace, options, capacity, is_cold, course=True)
+    pairs = _replays(trace, options, capacity, is_cold, _likely(config), course=True)
     results = [
         _rank_result(config, trace, pair, point) for config, pair, point in zip(configs, pairs, points, strict=False)
     ]
     if len(configs) == 1:
         likely = pairs[0][0]
-        cold = likely if is_cold else replay(trace, options, capacity, BY_THE_CLOCKS, cold=True)
+        cold = likely if is_cold else replay(trace, options, capacity, _likely(config), cold=True)
         results[0].cold_peak_allocated_bytes = cold.peak_allocated
         results[0].cold_peak_reserved_bytes = cold.peak_reserved
         if total is not None:
-            fits = partial(_fits, trace, options, capacity, is_cold, likely)
+            fits = partial(_fits, trace, options, capacity, is_cold, _likely(config), likely)
             results[0].fit_probability, _ = probability(fits, shipped_ratios())
     return results
 
@@ -88,7 +89,8 @@ def estimate(config: Config, traces: Iterable[Trace], limited: bool = True) -> E
     options = allocator.parse(config.allocator.conf)
     traces = [_with_lags(trace, config) for trace in traces]
     is_cold = config.measure.protocol == "cold"
-    replays = [_replays(trace, options, capacity if limited else UNLIMITED, is_cold)[-1] for trace in traces]
+    capacity = capacity if limited else UNLIMITED
+    replays = [_replays(trace, options, capacity, is_cold, _likely(config))[-1] for trace in traces]
     used = max(likely.peak_reserved for likely, *_ in replays) + outside
     return Estimate(
         verdict=worst(map(_verdict, replays)),
@@ -111,28 +113,46 @@ def _memory(config: Config) -> tuple[int | None, int, int]:
 
 
 def _with_lags(trace: Trace, config: Config) -> Trace:
-    return trace if all(event[0] != USE for event in trace.events) else with_lags(trace, config)
+    return with_lags(trace, config) if _has_side_streams(trace) and not missing_figures(config) else trace
+
+
+def _has_side_streams(trace: Trace) -> bool:
+    return any(event[0] == USE for event in trace.events)
+
+
+def _likely(config: Config) -> int | None:
+    if not missing_figures(config):
+        return BY_THE_CLOCKS
+    return AT_ONCE if config.hardware.world_size == 1 else AT_THE_NEXT_WAIT
 
 
 def _replays(
-    trace: Trace, options: allocator.Options, capacity: int, cold: bool, course: bool = False
+    trace: Trace, options: allocator.Options, capacity: int, cold: bool, when: int | None, course: bool = False
 ) -> list[tuple[Replay, ...]]:
     """For each point what is likely, and the two ends of what can be."""
-    likely = replay_points(trace, options, capacity, BY_THE_CLOCKS, course=course, cold=cold)
-    if all(event[0] != USE for event in trace.events):  # without side streams it is all one
+    likely = replay_points(trace, options, capacity, when, course=course, cold=cold)
+    if not _has_side_streams(trace):  # it is all one
         return [(each,) for each in likely]
     ends = [replay_points(trace, options, capacity, end, cold=cold) for end in (AT_ONCE, AT_THE_NEXT_WAIT)]
     return list(zip(likely, *ends, strict=False))
 
 
-def _fits(trace: Trace, options: allocator.Options, capacity: int, cold: bool, likely: Replay, ratio: float) -> bool:
+def _fits(
+    trace: Trace,
+    options: allocator.Options,
+    capacity: int,
+    cold: bool,
+    when: int | None,
+    likely: Replay,
+    ratio: float,
+) -> bool:
     """Whether there is room for ``ratio`` times what is needed: the same as for all of it in so much less."""
     if likely.oom and ratio >= 1:
         return False
     reserved = max(likely.peak_reserved, *(phase.peak_reserved_bytes for phase in likely.phases.values()))
     if not likely.oom and not likely.num_alloc_retries and reserved * ratio <= capacity:
         return True
-    return replay(trace, options, int(capacity / ratio), BY_THE_CLOCKS, cold=cold).oom is None
+    return replay(trace, options, int(capacity / ratio), when, cold=cold).oom is None
 
 
 def _rank_result(config: Config, trace: Trace, replays: Sequence[Replay], point: Trace) -> RankResult:

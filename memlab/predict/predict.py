@@ -28,9 +28,11 @@ NOWHERE = Machine()
 
 def finished(job: Job) -> Record | None:
     """The record that the job's folder holds, if it would come out again: with the calibration that holds now, too."""
-    found, calibration = job.finished(NOWHERE), calibration_for(job.config)
-    digest = calibration.digest if calibration else None
-    return found if found and found.steps.get("calibration") == digest else None
+    found = job.finished(NOWHERE)
+    if found is None:
+        return None
+    calibration = calibration_for(job.config)
+    return found if found.steps.get("calibration") == (calibration.digest if calibration else None) else None
 
 
 def predict_one(job: Job) -> Record:

@@ -1,6 +1,6 @@
 """A trace through the allocator: peaks by phase, what the memory at the peak is for, and its course over one step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -44,12 +44,14 @@ def replay_points(
 ) -> list[Replay]:
     """As :func:`replay`, with a result for each point of a launch; an out-of-memory ends the launch and the list."""
     allocator = CachingAllocator(options, capacity, lag or 0)
-    events = without_protocol(trace.events) if cold else trace.events
+    events = enumerate(trace.events)
+    if cold:
+        events = without_protocol(events)
     if lag is None:
-        events = [event for event in events if event[0] != SYNC]  # the lags have it in them
+        events = ((index, event) for index, event in events if event[0] != SYNC)  # the lags have it in them
     else:
-        events = [event[:2] if event[0] == FREE else event for event in events]
-    runner = _Runner(trace, events, allocator, trace.steps[-1] if course else len(events))
+        events = ((index, event[:2] if event[0] == FREE else event) for index, event in events)
+    runner = _Runner(trace, events, allocator, trace.steps[-1] if course else len(trace.events))
     try:
         runner.run()
     except OutOfMemory as error:
@@ -58,15 +60,26 @@ def replay_points(
     return runner.results
 
 
-def without_protocol(events: Sequence[Event]) -> list[Event]:
+def without_protocol(events: Iterable[tuple[int, Event]]) -> Iterator[tuple[int, Event]]:
     """The events without what measuring does before the first step: an emptied cache, then peaks that begin anew."""
-    start = next(index for index, event in enumerate(events) if event[0] == START)
-    assert events[start - 1][0] == EMPTY
-    return [*events[: start - 1], *events[start + 1 :]]
+    emptied: tuple[int, Event] | None = None
+    started = False
+    for index, event in events:
+        if emptied and not started and event[0] == START:
+            emptied, started = None, True
+            continue
+        if emptied:
+            yield emptied
+        emptied = (index, event) if event[0] == EMPTY and not started else None
+        if not emptied:
+            yield index, event
 
 
 class _Runner:
-    def __init__(self, trace: Trace, events: Sequence[Event], allocator: CachingAllocator, course_from: int):
+    def __init__(
+        self, trace: Trace, events: Iterable[tuple[int, Event]], allocator: CachingAllocator, course_from: int
+    ):
+        """``events`` with their places in the trace."""
         self.trace, self.events, self.allocator = trace, events, allocator
         self.course_from = course_from
         self.index = 0
@@ -79,7 +92,7 @@ class _Runner:
 
     def run(self) -> None:
         allocator, result, highest = self.allocator, self.result, 0
-        for index, event in enumerate(self.events):
+        for index, event in self.events:
             self.index, kind = index, event[0]
             if kind == ALLOC:
                 allocator.malloc(event[1], event[2], event[3])

@@ -129,7 +129,7 @@ class Clocks:
         """When an event that is recorded now on the default stream completes."""
         return max(self.host, self.streams[0])
 
-    def run(self, work: Sequence[Item], after_each: Callable[[], None] = lambda: None) -> None:
+    def run(self, work: Sequence[Item], after_each: Callable[[], None] | None = None) -> None:
         streams, costs, module_s = self.streams, self.costs, self.module_s
         by_flops = (costs.compute / self.figures.single_flops, costs.compute / self.figures.half_flops)
         by_byte = costs.memory / self.figures.memory
@@ -163,7 +163,8 @@ class Clocks:
                 self.host = max(self.host, *(streams.values() if item[3] == EVERYTHING else (events[item[3]],)))
             elif kind == HOST_WORK:
                 self.host += sum(item[3:]) * costs.host_byte_s
-            after_each()
+            if after_each:
+                after_each()
 
     def _collective(self, stream: int, collective: int, ranks: int, nbytes: int) -> float:
         """When it is done. Alone, a rank copies: what is read is written."""

@@ -18,26 +18,17 @@ allocator that reproduces a recorded memory history exactly.
 """
 
 
-HISTORY = """\
-What was seen while the predictor was built: `tinyllama_1b_1xH200`, `qwen15_05b_1xH200` and the Llama-3-8B sweeps, from
-the beginning; of `one_gpu_grid_1xH200` reserved memory, and the memory history of its then worst point. That one showed
-three things which a trace on fake tensors did otherwise than a GPU: the derivative of SiLU is one kernel, autograd adds
-gradients in place, and cuDNN takes its scratch memory at once. `capped_1xH200` and `four_gpus_4xH200` were measured
-before this was put right and predicted for the first time after it: allocated memory as below, but reserved memory of
-stage 3 on four GPUs off by -14 to +7 %. Since then side streams let blocks go by the clocks of the step's time, which are
-fitted to step times alone. `two_and_four_gpus_4xH200` and `offload_1xH200` were measured when all of that was done.
-"""
-
-
 def document(
     points: Sequence[Judged],
     predictor: dict[str, str],
     sources: Sequence[tuple[str, str, str]],
     refused: Sequence[tuple[str, str]],
     imported: Sequence[Judged],
+    note: str = "",
 ) -> str:
     """The page. ``predictor``: package -> version; ``sources``: what no trace sees, its value, and where that is from;
-    ``refused``: what could not be predicted, and why; ``imported``: points of other people's tables, judged apart."""
+    ``refused``: what could not be predicted, and why; ``imported``: points of other people's tables, judged apart;
+    ``note``: what is to be known of the sweeps."""
     parts = [
         "# Accuracy of predictions\n",
         _introduction(points, predictor),
@@ -46,7 +37,7 @@ def document(
         _overall(points),
         _verdicts(points),
         _refused(refused),
-        *_by_sweep(points),
+        *_by_sweep(points, note),
         *_by_family(points),
         _sources(sources),
     ]
@@ -90,9 +81,9 @@ def _refused(refused: Sequence[tuple[str, str]]) -> str:
     return "\n".join(["Not predicted:\n", *lines]) + "\n" if lines else ""
 
 
-def _by_sweep(points: Sequence[Judged]) -> list[str]:
+def _by_sweep(points: Sequence[Judged], note: str) -> list[str]:
     sweeps = sorted(by(points, lambda point: point.sweep).items())
-    parts = ["## By sweep\n", HISTORY]
+    parts = ["## By sweep\n", note]
     for figure in ("allocated", "reserved"):
         rows = [(f"{name}: {NAMES[figure]}", errors_of(some, figure)) for name, some in sweeps]
         parts.append(_table("sweep", rows))

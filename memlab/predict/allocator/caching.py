@@ -3,7 +3,7 @@
 Source: ``c10/cuda/CUDACachingAllocator.cpp`` of PyTorch 2.11 to 2.13; the names are its own.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 from memlab.predict.allocator.blocks import Block, Pool
@@ -42,7 +42,8 @@ class CachingAllocator:
         self._collects = options.garbage_collection_threshold > 0 and options.memory_fraction < 1
         self._pools: dict[tuple[int, bool], Pool] = {}
         self._live: dict[int, Block] = {}
-        self._pending: deque[tuple[int, int, Block]] = deque()  # requests when freed, and when free indeed
+        # By the streams that are waited for: (requests when freed, and when free indeed, block).
+        self._pending: dict[frozenset[int], deque[tuple[int, int, Block]]] = defaultdict(deque)
         self._requests = 0
         self._next_address = 1 << 40
         address_space = min(capacity, 1 << 40) * 9 // 8
@@ -73,10 +74,10 @@ class CachingAllocator:
         block.allocated = False
         self.allocated -= block.size
         if block.streams:
+            due = self._requests + (self.lag if lag is None else lag)
+            self._pending[frozenset(block.streams)].append((self._requests, due, block))
             block.streams.clear()
             block.waiting = True
-            due = self._requests + (self.lag if lag is None else lag)
-            self._pending.append((self._requests, due, block))
         else:
             self._give_back(block)
 
@@ -161,11 +162,12 @@ class CachingAllocator:
         block.pool.give_back(block)
 
     def _complete(self, is_over: Callable[[int, int], bool]) -> None:
-        """The streams have caught up with what was freed, in its order."""
-        while self._pending and is_over(*self._pending[0][:2]):
-            block = self._pending.popleft()[2]
-            block.waiting = False
-            self._give_back(block)
+        """The streams have caught up with what was freed, each in its order."""
+        for pending in self._pending.values():
+            while pending and is_over(*pending[0][:2]):
+                block = pending.popleft()[2]
+                block.waiting = False
+                self._give_back(block)
 
     def _release_cached(self) -> None:
         for pool in self._pools.values():

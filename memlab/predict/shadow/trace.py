@@ -226,7 +226,7 @@ class Recorder(TorchDispatchMode):
 
 def _accumulates(first, second, *scale, **options) -> bool:
     """Whether autograd adds a gradient to one that it holds already. It does so in place where nobody else has the
-    first one, but never with tensors of a subclass, which fake ones are.
+    first one and its memory is its own, but never with tensors of a subclass, which fake ones are.
 
     Source: ``torch/csrc/autograd/input_buffer.cpp``. No derivative of torch's adds two whole tensors itself.
     """
@@ -237,6 +237,13 @@ def _accumulates(first, second, *scale, **options) -> bool:
         (caller is None or caller.f_code.co_name == "_engine_run_backward")
         and isinstance(second, torch.Tensor)
         and first.shape == second.shape
+        and _is_dense(first)
         and first._use_count() <= _OWN_USES
         and torch._C._storage_Use_Count(first.untyped_storage()._cdata) <= _OWN_STORAGE_USES
     )
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether it has every place from its first element to its last for itself: nothing between, nothing expanded."""
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.numel() == 1 + sum((size - 1) * stride for size, stride in extents)

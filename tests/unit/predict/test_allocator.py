@@ -208,3 +208,14 @@ def test_no_byte_is_lost_and_no_blocks_overlap(conf, lag):
         allocator.free(key)
     allocator.empty_cache()
     assert (allocator.allocated, allocator.active, allocator.reserved) == (0, 0, 0)
+
+
+def test_no_stream_keeps_what_another_one_used_waiting():
+    allocator = CachingAllocator()
+    for key, stream in ((1, 1), (2, 2)):
+        allocator.malloc(key, 32 * MIB)
+        allocator.record_stream(key, stream)
+    allocator.free(1, lag=100)
+    allocator.free(2, lag=0)
+    allocator.malloc(3, 32 * MIB)
+    assert allocator.reserved == 64 * MIB

@@ -78,8 +78,3 @@ def test_the_first_step_waits_as_the_last_does():
         places=[place + len(first) for place in last.places],
     )
     assert with_lags(both, CONFIG).events[2] == (FREE, shift, 2)
-
-
-def test_without_the_gpus_figures_everything_is_free_at_once():
-    unknown = replace(CONFIG, hardware=replace(HARDWARE, memory_gb_per_s=None))
-    assert with_lags(step(milliseconds=5), unknown).events[2] == (FREE, 0, 0)

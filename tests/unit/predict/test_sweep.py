@@ -70,3 +70,15 @@ def test_allocators_share_their_traces(job):
 def test_what_cannot_be_predicted_is_recorded_so(job):
     (result,) = sweep.predict_jobs([job(2, 10, **{"offload.param": "cpu"})], False, Observer())
     assert result.record.status == "unsupported" and "stage 3" in result.record.reason.lower()
+
+
+def test_a_point_that_fails_takes_no_other_with_it(job, monkeypatch):
+    """Three lengths, of which the longest cannot be traced: the others are there."""
+    jobs = [job(2, tokens) for tokens in (10, 20, 4096)]
+    reason = [(cache.trace_folder(jobs[0].plan), "MemoryError: killed")]
+    there = lambda plan: None if plan.config["seq_len"]["tokens"] == 4096 else {}  # noqa: E731
+    monkeypatch.setattr(cache, "make_missing", lambda plans: reason)
+    monkeypatch.setattr(cache, "known_traces", there)
+    monkeypatch.setattr(predict, "predict", lambda plan: predict._record(plan, status="ok", steps={}))
+    results = sweep.predict_jobs(jobs, False, Observer())
+    assert [result.record.status for result in results] == ["ok", "ok", "failed"]
