@@ -18,8 +18,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup      ## one measured experiment: the GPUs, or two CPU ranks where there is none
 	$(BIN)/python launch.py model=tiny name=demo force=true
 
+# In the order of the folders, so that the real launches of tests/cpu, which take longest, come first.
 test: setup      ## the tests; those that need a GPU are skipped without one
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not cluster"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not cluster"
 
 cluster: setup   ## the tests of Slurm and of several nodes, which start daemons of their own (docs/cluster.md)
 	$(BIN)/python -m pytest tests/cluster

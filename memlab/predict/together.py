@@ -24,7 +24,10 @@ class Together:
     def __init__(self, told: Callable[[str, int, int], None]):
         self._told = told
         self._pool = ProcessPoolExecutor(
-            os.cpu_count(), get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+            len(os.sched_getaffinity(0)),
+            get_context("spawn"),
+            initializer=signal.signal,
+            initargs=(signal.SIGINT, signal.SIG_IGN),
         )
 
     def __enter__(self) -> "Together":

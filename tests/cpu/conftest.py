@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from memlab import segments
 from memlab.launch.deadman import marked_by
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(__file__).parent / "faults"
 RUN_MARK = "MEMLAB_TEST_RUN"  # every process that a test starts carries it
+SETTLED_S = 10.0  # another worker's launch removes its segments when its ranks are gone already
 
 
 @dataclass
@@ -55,7 +57,7 @@ class Run:
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Start launch.py with these words; ``fault`` is what tests/cpu/faults/sitecustomize.py does to a rank."""
     runs: list[Run] = []
-    segments_before = shared_segments()
+    before = abandoned_segments()
 
     def start_run(*words: str, fault: str = "") -> Run:
         folder = tmp_path / f"run{len(runs)}"
@@ -78,9 +80,34 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         for pid in run.alive():
             os.kill(pid, 9)
         run.process.wait()
-    assert shared_segments() <= segments_before, "a launch left its shared memory behind"
+    deadline = time.monotonic() + SETTLED_S
+    while (left := abandoned_segments() - before) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left, "a launch left its shared memory behind"
 
 
-def shared_segments() -> set[Path]:
-    """What DeepSpeed's CPU ranks have named in shared memory."""
-    return set(Path("/dev/shm").glob("deepspeed_allreduce_buffer_*"))
+@pytest.fixture(scope="session")
+def finished() -> dict[tuple[str, ...], Run]:
+    """What ``measured`` has started."""
+    return {}
+
+
+@pytest.fixture
+def measured(start, finished: dict[tuple[str, ...], Run]) -> Callable[..., Run]:
+    """``measured("zero_stage=zero3")``: a complete run, once for all tests of this process that look at the same."""
+
+    def measure_once(*words: str) -> Run:
+        if words not in finished:
+            run = start(*words)
+            assert run.wait() == 0, run.output
+            assert run.alive() == []
+            finished[words] = run
+        return finished[words]
+
+    return measure_once
+
+
+def abandoned_segments() -> set[Path]:
+    """What is named in shared memory of launches that have no living rank: another worker's may be under way."""
+    named = segments.FOLDER.glob(segments.segment("*", "*", 0).name.removesuffix("0") + "*")
+    return {path for path in named if not any(marked_by("MASTER_PORT", path.name.split("_")[-2]))}

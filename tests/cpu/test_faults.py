@@ -27,7 +27,7 @@ def test_out_of_memory_is_a_result(start):
 
 
 def test_a_hang_ends_at_the_time_limit_with_every_stack(start):
-    run = start(*SHORT, "measure.timeout_s=60", fault="hang:0:1")
+    run = start(*SHORT, "measure.timeout_s=90", fault="hang:0:1")
     assert run.wait() == 5, run.output
     assert run.record["status"] == "timeout"
     assert "strike" in run.log("rank0.log")  # where rank 0 sleeps

@@ -1,8 +1,14 @@
 """One experiment through the real launcher, for every kind of configuration that a CPU can run."""
 
+import json
 import math
+import shutil
 
 import pytest
+from live_bytes import COMPARED, live_bytes, traced
+
+from memlab.compose import compose_config
+from memlab.plan import make_plan
 
 pytestmark = pytest.mark.cpu
 
@@ -17,11 +23,13 @@ MATRIX = [
 ]
 
 
+def words(stage: int, offload: str = "none", checkpointing: str = "none") -> tuple[str, ...]:
+    return "hardware=cpu", f"zero_stage=zero{stage}", f"offload={offload}", f"checkpointing={checkpointing}"
+
+
 @pytest.mark.parametrize(("stage", "offload", "checkpointing"), MATRIX)
-def test_a_run_is_measured_completely(start, stage, offload, checkpointing):
-    run = start(f"zero_stage=zero{stage}", f"offload={offload}", f"checkpointing={checkpointing}", "seq_len=s128")
-    assert run.wait() == 0, run.output
-    record = run.record
+def test_a_run_is_measured_completely(measured, stage, offload, checkpointing):
+    record = measured(*words(stage, offload, checkpointing)).record
     assert (record["status"], record["source"], record["reason"]) == ("ok", "measured", None)
     assert record["choices"]["offload"] == offload
     assert [rank["rank"] for rank in record["ranks"]] == [0, 1]
@@ -30,8 +38,7 @@ def test_a_run_is_measured_completely(start, stage, offload, checkpointing):
         assert len(rank["losses"]) == 5 and all(map(math.isfinite, rank["losses"]))
         assert rank["parameters"] == PARAMETERS
         check_phases(rank["phases"], rank["peak_allocated_bytes"])
-    assert record["summary"]["tokens_per_second"] == pytest.approx(2 * 128 / record["summary"]["step_seconds"])
-    assert run.alive() == []
+    assert record["summary"]["tokens_per_second"] == pytest.approx(2 * 512 / record["summary"]["step_seconds"])
 
 
 def check_phases(phases: dict, peak: int) -> None:
@@ -42,12 +49,26 @@ def check_phases(phases: dict, peak: int) -> None:
         assert phase["peak_allocated_bytes"] >= phase["end_allocated_bytes"] >= 0
 
 
+@pytest.fixture(scope="module")
+def shadows(tmp_path_factory):
+    """The traces of all stages."""
+    plans = [make_plan(*compose_config([*words(stage), "measure=quick"])) for stage in range(4)]
+    return traced(plans, tmp_path_factory.mktemp("shadows"))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_live_bytes_are_those_of_the_shadow(measured, shadows, stage):
+    """Two real ranks against their own shadow: the same bytes in the same phases."""
+    phases, predicted = measured(*words(stage)).record["ranks"][0]["phases"], live_bytes(shadows[stage])
+    for name in COMPARED:
+        assert predicted[name] == pytest.approx(phases[name]["peak_allocated_bytes"], rel=1e-3), name
+
+
 @pytest.mark.parametrize(("stage", "bytes_per_parameter"), [(0, 2 + 12), (1, 2 + 12 / 2)])
-def test_sharding_shows_in_the_memory(start, stage, bytes_per_parameter):
+def test_sharding_shows_in_the_memory(measured, stage, bytes_per_parameter):
     """What is left after a step: bf16 weights, the fp32 master and Adam's two states, all or half of them a rank."""
     bucket = ["zero_stage.reduce_bucket_size=100000"] if stage else []
-    run = start(f"zero_stage=zero{stage}", "seq_len=s128", *bucket)
-    assert run.wait() == 0, run.output
+    run = measured(*words(stage), *bucket)
     left = run.record["ranks"][0]["phases"]["optimizer_step"]["end_allocated_bytes"]
     assert left == pytest.approx(bytes_per_parameter * PARAMETERS, rel=0.05)
 
@@ -65,13 +86,12 @@ def test_a_single_token_has_a_loss(start):
     assert 7 < run.record["summary"]["last_loss"] < 8.5  # ln(2048) is 7.6
 
 
-def test_the_same_run_is_not_measured_twice(start):
-    first = start("seq_len=s128")
-    assert first.wait() == 0
-    before = first.record
-    again = start("seq_len=s128", f"hydra.run.dir={first.folder}")
+def test_the_same_run_is_not_measured_twice(measured, start, tmp_path):
+    before = measured(*words(2)).record
+    folder = shutil.copytree(measured(*words(2)).folder, tmp_path / "copy")
+    again = start(*words(2), f"hydra.run.dir={folder}")
     assert again.wait() == 0
-    assert first.record == before
-    forced = start("seq_len=s128", f"hydra.run.dir={first.folder}", "force=true")
+    assert json.loads((folder / "record.json").read_text()) == before
+    forced = start(*words(2), f"hydra.run.dir={folder}", "force=true")
     assert forced.wait() == 0
-    assert first.record["timing"] != before["timing"]
+    assert json.loads((folder / "record.json").read_text())["timing"] != before["timing"]

@@ -25,10 +25,10 @@ def records(folder: Path) -> dict[str, dict]:
 def test_a_sweep_finishes_whatever_happens_to_its_points(start, tmp_path):
     run = start(
         *("-m", *SMALL, "zero_stage=zero1,zero2", "offload=none,param", "seq_len.tokens=32,64,96"),
-        "measure.timeout_s=45",
+        "measure.timeout_s=90",
         fault="oom:1:1:zero1-s64,hang:0:1:zero2-s32,kill:1:1:zero2-s64",
     )
-    assert run.wait(400) == 1, run.output  # what hung and what was killed would be tried again
+    assert run.wait() == 1, run.output  # what hung and what was killed would be tried again
     found = {name: record["status"] for name, record in records(tmp_path).items()}
     unsupported = {f"{stage} param {tokens}": "unsupported" for stage in ("zero1", "zero2") for tokens in (32, 64, 96)}
     assert found == unsupported | {
@@ -44,7 +44,7 @@ def test_a_sweep_finishes_whatever_happens_to_its_points(start, tmp_path):
 
     again = start("-m", *SMALL, "zero_stage=zero1,zero2", "offload=none,param", "seq_len.tokens=32,64,96")
     before = records(tmp_path)
-    assert again.wait(200) == 0, again.output
+    assert again.wait() == 0, again.output
     after = records(tmp_path)
     assert {name for name in after if after[name] != before[name] and "none" in name} == {
         "zero2 none 32",

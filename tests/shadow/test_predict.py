@@ -36,10 +36,10 @@ GRID = [
     "zero_stage=zero3 adapter=qlora adapter.quant_storage=bf16 kernels=liger batch.accumulation=2",
 ]
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+RANKS = [f"zero_stage=zero0 adapter=lora adapter.rank={rank}" for rank in (16, 32)]
+BITS = [f"zero_stage=zero0 adapter={adapter}" for adapter in ("lora", "qlora")]
+KERNELS = [f"zero_stage=zero0 seq_len=s2048 kernels={kernels}" for kernels in ("none", "liger")]
+TOO_LARGE = "zero_stage=zero2 hardware.memory_gib=1.5"
 
 
 def plan_of(words: str):
@@ -49,15 +49,15 @@ def plan_of(words: str):
     return make_plan(config, choices)
 
 
-@pytest.fixture(scope="module")
-def grid_is_traced(tmp_path_factory):
-    """All of it in one shadow process, which imports torch, DeepSpeed and transformers once."""
+@pytest.fixture(scope="module", autouse=True)
+def all_is_traced(tmp_path_factory):
+    """In one shadow process, which imports torch, DeepSpeed and transformers once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-        assert not cache.make_missing([plan_of(words) for words in GRID])
+        assert not cache.make_missing([plan_of(words) for words in (*GRID, *RANKS, *BITS, *KERNELS, TOO_LARGE)])
+        yield
 
 
-@pytest.mark.usefixtures("grid_is_traced")
 @pytest.mark.parametrize("words", GRID)
 def test_every_combination_is_predicted(words):
     record = predict(plan_of(words))
@@ -98,16 +98,13 @@ def phases_of(words: str) -> tuple[dict, dict]:
 
 def test_adapters_pay_for_what_is_trained():
     """Twice the rank: twice the adapters in bf16, with their fp32 master and Adam's two states."""
-    left = [
-        phases_of(f"zero_stage=zero0 adapter=lora adapter.rank={rank}")[0]["optimizer_step"]["end_allocated_bytes"]
-        for rank in (16, 32)
-    ]
+    left = [phases_of(words)[0]["optimizer_step"]["end_allocated_bytes"] for words in RANKS]
     assert left[1] - left[0] == pytest.approx((2 + 12) * 74_752, rel=0.01)
 
 
 def test_weights_in_4_bits_are_a_quarter():
     """4 bits a weight and 8 for the scale of 64; each of the 14 has tables of 5 KiB at most."""
-    lora, qlora = (phases_of(f"zero_stage=zero0 adapter={adapter}") for adapter in ("lora", "qlora"))
+    lora, qlora = map(phases_of, BITS)
     linear = 893_568 - 2 * 2048 * 128 - 5 * 128  # without the embedding, the output layer and the norms
     saved = lora[0]["engine_init"]["end_allocated_bytes"] - qlora[0]["engine_init"]["end_allocated_bytes"]
     assert saved == pytest.approx(linear * (2 - 1 / 2 - 1 / 64), abs=14 * 5120)
@@ -117,13 +114,12 @@ def test_weights_in_4_bits_are_a_quarter():
 
 def test_the_fused_loss_never_has_all_logits():
     """Of 2,048 tokens, 128 at a time: hidden size over vocabulary, up to a power of two. Gradients are made at once."""
-    words = "zero_stage=zero0 seq_len=s2048"
-    plain, fused = (phases_of(f"{words} kernels={kernels}")[1]["forward"] for kernels in ("none", "liger"))
+    plain, fused = (phases_of(words)[1]["forward"] for words in KERNELS)
     assert plain["logits and loss"] >= 4 * 2048 * 2048
     assert fused["logits and loss"] == 2 * 128 * 2048 + 2 * 2048 * 128 + 2 * 2048 * 128
 
 
 def test_what_does_not_fit_is_an_out_of_memory_with_a_reason():
-    record = predict(plan_of("zero_stage=zero2 hardware.memory_gib=1.5"))
+    record = predict(plan_of(TOO_LARGE))
     assert (record.status, record.summary["verdict"]) == ("gpu_oom", "does_not_fit")
     assert "GiB" in record.reason

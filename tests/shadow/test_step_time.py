@@ -3,7 +3,7 @@
 import pytest
 
 from memlab.compose import compose_config
-from memlab.plan import make_plan
+from memlab.plan import Plan, make_plan
 from memlab.predict import cache
 from memlab.predict.calibration import SHIPPED, load
 from memlab.predict.predict import predict
@@ -18,14 +18,41 @@ KEYS = WIDTH * KEY_HEADS // HEADS
 MATRICES = LAYERS * (2 * WIDTH * WIDTH + 2 * WIDTH * KEYS + 3 * WIDTH * MLP) + VOCABULARY * WIDTH
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+COUNTED = [  # words; whether backward recomputes; whether attention's kernel is causal
+    ("zero_stage=zero0", False, True),
+    ("zero_stage=zero3", False, True),
+    ("zero_stage=zero2 attention=eager", False, False),
+    ("zero_stage=zero2 checkpointing=full", True, True),
+]
+FURTHER = [  # words; the batches from which another one is computed
+    ("zero_stage=zero3", (1, 2, 3)),
+    ("zero_stage=zero2 offload=optimizer", (1, 2, 3)),
+    ("attention=eager", (2, 3, 5)),  # whose kernels differ for a batch of one
+]
+TOKENS = (150, 330, 515)
+FULL, TIMED = "zero_stage=zero0 precision=fp32", "zero_stage=zero2"
+UNCALIBRATED = "zero_stage=zero2 hardware=a100_80g_x1"
 
 
 def plan_of(words: str):
     config, choices = compose_config(["mode=predict", "model=tiny", "hardware=h200_x1", *words.split()])
     return make_plan(config, choices)
+
+
+def others(words: str, batches: tuple[int, ...]) -> list[Plan]:
+    shapes = zip(batches, TOKENS, strict=True)
+    return [plan_of(f"{words} batch.micro={micro} seq_len.tokens={tokens}") for micro, tokens in shapes]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_is_traced(tmp_path_factory):
+    """In one shadow process, which imports torch, DeepSpeed and transformers once."""
+    plans = [plan_of(words) for words in (*(words for words, _, _ in COUNTED), FULL, TIMED, UNCALIBRATED)]
+    plans += [plan for further in FURTHER for plan in others(*further)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+        assert not cache.make_missing(plans)
+        yield
 
 
 def flops_of(tokens: int, *, recomputed: bool, causal: bool) -> int:
@@ -40,15 +67,7 @@ def flops_of(tokens: int, *, recomputed: bool, causal: bool) -> int:
     return whole + (blocks if recomputed else 0)
 
 
-@pytest.mark.parametrize(
-    "words, recomputed, causal",
-    [
-        ("zero_stage=zero0", False, True),
-        ("zero_stage=zero3", False, True),
-        ("zero_stage=zero2 attention=eager", False, False),
-        ("zero_stage=zero2 checkpointing=full", True, True),
-    ],
-)
+@pytest.mark.parametrize(("words", "recomputed", "causal"), COUNTED)
 def test_flops_are_the_closed_form(words, recomputed, causal):
     plan = plan_of(words)
     found = counts(cache.traces(plan)[0])
@@ -58,7 +77,7 @@ def test_flops_are_the_closed_form(words, recomputed, causal):
 
 def test_the_optimizer_step_touches_every_state():
     """Adam reads gradient, parameter and two moments and writes all but the gradient, 4 bytes each."""
-    trace = cache.traces(plan_of("zero_stage=zero0 precision=fp32"))[0]
+    trace = cache.traces(plan_of(FULL))[0]
     assert counts(trace)["optimizer_step"]["memory_bytes"] >= 7 * 4 * trace.parameters
 
 
@@ -70,20 +89,9 @@ def test_zero3_gathers_the_weights_twice_and_reduces_once(tmp_path):
     assert 2 * 2 * 0.75 * trace.parameters <= sent <= 1.05 * 3 * 2 * 0.75 * trace.parameters
 
 
-@pytest.mark.parametrize(
-    "words, batches",
-    [
-        ("zero_stage=zero3", (1, 2, 3)),
-        ("zero_stage=zero2 offload=optimizer", (1, 2, 3)),
-        ("attention=eager", (2, 3, 5)),  # whose kernels differ for a batch of one
-    ],
-)
+@pytest.mark.parametrize(("words", "batches"), FURTHER)
 def test_a_further_point_is_counted_as_a_traced_one(words, batches, tmp_path):
-    plan, *others = [
-        plan_of(f"{words} batch.micro={micro} seq_len.tokens={tokens}")
-        for micro, tokens in zip((4, *batches), (260, 150, 330, 515), strict=True)
-    ]
-    assert not cache.make_missing(others)
+    plan = plan_of(f"{words} batch.micro=4 seq_len.tokens=260")
     computed = cache.known(plan, Point(0, 4, 260))
     traced = traces(plan, [Point(0, 4, 260)], tmp_path)[Point(0, 4, 260)]
     assert computed.work == traced.work
@@ -91,7 +99,7 @@ def test_a_further_point_is_counted_as_a_traced_one(words, batches, tmp_path):
 
 
 def test_the_record_tells_the_time_and_how_sure_it_is():
-    record = predict(plan_of("zero_stage=zero2"))
+    record = predict(plan_of(TIMED))
     summary, timing = record.summary, record.timing
     low, high = timing["step_s_range"]
     assert 0 < timing["step_s_lower_bound"] <= low <= timing["step_s"] <= high
@@ -107,7 +115,7 @@ def test_the_record_tells_the_time_and_how_sure_it_is():
 
 
 def test_without_a_calibration_it_is_a_lower_bound():
-    record = predict(plan_of("zero_stage=zero2 hardware=a100_80g_x1"))
+    record = predict(plan_of(UNCALIBRATED))
     timing = record.timing
     assert (record.steps["basis"], record.steps["error"]) == ("lower bound", None)
     assert timing["step_s"] == timing["step_s_lower_bound"]

@@ -32,7 +32,7 @@ def trace_all(request: Request) -> int:
     while waiting or running:
         if os.getppid() != asking:  # it was killed, and nobody waits for the rest
             waiting.clear()
-        while waiting and running < (os.cpu_count() or 1):
+        while waiting and running < len(os.sched_getaffinity(0)):
             _fork(request, waiting.popleft())
             running += 1
         if running:
