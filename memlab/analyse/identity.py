@@ -18,7 +18,7 @@ TOKENS, MICRO = SHAPE
 MODE = "mode"
 """The axis between predictions and measurements."""
 
-NO_CAUSE = ("git_sha", "git_dirty", "hostname_hash", "imported_from", "variables", "memlab", "cpu_count")
+NO_CAUSE = ("git_sha", "git_dirty", "hostname_hash", "imported_from", "variables", "memlab", "cpu_count", "predictor")
 """Keys of the environment that say where a figure comes from, not what could change it."""
 
 

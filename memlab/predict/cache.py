@@ -139,7 +139,7 @@ def _fingerprint(plan: Plan) -> str:
     config = {key: value for key, value in plan.config.items() if key not in IRRELEVANT}
     config["batch"] = {"accumulation": plan.config["batch"]["accumulation"]}
     hardware = {key: plan.config["hardware"][key] for key in ("gpu", "gpus", "memory_gib", "device")}
-    facts = [{**config, "hardware": hardware}, versions_used(plan), _model_files(plan), _own_code()]
+    facts = [{**config, "hardware": hardware}, versions_used(plan), _model_files(plan), code_digest("shadow")]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -150,9 +150,9 @@ def _model_files(plan: Plan) -> str:
 
 
 @cache
-def _own_code() -> str:
-    """A trace is as good as the code that made it."""
+def code_digest(folder: str = "") -> str:
+    """Of memlab's own code: a prediction, and the traces of a ``folder`` of this one, are as good as what made them."""
     digest = hashlib.sha256()
-    for path in sorted((Path(__file__).parent / "shadow").glob("*.py")):
+    for path in sorted((Path(__file__).parent / folder).glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
