@@ -53,20 +53,22 @@ def _is_usable(record: Record) -> bool:
     return config.hardware.nodes == 1 and not unpredictable(config) and not missing_figures(config)
 
 
-def calibrate(records: Sequence[Record]) -> Calibration:
-    """Raises :class:`MemlabError` where the records are too few, or of several kinds of GPUs."""
+def calibrate(records: Sequence[Record], fallback: Calibration | None = None) -> Calibration:
+    """``fallback``: of the same GPU, for costs that the records do not determine. Raises :class:`MemlabError` where the
+    records are too few, or of several kinds of GPUs."""
     gpus = sorted({record.config["hardware"]["gpu"] for record in records})
     if len(gpus) > 1:
         raise MemlabError(f"A calibration is of one kind of GPU, and these runs are of {', '.join(gpus)}.")
     _trace_together(records)
     traced: dict[tuple, Mapping[int, Trace]] = {}
     cases = [case for record in records if (case := _case(record, traced))]
-    found = fit(cases)
+    found = fit(cases, fallback.determined() if fallback and [fallback.gpu] == gpus else None)
     return Calibration(
         gpu=gpus[0],
         costs=found.costs,
         undetermined=found.undetermined,
         single=found.single,
+        elsewhere=found.elsewhere,
         error={"median": found.error(0.5), "p90": found.error(0.9)},
         records=sorted(case.name for case in found.cases),
         left_out=sorted(case.name for case in found.left_out),
@@ -136,6 +138,7 @@ def describe(found: Calibration) -> str:
     lines = [f"{found.gpu}: {len(found.records)} records of {len(found.errors_by_family)} configurations"]
     for name, value in found.costs.to_json().items():
         note = "(not determined: at its bound)" if name in found.undetermined else ""
+        note = "(not determined: as it ships)" if name in found.elsewhere else note
         note = "(one configuration alone tells it)" if name in found.single else note
         lines.append(f"  {name:14} {value:<10.4g} {note}".rstrip())
     lines.append(

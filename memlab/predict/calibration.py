@@ -29,6 +29,7 @@ class Calibration:
     error: dict[str, float]  # median, p90
     records: list[str]
     single: list[str] = field(default_factory=list)  # costs that only one configuration tells: nothing checks them
+    elsewhere: list[str] = field(default_factory=list)  # costs of the calibration that ships: no record tells them
     left_out: list[str] = field(default_factory=list)  # records that depend on what is undetermined
     errors_by_family: dict[str, float | None] = field(default_factory=dict)
     # Median of measured over predicted less one; ``None`` where only the configuration itself tells a cost.
@@ -37,6 +38,10 @@ class Calibration:
     @property
     def digest(self) -> str:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def determined(self) -> dict[str, float]:
+        """The costs that its records tell."""
+        return {name: cost for name, cost in self.costs.to_json().items() if name not in self.undetermined}
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -85,7 +90,7 @@ def _of_runs(folder: Path) -> Calibration:
     if kept.exists():
         return load(kept)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    found = calibrate(records)
+    found = calibrate(records, fallback=load(SHIPPED))
     found.save(kept)
     return found
 

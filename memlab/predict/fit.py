@@ -59,6 +59,7 @@ class Fit:
 
     costs: Costs
     undetermined: list[str]
+    elsewhere: list[str]  # those that are other runs'
     single: list[str]  # costs that would not be determined without one family, whichever
     cases: list[Case]
     left_out: list[Case]  # they depend on what is undetermined
@@ -71,9 +72,12 @@ class Fit:
         return weighted_quantile(np.abs(np.array(self.errors)[judged]), _weights(cases), quantile)
 
 
-def fit(cases: Sequence[Case]) -> Fit:
-    """Raises :class:`MemlabError` where there are too few records to say anything."""
+def fit(cases: Sequence[Case], elsewhere: Mapping[str, float] | None = None) -> Fit:
+    """``elsewhere``: costs that are known from other runs, for those that these do not determine; any other one stays
+    at its bound. Raises :class:`MemlabError` where there are too few records to say anything."""
     _check(cases)
+    known = dict(elsewhere or {})
+    otherwise = replace(LOWER_BOUND, **known)
     names, costs, kept = list(NAMES), TRIAL, list(cases)
     while True:
         fitted = _representatives(kept)
@@ -82,14 +86,15 @@ def fit(cases: Sequence[Case]) -> Fit:
         if not weak:
             break
         names = [name for name in names if name not in weak]
-        undetermined = [name for name in NAMES if name not in names]
-        costs = _with(costs, undetermined, LOWER_BOUND)
+        costs = _with(costs, [name for name in NAMES if name not in names], otherwise)
+        undetermined = [name for name in NAMES if name not in (*names, *known)]
         kept = [case for case in kept if not depends(case.config, case.traces, costs, undetermined)]
         _check(kept)
-    errors, single = _left_out(kept, fitted, names, costs, slopes)
+    errors, single = _left_out(kept, fitted, names, costs, slopes, otherwise)
     return Fit(
         costs=costs,
-        undetermined=[name for name in NAMES if name not in names],
+        undetermined=[name for name in NAMES if name not in (*names, *known)],
+        elsewhere=[name for name in NAMES if name not in names and name in known],
         single=[name for name in names if name in single],
         cases=kept,
         left_out=[case for case in cases if case not in kept],
@@ -204,10 +209,15 @@ def non_negative_least_squares(matrix: np.ndarray, target: np.ndarray) -> np.nda
 
 
 def _left_out(
-    cases: Sequence[Case], fitted: Sequence[Case], names: Sequence[str], costs: Costs, slopes: np.ndarray
+    cases: Sequence[Case],
+    fitted: Sequence[Case],
+    names: Sequence[str],
+    costs: Costs,
+    slopes: np.ndarray,
+    otherwise: Costs,
 ) -> tuple[list[float], set[str]]:
-    """The error of each of ``cases`` by costs that were solved for without its family, and the costs that one family
-    alone determines."""
+    """The error of each of ``cases`` by costs that were solved for without its family (what is not determined then is
+    as in ``otherwise``), and the costs that one family alone determines."""
     constants = _times(fitted, costs) - slopes @ _values(costs, names)
     families = np.array([case.family for case in fitted])
     errors = np.full(len(cases), np.nan)
@@ -216,19 +226,19 @@ def _left_out(
         rest = families != family
         others = [case for case in fitted if case.family != family]
         weak = _weak(others, names, costs, slopes[rest])
-        single.update(weak)
+        unknown = [name for name in weak if getattr(otherwise, name) == getattr(LOWER_BOUND, name)]
+        single.update(unknown)
         own = [
             index
             for index, case in enumerate(cases)
-            if case.family == family and not rests_on(case.config, case.traces, costs, weak)
+            if case.family == family and not rests_on(case.config, case.traces, costs, unknown)
         ]
         strong = [position for position, name in enumerate(names) if name not in weak]
-        bounds = _values(LOWER_BOUND, names)
         weakly = [position for position, name in enumerate(names) if name in weak]
-        fixed = constants[rest] + slopes[rest][:, weakly] @ bounds[weakly]
+        fixed = constants[rest] + slopes[rest][:, weakly] @ _values(otherwise, names)[weakly]
         kept = [names[position] for position in strong]
         found = _solve(slopes[rest][:, strong], fixed, others, kept)
-        solved = _with(replace(costs, **dict(zip(kept, found.tolist(), strict=True))), weak, LOWER_BOUND)
+        solved = _with(replace(costs, **dict(zip(kept, found.tolist(), strict=True))), weak, otherwise)
         errors[own] = [cases[index].seconds for index in own] / _times([cases[index] for index in own], solved) - 1
     return errors.tolist(), single
 

@@ -72,6 +72,18 @@ def test_known_costs_are_found_again():
     assert (found.costs.host_link, found.costs.host_byte_s) == (LOWER_BOUND.host_link, LOWER_BOUND.host_byte_s)
 
 
+def test_what_the_records_do_not_tell_comes_from_elsewhere():
+    """Without collectives and stage 3 nothing tells their costs; with those of other runs nothing is left out."""
+    alone = [each for each in cases() if each.config.zero_stage.stage == 2 and len(each.traces[0].work) == 20]
+    elsewhere = {"link": 2.0, "hook_s": 5e-4, "collective_s": 1e-3}
+    found = fit(alone, elsewhere)
+    assert set(elsewhere) <= set(found.elsewhere)
+    assert {name: getattr(found.costs, name) for name in elsewhere} == elsewhere
+    assert found.undetermined == ["host_link", "host_byte_s"]
+    assert found.costs.compute == pytest.approx(TRUE.compute, rel=0.03)
+    assert found.left_out == []
+
+
 def test_the_error_is_that_of_configurations_that_were_not_seen():
     """One family that is twice as slow as its work says is not explained by the others."""
     odd = [replace(each, seconds=2 * each.seconds) if each.family == "family 0a" else each for each in cases()]
