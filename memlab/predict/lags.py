@@ -9,18 +9,21 @@ from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from memlab.config import Config
 from memlab.predict.calibration import SHIPPED, calibration_for, load
-from memlab.predict.events import ALLOC, FREE, USE, Event, Trace
+from memlab.predict.events import ALLOC, FREE, SYNC, USE, Event, Trace
 from memlab.predict.launches import origin
 from memlab.predict.step_time import clocks
 
 
 def with_lags(trace: Trace, config: Config) -> Trace:
     """The trace with a lag at each FREE of a block that a side stream used: after how many further requests the block
-    is free indeed. The hardware entry must have the figures to tell the time with. Where there is no calibration for
-    its GPU, the one that ships stands in for it: what the host takes is of Python and the engine, not of the GPU.
+    is free indeed. When the host waits is in the lags, and so the SYNCs are gone.
+
+    The hardware entry must have the figures to tell the time with. Where there is no calibration for its GPU, the one
+    that ships stands in for it: what the host takes is of Python and the engine, not of the GPU.
 
     Only the last step of a trace has its work counted. What the first one frees waits as long as what the last one
     frees of the same origin.
@@ -36,8 +39,18 @@ def with_lags(trace: Trace, config: Config) -> Trace:
         if lag is None and known[where]:
             lag = known[where][0]
             known[where].rotate(-1)
-        events[index] = (*events[index][:2], lag or 0)
-    return replace(trace, events=events)
+        events[index] = (FREE, events[index][1], lag or 0)
+    return _without_waits(replace(trace, events=events))
+
+
+def _without_waits(trace: Trace) -> Trace:
+    gone = [0, *accumulate(event[0] == SYNC for event in trace.events)]  # before each event
+    return replace(
+        trace,
+        events=[event for event in trace.events if event[0] != SYNC],
+        steps=[step - gone[step] for step in trace.steps],
+        places=[place - gone[place] for place in trace.places],
+    )
 
 
 def _lags_of_the_step(trace: Trace, config: Config) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from memlab.config import Config, from_dict
 from memlab.machine import GIB
@@ -21,10 +21,9 @@ from memlab.predict.step_time import counts, missing_figures
 from memlab.predict.verdicts import DOES_NOT_FIT, EDGE, FITS, worst
 from memlab.record import PREDICTED, RankResult
 
-AT_ONCE, AT_THE_NEXT_WAIT, BY_THE_CLOCKS = 0, 1 << 62, None
-"""When a block that a side stream used is free again: the two ends of what can be, in requests after the host freed it,
-and what is likely (lags.py). Where the hardware entry lacks figures for the clocks: of one GPU the lower end, since
-nobody keeps it waiting; of several the upper one."""
+AT_ONCE, AT_THE_NEXT_WAIT = 0, 1 << 62
+"""When a block that a side stream used is free again: the two ends of what can be, in requests after the host freed
+it."""
 
 UNLIMITED = 1 << 62
 
@@ -50,22 +49,20 @@ def every_rank(plans: Sequence[Plan], traces: Sequence[Mapping[int, Trace]]) -> 
 
 def one_rank(configs: Sequence[Config], points: Sequence[Trace]) -> list[RankResult]:
     """A result for each point that the launch reached. ``points``: the trace of each, as if it ran alone."""
-    config, trace = configs[0], in_one_launch([_with_lags(*pair) for pair in zip(points, configs, strict=True)])
+    config = configs[0]
     total, _, capacity = _memory(config)
-    options = allocator.parse(config.allocator.conf)
-    is_cold = config.measure.protocol == "cold"
-    pairs = _replays(trace, options, capacity, is_cold, _likely(config), course=True)
+    rank = _Rank(config, points)
+    outcomes = rank.outcomes(capacity, course=True)
     results = [
-        _rank_result(config, trace, pair, point) for config, pair, point in zip(configs, pairs, points, strict=False)
+        _rank_result(config, rank.likely, outcome, point)
+        for config, outcome, point in zip(configs, outcomes, points, strict=False)
     ]
     if len(configs) == 1:
-        likely = pairs[0][0]
-        cold = likely if is_cold else replay(trace, options, capacity, _likely(config), cold=True)
-        results[0].cold_peak_allocated_bytes = cold.peak_allocated
-        results[0].cold_peak_reserved_bytes = cold.peak_reserved
+        alone, likely = results[0], outcomes[0][0]
+        cold = likely if rank.is_cold else rank.cold(capacity)
+        alone.cold_peak_allocated_bytes, alone.cold_peak_reserved_bytes = cold.peak_allocated, cold.peak_reserved
         if total is not None:
-            fits = partial(_fits, trace, options, capacity, is_cold, _likely(config), likely)
-            results[0].fit_probability, _ = probability(fits, shipped_ratios())
+            alone.fit_probability, _ = probability(partial(rank.fits, capacity, likely), shipped_ratios())
     return results
 
 
@@ -86,11 +83,8 @@ def estimate(config: Config, traces: Iterable[Trace], limited: bool = True) -> E
     """As :func:`predict`, without what only a reader of the record wants. ``limited``: by the memory of the device; if
     not, ``used`` is what the plan would need."""
     total, outside, capacity = _memory(config)
-    options = allocator.parse(config.allocator.conf)
-    traces = [_with_lags(trace, config) for trace in traces]
-    is_cold = config.measure.protocol == "cold"
-    capacity = capacity if limited else UNLIMITED
-    replays = [_replays(trace, options, capacity, is_cold, _likely(config))[-1] for trace in traces]
+    traces = list(traces)
+    replays = [_Rank(config, [trace]).outcomes(capacity if limited else UNLIMITED)[0] for trace in traces]
     used = max(likely.peak_reserved for likely, *_ in replays) + outside
     return Estimate(
         verdict=worst(map(_verdict, replays)),
@@ -112,47 +106,50 @@ def _memory(config: Config) -> tuple[int | None, int, int]:
     return total, outside, min(total - outside, allowed)
 
 
-def _with_lags(trace: Trace, config: Config) -> Trace:
-    return with_lags(trace, config) if _has_side_streams(trace) and not missing_figures(config) else trace
+class _Rank:
+    """A rank's requests in a launch of ``points``, and the allocator that answers them.
 
+    ``likely`` has them with the time at which side streams let blocks go in it, as far as that can be told; without the
+    hardware entry's figures, blocks of one GPU are free at once, since nobody keeps it waiting, and those of several at
+    the next wait.
+    """
 
-def _has_side_streams(trace: Trace) -> bool:
-    return any(event[0] == USE for event in trace.events)
+    def __init__(self, config: Config, points: Sequence[Trace]):
+        self.is_cold = config.measure.protocol == "cold"
+        self._options = allocator.parse(config.allocator.conf)
+        self._lag = AT_ONCE if config.hardware.world_size == 1 else AT_THE_NEXT_WAIT
+        self._plain = self.likely = in_one_launch(points)
+        if self._has_side_streams and not missing_figures(config):
+            self.likely = in_one_launch([with_lags(point, config) for point in points])
 
+    @cached_property
+    def _has_side_streams(self) -> bool:
+        return any(event[0] == USE for event in self._plain.events)
 
-def _likely(config: Config) -> int | None:
-    if not missing_figures(config):
-        return BY_THE_CLOCKS
-    return AT_ONCE if config.hardware.world_size == 1 else AT_THE_NEXT_WAIT
+    def outcomes(self, capacity: int, course: bool = False) -> list[tuple[Replay, ...]]:
+        """For each point what is likely, and the two ends of what can be."""
+        likely = replay_points(self.likely, self._options, capacity, self._lag, course, self.is_cold)
+        if not self._has_side_streams:  # it is all one
+            return [(each,) for each in likely]
+        at_once, at_the_next_wait = (
+            replay_points(self._plain, self._options, capacity, end, cold=self.is_cold)
+            for end in (AT_ONCE, AT_THE_NEXT_WAIT)
+        )
+        return list(zip(likely, at_once, at_the_next_wait, strict=False))
 
+    def cold(self, capacity: int) -> Replay:
+        """What is likely in a plain training."""
+        return replay(self.likely, self._options, capacity, self._lag, cold=True)
 
-def _replays(
-    trace: Trace, options: allocator.Options, capacity: int, cold: bool, when: int | None, course: bool = False
-) -> list[tuple[Replay, ...]]:
-    """For each point what is likely, and the two ends of what can be."""
-    likely = replay_points(trace, options, capacity, when, course=course, cold=cold)
-    if not _has_side_streams(trace):  # it is all one
-        return [(each,) for each in likely]
-    ends = [replay_points(trace, options, capacity, end, cold=cold) for end in (AT_ONCE, AT_THE_NEXT_WAIT)]
-    return list(zip(likely, *ends, strict=False))
-
-
-def _fits(
-    trace: Trace,
-    options: allocator.Options,
-    capacity: int,
-    cold: bool,
-    when: int | None,
-    likely: Replay,
-    ratio: float,
-) -> bool:
-    """Whether there is room for ``ratio`` times what is needed: the same as for all of it in so much less."""
-    if likely.oom and ratio >= 1:
-        return False
-    reserved = max(likely.peak_reserved, *(phase.peak_reserved_bytes for phase in likely.phases.values()))
-    if not likely.oom and not likely.num_alloc_retries and reserved * ratio <= capacity:
-        return True
-    return replay(trace, options, int(capacity / ratio), when, cold=cold).oom is None
+    def fits(self, capacity: int, likely: Replay, ratio: float) -> bool:
+        """Whether there is room for ``ratio`` times what is needed: the same as for all of it in so much less."""
+        if likely.oom and ratio >= 1:
+            return False
+        reserved = max(likely.peak_reserved, *(phase.peak_reserved_bytes for phase in likely.phases.values()))
+        if not likely.oom and not likely.num_alloc_retries and reserved * ratio <= capacity:
+            return True
+        lesser = replay(self.likely, self._options, int(capacity / ratio), self._lag, cold=self.is_cold)
+        return lesser.oom is None
 
 
 def _rank_result(config: Config, trace: Trace, replays: Sequence[Replay], point: Trace) -> RankResult:

@@ -1,6 +1,6 @@
 """A trace through the allocator: peaks by phase, what the memory at the peak is for, and its course over one step."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,10 +27,10 @@ class Replay:
 
 
 def replay(
-    trace: Trace, options: Options, capacity: int, lag: int | None = 0, course: bool = False, cold: bool = False
+    trace: Trace, options: Options, capacity: int, lag: int = 0, course: bool = False, cold: bool = False
 ) -> Replay:
     """Run the events of ``trace`` through an allocator of ``capacity`` bytes; ``lag`` as in :class:`CachingAllocator`,
-    ``None``: that of each event (lags.py).
+    of blocks whose events do not tell their own (lags.py).
 
     The result is that of the last point, where the trace is that of a launch of several (launches.py). ``course``: keep
     the course of memory over the last step. ``cold``: as in a plain training, where peaks count from process start and
@@ -40,17 +40,12 @@ def replay(
 
 
 def replay_points(
-    trace: Trace, options: Options, capacity: int, lag: int | None = 0, course: bool = False, cold: bool = False
+    trace: Trace, options: Options, capacity: int, lag: int = 0, course: bool = False, cold: bool = False
 ) -> list[Replay]:
     """As :func:`replay`, with a result for each point of a launch; an out-of-memory ends the launch and the list."""
-    allocator = CachingAllocator(options, capacity, lag or 0)
-    events = enumerate(trace.events)
-    if cold:
-        events = without_protocol(events)
-    if lag is None:
-        events = ((index, event) for index, event in events if event[0] != SYNC)  # the lags have it in them
-    else:
-        events = ((index, event[:2] if event[0] == FREE else event) for index, event in events)
+    allocator = CachingAllocator(options, capacity, lag)
+    left_out = protocol(trace.events) if cold else ()
+    events = ((index, event) for index, event in enumerate(trace.events) if index not in left_out)
     runner = _Runner(trace, events, allocator, trace.steps[-1] if course else len(trace.events))
     try:
         runner.run()
@@ -60,19 +55,11 @@ def replay_points(
     return runner.results
 
 
-def without_protocol(events: Iterable[tuple[int, Event]]) -> Iterator[tuple[int, Event]]:
-    """The events without what measuring does before the first step: an emptied cache, then peaks that begin anew."""
-    emptied: tuple[int, Event] | None = None
-    started = False
-    for index, event in events:
-        if emptied and not started and event[0] == START:
-            emptied, started = None, True
-            continue
-        if emptied:
-            yield emptied
-        emptied = (index, event) if event[0] == EMPTY and not started else None
-        if not emptied:
-            yield index, event
+def protocol(events: Sequence[Event]) -> tuple[int, int]:
+    """The places of what measuring does before the first step: an emptied cache, then peaks that begin anew."""
+    start = next(index for index, event in enumerate(events) if event[0] == START)
+    assert events[start - 1][0] == EMPTY
+    return start - 1, start
 
 
 class _Runner:

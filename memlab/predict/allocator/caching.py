@@ -28,8 +28,8 @@ class OutOfMemory(Exception):
 class CachingAllocator:
     """``capacity`` is what the device can give in bytes, or what ``per_process_memory_fraction`` leaves of it.
 
-    A freed block that another stream used becomes free again when that stream has caught up; when, no replay can know.
-    ``lag`` says after how many further requests it is assumed to have (0: at once), unless the host waited before.
+    A freed block that another stream used becomes free again when that stream has caught up. ``lag`` says after how
+    many further requests it is assumed to have (0: at once), unless its ``free`` says it or the host waited before.
     """
 
     def __init__(self, options: Options = Options(), capacity: int = UNLIMITED, lag: int = 0):  # noqa: B008
