@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.report.accuracy_text import document
     from memlab.report.figures.accuracy import draw_accuracy
 
+    note = _read(arguments.note) if arguments.note else ""
     refused: list[tuple[str, str]] = []
     points = [
         point
@@ -56,7 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
         for point in judged(name, [without_download(each) for each in spread(records, arguments.of_each)], [], None)
     ]
     predictor = package_versions()
-    note = arguments.note.read_text(encoding="utf-8") if arguments.note else ""
     text = document(points, predictor, SOURCES, refused, imported, note)
     if arguments.output is None:
         print(text)
@@ -119,6 +119,13 @@ def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | 
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.finish(guess)
         yield point
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise MemlabError(f"Cannot read {file}: {error.strerror}.") from error
 
 
 def _folder(path: Path) -> Path:

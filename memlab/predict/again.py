@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from memlab.config import Config, from_dict, to_dict
 from memlab.plan import Plan, engine_key, make_plan, shape_of
@@ -34,7 +35,7 @@ def predictions(sweep: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
     """(measured, predicted) for the records of one sweep that can be judged."""
     found = [(launch, launch.plans()) for launch in launches(sweep)]
     traceable = [plans for _, plans in found if not unpredictable(from_dict(plans[0].config))]
-    cache.make_missing(plan for plans in traceable for plan in cache.deciding(plans))  # all of it in one process
+    cache.make_missing(cache.deciding(chain.from_iterable(traceable)))  # all of it in one process
     for launch, plans in found:
         predicted: list[Record] = []
         while len(predicted) < len(plans):  # behind an out-of-memory another launch begins

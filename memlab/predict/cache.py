@@ -42,12 +42,18 @@ def traces_in_launch(plans: Sequence[Plan]) -> list[dict[int, Trace]]:
     return [traces(plan) for plan in plans]
 
 
-def deciding(plans: Sequence[Plan]) -> list[Plan]:
-    """Those to trace of plans that share a trace folder: of a few all, of many those that decide the others."""
-    chosen = sorted(plans, key=lambda plan: plan.config["batch"]["micro"] * plan.config["seq_len"]["tokens"])
-    if len(chosen) > ENOUGH + 1:
-        return [chosen[0], chosen[1], chosen[len(chosen) // 2], chosen[-1]]
-    return chosen
+def deciding(plans: Iterable[Plan]) -> list[Plan]:
+    """Those to trace, so that all are known: where a few share a trace folder all of them, of many those that decide
+    the others."""
+    sharing: dict[Path, list[Plan]] = {}
+    for plan in plans:
+        sharing.setdefault(trace_folder(plan), []).append(plan)
+    found = []
+    for group in sharing.values():
+        group.sort(key=lambda plan: plan.config["batch"]["micro"] * plan.config["seq_len"]["tokens"])
+        few = len(group) <= ENOUGH + 1
+        found += group if few else [group[0], group[1], group[len(group) // 2], group[-1]]
+    return found
 
 
 def known_traces(plan: Plan) -> dict[int, Trace] | None:
@@ -151,8 +157,8 @@ def _model_files(plan: Plan) -> str:
 
 @cache
 def code_digest(folder: str = "") -> str:
-    """Of memlab's own code: a prediction, and the traces of a ``folder`` of this one, are as good as what made them."""
+    """Of the code that predicts, or of a ``folder`` of it: what was kept is as good as the code that made it."""
     digest = hashlib.sha256()
-    for path in sorted((Path(__file__).parent / folder).glob("*.py")):
+    for path in sorted((Path(__file__).parent / folder).rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()

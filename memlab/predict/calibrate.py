@@ -3,7 +3,6 @@
 import argparse
 import math
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from memlab.config import Config, from_dict
 from memlab.errors import MemlabError
-from memlab.plan import Plan, make_plan
+from memlab.plan import make_plan
 from memlab.predict import cache
 from memlab.predict.calibration import SHIPPED, Calibration
 from memlab.predict.events import Trace
@@ -79,14 +78,11 @@ def calibrate(records: Sequence[Record], fallback: Calibration | None = None) ->
 
 def _trace_together(records: Sequence[Record]) -> None:
     """Trace in one process what decides all of them. What fails shows when its record is looked at."""
-    by_folder: dict[Path, list[Plan]] = defaultdict(list)
-    for record in records:
-        config = from_dict(record.config)
-        if not uncounted(config):
-            plan = make_plan(config, record.choices)
-            by_folder[cache.trace_folder(plan)].append(plan)
-    deciding = [plan for plans in by_folder.values() for plan in cache.deciding(plans)]
-    cache.make_missing(deciding, lambda done, of: print(f"\rtraced {done} of {of}", end="", file=sys.stderr))
+    configs = [(from_dict(record.config), record.choices) for record in records]
+    plans = [make_plan(config, choices) for config, choices in configs if not uncounted(config)]
+    cache.make_missing(
+        cache.deciding(plans), lambda done, of: print(f"\rtraced {done} of {of}", end="", file=sys.stderr)
+    )
     print(file=sys.stderr)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from memlab.config import Config
 from memlab.errors import MemlabError
 from memlab.launch.environment import cache_dir
+from memlab.predict.cache import code_digest
 from memlab.predict.step_time import Costs
 from memlab.record import read_json, write_json
 
@@ -96,10 +97,8 @@ def _of_runs(folder: Path) -> Calibration:
 
 
 def _digest(records: Sequence[Any]) -> str:
-    """Of the runs, and of the code that counts and fits."""
-    digest = hashlib.sha256()
+    """Of the runs, of the code that counts and fits, and of what ships for costs that they do not tell."""
+    digest = hashlib.sha256(f"{code_digest()} {load(SHIPPED).digest}\n".encode())
     for record in records:
         digest.update(f"{record.run_id} {record.fingerprint} {record.summary['step_seconds']}\n".encode())
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -29,15 +29,10 @@ NOWHERE = Machine()
 def finished(job: Job) -> Record | None:
     """The record that the job's folder holds, if the same predictor and calibration would make it again."""
     found = job.finished(NOWHERE)
-    if found is None or found.environment.get("predictor") != predictor():
+    if found is None or found.environment.get("predictor") != cache.code_digest():
         return None
     calibration = calibration_for(job.config)
     return found if found.steps.get("calibration") == (calibration.digest if calibration else None) else None
-
-
-def predictor() -> str:
-    """A digest of the code that predicts."""
-    return f"{cache.code_digest()[:8]}{cache.code_digest('allocator')[:8]}{cache.code_digest('shadow')[:8]}"
 
 
 def predict_one(job: Job) -> Record:
@@ -132,6 +127,6 @@ def _record(plan: Plan, **outcome) -> Record:
         config=plan.config,
         choices=plan.choices,
         fingerprint=fingerprint(plan, NOWHERE),
-        environment={**describe_environment(plan, NOWHERE), "predictor": predictor()},
+        environment={**describe_environment(plan, NOWHERE), "predictor": cache.code_digest()},
         **outcome,
     )

@@ -39,7 +39,7 @@ def predict_jobs(jobs: Sequence[Job], force: bool, observer: Observer) -> list[R
         if result.record is None:
             result.record = predict_one(result.job)
         tell(result)
-    deciding = [plan for group in found.launches for plan in cache.deciding([job.plan for job in group])]
+    deciding = cache.deciding(job.plan for group in found.launches for job in group)
     if deciding:
         observer.waiting(f"tracing {len(deciding)} points, which decide the others")
     failed = dict(cache.make_missing(deciding))

@@ -48,8 +48,7 @@ def document(
 
 def _introduction(points: Sequence[Judged], predictor: dict[str, str]) -> str:
     sweeps = sorted({point.sweep for point in points})
-    versions = [point.versions for point in points if all(point.versions.values())]  # tables say nothing of them
-    measured = sorted({" ".join(f"{name} {version}" for name, version in each.items()) for each in versions})
+    measured = sorted({" ".join(f"{name} {version}" for name, version in point.versions.items()) for point in points})
     predicted = " ".join(f"{name} {predictor[name]}" for name in ("torch", "deepspeed", "transformers"))
     return (
         f"`make accuracy` predicts every record of `results/` ({len(points)} points of {len(sweeps)} sweeps) and wrote "

@@ -38,7 +38,7 @@ def show_preview(found: Assortment, root: Path, console: Console) -> None:
         reason = result.record.status if result.record else "unsupported"
         table.add_row("-", result.job.plan.run_id, f"{result.how}: {reason}" if result.how == "done" else reason)
     launches = [jobs for jobs in found.launches if jobs[0].config.mode == "measure"]
-    to_predict = [job for jobs in found.launches if jobs not in launches for job in jobs]
+    to_predict = [job for jobs in found.launches for job in jobs if job.config.mode == "predict"]
     for job in to_predict:
         table.add_row("-", job.plan.run_id, "to predict")
     for number, jobs in enumerate(launches, 1):
