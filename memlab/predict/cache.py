@@ -10,15 +10,16 @@ from pathlib import Path
 from memlab.launch.environment import cache_dir, versions_used
 from memlab.plan import Plan
 from memlab.predict.events import Trace
-from memlab.predict.interpolate import ENOUGH, MINIMUM_TOKENS, interpolate
+from memlab.predict.interpolate import ENOUGH, MINIMUM_TOKENS, Interpolator
 from memlab.predict.ranks import traced_ranks
 from memlab.predict.shadow.request import Point, ShadowError, Task, make
 
 IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode", "predict")
 """What a trace does not depend on; (batch, tokens) are part of its file name."""
 
-IN_MEMORY = 16
-"""Traces that this process keeps, a few MB each: all that one configuration needs."""
+TRACES, RANKS = 16, 48
+"""What this process keeps, a few MB each: the traces that one configuration needs, and what they say of any other size
+for every rank of the configurations that a search goes through."""
 
 
 def traces(plan: Plan) -> dict[int, Trace]:
@@ -82,13 +83,15 @@ def make_missing(
     compute all others. Returns the trace folders of the plans that failed, each with the reason.
     """
     tasks: dict[Path, Task] = {}
+    leaders: dict[Path, Plan] = {}  # tasks of one plan share the start of their engine
     for plan in plans:
         folder = trace_folder(plan)
+        leader = leaders.setdefault(folder, plan)
         for point in points(plan):
             if known(plan, point) is None:
                 for each in (point, *_also(_traced(folder, point.rank), point)):
                     folder.mkdir(parents=True, exist_ok=True)
-                    tasks.setdefault(folder / each.file_name, Task(plan, each, folder / each.file_name))
+                    tasks.setdefault(folder / each.file_name, Task(leader, each, folder / each.file_name))
     if not tasks:
         return []
     with tempfile.TemporaryDirectory(prefix="memlab-shadow-") as scratch:
@@ -107,9 +110,7 @@ def known(plan: Plan, point: Point) -> Trace | None:
     if path.exists():
         return _load(path)
     others = _traced(folder, point.rank)
-    if len(others) < ENOUGH:
-        return None
-    return interpolate([_load(other) for other in others.values()], point.micro, point.tokens)
+    return _interpolator(tuple(others.values())).at(point.micro, point.tokens) if len(others) >= ENOUGH else None
 
 
 def _traced(folder: Path, rank: int) -> dict[Point, Path]:
@@ -136,9 +137,14 @@ def _third(first: int, second: int) -> int:
     return (low + high) // 2 if high - low > 1 else high + 1
 
 
-@lru_cache(maxsize=IN_MEMORY)
+@lru_cache(maxsize=TRACES)
 def _load(path: Path) -> Trace:
     return Trace.load(path)
+
+
+@lru_cache(maxsize=RANKS)
+def _interpolator(paths: tuple[Path, ...]) -> Interpolator:
+    return Interpolator([_load(path) for path in paths])
 
 
 def _fingerprint(plan: Plan) -> str:

@@ -5,7 +5,7 @@ plus one in batch * tokens. Which one, the traced points say; where they leave a
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -34,62 +34,88 @@ MONOMIALS: tuple[Callable[[int, int], int], ...] = (
 )
 
 
-def interpolate(traces: Sequence[Trace], micro: int, tokens: int) -> Trace | None:
-    """The trace of one rank at (micro, tokens), computed from its traces at other points.
+class Interpolator:
+    """The traces of one rank at a few points, and from them its trace at any other."""
 
-    ``None`` where they do not decide it: too few, events in another order, or a size that fits no monomial, or two
-    monomials that differ at the point asked for, or kernels that choose their sizes in another way.
-    """
-    if tokens < MINIMUM_TOKENS or not all(_is_smooth(trace, micro * tokens) for trace in traces):
+    def __init__(self, traces: Sequence[Trace]):
+        self._smooth_from = [trace.smooth_from for trace in traces]
+        usable = [
+            trace
+            for trace in traces
+            if trace.tokens >= MINIMUM_TOKENS and _is_smooth(trace.smooth_from, trace.micro * trace.tokens)
+        ]
+        self._of_one, self._of_more = _table(usable, of_one=True), _table(usable, of_one=False)
+
+    def at(self, micro: int, tokens: int) -> Trace | None:
+        """``None`` where the traces do not decide it: too few, events in another order, or a size that fits no
+        monomial, or two monomials that differ at the point asked for, or kernels that choose their sizes in another
+        way."""
+        table = self._of_one if micro == 1 else self._of_more
+        smooth = all(_is_smooth(smooth_from, micro * tokens) for smooth_from in self._smooth_from)
+        return table.at(micro, tokens) if table and smooth and tokens >= MINIMUM_TOKENS else None
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What the traces at ``points`` have in common, and the figures in which they differ: a row for each point."""
+
+    points: list[tuple[int, int]]
+    base: Trace
+    allocations: list[int]  # places in its events
+    sizes: np.ndarray
+    work: list[Item]
+    figures: np.ndarray
+
+    def at(self, micro: int, tokens: int) -> Trace | None:
+        sizes = _sizes_at(self.points, self.sizes, (micro, tokens))
+        figures = _sizes_at(self.points, self.figures, (micro, tokens))
+        if sizes is None or figures is None:
+            return None
+        events = list(self.base.events)
+        for index, nbytes in zip(self.allocations, sizes.tolist(), strict=True):
+            event = events[index]
+            events[index] = (*event[:2], nbytes, *event[3:])
+        work = _with_figures(self.work, figures.tolist())
+        return replace(self.base, micro=micro, tokens=tokens, events=events, work=work, seconds=0.0)
+
+
+def _table(usable: Sequence[Trace], of_one: bool) -> _Table | None:
+    """A batch of one can differ from larger ones (what is contiguous anyway is not copied), so one of its own kind
+    leads: only traces whose events come in its order count."""
+    leader = next((trace for trace in usable if (trace.micro == 1) == of_one), None)
+    if leader is None:
         return None
-    usable = [
-        trace for trace in traces if trace.tokens >= MINIMUM_TOKENS and _is_smooth(trace, trace.micro * trace.tokens)
-    ]
-    alike = _alike(usable, micro)
-    chosen = _spread(alike)
+    like = _skeleton(leader)
+    chosen = _spread([trace for trace in usable if trace is leader or _skeleton(trace) == like])
     if len(chosen) < ENOUGH:
         return None
     base = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # the least of it is too small to have a site
-    points = [(trace.micro, trace.tokens) for trace in chosen]
-    where = [index for index, event in enumerate(base.events) if event[0] in (ALLOC, HOST_ALLOC)]
-    sizes = np.array([[trace.events[index][2] for index in where] for trace in chosen], dtype=np.int64)
-    found = _sizes_at(points, sizes, (micro, tokens))
-    leader = next(trace for trace in alike if (trace.micro == 1) == (micro == 1))
-    work = work_at([trace.work for trace in chosen], points, (micro, tokens), leader.work)
-    if found is None or work is None:
-        return None
-    events = list(base.events)
-    for index, nbytes in zip(where, found.tolist(), strict=True):
-        event = events[index]
-        events[index] = (*event[:2], nbytes, *event[3:])
-    return replace(base, micro=micro, tokens=tokens, events=events, work=work, seconds=0.0)
+    allocations = [index for index, event in enumerate(base.events) if event[0] in (ALLOC, HOST_ALLOC)]
+    return _Table(
+        points=[(trace.micro, trace.tokens) for trace in chosen],
+        base=base,
+        allocations=allocations,
+        sizes=np.array([[trace.events[index][2] for index in allocations] for trace in chosen], dtype=np.int64),
+        work=leader.work,
+        figures=np.array([_figures(trace.work) for trace in chosen], dtype=np.int64),
+    )
 
 
-def work_at(
-    works: Sequence[Sequence[Item]], points: Sequence[tuple[int, int]], at: tuple[int, int], like: Sequence[Item]
-) -> list[Item] | None:
-    """The work of a step at another point: the items of ``like`` in the same order, with other figures."""
-    figures = [[figure for item in work for figure in item[FIRST_SIZE.get(item[0], len(item)) :]] for work in works]
-    found = _sizes_at(points, np.array(figures, dtype=np.int64), at)
-    if found is None:
-        return None
-    rest = iter(found.tolist())
-    skeletons = ((item, FIRST_SIZE.get(item[0], len(item))) for item in like)
+def _figures(work: Sequence[Item]) -> list[int]:
+    """What depends on batch and tokens in the items of a step."""
+    return [figure for item in work for figure in item[FIRST_SIZE.get(item[0], len(item)) :]]
+
+
+def _with_figures(work: Sequence[Item], figures: Sequence[int]) -> list[Item]:
+    """The same items in the same order, with other figures."""
+    rest = iter(figures)
+    skeletons = ((item, FIRST_SIZE.get(item[0], len(item))) for item in work)
     return [(*item[:first], *islice(rest, len(item) - first)) for item, first in skeletons]
 
 
-def _is_smooth(trace: Trace, tokens: int) -> bool:
+def _is_smooth(smooth_from: int | None, tokens: int) -> bool:
     """Whether sizes grow as monomials do in the neighbourhood of so many tokens in a batch."""
-    return trace.smooth_from is not None and tokens >= trace.smooth_from
-
-
-def _alike(traces: Sequence[Trace], micro: int) -> list[Trace]:
-    """The traces whose events come in the order that (micro, ...) has.
-
-    A batch of one can differ from larger ones (what is contiguous anyway is not copied), so one of its own kind leads.
-    """
-    leader = next((trace for trace in traces if (trace.micro == 1) == (micro == 1)), None)
-    return [trace for trace in traces if leader is not None and _skeleton(trace) == _skeleton(leader)]
+    return smooth_from is not None and tokens >= smooth_from
 
 
 def _skeleton(trace: Trace) -> tuple:
@@ -100,8 +126,6 @@ def _skeleton(trace: Trace) -> tuple:
 
 def _spread(traces: Sequence[Trace]) -> list[Trace]:
     """At most four, as far apart as there are: what decides the monomials is that batch and tokens differ."""
-    if not traces:
-        return []
     by_tokens = sorted(traces, key=lambda trace: (trace.tokens, trace.micro))
     by_micro = sorted(traces, key=lambda trace: (trace.micro, trace.tokens))
     order = [by_tokens[0], by_tokens[-1], by_micro[0], by_micro[-1], *by_tokens]

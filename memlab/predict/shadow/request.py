@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,20 +63,39 @@ class Task:
 
 
 @dataclass
+class Family:
+    """Points of one rank of one plan: the start of their engine is the same. ``shapes``: (micro, tokens) of each, and
+    the path of its trace."""
+
+    plan: int  # an index of the request's
+    rank: int
+    shapes: list[tuple[int, int, str]] = field(default_factory=list)
+
+    @property
+    def log(self) -> str:
+        """The file's name."""
+        return f"plan{self.plan}-rank{self.rank}.log"
+
+
+@dataclass
 class Request:
-    """``tasks``: plan (an index of ``plans``), point, path. ``folder`` is for logs and what libraries write."""
+    """``folder`` is for logs and what libraries write."""
 
     folder: str
     plans: list[dict[str, Any]]
-    tasks: list[tuple[int, Point, str]]
+    families: list[Family]
     steps: int = STEPS
 
     @classmethod
     def of(cls, tasks: Sequence[Task], folder: Path) -> "Request":
         plans = {id(task.plan): task.plan for task in tasks}
         numbers = {key: number for number, key in enumerate(plans)}
-        wanted = [(numbers[id(task.plan)], task.point, str(task.path)) for task in tasks]
-        return cls(str(folder), [plan.to_json() for plan in plans.values()], wanted)
+        families: dict[tuple[int, int], Family] = {}
+        for task in tasks:
+            key = numbers[id(task.plan)], task.point.rank
+            shape = (task.point.micro, task.point.tokens, str(task.path))
+            families.setdefault(key, Family(*key)).shapes.append(shape)
+        return cls(str(folder), [plan.to_json() for plan in plans.values()], list(families.values()))
 
     def save(self) -> Path:
         path = Path(self.folder) / "request.json"
@@ -86,12 +105,8 @@ class Request:
     @classmethod
     def load(cls, path: Path) -> "Request":
         values = json.loads(path.read_text(encoding="utf-8"))
-        values["tasks"] = [(plan, Point(**point), file) for plan, point, file in values["tasks"]]
+        values["families"] = [Family(**family) for family in values["families"]]
         return cls(**values)
-
-    def log(self, number: int) -> Path:
-        """What the task of this number printed."""
-        return Path(self.folder) / f"task{number}.log"
 
 
 def traces(plan: Plan, points: Sequence[Point], folder: Path) -> dict[Point, Trace]:
@@ -128,9 +143,10 @@ def make(
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+    logs = {path: folder / family.log for family in request.families for *_, path in family.shapes}
     return [
-        (task, _what_was_raised(request.log(number) if request.log(number).exists() else folder / LOG))
-        for number, task in enumerate(tasks)
+        (task, _what_was_raised(log if (log := logs[str(task.path)]).exists() else folder / LOG))
+        for task in tasks
         if not task.path.exists()
     ]
 

@@ -1,11 +1,14 @@
-"""Carry out the tasks of a request: everything is imported once, then each task has a fork of its own."""
+"""Carry out the tasks of a request. Everything is imported once; tasks that differ in shape alone share the start of
+their engine; then each has a fork of its own."""
 
+import fcntl
 import gc
 import os
 import time
 import traceback
 import warnings
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -15,9 +18,11 @@ from memlab.plan import Plan
 from memlab.predict import constants
 from memlab.predict.events import Trace
 from memlab.predict.shadow import device, stand_ins
-from memlab.predict.shadow.request import Point, Request, variables
+from memlab.predict.shadow.request import Family, Request, variables
 from memlab.predict.shadow.trace import Recorder
 from memlab.record import RunFolder
+
+POLL_S = 0.02
 
 
 def trace_all(request: Request) -> int:
@@ -28,12 +33,13 @@ def trace_all(request: Request) -> int:
     import transformers.trainer  # noqa: F401
 
     gc.freeze()  # the forks share what was imported
-    waiting, running, asking = deque(range(len(request.tasks))), 0, os.getppid()
+    cores = Cores(Path(request.folder))
+    waiting, running, asking = deque(request.families), 0, os.getppid()
     while waiting or running:
         if os.getppid() != asking:  # it was killed, and nobody waits for the rest
             waiting.clear()
-        while waiting and running < len(os.sched_getaffinity(0)):
-            _fork(request, waiting.popleft())
+        while waiting and running < cores.count:
+            _in_a_fork(_trace_family, request, waiting.popleft(), cores)
             running += 1
         if running:
             os.wait()
@@ -41,37 +47,83 @@ def trace_all(request: Request) -> int:
     return 0
 
 
-def _fork(request: Request, number: int) -> None:
+class Cores:
+    """A core for each of as many processes at a time. The kernel gives back that of one that is killed."""
+
+    def __init__(self, folder: Path):
+        self.count = len(os.sched_getaffinity(0))
+        self._locks = [(folder / f"core{number}.lock").open("w") for number in range(self.count)]
+
+    def take(self) -> None:
+        while not any(map(_locked, self._locks)):
+            time.sleep(POLL_S)
+
+    def give_back(self) -> None:
+        for lock in self._locks:
+            fcntl.lockf(lock, fcntl.LOCK_UN)
+
+
+def _locked(file) -> bool:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _in_a_fork(function: Callable[..., None], *arguments) -> None:
     if os.fork():
         return
-    log = os.open(request.log(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
     try:
-        plan, point, path = request.tasks[number]
-        trace = trace_point(Plan(**request.plans[plan]), point, request.steps, request.folder)
-        trace.save(Path(path))
+        function(*arguments)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
     os._exit(0)  # nothing of the parent's is to be closed twice
 
 
-def trace_point(plan: Plan, point: Point, steps: int, scratch: str) -> Trace:
-    """The trace of one point. The process cannot trace another one after it."""
-    began = time.perf_counter()
-    os.environ.update(variables(plan), RANK=str(point.rank))
-    trace = Trace(point.rank, plan.world_size, point.micro, point.tokens)
+def _trace_family(request: Request, family: Family, cores: Cores) -> None:
+    """The start of the engine that all points of a family share, and each point in a fork."""
+    log = os.open(Path(request.folder) / family.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    began, path = 0.0, ""
+
+    def split() -> tuple[int, int]:
+        nonlocal began, path
+        began = time.process_time()
+        cores.give_back()
+        forks = []
+        for shape in family.shapes:
+            forks.append(os.fork())
+            if not forks[-1]:
+                cores.take()
+                micro, tokens, path = shape
+                return micro, tokens
+        for fork in forks:
+            os.waitpid(fork, 0)
+        os._exit(0)
+
+    cores.take()
+    trace = trace_one(Plan(**request.plans[family.plan]), family.rank, split, request.steps, request.folder)
+    trace.seconds = began + time.process_time()
+    trace.save(Path(path))
+
+
+def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps: int, scratch: str) -> Trace:
+    """The trace of the (batch, tokens) that ``split`` tells when the engine is ready. The process cannot make another
+    one after it."""
+    os.environ.update(variables(plan), RANK=str(rank))
+    trace = Trace(rank, plan.world_size)
     hardware = plan.config["hardware"]
     gpu = constants.generation(hardware["gpu"])
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     recorder = Recorder(trace, fake_mode, gpu.cublas_workspace)
     recorder.padded = plan.config["data"]["source"] != "random"
-    device.install(recorder, point.rank, plan.world_size, hardware["memory_gib"])
+    device.install(recorder, rank, plan.world_size, hardware["memory_gib"])
     stand_ins.install_in_libraries(recorder, fake_mode, gpu, from_dict(plan.config))
     from memlab.predict.shadow.training import Shadow
 
     with fake_mode, recorder:
-        Shadow(plan, recorder, point.micro, point.tokens, steps, RunFolder(scratch)).run()
-    trace.seconds = time.perf_counter() - began
+        Shadow(plan, recorder, split, steps, RunFolder(scratch)).run()
     return trace

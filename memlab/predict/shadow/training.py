@@ -6,6 +6,7 @@ exactly what is measured.
 
 import dataclasses
 import gc
+from collections.abc import Callable
 
 import torch
 
@@ -23,16 +24,18 @@ from memlab.worker.session import ENGINE_PHASES, PointsTrainer, Steps, _passes_a
 class Shadow:
     """The worker's session (``memlab.worker.session.Session``), recorded instead of measured."""
 
-    def __init__(self, plan: Plan, recorder: Recorder, micro: int, tokens: int, steps: int, scratch: RunFolder):
+    def __init__(
+        self, plan: Plan, recorder: Recorder, split: Callable[[], tuple[int, int]], steps: int, scratch: RunFolder
+    ):
+        """``split`` is asked for (batch, tokens) once the engine is ready. It may fork: nothing before depends on
+        them."""
         self.config = _predictable(from_dict(plan.config))
         self.recorder = recorder
+        self.split = split
         self.scratch = scratch
         self.steps = steps
         self.step = 0
-        self.shape = Shape(micro, tokens, self.config.batch.accumulation * steps)
-        training = {**plan.training_args, "max_steps": steps, "per_device_train_batch_size": micro}
-        engine = {**plan.deepspeed, "train_micro_batch_size_per_gpu": micro}
-        self.plan = dataclasses.replace(plan, training_args=training, deepspeed=engine)
+        self.plan = dataclasses.replace(plan, training_args={**plan.training_args, "max_steps": steps})
 
     def run(self) -> None:
         arguments = training_arguments([self.plan], self.scratch)
@@ -43,25 +46,32 @@ class Shadow:
         trace.parameters, trace.trainable_parameters = parameter_counts(model)
         trace.model_flops = _flops_by_token_and_pair(model)
         self.recorder.sites.name_modules(model, on_entering=self.recorder.counter.module)
-        trainer = PointsTrainer(model, arguments, self.batches(model), on_loss=lambda loss: None)
+        self.batches = self._batches(model)
+        trainer = PointsTrainer(model, arguments, self.batches, on_loss=lambda loss: None)
         trainer.add_callback(Steps(self, trainer))
         self.recorder.phase("engine_init")
         trainer.train()
 
-    def batches(self, model: torch.nn.Module) -> Batches:
+    def _batches(self, model: torch.nn.Module) -> Batches:
         return Batches(
             self.config,
-            [self.shape],
+            [self._shape(self.config.batch.micro, self.config.seq_len.tokens)],
             vocabulary=model.config.get_text_config().vocab_size,
             rank=self.recorder.trace.rank,
             world_size=self.recorder.trace.world_size,
             shift_labels=_passes_arguments_to_loss(model),
         )
 
+    def _shape(self, micro: int, tokens: int) -> Shape:
+        return Shape(micro, tokens, self.config.batch.accumulation * self.steps)
+
     # --- what the worker's callback tells
 
     def engine_is_ready(self, engine: torch.nn.Module) -> None:
         self.recorder.phase(None)
+        micro, tokens = self.split()
+        self.recorder.trace.micro, self.recorder.trace.tokens = micro, tokens
+        self.batches.shapes = [self._shape(micro, tokens)] * len(self.batches)
         for method, phase in ENGINE_PHASES.items():
             setattr(engine, method, self._in_phase(phase, getattr(engine, method)))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from memlab.predict.events import ALLOC, FREE, PHASE, Trace
-from memlab.predict.interpolate import interpolate
+from memlab.predict.interpolate import Interpolator
 
 SIZES = {
     "weights": lambda b, t: 4096,
@@ -26,7 +26,7 @@ def traced(micro: int, tokens: int, sizes=SIZES) -> Trace:
 @pytest.mark.parametrize("point", [(1, 2001), (4, 77), (16, 8192)])
 def test_sizes_are_exact(point):
     traces = [traced(1, 150), traced(2, 330), traced(3, 515)]
-    assert interpolate(traces, *point).events == traced(*point).events
+    assert Interpolator(traces).at(*point).events == traced(*point).events
 
 
 @pytest.mark.parametrize(("smooth_from", "decided"), [(1, True), (1000, True), (1001, False), (None, False)])
@@ -34,30 +34,30 @@ def test_kernels_that_choose_sizes_in_another_way_are_traced(smooth_from, decide
     traces = [traced(1, 1500), traced(2, 3300), traced(3, 5150)]
     for trace in traces:
         trace.smooth_from = smooth_from
-    assert (interpolate(traces, 2, 500) is not None) == decided
+    assert (Interpolator(traces).at(2, 500) is not None) == decided
 
 
 def test_two_points_do_not_decide():
-    assert interpolate([traced(1, 150), traced(2, 330)], 1, 500) is None
+    assert Interpolator([traced(1, 150), traced(2, 330)]).at(1, 500) is None
 
 
 def test_another_batch_is_not_guessed_from_one():
     traces = [traced(1, 150), traced(1, 330), traced(1, 515)]
-    assert interpolate(traces, 1, 700).events == traced(1, 700).events
-    assert interpolate(traces, 2, 700) is None
+    assert Interpolator(traces).at(1, 700).events == traced(1, 700).events
+    assert Interpolator(traces).at(2, 700) is None
 
 
 def test_a_size_that_fits_nothing_is_not_guessed():
     odd = {"rounded up to a power of two": lambda b, t: 1 << (b * t).bit_length()}
-    assert interpolate([traced(1, 150, odd), traced(2, 330, odd), traced(3, 515, odd)], 1, 200) is None
+    assert Interpolator([traced(1, 150, odd), traced(2, 330, odd), traced(3, 515, odd)]).at(1, 200) is None
 
 
 def test_another_sequence_is_not_mixed_in():
     shorter = {name: SIZES[name] for name in list(SIZES)[1:]}
-    assert interpolate([traced(1, 150), traced(2, 330), traced(3, 515, shorter)], 1, 200) is None
+    assert Interpolator([traced(1, 150), traced(2, 330), traced(3, 515, shorter)]).at(1, 200) is None
 
 
 def test_one_token_is_only_ever_traced():
     traces = [traced(1, 150), traced(2, 330), traced(3, 515)]
-    assert interpolate(traces, 1, 1) is None
-    assert interpolate([*traces[:2], traced(1, 1)], 1, 500) is None
+    assert Interpolator(traces).at(1, 1) is None
+    assert Interpolator([*traces[:2], traced(1, 1)]).at(1, 500) is None
