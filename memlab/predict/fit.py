@@ -4,8 +4,10 @@ A step's time is linear in the costs as long as the same things are waited for, 
 does each time consist of now, and which non-negative costs then fit best.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 
 import numpy as np
 
@@ -18,9 +20,10 @@ NAMES = tuple(LOWER_BOUND.to_json())
 
 TRIAL = Costs(
     **dict.fromkeys(("compute", "memory", "link", "host_link"), 2.0),
+    **dict.fromkeys(("pageable_link", "to_host_converted", "from_host_converted"), 10.0),
     operator_s=1e-5,
     **dict.fromkeys(("module_s", "hook_s", "collective_s"), 2e-4),
-    host_byte_s=1 / 64e9,
+    host_byte_s=1 / 200e9,
 )
 """Where a fit begins, and what a cost that was not determined might be: an order of magnitude. Whether a prediction
 depends on such a cost is tried with it; no time is ever told from it."""
@@ -159,10 +162,28 @@ def _rounds(cases: Sequence[Case], names: Sequence[str], costs: Costs) -> tuple[
 def _linearised(cases: Sequence[Case], names: Sequence[str], costs: Costs) -> tuple[np.ndarray, np.ndarray]:
     """Slopes and constants: ``seconds = constant + slopes @ costs`` near ``costs``."""
     steps = {name: 1e-3 * getattr(TRIAL, name) for name in names}
-    times = _times(cases, costs)
-    moved = [_times(cases, replace(costs, **{name: getattr(costs, name) + step})) for name, step in steps.items()]
+    near = [replace(costs, **{name: getattr(costs, name) + step}) for name, step in steps.items()]
+    times, *moved = _times_by_each(cases, [costs, *near])
     slopes = (np.array(moved).T - times[:, None]) / np.array(list(steps.values()))
     return slopes, times - slopes @ _values(costs, names)
+
+
+def _times_by_each(cases: Sequence[Case], each: Sequence[Costs]) -> list[np.ndarray]:
+    """On all cores. What the cases hold is large, so the processes are forks that have it already."""
+    with get_context("fork").Pool(len(os.sched_getaffinity(0)), _hold, (cases,)) as pool:
+        return pool.map(_held_times, each, chunksize=1)
+
+
+_held: Sequence[Case] = ()
+
+
+def _hold(cases: Sequence[Case]) -> None:
+    global _held
+    _held = cases
+
+
+def _held_times(costs: Costs) -> np.ndarray:
+    return _times(_held, costs)
 
 
 def _times(cases: Sequence[Case], costs: Costs) -> np.ndarray:

@@ -39,7 +39,7 @@ number; it is what people measure (stackoverflow.com/questions/53970187: "about 
 class Costs:
     """What is multiplied by the counts of a trace. Everything is a factor on seconds, so times are linear in them.
 
-    The first four say how many times longer the GPU takes than at the figures of its hardware entry (1: all that its
+    The first seven say how many times longer the GPU takes than at the figures of its hardware entry (1: all that its
     datasheet promises, the inverse of an efficiency); the others are seconds of the host. As they are here nothing is
     lost anywhere: the lower bound.
     """
@@ -47,12 +47,15 @@ class Costs:
     compute: float = 1.0
     memory: float = 1.0
     link: float = 1.0
-    host_link: float = 1.0
+    host_link: float = 1.0  # to and from pinned memory of the host
+    pageable_link: float = 1.0  # other memory, which the driver copies once more
+    to_host_converted: float = 1.0  # by way of memory that is made for it there
+    from_host_converted: float = 1.0
     operator_s: float = 0.0  # to dispatch an operator
     module_s: float = 0.0  # to enter a module's forward and run its Python code, and its share of backward's
     hook_s: float = 0.0  # what ZeRO-3 adds to each module, to fetch and release its parameters
     collective_s: float = 0.0  # to ask for a collective
-    host_byte_s: float = 0.0  # for each byte of the tensors that the host itself works on (offloaded optimizers)
+    host_byte_s: float = 0.0  # for each byte that the host itself reads or writes (offloaded optimizers), for each rank
 
     def to_json(self) -> dict[str, float]:
         return asdict(self)
@@ -106,14 +109,17 @@ def step_seconds(config: Config, traces: Mapping[int, Trace], costs: Costs) -> f
 
 def clocks(config: Config, costs: Costs) -> "Clocks":
     module_s = costs.module_s + (costs.hook_s if config.zero_stage.stage == 3 else 0.0)
-    return Clocks(figures(config), costs, module_s)
+    host_byte_s = costs.host_byte_s * config.hardware.gpus  # the ranks of a node share its host
+    return Clocks(figures(config), costs, module_s, host_byte_s)
 
 
 class Clocks:
     """``host`` and ``streams`` are seconds."""
 
-    def __init__(self, figures: Figures, costs: Costs, module_s: float):
-        self.figures, self.costs, self.module_s = figures, costs, module_s
+    def __init__(self, figures: Figures, costs: Costs, module_s: float, host_byte_s: float):
+        self.figures, self.costs, self.module_s, self.host_byte_s = figures, costs, module_s, host_byte_s
+        ways = costs.host_link, costs.pageable_link, costs.to_host_converted, costs.from_host_converted
+        self._by_copied_byte = [way / figures.host_link for way in ways]
         self.host = 0.0
         self.streams: dict[int, float] = {0: 0.0}
         self._begins: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=LAUNCH_QUEUE))
@@ -162,7 +168,7 @@ class Clocks:
             elif kind == HOST_WAITS:
                 self.host = max(self.host, *(streams.values() if item[3] == EVERYTHING else (events[item[3]],)))
             elif kind == HOST_WORK:
-                self.host += sum(item[3:]) * costs.host_byte_s
+                self.host += sum(item[3:]) * self.host_byte_s
             if after_each:
                 after_each()
 
@@ -177,9 +183,8 @@ class Clocks:
         self.streams[_NCCL] = begin + seconds
         return begin + seconds
 
-    def _copy(self, stream: int, blocking: int, nbytes: int) -> None:
-        seconds = nbytes / self.figures.host_link * self.costs.host_link
-        self.streams[stream] = max(self.host, self.streams.get(stream, 0.0)) + seconds
+    def _copy(self, stream: int, blocking: int, way: int, nbytes: int) -> None:
+        self.streams[stream] = max(self.host, self.streams.get(stream, 0.0)) + nbytes * self._by_copied_byte[way]
         if blocking:
             self.host = self.streams[stream]
 
@@ -207,7 +212,7 @@ def counts(trace: Trace) -> dict[str, dict[str, int]]:
             found["collectives"] += 1
             found["link_bytes"] += round(link_bytes(*item[4:]))
         elif kind == COPY:
-            found["host_link_bytes"] += item[5]
+            found["host_link_bytes"] += item[6]
         elif kind == HOST_WORK:
             found["host_memory_bytes"] += sum(item[3:])
     return phases

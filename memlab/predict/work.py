@@ -5,7 +5,7 @@ KERNEL, COPY, COLLECTIVE, STREAM_WAITS_COLLECTIVE, RECORD, STREAM_WAITS, HOST_WA
 and how many modules' ``forward`` it had to enter since the item before, then:
 
 KERNEL                  stream, 1 if in half precision, FLOPs, bytes of each tensor that is read or written
-COPY                    stream, 1 if the host waits for it, bytes     (between host and device)
+COPY                    stream, 1 if the host waits for it, by way of what (PINNED ...), bytes: from or to the host
 COLLECTIVE              stream, index in ``COLLECTIVES``, ranks, bytes     (of the whole: what all-gather leaves)
 STREAM_WAITS_COLLECTIVE stream, number of the collective in this step
 RECORD                  stream, number of the event in this step
@@ -17,10 +17,14 @@ PHASE                   index in ``Trace.phases``
 
 Item = tuple[int, ...]
 
-FIRST_SIZE = {KERNEL: 5, COPY: 5, COLLECTIVE: 6, HOST_WORK: 3}
+FIRST_SIZE = {KERNEL: 5, COPY: 6, COLLECTIVE: 6, HOST_WORK: 3}
 """Where in an item the figures begin that depend on batch and tokens. All others are the same for every size."""
 
 EVERYTHING = -1
+
+PINNED, PAGEABLE, CONVERTED_TO_HOST, CONVERTED_FROM_HOST = range(4)
+"""What host memory a copy goes by: pinned, any other, or some that is made for a conversion on the host. Page by page,
+that takes the longest: to the host one thread of the driver does it, from the host all threads that convert."""
 
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "all_to_all")
 

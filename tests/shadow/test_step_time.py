@@ -9,6 +9,7 @@ from memlab.predict.calibration import SHIPPED, load
 from memlab.predict.predict import predict
 from memlab.predict.shadow.request import Point, traces
 from memlab.predict.step_time import counts
+from memlab.predict.work import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, COPY, PINNED
 from memlab.record import PHASES
 
 pytestmark = pytest.mark.shadow
@@ -30,6 +31,11 @@ FURTHER = [  # words; the batches from which another one is computed
     ("attention=eager", (2, 3, 5)),  # whose kernels differ for a batch of one
 ]
 TOKENS = (150, 330, 515)
+COPIED = [  # words; by way of what; bytes for each weight
+    ("zero_stage=zero2 offload=optimizer", PINNED, 4 + 2),  # gradients, and weights back
+    ("zero_stage=zero3 offload=optimizer", CONVERTED_FROM_HOST, 2),
+    ("zero_stage=zero3 offload=param", CONVERTED_TO_HOST, 4),
+]
 FULL, TIMED = "zero_stage=zero0 precision=fp32", "zero_stage=zero2"
 UNCALIBRATED = "zero_stage=zero2 hardware=a100_80g_x1"
 
@@ -49,6 +55,7 @@ def all_is_traced(tmp_path_factory):
     """In one shadow process, which imports torch, DeepSpeed and transformers once."""
     plans = [plan_of(words) for words in (*(words for words, _, _ in COUNTED), FULL, TIMED, UNCALIBRATED)]
     plans += [plan for further in FURTHER for plan in others(*further)]
+    plans += [plan_of(words) for words, _, _ in COPIED]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
         assert not cache.make_missing(plans)
@@ -87,6 +94,13 @@ def test_zero3_gathers_the_weights_twice_and_reduces_once(tmp_path):
     trace = traces(plan, [Point(0, 1, 64)], tmp_path)[Point(0, 1, 64)]
     sent = sum(phase["link_bytes"] for phase in counts(trace).values())
     assert 2 * 2 * 0.75 * trace.parameters <= sent <= 1.05 * 3 * 2 * 0.75 * trace.parameters
+
+
+@pytest.mark.parametrize(("words", "way", "for_each"), COPIED)
+def test_what_offload_copies_and_by_way_of_what(words, way, for_each):
+    trace = cache.traces(plan_of(words))[0]
+    nbytes = sum(item[6] for item in trace.work if item[0] == COPY and item[5] == way)
+    assert nbytes == pytest.approx(for_each * trace.parameters, rel=0.01)
 
 
 @pytest.mark.parametrize(("words", "batches"), FURTHER)

@@ -14,13 +14,17 @@ from memlab.predict.shadow import device
 from memlab.predict.work import (
     COLLECTIVE,
     COLLECTIVES,
+    CONVERTED_FROM_HOST,
+    CONVERTED_TO_HOST,
     COPY,
     EVERYTHING,
     HOST_MINIMUM_BYTES,
     HOST_WAITS,
     HOST_WORK,
     KERNEL,
+    PAGEABLE,
     PHASE,
+    PINNED,
     RECORD,
     STREAM_WAITS,
     STREAM_WAITS_COLLECTIVE,
@@ -133,16 +137,13 @@ class Counter:
             if device.NAME in where:
                 self.host_waits_for_stream()
         elif known.is_copy and len(where) == 2:
-            blocking = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2]))
-            self._add(COPY, device.Stream.current.number, int(blocking), _nbytes(written[0]))
+            self._copy(read[-1], written[0], bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2])))
         elif device.NAME in where:
             sizes = self._sizes(known, args, read, written)
             half = any(tensor.dtype in _HALF for tensor in read)
             self._add(KERNEL, device.Stream.current.number, int(half), self._flops(known, args, kwargs, out), *sizes)
         else:
-            sizes = self._sizes(known, args, read, written)
-            if sum(sizes) >= HOST_MINIMUM_BYTES:
-                self._add(HOST_WORK, *sizes)
+            self._host_work(*self._sizes(known, args, read, written))
 
     def compiled(self, name: str, args: tuple) -> None:
         """A call of a function of a compiled extension, which the dispatcher never sees."""
@@ -156,8 +157,28 @@ class Counter:
             sizes += [_nbytes(read[0]), *map(_nbytes, read[2:])]
         if any(tensor.device.type == device.NAME for tensor in read):
             self._add(KERNEL, device.Stream.current.number, 0, 0, *sizes)
-        elif sum(sizes) >= HOST_MINIMUM_BYTES:
+        else:
+            self._host_work(*sizes)
+
+    def _host_work(self, *sizes: int) -> None:
+        if sum(sizes) >= HOST_MINIMUM_BYTES:
             self._add(HOST_WORK, *sizes)
+
+    def _copy(self, source: torch.Tensor, destination: torch.Tensor, non_blocking: bool) -> None:
+        """Between host and device. Where it converts, too: on the GPU if nobody waits; else on the host, by way of
+        memory that is made for it, with the dtype that the GPU has (Copy.cu, see shadow/copies.py)."""
+        stream, to_host = device.Stream.current.number, source.device.type == device.NAME
+        if source.dtype is not destination.dtype and not non_blocking:
+            way = CONVERTED_TO_HOST if to_host else CONVERTED_FROM_HOST
+            self._add(COPY, stream, 1, way, _nbytes(source if to_host else destination))
+            return
+        way = PINNED if _is_pinned(destination if to_host else source) else PAGEABLE
+        waits = not non_blocking or (to_host and way == PAGEABLE)
+        copy = (COPY, stream, int(waits), way, _nbytes(destination if to_host else source))
+        convert = (KERNEL, stream, 0, 0, _nbytes(source), _nbytes(destination))
+        converts = [convert] if source.dtype is not destination.dtype else []
+        for item in (*converts, copy) if to_host else (copy, *converts):
+            self._add(*item)
 
     def _sizes(self, known: _Operator, args: tuple, read: list, written: list) -> list[int]:
         if known.writes_only:
@@ -237,6 +258,10 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
     elif isinstance(values, dict):
         yield from _tensors(tuple(values.values()))
+
+
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    return getattr(tensor.untyped_storage(), "_memlab_pinned", False)
 
 
 def _nbytes(tensor: torch.Tensor) -> int:

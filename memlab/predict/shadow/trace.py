@@ -153,8 +153,11 @@ class Recorder(TorchDispatchMode):
             return
         if tensor.device.type == device.NAME:
             self._see_device(storage, nbytes, tensor, func)
-        elif tensor.device.type == "cpu" and nbytes >= HOST_MINIMUM_BYTES:  # a meta tensor has no bytes anywhere
-            self._see_host(storage, nbytes)
+        elif tensor.device.type == "cpu":  # a meta tensor has no bytes anywhere
+            if self._pinning:
+                storage._memlab_pinned = True
+            if nbytes >= HOST_MINIMUM_BYTES:
+                self._see_host(storage, nbytes)
 
     def _see_device(self, storage, nbytes: int, tensor: torch.Tensor, func) -> None:
         key = storage._memlab_key = self._new_key()
@@ -171,7 +174,6 @@ class Recorder(TorchDispatchMode):
 
     def _see_host(self, storage, nbytes: int) -> None:
         key = storage._memlab_key = self._new_key()
-        storage._memlab_pinned = self._pinning
         self._events.append((HOST_ALLOC, key, nbytes, int(self._pinning)))
 
         def gone(_, key=key):

@@ -10,12 +10,16 @@ from memlab.predict.step_time import LOWER_BOUND, Costs, counts, missing_figures
 from memlab.predict.work import (
     COLLECTIVE,
     COLLECTIVES,
+    CONVERTED_FROM_HOST,
+    CONVERTED_TO_HOST,
     COPY,
     EVERYTHING,
     HOST_WAITS,
     HOST_WORK,
     KERNEL,
+    PAGEABLE,
     PHASE,
+    PINNED,
     RECORD,
     STREAM_WAITS,
     STREAM_WAITS_COLLECTIVE,
@@ -80,11 +84,21 @@ def test_a_stream_waits_for_another():
     assert seconds(*side_then_main, *main_then_side) == pytest.approx(4e-3)
 
 
-def test_a_copy_that_the_host_waits_for():
-    copy = (COPY, 1, 0, 0, 1, 10**8)  # 10 ms at 10 GB/s
-    assert seconds(copy, (HOST_WORK, 0, 0, 10**9), costs=replace(LOWER_BOUND, host_byte_s=1e-11)) == pytest.approx(
-        20e-3
-    )
+COPIES = {PINNED: 20e-3, PAGEABLE: 40e-3, CONVERTED_TO_HOST: 80e-3, CONVERTED_FROM_HOST: 60e-3}
+
+
+@pytest.mark.parametrize(("way", "expected"), COPIES.items())
+def test_a_copy_that_the_host_waits_for(way, expected):
+    copy = (COPY, 1, 0, 0, 1, way, 10**8)  # 10 ms at 10 GB/s
+    costs = replace(LOWER_BOUND, host_link=2.0, pageable_link=4.0, to_host_converted=8.0, from_host_converted=6.0)
+    assert seconds(copy, costs=costs) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(1, 10e-3), (4, 40e-3)])
+def test_the_ranks_of_a_node_share_its_host(gpus, expected):
+    config = replace(CONFIG, hardware=replace(HARDWARE, gpus=gpus))
+    costs = replace(LOWER_BOUND, host_byte_s=1e-11)
+    assert seconds((HOST_WORK, 0, 0, 10**9), costs=costs, config=config) == pytest.approx(expected)
 
 
 def test_hooks_cost_at_stage_3_alone():
@@ -118,7 +132,7 @@ def test_counts_are_by_phase():
         (PHASE, 1, 0, 0),
         (KERNEL, 5, 3, 0, 1, 11, 6),
         (COLLECTIVE, 1, 0, 0, GATHER, 4, 100),
-        (COPY, 1, 0, 0, 0, 9),
+        (COPY, 1, 0, 0, 0, PINNED, 9),
     ]
     found = counts(Trace(0, 4, work=work, phases=["forward"]))
     assert (found["between"]["flops"], found["between"]["memory_bytes"], found["between"]["operators"]) == (7, 7, 3)
