@@ -43,9 +43,9 @@ results-report: setup  ## docs/results: the page and figures of results/
 	$(BIN)/memlab report results --title "memlab's own measurements" --output docs/results/report.html
 	$(BIN)/memlab figures results --output docs/results
 
-# Two sweeps are left to judge by: two_and_four_gpus_4xH200 and offload_1xH200.
+# Two sweeps are left to judge by: two_and_four_gpus_4xH200 and offload_unseen_4xH200.
 FITTED = adapters_and_kernels_1xH200 capped_1xH200 four_gpus_4xH200 llama3_8b_zero3_21_lengths_4xH200 \
-	llama3_8b_zero3_fresh_4xH200 one_gpu_grid_1xH200 qwen15_05b_1xH200 tinyllama_1b_1xH200
+	llama3_8b_zero3_fresh_4xH200 offload_1xH200 offload_4xH200 one_gpu_grid_1xH200 qwen15_05b_1xH200 tinyllama_1b_1xH200
 
 calibration: setup  ## memlab/predict/calibration.json, the step time's costs, from the measurements in results/
 	$(BIN)/python -m memlab.predict.calibrate $(addprefix results/,$(FITTED))
