@@ -1,8 +1,8 @@
 """Memory of the ranks: their traces, replayed through the allocator with the capacity of the hardware entry."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from memlab.config import Config, from_dict
 from memlab.machine import GIB
@@ -33,7 +33,12 @@ def every_rank(plans: Sequence[Plan], traces: Sequence[Mapping[int, Trace]]) -> 
     is like. ``traces`` are those of each point, as if it ran alone. A point that the launch does not reach is left out.
     """
     configs = [from_dict(plan.config) for plan in plans]
-    results = {rank: one_rank(configs, [point[rank] for point in traces]) for rank in traces[0]}
+    total, _, capacity = _memory(configs[0])
+    ranks = {rank: _Rank(configs[0], [point[rank] for point in traces], capacity, course=True) for rank in traces[0]}
+    results = {rank: _results(configs, one, [point[rank] for point in traces]) for rank, one in ranks.items()}
+    if len(plans) == 1 and total is not None:
+        fullest = max(results, key=lambda rank: results[rank][0].peak_reserved_bytes)
+        results[fullest][0].fit_probability, _ = probability(ranks[fullest].fits, shipped_ratios())
     alike = [stands_for(rank, sorted(results)) for rank in range(plans[0].world_size)]
     reached = min(len(points) for points in results.values())
     return [
@@ -47,22 +52,16 @@ def every_rank(plans: Sequence[Plan], traces: Sequence[Mapping[int, Trace]]) -> 
     ]
 
 
-def one_rank(configs: Sequence[Config], points: Sequence[Trace]) -> list[RankResult]:
+def _results(configs: Sequence[Config], rank: "_Rank", points: Sequence[Trace]) -> list[RankResult]:
     """A result for each point that the launch reached. ``points``: the trace of each, as if it ran alone."""
-    config = configs[0]
-    total, _, capacity = _memory(config)
-    rank = _Rank(config, points)
-    outcomes = rank.outcomes(capacity, course=True)
     results = [
-        _rank_result(config, rank.likely, outcome, point)
-        for config, outcome, point in zip(configs, outcomes, points, strict=False)
+        _rank_result(config, rank.trace, outcome, point)
+        for config, outcome, point in zip(configs, rank.outcomes, points, strict=False)
     ]
     if len(configs) == 1:
-        alone, likely = results[0], outcomes[0][0]
-        cold = likely if rank.is_cold else rank.cold(capacity)
-        alone.cold_peak_allocated_bytes, alone.cold_peak_reserved_bytes = cold.peak_allocated, cold.peak_reserved
-        if total is not None:
-            alone.fit_probability, _ = probability(partial(rank.fits, capacity, likely), shipped_ratios())
+        cold = rank.cold()
+        results[0].cold_peak_allocated_bytes = cold.peak_allocated
+        results[0].cold_peak_reserved_bytes = cold.peak_reserved
     return results
 
 
@@ -71,12 +70,14 @@ class Estimate:
     """What decides whether a plan fits, without the record around it. Bytes of the rank that needs the most.
 
     ``used`` of the device, and of it ``free`` (``None``: its size is not known), both likely; ``host`` of the process.
+    ``held``: what tensors need of the device in each phase, at the least; fragmentation comes on top.
     """
 
     verdict: str
     used: int
     free: int | None
     host: int
+    held: Mapping[str, int] = field(default_factory=dict)
 
 
 def estimate(config: Config, traces: Iterable[Trace], limited: bool = True) -> Estimate:
@@ -84,14 +85,23 @@ def estimate(config: Config, traces: Iterable[Trace], limited: bool = True) -> E
     not, ``used`` is what the plan would need."""
     total, outside, capacity = _memory(config)
     traces = list(traces)
-    replays = [_Rank(config, [trace]).outcomes(capacity if limited else UNLIMITED)[0] for trace in traces]
+    replays = [_Rank(config, [trace], capacity if limited else UNLIMITED).outcomes[0] for trace in traces]
     used = max(likely.peak_reserved for likely, *_ in replays) + outside
     return Estimate(
         verdict=worst(map(_verdict, replays)),
         used=used,
         free=total - used if total else None,
         host=max(host_peak(trace).process for trace in traces),
+        held=_held([likely for likely, *_ in replays], outside),
     )
+
+
+def _held(replays: Sequence[Replay], outside: int) -> dict[str, int]:
+    phases = {name for replay in replays for name in replay.phases}
+    return {
+        name: max(replay.phases[name].peak_allocated_bytes for replay in replays if name in replay.phases) + outside
+        for name in sorted(phases)
+    }
 
 
 def _memory(config: Config) -> tuple[int | None, int, int]:
@@ -107,48 +117,50 @@ def _memory(config: Config) -> tuple[int | None, int, int]:
 
 
 class _Rank:
-    """A rank's requests in a launch of ``points``, and the allocator that answers them.
+    """A rank's requests in a launch of ``points``, and what an allocator of ``capacity`` bytes makes of them.
 
-    ``likely`` has them with the time at which side streams let blocks go in it, as far as that can be told; without the
+    ``trace`` has them with the time at which side streams let blocks go in it, as far as that can be told; without the
     hardware entry's figures, blocks of one GPU are free at once, since nobody keeps it waiting, and those of several at
     the next wait.
     """
 
-    def __init__(self, config: Config, points: Sequence[Trace]):
-        self.is_cold = config.measure.protocol == "cold"
+    def __init__(self, config: Config, points: Sequence[Trace], capacity: int, course: bool = False):
+        self._capacity, self._course = capacity, course
         self._options = allocator.parse(config.allocator.conf)
         self._lag = AT_ONCE if config.hardware.world_size == 1 else AT_THE_NEXT_WAIT
-        self._plain = self.likely = in_one_launch(points)
+        self._is_cold = config.measure.protocol == "cold"
+        self._plain = self.trace = in_one_launch(points)
+        self._has_side_streams = any(event[0] == USE for event in self._plain.events)
         if self._has_side_streams and not missing_figures(config):
-            self.likely = in_one_launch([with_lags(point, config) for point in points])
+            self.trace = in_one_launch([with_lags(point, config) for point in points])
 
     @cached_property
-    def _has_side_streams(self) -> bool:
-        return any(event[0] == USE for event in self._plain.events)
-
-    def outcomes(self, capacity: int, course: bool = False) -> list[tuple[Replay, ...]]:
+    def outcomes(self) -> list[tuple[Replay, ...]]:
         """For each point what is likely, and the two ends of what can be."""
-        likely = replay_points(self.likely, self._options, capacity, self._lag, course, self.is_cold)
+        likely = replay_points(self.trace, self._options, self._capacity, self._lag, self._course, self._is_cold)
         if not self._has_side_streams:  # it is all one
             return [(each,) for each in likely]
         at_once, at_the_next_wait = (
-            replay_points(self._plain, self._options, capacity, end, cold=self.is_cold)
+            replay_points(self._plain, self._options, self._capacity, end, cold=self._is_cold)
             for end in (AT_ONCE, AT_THE_NEXT_WAIT)
         )
         return list(zip(likely, at_once, at_the_next_wait, strict=False))
 
-    def cold(self, capacity: int) -> Replay:
+    def cold(self) -> Replay:
         """What is likely in a plain training."""
-        return replay(self.likely, self._options, capacity, self._lag, cold=True)
+        if self._is_cold:
+            return self.outcomes[0][0]
+        return replay(self.trace, self._options, self._capacity, self._lag, cold=True)
 
-    def fits(self, capacity: int, likely: Replay, ratio: float) -> bool:
+    def fits(self, ratio: float) -> bool:
         """Whether there is room for ``ratio`` times what is needed: the same as for all of it in so much less."""
+        likely = self.outcomes[0][0]
         if likely.oom and ratio >= 1:
             return False
         reserved = max(likely.peak_reserved, *(phase.peak_reserved_bytes for phase in likely.phases.values()))
-        if not likely.oom and not likely.num_alloc_retries and reserved * ratio <= capacity:
+        if not likely.oom and not likely.num_alloc_retries and reserved * ratio <= self._capacity:
             return True
-        lesser = replay(self.likely, self._options, int(capacity / ratio), self._lag, cold=self.is_cold)
+        lesser = replay(self.trace, self._options, int(self._capacity / ratio), self._lag, cold=self._is_cold)
         return lesser.oom is None
 
 

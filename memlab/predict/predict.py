@@ -112,8 +112,8 @@ def _point_record(
 
 def _odds(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The probability that all ranks fit, which is that of the fullest, and how many configurations it rests on."""
-    known = [rank["fit_probability"] for rank in ranks if rank["fit_probability"] is not None]
-    return {"fit_probability": min(known), "fit_probability_from": len(shipped_ratios())} if known else {}
+    known = next((rank["fit_probability"] for rank in ranks if rank["fit_probability"] is not None), None)
+    return {} if known is None else {"fit_probability": known, "fit_probability_from": len(shipped_ratios())}
 
 
 def _failed(plan: Plan, reason: str) -> Record:

@@ -17,13 +17,26 @@ LARGEST_BATCH = 4096
 """Where a search ends, as one that measures does."""
 
 GUESSES = 6
-"""From then on a search halves, whatever memory seems to grow like."""
+"""From then on a search doubles, whatever memory seems to grow like."""
+
+FURTHEST = 4
+"""As many times as large is the next size at the most: what decides the memory of a large batch does not show in those
+of small ones."""
+
+STEPS_DOWN = 3
+"""Sizes tried below a first guess that was too large, each twice as far down; from then on a search halves."""
+
+DECIDING = (1, 2, 3)
+"""Micro batches that are traced; what is traced of them tells all others."""
 
 Outcome = Estimate | str
 """Or why there is none."""
 
 
 class Predictor(Protocol):
+    def prepare(self, plans: Sequence[Plan]) -> None:
+        """Do at once what estimates of ``plans``, and of all that differ from them in shape alone, need."""
+
     def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Outcome]: ...
 
     def summaries(self, plans: Sequence[Plan]) -> list[dict[str, Any]]:
@@ -68,6 +81,7 @@ class Row:
 
 def largest_batches(candidates: Sequence[Candidate], predictor: Predictor, limit: int = LARGEST_BATCH) -> list[Row]:
     """All searches go on side by side, a size of each at a time."""
+    predictor.prepare([candidate.plan(size) for candidate in candidates for size in DECIDING])
     tried: list[dict[int, Outcome]] = [{} for _ in candidates]
     while wanted := {i: size for i, seen in enumerate(tried) if (size := next_size(seen, limit)) is not None}:
         outcomes = predictor.estimates([candidates[i].plan(size) for i, size in wanted.items()])
@@ -96,15 +110,24 @@ def next_size(tried: dict[int, Outcome], limit: int) -> int | None:
         return None
     if low < 2:
         return low + 1
-    return max(low + 1, min(_guess(tried, low, high, limit), high - 1))
+    failed = sum(not fits(outcome) for outcome in tried.values())
+    if failed > STEPS_DOWN:
+        return (low + high) // 2
+    if failed:  # a guess is seldom far off
+        return max(high - 2 ** (failed - 1), (low + high) // 2)
+    return max(low + 1, min(_guess(tried, low), FURTHEST * low, limit))
 
 
-def _guess(tried: dict[int, Estimate], low: int, high: int, limit: int) -> int:
-    if len(tried) >= GUESSES:
-        return (low + high) // 2 if high <= limit else 2 * low
-    before = max(size for size in tried if size < low)
-    slope = (tried[low].used - tried[before].used) / (low - before)
-    return low + int(tried[low].free / slope) if slope > 0 and tried[low].free is not None else 2 * low
+def _guess(tried: dict[int, Estimate], low: int) -> int:
+    """The size at which a phase fills the device, if each goes on growing as it did."""
+    before, at = max(size for size in tried if size < low), tried[low]
+    if len(tried) >= GUESSES or at.free is None:
+        return 2 * low
+    slopes = {phase: (held - tried[before].held.get(phase, held)) / (low - before) for phase, held in at.held.items()}
+    # Fragmentation takes its share of a larger batch, too.
+    full = (at.used + at.free) * max(at.held.values()) / at.used
+    more = (round((full - at.held[phase]) / slope) for phase, slope in slopes.items() if slope > 0)
+    return low + min(more, default=low)
 
 
 def worth_measuring(rows: Sequence[Row], slowness: Sequence[str]) -> list[Row]:

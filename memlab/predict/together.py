@@ -36,6 +36,10 @@ class Together:
     def __exit__(self, *exception) -> None:
         self._pool.shutdown(cancel_futures=True)
 
+    def prepare(self, plans: Sequence[Plan]) -> None:
+        """Trace what is missing of ``plans``. What fails is tried again, and told, when its estimate is asked for."""
+        cache.make_missing(plans, partial(self._told, "tracing"))
+
     def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Estimate | str]:
         """An estimate for each plan, or why there is none."""
         replayed = partial(_estimate, limited=limited)

@@ -105,7 +105,7 @@ class Pool:
 
     def merge(self, block: Block, other: Block | None) -> None:
         """Let ``block`` take in its free neighbour ``other``, if it is one."""
-        if other is None or not other.is_free or other.mapped != block.mapped:
+        if other is None or other.allocated or other.waiting or other.mapped != block.mapped:
             return
         (self.free if other.mapped else self.unmapped).remove(other)
         if block.prev is other:

@@ -5,6 +5,7 @@ Source: ``c10/cuda/CUDACachingAllocator.cpp`` of PyTorch 2.11 to 2.13; the names
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from functools import cache
 
 from memlab.predict.allocator.blocks import Block, Pool
 from memlab.predict.allocator.expandable import ExpandableSegments
@@ -40,6 +41,7 @@ class CachingAllocator:
         self.peak_allocated = self.peak_active = self.peak_reserved = 0
         self.num_alloc_retries = 0
         self._collects = options.garbage_collection_threshold > 0 and options.memory_fraction < 1
+        self._rounded = cache(options.round)  # a step asks for the same sizes again and again
         self._pools: dict[tuple[int, bool], Pool] = {}
         self._live: dict[int, Block] = {}
         # By the streams that are waited for: (requests when freed, and when free indeed, block).
@@ -55,7 +57,7 @@ class CachingAllocator:
         """Raises :class:`OutOfMemory` when the device has no room, even after everything cached was given back."""
         self._requests += 1
         self._complete(lambda freed, due: due < self._requests)
-        size = self.options.round(nbytes)
+        size = self._rounded(nbytes)
         pool = self._pool(stream, size <= SMALL_BYTES)
         block = self._find_or_allocate(pool, size)
         if block is None:
@@ -234,9 +236,12 @@ class CachingAllocator:
         return self._pools[key]
 
     def _note_peaks(self) -> None:
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
-        self.peak_active = max(self.peak_active, self.active)
-        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        if self.allocated > self.peak_allocated:
+            self.peak_allocated = self.allocated
+        if self.active > self.peak_active:
+            self.peak_active = self.active
+        if self.reserved > self.peak_reserved:
+            self.peak_reserved = self.reserved
 
 
 def _least_expandable(pool: Pool, index: int) -> Block:

@@ -22,7 +22,8 @@ CAPACITY = 1000
 
 
 def estimate(used, capacity=CAPACITY):
-    return Estimate(FITS if used <= capacity else DOES_NOT_FIT, min(used, capacity), max(capacity - used, 0), host=0)
+    verdict = FITS if used <= capacity else DOES_NOT_FIT
+    return Estimate(verdict, min(used, capacity), max(capacity - used, 0), host=0, held={"forward": used})
 
 
 @dataclass
@@ -31,6 +32,10 @@ class Formula:
 
     used: object
     asked: list[list[int]] = field(default_factory=list)
+    prepared: list[int] = field(default_factory=list)
+
+    def prepare(self, plans):
+        self.prepared = [plan.config["batch"]["micro"] for plan in plans]
 
     def estimates(self, plans, limited=True):
         sizes = [plan.config["batch"]["micro"] for plan in plans]
@@ -76,7 +81,13 @@ def test_a_line_takes_few_predictions(candidate):
     predictor = Formula(lambda b: 100 + 7 * b)
     (row,) = largest_batches([candidate()], predictor)
     assert row.batch == 128
-    assert predictor.asked == [[1], [2], [128], [129]]
+    assert predictor.asked == [[1], [2], [8], [32], [128], [129]]
+
+
+def test_what_decides_all_sizes_is_traced_at_once(candidate):
+    predictor = Formula(lambda b: 100 + 7 * b)
+    largest_batches([candidate(), candidate()], predictor)
+    assert predictor.prepared == [1, 2, 3, 1, 2, 3]
 
 
 def test_all_searches_are_asked_about_at_once(candidate):
