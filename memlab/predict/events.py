@@ -56,7 +56,7 @@ class Trace:
     model_flops: tuple[float, float] = (0.0, 0.0)  # of a sample: for each token, for each pair (memlab/worker/flops.py)
     parameters: int = 0
     trainable_parameters: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of CPU time that it took, with the start of its engine, which others may have shared
 
     def save(self, path: Path) -> None:
         """Whole or not at all."""

@@ -92,7 +92,7 @@ class Accelerator(CPU_Accelerator):
             return torch.empty(tuple(shape), dtype=tensor.dtype, device="cpu")  # zero.Init would put it on the device
 
     def _torch_is_pinned(self, tensor):
-        return self._recorder.is_pinned(tensor)
+        return device.is_pinned(tensor)
 
     # --- kinds of numbers
     def is_fp16_supported(self):

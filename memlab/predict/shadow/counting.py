@@ -172,7 +172,9 @@ class Counter:
             way = CONVERTED_TO_HOST if to_host else CONVERTED_FROM_HOST
             self._add(COPY, stream, 1, way, _nbytes(source if to_host else destination))
             return
-        way = PINNED if _is_pinned(destination if to_host else source) else PAGEABLE
+        way = PINNED if device.is_pinned(destination if to_host else source) else PAGEABLE
+        # CUDA's API synchronisation behaviour, cudaMemcpyAsync: to pageable memory it returns when the copy is done.
+        # (From pageable memory when that has been staged; the host goes on at once here.)
         waits = not non_blocking or (to_host and way == PAGEABLE)
         copy = (COPY, stream, int(waits), way, _nbytes(destination if to_host else source))
         convert = (KERNEL, stream, 0, 0, _nbytes(source), _nbytes(destination))
@@ -258,10 +260,6 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
     elif isinstance(values, dict):
         yield from _tensors(tuple(values.values()))
-
-
-def _is_pinned(tensor: torch.Tensor) -> bool:
-    return getattr(tensor.untyped_storage(), "_memlab_pinned", False)
 
 
 def _nbytes(tensor: torch.Tensor) -> int:

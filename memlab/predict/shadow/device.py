@@ -107,6 +107,11 @@ def on_stream(stream: Stream | None):
         Stream.current = before
 
 
+def is_pinned(tensor: torch.Tensor) -> bool:
+    """Whether the recorder saw its storage made page-locked."""
+    return getattr(tensor.untyped_storage(), "_memlab_pinned", False)
+
+
 def install(recorder, rank: int, world_size: int, memory_gib: float | None) -> None:
     """Make the device known to torch, torch.distributed and DeepSpeed in this process. It cannot be undone.
 

@@ -73,8 +73,12 @@ class Family:
 
     @property
     def log(self) -> str:
-        """The file's name."""
+        """The name of the file for what the start of the engine says."""
         return f"plan{self.plan}-rank{self.rank}.log"
+
+    def log_of(self, path: str) -> str:
+        """The same of one of its points."""
+        return f"plan{self.plan}-{Path(path).name}.log"
 
 
 @dataclass
@@ -140,15 +144,17 @@ def make(
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_S)
         finally:
-            if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # also what outlived its parent
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    logs = {path: folder / family.log for family in request.families for *_, path in family.shapes}
-    return [
-        (task, _what_was_raised(log if (log := logs[str(task.path)]).exists() else folder / LOG))
-        for task in tasks
-        if not task.path.exists()
-    ]
+            process.wait()
+    families = {path: family for family in request.families for *_, path in family.shapes}
+    return [(task, _why(folder, families[str(task.path)], str(task.path))) for task in tasks if not task.path.exists()]
+
+
+def _why(folder: Path, family: "Family", path: str) -> str:
+    """From the log of whoever got furthest: the point, the start of its engine, the process of all."""
+    logs = [folder / family.log_of(path), folder / family.log, folder / LOG]
+    return _what_was_raised(next((log for log in logs if log.exists() and log.stat().st_size), folder / LOG))
 
 
 def _what_was_raised(log: Path) -> str:

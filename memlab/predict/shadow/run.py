@@ -36,7 +36,7 @@ def trace_all(request: Request) -> int:
     cores = Cores(Path(request.folder))
     waiting, running, asking = deque(request.families), 0, os.getppid()
     while waiting or running:
-        if os.getppid() != asking:  # it was killed, and nobody waits for the rest
+        if os.getppid() != asking:  # it was killed, and nobody waits for the rest (what has begun goes on to its end)
             waiting.clear()
         while waiting and running < cores.count:
             _in_a_fork(_trace_family, request, waiting.popleft(), cores)
@@ -84,9 +84,7 @@ def _in_a_fork(function: Callable[..., None], *arguments) -> None:
 
 def _trace_family(request: Request, family: Family, cores: Cores) -> None:
     """The start of the engine that all points of a family share, and each point in a fork."""
-    log = os.open(Path(request.folder) / family.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    _say_to(Path(request.folder) / family.log)
     began, path = 0.0, ""
 
     def split() -> tuple[int, int]:
@@ -99,6 +97,7 @@ def _trace_family(request: Request, family: Family, cores: Cores) -> None:
             if not forks[-1]:
                 cores.take()
                 micro, tokens, path = shape
+                _say_to(Path(request.folder) / family.log_of(path))
                 return micro, tokens
         for fork in forks:
             os.waitpid(fork, 0)
@@ -108,6 +107,14 @@ def _trace_family(request: Request, family: Family, cores: Cores) -> None:
     trace = trace_one(Plan(**request.plans[family.plan]), family.rank, split, request.steps, request.folder)
     trace.seconds = began + time.process_time()
     trace.save(Path(path))
+
+
+def _say_to(log: Path) -> None:
+    """From here on, for all that this process prints."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
 
 
 def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps: int, scratch: str) -> Trace:

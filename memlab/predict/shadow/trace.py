@@ -131,9 +131,6 @@ class Recorder(TorchDispatchMode):
         finally:
             self._pinning = False
 
-    def is_pinned(self, tensor: torch.Tensor) -> bool:
-        return getattr(tensor.untyped_storage(), "_memlab_pinned", False)
-
     # --- storages
 
     def _see(self, out, func) -> None:
