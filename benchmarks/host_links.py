@@ -45,6 +45,14 @@ def operations() -> Iterator[tuple[str, int, Callable[[], object]]]:
 
 
 def measure(rank: int, together, found) -> None:
+    try:
+        _measure(rank, together, found)
+    except BaseException:
+        together.abort()  # or the others wait for ever
+        raise
+
+
+def _measure(rank: int, together, found) -> None:
     torch.cuda.set_device(rank)
     for name, nbytes, operate in operations():
         operate()

@@ -132,11 +132,13 @@ def _by_family(found: Fit) -> dict[str, float | None]:
 
 def describe(found: Calibration) -> str:
     lines = [f"{found.gpu}: {len(found.records)} records of {len(found.errors_by_family)} configurations"]
-    for name, value in found.costs.to_json().items():
+    costs = found.costs.to_json()
+    width = max(map(len, costs))
+    for name, value in costs.items():
         note = "(not determined: at its bound)" if name in found.undetermined else ""
         note = "(not determined: as it ships)" if name in found.elsewhere else note
         note = "(one configuration alone tells it)" if name in found.single else note
-        lines.append(f"  {name:14} {value:<10.4g} {note}".rstrip())
+        lines.append(f"  {name:{width}} {value:<10.4g} {note}".rstrip())
     lines.append(
         f"  error, of configurations that the fit had not seen: median {found.error['median']:.1%}, "
         f"90th percentile {found.error['p90']:.1%}"
