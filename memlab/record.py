@@ -101,7 +101,7 @@ class RankResult:
     peak_reserved_range_bytes: list[int] | None = None  # lowest and highest, over when side streams let memory go
     cold_peak_allocated_bytes: int | None = None  # of a plain training: from process start, nothing given back before
     cold_peak_reserved_bytes: int | None = None  # the first step
-    fit_probability: float | None = None  # of the fullest rank, from the errors of earlier ones (predict/odds.py)
+    fit_probability: float | None = None  # of the rank with the least room, from earlier errors (predict/odds.py)
     verdict: str | None = None  # fits, edge or does_not_fit, on this rank
     breakdown: dict[str, Any] | None = None  # bytes by kind at the peak of each phase; the places that made the largest
     curve: dict[str, Any] | None = None  # memory over one step

@@ -62,6 +62,10 @@ PINNED_MINIMUM = 512
 """Torch's pinned host allocator (c10, CachingHostAllocator) rounds every block up to a power of two, of at least
 this."""
 
+HOST_LINK_SHARES = {1: 1.0, 2: 0.98, 4: 0.79}
+"""How fast a GPU copies to and from the host while so many of its node do, as a share of what it has alone. Measured on
+up to four H200s: results/host_links_4xH200, the median of pinned, pageable and converting copies of 8 to 512 MiB."""
+
 
 SOURCES = (
     (
@@ -77,8 +81,9 @@ SOURCES = (
     (
         "when a side stream lets a block go",
         "when the GPU has got there, by the clocks of the step's time; the host is at most 1,024 kernels ahead",
-        "the step time's costs, which are fitted to step times and to no memory (docs/step_time.md). The two ends of "
-        "what can be - at once, and not before the host waits - are in the record (`peak_reserved_range_bytes`)",
+        "the step time's costs, which are fitted to step times and to no memory (docs/step_time.md). The ends of what "
+        "can be - at once; not before the host waits; with a host twice as fast - are in the record "
+        "(`peak_reserved_range_bytes`)",
     ),
     (
         "CUDA context and modules; NCCL",
@@ -104,6 +109,12 @@ def generation(gpu: str) -> Generation:
 def outside_the_allocator(gpu: str, gpus: int) -> int:
     """Bytes of the device that are given out beside what torch's allocator holds: CUDA's context and NCCL's buffers."""
     return CONTEXT_BYTES + (NCCL_BYTES if gpus > 1 else 0)
+
+
+def host_link_share(gpus: int) -> float:
+    """Of a node of ``gpus``: that of the next larger number that was measured, or of the largest."""
+    enough = [measured for measured in HOST_LINK_SHARES if measured >= gpus]
+    return HOST_LINK_SHARES[min(enough, default=max(HOST_LINK_SHARES))]
 
 
 def pinned_block(nbytes: int) -> int:

@@ -18,17 +18,18 @@ from memlab.predict.launches import origin
 from memlab.predict.step_time import clocks
 
 
-def with_lags(trace: Trace, config: Config) -> Trace:
+def with_lags(trace: Trace, config: Config, host: float = 1.0) -> Trace:
     """The trace with a lag at each FREE of a block that a side stream used: after how many further requests the block
     is free indeed. When the host waits is in the lags, and so the SYNCs are gone.
 
     The hardware entry must have the figures to tell the time with. Where there is no calibration for its GPU, the one
-    that ships stands in for it: what the host takes is of Python and the engine, not of the GPU.
+    that ships stands in for it: what the host takes is of Python and the engine, not of the GPU. ``host``: as a share
+    of that, what another host takes.
 
     Only the last step of a trace has its work counted. What the first one frees waits as long as what the last one
     frees of the same origin.
     """
-    lags = _lags_of_the_step(trace, config)
+    lags = _lags_of_the_step(trace, config, host)
     known: dict[tuple, deque[int]] = defaultdict(deque)
     origins = _origins(trace)
     for index, lag in lags.items():
@@ -53,10 +54,10 @@ def _without_waits(trace: Trace) -> Trace:
     )
 
 
-def _lags_of_the_step(trace: Trace, config: Config) -> dict[int, int]:
+def _lags_of_the_step(trace: Trace, config: Config, host: float) -> dict[int, int]:
     """By the index of the FREE: of a step that another has gone before."""
     calibration = calibration_for(config) or load(SHIPPED)
-    clock = clocks(config, calibration.costs)
+    clock = clocks(config, calibration.costs.on_a_host(host))
     clock.run(trace.work)
     hosts: list[float] = []  # after each item of the work, in seconds: when the host gets there
     busy: list[dict[int, float]] = []  # and until when each stream is busy

@@ -1,7 +1,7 @@
 """Memory of the ranks: their traces, replayed through the allocator with the capacity of the hardware entry."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from memlab.config import Config, from_dict
@@ -25,6 +25,9 @@ AT_ONCE, AT_THE_NEXT_WAIT = 0, 1 << 62
 """When a block that a side stream used is free again: the two ends of what can be, in requests after the host freed
 it."""
 
+FAST_HOST = 0.5
+"""The host's share of its time in the likely case on one that is far ahead of the GPU: hosts are that different."""
+
 UNLIMITED = 1 << 62
 
 
@@ -37,8 +40,8 @@ def every_rank(plans: Sequence[Plan], traces: Sequence[Mapping[int, Trace]]) -> 
     ranks = {rank: _Rank(configs[0], [point[rank] for point in traces], capacity, course=True) for rank in traces[0]}
     results = {rank: _results(configs, one, [point[rank] for point in traces]) for rank, one in ranks.items()}
     if len(plans) == 1 and total is not None:
-        fullest = max(results, key=lambda rank: results[rank][0].peak_reserved_bytes)
-        results[fullest][0].fit_probability, _ = probability(ranks[fullest].fits, shipped_ratios())
+        tightest = max(ranks, key=lambda rank: ranks[rank].tightness)
+        results[tightest][0].fit_probability, _ = probability(ranks[tightest].fits, shipped_ratios())
     alike = [stands_for(rank, sorted(results)) for rank in range(plans[0].world_size)]
     reached = min(len(points) for points in results.values())
     return [
@@ -54,10 +57,7 @@ def every_rank(plans: Sequence[Plan], traces: Sequence[Mapping[int, Trace]]) -> 
 
 def _results(configs: Sequence[Config], rank: "_Rank", points: Sequence[Trace]) -> list[RankResult]:
     """A result for each point that the launch reached. ``points``: the trace of each, as if it ran alone."""
-    results = [
-        _rank_result(config, rank.trace, outcome, point)
-        for config, outcome, point in zip(configs, rank.outcomes, points, strict=False)
-    ]
+    results = [_rank_result(configs[number], rank, number, points[number]) for number in range(len(rank.likely))]
     if len(configs) == 1:
         cold = rank.cold()
         results[0].cold_peak_allocated_bytes = cold.peak_allocated
@@ -77,7 +77,7 @@ class Estimate:
     used: int
     free: int | None
     host: int
-    held: Mapping[str, int] = field(default_factory=dict)
+    held: Mapping[str, int]
 
 
 def estimate(config: Config, traces: Iterable[Trace], limited: bool = True) -> Estimate:
@@ -85,14 +85,15 @@ def estimate(config: Config, traces: Iterable[Trace], limited: bool = True) -> E
     not, ``used`` is what the plan would need."""
     total, outside, capacity = _memory(config)
     traces = list(traces)
-    replays = [_Rank(config, [trace], capacity if limited else UNLIMITED).outcomes[0] for trace in traces]
-    used = max(likely.peak_reserved for likely, *_ in replays) + outside
+    ranks = [_Rank(config, [trace], capacity if limited else UNLIMITED) for trace in traces]
+    replays = [rank.likely[0] for rank in ranks]
+    used = max(replay.peak_reserved for replay in replays) + outside
     return Estimate(
-        verdict=worst(map(_verdict, replays)),
+        verdict=worst(rank.verdict(0) for rank in ranks),
         used=used,
         free=total - used if total else None,
         host=max(host_peak(trace).process for trace in traces),
-        held=_held([likely for likely, *_ in replays], outside),
+        held=_held(replays, outside),
     )
 
 
@@ -125,36 +126,64 @@ class _Rank:
     """
 
     def __init__(self, config: Config, points: Sequence[Trace], capacity: int, course: bool = False):
-        self._capacity, self._course = capacity, course
+        self._config, self._points, self._capacity, self._course = config, points, capacity, course
         self._options = allocator.parse(config.allocator.conf)
-        self._lag = AT_ONCE if config.hardware.world_size == 1 else AT_THE_NEXT_WAIT
         self._is_cold = config.measure.protocol == "cold"
         self._plain = self.trace = in_one_launch(points)
         self._has_side_streams = any(event[0] == USE for event in self._plain.events)
-        if self._has_side_streams and not missing_figures(config):
-            self.trace = in_one_launch([with_lags(point, config) for point in points])
+        self._has_lags = self._has_side_streams and not missing_figures(config)
+        self._lag = AT_ONCE if self._has_lags or config.hardware.world_size == 1 else AT_THE_NEXT_WAIT
+        if self._has_lags:
+            self.trace = self._with_lags(host=1.0)
 
     @cached_property
-    def outcomes(self) -> list[tuple[Replay, ...]]:
-        """For each point what is likely, and the two ends of what can be."""
-        likely = replay_points(self.trace, self._options, self._capacity, self._lag, self._course, self._is_cold)
-        if not self._has_side_streams:  # it is all one
-            return [(each,) for each in likely]
-        at_once, at_the_next_wait = (
-            replay_points(self._plain, self._options, self._capacity, end, cold=self._is_cold)
-            for end in (AT_ONCE, AT_THE_NEXT_WAIT)
-        )
-        return list(zip(likely, at_once, at_the_next_wait, strict=False))
+    def likely(self) -> list[Replay]:
+        """For each point that the launch reaches."""
+        return replay_points(self.trace, self._options, self._capacity, self._lag, self._course, self._is_cold)
+
+    @cached_property
+    def _least(self) -> list[list[Replay]]:
+        """Where side streams let go of everything at once: the least that can be needed."""
+        return [self._replayed(self._plain, AT_ONCE)] if self._has_side_streams else []
+
+    @cached_property
+    def _most(self) -> list[list[Replay]]:
+        """Where they let go of nothing before the host waits for them, and where it is far ahead of them: the most."""
+        if not self._has_side_streams:
+            return []
+        ahead = [self._replayed(self._with_lags(FAST_HOST), AT_ONCE)] if self._has_lags else []
+        return [self._replayed(self._plain, AT_THE_NEXT_WAIT), *ahead]
+
+    def verdict(self, point: int) -> str:
+        """At the edge: it depends on when side streams let memory go, or on giving cached memory back in between."""
+        likely = self.likely[point]
+        if likely.oom:
+            return EDGE if any(not _at(replays, point).oom for replays in self._least) else DOES_NOT_FIT
+        others = [_at(replays, point) for replays in self._most] if not likely.num_alloc_retries else []
+        strained = any(replay.oom or replay.num_alloc_retries for replay in (likely, *others))
+        return EDGE if strained else FITS
+
+    def reserved_range(self, point: int) -> list[int]:
+        """Bytes: the least and the most that a point's peak can be."""
+        replays = [self.likely[point], *(_at(each, point) for each in (*self._least, *self._most))]
+        reserved = [replay.peak_reserved for replay in replays]
+        return [min(reserved), max(reserved)]
+
+    @property
+    def tightness(self) -> tuple[bool, bool, int]:
+        """The greater, the less room the first point has. A replay that ran out of memory ended early."""
+        likely = self.likely[0]
+        return likely.oom is not None, likely.num_alloc_retries > 0, likely.peak_reserved
 
     def cold(self) -> Replay:
         """What is likely in a plain training."""
         if self._is_cold:
-            return self.outcomes[0][0]
+            return self.likely[0]
         return replay(self.trace, self._options, self._capacity, self._lag, cold=True)
 
     def fits(self, ratio: float) -> bool:
         """Whether there is room for ``ratio`` times what is needed: the same as for all of it in so much less."""
-        likely = self.outcomes[0][0]
+        likely = self.likely[0]
         if likely.oom and ratio >= 1:
             return False
         reserved = max(likely.peak_reserved, *(phase.peak_reserved_bytes for phase in likely.phases.values()))
@@ -163,10 +192,21 @@ class _Rank:
         lesser = replay(self.trace, self._options, int(self._capacity / ratio), self._lag, cold=self._is_cold)
         return lesser.oom is None
 
+    def _with_lags(self, host: float) -> Trace:
+        return in_one_launch([with_lags(point, self._config, host) for point in self._points])
 
-def _rank_result(config: Config, trace: Trace, replays: Sequence[Replay], point: Trace) -> RankResult:
-    """``trace`` is of the launch. ``replays``: what is likely, and the ends of what can be."""
-    likely = replays[0]
+    def _replayed(self, trace: Trace, lag: int) -> list[Replay]:
+        return replay_points(trace, self._options, self._capacity, lag, cold=self._is_cold)
+
+
+def _at(replays: Sequence[Replay], point: int) -> Replay:
+    """Of a point; of the one that ended its launch where that came first."""
+    return replays[min(point, len(replays) - 1)]
+
+
+def _rank_result(config: Config, rank: _Rank, number: int, point: Trace) -> RankResult:
+    """``number``: which of the launch's points it is; ``point`` its trace."""
+    trace, likely = rank.trace, rank.likely[number]
     total, outside, capacity = _memory(config)
     host = host_peak(trace)
     return RankResult(
@@ -190,9 +230,9 @@ def _rank_result(config: Config, trace: Trace, replays: Sequence[Replay], point:
         parameters=trace.parameters,
         trainable_parameters=trace.trainable_parameters,
         oom=likely.oom,
-        timing={"trace_s": point.seconds},
-        peak_reserved_range_bytes=_range(replays),
-        verdict=_verdict(replays),
+        timing={"trace_cpu_s": point.seconds},
+        peak_reserved_range_bytes=rank.reserved_range(number),
+        verdict=rank.verdict(number),
         breakdown=breakdown(trace, likely),
         curve=curve(likely) if likely.course and not likely.oom else None,
         work=counts(point),
@@ -204,18 +244,6 @@ def _model_flops(config: Config, trace: Trace) -> float:
     by_token, by_pair = trace.model_flops
     samples, tokens = config.batch.micro * config.batch.accumulation, config.seq_len.tokens
     return samples * (by_token * tokens + by_pair * tokens**2)
-
-
-def _range(replays: Sequence[Replay]) -> list[int]:
-    reserved = [replay.peak_reserved for replay in replays]
-    return [min(reserved), max(reserved)]
-
-
-def _verdict(replays: Sequence[Replay]) -> str:
-    """At the edge: it depends on when side streams let memory go, or on giving cached memory back in between."""
-    if all(replay.oom for replay in replays):
-        return DOES_NOT_FIT
-    return EDGE if any(replay.oom or replay.num_alloc_retries for replay in replays) else FITS
 
 
 def _reason(likely: Replay, capacity: int) -> str:

@@ -111,7 +111,8 @@ def _point_record(
 
 
 def _odds(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The probability that all ranks fit, which is that of the fullest, and how many configurations it rests on."""
+    """The probability that all ranks fit - that of the one with the least room - and on how many configurations it
+    rests."""
     known = next((rank["fit_probability"] for rank in ranks if rank["fit_probability"] is not None), None)
     return {} if known is None else {"fit_probability": known, "fit_probability_from": len(shipped_ratios())}
 

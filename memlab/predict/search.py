@@ -12,6 +12,7 @@ from memlab.config import Config
 from memlab.plan import Plan, make_plan
 from memlab.predict.memory import Estimate
 from memlab.predict.verdicts import FITS
+from memlab.record import BEFORE_STEPS
 
 LARGEST_BATCH = 4096
 """Where a search ends, as one that measures does."""
@@ -27,7 +28,7 @@ STEPS_DOWN = 3
 """Sizes tried below a first guess that was too large, each twice as far down; from then on a search halves."""
 
 DECIDING = (1, 2, 3)
-"""Micro batches that are traced; what is traced of them tells all others."""
+"""Micro batches that are traced at once: for most configurations these tell all others."""
 
 Outcome = Estimate | str
 """Or why there is none."""
@@ -124,8 +125,8 @@ def _guess(tried: dict[int, Estimate], low: int) -> int:
     if len(tried) >= GUESSES or at.free is None:
         return 2 * low
     slopes = {phase: (held - tried[before].held.get(phase, held)) / (low - before) for phase, held in at.held.items()}
-    # Fragmentation takes its share of a larger batch, too.
-    full = (at.used + at.free) * max(at.held.values()) / at.used
+    # Fragmentation takes its share of a larger batch, too. What is used is that of the steps.
+    full = (at.used + at.free) * max(held for phase, held in at.held.items() if phase not in BEFORE_STEPS) / at.used
     more = (round((full - at.held[phase]) / slope) for phase, slope in slopes.items() if slope > 0)
     return low + min(more, default=low)
 
@@ -194,6 +195,7 @@ def single_changes(
     """``changes``: word, price, plan. What ``base`` needs were the device large enough, and each change beside it:
     those that make it fit first, then by what they save."""
     plans = [base, *(plan for _, _, plan in changes)]
+    predictor.prepare(plans)
     needs = predictor.estimates(plans, limited=False)
     verdicts = predictor.estimates(plans)
     outcomes = [

@@ -8,9 +8,10 @@ host. Who waits for whom is what the engine asked for in the trace.
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from memlab.config import Config
+from memlab.predict.constants import host_link_share
 from memlab.predict.events import Trace
 from memlab.predict.work import (
     COLLECTIVE,
@@ -56,6 +57,11 @@ class Costs:
     hook_s: float = 0.0  # what ZeRO-3 adds to each module, to fetch and release its parameters
     collective_s: float = 0.0  # to ask for a collective
     host_byte_s: float = 0.0  # for each byte that the host itself reads or writes (offloaded optimizers), for each rank
+
+    def on_a_host(self, share: float) -> "Costs":
+        """Those on one that takes this share of the time for what it runs of Python."""
+        names = ("operator_s", "module_s", "hook_s", "collective_s")
+        return replace(self, **{name: share * getattr(self, name) for name in names})
 
     def to_json(self) -> dict[str, float]:
         return asdict(self)
@@ -110,7 +116,10 @@ def step_seconds(config: Config, traces: Mapping[int, Trace], costs: Costs) -> f
 def clocks(config: Config, costs: Costs) -> "Clocks":
     module_s = costs.module_s + (costs.hook_s if config.zero_stage.stage == 3 else 0.0)
     host_byte_s = costs.host_byte_s * config.hardware.gpus  # the ranks of a node share its host
-    return Clocks(figures(config), costs, module_s, host_byte_s)
+    own = figures(config)
+    if costs != LOWER_BOUND:
+        own = replace(own, host_link=own.host_link * host_link_share(config.hardware.gpus))
+    return Clocks(own, costs, module_s, host_byte_s)
 
 
 class Clocks:

@@ -11,6 +11,7 @@ from typing import Any
 from memlab.config import from_dict
 from memlab.plan import Plan
 from memlab.predict import cache
+from memlab.predict.calibration import calibration_for
 from memlab.predict.memory import Estimate, estimate
 from memlab.predict.predict import predict
 
@@ -37,7 +38,12 @@ class Together:
         self._pool.shutdown(cancel_futures=True)
 
     def prepare(self, plans: Sequence[Plan]) -> None:
-        """Trace what is missing of ``plans``. What fails is tried again, and told, when its estimate is asked for."""
+        """Trace what is missing of ``plans``, and fit what their calibrations lack: once, and not in every process.
+
+        What cannot be traced is tried again, and told, when its estimate is asked for.
+        """
+        for plan in plans:
+            calibration_for(from_dict(plan.config))
         cache.make_missing(plans, partial(self._told, "tracing"))
 
     def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Estimate | str]:

@@ -6,7 +6,7 @@ import pytest
 
 from memlab.config import Config, Hardware
 from memlab.predict import lags
-from memlab.predict.events import ALLOC, FREE, USE, Site, Trace
+from memlab.predict.events import ALLOC, FREE, SYNC, USE, Site, Trace
 from memlab.predict.lags import with_lags
 from memlab.predict.step_time import LAUNCH_QUEUE, LOWER_BOUND
 from memlab.predict.work import KERNEL
@@ -78,3 +78,16 @@ def test_the_first_step_waits_as_the_last_does():
         places=[place + len(first) for place in last.places],
     )
     assert with_lags(both, CONFIG).events[2] == (FREE, shift, 2)
+
+
+def test_the_waits_of_the_host_are_in_the_lags_and_gone():
+    waited = step(milliseconds=2.5)
+    waited.events.insert(0, (SYNC, 0))
+    waited.steps, waited.places = [1], [place + 1 for place in waited.places]
+    found = with_lags(waited, CONFIG)
+    assert found.events == with_lags(step(milliseconds=2.5), CONFIG).events
+    assert (found.steps, found.places) == ([0], step(milliseconds=2.5).places)
+
+
+def test_a_faster_host_is_further_ahead():
+    assert with_lags(step(milliseconds=2.25), CONFIG, host=0.5).events[2][2] == 4

@@ -1,11 +1,15 @@
 """How much of a GPU the allocator can have."""
 
+from dataclasses import replace
+
 import pytest
 
 from memlab.machine import GIB
+from memlab.plan import make_plan
+from memlab.predict import memory
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.events import ALLOC, EMPTY, FREE, PHASE, START, SYNC, USE, Site, Trace
-from memlab.predict.memory import estimate
+from memlab.predict.memory import FAST_HOST, estimate, every_rank
 
 PHASES = ["", "model_build", "forward"]
 
@@ -55,3 +59,29 @@ def test_without_figures_for_the_clocks_one_gpu_is_at_once_and_several_wait(conf
     values = config({**hardware, "hardware.memory_gib": 100.0, "hardware.memory_gb_per_s": None})
     used = estimate(values, [side_streams(gpus)]).used
     assert used - outside_the_allocator("a round one", gpus) == reserved * GIB
+
+
+def test_the_rank_with_the_least_room_decides_the_probability(config):
+    """One that runs out of memory ends early, and so with less reserved than another that fits."""
+    hardware = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.gpus": 2}
+    values = config({**hardware, "hardware.memory_gib": 100.0})
+    ends, fits = trace(60 * GIB), trace(70 * GIB)
+    ends.events[6:6] = [(ALLOC, 2, 50 * GIB, 0, 0)]
+    (ranks,) = every_rank([make_plan(values, {})], [{0: ends, 1: replace(fits, rank=1)}])
+    assert [rank.status for rank in ranks] == ["gpu_oom", "ok"]
+    assert ranks[0].peak_reserved_bytes < ranks[1].peak_reserved_bytes
+    assert ranks[0].fit_probability < 0.1
+    assert ranks[1].fit_probability is None
+
+
+def test_the_range_is_from_at_once_to_a_host_far_ahead(config, monkeypatch):
+    """What side streams hold is in the requests that the host makes while the GPU is busy with it."""
+    asked = []
+    monkeypatch.setattr(memory, "with_lags", lambda trace, config, host: asked.append(host) or trace)
+    hardware = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.gpus": 4}
+    figures = {"memory_gb_per_s": 1.0, "bf16_tflops": 1.0, "fp32_tflops": 1.0, "host_gb_per_s": 1.0, "link_gb_per_s": 1}
+    values = config({**hardware, **{f"hardware.{name}": value for name, value in figures.items()}})
+    (ranks,) = every_rank([make_plan(values, {})], [{0: side_streams(4)}])
+    assert asked == [1.0, FAST_HOST]
+    assert ranks[0].peak_reserved_bytes == GIB
+    assert ranks[0].peak_reserved_range_bytes == [GIB, 2 * GIB]

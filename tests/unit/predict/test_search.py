@@ -107,7 +107,7 @@ def test_what_cannot_be_predicted_ends_its_search_alone():
 
 
 def test_the_edge_is_not_taken_for_fitting():
-    assert not fits(Estimate(EDGE, 1, 1, 0))
+    assert not fits(Estimate(EDGE, 1, 1, 0, {}))
 
 
 def row(candidate, batch, rate=None, usd_per_hour=10.0, **options):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from memlab.config import Config, Hardware, ZeroStage
+from memlab.predict.constants import HOST_LINK_SHARES, host_link_share
 from memlab.predict.events import Trace
 from memlab.predict.step_time import LOWER_BOUND, Costs, counts, missing_figures, step_seconds
 from memlab.predict.work import (
@@ -36,6 +37,7 @@ HARDWARE = Hardware(
     host_gb_per_s=10.0,
 )
 CONFIG = Config(hardware=HARDWARE)
+ONE_GPU = Config(hardware=replace(HARDWARE, gpus=1))
 MILLI_FLOPS, MILLI_BYTES = 10**11, 10**9  # what the GPU does in a millisecond, in half precision
 GATHER = COLLECTIVES.index("all_gather")
 
@@ -91,7 +93,19 @@ COPIES = {PINNED: 20e-3, PAGEABLE: 40e-3, CONVERTED_TO_HOST: 80e-3, CONVERTED_FR
 def test_a_copy_that_the_host_waits_for(way, expected):
     copy = (COPY, 1, 0, 0, 1, way, 10**8)  # 10 ms at 10 GB/s
     costs = replace(LOWER_BOUND, host_link=2.0, pageable_link=4.0, to_host_converted=8.0, from_host_converted=6.0)
-    assert seconds(copy, costs=costs) == pytest.approx(expected)
+    assert seconds(copy, costs=costs, config=ONE_GPU) == pytest.approx(expected)
+
+
+def test_copies_are_slower_where_several_gpus_copy():
+    copy = (COPY, 1, 0, 0, 1, PINNED, 10**8)
+    costs = replace(LOWER_BOUND, host_link=2.0)
+    assert seconds(copy, costs=costs) == pytest.approx(20e-3 / HOST_LINK_SHARES[4])
+    assert seconds(copy) == pytest.approx(10e-3)  # the lower bound knows of no loss
+
+
+@pytest.mark.parametrize(("gpus", "like"), [(1, 1), (2, 2), (3, 4), (4, 4), (8, 4)])
+def test_the_share_of_the_host_is_that_of_a_measured_number_of_gpus(gpus, like):
+    assert host_link_share(gpus) == HOST_LINK_SHARES[like]
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(1, 10e-3), (4, 40e-3)])
