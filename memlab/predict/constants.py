@@ -80,7 +80,8 @@ SOURCES = (
     ),
     (
         "when a side stream lets a block go",
-        "when the GPU has got there, by the clocks of the step's time; the host is at most 1,024 kernels ahead",
+        "when the GPU has got there, by the clocks of the step's time; the host is at most 1,024 kernels ahead, "
+        "and of several ranks the highest has a host that is ahead by the median error of step times",
         "the step time's costs, which are fitted to step times and to no memory (docs/step_time.md). The ends of what "
         "can be - at once; not before the host waits; with a host twice as fast - are in the record "
         "(`peak_reserved_range_bytes`)",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from memlab.config import Config
-from memlab.predict.calibration import SHIPPED, calibration_for, load
+from memlab.predict.calibration import SHIPPED, Calibration, calibration_for, load
 from memlab.predict.events import ALLOC, FREE, SYNC, USE, Event, Trace
 from memlab.predict.launches import origin
 from memlab.predict.step_time import clocks
@@ -44,6 +44,19 @@ def with_lags(trace: Trace, config: Config, host: float = 1.0) -> Trace:
     return _without_waits(replace(trace, events=events))
 
 
+def furthest_ahead(config: Config) -> float:
+    """As a share of what the host is likely to take, what that of the rank takes which is furthest ahead of its GPU.
+
+    Equal ranks let go at different times, and what is told is the memory of the one that reserves the most. How far
+    their hosts differ no record says; it is taken to be as much as a time is off in the median.
+    """
+    return 1.0 if config.hardware.world_size == 1 else 1 / (1 + _calibration(config).error["median"])
+
+
+def _calibration(config: Config) -> Calibration:
+    return calibration_for(config) or load(SHIPPED)
+
+
 def _without_waits(trace: Trace) -> Trace:
     gone = [0, *accumulate(event[0] == SYNC for event in trace.events)]  # before each event
     return replace(
@@ -56,8 +69,7 @@ def _without_waits(trace: Trace) -> Trace:
 
 def _lags_of_the_step(trace: Trace, config: Config, host: float) -> dict[int, int]:
     """By the index of the FREE: of a step that another has gone before."""
-    calibration = calibration_for(config) or load(SHIPPED)
-    clock = clocks(config, calibration.costs.on_a_host(host))
+    clock = clocks(config, _calibration(config).costs.on_a_host(host))
     clock.run(trace.work)
     hosts: list[float] = []  # after each item of the work, in seconds: when the host gets there
     busy: list[dict[int, float]] = []  # and until when each stream is busy

@@ -12,7 +12,7 @@ from memlab.predict.breakdown import breakdown, curve
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.events import USE, Trace
 from memlab.predict.host import host_peak
-from memlab.predict.lags import with_lags
+from memlab.predict.lags import furthest_ahead, with_lags
 from memlab.predict.launches import in_one_launch
 from memlab.predict.odds import probability, shipped_ratios
 from memlab.predict.ranks import stands_for
@@ -134,7 +134,7 @@ class _Rank:
         self._has_lags = self._has_side_streams and not missing_figures(config)
         self._lag = AT_ONCE if self._has_lags or config.hardware.world_size == 1 else AT_THE_NEXT_WAIT
         if self._has_lags:
-            self.trace = self._with_lags(host=1.0)
+            self.trace = self._with_lags(furthest_ahead(config))
 
     @cached_property
     def likely(self) -> list[Replay]:

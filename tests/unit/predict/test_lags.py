@@ -7,7 +7,7 @@ import pytest
 from memlab.config import Config, Hardware
 from memlab.predict import lags
 from memlab.predict.events import ALLOC, FREE, SYNC, USE, Site, Trace
-from memlab.predict.lags import with_lags
+from memlab.predict.lags import furthest_ahead, with_lags
 from memlab.predict.step_time import LAUNCH_QUEUE, LOWER_BOUND
 from memlab.predict.work import KERNEL
 
@@ -23,7 +23,8 @@ SITE = Site("weights", "all_gather", "", "", "layer", (1,))
 @pytest.fixture(autouse=True)
 def a_host_that_takes_a_millisecond_for_an_operator(monkeypatch):
     costs = replace(LOWER_BOUND, operator_s=1e-3)
-    monkeypatch.setattr(lags, "calibration_for", lambda config: type("Calibration", (), {"costs": costs}))
+    calibration = type("Calibration", (), {"costs": costs, "error": {"median": 0.25}})
+    monkeypatch.setattr(lags, "calibration_for", lambda config: calibration)
 
 
 def step(milliseconds: float, kernels: int = 1, then: int = 20) -> Trace:
@@ -91,3 +92,8 @@ def test_the_waits_of_the_host_are_in_the_lags_and_gone():
 
 def test_a_faster_host_is_further_ahead():
     assert with_lags(step(milliseconds=2.25), CONFIG, host=0.5).events[2][2] == 4
+
+
+def test_of_several_ranks_one_is_ahead_by_the_error_of_the_clocks():
+    assert furthest_ahead(CONFIG) == 0.8
+    assert furthest_ahead(replace(CONFIG, hardware=replace(HARDWARE, gpus=1))) == 1.0

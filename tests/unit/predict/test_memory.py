@@ -9,6 +9,7 @@ from memlab.plan import make_plan
 from memlab.predict import memory
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.events import ALLOC, EMPTY, FREE, PHASE, START, SYNC, USE, Site, Trace
+from memlab.predict.lags import furthest_ahead
 from memlab.predict.memory import FAST_HOST, estimate, every_rank
 
 PHASES = ["", "model_build", "forward"]
@@ -82,6 +83,6 @@ def test_the_range_is_from_at_once_to_a_host_far_ahead(config, monkeypatch):
     figures = {"memory_gb_per_s": 1.0, "bf16_tflops": 1.0, "fp32_tflops": 1.0, "host_gb_per_s": 1.0, "link_gb_per_s": 1}
     values = config({**hardware, **{f"hardware.{name}": value for name, value in figures.items()}})
     (ranks,) = every_rank([make_plan(values, {})], [{0: side_streams(4)}])
-    assert asked == [1.0, FAST_HOST]
+    assert asked == [furthest_ahead(values), FAST_HOST]
     assert ranks[0].peak_reserved_bytes == GIB
     assert ranks[0].peak_reserved_range_bytes == [GIB, 2 * GIB]
