@@ -3,19 +3,22 @@
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
 from memlab.launch.environment import cache_dir, versions_used
 from memlab.plan import Plan
 from memlab.predict.events import Trace
-from memlab.predict.interpolate import ENOUGH, MINIMUM_TOKENS, Interpolator
+from memlab.predict.interpolate import ENOUGH, MINIMUM_TOKENS, UNCHECKED, Interpolator
 from memlab.predict.ranks import traced_ranks
 from memlab.predict.shadow.request import Point, ShadowError, Task, make
 
 IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode", "predict")
 """What a trace does not depend on; (batch, tokens) are part of its file name."""
+
+FIRST_RANK = 0
+"""Traced of every plan."""
 
 TRACES, RANKS = 16, 48
 """What this process keeps, a few MB each: the traces that one configuration needs, and what they say of any other size
@@ -88,10 +91,14 @@ def make_missing(
         folder = trace_folder(plan)
         leader = leaders.setdefault(folder, plan)
         for point in points(plan):
-            if known(plan, point) is None:
-                for each in (point, *_also(_traced(folder, point.rank), point)):
-                    folder.mkdir(parents=True, exist_ok=True)
-                    tasks.setdefault(folder / each.file_name, Task(leader, each, folder / each.file_name))
+            if (folder / point.file_name).exists() or known(plan, point):
+                continue
+            asked = [task.point for task in tasks.values() if task.path.parent == folder]
+            if _follows(point, [each for each in asked if each.rank == point.rank]):
+                continue
+            for each in (point, *_also(_traced(folder, point.rank), point)):
+                folder.mkdir(parents=True, exist_ok=True)
+                tasks.setdefault(folder / each.file_name, Task(leader, each, folder / each.file_name))
     if not tasks:
         return []
     with tempfile.TemporaryDirectory(prefix="memlab-shadow-") as scratch:
@@ -110,7 +117,11 @@ def known(plan: Plan, point: Point) -> Trace | None:
     if path.exists():
         return _load(path)
     others = _traced(folder, point.rank)
-    return _interpolator(tuple(others.values())).at(point.micro, point.tokens) if len(others) >= ENOUGH else None
+    checked = len(_traced(folder, FIRST_RANK)) >= ENOUGH
+    enough = UNCHECKED if checked and _follows(point, others) else ENOUGH
+    if len(others) < enough:
+        return None
+    return _interpolator(tuple(others.values()), enough).at(point.micro, point.tokens)
 
 
 def _traced(folder: Path, rank: int) -> dict[Point, Path]:
@@ -119,9 +130,18 @@ def _traced(folder: Path, rank: int) -> dict[Point, Path]:
     return {Point.of_file(path.name): path for path in files}
 
 
+def _follows(point: Point, others: Collection[Point]) -> bool:
+    """Whether those are enough of a rank that is not the first: the same code runs on both, and so what the first
+    rank's third point says of the laws of its sizes holds here."""
+    in_line = all(other.tokens == point.tokens for other in others)
+    return point.rank != FIRST_RANK and len(others) == UNCHECKED and in_line
+
+
 def _also(traced: Iterable[Point], wanted: Point) -> Sequence[Point]:
     """With ``wanted`` and the one there is, a third point that tells batch and tokens apart as they do."""
     usable = [point for point in traced if point.tokens >= MINIMUM_TOKENS]
+    if _follows(wanted, [*usable, wanted]):
+        return ()
     if len(usable) != ENOUGH - 2 or wanted.tokens < MINIMUM_TOKENS:
         return ()
     (first,) = usable
@@ -143,8 +163,8 @@ def _load(path: Path) -> Trace:
 
 
 @lru_cache(maxsize=RANKS)
-def _interpolator(paths: tuple[Path, ...]) -> Interpolator:
-    return Interpolator([_load(path) for path in paths])
+def _interpolator(paths: tuple[Path, ...], enough: int) -> Interpolator:
+    return Interpolator([_load(path) for path in paths], enough)
 
 
 def _fingerprint(plan: Plan) -> str:

@@ -16,6 +16,10 @@ from memlab.predict.work import FIRST_SIZE, Item
 ENOUGH = 3
 """Traced points that decide a size: one gives the constant, one tells the monomials apart, one more checks."""
 
+UNCHECKED = ENOUGH - 1
+"""Those that decide it where nothing is left to check: of points with as many tokens each a size is constant, or grows
+with the batch."""
+
 MINIMUM_TOKENS = 2
 """With a single token some dimensions vanish, and with them copies: such a point is only ever traced."""
 
@@ -37,14 +41,14 @@ MONOMIALS: tuple[Callable[[int, int], int], ...] = (
 class Interpolator:
     """The traces of one rank at a few points, and from them its trace at any other."""
 
-    def __init__(self, traces: Sequence[Trace]):
+    def __init__(self, traces: Sequence[Trace], enough: int = ENOUGH):
         self._smooth_from = [trace.smooth_from for trace in traces]
         usable = [
             trace
             for trace in traces
             if trace.tokens >= MINIMUM_TOKENS and _is_smooth(trace.smooth_from, trace.micro * trace.tokens)
         ]
-        self._of_one, self._of_more = _table(usable, of_one=True), _table(usable, of_one=False)
+        self._of_one, self._of_more = (_table(usable, enough, of_one) for of_one in (True, False))
 
     def at(self, micro: int, tokens: int) -> Trace | None:
         """``None`` where the traces do not decide it: too few, events in another order, or a size that fits no
@@ -79,7 +83,7 @@ class _Table:
         return replace(self.base, micro=micro, tokens=tokens, events=events, work=work, seconds=0.0)
 
 
-def _table(usable: Sequence[Trace], of_one: bool) -> _Table | None:
+def _table(usable: Sequence[Trace], enough: int, of_one: bool) -> _Table | None:
     """A batch of one can differ from larger ones (what is contiguous anyway is not copied), so one of its own kind
     leads: only traces whose events come in its order count."""
     leader = next((trace for trace in usable if (trace.micro == 1) == of_one), None)
@@ -87,7 +91,7 @@ def _table(usable: Sequence[Trace], of_one: bool) -> _Table | None:
         return None
     like = _skeleton(leader)
     chosen = _spread([trace for trace in usable if trace is leader or _skeleton(trace) == like])
-    if len(chosen) < ENOUGH:
+    if len(chosen) < enough:
         return None
     base = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # the least of it is too small to have a site
     allocations = [index for index, event in enumerate(base.events) if event[0] in (ALLOC, HOST_ALLOC)]
@@ -158,7 +162,7 @@ def _affine(points, sizes: np.ndarray, at: tuple[int, int]) -> tuple[np.ndarray,
     slope, rest = np.divmod(sizes[last] - sizes[first], max(int(counts[last] - counts[first]), 1))
     fits = (rest == 0) & (slope > 0)
     fits &= (sizes - sizes[first] == slope * (counts - counts[first])[:, None]).all(axis=0)
-    fits &= len(set(counts.tolist())) >= ENOUGH
+    fits &= len(set(counts.tolist())) >= min(ENOUGH, len(points))
     alone = ~np.logical_or.reduce([fits for fits, _ in _by_monomial(points, sizes, at)])
     return fits & alone, sizes[first] + slope * (at[0] * at[1] - int(counts[first]))
 

@@ -7,7 +7,7 @@ time, by many layers where the GPU does. Both are what step_time.py goes through
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -29,9 +29,10 @@ def with_lags(trace: Trace, config: Config, host: float = 1.0) -> Trace:
     Only the last step of a trace has its work counted. What the first one frees waits as long as what the last one
     frees of the same origin.
     """
-    lags = _lags_of_the_step(trace, config, host)
+    uses = _uses(trace)
+    lags = _lags_of_the_step(trace, config, host, uses)
     known: dict[tuple, deque[int]] = defaultdict(deque)
-    origins = _origins(trace)
+    origins = _origins(trace, uses)
     for index, lag in lags.items():
         known[origins[index]].append(lag)
     events: list[Event] = list(trace.events)
@@ -67,7 +68,7 @@ def _without_waits(trace: Trace) -> Trace:
     )
 
 
-def _lags_of_the_step(trace: Trace, config: Config, host: float) -> dict[int, int]:
+def _lags_of_the_step(trace: Trace, config: Config, host: float, uses: Mapping[int, Collection[int]]) -> dict[int, int]:
     """By the index of the FREE: of a step that another has gone before."""
     clock = clocks(config, _calibration(config).costs.on_a_host(host))
     clock.run(trace.work)
@@ -77,7 +78,6 @@ def _lags_of_the_step(trace: Trace, config: Config, host: float) -> dict[int, in
     next_hosts: list[float] = []
     clock.run(trace.work, lambda: next_hosts.append(clock.host))
     requested = _at_requests(trace, hosts) + _at_requests(trace, next_hosts)
-    uses = _uses(trace)
     found, requests = {}, 0
     for index in range(trace.steps[-1], len(trace.events)):
         event = trace.events[index]
@@ -110,9 +110,9 @@ def _uses(trace: Trace) -> dict[int, set[int]]:
     return found
 
 
-def _origins(trace: Trace) -> dict[int, tuple]:
+def _origins(trace: Trace, uses: Collection[int]) -> dict[int, tuple]:
     """By the index of each FREE of a block that a side stream used: where the block was made."""
-    uses, made, found = _uses(trace), {}, {}
+    made, found = {}, {}
     for index, event in enumerate(trace.events):
         if event[0] == ALLOC and event[1] in uses:
             made[event[1]] = origin(trace, event)

@@ -3,7 +3,7 @@
 import pytest
 
 from memlab.predict.events import ALLOC, FREE, PHASE, Trace
-from memlab.predict.interpolate import Interpolator
+from memlab.predict.interpolate import UNCHECKED, Interpolator
 
 SIZES = {
     "weights": lambda b, t: 4096,
@@ -61,3 +61,9 @@ def test_one_token_is_only_ever_traced():
     traces = [traced(1, 150), traced(2, 330), traced(3, 515)]
     assert Interpolator(traces).at(1, 1) is None
     assert Interpolator([*traces[:2], traced(1, 1)]).at(1, 500) is None
+
+
+def test_two_points_decide_where_nothing_is_left_to_check():
+    traces = [traced(1, 500), traced(2, 500)]
+    assert Interpolator(traces).at(7, 500) is None
+    assert Interpolator(traces, UNCHECKED).at(7, 500).events == traced(7, 500).events

@@ -1,0 +1,72 @@
+"""What is traced of a configuration, and what follows from it. No torch: the shadow run is a formula."""
+
+from dataclasses import replace
+
+import pytest
+
+from memlab.plan import make_plan
+from memlab.predict import cache
+from memlab.predict.events import ALLOC, Site, Trace
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """The points that were traced, in their order."""
+    points = []
+
+    def make(tasks, folder, told):
+        for task in tasks:
+            point = task.point
+            nbytes = 10**6 * (point.rank + 1) * point.micro * point.tokens
+            site = Site("activations", "", "", "", "", (1,))
+            events = [(ALLOC, 1, nbytes, 0, 0)]
+            Trace(point.rank, 8, point.micro, point.tokens, events=events, sites=[site]).save(task.path)
+            points.append(point)
+        return []
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cache, "make", make)
+    cache._load.cache_clear()
+    cache._interpolator.cache_clear()
+    return points
+
+
+@pytest.fixture
+def plan(config):
+    def of(stage: int, micro: int, tokens: int = 64):
+        hardware = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.gpus": 8}
+        values = config({**hardware, "seq_len.tokens": tokens})
+        values = replace(values, zero_stage=replace(values.zero_stage, stage=stage))
+        return make_plan(replace(values, batch=replace(values.batch, micro=micro)), {})
+
+    return of
+
+
+def sizes(points, rank):
+    return [(point.micro, point.tokens) for point in points if point.rank == rank]
+
+
+def test_three_points_of_the_first_rank_and_two_of_the_others(made, plan):
+    cache.make_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
+    assert sizes(made, 0) == [(1, 64), (2, 64), (3, 64)]
+    assert sizes(made, 4) == sizes(made, 7) == [(1, 64), (2, 64)]
+    found = cache.known_traces(plan(stage=1, micro=20))
+    assert {rank: trace.events[0][2] for rank, trace in found.items()} == {
+        rank: 10**6 * (rank + 1) * 20 * 64 for rank in (0, 4, 7)
+    }
+
+
+def test_at_another_length_the_others_are_traced_again(made, plan):
+    cache.make_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
+    assert cache.known_traces(plan(stage=1, micro=2, tokens=128)) is None
+    cache.make_missing([plan(stage=1, micro=2, tokens=128)])
+    assert sizes(made, 4)[2:] == sizes(made, 7)[2:] == [(2, 128)]
+    assert cache.known_traces(plan(stage=1, micro=2, tokens=128)) is not None
+
+
+def test_beside_a_second_point_a_third_is_traced_at_once(made, plan):
+    for micro in (1, 4):
+        cache.traces(plan(stage=3, micro=micro))
+    assert sizes(made, 0) == [(1, 64), (4, 64), (2, 64)]
+    cache.traces(plan(stage=3, micro=50))
+    assert len(made) == 3
