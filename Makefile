@@ -39,9 +39,11 @@ accuracy: setup  ## docs/accuracy.md: every record of results/ predicted; with t
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
 	$(BIN)/memlab figures results outputs/accuracy --output docs/accuracy --kind predicted_against_measured
 
-results-report: setup  ## docs/results: the page and figures of results/
+DRAWN = llama3_8b_zero3_21_lengths_4xH200 llama3_8b_zero3_fresh_4xH200 qwen15_05b_1xH200 tinyllama_1b_1xH200
+
+results-report: setup  ## docs/results: the page of results/, and figures of the sweeps over lengths and batches
 	$(BIN)/memlab report results --title "memlab's own measurements" --output docs/results/report.html
-	$(BIN)/memlab figures results --output docs/results
+	$(BIN)/memlab figures $(addprefix results/,$(DRAWN)) --output docs/results
 
 # Two sweeps are left to judge by: two_and_four_gpus_4xH200 and offload_unseen_4xH200.
 FITTED = adapters_and_kernels_1xH200 capped_1xH200 four_gpus_4xH200 llama3_8b_zero3_21_lengths_4xH200 \
