@@ -117,11 +117,16 @@ def known(plan: Plan, point: Point) -> Trace | None:
     if path.exists():
         return _load(path)
     others = _traced(folder, point.rank)
-    checked = len(_traced(folder, FIRST_RANK)) >= ENOUGH
-    enough = UNCHECKED if checked and _follows(point, others) else ENOUGH
-    if len(others) < enough:
-        return None
-    return _interpolator(tuple(others.values()), enough).at(point.micro, point.tokens)
+    if len(others) >= ENOUGH:
+        return _computed(others.values(), point, ENOUGH)
+    first = _traced(folder, FIRST_RANK)
+    if _follows(point, others) and len(first) >= ENOUGH and _computed(first.values(), point, ENOUGH):
+        return _computed(others.values(), point, UNCHECKED)
+    return None
+
+
+def _computed(paths: Iterable[Path], point: Point, enough: int) -> Trace | None:
+    return _interpolator(tuple(paths), enough).at(point.micro, point.tokens)
 
 
 def _traced(folder: Path, rank: int) -> dict[Point, Path]:
@@ -132,8 +137,8 @@ def _traced(folder: Path, rank: int) -> dict[Point, Path]:
 
 def _follows(point: Point, others: Collection[Point]) -> bool:
     """Whether those are enough of a rank that is not the first: the same code runs on both, and so what the first
-    rank's third point says of the laws of its sizes holds here."""
-    in_line = all(other.tokens == point.tokens for other in others)
+    rank's third point says of the laws of its sizes holds here - if they hold there."""
+    in_line = all(other.tokens == point.tokens >= MINIMUM_TOKENS for other in others)
     return point.rank != FIRST_RANK and len(others) == UNCHECKED and in_line
 
 
@@ -170,7 +175,7 @@ def _interpolator(paths: tuple[Path, ...], enough: int) -> Interpolator:
 def _fingerprint(plan: Plan) -> str:
     config = {key: value for key, value in plan.config.items() if key not in IRRELEVANT}
     config["batch"] = {"accumulation": plan.config["batch"]["accumulation"]}
-    hardware = {key: plan.config["hardware"][key] for key in ("gpu", "gpus", "memory_gib", "device")}
+    hardware = {key: plan.config["hardware"][key] for key in ("gpu", "gpus", "nodes", "memory_gib", "device")}
     facts = [{**config, "hardware": hardware}, versions_used(plan), _model_files(plan), code_digest("shadow")]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -26,7 +26,7 @@ AT_ONCE, AT_THE_NEXT_WAIT = 0, 1 << 62
 it."""
 
 FAST_HOST = 0.5
-"""The host's share of its time in the likely case on one that is far ahead of the GPU: hosts are that different."""
+"""As a share of what the calibrated host takes, what one takes that is far ahead of its GPU: hosts differ that much."""
 
 UNLIMITED = 1 << 62
 
@@ -89,7 +89,7 @@ def estimate(config: Config, traces: Iterable[Trace], limited: bool = True) -> E
     replays = [rank.likely[0] for rank in ranks]
     used = max(replay.peak_reserved for replay in replays) + outside
     return Estimate(
-        verdict=worst(rank.verdict(0) for rank in ranks),
+        verdict=worst(rank.verdict(0) for rank in ranks) if limited else FITS,
         used=used,
         free=total - used if total else None,
         host=max(host_peak(trace).process for trace in traces),

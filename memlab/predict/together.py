@@ -50,12 +50,11 @@ class Together:
         """An estimate for each plan, or why there is none."""
         replayed = partial(_estimate, limited=limited)
         found = dict(enumerate(self._map(replayed, plans)))
-        missing = {number: plans[number] for number, outcome in found.items() if outcome is None}
-        if missing:
+        while missing := {number: plans[number] for number, outcome in found.items() if outcome is None}:
             failed = dict(cache.make_missing(missing.values(), partial(self._told, "tracing")))
             found |= zip(missing, self._map(replayed, list(missing.values())), strict=True)
-            for number, plan in missing.items():
-                found[number] = found[number] or failed[cache.trace_folder(plan)]
+            for number, plan in missing.items():  # what neither is there nor failed could not be computed, and is next
+                found[number] = found[number] or failed.get(cache.trace_folder(plan))
         return [found[number] for number in range(len(plans))]
 
     def summaries(self, plans: Sequence[Plan]) -> list[dict[str, Any]]:

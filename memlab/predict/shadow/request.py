@@ -144,9 +144,9 @@ def make(
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_S)
         finally:
-            with contextlib.suppress(ProcessLookupError):  # also what outlived its parent
+            if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+                process.wait()
     families = {path: family for family in request.families for *_, path in family.shapes}
     return [(task, _why(folder, families[str(task.path)], str(task.path))) for task in tasks if not task.path.exists()]
 

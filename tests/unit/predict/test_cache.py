@@ -4,20 +4,29 @@ from dataclasses import replace
 
 import pytest
 
+from memlab.config import from_dict
 from memlab.plan import make_plan
 from memlab.predict import cache
 from memlab.predict.events import ALLOC, Site, Trace
 
 
-@pytest.fixture
-def made(tmp_path, monkeypatch):
+def line(micro: int) -> int:
+    return 1000 * micro
+
+
+def bent(micro: int) -> int:
+    return 1000 * (micro + 1) if micro < 3 else 2500 * micro
+
+
+@pytest.fixture(params=[line])
+def made(request, tmp_path, monkeypatch):
     """The points that were traced, in their order."""
     points = []
 
-    def make(tasks, folder, told):
+    def make(tasks, folder, told=None):
         for task in tasks:
             point = task.point
-            nbytes = 10**6 * (point.rank + 1) * point.micro * point.tokens
+            nbytes = request.param(point.micro) * (point.rank + 1) * point.tokens
             site = Site("activations", "", "", "", "", (1,))
             events = [(ALLOC, 1, nbytes, 0, 0)]
             Trace(point.rank, 8, point.micro, point.tokens, events=events, sites=[site]).save(task.path)
@@ -52,7 +61,7 @@ def test_three_points_of_the_first_rank_and_two_of_the_others(made, plan):
     assert sizes(made, 4) == sizes(made, 7) == [(1, 64), (2, 64)]
     found = cache.known_traces(plan(stage=1, micro=20))
     assert {rank: trace.events[0][2] for rank, trace in found.items()} == {
-        rank: 10**6 * (rank + 1) * 20 * 64 for rank in (0, 4, 7)
+        rank: line(20) * (rank + 1) * 64 for rank in (0, 4, 7)
     }
 
 
@@ -70,3 +79,19 @@ def test_beside_a_second_point_a_third_is_traced_at_once(made, plan):
     assert sizes(made, 0) == [(1, 64), (4, 64), (2, 64)]
     cache.traces(plan(stage=3, micro=50))
     assert len(made) == 3
+
+
+@pytest.mark.parametrize("made", [bent], indirect=True)
+def test_two_points_say_nothing_where_the_first_rank_follows_no_law(made, plan):
+    cache.make_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
+    assert cache.known_traces(plan(stage=1, micro=3)) is None
+    found = cache.traces(plan(stage=1, micro=3))
+    assert {rank: trace.events[0][2] for rank, trace in found.items()} == {
+        rank: bent(3) * (rank + 1) * 64 for rank in (0, 4, 7)
+    }
+
+
+def test_nodes_tell_traces_apart(plan):
+    one = plan(stage=3, micro=1)
+    two = make_plan(replace(from_dict(one.config), hardware=replace(from_dict(one.config).hardware, nodes=2)), {})
+    assert cache.trace_folder(one) != cache.trace_folder(two)
