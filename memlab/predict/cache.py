@@ -143,23 +143,14 @@ def _follows(point: Point, others: Collection[Point]) -> bool:
 
 
 def _also(traced: Iterable[Point], wanted: Point) -> Sequence[Point]:
-    """With ``wanted`` and the one there is, a third point that tells batch and tokens apart as they do."""
+    """With ``wanted`` and the one there is, a third point that tells all laws apart: of another batch than both, and of
+    an odd length, which differs from every one that is rounded."""
     usable = [point for point in traced if point.tokens >= MINIMUM_TOKENS]
-    if _follows(wanted, [*usable, wanted]):
-        return ()
     if len(usable) != ENOUGH - 2 or wanted.tokens < MINIMUM_TOKENS:
         return ()
     (first,) = usable
-    micro, tokens = _third(first.micro, wanted.micro), _third(first.tokens, wanted.tokens)
-    return (Point(wanted.rank, micro, tokens),)
-
-
-def _third(first: int, second: int) -> int:
-    """The same where both are; else between them, or beyond where there is nothing between."""
-    low, high = sorted((first, second))
-    if low == high:
-        return low
-    return (low + high) // 2 if high - low > 1 else high + 1
+    micro, tokens = max(first.micro, wanted.micro) + 1, min(first.tokens, wanted.tokens) * 7 // 8 | 1
+    return (Point(wanted.rank, micro, max(tokens, MINIMUM_TOKENS)),)
 
 
 @lru_cache(maxsize=TRACES)

@@ -76,8 +76,8 @@ def test_at_another_length_the_others_are_traced_again(made, plan):
 def test_beside_a_second_point_a_third_is_traced_at_once(made, plan):
     for micro in (1, 4):
         cache.traces(plan(stage=3, micro=micro))
-    assert sizes(made, 0) == [(1, 64), (4, 64), (2, 64)]
-    cache.traces(plan(stage=3, micro=50))
+    assert sizes(made, 0) == [(1, 64), (4, 64), (5, 57)]
+    cache.traces(plan(stage=3, micro=50, tokens=333))
     assert len(made) == 3
 
 
