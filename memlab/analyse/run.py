@@ -103,7 +103,8 @@ _NUMBERS = frozenset({int, float, type(None)})
 
 
 VERDICT = "verdict"
-"""What a prediction's summary says in a word."""
+WORDS = (VERDICT, "step_seconds_basis")
+"""What a prediction's summary says in words."""
 
 
 def _check(record: Record, where: str) -> None:
@@ -113,11 +114,11 @@ def _check(record: Record, where: str) -> None:
     wrong += [f"choices.{key}" for key, value in record.choices.items() if not _is_name(value)]
     wrong += [f"config.{group}" for group in GROUPS if not isinstance(record.config.get(group, {}), dict)]
     wrong += [f"config.{key}" for key in ("batch.micro", "seq_len.tokens") if not _is_count(record.config, key)]
-    figures = {key: value for key, value in record.summary.items() if key != VERDICT}
-    wrong += [] if _is_name(record.summary.get(VERDICT, "")) else [f"summary.{VERDICT}"]
+    figures = {key: value for key, value in record.summary.items() if key not in WORDS}
+    wrong += [f"summary.{word}" for word in WORDS if not _is_name(record.summary.get(word, ""))]
     wrong += [f"summary.{key}" for key, value in flatten(figures).items() if not _is_finite(value)]
     wrong += [f"summary.{key}" for key, value in record.summary.items() if isinstance(value, dict) and _no_range(value)]
-    wrong += [f"timing.{key}" for key, value in record.timing.items() if not _is_finite(value)]
+    wrong += [f"timing.{key}" for key, value in record.timing.items() if not _is_figure_or_range(key, value)]
     for index, rank in enumerate(record.ranks):
         wrong += [f"ranks[{index}].{key}" for key in _wrong_in_rank(rank)]
     if wrong:
@@ -158,6 +159,11 @@ def _is_number(value: Any) -> bool:
 
 def _is_finite(value: Any) -> bool:
     return value is None or (_is_number(value) and isfinite(value))
+
+
+def _is_figure_or_range(key: str, value: Any) -> bool:
+    """A range may be open at its end: that of a lower bound is."""
+    return _are_numbers(value) and all(map(_is_finite, value)) if key.endswith("_range") else _is_finite(value)
 
 
 def _are_numbers(values: Any) -> bool:

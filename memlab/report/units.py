@@ -48,7 +48,10 @@ def duration(seconds: float) -> str:
 
 
 def usd(amount: float | None) -> str:
-    return "-" if amount is None else f"${amount:,.2f}"
+    """To the cent; what is less than one to two digits."""
+    if amount is None:
+        return "-"
+    return f"${amount:.2g}" if 0 < amount < 0.01 else f"${amount:,.2f}"
 
 
 def name(key: str) -> str:

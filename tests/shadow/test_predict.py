@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from memlab.analyse.collect import collect
 from memlab.compose import compose_config
 from memlab.launch.job import Job
 from memlab.plan import make_plan
@@ -78,6 +79,15 @@ def test_the_record_is_in_the_run_folder(tmp_path):
     assert written["summary"]["peak_allocated_bytes"]["max"] == record.summary["peak_allocated_bytes"]["max"]
     assert written["ranks"][2]["same_as_rank"] == 0
     assert predict_one(Job(plan, RunFolder(tmp_path))).fingerprint == record.fingerprint
+
+
+@pytest.mark.parametrize("gpu", ["h200_x8", "a100_80g_x8"])  # with a calibration, and without one
+def test_tables_and_diffs_can_read_the_record(tmp_path, gpu):
+    record = predict_one(Job(plan_of(f"zero_stage=zero3 hardware={gpu}"), RunFolder(tmp_path)))
+    assert record.timing["step_s"] > 0
+    found = collect([tmp_path])
+    assert found.skipped == []
+    assert found.runs[0].summary["step_seconds_basis"] in ("calibrated", "lower bound")
 
 
 def test_ranks_of_stage_3_are_alike(tmp_path):

@@ -141,6 +141,25 @@ def test_a_prediction_has_a_verdict_and_ranges(tmp_path):
     assert found.runs[0].summary["verdict"] == "edge"
 
 
+@pytest.mark.parametrize("end", [0.5, None])
+def test_a_prediction_has_a_range_of_its_step_time_that_may_be_open(tmp_path, end):
+    predicted = make_record()
+    predicted.summary["step_seconds_basis"] = "lower bound"
+    predicted.timing["step_s_range"] = [0.25, end]
+    write(tmp_path, predicted)
+    found = collect([tmp_path])
+    assert found.skipped == []
+    assert found.runs[0].summary["step_seconds_basis"] == "lower bound"
+
+
+@pytest.mark.parametrize("range_", [0.25, ["long", None], "long"])
+def test_a_range_that_is_none_is_refused(tmp_path, range_):
+    predicted = make_record()
+    predicted.timing["step_s_range"] = range_
+    write(tmp_path, predicted)
+    assert "timing.step_s_range" in collect([tmp_path]).skipped[0].reason
+
+
 @pytest.mark.parametrize("verdict", [3, "two\nlines"])
 def test_a_verdict_that_is_no_word_is_refused(tmp_path, verdict):
     predicted = make_record()
