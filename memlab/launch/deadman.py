@@ -18,6 +18,11 @@ TOKEN_VARIABLE = "MEMLAB_LAUNCH"
 
 DONE = b"done\n"
 
+EXEC_S = 1.0
+"""How long a process may stay inside exec(2) before it is taken for one that is not marked."""
+NOT_A_PROGRAM = 0x00200000 | 0x00000004
+"""Flags of a kernel thread and of a process on its way out (Linux: PF_KTHREAD, PF_EXITING of include/linux/sched.h)."""
+
 
 def marked(token: str) -> Iterator[int]:
     """Process ids of the living processes of a launch."""
@@ -30,11 +35,34 @@ def marked_by(variable: str, value: str) -> Iterator[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                variables = (entry / "environ").read_bytes().split(b"\0")
+                variables = variables_of(entry)
             except OSError:  # gone, or somebody else's
                 continue
             if wanted in variables:
                 yield int(entry.name)
+
+
+def variables_of(process: Path) -> list[bytes]:
+    """The variables (``NAME=value``) that a process was started with; ``process``: its folder in /proc.
+
+    Inside exec(2) a process has none to show, and whoever started it goes on already: it is waited for, since a process
+    that is overlooked then is never ended.
+    """
+    environ = process / "environ"
+    variables = environ.read_bytes()
+    if not variables:
+        deadline = time.monotonic() + EXEC_S
+        while _is_inside_exec(process) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        variables = environ.read_bytes()
+    return variables.split(b"\0")
+
+
+def _is_inside_exec(process: Path) -> bool:
+    """Whether its new memory has no environment yet (proc_pid_stat(5): the fields state, flags and env_end)."""
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    state, flags, env_end = fields[0], int(fields[6]), int(fields[48])
+    return state not in "ZX" and not flags & NOT_A_PROGRAM and env_end == 0
 
 
 def kill_marked(token: str, wait_s: float = 10.0) -> list[int]:

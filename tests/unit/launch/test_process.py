@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from memlab.launch import process
-from memlab.launch.deadman import marked, marked_by
+from memlab.launch import deadman, process
+from memlab.launch.deadman import marked, marked_by, variables_of
 from memlab.launch.process import TERMINATE_S, Launch
 
 ROOT = Path(__file__).parents[3]
@@ -178,10 +178,60 @@ def test_two_launches_do_not_end_each_other(launch):
         assert len(list(marked(other.token))) == 1
 
 
+def test_a_process_is_known_by_its_variables_from_the_moment_it_is_started(tmp_path):
+    """Popen returns while the process is still inside exec(2), with no environment to show."""
+    fields = "R 1 2 3 0 -1 {flags} " + "0 " * 41 + "{env_end} 0"
+    stat, environ = tmp_path / "stat", tmp_path / "environ"
+    stat.write_text("7 (a name) " + fields.format(flags=0x400000, env_end=0))
+    environ.write_bytes(b"")
+
+    def goes_on():
+        environ.write_bytes(b"A=b\0")
+        stat.write_text("7 (a name) " + fields.format(flags=0x400000, env_end=4))
+
+    timer = threading.Timer(0.1, goes_on)
+    timer.start()
+    assert variables_of(tmp_path) == [b"A=b", b""]
+    timer.join()
+
+
+def test_who_is_started_is_found_at_once():
+    for _ in range(30):
+        with subprocess.Popen(["sleep", "60"], env={"MEMLAB_TEST": "abc"}) as child:
+            try:
+                assert variables_of(Path(f"/proc/{child.pid}")) == [b"MEMLAB_TEST=abc", b""]
+            finally:
+                child.kill()
+
+
+@pytest.mark.parametrize("flags", [0x00200000, 0x00000004])
+def test_kernel_threads_and_those_on_their_way_out_are_not_waited_for(tmp_path, monkeypatch, flags):
+    monkeypatch.setattr(deadman, "EXEC_S", 60.0)
+    (tmp_path / "stat").write_text(f"7 (a) name) I 1 2 3 0 -1 {flags} " + "0 " * 41 + "0 0")
+    (tmp_path / "environ").write_bytes(b"")
+    assert variables_of(tmp_path) == [b""]
+
+
+def test_a_launch_that_is_given_up_at_once_leaves_nothing(tmp_path):
+    for _ in range(10):
+        with Launch(["sleep", "60"], {}, tmp_path / "log", sigterm=False) as started:
+            pass
+        assert (started.survivors, started._process.returncode) == ([], -signal.SIGKILL)
+
+
+def test_a_process_without_any_variable_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(deadman, "EXEC_S", 60.0)
+    with subprocess.Popen(["sleep", "60"], env={}) as child:
+        try:
+            assert list(marked_by("MEMLAB_TEST", "abc")) == []
+        finally:
+            child.kill()
+
+
 def test_the_marks_are_whole_words():
     with subprocess.Popen(["sleep", "60"], env={"MEMLAB_TEST": "abc"}) as child:
         try:
-            assert until(lambda: list(marked_by("MEMLAB_TEST", "abc")) == [child.pid])
+            assert list(marked_by("MEMLAB_TEST", "abc")) == [child.pid]
             assert list(marked_by("MEMLAB_TEST", "ab")) == list(marked_by("LAB_TEST", "abc")) == []
         finally:
             child.kill()
