@@ -17,7 +17,7 @@ from memlab.predict.events import Trace
 from memlab.predict.fit import Case, Fit, fit
 from memlab.predict.limits import unpredictable
 from memlab.predict.shadow.request import ShadowError
-from memlab.predict.step_time import missing_figures, uncounted
+from memlab.predict.step_time import missing_figures
 from memlab.record import Record, RunFolder
 
 VERSIONS = ("torch", "deepspeed", "transformers")
@@ -79,7 +79,7 @@ def calibrate(records: Sequence[Record], fallback: Calibration | None = None) ->
 def _trace_together(records: Sequence[Record]) -> None:
     """Trace in one process what decides all of them. What fails shows when its record is looked at."""
     configs = [(from_dict(record.config), record.choices) for record in records]
-    plans = [make_plan(config, choices) for config, choices in configs if not uncounted(config)]
+    plans = [make_plan(config, choices) for config, choices in configs]
     cache.make_missing(
         cache.deciding(plans), lambda done, of: print(f"\rtraced {done} of {of}", end="", file=sys.stderr)
     )
@@ -89,9 +89,6 @@ def _trace_together(records: Sequence[Record]) -> None:
 def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | None:
     """``traced`` keeps what was traced: records that differ in their allocator share it."""
     config = from_dict(record.config)
-    if kernels := uncounted(config):
-        print(f"left out {record.run_id}: {kernels} are not counted", file=sys.stderr)
-        return None
     plan = make_plan(config, record.choices)
     key = (cache.trace_folder(plan), config.batch.micro, config.seq_len.tokens)
     try:
@@ -115,6 +112,7 @@ def family(config: Config) -> str:
         "precision": None if config.precision.dtype == "bf16" else config.precision.dtype,
         "optimizer": None if config.optimizer.name == "AdamW" else config.optimizer.name,
         "adapter": None if config.adapter.method == "none" else config.adapter.method,
+        "kernels": None if config.kernels.implementation == "none" else config.kernels.implementation,
         "gpus": config.hardware.gpus,
     }
     return " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)

@@ -89,13 +89,6 @@ def missing_figures(config: Config) -> list[str]:
     return [name for name in needed if not getattr(config.hardware, name)]
 
 
-def uncounted(config: Config) -> str | None:
-    """The kernels of a run that its trace does not see: their time is missing from every step."""
-    if config.kernels.implementation == "liger":
-        return "liger's Triton kernels"
-    return "bitsandbytes' kernels" if config.adapter.method == "qlora" else None
-
-
 def figures(config: Config) -> Figures:
     """Of a hardware entry with no missing figures."""
     hardware = config.hardware

@@ -8,7 +8,7 @@ from memlab.config import Config
 from memlab.predict.calibration import calibration_for
 from memlab.predict.events import Trace
 from memlab.predict.fit import depends, rests_on
-from memlab.predict.step_time import LOWER_BOUND, missing_figures, step_seconds, uncounted
+from memlab.predict.step_time import LOWER_BOUND, missing_figures, step_seconds
 
 CALIBRATED = "calibrated"
 BOUND = "lower bound"
@@ -69,8 +69,6 @@ def predict_timing(config: Config, traces: Mapping[int, Trace]) -> Timing | None
     known = Timing(
         seconds, _range(seconds, bound, calibration.error["p90"]), bound, CALIBRATED, calibration=calibration.digest
     )
-    if kernels := uncounted(config):
-        return replace(known, seconds_range=(seconds, None), basis=BOUND, why=f"{kernels} are not counted")
     if depends(config, traces, calibration.costs, calibration.undetermined):
         why = f"it depends on what was not calibrated ({', '.join(calibration.undetermined)})"
         return replace(known, seconds_range=(seconds, None), basis=BOUND, why=why)

@@ -16,6 +16,7 @@ FOLDER = Path(__file__).parents[2] / "conf" / "model"
 PUBLISHED = {
     "falcon_7b": 6_921_720_704,  # Hub: 7,217,189,760, which holds the tied 65,024 x 4,544 embedding twice
     "gemma2_2b": 2_614_341_888,  # Hub
+    "gemma3_1b": 999_885_952,  # Hub; "1B" on the model card
     "gpt2": 124_439_808,  # the 124M release of OpenAI; the number is nanoGPT's and transformers'
     "gpt2_xl": 1_557_611_200,  # the 1558M release of OpenAI, likewise
     "llama2_7b": 6_738_415_616,  # Hub
@@ -26,6 +27,7 @@ PUBLISHED = {
     "llama3_8b": 8_030_261_248,  # Hub
     "mistral_7b": 7_241_732_096,  # Hub
     "mixtral_8x7b": 46_702_792_704,  # Hub; "46.7B" in Mistral's announcement
+    "olmo2_1b": 1_484_916_736,  # Hub; "1B" on the model card
     "phi3_mini": 3_821_079_552,  # Hub; "3.8B" on the model card
     "pythia_14b": 1_414_647_808,  # table of total parameters on EleutherAI's model cards
     "pythia_1b": 1_011_781_632,  # the same table

@@ -9,7 +9,7 @@ from memlab.predict.calibration import SHIPPED, load
 from memlab.predict.predict import predict
 from memlab.predict.shadow.request import Point, traces
 from memlab.predict.step_time import counts
-from memlab.predict.work import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, COPY, PINNED
+from memlab.predict.work import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, COPY, KERNEL, PINNED
 from memlab.record import PHASES
 
 pytestmark = pytest.mark.shadow
@@ -36,6 +36,8 @@ COPIED = [  # words; by way of what; bytes for each weight
     ("zero_stage=zero3 offload=optimizer", CONVERTED_FROM_HOST, 2),
     ("zero_stage=zero3 offload=param", CONVERTED_TO_HOST, 4),
 ]
+ADAPTERS = [f"zero_stage=zero0 adapter={adapter}" for adapter in ("lora", "qlora")]
+FUSED = "zero_stage=zero0 kernels=liger"
 FULL, TIMED = "zero_stage=zero0 precision=fp32", "zero_stage=zero2"
 UNCALIBRATED = "zero_stage=zero2 hardware=a100_80g_x1"
 
@@ -55,7 +57,7 @@ def all_is_traced(tmp_path_factory):
     """In one shadow process, which imports torch, DeepSpeed and transformers once."""
     plans = [plan_of(words) for words in (*(words for words, _, _ in COUNTED), FULL, TIMED, UNCALIBRATED)]
     plans += [plan for further in FURTHER for plan in others(*further)]
-    plans += [plan_of(words) for words, _, _ in COPIED]
+    plans += [plan_of(words) for words in (*(words for words, _, _ in COPIED), *ADAPTERS, FUSED)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
         assert not cache.make_missing(plans)
@@ -86,6 +88,23 @@ def test_the_optimizer_step_touches_every_state():
     """Adam reads gradient, parameter and two moments and writes all but the gradient, 4 bytes each."""
     trace = cache.traces(plan_of(FULL))[0]
     assert counts(trace)["optimizer_step"]["memory_bytes"] >= 7 * 4 * trace.parameters
+
+
+def test_products_with_weights_in_4_bits_count_as_any_other():
+    plain, packed = (cache.traces(plan_of(words))[0] for words in ADAPTERS)
+    for phase in ("forward", "backward"):
+        assert counts(plain)[phase]["flops"] == counts(packed)[phase]["flops"] > 0
+    # With so many tokens those of the MLP are written out before: a kernel of its own.
+    written_out = (0, MLP * WIDTH // 2, MLP * WIDTH * 2)
+    assert sum(item[0] == KERNEL and item[5:] == written_out for item in packed.work) >= LAYERS
+
+
+def test_kernels_of_triton_are_counted():
+    """SwiGLU is one in each layer: it reads what two products made and writes as much. Its backward writes in place."""
+    trace = cache.traces(plan_of(FUSED))[0]
+    of_one = 512 * MLP * 2
+    fused = [item for item in trace.work if item[0] == KERNEL and item[5:] == (0, of_one, of_one, of_one)]
+    assert len(fused) == 2 * LAYERS
 
 
 def test_zero3_gathers_the_weights_twice_and_reduces_once(tmp_path):

@@ -146,7 +146,10 @@ class Counter:
             self._host_work(*self._sizes(known, args, read, written))
 
     def compiled(self, name: str, args: tuple) -> None:
-        """A call of a function of a compiled extension, which the dispatcher never sees."""
+        """A call of a function of a compiled extension or of Triton, which the dispatcher never sees: it is taken to
+        read or write each tensor that it is given once."""
+        if not self.on:
+            return
         self.operators += 1
         read = list(_tensors(args))
         sizes = [_nbytes(tensor) for tensor in read]
@@ -159,6 +162,11 @@ class Counter:
             self._add(KERNEL, device.Stream.current.number, 0, 0, *sizes)
         else:
             self._host_work(*sizes)
+
+    def writes_out(self, *tensors: torch.Tensor, nbytes: int) -> None:
+        """A kernel before another one, which no operator tells of: it reads ``tensors`` and writes so much."""
+        if self.on:
+            self._add(KERNEL, device.Stream.current.number, 0, 0, *map(_nbytes, tensors), nbytes)
 
     def _host_work(self, *sizes: int) -> None:
         if sum(sizes) >= HOST_MINIMUM_BYTES:

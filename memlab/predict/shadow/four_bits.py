@@ -11,16 +11,19 @@ import bitsandbytes
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.flop_counter import register_flop_formula
 
 from memlab.predict.constants import Generation
+from memlab.predict.shadow.counting import Counter
 from memlab.predict.shadow.trace import Recorder
 
 
 def install(recorder: Recorder, fake_mode: FakeTensorMode, gpu: Generation) -> None:
     weights = _weights(fake_mode)
     bitsandbytes.nn.modules.Params4bit = bitsandbytes.nn.Params4bit = weights
-    recorder.workspaces[torch.ops.bitsandbytes.gemm_4bit.default] = _product_temporaries(gpu)
+    recorder.workspaces[torch.ops.bitsandbytes.gemm_4bit.default] = _product_temporaries(gpu, recorder.counter)
     recorder.trace.smooth_from = _cuda_ops()._gemm_4bit_custom_max_m + 1
+    register_flop_formula(torch.ops.bitsandbytes.gemm_4bit)(_product_flops)
 
 
 def _weights(fake_mode: FakeTensorMode) -> type:
@@ -42,7 +45,12 @@ def _weights(fake_mode: FakeTensorMode) -> type:
     return Params4bit
 
 
-def _product_temporaries(gpu: Generation):
+def _product_flops(rows, packed, shape, *rest, out_shape=None, **named) -> int:
+    """Of shapes: a multiplication and an addition for each row and each weight."""
+    return 2 * prod(rows[:-1]) * prod(shape)
+
+
+def _product_temporaries(gpu: Generation, counter: Counter):
     """Bytes that a product with a weight in 4 bits takes beside its result, as on a GPU of a generation.
 
     With few rows a kernel of bitsandbytes' own reads the 4 bits and takes nothing; with more, the weight is written out
@@ -61,7 +69,9 @@ def _product_temporaries(gpu: Generation):
         if may_read_4_bits and ops._gemm_4bit_use_custom_cuda(0, rows.dtype, count, shape[0], width):
             return []
         scales = [] if absmax_8bit is None else 2 * [absmax_8bit.numel() * torch.float32.itemsize]
-        return [*scales, prod(shape) * rows.element_size()]
+        weight = prod(shape) * rows.element_size()
+        counter.writes_out(packed, nbytes=weight)
+        return [*scales, weight]
 
     return temporaries
 

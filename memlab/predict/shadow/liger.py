@@ -1,28 +1,33 @@
-"""liger-kernel where no Triton kernel can run: its own code in Python makes every tensor, its kernels are not launched.
+"""liger-kernel where no Triton kernel can run: its own code in Python makes every tensor, its kernels are counted only.
 
-The kernels write into tensors that exist already, so nothing is missed.
+They write into tensors that exist already, so none is missed.
 """
 
 import sys
+from collections.abc import Callable
 from types import FunctionType, ModuleType
 
 import liger_kernel.transformers  # noqa: F401  (everything that it patches models with)
 from triton.runtime.jit import KernelInterface
 
-from memlab.predict.events import Trace
 from memlab.predict.shadow import device
+from memlab.predict.shadow.counting import Counter
+from memlab.predict.shadow.trace import Recorder
 
 
-def install(trace: Trace) -> None:
-    trace.smooth_from = None  # the fused loss works in chunks of a power of two tokens
-    KernelInterface.__getitem__ = lambda kernel, grid: _launch_nothing
+def install(recorder: Recorder) -> None:
+    recorder.trace.smooth_from = None  # the fused loss works in chunks of a power of two tokens
+    KernelInterface.__getitem__ = lambda kernel, grid: _launch(recorder.counter)
     for name, module in list(sys.modules.items()):
         if name.startswith("liger_kernel.ops."):
             _take_the_device_for_cuda(module)
 
 
-def _launch_nothing(*args, **kwargs) -> None:
-    pass
+def _launch(counter: Counter) -> Callable[..., None]:
+    def count(*args, **kwargs) -> None:
+        counter.compiled("Triton", (*args, *kwargs.values()))
+
+    return count
 
 
 def _take_the_device_for_cuda(module: ModuleType) -> None:

@@ -24,8 +24,7 @@ class _Kernels:
 
     def __getattr__(self, name):
         def kernel(*args, **kwargs):
-            if self._counter.on:
-                self._counter.compiled(name, args)
+            self._counter.compiled(name, args)
             return 0
 
         return kernel
@@ -55,7 +54,7 @@ def install_in_libraries(recorder: Recorder, fake_mode: FakeTensorMode, gpu: Gen
     if config.kernels.implementation == "liger":
         from memlab.predict.shadow import liger
 
-        liger.install(recorder.trace)
+        liger.install(recorder)
 
 
 def _no_compiler() -> None:
