@@ -79,6 +79,16 @@ SOURCES = (
         "flash: PyTorch's and flash-attn's source, `flash_api.cpp`; cuDNN: memory histories of an H200, three shapes",
     ),
     (
+        "temporaries of a softmax (eager attention, and where CUDA has no fused kernel)",
+        "by shape",
+        "PyTorch's source, `SoftMax.cu` and `attention.cpp`",
+    ),
+    (
+        "temporaries of a product with weights in 4 bits",
+        "by shape",
+        "bitsandbytes' source, `backends/cuda/ops.py`",
+    ),
+    (
         "when a side stream lets a block go",
         "when the GPU has got there, by the clocks of the step's time; the host is at most 1,024 kernels ahead, "
         "and of several ranks the highest has a host that is ahead by the median error of step times",

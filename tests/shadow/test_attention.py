@@ -1,9 +1,11 @@
-"""Scratch memory of attention's backward, against what memory histories of GPUs show."""
+"""Which kernel attention gets, and its scratch memory, against what memory histories of GPUs show."""
 
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from memlab.predict.constants import generation
 from memlab.predict.shadow import attention
 
 pytestmark = pytest.mark.shadow
@@ -23,3 +25,26 @@ def heads(batch: int, count: int, tokens: int, size: int):
 )
 def test_cudnn_takes_it_at_once(query, key, nbytes):
     assert attention.cudnn_workspaces(None, query, key, key) == [nbytes]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "key_heads", "enable_gqa", "kernel"),
+    [
+        ("NVIDIA H200", 32, False, "cudnn"),
+        ("NVIDIA H200", 8, True, "cudnn"),
+        ("NVIDIA A100-SXM4-80GB", 32, False, "flash"),
+        ("NVIDIA H200", 1, False, "math"),  # Falcon's: what is broadcast has no fused kernel
+        ("NVIDIA A100-SXM4-80GB", 1, False, "math"),
+    ],
+)
+def test_who_shares_key_heads_has_to_say_so(gpu, key_heads, enable_gqa, kernel):
+    query, key = (torch.empty(1, count, 64, 64, dtype=torch.bfloat16, device="meta") for count in (32, key_heads))
+    assert attention._Sdpa(generation(gpu)).choose(query, key, key, None, enable_gqa) == kernel
+
+
+def test_a_softmax_needs_memory_beside_its_result():
+    """What Falcon-7B's backward on an H200 needed beside its tensors: 1,136 MiB for the scores of 2,048 tokens in fp32,
+    and forward 284 for a mask of them."""
+    scores = torch.empty(1, 71, 2048, 2048, device="meta")
+    assert attention.softmax_backward_temporary(scores, scores, -1, torch.float32) == [1136 << 20]
+    assert attention.safe_softmax_temporaries(scores, -1) == [284 << 20, 71 * 2048]

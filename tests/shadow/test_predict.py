@@ -9,6 +9,7 @@ from memlab.compose import compose_config
 from memlab.launch.job import Job
 from memlab.plan import make_plan
 from memlab.predict import cache
+from memlab.predict.events import EMPTY
 from memlab.predict.predict import predict, predict_one
 from memlab.predict.ranks import traced_ranks
 from memlab.predict.shadow.request import Point, traces
@@ -120,6 +121,12 @@ def test_weights_in_4_bits_are_a_quarter():
     assert saved == pytest.approx(linear * (2 - 1 / 2 - 1 / 64), abs=14 * 5120)
     # gate_proj, the largest, is written out in bf16 for its product: 512 tokens are too many for 4 bits there
     assert qlora[1]["forward"]["kernel workspaces"] >= 2 * 128 * 352
+
+
+def test_a_training_in_4_bits_begins_with_an_emptied_cache():
+    """peft does it where there is CUDA."""
+    plain, packed = (cache.traces(plan_of(words))[0].events.count((EMPTY,)) for words in BITS)
+    assert packed == plain + 1
 
 
 def test_the_fused_loss_never_has_all_logits():

@@ -29,6 +29,8 @@ def install(recorder: Recorder, gpu: Generation) -> None:
     ALL_MASK_ATTENTION_FUNCTIONS.register(FLASH, flash_attention_mask)
     recorder.workspaces[_aten._scaled_dot_product_flash_attention_backward.default] = flash_workspaces
     recorder.workspaces[_aten._scaled_dot_product_cudnn_attention_backward.default] = cudnn_workspaces
+    recorder.workspaces[_aten._safe_softmax.default] = safe_softmax_temporaries
+    recorder.workspaces[_aten._softmax_backward_data.default] = softmax_backward_temporary
 
 
 def stand_in_for(implementation: str) -> str:
@@ -45,7 +47,7 @@ class _Sdpa:
     def __call__(
         self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
     ) -> torch.Tensor:
-        kernel = self.choose(query, value, attn_mask)
+        kernel = self.choose(query, key, value, attn_mask, enable_gqa)
         if kernel == "math":
             return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         if kernel == "flash":
@@ -61,7 +63,9 @@ class _Sdpa:
         op = _aten._scaled_dot_product_efficient_attention
         return op(query, key, value, aligned(bias), True, dropout_p, is_causal, scale=scale)[0]
 
-    def choose(self, query: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> str:
+    def choose(self, query, key, value, mask: torch.Tensor | None, enable_gqa: bool) -> str:
+        if not enable_gqa and not query.shape[:2] == key.shape[:2] == value.shape[:2]:
+            return "math"  # the others do not broadcast: sdp_utils_cpp.h, check_batch_size_and_num_heads_dense
         half, head, value_head = query.dtype in _HALF, query.shape[-1], value.shape[-1]
         if self.gpu.prefers_cudnn_attention and half and head <= 128 and head % 8 == 0 and query.shape[2] > 1:
             return "cudnn"
@@ -125,6 +129,22 @@ def cudnn_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]
     batch, heads, rows, head = query.shape
     sums = 4 * batch * heads * rows
     return [sums + sums * head + sum(_expanded(query, key)) + 256]
+
+
+def safe_softmax_temporaries(scores, *rest, **options) -> list[int]:
+    """Bytes of two masks: which scores are minus infinity, and which rows are so altogether.
+
+    Source: ``_safe_softmax`` in ``aten/src/ATen/native/transformers/attention.cpp`` of PyTorch 2.11.
+    """
+    return [scores.numel(), scores.numel() // scores.shape[-1]]
+
+
+def softmax_backward_temporary(grad, output, *rest, **options) -> list[int]:
+    """Bytes of the product of gradient and result, which CUDA keeps beside the gradient that it makes.
+
+    Source: ``softmax_backward_cuda_out`` in ``aten/src/ATen/native/cuda/SoftMax.cu``.
+    """
+    return [output.numel() * output.element_size()]
 
 
 def _expanded(query, key) -> list[int]:

@@ -4,10 +4,12 @@ Its operators are torch operators with fake implementations of their own, so all
 """
 
 import importlib
+from collections.abc import Callable
 from math import prod
 from types import ModuleType
 
 import bitsandbytes
+import peft
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.utils._python_dispatch import _disable_current_modes
@@ -21,7 +23,8 @@ from memlab.predict.shadow.trace import Recorder
 def install(recorder: Recorder, fake_mode: FakeTensorMode, gpu: Generation) -> None:
     weights = _weights(fake_mode)
     bitsandbytes.nn.modules.Params4bit = bitsandbytes.nn.Params4bit = weights
-    recorder.workspaces[torch.ops.bitsandbytes.gemm_4bit.default] = _product_temporaries(gpu, recorder.counter)
+    recorder.temporaries[torch.ops.bitsandbytes.gemm_4bit.default] = _product_temporaries(gpu, recorder.counter)
+    peft.prepare_model_for_kbit_training = _emptying(recorder, peft.prepare_model_for_kbit_training)
     recorder.trace.smooth_from = _cuda_ops()._gemm_4bit_custom_max_m + 1
     register_flop_formula(torch.ops.bitsandbytes.gemm_4bit)(_product_flops)
 
@@ -43,6 +46,17 @@ def _weights(fake_mode: FakeTensorMode) -> type:
             return weight
 
     return Params4bit
+
+
+def _emptying(recorder: Recorder, prepare: Callable) -> Callable:
+    """peft's last step of making a model ready, where there is CUDA: it empties the allocator's cache."""
+
+    def prepare_and_empty(*args, **options):
+        model = prepare(*args, **options)
+        recorder.empty_cache()
+        return model
+
+    return prepare_and_empty
 
 
 def _product_flops(rows, packed, shape, *rest, out_shape=None, **named) -> int:

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -53,6 +53,7 @@ class Recorder(TorchDispatchMode):
         self._next_key = 0
         self._pinning = False
         self.workspaces: dict[object, Callable[..., list[int]]] = {}  # of kernels: bytes, from their arguments
+        self.temporaries: dict[object, Callable[..., list[int]]] = {}  # the same, taken before the result
         self.padded = False  # some samples are: a mask is not all ones
 
     @classmethod
@@ -73,14 +74,16 @@ class Recorder(TorchDispatchMode):
             args = (self._without_value(args[0]), *args[1:])
         if func is _ADD and _accumulates(*args, **kwargs):
             func = _ADD_IN_PLACE
+        held = self._take(func, self.temporaries[func](*args, **kwargs)) if func in self.temporaries else ()
         out = self._shortcuts.answer(func, args, kwargs)
         self._see(out, func)
+        self._give_back(held)
         if self.counter.on:
             self.counter.operator(func, args, kwargs, out)
         if func in _BLAS:
             self._hold_blas_workspace()
         elif func in self.workspaces:
-            self._scratch(func, self.workspaces[func](*args, **kwargs))
+            self._give_back(self._take(func, self.workspaces[func](*args, **kwargs)))
         if func is _ALL:
             out._memlab_true = not self.padded
         return out
@@ -179,11 +182,14 @@ class Recorder(TorchDispatchMode):
 
         self._alive[key] = weakref.ref(storage, gone)
 
-    def _scratch(self, func, sizes: list[int]) -> None:
-        """Memory that a kernel takes from the allocator and gives back before it returns."""
+    def _take(self, func, sizes: list[int]) -> list[int]:
+        """Memory that a kernel takes from the allocator; it gives it back before it returns."""
         keys = [self._new_key() for _ in sizes]
         for key, nbytes in zip(keys, sizes, strict=True):
             self._request(key, nbytes, self.sites.of_scratch(func, nbytes))
+        return keys
+
+    def _give_back(self, keys: Iterable[int]) -> None:
         self._events.extend((FREE, key) for key in keys)
 
     def _hold_blas_workspace(self) -> None:

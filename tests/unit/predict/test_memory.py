@@ -62,6 +62,17 @@ def test_without_figures_for_the_clocks_one_gpu_is_at_once_and_several_wait(conf
     assert used - outside_the_allocator("a round one", gpus) == reserved * GIB
 
 
+@pytest.mark.parametrize(("memory_gib", "replays"), [(100.0, 1), (5.0, 2)])
+def test_who_has_room_enough_is_not_asked_when_side_streams_let_go(config, monkeypatch, memory_gib, replays):
+    asked = []
+    replayed = memory.replay_points
+    monkeypatch.setattr(memory, "replay_points", lambda *args, **options: asked.append(1) or replayed(*args, **options))
+    hardware = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.gpus": 4}
+    values = config({**hardware, "hardware.memory_gib": memory_gib})
+    assert estimate(values, [side_streams(4)]).verdict == "fits"
+    assert len(asked) == replays
+
+
 def test_the_rank_with_the_least_room_decides_the_probability(config):
     """One that runs out of memory ends early, and so with less reserved than another that fits."""
     hardware = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.gpus": 2}
