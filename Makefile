@@ -45,7 +45,7 @@ results-report: setup  ## docs/results: the page of results/, and figures of the
 	$(BIN)/memlab report results --title "memlab's own measurements" --output docs/results/report.html
 	$(BIN)/memlab figures $(addprefix results/,$(DRAWN)) --output docs/results
 
-# Two sweeps are left to judge step times by: two_and_four_gpus_4xH200 and offload_unseen_4xH200.
+# Left to judge step times by: two_and_four_gpus_4xH200, offload_unseen_4xH200 and unseen_families_4xH200.
 FITTED = adapters_and_kernels_1xH200 capped_1xH200 four_gpus_4xH200 llama3_8b_zero3_21_lengths_4xH200 \
 	llama3_8b_zero3_fresh_4xH200 offload_1xH200 offload_4xH200 one_gpu_grid_1xH200 qwen15_05b_1xH200 tinyllama_1b_1xH200
 

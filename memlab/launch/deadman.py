@@ -60,7 +60,7 @@ def variables_of(process: Path) -> list[bytes]:
 
 def _is_inside_exec(process: Path) -> bool:
     """Whether its new memory has no environment yet (proc_pid_stat(5): the fields state, flags and env_end)."""
-    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    fields = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
     state, flags, env_end = fields[0], int(fields[6]), int(fields[48])
     return state not in "ZX" and not flags & NOT_A_PROGRAM and env_end == 0
 

@@ -29,8 +29,9 @@ FAST_HOST = 0.5
 """As a share of what the calibrated host takes, what one takes that is far ahead of its GPU: hosts differ that much."""
 
 ROOMY = 0.5
-"""Of what the allocator can have: a plan that likely needs less fits whenever side streams let go. When they do moves
-what is reserved by 14 % at the most in results/ (the ranges in docs/accuracy.json)."""
+"""Of what the allocator can have: a plan that likely needs less is not asked when its side streams let go, unless there
+is a record to fill. That raises what is reserved by 14 % at the most in results/, with up to four GPUs (the ranges in
+docs/accuracy.json)."""
 
 UNLIMITED = 1 << 62
 
@@ -163,7 +164,7 @@ class _Rank:
         likely = self.likely[point]
         if likely.oom:
             return EDGE if any(not _at(replays, point).oom for replays in self._least) else DOES_NOT_FIT
-        if _reserved(likely) < ROOMY * self._capacity:
+        if not self._course and _reserved(likely) < ROOMY * self._capacity:
             return FITS
         others = [_at(replays, point) for replays in self._most] if not likely.num_alloc_retries else []
         strained = any(replay.oom or replay.num_alloc_retries for replay in (likely, *others))

@@ -37,6 +37,7 @@ COPIED = [  # words; by way of what; bytes for each weight
     ("zero_stage=zero3 offload=param", CONVERTED_TO_HOST, 4),
 ]
 ADAPTERS = [f"zero_stage=zero0 adapter={adapter}" for adapter in ("lora", "qlora")]
+FEW_ROWS = "zero_stage=zero0 adapter=qlora seq_len.tokens=16"
 FUSED = "zero_stage=zero0 kernels=liger"
 FULL, TIMED = "zero_stage=zero0 precision=fp32", "zero_stage=zero2"
 UNCALIBRATED = "zero_stage=zero2 hardware=a100_80g_x1"
@@ -57,7 +58,7 @@ def all_is_traced(tmp_path_factory):
     """In one shadow process, which imports torch, DeepSpeed and transformers once."""
     plans = [plan_of(words) for words in (*(words for words, _, _ in COUNTED), FULL, TIMED, UNCALIBRATED)]
     plans += [plan for further in FURTHER for plan in others(*further)]
-    plans += [plan_of(words) for words in (*(words for words, _, _ in COPIED), *ADAPTERS, FUSED)]
+    plans += [plan_of(words) for words in (*(words for words, _, _ in COPIED), *ADAPTERS, FEW_ROWS, FUSED)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
         assert not cache.make_missing(plans)
@@ -94,9 +95,14 @@ def test_products_with_weights_in_4_bits_count_as_any_other():
     plain, packed = (cache.traces(plan_of(words))[0] for words in ADAPTERS)
     for phase in ("forward", "backward"):
         assert counts(plain)[phase]["flops"] == counts(packed)[phase]["flops"] > 0
-    # With so many tokens those of the MLP are written out before: a kernel of its own.
-    written_out = (0, MLP * WIDTH // 2, MLP * WIDTH * 2)
-    assert sum(item[0] == KERNEL and item[5:] == written_out for item in packed.work) >= LAYERS
+
+
+def test_with_many_rows_a_weight_in_4_bits_is_written_out_first():
+    """That is a kernel of its own; with few rows one of bitsandbytes' reads the 4 bits."""
+    written_out = (0, WIDTH * WIDTH // 2, WIDTH * WIDTH * 2)
+    many, few = (cache.traces(plan_of(words))[0].work for words in (ADAPTERS[1], FEW_ROWS))
+    assert sum(item[0] == KERNEL and item[5:] == written_out for item in many) == 2 * LAYERS  # q_proj and o_proj
+    assert not any(item[0] == KERNEL and item[5:] == written_out for item in few)
 
 
 def test_kernels_of_triton_are_counted():

@@ -4,6 +4,7 @@ Its operators are torch operators with fake implementations of their own, so all
 """
 
 import importlib
+import inspect
 from collections.abc import Callable
 from math import prod
 from types import ModuleType
@@ -24,7 +25,8 @@ def install(recorder: Recorder, fake_mode: FakeTensorMode, gpu: Generation) -> N
     weights = _weights(fake_mode)
     bitsandbytes.nn.modules.Params4bit = bitsandbytes.nn.Params4bit = weights
     recorder.temporaries[torch.ops.bitsandbytes.gemm_4bit.default] = _product_temporaries(gpu, recorder.counter)
-    peft.prepare_model_for_kbit_training = _emptying(recorder, peft.prepare_model_for_kbit_training)
+    if "auto_clear_cache" in inspect.signature(peft.prepare_model_for_kbit_training).parameters:
+        peft.prepare_model_for_kbit_training = _emptying(recorder, peft.prepare_model_for_kbit_training)
     recorder.trace.smooth_from = _cuda_ops()._gemm_4bit_custom_max_m + 1
     register_flop_formula(torch.ops.bitsandbytes.gemm_4bit)(_product_flops)
 
@@ -49,7 +51,8 @@ def _weights(fake_mode: FakeTensorMode) -> type:
 
 
 def _emptying(recorder: Recorder, prepare: Callable) -> Callable:
-    """peft's last step of making a model ready, where there is CUDA: it empties the allocator's cache."""
+    """As peft makes a model ready where there is CUDA: it empties the allocator's cache when its casts are done, and
+    takes nothing more after that."""
 
     def prepare_and_empty(*args, **options):
         model = prepare(*args, **options)
@@ -66,6 +69,8 @@ def _product_flops(rows, packed, shape, *rest, out_shape=None, **named) -> int:
 
 def _product_temporaries(gpu: Generation, counter: Counter):
     """Bytes that a product with a weight in 4 bits takes beside its result, as on a GPU of a generation.
+
+    To be asked once for each product: it counts the kernel that writes the weight out, too.
 
     With few rows a kernel of bitsandbytes' own reads the 4 bits and takes nothing; with more, the weight is written out
     and the scales are, if they are quantised too. bitsandbytes' own function decides.

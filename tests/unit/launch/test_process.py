@@ -187,7 +187,9 @@ def test_a_process_is_known_by_its_variables_from_the_moment_it_is_started(tmp_p
 
     def goes_on():
         environ.write_bytes(b"A=b\0")
-        stat.write_text("7 (a name) " + fields.format(flags=0x400000, env_end=4))
+        after = tmp_path / "after"
+        after.write_text("7 (a name) " + fields.format(flags=0x400000, env_end=4))
+        after.replace(stat)  # at once, as in /proc
 
     timer = threading.Timer(0.1, goes_on)
     timer.start()
@@ -207,7 +209,8 @@ def test_who_is_started_is_found_at_once():
 @pytest.mark.parametrize("flags", [0x00200000, 0x00000004])
 def test_kernel_threads_and_those_on_their_way_out_are_not_waited_for(tmp_path, monkeypatch, flags):
     monkeypatch.setattr(deadman, "EXEC_S", 60.0)
-    (tmp_path / "stat").write_text(f"7 (a) name) I 1 2 3 0 -1 {flags} " + "0 " * 41 + "0 0")
+    rest = f") name) I 1 2 3 0 -1 {flags} " + "0 " * 41 + "0 0"
+    (tmp_path / "stat").write_bytes(b"7 (a name that is cut within a letter \xc3" + rest.encode())
     (tmp_path / "environ").write_bytes(b"")
     assert variables_of(tmp_path) == [b""]
 
