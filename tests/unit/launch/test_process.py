@@ -199,9 +199,9 @@ def test_a_process_is_known_by_its_variables_from_the_moment_it_is_started(tmp_p
 
 def test_who_is_started_is_found_at_once():
     for _ in range(30):
-        with subprocess.Popen(["sleep", "60"], env={"MEMLAB_TEST": "abc"}) as child:
+        with subprocess.Popen(["sleep", "60"], env={"MEMLAB_TEST_FOUND": "abc"}) as child:
             try:
-                assert variables_of(Path(f"/proc/{child.pid}")) == [b"MEMLAB_TEST=abc", b""]
+                assert variables_of(Path(f"/proc/{child.pid}")) == [b"MEMLAB_TEST_FOUND=abc", b""]
             finally:
                 child.kill()
 
@@ -226,16 +226,16 @@ def test_a_process_without_any_variable_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(deadman, "EXEC_S", 60.0)
     with subprocess.Popen(["sleep", "60"], env={}) as child:
         try:
-            assert list(marked_by("MEMLAB_TEST", "abc")) == []
+            assert list(marked_by("MEMLAB_TEST_NOBODY", "abc")) == []
         finally:
             child.kill()
 
 
 def test_the_marks_are_whole_words():
-    with subprocess.Popen(["sleep", "60"], env={"MEMLAB_TEST": "abc"}) as child:
+    with subprocess.Popen(["sleep", "60"], env={"MEMLAB_TEST_WORDS": "abc"}) as child:
         try:
-            assert list(marked_by("MEMLAB_TEST", "abc")) == [child.pid]
-            assert list(marked_by("MEMLAB_TEST", "ab")) == list(marked_by("LAB_TEST", "abc")) == []
+            assert list(marked_by("MEMLAB_TEST_WORDS", "abc")) == [child.pid]
+            assert list(marked_by("MEMLAB_TEST_WORDS", "ab")) == list(marked_by("LAB_TEST_WORDS", "abc")) == []
         finally:
             child.kill()
 
