@@ -144,13 +144,16 @@ def _follows(point: Point, others: Collection[Point]) -> bool:
 
 def _also(traced: Iterable[Point], wanted: Point) -> Sequence[Point]:
     """With ``wanted`` and the one there is, a third point that tells all laws apart: of another batch than both, and of
-    an odd length, which differs from every one that is rounded."""
+    an odd length, which differs from every one that is rounded. One more where two of them have as many tokens in all:
+    a constant and so much for each token shows in three different numbers."""
     usable = [point for point in traced if point.tokens >= MINIMUM_TOKENS]
     if len(usable) != ENOUGH - 2 or wanted.tokens < MINIMUM_TOKENS:
         return ()
-    (first,) = usable
-    micro, tokens = max(first.micro, wanted.micro) + 1, min(first.tokens, wanted.tokens) * 7 // 8 | 1
-    return (Point(wanted.rank, micro, max(tokens, MINIMUM_TOKENS)),)
+    points = [*usable, wanted]
+    tokens = max(min(point.tokens for point in points) * 7 // 8 | 1, MINIMUM_TOKENS)
+    while len({point.micro * point.tokens for point in points}) < ENOUGH:
+        points.append(Point(wanted.rank, max(point.micro for point in points) + 1, tokens))
+    return points[UNCHECKED:]
 
 
 @lru_cache(maxsize=TRACES)

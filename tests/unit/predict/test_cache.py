@@ -81,6 +81,13 @@ def test_beside_a_second_point_a_third_is_traced_at_once(made, plan):
     assert len(made) == 3
 
 
+def test_two_points_of_as_many_tokens_need_one_more(made, plan):
+    """A constant and so much for each token cannot be told from two numbers of tokens."""
+    for micro, tokens in ((1, 128), (2, 64)):
+        cache.traces(plan(stage=3, micro=micro, tokens=tokens))
+    assert sizes(made, 0) == [(1, 128), (2, 64), (3, 57), (4, 57)]
+
+
 @pytest.mark.parametrize("made", [bent], indirect=True)
 def test_two_points_say_nothing_where_the_first_rank_follows_no_law(made, plan):
     cache.make_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
