@@ -87,7 +87,10 @@ def environment_confounds(runs: Sequence[Run]) -> list[str]:
     changes = environment_changes([run for run in runs if run.status != PLANNED])
     if not changes:
         return []
-    told = "; ".join(f"{key}: {' / '.join(dict.fromkeys(map(str, values)))}" for key, values in changes.items())
+    told = "; ".join(
+        f"{key}: {' / '.join(dict.fromkeys(str(value) for value in values if value is not None))}"
+        for key, values in changes.items()
+    )
     return [f"The environments differ ({told}): part of the difference may be theirs."]
 
 

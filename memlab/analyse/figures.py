@@ -12,6 +12,9 @@ RATES = ("iterations_per_second", "samples_per_second", "tokens_per_second", "us
 
 PHASE_FIGURES = ("peak_allocated_bytes", "peak_reserved_bytes")
 
+SMALL = 2**20
+"""Bytes. Of a base below this (13 bytes of pinned memory, say) a relative change says nothing."""
+
 STANDARD_ERROR_OF_MEDIAN = 1.2533
 """Of a normal sample, in standard errors of the mean: sqrt(pi / 2)."""
 
@@ -21,11 +24,13 @@ class Figure:
     """A value and how far chance moves it, in the same unit; ``None``: nothing in the run tells.
 
     Noise of memory is the spread over ranks (they do the same work), of speed two standard errors of the median step;
-    where an experiment was repeated, the spread over repeats when that is larger.
+    where an experiment was repeated, the spread over repeats when that is larger. A relative change is told against a
+    value of at least ``small``, in the same unit.
     """
 
     value: float
     noise: float | None = None
+    small: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,9 @@ class Difference:
 
     @property
     def relative(self) -> float | None:
-        return self.absolute / self.base.value if self.base.value else None
+        """As a share of the base; ``None`` where the base is zero or small."""
+        base = self.base.value
+        return self.absolute / base if base and abs(base) >= self.base.small else None
 
     @property
     def noise(self) -> float | None:
@@ -83,7 +90,7 @@ def merge_repeats(repeats: Sequence[Mapping[str, Figure]]) -> dict[str, Figure]:
     for key in [key for key in repeats[0] if all(key in each for each in repeats)]:
         values = [each[key].value for each in repeats]
         noises = [each[key].noise for each in repeats if each[key].noise is not None]
-        merged[key] = Figure(mean(values), max([max(values) - min(values), *noises]))
+        merged[key] = Figure(mean(values), max([max(values) - min(values), *noises]), repeats[0][key].small)
     return merged
 
 
@@ -96,12 +103,12 @@ def interpolate(low: Mapping[str, Figure], high: Mapping[str, Figure], share: fl
         if key == "usd_per_million_tokens":  # one over a rate: a straight line would overshoot where the rate is small
             value = 1 / (1 / a.value + share * (1 / b.value - 1 / a.value))
         noises = [figure.noise for figure in (a, b) if figure.noise is not None]
-        between[key] = Figure(value, max(noises) if noises else None)
+        between[key] = Figure(value, max(noises) if noises else None, a.small)
     return between
 
 
 def _spread(values: Mapping[str, float], several: bool) -> Figure:
-    return Figure(values["max"], values["max"] - values["min"] if several else None)
+    return Figure(values["max"], values["max"] - values["min"] if several else None, SMALL)
 
 
 def _noise_of_median(seconds: Sequence[float]) -> float | None:

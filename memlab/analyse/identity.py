@@ -95,9 +95,22 @@ def differing_axes(runs: Sequence[Run]) -> list[str]:
 
 
 def environment_changes(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Versions, driver and the like that are not the same for all: key -> the value of each run."""
-    values = [{key: value for key, value in run.environment.items() if key not in NO_CAUSE} for run in runs]
-    return {key: [value_at(each, key) for each in values] for key in changed_keys(values)}
+    """Versions, driver and the like that differ between the runs that state them: key -> the value of each run.
+
+    A run that does not state a value (a prediction has no driver, a run without liger no triton) contradicts none.
+    """
+    values = [causes(run.environment) for run in runs]
+    found = {key: [each.get(key) for each in values] for key in dict.fromkeys(key for each in values for key in each)}
+    return {key: told for key, told in found.items() if len({str(value) for value in told if value is not None}) > 1}
+
+
+def causes(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What an environment states that could change a figure. Of the machine's GPUs their kinds, however many it has:
+    how many a run used is in its configuration."""
+    stated = {key: value for key, value in environment.items() if key not in NO_CAUSE and value not in (None, [], "")}
+    if isinstance(gpus := stated.get("gpus"), list):
+        stated["gpus"] = ", ".join(sorted(set(map(str, gpus))))
+    return stated
 
 
 def select(runs: Iterable[Run], conditions: Iterable[str]) -> list[Run]:

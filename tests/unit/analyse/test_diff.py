@@ -60,6 +60,33 @@ def test_noise_of_one_rank_or_one_step_is_not_known(tmp_path):
     assert Difference(Figure(1.0), Figure(2.0, 5.0)).within_noise is True
 
 
+def test_a_share_is_told_of_a_base_that_is_worth_it_only(tmp_path):
+    """13 bytes of pinned memory against 27 GiB are +27 GiB, not +225485783200 %."""
+    base = saved(tmp_path, host_pinned_bytes=13)
+    other = saved(tmp_path, make_config(**OFFLOAD), host_pinned_bytes=27 * 2**30)
+    (pinned,) = {row.key: row for row in compare([base, other]).figures}["host_pinned_bytes"].differences
+    assert (pinned.absolute, pinned.relative) == (27 * 2**30 - 13, None)
+    (back,) = {row.key: row for row in compare([other, base]).figures}["host_pinned_bytes"].differences
+    assert back.relative == pytest.approx(-1)
+
+
+def test_environments_differ_in_what_they_are_not_in_how_many_gpus_were_seen(tmp_path):
+    runs = [saved(tmp_path), saved(tmp_path, make_config(**OFFLOAD))]
+    for run, seen in zip(runs, (["NVIDIA H200"] * 4, ["NVIDIA H200"]), strict=True):
+        run.environment = {**run.environment, "gpus": seen}
+    runs[1].environment["triton"] = "3.6.0"  # of a run that uses it
+    assert compare(runs).environment == compare(runs).warnings == ()
+    runs[1].environment["gpus"] = ["NVIDIA H100"]
+    (warning,) = compare(runs).warnings
+    assert "(gpus: NVIDIA H200 / NVIDIA H100)" in warning
+
+
+def test_a_prediction_has_no_driver_to_differ_in(tmp_path):
+    runs = [saved(tmp_path), saved(tmp_path, make_config(**OFFLOAD))]
+    runs[1].environment = {**runs[1].environment, "driver": None, "gpus": []}
+    assert compare(runs).environment == ()
+
+
 def test_more_than_two_runs_are_compared_with_the_first(tmp_path):
     runs = [saved(tmp_path, make_config(tokens), allocated=tokens * MIB) for tokens in (100, 200, 400)]
     rows = {row.key: row for row in compare(runs).figures}
