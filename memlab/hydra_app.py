@@ -1,59 +1,30 @@
-"""What Hydra calls: one composed configuration, or a batch of them -> run folders with records."""
+"""What Hydra calls, and the help page. What only a run needs is imported when one is run: ``memlab.experiments``."""
 
 import os
-import signal
 import sys
-from collections.abc import Callable, Sequence
-from copy import deepcopy
-from dataclasses import replace
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
+from string import Template
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
+from hydra._internal.utils import get_args_parser
 from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
-from rich.console import Console
+from omegaconf import DictConfig
 
 from memlab.compose import (
+    ADDED_GROUPS,
     COMPOSITION_ERRORS,
     CONFIG_NAME,
     as_one_line,
     check_overrides,
-    choices_of,
     compose_config,
-    conf_dir,
+    options_of,
     register,
-    resolve,
 )
-from memlab.config import Config
-from memlab.errors import ConfigError, MemlabError
-from memlab.launch.job import Job
-from memlab.launch.run import run_one
-from memlab.launch.search import SearchRun
-from memlab.launch.sweep import Result, SweepRun, assort, is_complete, unique
-from memlab.machine import detect
-from memlab.plan import make_plan
-from memlab.predict.predict import finished, predict_one
-from memlab.predict.sweep import assort_predictions, predict_jobs
-from memlab.record import Record, RunFolder, redact_sweep
-from memlab.report.run_table import show_run
-from memlab.report.sweep import progress, show_preview, show_repeats, show_searches, show_summary
-from memlab.signals import interrupt
-
-EXIT_CODES = {
-    "ok": 0,
-    "gpu_oom": 3,
-    "host_oom": 4,
-    "timeout": 5,
-    "failed": 6,
-    "infra": 7,
-    "unsupported": 8,
-    "interrupted": 130,
-}
-"""What a single run exits with, by its status. 2: the input was wrong and nothing ran."""
-
-INCOMPLETE = 1
-"""What a sweep exits with when a job has no final record; 0 when all have, 130 when it was interrupted."""
+from memlab.conf_files import conf_dir, parse_yaml
+from memlab.config import GROUPS
+from memlab.errors import MemlabError
 
 _exit_codes: list[int] = []  # Hydra discards what its task returns
 _refusals: list[MemlabError] = []
@@ -63,145 +34,58 @@ register()  # here, since a Slurm job composes its configuration right after it 
 
 def run_hydra() -> int:
     """Compose what the command line says and run it. Returns the exit code."""
-    words, config_dir, is_shown = split_arguments(sys.argv[1:])
-    check_overrides(words, config_dir)
+    arguments, words = read_arguments(sys.argv[1:])
+    check_overrides(words, arguments.config_dir)
+    if arguments.help:
+        print(help_page(arguments.config_dir))
+        return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise: otherwise Hydra prints errors its own way and exits with 1
     try:
         hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(task)()
     except COMPOSITION_ERRORS as error:
         raise as_one_line(error) from error
-    if is_shown:  # Hydra prints whatever composes
-        compose_config(words, config_dir)
+    if arguments.cfg in ("job", "all"):  # Hydra prints whatever composes
+        compose_config(words, arguments.config_dir)
     if _refusals:
         raise _refusals[-1]
     return _exit_codes[-1] if _exit_codes else 0
 
 
+def read_arguments(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
+    """Hydra's own flags, and the override words among them."""
+    parsed, _ = get_args_parser().parse_known_args(arguments)
+    words = [] if parsed.shell_completion else parsed.overrides  # "install=bash" is a word to Hydra's completion
+    return parsed, words
+
+
+def help_page(config_dir: str | None = None) -> str:
+    """The template of conf/hydra/memlab.yaml with the options of each group, those of ``config_dir`` included.
+
+    Read from the files: Hydra would compose a configuration and copy its whole store for every group, which takes a
+    second.
+    """
+    page = parse_yaml(Path(conf_dir(), "hydra", "memlab.yaml").read_text(encoding="utf-8"))["help"]["template"]
+    groups = sorted([*GROUPS, *ADDED_GROUPS])
+    lines = [f"{group}: {', '.join(options_of(group, config_dir))}\n" for group in groups]
+    return Template(page).substitute(APP_CONFIG_GROUPS="".join(lines))
+
+
 def task(composed: DictConfig) -> str:
     """Hydra's task. What a person did wrong is kept for later: Hydra would add lines of its own to it."""
+    from memlab.experiments import run_composed
+
     try:
-        return run_composed(composed)
+        status, exit_code = run_composed(composed)
     except MemlabError as error:
         _refusals.append(error)
         return "refused"
-
-
-def run_composed(composed: DictConfig) -> str:
-    """Run one composed configuration in the folder that Hydra made for it. Returns its status."""
-    signal.signal(signal.SIGTERM, interrupt)  # in a Slurm job, submitit has set it to be ignored
-    config = resolve(composed)
-    hydra_config = HydraConfig.get()
-    choices = choices_of({"hydra": hydra_config})
-    folder = RunFolder(hydra_config.runtime.output_dir)
-    if config.measure.repeats > 1 or config.sweep.dry_run or config.sweep.search != "none":
-        jobs = with_repeats(config, choices, folder, composed, hydra_config)
-        _exit_codes.append(run_jobs(jobs, config, folder.path.parent))
-        return "swept"
-    record = run_single(Job(make_plan(config, choices), folder), config)
-    _exit_codes.append(EXIT_CODES[record.status])
-    return record.status
-
-
-def run_single(job: Job, config: Config) -> Record:
-    console = Console()
-    console.print(f"{job.plan.run_id}\n  {job.folder}", highlight=False, markup=False, soft_wrap=True)
-    if config.mode == "predict":
-        record = (None if config.force else finished(job)) or predict_one(job)
-    else:
-        record = run_one(job, config.force, on_wait=lambda text: console.print(text, highlight=False, markup=False))
-    show_run(record, console)
-    console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
-    return record
+    _exit_codes.append(exit_code)
+    return status
 
 
 def run_batch(config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn]:
     """The multirun launcher's work: all jobs of a sweep."""
-    root = Path(str(config.hydra.sweep.dir))
-    redact_sweep(root)
-    jobs: list[Job] = []
-    for composed in batch:
-        config_of_job = resolve(composed)
-        subdir = Path(str(composed.hydra.sweep.subdir))
-        folder = RunFolder(root / subdir)
-        jobs += with_repeats(config_of_job, choices_of(composed), folder, composed, composed.hydra)
-    options = {repr(job.config.sweep) for job in jobs}
-    if len(options) > 1:
-        raise ConfigError("sweep.* says how a sweep is carried out and cannot itself be swept: give it one value.")
-    _exit_codes.append(run_jobs(jobs, resolve(batch[0]), root))
+    from memlab.experiments import run_sweep
+
+    _exit_codes.append(run_sweep(config, batch))
     return [JobReturn(status=JobStatus.COMPLETED, _return_value=None) for _ in batch]
-
-
-def with_repeats(
-    config: Config, choices: dict[str, str], folder: RunFolder, composed: DictConfig, hydra_config: DictConfig
-) -> list[Job]:
-    """A job for each repeat of a configuration, from its own ``measure.repeat`` on; the first has the folder itself.
-
-    ``composed`` and ``hydra_config`` are what Hydra composed, to be saved beside each job.
-    """
-    first = config.measure.repeat
-    jobs = []
-    for repeat in range(first, first + config.measure.repeats):
-        one = replace(config, measure=replace(config.measure, repeat=repeat))
-        where = folder if repeat == first else RunFolder(f"{folder}-r{repeat}")
-        jobs.append(Job(make_plan(one, choices), where, _saver(where, composed, hydra_config, repeat)))
-    return jobs
-
-
-def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
-    """Run a sweep, or show what it would run. Returns the exit code."""
-    machine, console = detect(), Console()
-    searching = config.sweep.search != "none"
-    to_predict = unique(job for job in jobs if job.config.mode == "predict")
-    to_measure = unique(job for job in jobs if job.config.mode == "measure")
-    if config.sweep.dry_run:
-        predictions = assort_predictions(to_predict, config.force)
-        measurements = assort(to_measure, machine, config.sweep, config.force, config.seed)
-        show_preview(predictions + measurements, root, console)
-        return 0
-    if to_predict and searching:
-        raise ConfigError("a search measures; to find the largest batch by prediction: memlab plan ...")
-    with progress(console) as observer:
-        sweep = (SearchRun if searching else SweepRun)(machine, config.sweep, config.force, observer)
-        results = predict_jobs(to_predict, config.force, observer) if to_predict else []
-        results += sweep.run(to_measure, config.seed) if to_measure else []
-    if searching:
-        show_searches(sweep.found.values(), console)
-    show_repeats(results, console)
-    show_summary(results, root, observer.seconds, console)
-    return _sweep_exit_code(sweep, results)
-
-
-def _sweep_exit_code(sweep: SweepRun, results: list[Result]) -> int:
-    if sweep.interrupted:
-        return EXIT_CODES["interrupted"]
-    return 0 if is_complete(results) else INCOMPLETE
-
-
-def _saver(folder: RunFolder, composed: DictConfig, hydra_config: DictConfig, repeat: int) -> Callable[[], None]:
-    """Writes what Hydra would have written into the job's folder, when the job is run."""
-
-    def save() -> None:
-        task = OmegaConf.create({key: node for key, node in composed.items_ex(resolve=False) if key != "hydra"})
-        task.measure.repeat = repeat
-        own = deepcopy(hydra_config)  # that of a job is of all its repeats, which may be saved at the same time
-        with read_write(own), open_dict(own):
-            own.runtime.output_dir = str(folder)
-        folder.save_hydra(
-            {
-                "config": OmegaConf.to_yaml(task),
-                "hydra": OmegaConf.to_yaml(own),
-                "overrides": OmegaConf.to_yaml(own.overrides.task),
-            }
-        )
-
-    return save
-
-
-def split_arguments(arguments: list[str]) -> tuple[list[str], str | None, bool]:
-    """The override words among Hydra's own flags, the folder of ``--config-dir``, and whether ``--cfg`` shows memlab's
-    configuration."""
-    from hydra._internal.utils import get_args_parser
-
-    parsed, _ = get_args_parser().parse_known_args(arguments)
-    words = [] if parsed.shell_completion else parsed.overrides  # "install=bash" is a word to Hydra's completion
-    return words, parsed.config_dir, parsed.cfg in ("job", "all")

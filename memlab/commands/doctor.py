@@ -2,12 +2,7 @@
 
 import argparse
 
-from rich.console import Console
-
 from memlab.errors import ConfigError
-from memlab.launch.doctor import examine
-from memlab.plan import make_plan
-from memlab.report.findings import show_findings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +12,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from memlab.compose import compose_config  # imports Hydra, which --help does without
+    from rich.console import Console
+
+    from memlab.compose import compose_config
+    from memlab.launch.doctor import examine
+    from memlab.plan import make_plan
+    from memlab.report.findings import show_findings
 
     config, choices = compose_config(arguments.overrides, arguments.config_dir)
     if config.mode == "predict":

@@ -2,10 +2,7 @@
 
 import argparse
 
-from rich.console import Console
-
 from memlab.record import RunFolder
-from memlab.report.run_table import show_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +10,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from memlab.report.run_table import show_run
+
     for folder in arguments.folders:
         show_run(RunFolder(folder).read_record(), Console())
     return 0

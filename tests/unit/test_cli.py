@@ -14,9 +14,9 @@ import pytest
 
 from memlab import cli, hydra_app
 from memlab.cli import COMMANDS, main
-from memlab.hydra_app import EXIT_CODES
+from memlab.experiments import EXIT_CODES
 from memlab.launch.deadman import marked_by
-from memlab.record import STATUSES, RunFolder, read_json
+from memlab.record import RunFolder, read_json
 
 LAUNCH = Path(__file__).parents[2] / "launch.py"
 INSIDE_A_LAUNCHER = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
@@ -181,6 +181,13 @@ def test_help_is_for_people(launch, here):
     assert not list(here.iterdir())
 
 
+def test_help_lists_the_options_of_a_folder_of_ones_own(launch, here):
+    (here / "mine" / "model").mkdir(parents=True)
+    (here / "mine" / "model" / "ours.yaml").write_text("path: ours\n")
+    assert ", olmo2_1b, ours, phi3_mini," in launch("--config-dir", "mine", "--help").stdout
+    assert launch("zero_stage=zero9", "--help").returncode == 2
+
+
 def test_an_unsupported_combination_is_a_record_at_once(launch, here):
     done = launch("hardware=cpu", "offload=param", "hydra.run.dir=here")
     assert done.returncode == EXIT_CODES["unsupported"] == 8
@@ -277,12 +284,6 @@ def test_a_signal_ends_a_run_with_its_record_however_often_it_comes(tmp_path, nu
 
 
 # --- memlab COMMAND
-
-
-def test_every_status_has_its_own_exit_code():
-    assert set(EXIT_CODES) == set(STATUSES)
-    assert len(set(EXIT_CODES.values())) == len(EXIT_CODES)
-    assert not {1, 2} & set(EXIT_CODES.values())
 
 
 def called(*words: str) -> int | str | None:

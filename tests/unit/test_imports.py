@@ -1,6 +1,7 @@
 """Imports point one way, and only what needs torch or Hydra pays for it."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,13 +48,16 @@ MAY_IMPORT = {
         *("errors", "config", "plan", "machine", "rules", "record", "summary", "compose", "launch", "report"),
         *("predict", "analyse"),
     },
-    "hydra_app": {"errors", "signals", "config", "plan", "machine", "record", "compose", "launch", "predict", "report"},
+    "experiments": {
+        *("errors", "signals", "config", "plan", "machine", "record", "compose", "launch", "predict", "report"),
+    },
+    "hydra_app": {"errors", "config", "conf_files", "compose", "experiments"},
     "cli": {"errors", "signals", "hydra_app", "commands"},
 }
 """Part of the package -> the other parts that it may know of."""
 
 MAY_IMPORT_TORCH = {"worker", "predict"}
-MAY_IMPORT_HYDRA = {"compose", "hydra_app", "cli"}
+MAY_IMPORT_HYDRA = {"compose", "experiments", "hydra_app", "cli"}
 TORCH = {"torch", "deepspeed", "transformers", "accelerate", "datasets"}
 HYDRA = {"hydra", "omegaconf"}
 
@@ -112,7 +116,7 @@ def test_only_a_few_parts_may_import_torch_or_hydra(file):
 MODULES = (
     *("memlab.plan", "memlab.rules", "memlab.record", "memlab.summary", "memlab.machine", "memlab.launch.run"),
     *("memlab.launch.sweep", "memlab.report.run_table", "memlab.report.sweep", "memlab.worker", "memlab.cli"),
-    *("memlab.compose", "hydra_plugins.memlab_launcher.launcher", "memlab.hydra_app"),
+    *("memlab.compose", "hydra_plugins.memlab_launcher.launcher", "memlab.hydra_app", "memlab.experiments"),
 )
 
 WHAT_IS_LOADED = """
@@ -144,3 +148,39 @@ def test_the_launcher_plugin_costs_tab_completion_nothing():
         "dataclasses",
         "hydra",
     }
+
+
+HEAVY = {"rich", "numpy", "pandas", "matplotlib", "psutil", "memlab.launch", "memlab.predict", "memlab.analyse"} | TORCH
+
+LOADED_AT_EXIT = """
+import atexit, sys
+output = open(sys.argv.pop(1), "w")
+atexit.register(lambda: print(*sys.modules, file=output, flush=True))
+from memlab import cli
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "words", "answer"),
+    [
+        ("cli.launch()", ["--help"], "zero_stage: zero0"),
+        ("cli.launch()", ["--cfg", "job", "hardware=h100_x8"], "zero_stage:"),
+        ("cli.launch()", ["-sc", "query=bash"], "zero_stage=zero3"),
+        ("cli.main()", ["--help"], "advise"),
+        ("cli.main()", ["run", "--help"], "zero_stage: zero0"),
+        ("cli.main()", ["diff", "--help"], "--by"),
+        ("cli.main()", ["show", "--help"], "RUN"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_only_answers_imports_nothing_that_only_a_run_needs(tmp_path, start, words, answer):
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_AT_EXIT + start, tmp_path / "loaded", *words],
+        cwd=ROOT,
+        env={**os.environ, "COMP_LINE": "python launch.py zero_stage=", "COMP_POINT": "28"},
+        capture_output=True,
+        text=True,
+    )
+    assert answer in done.stdout, done.stderr
+    loaded = set((tmp_path / "loaded").read_text().split())
+    assert "memlab.cli" in loaded and not loaded & HEAVY

@@ -1,0 +1,150 @@
+"""One composed configuration, or a batch of them -> run folders with records, and an exit code."""
+
+import signal
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from rich.console import Console
+
+from memlab.compose import choices_of, resolve
+from memlab.config import Config
+from memlab.errors import ConfigError
+from memlab.launch.job import Job
+from memlab.launch.run import run_one
+from memlab.launch.search import SearchRun
+from memlab.launch.sweep import Result, SweepRun, assort, is_complete, unique
+from memlab.machine import detect
+from memlab.plan import make_plan
+from memlab.predict.predict import finished, predict_one
+from memlab.predict.sweep import assort_predictions, predict_jobs
+from memlab.record import Record, RunFolder, redact_sweep
+from memlab.report.run_table import show_run
+from memlab.report.sweep import progress, show_preview, show_repeats, show_searches, show_summary
+from memlab.signals import interrupt
+
+EXIT_CODES = {
+    "ok": 0,
+    "gpu_oom": 3,
+    "host_oom": 4,
+    "timeout": 5,
+    "failed": 6,
+    "infra": 7,
+    "unsupported": 8,
+    "interrupted": 130,
+}
+"""What a single run exits with, by its status. 2: the input was wrong and nothing ran."""
+
+INCOMPLETE = 1
+"""What a sweep exits with when a job has no final record; 0 when all have, 130 when it was interrupted."""
+
+
+def run_composed(composed: DictConfig) -> tuple[str, int]:
+    """Run one composed configuration in the folder that Hydra made for it. Returns its status and the exit code."""
+    signal.signal(signal.SIGTERM, interrupt)  # in a Slurm job, submitit has set it to be ignored
+    config = resolve(composed)
+    hydra_config = HydraConfig.get()
+    choices = choices_of({"hydra": hydra_config})
+    folder = RunFolder(hydra_config.runtime.output_dir)
+    if config.measure.repeats > 1 or config.sweep.dry_run or config.sweep.search != "none":
+        jobs = with_repeats(config, choices, folder, composed, hydra_config)
+        return "swept", run_jobs(jobs, config, folder.path.parent)
+    record = run_single(Job(make_plan(config, choices), folder), config)
+    return record.status, EXIT_CODES[record.status]
+
+
+def run_single(job: Job, config: Config) -> Record:
+    console = Console()
+    console.print(f"{job.plan.run_id}\n  {job.folder}", highlight=False, markup=False, soft_wrap=True)
+    if config.mode == "predict":
+        record = (None if config.force else finished(job)) or predict_one(job)
+    else:
+        record = run_one(job, config.force, on_wait=lambda text: console.print(text, highlight=False, markup=False))
+    show_run(record, console)
+    console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
+    return record
+
+
+def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> int:
+    """Run the jobs that Hydra composed for a multirun. ``config`` is Hydra's own. Returns the exit code."""
+    root = Path(str(config.hydra.sweep.dir))
+    redact_sweep(root)
+    jobs: list[Job] = []
+    for composed in batch:
+        config_of_job = resolve(composed)
+        subdir = Path(str(composed.hydra.sweep.subdir))
+        folder = RunFolder(root / subdir)
+        jobs += with_repeats(config_of_job, choices_of(composed), folder, composed, composed.hydra)
+    options = {repr(job.config.sweep) for job in jobs}
+    if len(options) > 1:
+        raise ConfigError("sweep.* says how a sweep is carried out and cannot itself be swept: give it one value.")
+    return run_jobs(jobs, resolve(batch[0]), root)
+
+
+def with_repeats(
+    config: Config, choices: dict[str, str], folder: RunFolder, composed: DictConfig, hydra_config: DictConfig
+) -> list[Job]:
+    """A job for each repeat of a configuration, from its own ``measure.repeat`` on; the first has the folder itself.
+
+    ``composed`` and ``hydra_config`` are what Hydra composed, to be saved beside each job.
+    """
+    first = config.measure.repeat
+    jobs = []
+    for repeat in range(first, first + config.measure.repeats):
+        one = replace(config, measure=replace(config.measure, repeat=repeat))
+        where = folder if repeat == first else RunFolder(f"{folder}-r{repeat}")
+        jobs.append(Job(make_plan(one, choices), where, _saver(where, composed, hydra_config, repeat)))
+    return jobs
+
+
+def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
+    """Run a sweep, or show what it would run. Returns the exit code."""
+    machine, console = detect(), Console()
+    searching = config.sweep.search != "none"
+    to_predict = unique(job for job in jobs if job.config.mode == "predict")
+    to_measure = unique(job for job in jobs if job.config.mode == "measure")
+    if config.sweep.dry_run:
+        predictions = assort_predictions(to_predict, config.force)
+        measurements = assort(to_measure, machine, config.sweep, config.force, config.seed)
+        show_preview(predictions + measurements, root, console)
+        return 0
+    if to_predict and searching:
+        raise ConfigError("a search measures; to find the largest batch by prediction: memlab plan ...")
+    with progress(console) as observer:
+        sweep = (SearchRun if searching else SweepRun)(machine, config.sweep, config.force, observer)
+        results = predict_jobs(to_predict, config.force, observer) if to_predict else []
+        results += sweep.run(to_measure, config.seed) if to_measure else []
+    if searching:
+        show_searches(sweep.found.values(), console)
+    show_repeats(results, console)
+    show_summary(results, root, observer.seconds, console)
+    return _sweep_exit_code(sweep, results)
+
+
+def _sweep_exit_code(sweep: SweepRun, results: list[Result]) -> int:
+    if sweep.interrupted:
+        return EXIT_CODES["interrupted"]
+    return 0 if is_complete(results) else INCOMPLETE
+
+
+def _saver(folder: RunFolder, composed: DictConfig, hydra_config: DictConfig, repeat: int) -> Callable[[], None]:
+    """Writes what Hydra would have written into the job's folder, when the job is run."""
+
+    def save() -> None:
+        task = OmegaConf.create({key: node for key, node in composed.items_ex(resolve=False) if key != "hydra"})
+        task.measure.repeat = repeat
+        own = deepcopy(hydra_config)  # that of a job is of all its repeats, which may be saved at the same time
+        with read_write(own), open_dict(own):
+            own.runtime.output_dir = str(folder)
+        folder.save_hydra(
+            {
+                "config": OmegaConf.to_yaml(task),
+                "hydra": OmegaConf.to_yaml(own),
+                "overrides": OmegaConf.to_yaml(own.overrides.task),
+            }
+        )
+
+    return save
