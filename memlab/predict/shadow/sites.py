@@ -1,8 +1,12 @@
 """Where in the code an allocation was made, and so what it is for."""
 
+import contextlib
+import functools
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from types import CodeType
 
 import torch
@@ -14,19 +18,30 @@ from memlab.predict.shadow.kinds import KERNEL_SCRATCH, PARAMETER_GRADIENT, SMAL
 SMALL_BYTES = 64 << 10
 """Allocations below this are told apart by phase alone: they are most of the events and almost none of the bytes."""
 
+
+def _folder_of(package: str) -> str:
+    """The folder of an installed package, with a separator at its end."""
+    return os.path.join(os.path.dirname(find_spec(package).origin), "")
+
+
+_TORCH, _DEEPSPEED = _folder_of("torch"), _folder_of("deepspeed")
+
 _NOT_THE_CALLER = (
-    "/torch/",
-    "/memlab/",
-    "/accelerate/",
-    "/transformers/trainer.py",
-    "/deepspeed/runtime/zero/linear.py",
-    "/deepspeed/runtime/engine.py",
-    "/deepspeed/utils/",
-    "/contextlib.py",
-    "/functools.py",
+    _TORCH,
+    _folder_of("memlab"),
+    _folder_of("accelerate"),
+    _folder_of("transformers") + "trainer.py",
+    _DEEPSPEED + "runtime/zero/linear.py",
+    _DEEPSPEED + "runtime/engine.py",
+    _DEEPSPEED + "utils/",
+    contextlib.__file__,
+    functools.__file__,
     "<",
 )
-"""Files that only pass a call on: the line that a reader wants is further out."""
+"""What the paths of code begin with that only passes a call on: the line that a reader wants is further out. Whole
+paths, because a folder above all of them may have any name: that of a clone is ``memlab``."""
+
+_TORCH_OPTIMIZERS = _TORCH + "optim/"
 
 
 class Sites:
@@ -91,9 +106,15 @@ class Sites:
     def _label(self, code: CodeType) -> str | None:
         if code not in self._labels:
             path = code.co_filename
-            passes_on = any(part in path for part in _NOT_THE_CALLER) and "/torch/optim/" not in path
-            self._labels[code] = None if passes_on else path.split("site-packages/")[-1]
+            passes_on = path.startswith(_NOT_THE_CALLER) and not path.startswith(_TORCH_OPTIMIZERS)
+            self._labels[code] = None if passes_on else _as_imported(path)
         return self._labels[code]
+
+
+def _as_imported(path: str) -> str:
+    """The path of a file below the folder that it was imported from: ``package/file.py``."""
+    folders = (os.path.join(folder, "") for folder in sys.path)
+    return path.removeprefix(max((folder for folder in folders if path.startswith(folder)), key=len, default=""))
 
 
 def _is_parameter_gradient(node, tensor: torch.Tensor) -> bool:
