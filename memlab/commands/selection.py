@@ -1,12 +1,22 @@
 """What the commands share: which run folders, which of their runs, and the lines about those that cannot be used."""
 
 import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
 
 from memlab.errors import MemlabError
+from memlab.record import RunFolder
+
+OUTPUTS = Path("outputs")
+"""Where run folders are, below the current folder, unless the command line said otherwise (conf/hydra/memlab.yaml)."""
 
 
-def add_selection(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="run folders, or folders that hold them")
+def add_selection(parser: argparse.ArgumentParser, without: str = "") -> None:
+    """``without``: what is taken where no path is given, in words for the help; empty: one must be given."""
+    help = "run folders, or folders that hold them" + f" (default: {without})" * bool(without)
+    parser.add_argument("paths", nargs="*" if without else "+", metavar="PATH", help=help)
     add_where(parser)
 
 
@@ -16,6 +26,33 @@ def add_where(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def latest_run() -> Path:
+    """The run folder below ``OUTPUTS`` whose record is the newest; a line on standard error names the folder."""
+    return _latest("run", (record.parent for record in _records()))
+
+
+def latest_sweep() -> Path:
+    """The folder below ``OUTPUTS`` that has several runs, the newest record among them; a line on standard error
+    names the folder."""
+    runs = Counter(record.parent.parent for record in _records())  # in the order of the records
+    return _latest("sweep", (folder for folder, count in runs.items() if count > 1))
+
+
+def _latest(what: str, folders: Iterable[Path]) -> Path:
+    """The first of ``folders``, which come newest first."""
+    found = next(iter(folders), None)
+    if found is None:
+        raise MemlabError(f"No {what} below {OUTPUTS}/ in the current folder. Name a folder: memlab COMMAND FOLDER.")
+    print(f"the latest {what}: {found}", file=sys.stderr)
+    return found
+
+
+def _records() -> list[Path]:
+    """The records below ``OUTPUTS``, newest first."""
+    found = OUTPUTS.rglob(RunFolder.RECORD)
+    return sorted(found, key=lambda record: record.lstat().st_mtime_ns, reverse=True)
+
+
 def selected(paths, conditions):
     """The runs, after a line on standard error for each folder that was skipped and each run that is incomplete."""
     return collected(paths, conditions)[0]
@@ -23,8 +60,6 @@ def selected(paths, conditions):
 
 def collected(paths, conditions):
     """As :func:`selected`, with the places that were skipped."""
-    import sys
-
     from memlab.analyse.collect import collect
     from memlab.analyse.identity import select
     from memlab.report.text import console, show_incomplete, show_skipped

@@ -1,12 +1,13 @@
-"""``memlab show RUN_FOLDER...``"""
+"""``memlab show [RUN_FOLDER...]``"""
 
 import argparse
 
+from memlab.commands.selection import latest_run
 from memlab.record import RunFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", nargs="+", metavar="RUN_FOLDER")
+    parser.add_argument("folders", nargs="*", metavar="RUN_FOLDER", help="default: the latest run below outputs/")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -14,6 +15,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     from memlab.report.run_table import show_run
 
-    for folder in arguments.folders:
+    for folder in arguments.folders or [latest_run()]:
         show_run(RunFolder(folder).read_record(), Console())
     return 0

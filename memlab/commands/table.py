@@ -1,13 +1,13 @@
-"""``memlab table PATH...``: run folders as one table."""
+"""``memlab table [PATH...]``: run folders as one table."""
 
 import argparse
 
 from memlab.commands.files import add_files, write_files
-from memlab.commands.selection import add_selection, selected
+from memlab.commands.selection import add_selection, latest_sweep, selected
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_selection(parser)
+    add_selection(parser, without="the latest sweep below outputs/")
     form = parser.add_mutually_exclusive_group()
     for name in ("ranks", "phases", "steps"):
         form.add_argument(
@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.config import GROUPS
     from memlab.report.text import console, show_frame, show_points
 
-    runs = selected(arguments.paths, arguments.where)
+    runs = selected(arguments.paths or [latest_sweep()], arguments.where)
     problems: list[str] = []
     if arguments.form is None:
         frame = table.points_table(runs)

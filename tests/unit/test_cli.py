@@ -314,7 +314,61 @@ def test_help_lists_the_commands(capsys):
     assert all(command in out for command in COMMANDS)
 
 
-@pytest.mark.parametrize("words", [[], ["shew"], ["show"]])
+@pytest.fixture
+def outputs(tmp_path, record, monkeypatch):
+    """``outputs("day/run", 5)``: a run folder below outputs/ whose record was written at second 5."""
+    monkeypatch.chdir(tmp_path)
+
+    def finish(name: str, at: int) -> None:
+        folder = RunFolder(tmp_path / "outputs" / name)
+        folder.path.mkdir(parents=True)
+        folder.finish(record(run_id=name.rpartition("/")[2]))
+        os.utime(folder.path / RunFolder.RECORD, (at, at))
+
+    return finish
+
+
+def test_show_without_a_path_shows_the_latest_run(outputs, capsys):
+    for name, at in (("a/old", 1), ("b/new", 3), ("a/middle", 2)):
+        outputs(name, at)
+    assert called("show") == 0
+    out, err = capsys.readouterr()
+    assert "new" in out and "middle" not in out
+    assert err == "the latest run: outputs/b/new\n"
+
+
+def test_table_without_a_path_shows_the_latest_sweep(outputs, capsys):
+    for name, at in (("sweep/a", 1), ("sweep/b", 4), ("older/a", 2), ("older/b", 3), ("single/a", 5)):
+        outputs(name, at)
+    assert called("table") == 0
+    out, err = capsys.readouterr()
+    assert "2 points" in out
+    assert err.splitlines()[0] == "the latest sweep: outputs/sweep"
+
+
+@pytest.mark.parametrize(("command", "what"), [("show", "run"), ("table", "sweep")])
+def test_where_nothing_ran_one_line_says_so(tmp_path, monkeypatch, capsys, command, what):
+    monkeypatch.chdir(tmp_path)
+    assert called(command) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"memlab: No {what} below outputs/ in the current folder.")
+
+
+def test_python_m_memlab_is_the_console_script(tmp_path):
+    command = [sys.executable, "-m", "memlab", "show"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(LAUNCH.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("memlab: No run below outputs/")
+
+
+@pytest.mark.parametrize("words", [[], ["shew"], ["diff"]])
 def test_a_wrong_command_is_an_error_of_input(capsys, words):
     assert called(*words) == 2
 

@@ -53,6 +53,7 @@ MAY_IMPORT = {
     },
     "hydra_app": {"errors", "config", "conf_files", "compose", "experiments"},
     "cli": {"errors", "signals", "hydra_app", "commands"},
+    "__main__": {"cli"},
 }
 """Part of the package -> the other parts that it may know of."""
 
