@@ -6,10 +6,11 @@ import importlib
 import keyword
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from memlab.errors import MemlabError
 from memlab.signals import end_on_signals
+from memlab.terminal import safe
 
 COMMANDS = {
     "run": "measure or predict one experiment, or with -m a sweep of them (the same as launch.py)",
@@ -40,6 +41,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.argv = ["memlab run", *words[1:]]
         launch()
         return
+    sys.exit(_guarded(lambda: _command(words)))
+
+
+def _command(words: list[str]) -> int:
+    """Run the sub-command that ``words`` begin with."""
     parser = argparse.ArgumentParser(prog="memlab", description="What fits, how fast is it, what does it cost.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     wanted = words[0] if words and words[0] in COMMANDS else None
@@ -51,21 +57,26 @@ def main(argv: Sequence[str] | None = None) -> None:
             sub.set_defaults(run=module.run)
     arguments = parser.parse_args(words)
     end_on_signals()
-    sys.exit(_guarded(lambda: arguments.run(arguments)))
+    return arguments.run(arguments)
 
 
 def launch() -> None:
     """``launch.py``: Hydra composes, memlab runs."""
+    sys.exit(_guarded(_launch))
+
+
+def _launch() -> int:
     refuse_to_run_inside_a_launcher()
     from memlab.hydra_app import run_hydra
 
     end_on_signals()
-    sys.exit(_guarded(run_hydra))
+    return run_hydra()
 
 
 def refuse_to_run_inside_a_launcher() -> None:
     """memlab starts the ranks itself. Under torchrun or deepspeed, every rank would start as many again."""
-    if int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if tasks.isdecimal() and int(tasks) > 1:
         if os.environ.get("SLURM_PROCID") == "0":
             print(
                 "memlab: started by srun in several tasks at once. memlab starts the ranks itself: run "
@@ -85,21 +96,30 @@ def refuse_to_run_inside_a_launcher() -> None:
     sys.exit(2)
 
 
-def _guarded(function) -> int:
-    """Run, and turn what a person did wrong into one line."""
+def _guarded(function: Callable[[], int | None]) -> int:
+    """Run, and turn what a person did wrong into one line, and a bug of memlab's into three. Returns the exit code."""
     try:
         return function() or 0
     except MemlabError as error:
-        print(f"memlab: {error}", file=sys.stderr)
+        print(f"memlab: {safe(error)}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader of our output went away
         sys.stderr.close()
         return 1
     except OSError as error:
         if error.errno not in DISK_FULL:
-            raise
+            return _unexpected(error)
         print(f"memlab: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("memlab: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except Exception as error:
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> int:
+    from memlab.bug_report import report_bug
+
+    report_bug(error)
+    return os.EX_SOFTWARE

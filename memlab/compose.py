@@ -23,6 +23,7 @@ from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from memlab import machine, plan
 from memlab.conf_files import conf_dir
@@ -35,8 +36,8 @@ CONFIG_NAME = "config"
 ADDED_GROUPS = ("search",)
 """Groups that are not in the defaults list: added with ``+group=option``, they set fields of other groups."""
 
-COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException)
-"""What Hydra and OmegaConf raise for a command line that composes nothing."""
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError)
+"""What is raised for a command line, or a file of ``--config-dir``, that composes nothing."""
 
 FREE_VALUE = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 """Groups whose options are numbers, and the field that takes any other."""
@@ -143,6 +144,8 @@ def as_one_line(error: Exception) -> MemlabError:
 
 def one_line(error: Exception) -> str:
     """Hydra's and OmegaConf's messages span many lines and a cause; the first lines say what is wrong."""
+    if isinstance(error, RecursionError):
+        return "a value is nested too deeply to be read"
     text = f"{error}\n{error.__cause__ or ''}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     wanted = [line for line in lines if not line.startswith(("object_type=", "reference_type=", "full_key:"))]
@@ -209,7 +212,7 @@ def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None
             raise ConfigError(f"'{word.split('=')[0]}' holds a password: it would be written to the run folder.")
     try:
         overrides = OverridesParser.create().parse_overrides(list(words))
-    except HydraException as error:
+    except COMPOSITION_ERRORS as error:
         raise ConfigError(f"Cannot read the command line: {one_line(error)}") from error
     for override in overrides:
         if not re.match(r"hydra([./@]|$)", override.key_or_group):

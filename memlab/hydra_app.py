@@ -24,10 +24,9 @@ from memlab.compose import (
 )
 from memlab.conf_files import conf_dir, parse_yaml
 from memlab.config import GROUPS
-from memlab.errors import MemlabError
 
 _exit_codes: list[int] = []  # Hydra discards what its task returns
-_refusals: list[MemlabError] = []
+_errors: list[Exception] = []
 
 register()  # here, since a Slurm job composes its configuration right after it has imported Hydra's task
 
@@ -46,8 +45,8 @@ def run_hydra() -> int:
         raise as_one_line(error) from error
     if arguments.cfg in ("job", "all"):  # Hydra prints whatever composes
         compose_config(words, arguments.config_dir)
-    if _refusals:
-        raise _refusals[-1]
+    if _errors:
+        raise _errors[-1]
     return _exit_codes[-1] if _exit_codes else 0
 
 
@@ -71,13 +70,13 @@ def help_page(config_dir: str | None = None) -> str:
 
 
 def task(composed: DictConfig) -> str:
-    """Hydra's task. What a person did wrong is kept for later: Hydra would add lines of its own to it."""
+    """Hydra's task. Its errors are kept for later: Hydra would add lines of its own to them."""
     from memlab.experiments import run_composed
 
     try:
         status, exit_code = run_composed(composed)
-    except MemlabError as error:
-        _refusals.append(error)
+    except Exception as error:
+        _errors.append(error)
         return "refused"
     _exit_codes.append(exit_code)
     return status

@@ -6,7 +6,8 @@ from rich.console import Console
 
 from memlab.analyse.advise import Advice, Candidate, command_line, deepspeed_of
 from memlab.report import units
-from memlab.report.text import SHOWN, grid, safe
+from memlab.report.text import SHOWN, grid
+from memlab.terminal import safe
 
 
 def show_advice(advice: Advice, out: Console) -> None:

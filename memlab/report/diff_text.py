@@ -8,7 +8,8 @@ from memlab.analyse.diff import Change, Comparison
 from memlab.analyse.effects import Effects, Pair
 from memlab.analyse.figures import Difference
 from memlab.report import units
-from memlab.report.text import SHOWN, grid, safe
+from memlab.report.text import SHOWN, grid
+from memlab.terminal import safe
 
 HEADLINE = ("peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes", "samples_per_second")
 """Figures of an effect that are shown pair by pair; the range is shown for all."""

@@ -6,7 +6,8 @@ from rich.console import Console
 
 from memlab.analyse.fit import Answer, Fit, longest
 from memlab.report import units
-from memlab.report.text import grid, safe
+from memlab.report.text import grid
+from memlab.terminal import safe
 
 MIB = 2**20
 

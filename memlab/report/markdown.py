@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from memlab.report.text import safe
+from memlab.terminal import safe
 
 
 def markdown_table(frame: Any) -> str:

@@ -9,7 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from memlab.predict.search import Change, Outcome, Row
 from memlab.report import units
-from memlab.report.text import grid, safe
+from memlab.report.text import grid
+from memlab.terminal import safe
 
 WHY_WORTH_MEASURING = "no other one uses options as fast everywhere and fits as large a batch"
 

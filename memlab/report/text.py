@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memlab.report.units import gib, number
+from memlab.terminal import safe
 
 PIPE_WIDTH = 200
 """Columns where the output is no terminal and so tells no width."""
@@ -20,11 +21,6 @@ SHOWN = 60
 def console(file: Any = None) -> Console:
     stream = file or sys.stdout
     return Console(file=file, width=None if stream.isatty() else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
-
-
-def safe(value: Any) -> str:
-    """One line without control characters: a folder's name must not move the cursor."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(value))
 
 
 def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> Table:

@@ -24,7 +24,7 @@ def refuse_to_start(*_):
 def multirun(tmp_path, monkeypatch, capfd):
     """``multirun("seed=1,2")``: exit code and lines of launch.py -m with these words; nothing may be started."""
     monkeypatch.setattr(hydra_app, "_exit_codes", [])
-    monkeypatch.setattr(hydra_app, "_refusals", [])
+    monkeypatch.setattr(hydra_app, "_errors", [])
     monkeypatch.setattr(run, "command", refuse_to_start)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")

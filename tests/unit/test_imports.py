@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 MAY_IMPORT = {
     "errors": set(),
     "signals": set(),
+    "terminal": set(),
     "machine": set(),
     "locks": set(),
     "segments": set(),
@@ -21,6 +22,7 @@ MAY_IMPORT = {
     "hostfile": {"errors"},
     "rules": {"errors", "config", "plan", "machine", "hostfile"},
     "record": {"errors", "plan", "locks"},
+    "bug_report": {"terminal", "record"},
     "summary": {"errors", "config", "noise", "record"},
     "noise": set(),
     "conf_files": {"errors", "config", "plan"},
@@ -42,7 +44,8 @@ MAY_IMPORT = {
     "predict": {"errors", "config", "plan", "rules", "machine", "record", "summary", "launch", "worker"},
     "analyse": {"errors", "config", "conf_files", "plan", "machine", "record", "summary", "noise"},
     "report": {
-        *("errors", "config", "conf_files", "machine", "noise", "record", "summary", "analyse", "launch", "predict"),
+        *("errors", "terminal", "config", "conf_files", "machine", "noise", "record", "summary", "analyse", "launch"),
+        "predict",
     },
     "commands": {
         *("errors", "config", "plan", "machine", "rules", "record", "summary", "compose", "launch", "report"),
@@ -52,7 +55,7 @@ MAY_IMPORT = {
         *("errors", "signals", "config", "plan", "machine", "record", "compose", "launch", "predict", "report"),
     },
     "hydra_app": {"errors", "config", "conf_files", "compose", "experiments"},
-    "cli": {"errors", "signals", "hydra_app", "commands"},
+    "cli": {"errors", "signals", "terminal", "bug_report", "hydra_app", "commands"},
     "__main__": {"cli"},
 }
 """Part of the package -> the other parts that it may know of."""

@@ -9,7 +9,7 @@ from folders import make_config, make_record, write
 
 from memlab import cli
 from memlab.config import Offload
-from memlab.report.text import safe
+from memlab.terminal import safe
 
 HEAVY = ("torch", "deepspeed", "hydra", "omegaconf", "transformers", "accelerate")
 
