@@ -364,10 +364,9 @@ FREE_DICTS = ("model.config", "model.overrides", "zero_stage.zenflow", "zero_sta
 _DEFAULTS = {name: dataclasses.asdict(value) for name, value in vars(Config()).items() if name in GROUPS}
 
 
-def completed(values: dict[str, Any]) -> dict[str, Any]:
-    """``values`` with the defaults of keys that it lacks: those that were added to the schema after it was written."""
-    groups = {name: {**known, **values.get(name, {})} for name, known in _DEFAULTS.items()}
-    return {**values, **groups}
+def completed(group: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a group with the defaults of keys that were added to the schema after they were written."""
+    return {**_DEFAULTS[group], **values}
 
 
 def from_dict(values: dict[str, Any]) -> Config:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from memlab.analyse.identity import configuration_key, configurations, point_of
+from memlab.analyse.identity import configurations, families, point_of
 from memlab.analyse.run import Run, peak, value_at
 from memlab.conf_files import overrides_of
 from memlab.config import from_dict
@@ -145,9 +145,9 @@ def _cautions(run: Run, headroom: float | None, memory: float | None, members: I
 
 def _measure_next(best: Candidate, runs: Iterable[Run]) -> list[str]:
     """Points beyond the edge of what was tried, where the best one lies at it."""
-    key = configuration_key(best.run)
     length = value_at(best.run.config, "seq_len.tokens")
-    same = [run for run in runs if configuration_key(run) == key and point_of(run)[1] == length]
+    here = [run for run in runs if point_of(run)[1] == length]
+    same = next(members for members in families(here) if best.run in members)
     beyond = [point_of(run)[0] for run in same if point_of(run)[0] > best.micro]
     below = [point_of(run)[0] for run in same if point_of(run)[0] < best.micro]
     step = best.micro - max(below, default=best.micro - 1)

@@ -9,11 +9,12 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import median
 
 from memlab.analyse.diff import confounds, environment_confounds
 from memlab.analyse.figures import Difference, Figure, figures_of, interpolate, merge_repeats
-from memlab.analyse.identity import MODE, TOKENS, configuration_key, labels, point_of
+from memlab.analyse.identity import MODE, TOKENS, families, labels, point_of
 from memlab.analyse.run import Run, value_at
 from memlab.config import GROUPS
 from memlab.errors import MemlabError, nearest
@@ -21,6 +22,9 @@ from memlab.plan import UNREMARKABLE
 
 Series = Mapping[int, Sequence[Run]]
 """Sequence length -> the repeats of that point."""
+
+Side = tuple[str, Series, Mapping[int, Mapping[str, Figure]]]
+"""An option's name, its runs, and their figures by sequence length."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Effects:
     pairs: list[Pair] = field(default_factory=list)
     unpaired: list[tuple[str, str]] = field(default_factory=list)
 
-    @property
+    @cached_property
     def ranges(self) -> list[Range]:
         """The range of every figure for every two options, in the order of the pairs."""
         found: dict[tuple[str, str, str], list[Difference]] = {}
@@ -74,7 +78,11 @@ class Effects:
         return [_range(*names, differences) for names, differences in found.items()]
 
 
-def effects_by(runs: Sequence[Run], by: str) -> Effects:
+Figures = Callable[[Run], Mapping[str, Figure]]
+"""What of a run is compared."""
+
+
+def effects_by(runs: Sequence[Run], by: str, figures: Figures = figures_of) -> Effects:
     """The effect of one group or dotted key: pairs of runs that differ in it alone.
 
     By ``mode``, measurements are paired with predictions.
@@ -84,16 +92,13 @@ def effects_by(runs: Sequence[Run], by: str) -> Effects:
         raise MemlabError(f"--by {by}: no such axis. {nearest(by, (*GROUPS, MODE))}")
     option_of = _option_of(runs, by)
     effects = Effects(by)
-    families: dict[str, list[Run]] = {}
-    for run in runs:
-        families.setdefault(configuration_key(run, (by, TOKENS)), []).append(run)
-    firsts = [members[0] for members in families.values()]
-    for where, members in zip(labels(firsts), families.values(), strict=True):
+    alike = families(runs, (by, TOKENS))
+    for where, members in zip(labels([members[0] for members in alike]), alike, strict=True):
         sides: dict[str, dict[int, list[Run]]] = {}
         for run in members:
             tokens = 0 if group == "seq_len" else value_at(run.config, TOKENS)
             sides.setdefault(option_of(run), {}).setdefault(tokens, []).append(run)
-        _pair_all(effects, where, sides, by)
+        _pair_all(effects, where, sides, by, figures)
         effects.warnings += [w for w in environment_confounds(members) if w not in effects.warnings]
     return effects
 
@@ -103,11 +108,9 @@ def effects_of_sets(
 ) -> Effects:
     """One configuration's points against another's, whatever differs between them; ``warnings`` has the confounds."""
     for name, members in zip(names, (base, other), strict=True):
-        found = {configuration_key(run) for run in members}
-        if len(found) > 1:
-            raise MemlabError(
-                f"{name} holds {len(found)} configurations; choose one with --where, or pair with --by AXIS."
-            )
+        count = len(families(members))
+        if count > 1:
+            raise MemlabError(f"{name} holds {count} configurations; choose one with --where, or pair with --by AXIS.")
     effects = Effects(by or "set")
     batches: dict[int, dict[str, dict[int, list[Run]]]] = {}
     for name, members in zip(names, (base, other), strict=True):
@@ -115,7 +118,7 @@ def effects_of_sets(
             micro, tokens = point_of(run)
             batches.setdefault(micro, {}).setdefault(name, {}).setdefault(tokens, []).append(run)
     for sides in batches.values():
-        _pair_all(effects, "", sides, "point", names[0])
+        _pair_all(effects, "", sides, "point", figures_of, names[0])
     effects.warnings += confounds(_at_one_point([base[0], other[0]]), by)
     return effects
 
@@ -140,26 +143,27 @@ def _option_of(runs: Sequence[Run], by: str) -> Callable[[Run], str]:
     return lambda run: run.choices[group] if plain else json.dumps(run.config.get(group))
 
 
-def _pair_all(effects: Effects, where: str, sides: Mapping[str, Series], what: str, base: str | None = None) -> None:
+def _pair_all(
+    effects: Effects, where: str, sides: Mapping[str, Series], what: str, figures: Figures, base: str | None = None
+) -> None:
     names = sorted(sides, key=lambda name: (name != base, name not in UNREMARKABLE, _natural(name)))
     if len(names) < 2:
         lonely = [run for series in sides.values() for repeats in series.values() for run in repeats]
         effects.unpaired += [(run.run_id, f"no run differs from it in {what} alone") for run in lonely]
         return
+    tables = {name: _figures_by_tokens(series, figures) for name, series in sides.items()}
     for other in names[1:]:
-        _pair_series(effects, where, (names[0], sides[names[0]]), (other, sides[other]))
+        _pair_series(effects, where, *((name, sides[name], tables[name]) for name in (names[0], other)))
 
 
-def _pair_series(effects: Effects, where: str, base: tuple[str, Series], other: tuple[str, Series]) -> None:
-    tables = [_figures_by_tokens(series) for _, series in (base, other)]
+def _pair_series(effects: Effects, where: str, base: Side, other: Side) -> None:
     for tokens in sorted({*base[1], *other[1]}):
-        here = [series[tokens][0] for _, series in (base, other) if tokens in series]
-        found = [_at(table, tokens) for table in tables]
+        here = [series[tokens][0] for _, series, _ in (base, other) if tokens in series]
+        found = [_at(table, tokens) for *_, table in (base, other)]
         bad = [run for run in here if run.status != "ok"]
         if bad or not all(found):
-            reason = _reason(
-                bad, tokens, [name for (name, _), table in zip((base, other), found, strict=True) if not table]
-            )
+            unknown = [name for (name, *_), known in zip((base, other), found, strict=True) if not known]
+            reason = _reason(bad, tokens, unknown)
             effects.unpaired += [(run.run_id, reason) for run in here]
             continue
         sides = zip(("base", "other"), (base[1], other[1]), strict=True)
@@ -175,9 +179,9 @@ def _reason(bad: Sequence[Run], tokens: int, missing: Sequence[str]) -> str:
     return f"no measurement of {' or '.join(missing)} at or around {tokens} tokens"
 
 
-def _figures_by_tokens(series: Series) -> dict[int, dict[str, Figure]]:
+def _figures_by_tokens(series: Series, figures: Figures) -> dict[int, dict[str, Figure]]:
     ok = {tokens: [run for run in repeats if run.status == "ok"] for tokens, repeats in series.items()}
-    return {tokens: merge_repeats([figures_of(run) for run in found]) for tokens, found in sorted(ok.items()) if found}
+    return {tokens: merge_repeats([figures(run) for run in found]) for tokens, found in sorted(ok.items()) if found}
 
 
 def _at(table: Mapping[int, Mapping[str, Figure]], tokens: int) -> Mapping[str, Figure] | None:

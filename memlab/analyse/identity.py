@@ -1,7 +1,8 @@
 """What makes two runs the same experiment, and along which axes they differ."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from memlab.analyse.run import Run, flatten, value_at
@@ -37,27 +38,42 @@ def point_of(run: Run) -> tuple[int, int]:
     return value_at(run.config, MICRO), value_at(run.config, TOKENS)
 
 
-def configuration_key(run: Run, without: Iterable[str] = SHAPE) -> str:
-    """Equal for runs whose configurations differ in nothing but ``without`` (groups or dotted keys) and repeats.
+def families(runs: Sequence[Run], without: Iterable[str] = SHAPE) -> list[list[Run]]:
+    """The runs by configuration; those together differ in nothing but ``without`` (groups or dotted keys) and repeats.
 
-    ``without`` :data:`MODE`, a prediction and the measurement of the same experiment are equal.
+    ``without`` :data:`MODE`, a prediction and the measurement of the same experiment are together.
     """
-    removed = (*without, *REPEATS)
-    config = {key: value for key, value in completed(run.config).items() if key not in removed}
-    for dotted in removed:
-        group, _, key = dotted.partition(".")
-        if key and isinstance(config.get(group), dict):
-            config[group] = {name: value for name, value in config[group].items() if name != key}
-    return json.dumps([None if MODE in removed else run.source, config], sort_keys=True)
+    removed = {*without, *REPEATS}
+    names = dict.fromkeys([*GROUPS, *(key for run in runs for key in run.config)])
+    compared = [name for name in names if name not in removed]
+    texts: dict[tuple[str, int], str] = {}
+
+    def text(name: str, part: Any) -> str:
+        """The part as text, made once for all runs that share it."""
+        place = (name, id(part))
+        if place not in texts:
+            texts[place] = _text_without(name, part, removed)
+        return texts[place]
+
+    found: dict[tuple[str | None, ...], list[Run]] = {}
+    for run in runs:
+        key = (None if MODE in removed else run.source, *(text(name, run.config.get(name)) for name in compared))
+        found.setdefault(key, []).append(run)
+    return list(found.values())
+
+
+def _text_without(name: str, part: Any, removed: Container[str]) -> str:
+    """One entry of a configuration, with the defaults that it lacks and without the dotted keys in ``removed``."""
+    values = completed(name, part or {}) if name in GROUPS else part
+    if isinstance(values, dict):
+        values = {key: value for key, value in values.items() if f"{name}.{key}" not in removed}
+    return json.dumps(values, sort_keys=True)
 
 
 def configurations(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """The runs of each configuration, whatever their point: label -> runs. Labels name what tells them apart."""
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(configuration_key(run), []).append(run)
-    firsts = [members[0] for members in found.values()]
-    return dict(zip(labels(firsts), found.values(), strict=True))
+    found = families(list(runs))
+    return dict(zip(labels([members[0] for members in found]), found, strict=True))
 
 
 def labels(firsts: Sequence[Run]) -> list[str]:
@@ -74,7 +90,17 @@ def labels(firsts: Sequence[Run]) -> list[str]:
         words = [f"{group}={run.choices[group]}" for group in shown if group in run.choices]
         words += [run.source] if len(sources) > 1 else []
         names.append(" ".join(words) or run.run_id)
-    return [f"{name} #{names[:i].count(name) + 1}" if name in names[:i] else name for i, name in enumerate(names)]
+    return numbered(names)
+
+
+def numbered(names: Iterable[str]) -> list[str]:
+    """The names, each with a number from its second occurrence on."""
+    seen: Counter[str] = Counter()
+    unique = []
+    for name in names:
+        seen[name] += 1
+        unique.append(f"{name} #{seen[name]}" if seen[name] > 1 else name)
+    return unique
 
 
 def changed_keys(dictionaries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -48,11 +49,10 @@ def points_table(runs: Sequence[Run]) -> pd.DataFrame:
     }
     columns |= {group: [run.choices.get(group) for run in runs] for group in GROUPS}
     configs = [run.config for run in runs]
-    for key in [*ALWAYS, *(key for key in changed_keys(configs) if key not in ALWAYS)]:
-        columns[key] = [_cell(value_at(config, key)) for config in configs]
+    columns |= _columns_at(configs, [*ALWAYS, *(key for key in changed_keys(configs) if key not in ALWAYS)])
     environments = [run.environment for run in runs]
-    for key in changed_keys(environments):
-        columns["environment_" + key.replace(".", "_")] = [_cell(value_at(values, key)) for values in environments]
+    found = _columns_at(environments, changed_keys(environments))
+    columns |= {"environment_" + key.replace(".", "_"): values for key, values in found.items()}
     columns |= _columns([flatten(run.summary, separator="_") for run in runs])
     columns |= _columns([flatten(run.timing, "timing_") for run in runs])
     columns |= _estimates(runs)
@@ -108,6 +108,19 @@ def _step_rows(rank: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for step, seconds in enumerate([*warmup, *rank.get("step_seconds", [])]):
         loss = losses[step] if step < len(losses) else None
         yield {"rank": rank.get("rank"), "step": step, "warmup": step < len(warmup), "seconds": seconds, "loss": loss}
+
+
+def _columns_at(dictionaries: Sequence[dict[str, Any]], keys: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of dotted keys, a list each. Runs share equal parts, so each part is looked into once."""
+    columns = {}
+    for name, dotted in groupby(keys, key=lambda key: key.partition(".")[0]):
+        parts = [values.get(name) for values in dictionaries]
+        places = list(map(id, parts))
+        distinct = dict(zip(places, parts, strict=True))
+        for key in dotted:
+            cells = {place: _cell(value_at({name: part}, key)) for place, part in distinct.items()}
+            columns[key] = [cells[place] for place in places]
+    return columns
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
