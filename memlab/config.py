@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from memlab import optimizers
 from memlab.errors import ConfigError, nearest
 
 MISSING = "???"  # OmegaConf's mark for a value that must be given
@@ -168,24 +169,6 @@ class Precision:
 @dataclass
 class Attention:
     implementation: str = one_of("sdpa", "eager", "flash_attention_2", "flash_attention_3")
-
-
-OPTIMIZERS = {
-    # deepspeed/runtime/config.py of DeepSpeed 0.19.8, DEEPSPEED_OPTIMIZERS; it does not mind capitals.
-    "deepspeed": ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon"),
-    # transformers/training_args.py of transformers 5.17, OptimizerNames.
-    "transformers": (
-        *("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adafactor"),
-        *("adamw_anyprecision", "adamw_torch_4bit", "adamw_torch_8bit", "ademamix", "sgd", "adagrad"),
-        *("adamw_bnb_8bit", "adamw_8bit", "ademamix_8bit", "lion_8bit", "lion_32bit", "paged_adamw_32bit"),
-        *("paged_adamw_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "paged_lion_32bit", "paged_lion_8bit"),
-        *("rmsprop", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit", "galore_adamw", "galore_adamw_8bit"),
-        *("galore_adafactor", "galore_adamw_layerwise", "galore_adamw_8bit_layerwise"),
-        *("galore_adafactor_layerwise", "lomo", "adalomo", "grokadamw", "schedule_free_radam"),
-        *("schedule_free_adamw", "schedule_free_sgd", "apollo_adamw", "apollo_adamw_layerwise", "stable_adamw"),
-    ),
-}
-"""What ``optimizer.name`` may be, by ``optimizer.source``."""
 
 
 @dataclass
@@ -384,7 +367,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def _check_optimizer(optimizer: Optimizer) -> None:
-    names = OPTIMIZERS[optimizer.source]
+    names = optimizers.NAMES[optimizer.source]
     is_deepspeed = optimizer.source == "deepspeed"
     name = optimizer.name.lower() if is_deepspeed else optimizer.name
     if name not in names:

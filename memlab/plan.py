@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from memlab.config import Adapter, Config, Kernels, Offload, Precision, ZeroStage, to_dict
+from memlab.optimizers import DEEPSPEED, TORCH_ADAM
 
 NOT_MEASURED = ("name", "force", "predict", "sweep", "measure.timeout_s", "measure.repeats", "hardware.hostfile")
 """Keys that do not change what is measured and so are not part of a run's identity."""
@@ -212,22 +213,26 @@ def deepspeed_config(config: Config) -> dict[str, Any]:
         "memory_breakdown": False,
     }
     if optimizer.source == "deepspeed":
-        ds["optimizer"] = {
-            "type": optimizer.name,
-            "params": {
-                "lr": optimizer.lr,
-                "betas": list(optimizer.betas),
-                "eps": optimizer.eps,
-                "weight_decay": optimizer.weight_decay,
-            },
-        }
-        if config.hardware.device == "cpu":
-            ds["optimizer"]["params"]["torch_adam"] = True  # needs no compiler
+        ds["optimizer"] = {"type": optimizer.name, "params": _optimizer_params(config)}
     else:
         ds["zero_allow_untested_optimizer"] = True
     if optimizer.source != "deepspeed" or config.hardware.device == "cpu":
         ds["zero_force_ds_cpu_optimizer"] = False
     return ds
+
+
+def _optimizer_params(config: Config) -> dict[str, Any]:
+    """The keyword arguments of DeepSpeed's optimizer: those alone that it takes."""
+    optimizer, name = config.optimizer, config.optimizer.name.lower()
+    given = {"betas": list(optimizer.betas), "eps": optimizer.eps}
+    params = {
+        "lr": optimizer.lr,
+        **{key: given[key] for key in DEEPSPEED[name]},
+        "weight_decay": optimizer.weight_decay,
+    }
+    if config.hardware.device == "cpu" and name in TORCH_ADAM:
+        params["torch_adam"] = True
+    return params
 
 
 def _precision_blocks(precision: Precision) -> dict[str, Any]:

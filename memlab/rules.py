@@ -6,13 +6,23 @@ that a rule matches gets the status ``unsupported`` in milliseconds and is never
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from memlab.config import Adapter, Checkpointing, Config, Offload, Precision, ZeroStage
+from memlab.config import Adapter, Checkpointing, Config, Offload, Optimizer, Precision, ZeroStage
 from memlab.errors import ConfigError
 from memlab.hostfile import read_hostfile
 from memlab.machine import Machine
+from memlab.optimizers import (
+    DEEPSPEED,
+    FUSED_WITH_BACKWARD,
+    LOW_RANK,
+    OF_PACKAGES,
+    OTHER_DEVICES,
+    PYPI,
+    SCHEDULE_FREE,
+    package_of,
+)
 from memlab.plan import applies
 
 
@@ -206,14 +216,71 @@ RULES = (
         "allocator=default",
     ),
     Rule(
-        lambda c: _is_bitsandbytes(c) and c.hardware.device == "cpu",
-        "bitsandbytes' 8-bit optimizers run on GPUs only",
+        lambda c: _optimizer_is(c, "transformers", OF_PACKAGES["bitsandbytes"]) and c.hardware.device == "cpu",
+        "bitsandbytes' optimizers run on GPUs only",
         "optimizer=adamw_torch",
     ),
     Rule(
-        lambda c: _is_bitsandbytes(c) and c.offload.optimizer != "none",
-        "bitsandbytes' 8-bit optimizers keep their states on the GPU and cannot step where the offloaded gradients are",
+        lambda c: _optimizer_is(c, "transformers", OF_PACKAGES["bitsandbytes"]) and c.offload.optimizer != "none",
+        "bitsandbytes' optimizers keep their states on the GPU and cannot step where the offloaded gradients are",
         "optimizer=adamw, or offload=none",
+    ),
+    Rule(
+        lambda c: _optimizer_is(c, "transformers", OTHER_DEVICES),
+        "this optimizer is for TPUs or Ascend NPUs",
+        "optimizer=adamw_torch",
+    ),
+    Rule(
+        lambda c: _optimizer_is(c, "transformers", LOW_RANK),
+        "GaLore and APOLLO project the gradients of whole matrices, and DeepSpeed gives its optimizers flat shards",
+        "optimizer=adafactor, or adapter=lora",
+    ),
+    Rule(
+        lambda c: _optimizer_is(c, "transformers", FUSED_WITH_BACKWARD),
+        "LOMO updates the weights in a backward pass of its own, and under DeepSpeed the engine's own runs",
+        "optimizer=sgd, or optimizer=adafactor",
+    ),
+    Rule(
+        lambda c: _optimizer_is(c, "transformers", SCHEDULE_FREE),
+        "schedule-free optimizers must be told when training begins, and DeepSpeed's wrappers do not pass that on",
+        "optimizer=adamw_torch, or optimizer=sgd",
+    ),
+    Rule(
+        lambda c: _optimizer_is(c, "transformers", ("adagrad",)) and c.zero_stage.stage > 0,
+        "transformers gives Adagrad two parameter groups, and DeepSpeed's ZeRO makes it anew with one",
+        "optimizer.source=deepspeed optimizer.name=adagrad, or zero_stage=zero0",
+    ),
+    Rule(
+        lambda c: _optimizer_is(c, "deepspeed", ("muadam", "muadamw", "musgd")),
+        "mup's optimizers need the base shapes of a mup model, which no model of transformers has",
+        "optimizer=adamw",
+    ),
+    Rule(
+        lambda c: _optimizer_is(c, "deepspeed", ("lamb",)) and c.zero_stage.stage > 0,
+        "LAMB scales the update of each whole tensor, so DeepSpeed does not run it on ZeRO's shards",
+        "zero_stage=zero0, or optimizer=adamw",
+    ),
+    Rule(
+        lambda c: _optimizer_is(c, "deepspeed", ("lamb",)) and c.hardware.device == "cpu",
+        "DeepSpeed's LAMB is a CUDA kernel",
+        "optimizer=adamw",
+    ),
+    Rule(
+        lambda c: (
+            _optimizer_is(c, "deepspeed", ("lion",)) and c.hardware.device == "cpu" and c.offload.optimizer == "none"
+        ),
+        "DeepSpeed's Lion is a CUDA kernel, and a CPU kernel where it is offloaded",
+        "offload=optimizer, or optimizer=adamw",
+    ),
+    Rule(
+        lambda c: _optimizer_is(c, "deepspeed", ("muon",)) and c.zero_stage.stage == 3 and c.zero_stage.reduce_scatter,
+        "DeepSpeed's Muon needs whole gradients, which ZeRO stage 3 has only without reduce-scatter",
+        "zero_stage.reduce_scatter=false, or zero_stage=zero2",
+    ),
+    Rule(
+        lambda c: bool(_not_taken(c.optimizer)),
+        "this optimizer of DeepSpeed takes no optimizer.eps (Lion) or no optimizer.betas (Adagrad)",
+        "leave it out",
     ),
     Rule(
         lambda c: c.data.source == "jsonl" and not c.data.path,
@@ -286,10 +353,13 @@ def _beyond_machine(config: Config, machine: Machine) -> Iterator[str]:
     for package, wanted in (
         ("flash_attn", config.attention.implementation == "flash_attention_2"),
         ("flash_attn_interface", config.attention.implementation == "flash_attention_3"),
-        ("bitsandbytes", _is_bitsandbytes(config)),
     ):
         if wanted and not machine.has_package(package):
             yield f"the Python package {package} is not installed; instead: install it, or choose another option"
+    package = package_of(config.optimizer.name) if config.optimizer.source == "transformers" else None
+    if package and not machine.has_package(package):
+        install = PYPI.get(package, package)
+        yield f"the Python package {package} is not installed; instead: pip install {install}, or another optimizer"
     yield from missing_extras(config, machine)
     if "nvme" in (config.offload.optimizer, config.offload.param) and not machine.has_library("aio"):
         yield "DeepSpeed's NVMe offload needs libaio; instead: install it (Debian: libaio-dev), or offload=all"
@@ -307,8 +377,17 @@ def missing_extras(config: Config, machine: Machine) -> Iterator[str]:
             yield f"the Python package {package} is not installed; instead: pip install 'memlab[{extra}]'"
 
 
-def _is_bitsandbytes(config: Config) -> bool:
-    return "8bit" in config.optimizer.name and "torch" not in config.optimizer.name  # adamw_torch_8bit is torchao's
+def _optimizer_is(config: Config, source: str, names: Collection[str]) -> bool:
+    name = config.optimizer.name.lower() if source == "deepspeed" else config.optimizer.name
+    return config.optimizer.source == source and name in names
+
+
+def _not_taken(optimizer: Optimizer) -> list[str]:
+    """The hyperparameters that were set and that DeepSpeed's optimizer of this name does not take."""
+    if optimizer.source != "deepspeed":
+        return []
+    taken = DEEPSPEED[optimizer.name.lower()]
+    return [name for name in ("betas", "eps") if name not in taken and name in _changed(optimizer, Optimizer())]
 
 
 def _is_offloaded(config: Config, *places: str) -> bool:

@@ -2,6 +2,7 @@
 
 from memlab.config import Config
 from memlab.machine import Machine
+from memlab.optimizers import package_of
 from memlab.rules import Rule, missing_extras, unsupported
 
 LIMITS = (
@@ -16,8 +17,13 @@ LIMITS = (
         "offload=all",
     ),
     Rule(
-        lambda c: "bnb" in c.optimizer.name or "8bit" in c.optimizer.name,
-        "bitsandbytes' kernels have no stand-in yet",
+        lambda c: c.optimizer.source == "transformers" and package_of(c.optimizer.name) is not None,
+        "the kernels of bitsandbytes, torchao and other packages' optimizers have no stand-in yet",
+        "optimizer=adamw",
+    ),
+    Rule(
+        lambda c: c.optimizer.source == "deepspeed" and c.optimizer.name.lower() == "lamb",
+        "the kernel of DeepSpeed's LAMB has no stand-in yet",
         "optimizer=adamw",
     ),
     Rule(

@@ -14,7 +14,8 @@ from memlab.rules import LIGER_FAMILIES, RULES, unsupported
 
 GPU = {"hardware.device": "cuda", "hardware.gpu": "H200"}
 ZERO3 = {"zero_stage.stage": 3}
-BNB = {"optimizer.source": "transformers", "optimizer.name": "adamw_bnb_8bit"}
+TRANSFORMERS = {"optimizer.source": "transformers"}
+BNB = {**TRANSFORMERS, "optimizer.name": "adamw_bnb_8bit"}
 BF16_MASTER = {"precision.bf16_master_weights_and_grads": True}
 
 TRIGGERS = {
@@ -60,8 +61,19 @@ TRIGGERS = {
         "model.config": {"model_type": "falcon"},
     },
     "no CUDA caching allocator": {"allocator.conf": "expandable_segments:True"},
-    "8-bit optimizers run on GPUs": BNB,
-    "8-bit optimizers keep their states": {**GPU, **BNB, "offload.optimizer": "cpu"},
+    "bitsandbytes' optimizers run on GPUs": BNB,
+    "bitsandbytes' optimizers keep their states": {**GPU, **BNB, "offload.optimizer": "cpu"},
+    "for TPUs or Ascend NPUs": {**TRANSFORMERS, "optimizer.name": "adamw_torch_xla"},
+    "GaLore and APOLLO": {**TRANSFORMERS, "optimizer.name": "galore_adamw_8bit"},
+    "LOMO": {**TRANSFORMERS, "optimizer.name": "adalomo"},
+    "schedule-free": {**TRANSFORMERS, "optimizer.name": "schedule_free_sgd"},
+    "two parameter groups": {**TRANSFORMERS, "optimizer.name": "adagrad"},
+    "mup's optimizers": {"optimizer.name": "MuAdam"},
+    "LAMB scales the update of each whole tensor": {**GPU, "optimizer.name": "Lamb"},
+    "LAMB is a CUDA kernel": {"optimizer.name": "lamb", "zero_stage.stage": 0},
+    "Lion is a CUDA kernel": {"optimizer.name": "Lion"},
+    "Muon needs whole gradients": {**ZERO3, "optimizer.name": "Muon"},
+    "takes no optimizer.eps": {**GPU, "optimizer.name": "lion", "optimizer.eps": 1e-6},
     "data=jsonl needs a file": {"data.source": "jsonl"},
     "has no published weights": {"model.weights": "pretrained"},
     "learned position embeddings": {

@@ -153,10 +153,10 @@ class Counter:
         self.operators += 1
         read = list(_tensors(args))
         sizes = [_nbytes(tensor) for tensor in read]
-        if name.startswith("multi_tensor_adam"):  # lists of gradients, parameters and two moments
+        if name.startswith(("multi_tensor_adam", "multi_tensor_lion")):  # lists of gradients, parameters and moments
             lists = args[2]
             sizes += [_nbytes(tensor) for tensor in _tensors(lists[1:])]
-        elif name.startswith("adam_update"):  # its last arguments: parameter, gradient and two moments
+        elif name.startswith(("adam_update", "lion_update")):  # the last arguments: parameter, gradient and moments
             sizes += [_nbytes(read[0]), *map(_nbytes, read[2:])]
         if any(tensor.device.type == device.NAME for tensor in read):
             self._add(KERNEL, device.Stream.current.number, 0, 0, *sizes)

@@ -22,11 +22,13 @@ PARAMETER_GRADIENT = "parameter gradient"
 _BY_CODE = (
     # part of the file's name, function or operator ("": any), kind; the first row that fits decides
     ("ops/adam/", "zeros_like", OPTIMIZER),
+    ("ops/lion/", "zeros_like", OPTIMIZER),
     ("bitsandbytes/functional.py", "dequantize_4bit", WRITTEN_OUT),
     ("fused_linear_cross_entropy.py", "", LOGITS),
     ("optim", "zeros_like", OPTIMIZER),
     ("optim", "", STEP),
     ("ops/adam/", "", STEP),
+    ("ops/lion/", "", STEP),
     ("partition_parameters.py", "_partition_param", WEIGHTS),
     ("partition_parameters.py", "wrapped_fn", WEIGHTS),
     ("partition_parameters.py", "", GATHERED),

@@ -76,8 +76,9 @@ def _never_called(*args, **kwargs):
 
 def _compiled_kernels(counter: Counter) -> None:
     from deepspeed.ops.op_builder.builder import OpBuilder
+    from deepspeed.ops.op_builder.cpu import NotImplementedBuilder  # for kernels that exist for GPUs alone
 
-    OpBuilder.load = lambda self, verbose=True: _Kernels(counter)
+    OpBuilder.load = NotImplementedBuilder.load = lambda self, verbose=True: _Kernels(counter)
 
 
 def _tensor_constructor() -> None:

@@ -1,0 +1,66 @@
+"""The optimizers that DeepSpeed and transformers know by name: what each takes, and which package it comes from.
+
+Sources: ``deepspeed/runtime/config.py`` (DEEPSPEED_OPTIMIZERS) and ``runtime/engine.py`` (_configure_basic_optimizer)
+of DeepSpeed 0.19.8; ``transformers/training_args.py`` (OptimizerNames) and ``trainer_optimizer.py`` of transformers
+5.23.
+"""
+
+DEEPSPEED = {
+    "adagrad": ("eps",),
+    "adam": ("betas", "eps"),
+    "adamw": ("betas", "eps"),
+    "lamb": ("betas", "eps"),
+    "lion": ("betas",),
+    "muadam": ("betas", "eps"),
+    "muadamw": ("betas", "eps"),
+    "musgd": (),
+    "muon": ("betas", "eps"),
+}
+"""Name -> the hyperparameters that the optimizer takes beside ``lr`` and ``weight_decay``. Those of muon are for the
+Adam that trains what is not a matrix."""
+
+TORCH_ADAM = ("adam", "adamw", "muon")
+"""DeepSpeed's optimizers that use torch's Adam where ``torch_adam`` says so, and then need no compiler."""
+
+OF_TRANSFORMERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
+"""transformers' names for what torch and transformers themselves provide."""
+
+OF_PACKAGES = {
+    "bitsandbytes": (
+        *("adamw_bnb_8bit", "adamw_8bit", "ademamix", "ademamix_8bit", "lion_8bit", "lion_32bit", "paged_adamw_32bit"),
+        *("paged_adamw_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "paged_lion_32bit", "paged_lion_8bit"),
+        *("rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"),
+    ),
+    "torchao": ("adamw_torch_4bit", "adamw_torch_8bit"),
+    "torchdistx": ("adamw_anyprecision",),
+    "grokadamw": ("grokadamw",),
+    "optimi": ("stable_adamw",),
+}
+"""Package, as it is imported -> transformers' names for its optimizers."""
+
+PYPI = {"optimi": "torch-optimi"}
+"""The name to install a package by, where it is not the one to import it by."""
+
+LOW_RANK = (
+    *("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "galore_adamw_layerwise"),
+    *("galore_adamw_8bit_layerwise", "galore_adafactor_layerwise", "apollo_adamw", "apollo_adamw_layerwise"),
+)
+FUSED_WITH_BACKWARD = ("lomo", "adalomo")
+SCHEDULE_FREE = ("schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd")
+OTHER_DEVICES = ("adamw_torch_xla", "adamw_torch_npu_fused")
+"""transformers' names for optimizers that do not train under DeepSpeed; rules.py says why."""
+
+NAMES = {
+    "deepspeed": tuple(DEEPSPEED),
+    "transformers": (
+        *OF_TRANSFORMERS,
+        *(name for names in OF_PACKAGES.values() for name in names),
+        *(*LOW_RANK, *FUSED_WITH_BACKWARD, *SCHEDULE_FREE, *OTHER_DEVICES),
+    ),
+}
+"""What ``optimizer.name`` may be, by ``optimizer.source``. DeepSpeed does not mind capitals."""
+
+
+def package_of(name: str) -> str | None:
+    """The package that provides this optimizer of transformers; ``None`` where torch or transformers do."""
+    return next((package for package, names in OF_PACKAGES.items() if name in names), None)
