@@ -35,6 +35,7 @@ OF_PACKAGES = {
     "torchdistx": ("adamw_anyprecision",),
     "grokadamw": ("grokadamw",),
     "optimi": ("stable_adamw",),
+    "schedulefree": ("schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd"),
 }
 """Package, as it is imported -> transformers' names for its optimizers."""
 
@@ -46,7 +47,6 @@ LOW_RANK = (
     *("galore_adamw_8bit_layerwise", "galore_adafactor_layerwise", "apollo_adamw", "apollo_adamw_layerwise"),
 )
 FUSED_WITH_BACKWARD = ("lomo", "adalomo")
-SCHEDULE_FREE = ("schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd")
 OTHER_DEVICES = ("adamw_torch_xla", "adamw_torch_npu_fused")
 """transformers' names for optimizers that do not train under DeepSpeed; rules.py says why."""
 
@@ -55,7 +55,7 @@ NAMES = {
     "transformers": (
         *OF_TRANSFORMERS,
         *(name for names in OF_PACKAGES.values() for name in names),
-        *(*LOW_RANK, *FUSED_WITH_BACKWARD, *SCHEDULE_FREE, *OTHER_DEVICES),
+        *(*LOW_RANK, *FUSED_WITH_BACKWARD, *OTHER_DEVICES),
     ),
 }
 """What ``optimizer.name`` may be, by ``optimizer.source``. DeepSpeed does not mind capitals."""

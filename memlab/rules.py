@@ -20,7 +20,6 @@ from memlab.optimizers import (
     OF_PACKAGES,
     OTHER_DEVICES,
     PYPI,
-    SCHEDULE_FREE,
     package_of,
 )
 from memlab.plan import applies
@@ -241,9 +240,9 @@ RULES = (
         "optimizer=sgd, or optimizer=adafactor",
     ),
     Rule(
-        lambda c: _optimizer_is(c, "transformers", SCHEDULE_FREE),
-        "schedule-free optimizers must be told when training begins, and DeepSpeed's wrappers do not pass that on",
-        "optimizer=adamw_torch, or optimizer=sgd",
+        lambda c: _optimizer_is(c, "transformers", OF_PACKAGES["schedulefree"]) and c.zero_stage.stage == 0,
+        "schedule-free optimizers must be told when training begins, and without ZeRO DeepSpeed does not pass that on",
+        "zero_stage=zero1 or higher, or optimizer=adamw_torch",
     ),
     Rule(
         lambda c: _optimizer_is(c, "transformers", ("adagrad",)) and c.zero_stage.stage > 0,

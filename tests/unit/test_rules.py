@@ -66,7 +66,7 @@ TRIGGERS = {
     "for TPUs or Ascend NPUs": {**TRANSFORMERS, "optimizer.name": "adamw_torch_xla"},
     "GaLore and APOLLO": {**TRANSFORMERS, "optimizer.name": "galore_adamw_8bit"},
     "LOMO": {**TRANSFORMERS, "optimizer.name": "adalomo"},
-    "schedule-free": {**TRANSFORMERS, "optimizer.name": "schedule_free_sgd"},
+    "schedule-free": {**TRANSFORMERS, "optimizer.name": "schedule_free_sgd", "zero_stage.stage": 0},
     "two parameter groups": {**TRANSFORMERS, "optimizer.name": "adagrad"},
     "mup's optimizers": {"optimizer.name": "MuAdam"},
     "LAMB scales the update of each whole tensor": {**GPU, "optimizer.name": "Lamb"},
