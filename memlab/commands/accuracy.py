@@ -37,27 +37,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse.accuracy import reserved_ratios, to_json
+    from memlab.config import from_dict
     from memlab.launch.environment import package_versions
     from memlab.predict.constants import SOURCES
+    from memlab.predict.odds import kinds
     from memlab.report.accuracy_text import document
     from memlab.report.figures.accuracy import draw_accuracy
 
     note = _read(arguments.note) if arguments.note else ""
     refused: list[tuple[str, str]] = []
-    points = [
-        point
+    pairs = [
+        pair
         for name, records in sweeps(arguments.paths)
-        for point in judged(name, records, refused, kept_in=arguments.records)
+        for pair in judged(name, records, refused, kept_in=arguments.records)
     ]
+    points = [point for _, point in pairs]
     if not points:
         raise MemlabError(f"{' '.join(map(str, arguments.paths))}: no record of a GPU that could be predicted.")
     imported = [
         point
         for name, records in sweeps(arguments.imported)
-        for point in judged(name, [without_download(each) for each in spread(records, arguments.of_each)], [], None)
+        for _, point in judged(name, [without_download(each) for each in spread(records, arguments.of_each)], [], None)
     ]
     predictor = package_versions()
-    text = document(points, predictor, SOURCES, refused, imported, note)
+    known = kinds(from_dict(truth.config) for truth, point in pairs if "reserved" in point.errors)
+    text = document(points, predictor, SOURCES, refused, imported, known, note)
     if arguments.output is None:
         print(text)
     else:
@@ -66,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(file)
         _write_json(arguments.output / "accuracy.json", to_json(points, predictor, refused))
     if arguments.ratios:
-        _write_json(arguments.ratios, {"predictor": predictor, "ratios": reserved_ratios(points)})
+        _write_json(arguments.ratios, {"predictor": predictor, "kinds": known, "ratios": reserved_ratios(points)})
     return 0
 
 
@@ -100,7 +104,8 @@ def without_download(record):
 
 
 def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | None):
-    """The points of a sweep, with a line on standard error for each; ``refused`` gets those without a prediction."""
+    """(record, point) for the measured records of a sweep, with a line on standard error for each; ``refused`` gets
+    those without a prediction."""
     from memlab.analyse.accuracy import judge
     from memlab.predict.again import predictions
     from memlab.record import RunFolder
@@ -118,7 +123,7 @@ def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | 
             folder = RunFolder(kept_in / name / truth.run_id)
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.finish(guess)
-        yield point
+        yield truth, point
 
 
 def _read(file: Path) -> str:

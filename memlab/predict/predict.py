@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from memlab.config import from_dict
+from memlab.config import Config, from_dict
 from memlab.launch.environment import describe_environment, fingerprint
 from memlab.launch.job import Job
 from memlab.machine import Machine
@@ -15,7 +15,7 @@ from memlab.predict.calibration import calibration_for
 from memlab.predict.events import Trace
 from memlab.predict.limits import unpredictable
 from memlab.predict.memory import every_rank
-from memlab.predict.odds import shipped_ratios
+from memlab.predict.odds import shipped_ratios, support
 from memlab.predict.shadow.request import ShadowError
 from memlab.predict.timing import predict_timing
 from memlab.predict.verdicts import worst
@@ -101,7 +101,7 @@ def _point_record(
             **summarise(config, ranks, total_s=None),
             **(timing.summary() if timing else {}),
             "verdict": worst(rank["verdict"] for rank in ranks),
-            **_odds(ranks),
+            **_odds(config, ranks),
         },
         steps=timing.steps() if timing else {},
         timing={**(timing.timing() if timing else {}), **took},
@@ -110,11 +110,19 @@ def _point_record(
     )
 
 
-def _odds(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The probability that all ranks fit - that of the one with the least room - and on how many configurations it
-    rests."""
+def _odds(config: Config, ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The probability that all ranks fit (that of the rank with the least room), the number of measured configurations
+    whose errors it comes from, and how many of these have the same GPU and are of the same kind."""
     known = next((rank["fit_probability"] for rank in ranks if rank["fit_probability"] is not None), None)
-    return {} if known is None else {"fit_probability": known, "fit_probability_from": len(shipped_ratios())}
+    if known is None:
+        return {}
+    found = support(config)
+    return {
+        "fit_probability": known,
+        "fit_probability_from": len(shipped_ratios()),
+        "fit_probability_same_gpu": found.same_gpu,
+        "fit_probability_same_kind": found.same_kind,
+    }
 
 
 def _failed(plan: Plan, reason: str) -> Record:

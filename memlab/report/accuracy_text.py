@@ -1,8 +1,9 @@
 """docs/accuracy.md: errors of predictions as tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from memlab.analyse.accuracy import FIGURES, GROUPS, MARGIN, Errors, Judged, by, cell, errors_of, verdicts_of
+from memlab.predict.odds import FEW
 
 NAMES = {
     "allocated": "peak allocated",
@@ -18,17 +19,26 @@ allocator that reproduces a recorded memory history exactly.
 """
 
 
+WHERE_PROBABLE = f"""\
+A prediction computes the probability that it fits from the errors of reserved memory of all measured configurations.
+memlab shows this probability only for a GPU and a kind of configuration of which at least {FEW} configurations were
+measured; else it says "not calibrated". Configurations of one kind differ in model, ZeRO stage, checkpointing, shape.
+"""
+
+
 def document(
     points: Sequence[Judged],
     predictor: dict[str, str],
     sources: Sequence[tuple[str, str, str]],
     refused: Sequence[tuple[str, str]],
     imported: Sequence[Judged],
+    kinds: Mapping[str, Mapping[str, int]],
     note: str = "",
 ) -> str:
     """The page. ``predictor``: package -> version; ``sources``: what no trace sees, its value, and where that is from;
     ``refused``: what could not be predicted, and why; ``imported``: points of other people's tables, judged apart;
-    ``note``: what is to be known of the sweeps."""
+    ``kinds``: GPU -> kind of configuration -> number of measured engine configurations; ``note``: what is to be known
+    of the sweeps."""
     parts = [
         "# Accuracy of predictions\n",
         _introduction(points, predictor),
@@ -37,6 +47,7 @@ def document(
         _overall(points),
         _verdicts(points),
         _refused(refused),
+        _kinds(kinds),
         *_by_sweep(points, note),
         *_by_family(points),
         _sources(sources),
@@ -78,6 +89,16 @@ def _verdicts(points: Sequence[Judged]) -> str:
 def _refused(refused: Sequence[tuple[str, str]]) -> str:
     lines = [f"- `{where}`: {reason}" for where, reason in refused]
     return "\n".join(["Not predicted:\n", *lines]) + "\n" if lines else ""
+
+
+def _kinds(kinds: Mapping[str, Mapping[str, int]]) -> str:
+    rows = [
+        f"| {gpu} | {kind} | {count} | {'yes' if count >= FEW else 'no'} |"
+        for gpu, counts in kinds.items()
+        for kind, count in sorted(counts.items(), key=lambda item: -item[1])
+    ]
+    head = ["| GPU | kind of configuration | measured | probability shown |", "|---|---|---|---|"]
+    return "\n".join(["## Where a probability is shown\n", WHERE_PROBABLE, *head, *rows]) + "\n"
 
 
 def _by_sweep(points: Sequence[Judged], note: str) -> list[str]:
