@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from memlab import optimizers
+from memlab import allocator_conf, optimizers
 from memlab.errors import ConfigError, nearest
 
 MISSING = "???"  # OmegaConf's mark for a value that must be given
@@ -357,6 +357,7 @@ def from_dict(values: dict[str, Any]) -> Config:
     config = _build(Config, values, "")
     _check_optimizer(config.optimizer)
     _check_adapter(config.adapter)
+    _check_allocator(config.allocator)
     _check_folder("name", config.name)
     return config
 
@@ -381,6 +382,11 @@ def _check_adapter(adapter: Adapter) -> None:
         raise ConfigError(
             f"'adapter.target_modules' is [all-linear], or a list of names of linear layers, not {targets!r}."
         )
+
+
+def _check_allocator(allocator: Allocator) -> None:
+    if allocator.conf != MISSING:
+        allocator_conf.read(allocator.conf)
 
 
 def _check_folder(key: str, name: str | None) -> None:

@@ -1,7 +1,9 @@
 """The errors that are a person's to fix. Everything else that is raised is a bug in memlab."""
 
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class MemlabError(Exception):
@@ -22,6 +24,16 @@ class WriteError(MemlabError):
 
 class RecordError(MemlabError):
     """A run folder whose record is absent, unreadable or of another schema version."""
+
+
+def reason_of(error: Exception) -> str:
+    """One line for the record of a point that an exception ended: a :class:`MemlabError` in its own words, of any other
+    its type, its message and the line of code that raised it."""
+    if isinstance(error, MemlabError):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    message = " ".join(str(error).split())[:500]
+    return f"unexpected {type(error).__name__}: {message} ({Path(frame.filename).name}, line {frame.lineno})"
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:

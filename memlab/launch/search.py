@@ -83,6 +83,11 @@ class SearchRun(SweepRun):
         while not self._must_end(found) and found.fits and found.best is None:
             self._confirm(found)
 
+    def _fail(self, jobs: list[Job], reason: str) -> None:
+        for job in jobs:
+            self.found[str(job.folder)].gave_up = reason
+        super()._fail(jobs, reason)
+
     def _must_end(self, found: Found) -> bool:
         return self._must_stop() or found.gave_up is not None
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from memlab.config import Sweep
+from memlab.errors import reason_of
 from memlab.launch.job import IMPLIED, OUT_OF_MEMORY, Job, is_implied
 from memlab.launch.pool import GpuPool
 from memlab.launch.run import Control, launch_jobs
@@ -135,24 +136,39 @@ class SweepRun:
         return [self.results.get(str(job.folder), Result(job, None, "not reached")) for job in unique(jobs)]
 
     def _record_unsupported(self, job: Job) -> Record:
-        """Its record, on disk unless another memlab, for which it may be supported, holds the folder."""
-        reason = "; ".join(unsupported(job.config, self.machine))
-        with job.folder.lock() as mine:
+        return self._record(job, "unsupported", "; ".join(unsupported(job.config, self.machine)))
+
+    def _record(self, job: Job, status: str, reason: str) -> Record:
+        """The record of a job that is not run, on disk unless writing fails, or another memlab, for which the job may
+        end otherwise, holds the folder."""
+        with suppress(Exception), job.folder.lock() as mine:
             if mine:
-                return job.record_without_running(self.machine, "unsupported", reason)
-        return replace(job.new_record(self.machine, "fresh"), status="unsupported", reason=reason)
+                return job.record_without_running(self.machine, status, reason)
+        return replace(job.new_record(self.machine, "fresh"), status=status, reason=reason)
 
     def _run_all(self, launches: list[list[Job]]) -> None:
         threads = max(1, len(self.machine.gpus))
         with ThreadPoolExecutor(threads, thread_name_prefix="launch") as executor:
             try:
                 for _, one_round in groupby(launches, key=lambda jobs: jobs[0].config.measure.repeat):
-                    futures = [executor.submit(self._run_group, group) for group in one_round]
+                    futures = [executor.submit(self._run_or_fail, group) for group in one_round]
                     for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                         future.result()
             except BaseException:
                 self.stop.set()
                 raise
+
+    def _run_or_fail(self, jobs: list[Job]) -> None:
+        """Run a group. An exception is the end of its jobs alone: those without a result are recorded as failed."""
+        try:
+            self._run_group(jobs)
+        except Exception as error:
+            self._fail(jobs, reason_of(error))
+
+    def _fail(self, jobs: list[Job], reason: str) -> None:
+        for job in jobs:
+            if str(job.folder) not in self.results:
+                self._tell(Result(job, self._record(job, "failed", reason), "measured"))
 
     def _run_group(self, jobs: list[Job]) -> None:
         """Jobs of one configuration, in as many launches as their ends take."""

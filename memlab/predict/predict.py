@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -43,6 +44,14 @@ def predict_one(job: Job) -> Record:
 def not_predicted(job: Job, reason: str) -> Record:
     """Write the record of a job whose shadow run is known to fail."""
     return _keep(job, lambda: _failed(job.plan, reason))
+
+
+def failed_record(job: Job, reason: str) -> Record:
+    """The record of a job whose prediction an exception ended, on disk where that can be written."""
+    record = _record(job.plan, status="failed", reason=reason)
+    with suppress(Exception):  # writing may be what failed
+        _keep(job, lambda: record)
+    return record
 
 
 def _keep(job: Job, make: Callable[[], Record]) -> Record:

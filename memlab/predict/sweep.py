@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from memlab.errors import reason_of
 from memlab.launch.job import Job
 from memlab.launch.sweep import Assortment, Observer, Result
 from memlab.predict import cache
 from memlab.predict.limits import unpredictable
-from memlab.predict.predict import finished, not_predicted, predict_one
+from memlab.predict.predict import failed_record, finished, not_predicted, predict_one
+from memlab.record import Record
 
 
 def assort_predictions(jobs: Iterable[Job], force: bool) -> Assortment:
@@ -37,15 +39,32 @@ def predict_jobs(jobs: Sequence[Job], force: bool, observer: Observer) -> list[R
 
     for result in found.known:
         if result.record is None:
-            result.record = predict_one(result.job)
+            result.record = _predicted(result.job, None)
         tell(result)
-    deciding = cache.deciding(job.plan for group in found.launches for job in group)
-    if deciding:
-        observer.waiting(f"tracing {len(deciding)} points, which decide the others")
-    failed = dict(cache.make_missing(deciding))
+    failed = _trace_deciding(found.launches, observer)
     for group in found.launches:
         reason = failed.get(cache.trace_folder(group[0].plan))
         for job in group:
-            untraced = reason is not None and cache.known_traces(job.plan) is None
-            tell(Result(job, not_predicted(job, reason) if untraced else predict_one(job), "predicted"))
+            tell(Result(job, _predicted(job, reason), "predicted"))
     return results
+
+
+def _trace_deciding(launches: Sequence[Sequence[Job]], observer: Observer) -> dict[Path, str]:
+    """Make the traces that decide the others. Returns the trace folders where one could not be made, with the reason;
+    none where tracing could not even begin: then every job tries by itself, and its record says why it failed."""
+    deciding = cache.deciding(job.plan for group in launches for job in group)
+    if deciding:
+        observer.waiting(f"tracing {len(deciding)} points, which decide the others")
+    try:
+        return dict(cache.make_missing(deciding))
+    except Exception:
+        return {}
+
+
+def _predicted(job: Job, reason: str | None) -> Record:
+    """The job's record. ``reason``: why a trace of its configuration failed. An exception ends this job alone."""
+    try:
+        untraced = reason is not None and cache.known_traces(job.plan) is None
+        return not_predicted(job, reason) if untraced else predict_one(job)
+    except Exception as error:
+        return failed_record(job, reason_of(error))

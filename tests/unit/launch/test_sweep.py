@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from memlab.config import Sweep
+from memlab.launch.job import Job
 from memlab.launch.sweep import Observer, Result, SweepRun, assort, gather, is_complete
 from memlab.machine import GIB, Gpu, Machine
 from memlab.record import read_json
@@ -350,7 +351,30 @@ def test_ctrl_c_ends_the_sweep_with_a_result_for_every_job(deepspeed, jobs, monk
     assert sweep.interrupted
 
 
-def test_a_bug_in_a_launch_is_not_swallowed(deepspeed, jobs):
+def test_an_exception_ends_its_own_points_alone(deepspeed, jobs, monkeypatch):
+    """As a bug would, or a folder that cannot be written."""
+    deepspeed()
+    monkeypatch.setattr(Job, "start", fails_at_stage(3, Job.start))
+    results = swept([*jobs([1, 2], {"zero_stage.stage": 3}), *jobs([1, 2])])
+    assert ends(results) == [
+        (1, "measured", "failed"),
+        (2, "measured", "failed"),
+        (1, "measured", "ok"),
+        (2, "measured", "ok"),
+    ]
+    assert "unexpected ZeroDivisionError: no such thing (test_sweep.py, line " in results[0].record.reason
+
+
+def fails_at_stage(stage: int, start):
+    def broken(self, command):
+        if self.config.zero_stage.stage == stage:
+            raise ZeroDivisionError("no such\nthing")
+        start(self, command)
+
+    return broken
+
+
+def test_a_bug_of_the_observer_is_not_swallowed(deepspeed, jobs):
     deepspeed()
 
     def broken(result):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from memlab.errors import ConfigError
 from memlab.launch.job import Job
 from memlab.launch.sweep import Observer
 from memlab.plan import make_plan
@@ -82,3 +83,29 @@ def test_a_point_that_fails_takes_no_other_with_it(job, monkeypatch):
     monkeypatch.setattr(predict, "predict", lambda plan: predict._record(plan, status="ok", steps={}))
     results = sweep.predict_jobs(jobs, False, Observer())
     assert [result.record.status for result in results] == ["ok", "ok", "failed"]
+
+
+@pytest.mark.parametrize(
+    "error", [ConfigError("no such option"), ZeroDivisionError("no such option"), OSError(28, "full")]
+)
+def test_an_exception_of_a_point_is_the_end_of_that_point_alone(job, traced, monkeypatch, error):
+    def predicted(plan):
+        if plan.config["seq_len"]["tokens"] == 20:
+            raise error
+        return predict._record(plan, status="ok", steps={})
+
+    monkeypatch.setattr(predict, "predict", predicted)
+    results = sweep.predict_jobs([job(2, tokens) for tokens in (10, 20, 30)], False, Observer())
+    assert [result.record.status for result in results] == ["ok", "failed", "ok"]
+    failed = results[1].job.folder.read_record()
+    assert failed.status == "failed" and str(error) in failed.reason
+
+
+def test_where_tracing_cannot_begin_every_point_says_why(job, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache, "make_missing", full)
+    results = sweep.predict_jobs([job(2, tokens) for tokens in (10, 20)], False, Observer())
+    assert [result.record.status for result in results] == ["failed", "failed"]
+    assert all("No space left on device" in result.record.reason for result in results)
