@@ -1,13 +1,13 @@
 """The two ways in: ``python launch.py`` (Hydra: one experiment or a sweep) and ``memlab COMMAND`` (the run folders)."""
 
 import argparse
-import errno
 import importlib
 import keyword
 import os
 import sys
 from collections.abc import Callable, Sequence
 
+from memlab.disk import DISK_FULL, explain
 from memlab.errors import MemlabError
 from memlab.signals import end_on_signals
 from memlab.terminal import safe
@@ -27,9 +27,6 @@ COMMANDS = {
     "import": "other people's tables as run folders",
 }
 """Sub-command -> help. Each is a module of memlab.commands, imported when it is used."""
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-
 
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 
@@ -107,9 +104,9 @@ def _guarded(function: Callable[[], int | None]) -> int:
         sys.stderr.close()
         return 1
     except OSError as error:
-        if error.errno not in DISK_FULL:
+        if error.filename is None and error.errno not in DISK_FULL:  # no path that a person could choose differently
             return _unexpected(error)
-        print(f"memlab: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        print(f"memlab: {safe(explain(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("memlab: interrupted", file=sys.stderr)

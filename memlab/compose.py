@@ -4,6 +4,7 @@ Hydra composes, but it accepts unknown keys behind a ``+`` and hints at no neare
 against the schema before Hydra sees them, and the composed result after.
 """
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,22 +61,44 @@ def compose_config(overrides: Sequence[str], config_dir: str | None = None) -> t
 
     Raises :class:`ConfigError` for whatever is wrong with them.
     """
+    with _composed(overrides, config_dir) as composed:
+        return resolve(composed), choices_of(composed)
+
+
+def compose_run_dir(overrides: Sequence[str], config_dir: str | None = None) -> str:
+    """``hydra.run.dir`` of the run that these words compose. Raises :class:`ConfigError` as :func:`compose_config`."""
+    with _composed(overrides, config_dir) as composed:
+        resolve(composed)
+        return str(composed.hydra.run.dir)
+
+
+@contextlib.contextmanager
+def _composed(overrides: Sequence[str], config_dir: str | None) -> Iterator[DictConfig]:
     check_overrides(overrides, config_dir)
     register()
     GlobalHydra.instance().clear()
     words = [*overrides, *([_search_path(config_dir)] if config_dir else [])]
     try:
         with initialize_config_dir(conf_dir(), version_base="1.3"):
-            composed = compose(CONFIG_NAME, words, return_hydra_config=True)
-            return resolve(composed), choices_of(composed)
+            yield compose(CONFIG_NAME, words, return_hydra_config=True)
     except COMPOSITION_ERRORS as error:
         raise as_one_line(error) from error
 
 
 def _search_path(config_dir: str) -> str:
-    """The word that adds a folder of groups; quoted, since a path may hold commas and spaces."""
-    path = str(Path(config_dir).resolve()).replace("\\", "\\\\").replace("'", "\\'")
-    return f"hydra.searchpath=['file://{path}']"
+    """The word that adds a folder of groups."""
+    return f"hydra.searchpath=[{_quoted(f'file://{Path(config_dir).resolve()}')}]"
+
+
+def run_dir_word(path: str) -> str:
+    """The word that makes ``path`` the folder of a single run."""
+    return f"hydra.run.dir={_quoted(path)}"
+
+
+def _quoted(text: str) -> str:
+    """One value to Hydra, though it may hold commas and spaces."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def resolve(composed: DictConfig) -> Config:
@@ -215,6 +238,8 @@ def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None
     except COMPOSITION_ERRORS as error:
         raise ConfigError(f"Cannot read the command line: {one_line(error)}") from error
     for override in overrides:
+        if override.key_or_group == "hydra.output_subdir":
+            raise ConfigError("'hydra.output_subdir' cannot be set: what composed a run is in .hydra/ of its folder.")
         if not re.match(r"hydra([./@]|$)", override.key_or_group):
             _check_override(override, config_dir)
 

@@ -22,6 +22,10 @@ class WriteError(MemlabError):
     exit_code = 1  # something may have run
 
 
+class FolderError(MemlabError):
+    """A folder that memlab must not or cannot write into."""
+
+
 class RecordError(MemlabError):
     """A run folder whose record is absent, unreadable or of another schema version."""
 

@@ -21,7 +21,7 @@ from memlab.machine import detect
 from memlab.plan import make_plan
 from memlab.predict.predict import finished, predict_one
 from memlab.predict.sweep import assort_predictions, predict_jobs
-from memlab.record import Record, RunFolder, redact_sweep
+from memlab.record import Record, RunFolder, SweepFolder
 from memlab.report.run_table import show_run
 from memlab.report.sweep import progress, show_preview, show_repeats, show_searches, show_summary
 from memlab.signals import interrupt
@@ -52,7 +52,8 @@ def run_composed(composed: DictConfig) -> tuple[str, int]:
     if config.measure.repeats > 1 or config.sweep.dry_run or config.sweep.search != "none":
         jobs = with_repeats(config, choices, folder, composed, hydra_config)
         return "swept", run_jobs(jobs, config, folder.path.parent)
-    record = run_single(Job(make_plan(config, choices), folder), config)
+    saver = _saver(folder, composed, hydra_config, config.measure.repeat)
+    record = run_single(Job(make_plan(config, choices), folder, saver), config)
     return record.status, EXIT_CODES[record.status]
 
 
@@ -71,7 +72,6 @@ def run_single(job: Job, config: Config) -> Record:
 def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> int:
     """Run the jobs that Hydra composed for a multirun. ``config`` is Hydra's own. Returns the exit code."""
     root = Path(str(config.hydra.sweep.dir))
-    redact_sweep(root)
     jobs: list[Job] = []
     for composed in batch:
         config_of_job = resolve(composed)
@@ -81,7 +81,17 @@ def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> int:
     options = {repr(job.config.sweep) for job in jobs}
     if len(options) > 1:
         raise ConfigError("sweep.* says how a sweep is carried out and cannot itself be swept: give it one value.")
+    for job in jobs:
+        job.folder.check()
+    begin_sweep(config)
     return run_jobs(jobs, resolve(batch[0]), root)
+
+
+def begin_sweep(config: DictConfig) -> None:
+    """Mark the folder of a sweep as memlab's, and keep in it what Hydra composed for all jobs."""
+    folder = SweepFolder(str(config.hydra.sweep.dir))
+    folder.claim()
+    folder.save_hydra(OmegaConf.to_yaml(config))
 
 
 def with_repeats(
@@ -142,7 +152,7 @@ def _saver(folder: RunFolder, composed: DictConfig, hydra_config: DictConfig, re
         folder.save_hydra(
             {
                 "config": OmegaConf.to_yaml(task),
-                "hydra": OmegaConf.to_yaml(own),
+                "hydra": OmegaConf.to_yaml({"hydra": own}),
                 "overrides": OmegaConf.to_yaml(own.overrides.task),
             }
         )

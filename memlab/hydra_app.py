@@ -19,11 +19,14 @@ from memlab.compose import (
     as_one_line,
     check_overrides,
     compose_config,
+    compose_run_dir,
     options_of,
     register,
+    run_dir_word,
 )
 from memlab.conf_files import conf_dir, parse_yaml
 from memlab.config import GROUPS
+from memlab.record import RunFolder
 
 _exit_codes: list[int] = []  # Hydra discards what its task returns
 _errors: list[Exception] = []
@@ -38,6 +41,9 @@ def run_hydra() -> int:
     if arguments.help:
         print(help_page(arguments.config_dir))
         return 0
+    if is_single_run(arguments):
+        place = _behind_the_words(sys.argv, words)
+        sys.argv.insert(place, run_dir_word(claimed_folder(words, arguments.config_dir)))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise: otherwise Hydra prints errors its own way and exits with 1
     try:
         hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(task)()
@@ -55,6 +61,27 @@ def read_arguments(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
     parsed, _ = get_args_parser().parse_known_args(arguments)
     words = [] if parsed.shell_completion else parsed.overrides  # "install=bash" is a word to Hydra's completion
     return parsed, words
+
+
+def is_single_run(arguments: Namespace) -> bool:
+    other = (arguments.multirun, arguments.cfg, arguments.info, arguments.hydra_help, arguments.shell_completion)
+    return not any(other) and not any(word.startswith("hydra.mode=") for word in arguments.overrides)
+
+
+def claimed_folder(words: Sequence[str], config_dir: str | None) -> str:
+    """``hydra.run.dir`` of a single run, marked as memlab's.
+
+    Before Hydra runs, which would make the folder and write into it whatever it holds already. What cannot be composed
+    is refused first, so that nothing of it is left. The time of day may be part of the name: Hydra is given this one.
+    """
+    path = compose_run_dir(words, config_dir)
+    RunFolder(path).claim()
+    return path
+
+
+def _behind_the_words(arguments: Sequence[str], words: Sequence[str]) -> int:
+    """Where Hydra takes one more word: argparse wants all of them in a row."""
+    return len(arguments) - arguments[::-1].index(words[-1]) if words else len(arguments)
 
 
 def help_page(config_dir: str | None = None) -> str:

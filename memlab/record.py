@@ -1,21 +1,24 @@
-"""The run folder: its file names, the record, and how they are written and read.
+"""The run folder and the sweep's: their file names, the record, and how they are written and read.
 
-Every file is written whole or not at all (a temporary file beside it, then a rename) and without secrets, so a folder
-can be read, copied and published at any time. The only module that knows a file name.
+Every file is written whole or not at all (memlab/disk.py) and without secrets, so a folder can be read, copied and
+published at any time. Only folders that are memlab's are written into (memlab/marker.py), and only files with the names
+below are ever removed. The only module that knows a file name.
 """
 
 import contextlib
+import itertools
 import json
 import math
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from memlab.errors import RecordError, WriteError
+from memlab import marker
+from memlab.disk import write_whole
+from memlab.errors import FolderError, RecordError
 from memlab.locks import hold, holder
 from memlab.plan import LATER_GROUPS, Plan
 
@@ -175,6 +178,15 @@ def _are_ranks(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(rank, dict) and must <= rank.keys() for rank in values)
 
 
+_RANK_FILE = re.compile(r"rank\d+\.(json|memory_snapshot\.pickle)")
+_LOG = re.compile(r"(rank\d+|launcher)\.log")
+_TEMPORARY = re.compile(
+    r"\.((record|plan|deepspeed|training_args|rank\d+)\.json|(rank\d+|launcher)\.log|(config|hydra|overrides)\.yaml)"
+    r"\.\w+\.tmp"
+)
+"""What a killed :func:`memlab.disk.replacing` leaves of the files of a run folder."""
+
+
 class RunFolder:
     """One experiment's folder. The paths below are relative to it."""
 
@@ -208,12 +220,35 @@ class RunFolder:
 
     @property
     def logs(self) -> list[Path]:
-        return sorted((self.path / self.LOGS).glob("*.log"))
+        return self._named(_LOG, self.LOGS)
+
+    def _named(self, names: re.Pattern, folder: str = "") -> list[Path]:
+        """The files of the folder, or of one inside it, whose whole name matches."""
+        return sorted(path for path in (self.path / folder).glob("*") if names.fullmatch(path.name))
+
+    def check(self) -> None:
+        """Raise :class:`FolderError` if the folder holds what is not memlab's."""
+        marker.check(self.path, self._is_from_before_the_marker)
+
+    def claim(self) -> None:
+        """Make the folder, and mark it as memlab's. Raises :class:`FolderError` if it holds what is not memlab's."""
+        marker.claim(self.path, self._is_from_before_the_marker)
+
+    def _is_from_before_the_marker(self) -> bool:
+        """Whether the record is one that memlab reads or, of a run that never ended, the plan is a whole plan."""
+        if (self.path / self.RECORD).exists():
+            with contextlib.suppress(RecordError):
+                return bool(self.read_record())
+            return False
+        with contextlib.suppress(RecordError):
+            plan = read_json(self.path / self.PLAN)
+            return isinstance(plan, dict) and {f.name for f in fields(Plan)} <= plan.keys()
+        return False
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
         """Hold this folder against other memlab processes. False: another one holds it."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.claim()
         with hold(self.path / self.LOCK) as mine:
             yield mine
 
@@ -226,13 +261,13 @@ class RunFolder:
         folder = self.path / self.HYDRA
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            _replace(folder / f"{name}.yaml", redact(text).encode())
+            write_whole(folder / f"{name}.yaml", redact(text).encode())
 
     def start(self, plan: Plan, command: list[str]) -> None:
         """Write what will run and remove what an earlier run left here."""
-        for stale in (self.RECORD, "rank*.json", "rank*.pickle", f"{self.LOGS}/*.log", "*.tmp"):
-            for path in self.path.glob(stale):
-                path.unlink()
+        left = [self._named(_TEMPORARY, folder) for folder in ("", self.LOGS, self.HYDRA)]
+        for path in itertools.chain([self.path / self.RECORD], self._named(_RANK_FILE), self.logs, *left):
+            path.unlink(missing_ok=True)
         (self.path / self.LOGS).mkdir(parents=True, exist_ok=True)
         self.redact()
         write_json(self.path / self.DEEPSPEED, plan.deepspeed)
@@ -264,13 +299,39 @@ class RunFolder:
         return Record.from_json(read_json(path), str(path))
 
 
+class SweepFolder:
+    """The folder that holds the run folders of a sweep."""
+
+    HYDRA = "multirun.yaml"
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path).resolve()
+
+    def claim(self) -> None:
+        """Make the folder, and mark it as memlab's. Raises :class:`FolderError` if it holds what is not memlab's."""
+        marker.claim(self.path, self._holds_runs)
+
+    def _holds_runs(self) -> bool:
+        """Whether it is of a memlab that marked no sweeps, or of single runs: a folder in it is a run folder."""
+        for path in self.path.iterdir():
+            with contextlib.suppress(OSError, FolderError):
+                if any(path.iterdir()):
+                    RunFolder(path).check()
+                    return True
+        return False
+
+    def save_hydra(self, text: str) -> None:
+        """Keep what Hydra composed for the whole sweep."""
+        write_whole(self.path / self.HYDRA, redact(text).encode())
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
 def write_json(path: Path, values: Any) -> None:
     """Write ``values`` as JSON, whole or not at all. Secrets are blanked out."""
     text = json.dumps(_clean(values, environment_secrets()), indent=2, allow_nan=False) + "\n"
-    _replace(path, text.encode())
+    write_whole(path, text.encode())
 
 
 def _clean(values: Any, secrets: Sequence[str]) -> Any:
@@ -303,28 +364,6 @@ def read_json(path: Path) -> Any:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    try:
-        _replace_whole(path, content)
-    except OSError as error:
-        raise WriteError(f"Cannot write {path}: {error.strerror}. Nothing half-written was left behind.") from error
-
-
-def _replace_whole(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------
@@ -360,15 +399,9 @@ def is_secret_name(name: str) -> bool:
     return bool(_SECRET_NAME.search(name))
 
 
-def redact_sweep(folder: Path) -> None:
-    """Blank out secrets in what Hydra itself writes into the folder of a sweep."""
-    for path in folder.glob("multirun.yaml"):
-        redact_file(path)
-
-
 def redact_file(path: Path) -> None:
     """Blank out secrets in a text file that another program wrote."""
     text = path.read_text(encoding="utf-8", errors="replace")
     clean = redact(text)
     if clean != text:
-        _replace(path, clean.encode())
+        write_whole(path, clean.encode())

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper, BasicSweeperConf
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 
 
@@ -38,8 +40,20 @@ class MemlabLauncher(Launcher):
 
 
 class MemlabSweeper(BasicSweeper):
-    """Hydra's own, but for one thing: it composes every job only to see that this can be done."""
+    """Hydra's own, but that it writes nothing before every job of the sweep has composed, and no secret then."""
 
-    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        if not isinstance(self.launcher, MemlabLauncher):  # which composes all jobs before it runs any
-            super().validate_batch_is_legal(batch)
+    def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        batches = self.split_arguments(overrides, self.max_batch_size)
+        if not isinstance(self.launcher, MemlabLauncher):  # which composes all jobs before it writes or runs anything
+            self.begin(batches)
+        first = [sum(map(len, batches[:number])) for number in range(len(batches))]
+        return [self.launcher.launch(batch, index) for batch, index in zip(batches, first, strict=True)]
+
+    def begin(self, batches: Sequence[Sequence[Sequence[str]]]) -> None:
+        from memlab.experiments import begin_sweep
+
+        for batch in batches:
+            self.validate_batch_is_legal(batch)
+        begin_sweep(self.config)

@@ -51,7 +51,7 @@ def write_records(records: Iterable[Record], output: Path) -> list[Path]:
         folder = RunFolder(output / record.run_id)
         if folder.path.exists() and _origin(folder) != record.environment["imported_from"]:
             raise MemlabError(f"{folder}: already there, from another source. Choose another --output.")
-        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.claim()
         folder.finish(record)
         written.append(folder.path)
     return written

@@ -121,7 +121,7 @@ def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | 
         print(f"{where}: {truth.status}, predicted {guess.status}; {errors}", file=sys.stderr)
         if kept_in:
             folder = RunFolder(kept_in / name / truth.run_id)
-            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.claim()
             folder.finish(guess)
         yield truth, point
 

@@ -32,7 +32,7 @@ class Job:
     plan: Plan
     folder: RunFolder
     prepare: Callable[[], None] = field(default=lambda: None, repr=False)
-    """Called before anything is written: makes the folder and saves what composed the plan."""
+    """Called before the plan is written: saves what composed it."""
 
     @cached_property
     def config(self) -> Config:
@@ -72,7 +72,7 @@ class Job:
         return side_by_side == "never"
 
     def start(self, command: list[str]) -> None:
-        self.folder.path.mkdir(parents=True, exist_ok=True)
+        self.folder.claim()
         self.prepare()
         self.folder.start(self.plan, command)
 

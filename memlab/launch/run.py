@@ -56,7 +56,6 @@ def run_one(job: Job, force: bool = False, on_wait: Callable[[str], None] = lamb
                 "hangs, or choose another name."
             )
         if not force and (found := job.finished(machine)):
-            job.folder.redact()  # Hydra has written its files anew
             return found
         if reasons := unsupported(job.config, machine):
             return job.record_without_running(machine, "unsupported", "; ".join(reasons))

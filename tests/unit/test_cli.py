@@ -229,10 +229,10 @@ def test_run_folders_are_under_the_name_or_the_date(launch, here, words, place):
 
 def test_a_secret_among_the_words_reaches_no_file_in_any_run_of_them(launch, here):
     words = ["hardware=cpu", "offload=param", "data.path=/x/open-sesame", "hydra.run.dir=here"]
-    for _ in range(2):  # the second finds the record and runs nothing, but Hydra writes its files again
+    for _ in range(2):  # the second finds the record and runs nothing
         launch(*words, MY_TOKEN="open-sesame")
         files = [path for path in (here / "here").rglob("*") if path.is_file()]
-        assert len(files) == 8
+        assert len(files) == 9
         assert not [path.name for path in files if "sesame" in path.read_text()]
 
 
@@ -250,12 +250,144 @@ def test_a_full_disk_is_one_line_and_no_half_a_record(launch, here, monkeypatch,
     assert not list(here.rglob("record.json")) and not list(here.rglob("*.tmp"))
 
 
-def test_a_full_disk_under_hydras_own_files_is_one_line_too(capsys):
-    def full():
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "config.yaml")
+@pytest.mark.parametrize(
+    ("number", "path", "advice"),
+    [
+        (errno.ENOSPC, "config.yaml", "free some space"),
+        (errno.ENOSPC, None, "free some space"),
+        (errno.EACCES, "/root", "choose a place that you may read and write"),
+        (errno.EROFS, "/sys", "choose a place that you may read and write"),
+        (errno.EISDIR, "/", "name a file, not a folder"),
+        (errno.ENOTDIR, "/etc/hosts/x", "a file is where a folder is needed"),
+        (errno.ENAMETOOLONG, "x" * 5000, "choose a shorter name"),
+    ],
+)
+def test_every_trouble_with_a_path_is_one_line_that_says_what_to_do(capsys, number, path, advice):
+    def fail():
+        raise OSError(number, os.strerror(number), path)
 
-    assert cli._guarded(full) == 1
-    assert capsys.readouterr().err == "memlab: config.yaml: No space left on device\n"
+    assert cli._guarded(fail) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"memlab: {(path or 'a file')[:100]}") and os.strerror(number) in line and advice in line
+    assert len(line) < 400
+
+
+def test_trouble_that_no_path_explains_is_a_bug(capsys):
+    def fail():
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+    assert cli._guarded(fail) == os.EX_SOFTWARE
+    assert "ConnectionResetError" in capsys.readouterr().err
+
+
+# --- folders that are not memlab's
+
+FOREIGN = {
+    "logs/app.log": "x",
+    "notes.tmp": "x",
+    "rankings.json": "{}",
+    "record.json": '{"mine": 1}',
+    "plan.json": '{"mine": 1}',
+}
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def foreign(here) -> Path:
+    """A folder of somebody's."""
+    for name, text in FOREIGN.items():
+        path = here / "foreign" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return here / "foreign"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["hydra.run.dir=foreign"],
+        ["hydra.run.dir=foreign", "force=true"],
+        ["-m", "hydra.sweep.dir=foreign"],
+        ["-m", "hydra.sweep.dir=.", "hydra.sweep.subdir=foreign"],
+    ],
+)
+def test_a_folder_that_is_not_memlabs_is_refused_before_anything_is_written(launch, here, foreign, words):
+    before = contents(here)
+    done = launch(*words, "hardware=cpu", "mode=predict", "offload=param")
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = lines(done)
+    assert "holds files that are not memlab's" in line and "nothing was written" in line
+    assert contents(here) == before
+
+
+@pytest.mark.parametrize("words", [["hydra.run.dir=/"], ["-m", "hydra.sweep.dir=/"]])
+def test_the_root_of_the_file_system_is_no_run_folder(launch, words):
+    before = os.listdir("/")
+    done = launch(*words, "hardware=cpu", "offload=param")
+    assert done.returncode == 2 and "memlab: / holds files that are not memlab's" in done.stderr
+    assert os.listdir("/") == before
+
+
+def test_a_run_folder_holds_the_marker_and_a_later_run_may_use_it(launch, here):
+    for _ in range(2):
+        assert launch("hardware=cpu", "offload=param", "hydra.run.dir=mine").returncode == 8
+        assert (here / "mine" / ".memlab").read_text().startswith("A folder of memlab.")
+    (here / "mine" / "notes.txt").write_text("a user's own")
+    assert launch("hardware=cpu", "offload=param", "hydra.run.dir=mine").returncode == 8
+    assert (here / "mine" / "notes.txt").read_text() == "a user's own"
+
+
+@pytest.mark.parametrize("kept", [("record.json",), ("plan.json",), ("record.json", "plan.json")])
+def test_folders_from_before_the_marker_are_memlabs_by_their_record_or_plan(launch, here, kept):
+    words = ("-m", "hardware=cpu", "seed=1,2", "offload=param", "hydra.sweep.dir=old")
+    assert launch(*words).returncode == 0
+    for path in list((here / "old").rglob("*")):
+        if path.is_file() and path.name not in kept:
+            path.unlink()
+    assert launch(*words).returncode == 0
+    assert len(list(here.glob("old/*/.memlab"))) == 2 and (here / "old" / ".memlab").exists()
+
+
+def test_the_folder_is_fixed_wherever_the_options_of_hydra_stand(launch, here):
+    words = ("hardware=cpu", "offload=param", "hydra.run.dir='${now:%S}-${now:%f}'")
+    (here / "conf").mkdir()
+    assert launch("--config-dir", "conf", *words).returncode == launch(*words, "--config-dir", "conf").returncode == 8
+    assert len(list(here.glob("*-*"))) == len(list(here.glob("*-*/record.json"))) == 2
+
+
+def test_a_folder_whose_name_hydra_would_read_as_words(launch, here):
+    assert launch("hardware=cpu", "offload=param", "hydra.run.dir='a, b=[c]'").returncode == 8
+    assert (here / "a, b=[c]" / "record.json").exists()
+
+
+def test_the_folder_of_what_composed_a_run_cannot_be_moved(launch, here):
+    done = launch("hardware=cpu", "hydra.output_subdir=elsewhere")
+    assert done.returncode == 2 and "'hydra.output_subdir' cannot be set" in done.stderr
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["name=" + "n" * 300], "choose a shorter name"),
+        (["hydra.run.dir=" + "/".join(["d" * 100] * 50)], "choose a shorter name"),
+        (["hydra.run.dir=file"], "a file is where a folder is needed"),
+        (["hydra.run.dir=file/below"], "a file is where a folder is needed"),
+        (["-m", "hydra.sweep.dir=file"], "a file is where a folder is needed"),
+        (["-m", "name=" + "n" * 300], "choose a shorter name"),
+        (["hydra.run.dir=/proc/mine"], "correct the path"),
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_refused_in_one_line(launch, here, words, advice):
+    (here / "file").write_text("a file")
+    done = launch(*words, "hardware=cpu", "offload=param")
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = lines(done)
+    assert advice in line and len(line) < 400
+    assert contents(here) == {"file": "a file"}
 
 
 STUBBORN = """

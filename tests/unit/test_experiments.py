@@ -46,7 +46,7 @@ def test_what_composed_a_repeat_is_saved_beside_it(repeated, tmp_path):
     for name, repeat in (("run", 1), ("run-r2", 2)):
         hydra = tmp_path / name / ".hydra"
         assert OmegaConf.load(hydra / "config.yaml").measure.repeat == repeat
-        assert OmegaConf.load(hydra / "hydra.yaml").runtime.output_dir == str(tmp_path / name)
+        assert OmegaConf.load(hydra / "hydra.yaml").hydra.runtime.output_dir == str(tmp_path / name)
         assert OmegaConf.load(hydra / "overrides.yaml") == ["measure.repeats=3"]
 
 

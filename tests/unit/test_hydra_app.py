@@ -3,6 +3,7 @@
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -10,7 +11,7 @@ from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.plugins import Plugins
 from omegaconf import OmegaConf
 
-from memlab import cli, hydra_app
+from memlab import cli, experiments, hydra_app
 from memlab.compose import check_overrides
 from memlab.launch import run
 from memlab.record import RunFolder, read_json
@@ -109,19 +110,30 @@ def test_what_cannot_be_composed_is_refused_before_anything_runs(multirun, tmp_p
     assert not list(tmp_path.rglob("plan.json"))
 
 
-def test_a_launcher_that_composes_elsewhere_is_left_hydra_s_check(monkeypatch):
+@pytest.mark.parametrize("words", [["seq_len.tokens=8,x"], ["sweep.prune=true,false"]])
+def test_a_refused_sweep_leaves_nothing(multirun, tmp_path, words):
+    assert multirun("data.path=/x/sesame", *words)[0] == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_launcher_that_composes_elsewhere_is_left_hydra_s_check(monkeypatch, tmp_path):
+    """Before anything is written: submitit's jobs compose on another machine."""
     Plugins.instance()  # loads all plugins, anew if they were imported before: hence the late import
     from hydra_plugins.memlab_launcher.launcher import MemlabLauncher, MemlabSweeper
 
-    checked = []
-    monkeypatch.setattr(MemlabSweeper.__base__, "validate_batch_is_legal", lambda self, batch: checked.append(batch))
-    sweeper = MemlabSweeper(max_batch_size=None)
-    sweeper.launcher = MemlabLauncher()
-    sweeper.validate_batch_is_legal([["seed=1"]])
-    assert checked == []
-    sweeper.launcher = BasicLauncher()
-    sweeper.validate_batch_is_legal([["seed=1"]])
-    assert checked == [[["seed=1"]]]
+    happened = []
+    base = MemlabSweeper.__base__
+    monkeypatch.setattr(base, "validate_batch_is_legal", lambda self, batch: happened.append(("check", batch)))
+    monkeypatch.setattr(experiments, "begin_sweep", lambda config: happened.append(("begin",)))
+    for launcher in (MemlabLauncher(), BasicLauncher()):
+        monkeypatch.setattr(launcher, "launch", lambda batch, index: happened.append((index, batch)))
+        sweeper = MemlabSweeper(max_batch_size=1)
+        sweeper.launcher = launcher
+        sweeper.hydra_context = SimpleNamespace(config_loader=None)
+        sweeper.sweep(["seed=1,2"])
+    launched = [(0, [["seed=1"]]), (1, [["seed=2"]])]
+    checked = [("check", [["seed=1"]]), ("check", [["seed=2"]]), ("begin",)]
+    assert happened == [*launched, *checked, *launched]
 
 
 def test_a_secret_among_the_words_reaches_no_file_of_a_sweep(multirun, tmp_path, monkeypatch):

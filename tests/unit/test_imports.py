@@ -23,7 +23,9 @@ MAY_IMPORT = {
     "plan": {"errors", "config", "optimizers"},
     "hostfile": {"errors"},
     "rules": {"errors", "optimizers", "config", "plan", "machine", "hostfile"},
-    "record": {"errors", "plan", "locks"},
+    "disk": {"errors"},
+    "marker": {"errors", "disk"},
+    "record": {"errors", "plan", "locks", "disk", "marker"},
     "bug_report": {"terminal", "record"},
     "summary": {"errors", "config", "noise", "record"},
     "noise": set(),
@@ -68,8 +70,8 @@ MAY_IMPORT = {
     "experiments": {
         *("errors", "signals", "config", "plan", "machine", "record", "compose", "launch", "predict", "report"),
     },
-    "hydra_app": {"errors", "config", "conf_files", "compose", "experiments"},
-    "cli": {"errors", "signals", "terminal", "bug_report", "hydra_app", "commands"},
+    "hydra_app": {"errors", "config", "conf_files", "record", "compose", "experiments"},
+    "cli": {"errors", "signals", "disk", "terminal", "bug_report", "hydra_app", "commands"},
     "__main__": {"cli"},
 }
 """Part of the package -> the other parts that it may know of."""

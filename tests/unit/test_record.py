@@ -4,11 +4,14 @@ import dataclasses
 import errno
 import json
 import os
+import threading
+from pathlib import Path
 
 import pytest
 
 from memlab.config import to_dict
-from memlab.errors import RecordError, WriteError
+from memlab.disk import write_whole
+from memlab.errors import FolderError, RecordError, WriteError
 from memlab.plan import make_plan
 from memlab.record import (
     FINAL,
@@ -18,6 +21,7 @@ from memlab.record import (
     RankResult,
     Record,
     RunFolder,
+    SweepFolder,
     is_secret_name,
     read_json,
     redact,
@@ -280,3 +284,91 @@ def test_figures_added_since_are_not_known_of_older_records(tmp_path):
     record = Record(run_id="x", source="measured", status="ok", config={}, choices={}, fingerprint="f", ranks=[old])
     (rank,) = Record.from_json(record.to_json(), "old").ranks
     assert rank["device"] == "cuda:0" and rank["breakdown"] is None and rank["losses"] == []
+
+
+# --- whose a folder is
+
+
+@pytest.mark.parametrize("name", ["logs/app.log", "notes.tmp", "rankings.json", "record.json", "plan.json", ".hidden"])
+def test_any_file_that_is_not_memlabs_keeps_memlab_out(folder, name):
+    path = folder.path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{"mine": 1}')
+    for attempt in (folder.check, folder.claim, SweepFolder(folder.path).claim, folder.lock().__enter__):
+        with pytest.raises(FolderError, match="not memlab's"):
+            attempt()
+    assert [each for each in folder.path.rglob("*") if each.is_file()] == [path]
+
+
+def test_the_marker_is_the_first_file_and_is_written_once(folder, plan, record):
+    folder.claim()
+    (marker,) = folder.path.iterdir()
+    written = marker.stat().st_mtime_ns
+    folder.start(plan, [])
+    folder.finish(record())
+    folder.claim()
+    assert marker.name == ".memlab" and marker.stat().st_mtime_ns == written
+
+
+def test_a_record_or_a_plan_makes_a_folder_from_before_the_marker_memlabs(tmp_path, plan, record):
+    for number, write in enumerate((lambda one: one.finish(record()), lambda one: one.start(plan, []))):
+        old = RunFolder(tmp_path / "sweep" / str(number))
+        old.path.mkdir(parents=True)
+        write(old)
+        old.check()
+    SweepFolder(tmp_path / "sweep").claim()
+
+
+def test_a_foreign_record_is_not_made_good_by_a_plan(folder, plan):
+    folder.start(plan, [])
+    (folder.path / folder.RECORD).write_text('{"mine": 1}')
+    with pytest.raises(FolderError):
+        folder.check()
+
+
+def test_only_files_that_memlab_names_are_removed(folder, plan, record):
+    """In a folder that is memlab's a person may keep files too."""
+    own = ["rank0.json", "rank12.memory_snapshot.pickle", "logs/rank3.log", "logs/launcher.log", ".rank1.json.a_b1.tmp"]
+    own += [".hydra/.config.yaml.ab12.tmp", "logs/.rank0.log.ab12.tmp"]
+    others = ["rankings.json", "rank.json", "rankx.pickle", "logs/app.log", "logs/rank.log", "notes.tmp", ".x.tmp"]
+    for name in own + others:
+        path = folder.path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("token hf_" + "a" * 30)
+    folder.finish(record())
+    folder.start(plan, [])
+    left = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()}
+    assert left == {*others, "plan.json", "deepspeed.json", "training_args.json"}
+    assert "hf_" in (folder.path / "logs" / "app.log").read_text()
+
+
+# --- files beside files
+
+
+def test_what_is_no_file_is_written_directly(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = threading.Thread(target=lambda: seen.append((tmp_path / "pipe").read_bytes()))
+    seen = []
+    reader.start()
+    write_whole(tmp_path / "pipe", b"content")
+    reader.join(10)
+    assert seen == [b"content"] and (tmp_path / "pipe").is_fifo()
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to("target")
+    write_whole(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [(".", "name a file, not a folder"), ("no/x", "make its folder first"), ("f" * 300, "shorter name")],
+)
+def test_what_cannot_be_written_is_named(tmp_path, monkeypatch, path, words):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WriteError, match=words) as error:
+        write_whole(Path(path), b"content")
+    assert str(error.value).startswith(f"Cannot write {path[:100]}")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,80 @@
+"""Files that are written whole or not at all, and what is wrong with a path, in one line for a person."""
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from memlab.errors import WriteError
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+_NOT_ALLOWED = "choose a place that you may read and write"
+_NO_FOLDER = "a file is where a folder is needed: choose another path, or move the file away"
+_FULL = "free some space, then run the same command again"
+
+WHAT_TO_DO = {
+    errno.EACCES: _NOT_ALLOWED,
+    errno.EPERM: _NOT_ALLOWED,
+    errno.EROFS: _NOT_ALLOWED,
+    errno.ENOENT: "correct the path, or make its folder first",
+    errno.EEXIST: _NO_FOLDER,
+    errno.ENOTDIR: _NO_FOLDER,
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+}
+
+SHOWN_CHARACTERS = 200
+"""Of a longer path the two ends are shown."""
+
+
+def explain(error: OSError, path: str | os.PathLike | None = None) -> str:
+    """One line: the path (by default the one that the error names), what is wrong with it, what to do."""
+    where = str(path or error.filename or "a file")
+    if len(where) > SHOWN_CHARACTERS:
+        where = f"{where[: SHOWN_CHARACTERS // 2]}...{where[-SHOWN_CHARACTERS // 2 :]}"
+    advice = WHAT_TO_DO.get(error.errno)
+    return f"{where}: {error.strerror or error}{f'; {advice}' if advice else ''}."
+
+
+@contextlib.contextmanager
+def replacing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
+    """Yield a file beside ``path`` to write: it becomes ``path`` after the block, or vanishes if the block raises.
+
+    ``suffix``: the end of its name, for writers that choose a format by it. A device or a pipe is written directly.
+    Raises :class:`WriteError`, which names ``path``.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            yield path
+        else:
+            with _temporary(path.resolve(), suffix) as temporary:
+                yield temporary
+    except OSError as error:
+        raise WriteError(f"Cannot write {explain(error, path)} Nothing half-written was left behind.") from error
+
+
+@contextlib.contextmanager
+def _temporary(path: Path, suffix: str) -> Iterator[Path]:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=suffix)
+    try:
+        yield Path(name)
+        os.fsync(handle)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    finally:
+        os.close(handle)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all. Raises :class:`WriteError`, which names ``path``."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
