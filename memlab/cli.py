@@ -6,6 +6,7 @@ import keyword
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from memlab.disk import DISK_FULL, explain
 from memlab.errors import MemlabError
@@ -41,9 +42,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(_guarded(lambda: _command(words)))
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser, and those of its sub-commands, that refuse a command line in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise MemlabError(f"{message} ({self.prog} --help lists the options)")
+
+
 def _command(words: list[str]) -> int:
     """Run the sub-command that ``words`` begin with."""
-    parser = argparse.ArgumentParser(prog="memlab", description="What fits, how fast is it, what does it cost.")
+    parser = _Parser(prog="memlab", description="What fits, how fast is it, what does it cost.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     wanted = words[0] if words and words[0] in COMMANDS else None
     for name, help in COMMANDS.items():

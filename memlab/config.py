@@ -6,12 +6,12 @@ comment under the field says how.
 """
 
 import dataclasses
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from memlab import allocator_conf, optimizers
 from memlab.errors import ConfigError, nearest
+from memlab.ranges import LARGEST_WHOLE, NOT_NEGATIVE, POSITIVE, SHARE, Range
 
 MISSING = "???"  # OmegaConf's mark for a value that must be given
 
@@ -21,18 +21,27 @@ def one_of(default: str, *others: str) -> Any:
     return field(default=default, metadata={"choices": (default, *others)})
 
 
-def at_least(minimum: int, default: int) -> Any:
-    """A whole-number field with a lowest value."""
-    return field(default=default, metadata={"minimum": minimum})
+def at_least(minimum: int, default: int | None, maximum: int = LARGEST_WHOLE) -> Any:
+    """A whole-number field with a lowest and a highest value."""
+    return within(Range(minimum, maximum), default)
+
+
+def within(allowed: Range, default: Any) -> Any:
+    """A field of numbers of this range; of a list, each of them."""
+    return field(default=default, metadata={"range": allowed})
 
 
 def share(default: float) -> Any:
     """A field that takes numbers from 0 to 1."""
-    return field(default=default, metadata={"minimum": 0.0, "maximum": 1.0})
+    return within(SHARE, default)
 
 
-def not_negative(default: float) -> Any:
-    return field(default=default, metadata={"minimum": 0.0})
+def not_negative(default: float | None) -> Any:
+    return within(NOT_NEGATIVE, default)
+
+
+def positive(default: float | None) -> Any:
+    return within(POSITIVE, default)
 
 
 @dataclass
@@ -133,21 +142,21 @@ class Checkpointing:
     partition_activations: bool = False
     cpu_checkpointing: bool = False
     contiguous_memory_optimization: bool = False
-    number_checkpoints: int | None = None
+    number_checkpoints: int | None = at_least(1, None)
     synchronize_checkpoint_boundary: bool = False
     profile: bool = False
 
 
 @dataclass
 class SeqLen:
-    tokens: int = at_least(1, 512)
+    tokens: int = at_least(1, 512, 2**31 - 1)
 
 
 @dataclass
 class Batch:
-    micro: int = at_least(1, 1)
+    micro: int = at_least(1, 1, 2**31 - 1)
     # Samples per GPU per forward.
-    accumulation: int = at_least(1, 1)
+    accumulation: int = at_least(1, 1, 1_000_000)
     # Forward and backward passes per optimizer step.
 
 
@@ -163,7 +172,7 @@ class Precision:
     immediate_grad_update: bool = False
     loss_scale: float = not_negative(0.0)
     # fp16 only. 0: dynamic, from 2 ** initial_scale_power.
-    initial_scale_power: int = at_least(0, 16)
+    initial_scale_power: int = at_least(0, 16, 127)
 
 
 @dataclass
@@ -177,7 +186,9 @@ class Optimizer:
     # deepspeed: the JSON's `optimizer` block (FusedAdam, or CPUAdam when offloaded); transformers: Trainer's `optim`.
     name: str = "AdamW"
     lr: float = not_negative(1e-5)
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.999], metadata={"length": 2})
+    betas: list[float] = field(
+        default_factory=lambda: [0.9, 0.999], metadata={"length": 2, "range": Range(0.0, 1.0, below=True)}
+    )
     eps: float = not_negative(1e-8)
     weight_decay: float = not_negative(0.0)
     gradient_clipping: float = not_negative(1.0)
@@ -230,25 +241,25 @@ class Hardware:
 
     device: str = one_of("cuda", "cpu")
     gpu: str = ""
-    gpus: int = at_least(1, 1)
+    gpus: int = at_least(1, 1, 1024)
     # GPUs (on a CPU: ranks) of one node.
-    nodes: int = at_least(1, 1)
+    nodes: int = at_least(1, 1, 1024)
     # 1: this machine. More: all alike, and this machine is one of them.
     hostfile: str | None = None
     # Several nodes: DeepSpeed's list of them, '<host> slots=<gpus>' a line.
     launcher: str | None = field(default=None, metadata={"choices": ("pdsh", "slurm", "openmpi")})
     # Several nodes: which of DeepSpeed's launchers starts the ranks on them.
-    memory_gib: float | None = None
+    memory_gib: float | None = positive(None)
     # Of one GPU.
-    usd_per_hour: float | None = None
+    usd_per_hour: float | None = not_negative(None)
     # Of one node.
-    bf16_tflops: float | None = None
+    bf16_tflops: float | None = positive(None)
     # Dense peak of one GPU; the denominator of model FLOP utilisation. fp16 is the same on every GPU listed.
-    fp32_tflops: float | None = None
-    memory_gb_per_s: float | None = None
-    link_gb_per_s: float | None = None
+    fp32_tflops: float | None = positive(None)
+    memory_gb_per_s: float | None = positive(None)
+    link_gb_per_s: float | None = positive(None)
     # GPU to GPU, one direction.
-    host_gb_per_s: float | None = None
+    host_gb_per_s: float | None = positive(None)
     # GPU to host memory, one direction.
 
     @property
@@ -264,12 +275,12 @@ class Hardware:
 
 @dataclass
 class Measure:
-    warmup: int = at_least(2, 3)
+    warmup: int = at_least(2, 3, 1_000_000)
     # Steps that are not timed. The first is reported apart: optimizer states are created and ZeRO-3 does not prefetch.
-    steps: int = at_least(1, 10)
+    steps: int = at_least(1, 10, 1_000_000)
     timeout_s: int = at_least(1, 1800)
     # Wall clock of the whole run, start-up included.
-    repeats: int = at_least(1, 1)
+    repeats: int = at_least(1, 1, 10_000)
     # How often the whole experiment is measured; every repeat is a run folder of its own.
     repeat: int = at_least(1, 1)
     # Which of the repeats this one is.
@@ -300,12 +311,12 @@ class Sweep:
     # Several launches at once on disjoint GPUs; auto: unless they would compete for the host (offload).
     search: str = one_of("none", "batch", "seq_len")
     # Find the largest micro batch (or sequence length) that trains, from the composed one upwards.
-    search_limit: int | None = None
+    search_limit: int | None = at_least(1, None)
     # Where the search ends at the latest.
     dry_run: bool = False
     # Show what would run, and start nothing.
-    max_usd: float | None = None
-    max_hours: float | None = None
+    max_usd: float | None = not_negative(None)
+    max_hours: float | None = not_negative(None)
 
 
 @dataclass
@@ -330,7 +341,8 @@ class Config:
     predict: Predict = field(default_factory=Predict)
     sweep: Sweep = field(default_factory=Sweep)
     mode: str = one_of("measure", "predict")
-    seed: int = 0
+    seed: int = at_least(0, 0, 2**32 - 1)
+    # As numpy takes it, which transformers seeds, too.
     name: str | None = None
     # The folder under outputs/; None: today's date.
     force: bool = False
@@ -420,21 +432,17 @@ def _checked(key: str, value: Any, spec: dataclasses.Field) -> Any:
         value = float(value)
     if not _has_type(value, spec.type):
         raise ConfigError(f"'{key}' must be {_type_name(spec.type)}, not {value!r}.")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"'{key}' must be a finite number, not {value}.")
     choices = spec.metadata.get("choices")
     if choices is not None and value is not None and value not in choices:
         hint = nearest(str(value), [str(choice) for choice in choices])
         raise ConfigError(f"'{key}' cannot be {value!r}. {hint}")
-    minimum = spec.metadata.get("minimum")
-    if minimum is not None and value is not None and value < minimum:
-        raise ConfigError(f"'{key}' must be at least {minimum}, not {value}.")
-    maximum = spec.metadata.get("maximum")
-    if maximum is not None and value > maximum:
-        raise ConfigError(f"'{key}' must be at most {maximum}, not {value}.")
     length = spec.metadata.get("length")
     if length is not None and len(value) != length:
         raise ConfigError(f"'{key}' must be a list of {length} numbers, not {value!r}.")
+    allowed: Range | None = spec.metadata.get("range")
+    for number in [] if allowed is None or value is None else value if isinstance(value, list) else [value]:
+        if refusal := allowed.refusal(number):
+            raise ConfigError(f"'{key}' must be {refusal}, not {number}.")
     return value
 
 

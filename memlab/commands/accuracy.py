@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from memlab.commands.numbers import whole
 from memlab.errors import MemlabError, RecordError
 
 
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--note", type=Path, metavar="FILE", help="a text about the sweeps, for the page")
     parser.add_argument(
-        "--of-each", type=int, default=3, metavar="N", help="so many points of each imported series (default: 3)"
+        "--of-each", type=whole(2), default=3, metavar="N", help="so many points of each imported series (default: 3)"
     )
     parser.add_argument(
         "--records", type=Path, metavar="DIR", help="keep the predicted records there, as run folders for figures"

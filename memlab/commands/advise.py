@@ -2,17 +2,23 @@
 
 import argparse
 
+from memlab.commands.numbers import number, whole
 from memlab.commands.selection import add_selection, selected
+from memlab.ranges import NOT_NEGATIVE, POSITIVE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
-    parser.add_argument("--samples", type=int, required=True, help="in the training set")
-    parser.add_argument("--epochs", type=float, default=1.0)
-    parser.add_argument("--seq-len", type=int, required=True, metavar="TOKENS", help="of a sample")
-    parser.add_argument("--effective-batch", type=int, metavar="SAMPLES", help="of an optimizer step (default: any)")
-    parser.add_argument("--usd-per-hour", type=float, help="of the node (default: as the runs say)")
-    parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="of one GPU (default: as the runs say)")
+    parser.add_argument("--samples", type=whole(1), required=True, help="in the training set")
+    parser.add_argument("--epochs", type=number(POSITIVE), default=1.0)
+    parser.add_argument("--seq-len", type=whole(1), required=True, metavar="TOKENS", help="of a sample")
+    parser.add_argument(
+        "--effective-batch", type=whole(1), metavar="SAMPLES", help="of an optimizer step (default: any)"
+    )
+    parser.add_argument("--usd-per-hour", type=number(NOT_NEGATIVE), help="of the node (default: as the runs say)")
+    parser.add_argument(
+        "--gpu-memory", type=number(POSITIVE), metavar="GIB", help="of one GPU (default: as the runs say)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -2,15 +2,20 @@
 
 import argparse
 
+from memlab.commands.numbers import number
 from memlab.commands.selection import add_selection, selected
 from memlab.errors import MemlabError, nearest
+from memlab.ranges import POSITIVE, Range
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument("--figure", default="peak_reserved_bytes", help="what to fit (default: %(default)s)")
-    parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="of one GPU (default: as the runs say)")
-    parser.add_argument("--margin", type=float, default=0.05, metavar="SHARE", help="kept free (default: %(default)s)")
+    parser.add_argument(
+        "--gpu-memory", type=number(POSITIVE), metavar="GIB", help="of one GPU (default: as the runs say)"
+    )
+    free = "a share from 0 to 1, kept free (default: %(default)s)"
+    parser.add_argument("--margin", type=number(Range(0.0, 1.0, below=True)), default=0.05, metavar="SHARE", help=free)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -21,8 +26,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.figure not in BYTES:
         raise MemlabError(f"--figure {arguments.figure}: no such figure. {nearest(arguments.figure, BYTES)}")
-    if not 0 <= arguments.margin < 1:
-        raise MemlabError("--margin is a share from 0 to 1, for instance 0.05.")
     fits, without = fit_all(selected(arguments.paths, arguments.where), arguments.figure)
     show_fits(fits, without, arguments.gpu_memory, arguments.margin, console())
     return 0 if fits else 1

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from memlab.commands.numbers import whole
 from memlab.errors import MemlabError
 
 GPJT_GROUPS = ("model", "zero_stage", "offload", "checkpointing", "allocator", "hardware")
@@ -16,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for group in GPJT_GROUPS:
         gpjt.add_argument(f"--{group.replace('_', '-')}", metavar="OPTION", help="default: what the file's name tells")
     gpjt.add_argument("--axis", choices=("seq_len", "batch"), help="what the first column is (default: by the name)")
-    gpjt.add_argument("--other", type=int, help="the value of the other axis (default: 2048 tokens, or batch 1)")
+    gpjt.add_argument("--other", type=whole(1), help="the value of the other axis (default: 2048 tokens, or batch 1)")
     gpjt.add_argument(
         "--correct-rate", action="store_true", help="multiply iterations/s by 28/29: the study divides 29 by 28 steps"
     )

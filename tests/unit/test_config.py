@@ -53,6 +53,11 @@ def test_to_dict_shares_nothing_with_its_config(config):
         ("optimizer.lr", float("nan"), "'optimizer.lr' must be a finite number, not nan."),
         ("optimizer.lr", -1, "'optimizer.lr' must be at least 0.0, not -1.0."),
         ("offload.ratio", 1.5, "'offload.ratio' must be at most 1.0, not 1.5."),
+        ("optimizer.betas", [0.9, 1.0], "'optimizer.betas' must be less than 1.0, not 1.0."),
+        ("hardware.memory_gib", 0, "'hardware.memory_gib' must be more than 0.0, not 0.0."),
+        ("hardware.gpus", 10**9, "'hardware.gpus' must be at most 1024, not 1000000000."),
+        ("sweep.max_usd", -1, "'sweep.max_usd' must be at least 0.0, not -1.0."),
+        ("seed", -1, "'seed' must be at least 0, not -1."),
         ("batch.micro", 0, "'batch.micro' must be at least 1, not 0."),
         ("measure.warmup", 1, "'measure.warmup' must be at least 2, not 1."),
         ("zero_stage.stage", 4, "'zero_stage.stage' cannot be 4. Choose one of: 0, 1, 2, 3."),
@@ -69,6 +74,18 @@ def test_what_the_schema_refuses(config, key, value, message):
     with pytest.raises(ConfigError) as error:
         config({key: value})
     assert str(error.value) == message
+
+
+def test_every_number_has_a_range():
+    numbers = (int, float, int | None, float | None, list[float])
+    groups = [Config, *(field.type for field in dataclasses.fields(Config) if dataclasses.is_dataclass(field.type))]
+    fields = [(group.__name__, field) for group in groups for field in dataclasses.fields(group)]
+    without = [
+        f"{group}.{field.name}"
+        for group, field in fields
+        if field.type in numbers and not {"range", "choices"} & field.metadata.keys()
+    ]
+    assert without == []
 
 
 @pytest.mark.parametrize(

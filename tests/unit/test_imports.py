@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "segments": set(),
     "optimizers": set(),
     "allocator_conf": {"errors"},
-    "config": {"errors", "optimizers", "allocator_conf"},
+    "ranges": set(),
+    "config": {"errors", "optimizers", "allocator_conf", "ranges"},
     "plan": {"errors", "config", "optimizers"},
     "hostfile": {"errors"},
     "rules": {"errors", "optimizers", "config", "plan", "machine", "hostfile"},
@@ -64,6 +65,7 @@ MAY_IMPORT = {
         "predict",
     },
     "commands": {
+        "ranges",
         *("errors", "config", "plan", "machine", "rules", "record", "summary", "compose", "launch", "report"),
         *("predict", "analyse"),
     },

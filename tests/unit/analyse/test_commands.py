@@ -96,7 +96,7 @@ def test_markdown_escapes_names(tmp_path, capsys):
         (["table", "nowhere"], "no such folder"),
         (["diff", "."], "A diff needs two runs or more"),
         (["fit", ".", "--figure", "peak_reserved"], "Did you mean 'peak_reserved_bytes'"),
-        (["fit", ".", "--margin", "5"], "--margin is a share"),
+        (["fit", ".", "--margin", "5"], "argument --margin: must be less than 1.0, not 5 (memlab fit --help"),
         (["table", "."], "no run that can be read"),
     ],
 )

@@ -1,0 +1,32 @@
+"""The range of a number: declared once, and checked in the same words in a configuration and on a command line."""
+
+import math
+from dataclasses import dataclass
+
+LARGEST_WHOLE = 2**63 - 1
+"""The largest whole number that torch holds."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """From ``minimum`` to ``maximum``, which are in the range unless ``above`` (or ``below``) says so."""
+
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    above: bool = False
+    below: bool = False
+
+    def refusal(self, value: float) -> str | None:
+        """What ``value`` must be, in words: ``at least 1``; ``None`` where it is in the range."""
+        if not math.isfinite(value):
+            return "a finite number"
+        if value < self.minimum or (self.above and value == self.minimum):
+            return f"{'more than' if self.above else 'at least'} {self.minimum}"
+        if value > self.maximum or (self.below and value == self.maximum):
+            return f"{'less than' if self.below else 'at most'} {self.maximum}"
+        return None
+
+
+NOT_NEGATIVE = Range(0.0)
+POSITIVE = Range(0.0, above=True)
+SHARE = Range(0.0, 1.0)
