@@ -41,6 +41,15 @@ def explain(error: OSError, path: str | os.PathLike | None = None) -> str:
     return f"{where}: {error.strerror or error}{f'; {advice}' if advice else ''}."
 
 
+def is_full(error: BaseException | None) -> bool:
+    """Whether a full disk caused ``error``: then nothing else can be written, either."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            return True
+        error = error.__cause__
+    return False
+
+
 @contextlib.contextmanager
 def replacing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
     """Yield a file beside ``path`` to write: it becomes ``path`` after the block, or vanishes if the block raises.

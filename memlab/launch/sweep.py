@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from memlab.config import Sweep
+from memlab.disk import is_full
 from memlab.errors import reason_of
 from memlab.launch.job import IMPLIED, OUT_OF_MEMORY, Job, is_implied
 from memlab.launch.pool import GpuPool
@@ -141,9 +142,14 @@ class SweepRun:
     def _record(self, job: Job, status: str, reason: str) -> Record:
         """The record of a job that is not run, on disk unless writing fails, or another memlab, for which the job may
         end otherwise, holds the folder."""
-        with suppress(Exception), job.folder.lock() as mine:
-            if mine:
-                return job.record_without_running(self.machine, status, reason)
+        try:
+            with job.folder.lock() as mine:
+                if mine:
+                    return job.record_without_running(self.machine, status, reason)
+        except Exception as error:
+            if is_full(error):
+                raise
+            status, reason = "failed", reason if status == "failed" else reason_of(error)
         return replace(job.new_record(self.machine, "fresh"), status=status, reason=reason)
 
     def _run_all(self, launches: list[list[Job]]) -> None:
@@ -159,10 +165,13 @@ class SweepRun:
                 raise
 
     def _run_or_fail(self, jobs: list[Job]) -> None:
-        """Run a group. An exception is the end of its jobs alone: those without a result are recorded as failed."""
+        """Run a group. An exception ends its jobs alone: those without a result are recorded as failed. A full disk
+        ends the sweep, since nothing more could be recorded."""
         try:
             self._run_group(jobs)
         except Exception as error:
+            if is_full(error):
+                raise
             self._fail(jobs, reason_of(error))
 
     def _fail(self, jobs: list[Job], reason: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from memlab.disk import is_full
 from memlab.errors import reason_of
 from memlab.launch.job import Job
 from memlab.launch.sweep import Assortment, Observer, Result
@@ -62,9 +63,12 @@ def _trace_deciding(launches: Sequence[Sequence[Job]], observer: Observer) -> di
 
 
 def _predicted(job: Job, reason: str | None) -> Record:
-    """The job's record. ``reason``: why a trace of its configuration failed. An exception ends this job alone."""
+    """The job's record. ``reason``: why a trace of its configuration failed. An exception ends this job alone, but
+    for a full disk, on which no other could be recorded either."""
     try:
         untraced = reason is not None and cache.known_traces(job.plan) is None
         return not_predicted(job, reason) if untraced else predict_one(job)
     except Exception as error:
+        if is_full(error):
+            raise
         return failed_record(job, reason_of(error))

@@ -86,7 +86,7 @@ def test_a_point_that_fails_takes_no_other_with_it(job, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "error", [ConfigError("no such option"), ZeroDivisionError("no such option"), OSError(28, "full")]
+    "error", [ConfigError("no such option"), ZeroDivisionError("no such option"), OSError(13, "denied")]
 )
 def test_an_exception_of_a_point_is_the_end_of_that_point_alone(job, traced, monkeypatch, error):
     def predicted(plan):
@@ -102,10 +102,10 @@ def test_an_exception_of_a_point_is_the_end_of_that_point_alone(job, traced, mon
 
 
 def test_where_tracing_cannot_begin_every_point_says_why(job, monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
+    def refused(*arguments):
+        raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(cache, "make_missing", full)
+    monkeypatch.setattr(cache, "make_missing", refused)
     results = sweep.predict_jobs([job(2, tokens) for tokens in (10, 20)], False, Observer())
     assert [result.record.status for result in results] == ["failed", "failed"]
-    assert all("No space left on device" in result.record.reason for result in results)
+    assert all("Too many open files" in result.record.reason for result in results)
