@@ -11,6 +11,7 @@ from memlab.launch.environment import cache_dir, versions_used
 from memlab.plan import Plan
 from memlab.predict.events import Trace
 from memlab.predict.interpolate import ENOUGH, MINIMUM_TOKENS, UNCHECKED, Interpolator
+from memlab.predict.micro_steps import repeated, with_few
 from memlab.predict.ranks import traced_ranks
 from memlab.predict.shadow.request import Point, ShadowError, Task, make
 
@@ -30,12 +31,9 @@ def traces(plan: Plan) -> dict[int, Trace]:
 
     Raises :class:`ShadowError` when the model or the engine cannot be run.
     """
-    found = known_traces(plan)
-    if found is None:
+    while (found := known_traces(plan)) is None:
         if failures := make_missing([plan]):
             raise ShadowError(failures[0][1])
-        found = known_traces(plan)
-    assert found is not None, "what was just traced is not there"
     return found
 
 
@@ -88,14 +86,15 @@ def make_missing(
     tasks: dict[Path, Task] = {}
     leaders: dict[Path, Plan] = {}  # tasks of one plan share the start of their engine
     for plan in plans:
-        folder = trace_folder(plan)
-        leader = leaders.setdefault(folder, plan)
         for point in points(plan):
-            if (folder / point.file_name).exists() or known(plan, point):
+            wanted = _to_trace(plan, point)
+            if wanted is None:
                 continue
+            folder = _folder(wanted)
             asked = [task.point for task in tasks.values() if task.path.parent == folder]
             if _follows(point, [each for each in asked if each.rank == point.rank]):
                 continue
+            leader = leaders.setdefault(folder, wanted)
             for each in (point, *_also(_traced(folder, point.rank), point)):
                 folder.mkdir(parents=True, exist_ok=True)
                 tasks.setdefault(folder / each.file_name, Task(leader, each, folder / each.file_name))
@@ -103,16 +102,40 @@ def make_missing(
         return []
     with tempfile.TemporaryDirectory(prefix="memlab-shadow-") as scratch:
         failed = make(list(tasks.values()), Path(scratch), lambda done: told(done, len(tasks)))
-    return [(task.path.parent, reason) for task, reason in failed]
+    return [(trace_folder(task.plan), reason) for task, reason in failed]
 
 
 def trace_folder(plan: Plan) -> Path:
-    return cache_dir() / "traces" / _fingerprint(plan)
+    """Where what is traced for ``plan`` lies: the same folder for all plans that share traces."""
+    return _folder(with_few(plan))
 
 
 def known(plan: Plan, point: Point) -> Trace | None:
-    """The trace of a point if it was made, or can be computed from the others of its rank."""
-    folder = trace_folder(plan)
+    """The trace of a point if it was made, or can be computed: from the others of its rank, and from one with few
+    micro-steps."""
+    few = with_few(plan)
+    found = _known_as_it_is(few, point)
+    if few is plan or found is None:
+        return found
+    return repeated(found, plan.config["batch"]["accumulation"]) or _known_as_it_is(plan, point)
+
+
+def _to_trace(plan: Plan, point: Point) -> Plan | None:
+    """What has to be traced for the point to be known: the plan with few micro-steps or, where those do not tell the
+    others, the plan itself. ``None`` where the point is known."""
+    few = with_few(plan)
+    if not (_folder(few) / point.file_name).exists() and _known_as_it_is(few, point) is None:
+        return few
+    return None if few is plan or known(plan, point) else plan
+
+
+def _folder(plan: Plan) -> Path:
+    return cache_dir() / "traces" / _fingerprint(plan)
+
+
+def _known_as_it_is(plan: Plan, point: Point) -> Trace | None:
+    """The trace of a point with all micro-steps of the plan."""
+    folder = _folder(plan)
     path = folder / point.file_name
     if path.exists():
         return _load(path)

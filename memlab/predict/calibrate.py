@@ -90,7 +90,7 @@ def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | No
     """``traced`` keeps what was traced: records that differ in their allocator share it."""
     config = from_dict(record.config)
     plan = make_plan(config, record.choices)
-    key = (cache.trace_folder(plan), config.batch.micro, config.seq_len.tokens)
+    key = (cache.trace_folder(plan), config.batch.micro, config.batch.accumulation, config.seq_len.tokens)
     try:
         if key not in traced:
             traced[key] = cache.traces(plan)

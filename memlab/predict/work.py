@@ -20,6 +20,14 @@ Item = tuple[int, ...]
 FIRST_SIZE = {KERNEL: 5, COPY: 6, COLLECTIVE: 6, HOST_WORK: 3}
 """Where in an item the figures begin that depend on batch and tokens. All others are the same for every size."""
 
+NUMBER = {
+    STREAM_WAITS_COLLECTIVE: (4, COLLECTIVE),
+    RECORD: (4, RECORD),
+    STREAM_WAITS: (4, RECORD),
+    HOST_WAITS: (3, RECORD),
+}
+"""Where in an item the number of a collective or an event stands, and the kind of item that is counted by it."""
+
 EVERYTHING = -1
 
 PINNED, PAGEABLE, CONVERTED_TO_HOST, CONVERTED_FROM_HOST = range(4)

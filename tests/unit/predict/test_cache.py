@@ -42,11 +42,11 @@ def made(request, tmp_path, monkeypatch):
 
 @pytest.fixture
 def plan(config):
-    def of(stage: int, micro: int, tokens: int = 64):
+    def of(stage: int, micro: int, tokens: int = 64, accumulation: int = 1):
         hardware = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.gpus": 8}
         values = config({**hardware, "seq_len.tokens": tokens})
         values = replace(values, zero_stage=replace(values.zero_stage, stage=stage))
-        return make_plan(replace(values, batch=replace(values.batch, micro=micro)), {})
+        return make_plan(replace(values, batch=replace(values.batch, micro=micro, accumulation=accumulation)), {})
 
     return of
 
@@ -102,3 +102,17 @@ def test_nodes_tell_traces_apart(plan):
     one = plan(stage=3, micro=1)
     two = make_plan(replace(from_dict(one.config), hardware=replace(from_dict(one.config).hardware, nodes=2)), {})
     assert cache.trace_folder(one) != cache.trace_folder(two)
+
+
+def test_steps_of_many_micro_steps_share_what_is_traced_of_a_few(made, plan, monkeypatch):
+    monkeypatch.setattr(cache, "repeated", lambda trace, micro_steps: replace(trace, seconds=float(micro_steps)))
+    found = [cache.traces(plan(stage=3, micro=1, accumulation=number))[0].seconds for number in (8, 16)]
+    assert found == [8.0, 16.0]
+    assert made == [cache.Point(0, 1, 64)]
+
+
+def test_all_micro_steps_are_traced_where_a_few_do_not_tell_the_others(made, plan, monkeypatch):
+    monkeypatch.setattr(cache, "repeated", lambda trace, micro_steps: None)
+    for _ in range(2):
+        assert cache.traces(plan(stage=3, micro=1, accumulation=16))[0].events
+    assert made == [cache.Point(0, 1, 64)] * 2  # with a few, then with all
