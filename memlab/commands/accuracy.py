@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from memlab.commands.numbers import whole
+from memlab.disk import write_whole
 from memlab.errors import MemlabError, RecordError
 
 
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.report.accuracy_text import document
     from memlab.report.figures.accuracy import draw_accuracy
 
-    note = _read(arguments.note) if arguments.note else ""
+    note = arguments.note.read_text(encoding="utf-8") if arguments.note else ""
     refused: list[tuple[str, str]] = []
     pairs = [
         pair
@@ -127,27 +128,14 @@ def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | 
         yield truth, point
 
 
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise MemlabError(f"Cannot read {file}: {error.strerror}.") from error
-
-
 def _folder(path: Path) -> Path:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MemlabError(f"Cannot write to {path}: {error.strerror}.") from error
+    path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def _write(file: Path, text: str) -> None:
     _folder(file.parent)
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise MemlabError(f"Cannot write {file}: {error.strerror}.") from error
+    write_whole(file, text.encode())
     print(file)
 
 

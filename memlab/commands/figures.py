@@ -28,12 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
         if kind not in KINDS:
             raise MemlabError(f"--kind {kind}: no such figure. {nearest(kind, KINDS)}")
     runs = selected(arguments.paths, arguments.where)
-    try:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        drawn = _slices(runs, arguments) if arguments.slices else draw(runs, arguments.output, arguments.kind or KINDS)
-        written = [_report(kind, result) for kind, result in drawn]
-    except OSError as error:
-        raise MemlabError(f"Cannot write to {arguments.output}: {error.strerror or error}.") from error
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    drawn = _slices(runs, arguments) if arguments.slices else draw(runs, arguments.output, arguments.kind or KINDS)
+    written = [_report(kind, result) for kind, result in drawn]
     return 0 if any(written) else 1
 
 

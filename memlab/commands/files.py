@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from memlab.disk import replacing
 from memlab.errors import MemlabError
 
 FORMATS = ("csv", "parquet", "markdown")
@@ -15,7 +16,10 @@ def add_files(parser: argparse.ArgumentParser) -> None:
 
 
 def write_files(frame: Any, arguments: argparse.Namespace) -> bool:
-    """Write the files that were asked for; whether there were any. Raises :class:`MemlabError` where one cannot be."""
+    """Write the files that were asked for, each whole or not at all; whether there were any.
+
+    Raises :class:`MemlabError` where one cannot be written.
+    """
     from memlab.report.markdown import markdown_table
 
     writers = {
@@ -26,10 +30,9 @@ def write_files(frame: Any, arguments: argparse.Namespace) -> bool:
     asked = {name: getattr(arguments, name) for name in FORMATS if getattr(arguments, name)}
     for name, file in asked.items():
         try:
-            writers[name](file)
+            with replacing(file, suffix=f".tmp{file.suffix}") as temporary:  # pandas compresses for .csv.gz
+                writers[name](temporary)
         except ImportError as error:
             raise MemlabError(f"--{name} needs a package that is not installed: {error.name or 'pyarrow'}.") from error
-        except OSError as error:
-            raise MemlabError(f"Cannot write {file}: {error.strerror or error}.") from error
         print(f"{file}: {len(frame):,} rows, {len(frame.columns)} columns")
     return bool(asked)

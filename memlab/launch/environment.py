@@ -127,7 +127,9 @@ def _cpu_model() -> str:
 
 
 def cache_dir() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memlab"
+    """Where memlab keeps what can be made again. The XDG specification has a relative XDG_CACHE_HOME ignored."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (named if named.is_absolute() else Path.home() / ".cache") / "memlab"
 
 
 def sweep_stale_locks() -> list[Path]:

@@ -1,12 +1,16 @@
 """Traces are kept on disk: what a rank does depends on the plan and the versions, not on when it is asked."""
 
+import atexit
 import hashlib
 import json
+import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
+from memlab.disk import explain
 from memlab.launch.environment import cache_dir, versions_used
 from memlab.plan import Plan
 from memlab.predict.events import Trace
@@ -110,6 +114,24 @@ def trace_folder(plan: Plan) -> Path:
     return _folder(with_few(plan))
 
 
+def kept(name: str) -> Path:
+    """The folder of this name in the user's cache or, where that cannot be written, one that ends with this process."""
+    return _writable(cache_dir()) / name
+
+
+@cache
+def _writable(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        print(f"memlab: {explain(error, folder)} Nothing that this prediction traces will be kept.", file=sys.stderr)
+    own = tempfile.mkdtemp(prefix="memlab-cache-")
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return Path(own)
+
+
 def known(plan: Plan, point: Point) -> Trace | None:
     """The trace of a point if it was made, or can be computed: from the others of its rank, and from one with few
     micro-steps."""
@@ -130,7 +152,7 @@ def _to_trace(plan: Plan, point: Point) -> Plan | None:
 
 
 def _folder(plan: Plan) -> Path:
-    return cache_dir() / "traces" / _fingerprint(plan)
+    return kept("traces") / _fingerprint(plan)
 
 
 def _known_as_it_is(plan: Plan, point: Point) -> Trace | None:

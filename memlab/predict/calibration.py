@@ -10,8 +10,7 @@ from typing import Any
 
 from memlab.config import Config
 from memlab.errors import MemlabError
-from memlab.launch.environment import cache_dir
-from memlab.predict.cache import code_digest
+from memlab.predict.cache import code_digest, kept
 from memlab.predict.step_time import Costs
 from memlab.record import read_json, write_json
 
@@ -87,12 +86,12 @@ def _of_runs(folder: Path) -> Calibration:
     from memlab.predict.calibrate import calibrate, usable  # which imports this module
 
     records = usable([folder])
-    kept = cache_dir() / "calibrations" / f"{_digest(records)}.json"
-    if kept.exists():
-        return load(kept)
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    file = kept("calibrations") / f"{_digest(records)}.json"
+    if file.exists():
+        return load(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
     found = calibrate(records, fallback=load(SHIPPED))
-    found.save(kept)
+    found.save(file)
     return found
 
 

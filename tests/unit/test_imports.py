@@ -49,10 +49,10 @@ MAY_IMPORT = {
     "worker": {"errors", "segments", "config", "plan", "record"},
     "predict": {
         "errors",
+        "disk",
         "optimizers",
         "allocator_conf",
         "config",
-        "disk",
         "plan",
         "rules",
         "machine",
@@ -63,12 +63,12 @@ MAY_IMPORT = {
     },
     "analyse": {"errors", "config", "conf_files", "plan", "machine", "record", "summary", "noise"},
     "report": {
-        *("errors", "terminal", "config", "conf_files", "machine", "noise", "record", "summary", "analyse", "launch"),
-        "predict",
+        *("errors", "terminal", "disk", "config", "conf_files", "machine", "noise", "record", "summary"),
+        *("analyse", "launch", "predict"),
     },
     "commands": {
         "ranges",
-        *("errors", "config", "plan", "machine", "rules", "record", "summary", "compose", "launch", "report"),
+        *("errors", "disk", "config", "plan", "machine", "rules", "record", "summary", "compose", "launch", "report"),
         *("predict", "analyse"),
     },
     "experiments": {

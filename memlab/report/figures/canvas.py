@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from memlab.disk import replacing
 from memlab.machine import GIB
 from memlab.report.figures.sheet import Sheet
 
@@ -80,8 +81,11 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     png, svg = folder / f"{stem}.png", folder / f"{stem}.svg"
     pixels = io.BytesIO()
     figure.savefig(pixels, dpi=DPI, format="png")
-    Image.open(pixels).convert("RGB").quantize(256).save(png, optimize=True)  # a third of the size, and looks the same
-    figure.savefig(svg, dpi=2 * DPI, metadata={"Date": None})
+    image = Image.open(pixels).convert("RGB").quantize(256)  # a third of the size, and looks the same
+    with replacing(png) as temporary:
+        image.save(temporary, format="png", optimize=True)
+    with replacing(svg) as temporary:
+        figure.savefig(temporary, dpi=2 * DPI, format="svg", metadata={"Date": None})
     return [png, svg]
 
 

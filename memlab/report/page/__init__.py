@@ -5,16 +5,13 @@ from pathlib import Path
 
 from memlab.analyse.collect import Skipped
 from memlab.analyse.run import Run
-from memlab.errors import MemlabError
+from memlab.disk import write_whole
 from memlab.report.page.html import page
 from memlab.report.page.payload import payload
 
 
 def write_page(runs: Sequence[Run], skipped: Sequence[Skipped], title: str, output: Path) -> None:
-    """Write the page of these runs. Raises :class:`MemlabError` where ``output`` cannot be written."""
+    """Write the page of these runs, whole or not at all. Raises :class:`WriteError` and :class:`OSError`."""
     text = page(payload(runs, skipped, title))
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise MemlabError(f"Cannot write {output}: {error.strerror or error}.") from error
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(output, text.encode())

@@ -1,7 +1,11 @@
 """The commands around the analysis: what they print, write and refuse, and that they need no torch and no Hydra."""
 
+import errno
+import gzip
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -135,3 +139,51 @@ def test_analysis_imports_nothing_heavy(sweep):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+OUTPUTS = ("table --csv {}", "table --parquet {}", "table --markdown {}", "report -o {}")
+
+
+def no_space(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_a_full_disk_is_named_and_leaves_the_old_file(sweep, tmp_path, monkeypatch, capsys, command):
+    file = tmp_path / "old.txt"
+    file.write_text("old")
+    monkeypatch.setattr(os, "fsync", no_space)
+    name, *options = command.format(file).split()
+    assert run(name, sweep, *options) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert str(file) in line and "No space left on device; free some space" in line
+    assert file.read_text() == "old" and not list(tmp_path.glob(".old*"))
+
+
+@pytest.mark.parametrize("command", [*OUTPUTS, "figures -o {}", "import csv {source} --map batch.micro=b --output {}"])
+@pytest.mark.parametrize("place", ["file/below", "x" * 300], ids=["below a file", "long"])
+def test_an_output_that_cannot_be_written_is_one_line(sweep, tmp_path, capsys, command, place):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "source.csv").write_text("b,m\n1,2\n")
+    name, *options = command.format(tmp_path / place, source=tmp_path / "source.csv").split()
+    assert run(name, *([] if name == "import" else [sweep]), *options) in (1, 2)
+    [line] = capsys.readouterr().err.splitlines()
+    assert "; a file is where a folder is needed" in line or "; choose a shorter name" in line
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_output_that_is_a_folder_is_one_line(sweep, tmp_path, capsys):
+    for option in ("--csv", "--parquet", "--markdown"):
+        assert run("table", sweep, option, tmp_path) == 1
+        [line] = capsys.readouterr().err.splitlines()
+        assert "name a file, not a folder" in line
+
+
+def test_a_table_is_compressed_by_the_name_of_its_file(sweep, tmp_path):
+    assert run("table", sweep, "--csv", tmp_path / "t.csv.gz") == 0
+    assert gzip.decompress((tmp_path / "t.csv.gz").read_bytes()).count(b"\n") == 7
+
+
+def test_a_table_goes_into_a_pipe_or_a_device(sweep):
+    assert run("table", sweep, "--csv", "/dev/null") == 0
+    assert not Path("/dev/null").is_file()

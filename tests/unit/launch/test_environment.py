@@ -171,3 +171,14 @@ def test_the_operations_folder_is_apart_for_each_combination_of_versions(monkeyp
     folder = environment.extensions_dir()
     monkeypatch.setattr(environment, "package_versions", lambda: {"torch": "99", "deepspeed": "1"})
     assert environment.extensions_dir() != folder
+
+
+@pytest.mark.parametrize("named", [None, "", "here", "./here"])
+def test_a_cache_that_is_not_absolute_is_ignored(monkeypatch, named):
+    """As the XDG base directory specification says."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if named is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", named)
+    assert environment.cache_dir() == Path.home() / ".cache" / "memlab"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/there")
+    assert environment.cache_dir() == Path("/there/memlab")

@@ -1,5 +1,7 @@
 """What is traced of a configuration, and what follows from it. No torch: the shadow run is a formula."""
 
+import errno
+import os
 from dataclasses import replace
 
 import pytest
@@ -116,3 +118,21 @@ def test_all_micro_steps_are_traced_where_a_few_do_not_tell_the_others(made, pla
     for _ in range(2):
         assert cache.traces(plan(stage=3, micro=1, accumulation=16))[0].events
     assert made == [cache.Point(0, 1, 64)] * 2  # with a few, then with all
+
+
+@pytest.mark.parametrize("place", ["a file", "a file/below", "no permission"])
+def test_a_prediction_goes_on_without_its_cache_and_says_so_once(made, plan, tmp_path, monkeypatch, capsys, place):
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / place))
+    if place == "no permission":  # tests may run as root, whom no permission stops
+
+        def refuse(dir):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(dir))
+
+        monkeypatch.setattr(cache.tempfile, "TemporaryFile", refuse)
+    first = cache.traces(plan(2, 1))
+    traced = len(made)
+    assert cache.traces(plan(2, 1)).keys() == first.keys() and len(made) == traced  # known until the process ends
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"memlab: {tmp_path / place}/memlab: ") and "will be kept" in line
+    assert not list(tmp_path.rglob("*.trace.json"))
