@@ -6,9 +6,11 @@ against the schema before Hydra sees them, and the composed result after.
 
 import contextlib
 import dataclasses
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from string import ascii_lowercase
@@ -20,7 +22,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, ValueType
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep, ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -39,6 +41,9 @@ ADDED_GROUPS = ("search",)
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError)
 """What is raised for a command line, or a file of ``--config-dir``, that composes nothing."""
+
+MOST_POINTS = 10_000
+"""Of one sweep: composing as many takes minutes and gigabytes."""
 
 FREE_VALUE = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 """Groups whose options are numbers, and the field that takes any other."""
@@ -237,11 +242,46 @@ def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None
         overrides = OverridesParser.create().parse_overrides(list(words))
     except COMPOSITION_ERRORS as error:
         raise ConfigError(f"Cannot read the command line: {one_line(error)}") from error
+    check_total(count_values(overrides, config_dir))
     for override in overrides:
         if override.key_or_group == "hydra.output_subdir":
             raise ConfigError("'hydra.output_subdir' cannot be set: what composed a run is in .hydra/ of its folder.")
         if not re.match(r"hydra([./@]|$)", override.key_or_group):
             _check_override(override, config_dir)
+
+
+def check_total(counts: Mapping[str, int]) -> None:
+    """Refuse more points than :data:`MOST_POINTS`. ``counts``: how many values each key has."""
+    total = math.prod(counts.values())
+    if total > MOST_POINTS:
+        factors = " x ".join(f"{count:,} of {key}" for key, count in counts.items() if count > 1)
+        raise ConfigError(
+            f"That is {total:,} points ({factors}), and memlab goes through {MOST_POINTS:,} at the most: give fewer "
+            "values, or a larger step: range(start,stop,step)."
+        )
+
+
+def count_values(overrides: Iterable[Override], config_dir: str | None = None) -> dict[str, int]:
+    """key -> how many values its word stands for, counted without making them: a range may never end."""
+    return {override.get_key_element(): _count(override, config_dir) for override in overrides}
+
+
+def _count(override: Override, config_dir: str | None) -> int:
+    value = override.value()
+    if isinstance(value, RangeSweep):
+        return _range_length(override.key_or_group, value)
+    if isinstance(value, ChoiceSweep):
+        return len(value.list)
+    if isinstance(value, Glob):
+        return len(value.filter(options_of(override.key_or_group, config_dir)))
+    is_repeated = override.key_or_group == "measure.repeats" and isinstance(value, int)
+    return value if is_repeated else 1
+
+
+def _range_length(key: str, values: RangeSweep) -> int:
+    if not values.step or not all(math.isfinite(number) for number in (values.start, values.stop, values.step)):
+        raise ConfigError(f"'{key}': a range has a finite start and stop, and a step that is not 0.")
+    return max(0, math.ceil((Fraction(values.stop) - Fraction(values.start)) / Fraction(values.step)))
 
 
 def expand(words: Sequence[str], config_dir: str | None = None) -> dict[str, list[str]]:

@@ -43,8 +43,11 @@ class MemlabSweeper(BasicSweeper):
     """Hydra's own, but that it writes nothing before every job of the sweep has composed, and no secret then."""
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
+        from memlab.compose import check_total, count_values
+
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        check_total(count_values(overrides))
         batches = self.split_arguments(overrides, self.max_batch_size)
         if not isinstance(self.launcher, MemlabLauncher):  # which composes all jobs before it writes or runs anything
             self.begin(batches)

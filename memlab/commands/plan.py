@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memlab.commands.files import add_files, write_files
-from memlab.compose import compose_config, expand
+from memlab.compose import check_total, compose_config, expand
 from memlab.config import GROUPS
 from memlab.errors import MemlabError
 from memlab.plan import Plan, make_plan
@@ -93,6 +93,7 @@ def walked_axes(given: dict[str, list[str]]) -> dict[str, list[str]]:
 
 def combinations(given: dict[str, list[str]], axes: dict[str, list[str]]) -> list[Candidate]:
     """All that mean something and can be predicted."""
+    check_total({key: len(words) for key, words in axes.items()})
     fixed = [words[0] for key, words in given.items() if key not in axes]
     found = []
     for words in itertools.product(*axes.values()):

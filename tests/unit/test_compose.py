@@ -81,6 +81,34 @@ def test_what_hydra_can_do_is_let_through(word):
     check_overrides([word])
 
 
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (["seq_len.tokens=range(1,1000000000)"], "999,999,999 points (999,999,999 of seq_len.tokens)"),
+        (["seq_len.tokens=shuffle(range(1,1000000000))"], "999,999,999 points"),
+        (["seq_len.tokens=sort(range(1,1000000000),reverse=true)"], "999,999,999 points"),
+        (["optimizer.lr=range(0.0,1,1e-9)"], "1,000,000,000 points"),
+        (
+            ["seq_len.tokens=range(1,1001)", "batch.micro=range(100,0,-1)", "offload=none,all"],
+            "200,000 points (1,000 of seq_len.tokens x 100 of batch.micro x 2 of offload)",
+        ),
+        (["batch.micro=range(0,2000)", "measure.repeats=6"], "12,000 points (2,000 of batch.micro x 6 of"),
+    ],
+)
+def test_points_are_counted_before_they_are_made(words, count):
+    message = refusal(*words)
+    assert count in message and "10,000 at the most" in message
+
+
+def test_as_many_points_as_allowed_are_let_through():
+    check_overrides(["seq_len.tokens=range(1,10001)", "batch.micro=1", "model=glob(tiny)"])
+
+
+@pytest.mark.parametrize("word", ["batch.micro=range(1,9,0)", "optimizer.lr=range(0,inf,0.1)", "seed=range(0,nan)"])
+def test_a_range_without_an_end_is_refused(word):
+    assert refusal(word).endswith("a range has a finite start and stop, and a step that is not 0.")
+
+
 @pytest.mark.parametrize("url", ["https://me:sesame@example.org/model", "https://sesame@example.org/model"])
 def test_a_password_in_a_word_is_refused_without_repeating_it(url):
     message = refusal(f"model.path={url}")

@@ -116,6 +116,17 @@ def test_a_refused_sweep_leaves_nothing(multirun, tmp_path, words):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_points_of_a_study_are_counted_before_they_are_made(multirun, tmp_path):
+    """They come from the file, not from the command line."""
+    (tmp_path / "mine" / "sweep").mkdir(parents=True)
+    (tmp_path / "mine" / "sweep" / "huge.yaml").write_text(
+        "# @package _global_\nhydra:\n  sweeper:\n    params:\n      seq_len.tokens: range(1,1000000000)\n"
+    )
+    code, _ = multirun("--config-dir", "mine", "sweep=huge")
+    assert code == 2
+    assert not list(tmp_path.glob("outputs/**/*.json"))
+
+
 def test_a_launcher_that_composes_elsewhere_is_left_hydra_s_check(monkeypatch, tmp_path):
     """Before anything is written: submitit's jobs compose on another machine."""
     Plugins.instance()  # loads all plugins, anew if they were imported before: hence the late import
