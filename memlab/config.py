@@ -6,12 +6,16 @@ comment under the field says how.
 """
 
 import dataclasses
+import math
+import sys
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from memlab import allocator_conf, optimizers
 from memlab.errors import ConfigError, nearest
 from memlab.ranges import LARGEST_WHOLE, NOT_NEGATIVE, POSITIVE, SHARE, Range
+from memlab.schema import Check, SchemaError, check_field, shown
 
 MISSING = "???"  # OmegaConf's mark for a value that must be given
 
@@ -357,16 +361,25 @@ FREE_DICTS = ("model.config", "model.overrides", "zero_stage.zenflow", "zero_sta
 
 
 _DEFAULTS = {name: dataclasses.asdict(value) for name, value in vars(Config()).items() if name in GROUPS}
+_OWN_DEFAULTS = {name: value for name, value in vars(Config()).items() if name not in GROUPS}
+
+GIVEN = tuple(
+    f"{group}.{key}" for group, known in _DEFAULTS.items() for key, value in known.items() if value == MISSING
+)
+"""Keys without a default: every configuration has a value of its own for them."""
 
 
-def completed(group: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a group with the defaults of keys that were added to the schema after they were written."""
-    return {**_DEFAULTS[group], **values}
+def completed(values: dict[str, Any]) -> dict[str, Any]:
+    """A checked configuration with the defaults of the keys that were added to the schema after it was written."""
+    return _OWN_DEFAULTS | values | {group: known | values.get(group, {}) for group, known in _DEFAULTS.items()}
 
 
-def from_dict(values: dict[str, Any]) -> Config:
-    """The typed configuration of a resolved dictionary. Raises :class:`ConfigError` for whatever the schema refuses."""
-    config = _build(Config, values, "")
+def from_dict(values: dict[str, Any], prefix: str = "") -> Config:
+    """The typed configuration of a resolved dictionary. Raises :class:`ConfigError` for whatever the schema refuses.
+
+    ``prefix`` comes before the keys that an error names: where the dictionary was found.
+    """
+    config = _build(Config, values, prefix)
     _check_optimizer(config.optimizer)
     _check_adapter(config.adapter)
     _check_allocator(config.allocator)
@@ -409,57 +422,38 @@ def _check_folder(key: str, name: str | None) -> None:
 
 
 def _build(schema: type, values: dict[str, Any], path: str) -> Any:
-    fields = {f.name: f for f in dataclasses.fields(schema)}
+    keys = _keys(schema)
     for key in values:
-        if key not in fields:
-            raise ConfigError(f"Unknown key '{path}{key}'. {nearest(key, fields)}")
+        if key not in keys:
+            raise ConfigError(f"Unknown key '{path}{key}'. {nearest(key, keys)}")
     built = {}
     for name, value in values.items():
-        key = path + name
-        if dataclasses.is_dataclass(fields[name].type):
+        key, annotation, check = path + name, *keys[name]
+        if check is None:
             if not isinstance(value, dict):
-                raise ConfigError(f"'{key}' is a config group with keys of its own, not the value {value!r}.")
-            built[name] = _build(fields[name].type, value, f"{key}.")
+                raise ConfigError(f"'{key}' is a config group with keys of its own, not the value {shown(value)}.")
+            built[name] = _build(annotation, value, f"{key}.")
         else:
-            built[name] = _checked(key, value, fields[name])
+            built[name] = _checked(key, value, annotation, check)
     return schema(**built)
 
 
-def _checked(key: str, value: Any, spec: dataclasses.Field) -> Any:
+@cache
+def _keys(schema: type) -> dict[str, tuple[Any, Check | None]]:
+    """Key -> type and check; a group has no check of its own."""
+    return {
+        spec.name: (spec.type, None if dataclasses.is_dataclass(spec.type) else check_field(spec))
+        for spec in dataclasses.fields(schema)
+    }
+
+
+def _checked(key: str, value: Any, annotation: Any, check: Check) -> Any:
     if value == MISSING:
         raise ConfigError(f"'{key}' has no value: add {key}=<value> to the command line.")
-    if isinstance(value, int) and not isinstance(value, bool) and spec.type in (float, float | None):
-        value = float(value)
-    if not _has_type(value, spec.type):
-        raise ConfigError(f"'{key}' must be {_type_name(spec.type)}, not {value!r}.")
-    choices = spec.metadata.get("choices")
-    if choices is not None and value is not None and value not in choices:
-        hint = nearest(str(value), [str(choice) for choice in choices])
-        raise ConfigError(f"'{key}' cannot be {value!r}. {hint}")
-    length = spec.metadata.get("length")
-    if length is not None and len(value) != length:
-        raise ConfigError(f"'{key}' must be a list of {length} numbers, not {value!r}.")
-    allowed: Range | None = spec.metadata.get("range")
-    for number in [] if allowed is None or value is None else value if isinstance(value, list) else [value]:
-        if refusal := allowed.refusal(number):
-            raise ConfigError(f"'{key}' must be {refusal}, not {number}.")
+    if type(value) is int and annotation in (float, float | None):
+        value = float(value) if abs(value) <= sys.float_info.max else math.inf
+    try:
+        check(value)
+    except SchemaError as error:
+        raise ConfigError(str(error.within(key))) from None
     return value
-
-
-def _has_type(value: Any, annotation: Any) -> bool:
-    if annotation == list[float]:
-        return isinstance(value, list) and all(_has_type(item, float | int) for item in value)
-    if annotation == list[str]:
-        return isinstance(value, list) and all(isinstance(item, str) for item in value)
-    if annotation == dict[str, Any]:
-        return isinstance(value, dict)
-    if isinstance(value, bool):  # a bool is an int to Python, not to a person
-        return annotation is bool or annotation == bool | None
-    return isinstance(value, annotation)
-
-
-def _type_name(annotation: Any) -> str:
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    names |= {list[float]: "a list of numbers", list[str]: "a list of names", dict[str, Any]: "keys with values"}
-    names |= {kind | None: f"{name}, or null" for kind, name in names.items()}
-    return names[annotation]

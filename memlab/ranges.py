@@ -18,7 +18,7 @@ class Range:
 
     def refusal(self, value: float) -> str | None:
         """What ``value`` must be, in words: ``at least 1``; ``None`` where it is in the range."""
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             return "a finite number"
         if value < self.minimum or (self.above and value == self.minimum):
             return f"{'more than' if self.above else 'at least'} {self.minimum}"

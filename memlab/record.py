@@ -14,13 +14,32 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from memlab import marker
+from memlab.config import GIVEN, completed, from_dict
 from memlab.disk import write_whole
-from memlab.errors import FolderError, RecordError
+from memlab.errors import ConfigError, FolderError, RecordError
+from memlab.json_file import read_json
 from memlab.locks import hold, holder
-from memlab.plan import LATER_GROUPS, Plan
+from memlab.plan import LATER_GROUPS, SHAPE, Plan
+from memlab.record_schema import (
+    SPEED,
+    Breakdown,
+    Bytes,
+    Count,
+    Curve,
+    Figure,
+    Index,
+    Name,
+    Oom,
+    OverRanks,
+    Seconds,
+    Steps,
+    Summary,
+    Timing,
+)
+from memlab.schema import Limits, Others, PlainOf, SchemaError, Together, check_of, required, shown
 
 SCHEMA_VERSION = 1
 
@@ -52,13 +71,16 @@ PREDICTED = "predicted"
 """``memory_source`` of a rank that never ran: a replay of torch's allocator over a trace."""
 
 
+SOURCES = ("measured", "predicted")
+
+
 @dataclass
 class Phase:
     """Torch's memory within one phase, over all its occurrences; ``end_allocated_bytes`` is that of the last one."""
 
-    peak_allocated_bytes: int = 0
-    peak_reserved_bytes: int = 0
-    end_allocated_bytes: int = 0
+    peak_allocated_bytes: Bytes
+    peak_reserved_bytes: Bytes
+    end_allocated_bytes: Bytes
 
 
 @dataclass
@@ -70,45 +92,46 @@ class RankResult:
     not count that, or the rank ended before it was known.
     """
 
-    rank: int
+    rank: Index
     device: str  # cuda:0, cpu
     device_name: str
     memory_source: str  # CUDA_ALLOCATOR, LIVE_TENSORS or PREDICTED
-    status: str = "ok"
+    status: Annotated[str, Limits(choices=STATUSES)] = "ok"
     reason: str | None = None
-    device_total_bytes: int | None = None
-    peak_allocated_bytes: int | None = None
-    peak_active_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    device_used_bytes: int | None = None  # highest the driver said the whole device had given out
-    process_used_bytes: int | None = None  # highest the driver said this process had
-    host_rss_bytes: int | None = None  # at the end
-    host_peak_bytes: int | None = None
-    host_pinned_bytes: int | None = None  # peak of torch's pinned host allocator
-    num_alloc_retries: int | None = None
-    num_ooms: int | None = None
+    device_total_bytes: Bytes | None = None
+    peak_allocated_bytes: Bytes | None = None
+    peak_active_bytes: Bytes | None = None
+    peak_reserved_bytes: Bytes | None = None
+    device_used_bytes: Bytes | None = None  # highest the driver said the whole device had given out
+    process_used_bytes: Bytes | None = None  # highest the driver said this process had
+    host_rss_bytes: Bytes | None = None  # at the end
+    host_peak_bytes: Bytes | None = None
+    host_pinned_bytes: Bytes | None = None  # peak of torch's pinned host allocator
+    num_alloc_retries: Count | None = None
+    num_ooms: Count | None = None
     phases: dict[str, Phase] = field(default_factory=dict)
-    step_seconds: list[float] = field(default_factory=list)  # the measured steps
-    warmup_seconds: list[float] = field(default_factory=list)  # the steps before them; the first is the first step
-    losses: list[float] = field(default_factory=list)  # one for each step, warm-up included
-    skipped_steps: int | None = None  # optimizer steps that an overflow (fp16) skipped
-    energy_joules: float | None = None  # of the device, over the measured steps
-    parameters: int | None = None  # of the whole model; trainable ones below
-    trainable_parameters: int | None = None
-    model_flops_per_step: float | None = None  # of this rank, without recomputation
-    oom: dict[str, Any] | None = None  # phase, step, requested_bytes, message
+    step_seconds: list[Seconds] = field(default_factory=list)  # the measured steps
+    warmup_seconds: list[Seconds] = field(default_factory=list)  # the steps before them; the first is the first step
+    losses: list[float | None] = field(default_factory=list)  # one for each step, warm-up included; None: not finite
+    skipped_steps: Count | None = None  # optimizer steps that an overflow (fp16) skipped
+    energy_joules: Figure | None = None  # of the device, over the measured steps
+    parameters: Count | None = None  # of the whole model; trainable ones below
+    trainable_parameters: Count | None = None
+    model_flops_per_step: Figure | None = None  # of this rank, without recomputation
+    oom: Oom | None = None
     runtime: dict[str, Any] = field(default_factory=dict)  # versions that only torch knows; moved to Record.environment
-    timing: dict[str, float] = field(default_factory=dict)  # launch_s, build_s, init_s, train_s
+    timing: dict[str, Seconds] = field(default_factory=dict)  # launch_s, build_s, init_s, train_s
     # What only a prediction has:
-    same_as_rank: int | None = None  # this rank was not traced; it is taken to be like that one
-    peak_reserved_range_bytes: list[int] | None = None  # lowest and highest, over when side streams let memory go
-    cold_peak_allocated_bytes: int | None = None  # of a plain training: from process start, nothing given back before
-    cold_peak_reserved_bytes: int | None = None  # the first step
-    fit_probability: float | None = None  # of the rank with the least room, from earlier errors (predict/odds.py)
-    verdict: str | None = None  # fits, edge or does_not_fit, on this rank
-    breakdown: dict[str, Any] | None = None  # bytes by kind at the peak of each phase; the places that made the largest
-    curve: dict[str, Any] | None = None  # memory over one step
-    work: dict[str, dict[str, int]] | None = None  # by phase: FLOPs, bytes, kernels of a step (predict/step_time.py)
+    same_as_rank: Index | None = None  # this rank was not traced; it is taken to be like that one
+    peak_reserved_range_bytes: Annotated[list[Bytes], Limits(length=2)] | None = None
+    # lowest and highest, over when side streams let memory go
+    cold_peak_allocated_bytes: Bytes | None = None  # of a plain training: from process start, nothing given back before
+    cold_peak_reserved_bytes: Bytes | None = None  # the first step
+    fit_probability: Figure | None = None  # of the rank with the least room, from earlier errors (predict/odds.py)
+    verdict: Name | None = None  # fits, edge or does_not_fit, on this rank
+    breakdown: Breakdown | None = None
+    curve: Curve | None = None
+    work: dict[str, dict[str, Figure]] | None = None  # by phase: FLOPs, bytes, kernels of a step (predict/step_time.py)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -118,21 +141,21 @@ class RankResult:
 class Record:
     """``record.json``: one experiment, measured or predicted. Bytes are integers, times are seconds."""
 
-    run_id: str
-    source: str  # measured | predicted
-    status: str
-    config: dict[str, Any]
-    choices: dict[str, str]
-    fingerprint: str
+    run_id: Name
+    source: Annotated[str, Limits(choices=SOURCES)]
+    status: Annotated[str, Limits(choices=STATUSES)]
+    config: dict[str, Any]  # config.to_dict of a Config
+    choices: dict[str, Name]
+    fingerprint: Name
     reason: str | None = None
     environment: dict[str, Any] = field(default_factory=dict)
-    isolation: str = "fresh"  # fresh: a launch of its own; shared: one of several points in a launch
-    before_in_launch: list[list[int]] | None = None
+    isolation: Annotated[str, Limits(choices=ISOLATIONS)] = "fresh"
+    before_in_launch: list[Annotated[list[int], Limits(length=2)]] | None = None
     """(micro batch, tokens) of the points that the same launch ran before this one; ``None``: not known."""
-    ranks: list[dict[str, Any]] = field(default_factory=list)
-    steps: dict[str, Any] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-    timing: dict[str, float] = field(default_factory=dict)
+    ranks: Annotated[list[dict[str, Any]], PlainOf(list[RankResult])] = field(default_factory=list)
+    steps: Steps = field(default_factory=dict)
+    summary: Annotated[Summary, Others(Figure | None | OverRanks), Together(SPEED)] = field(default_factory=dict)
+    timing: Annotated[Timing, Others(Seconds | None)] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> dict[str, Any]:
@@ -141,41 +164,56 @@ class Record:
 
     @classmethod
     def from_json(cls, values: Any, where: str) -> "Record":
-        """Raises :class:`RecordError`, naming ``where``, for anything but a record of this schema version."""
+        """The one way in for a record: behind it, every value is of the type that is declared above.
+
+        What was added to the schema after a record was written has its default. Raises :class:`RecordError`, naming
+        ``where``, the key, and what is expected there, for anything but a record of this schema version.
+        """
         if not isinstance(values, dict):
             raise RecordError(f"{where}: not a record (a JSON object is expected)")
         version = values.get("schema_version")
         if version != SCHEMA_VERSION:
-            raise RecordError(f"{where}: schema version {version!r}; this memlab reads version {SCHEMA_VERSION}")
-        values = {"before_in_launch": None, **values}  # of a record that was written before it was added
+            raise RecordError(f"{where}: schema version {shown(version)}; this memlab reads version {SCHEMA_VERSION}")
+        values = {"before_in_launch": None, **values}
         missing = [f.name for f in fields(cls) if f.name not in values]
         if missing:
             raise RecordError(f"{where}: incomplete record, without {', '.join(missing)}")
-        wrong = [
-            name
-            for name in ("config", "choices", "environment", "steps", "summary", "timing")
-            if not isinstance(values[name], dict)
-        ]
-        if wrong or not _are_ranks(values["ranks"]) or values["status"] not in STATUSES:
-            raise RecordError(f"{where}: damaged record ({', '.join(wrong) or 'ranks or status'})")
-        known = {f.name: values[f.name] for f in fields(cls)}
-        later = {group: absent for group, absent in LATER_GROUPS.items() if group not in values["config"]}
-        known["config"] = {**later, **values["config"]}
-        known["choices"] = {**dict.fromkeys(later, "none"), **values["choices"]}
-        return cls(**{**known, "ranks": [{**_NOT_KNOWN, **rank} for rank in values["ranks"]]})
+        try:
+            check_of(cls)(values)
+            known = {f.name: values[f.name] for f in fields(cls)}
+            known["config"] = _whole_config(values["config"])
+            known["ranks"] = [_whole_rank(rank) for rank in values["ranks"]]
+            later = LATER_GROUPS.keys() - values["config"].keys()
+            known["choices"] = {**dict.fromkeys(later, "none"), **values["choices"]}
+        except (SchemaError, ConfigError) as error:
+            raise RecordError(f"{where}: damaged record: {error}") from error
+        return cls(**known)
 
 
+_KNOWN = frozenset(f.name for f in fields(RankResult))
 _NOT_KNOWN = {
     name: value
     for name, value in asdict(RankResult(rank=0, device="", device_name="", memory_source="")).items()
-    if name not in ("rank", "device", "device_name", "memory_source", "runtime")
+    if name not in (*required(RankResult), "runtime")
 }
 """What a rank reads as that was written before a figure was added to the schema."""
 
 
-def _are_ranks(values: Any) -> bool:
-    must = {f.name for f in fields(RankResult)} - _NOT_KNOWN.keys() - {"runtime"}
-    return isinstance(values, list) and all(isinstance(rank, dict) and must <= rank.keys() for rank in values)
+def _whole_rank(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a checked rank, with what it does not have yet and without what is not in the schema."""
+    return _NOT_KNOWN | {name: value for name, value in values.items() if name in _KNOWN}
+
+
+def _whole_config(values: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with the defaults of keys that were added after it was written; its point and model are its own.
+
+    Raises :class:`ConfigError`, or :class:`SchemaError` where one of these is missing."""
+    from_dict(values, "config.")
+    for key in (*GIVEN, *SHAPE):
+        group, _, name = key.partition(".")
+        if name not in values.get(group, ()):
+            raise SchemaError("is missing.").within(f"config.{key}")
+    return completed(values)
 
 
 _RANK_FILE = re.compile(r"rank\d+\.(json|memory_snapshot\.pickle)")
@@ -241,8 +279,7 @@ class RunFolder:
                 return bool(self.read_record())
             return False
         with contextlib.suppress(RecordError):
-            plan = read_json(self.path / self.PLAN)
-            return isinstance(plan, dict) and {f.name for f in fields(Plan)} <= plan.keys()
+            return bool(self.read_plan())
         return False
 
     @contextlib.contextmanager
@@ -280,13 +317,25 @@ class RunFolder:
             redact_file(path)
 
     def read_plan(self) -> Plan:
-        values = read_json(self.path / self.PLAN)
+        """Raises :class:`RecordError` when there is none, or none that can be read."""
+        path = self.path / self.PLAN
+        values = read_json(path)
+        try:
+            check_of(Plan)(values)
+            from_dict(values["config"], "config.")
+        except (SchemaError, ConfigError) as error:
+            raise RecordError(f"{path}: damaged plan: {error}") from error
         return Plan(**{f.name: values[f.name] for f in fields(Plan)})
 
     def read_ranks(self, world_size: int) -> list[dict[str, Any]]:
-        """What the ranks measured; a rank that wrote nothing is left out."""
-        paths = [self.rank_file(rank) for rank in range(world_size)]
-        return [read_json(path) for path in paths if path.exists()]
+        """What the ranks measured; a rank that wrote nothing, or nothing that can be read, is left out."""
+        ranks = []
+        for rank in range(world_size):
+            with contextlib.suppress(RecordError, SchemaError):
+                values = read_json(self.rank_file(rank))
+                check_of(RankResult)(values)
+                ranks.append(values)
+        return ranks
 
     def finish(self, record: Record) -> None:
         """Write the record: from here on, this run is over."""
@@ -346,24 +395,6 @@ def _clean(values: Any, secrets: Sequence[str]) -> Any:
     if isinstance(values, str):
         return redact(values, secrets)
     return None if isinstance(values, float) and not math.isfinite(values) else values
-
-
-def read_json(path: Path) -> Any:
-    """Raises :class:`RecordError` with the reason when ``path`` is not readable JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-    except FileNotFoundError:
-        raise RecordError(f"{path}: no such file") from None
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: not UTF-8, not JSON, or a number of 4,300 digits
-        raise RecordError(f"{path}: unreadable ({error})") from error
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------

@@ -140,6 +140,8 @@ def record(config, rank):
                 "step_seconds": 0.5,
                 "step_seconds_min": 0.4,
                 "step_seconds_max": 0.6,
+                "iterations_per_second": 2.0,
+                "samples_per_second": 4.0,
                 "tokens_per_second": 2048.0,
             },
             "timing": {"launch_s": 1.0, "train_s": 2.0, "total_s": 12.0},

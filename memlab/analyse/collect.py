@@ -1,7 +1,6 @@
 """Walk output folders into runs. A folder that cannot be read is a line in ``skipped``, never the end."""
 
 import os
-import stat
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -14,9 +13,6 @@ from memlab.analyse.gc_pause import without_cycle_collection
 from memlab.analyse.run import Run, run_of
 from memlab.errors import MemlabError, RecordError
 from memlab.record import RunFolder
-
-LARGEST_RECORD = 64 * 2**20
-"""Bytes. A record of 64 GPUs with 1,000 steps has 2 MB; what is larger than this is not one of ours."""
 
 MANY = 500
 """Folders from which on reading is spread over the cores: below, starting the processes costs more than it saves."""
@@ -112,8 +108,7 @@ def _walk(root: str) -> Iterator[tuple[str, index.Stamp] | Skipped]:
         except OSError:
             yield from _below(folder, root, waiting)
             continue
-        reason = _unfit(record)
-        yield Skipped(folder, reason) if reason else (folder, (record.st_mtime_ns, record.st_size))
+        yield folder, (record.st_mtime_ns, record.st_size)
 
 
 def _below(folder: str, root: str, waiting: list[str]) -> Iterator[Skipped]:
@@ -132,14 +127,6 @@ def _below(folder: str, root: str, waiting: list[str]) -> Iterator[Skipped]:
             waiting.append(entry.path)
         elif entry.is_symlink() and os.path.isdir(entry.path) and not _inside(os.path.realpath(entry.path), root):
             yield Skipped(entry.path, "a link out of the folder; links are not followed")
-
-
-def _unfit(record: os.stat_result) -> str | None:
-    if not stat.S_ISREG(record.st_mode):
-        return f"{RunFolder.RECORD} is not a plain file; links are not followed"
-    if record.st_size > LARGEST_RECORD:
-        return f"{RunFolder.RECORD} has {record.st_size:,} bytes; at most {LARGEST_RECORD:,} are read"
-    return None
 
 
 def _inside(path: str, root: str) -> bool:

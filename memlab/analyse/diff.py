@@ -12,8 +12,9 @@ from memlab.analyse.run import Run, value_at
 from memlab.conf_files import parse_yaml
 from memlab.config import GROUPS, from_dict, to_dict
 from memlab.errors import ConfigError, MemlabError
+from memlab.json_file import read_json
 from memlab.plan import deepspeed_config, run_id
-from memlab.record import RunFolder, read_json
+from memlab.record import RunFolder
 
 PLANNED = "planned"
 """Status of a configuration that was read from a file and has not run."""
@@ -128,7 +129,7 @@ def _read_values(file: Path) -> dict[str, Any]:
     from yaml import YAMLError
 
     if file.suffix == ".json":
-        values = read_json(file)
+        values = read_json(file.resolve())
     else:
         try:
             values = parse_yaml(file.read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from memlab.analyse.run import Run, flatten, value_at
-from memlab.config import GROUPS, completed
+from memlab.config import GROUPS
 from memlab.errors import MemlabError, nearest
 from memlab.plan import NOT_MEASURED, SHAPE
 
@@ -63,11 +63,10 @@ def families(runs: Sequence[Run], without: Iterable[str] = SHAPE) -> list[list[R
 
 
 def _text_without(name: str, part: Any, removed: Container[str]) -> str:
-    """One entry of a configuration, with the defaults that it lacks and without the dotted keys in ``removed``."""
-    values = completed(name, part or {}) if name in GROUPS else part
-    if isinstance(values, dict):
-        values = {key: value for key, value in values.items() if f"{name}.{key}" not in removed}
-    return json.dumps(values, sort_keys=True)
+    """One entry of a configuration, without the dotted keys in ``removed``."""
+    if isinstance(part, dict):
+        part = {key: value for key, value in part.items() if f"{name}.{key}" not in removed}
+    return json.dumps(part, sort_keys=True)
 
 
 def configurations(runs: Iterable[Run]) -> dict[str, list[Run]]:

@@ -16,8 +16,8 @@ from typing import Any
 
 from memlab.analyse.run import Run
 
-VERSION = 1
-"""To be raised when :class:`Run`, or how it is made from a record, changes."""
+VERSION = 2
+"""To be raised when :class:`Run`, how it is made from a record, or what a record may hold, changes."""
 
 Stamp = tuple[int, int]
 """Modification time in nanoseconds and size in bytes of a record."""

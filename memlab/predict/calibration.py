@@ -10,9 +10,10 @@ from typing import Any
 
 from memlab.config import Config
 from memlab.errors import MemlabError
+from memlab.json_file import read_json
 from memlab.predict.cache import code_digest, kept
 from memlab.predict.step_time import Costs
-from memlab.record import read_json, write_json
+from memlab.record import write_json
 
 SHIPPED = Path(__file__).parent / "calibration.json"
 """Made from results/ by ``make calibration``."""

@@ -132,7 +132,7 @@ class _Runner:
         result.peak_active = max(result.peak_active, allocator.peak_active)
         result.peak_reserved = max(result.peak_reserved, allocator.peak_reserved)
         if self.phase:
-            phase = result.phases.setdefault(self.phase, Phase())
+            phase = result.phases.setdefault(self.phase, Phase(0, 0, 0))
             phase.peak_allocated_bytes = max(phase.peak_allocated_bytes, allocator.peak_allocated)
             phase.peak_reserved_bytes = max(phase.peak_reserved_bytes, allocator.peak_reserved)
             phase.end_allocated_bytes = allocator.allocated

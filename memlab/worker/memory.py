@@ -55,7 +55,7 @@ class MemoryMeter:
         self.peak_active = max(self.peak_active, active)
         self.peak_reserved = max(self.peak_reserved, reserved)
         if self.current is not None:
-            phase = self.phases.setdefault(self.current, Phase())
+            phase = self.phases.setdefault(self.current, Phase(0, 0, 0))
             phase.peak_allocated_bytes = max(phase.peak_allocated_bytes, allocated)
             phase.peak_reserved_bytes = max(phase.peak_reserved_bytes, reserved)
             phase.end_allocated_bytes = now

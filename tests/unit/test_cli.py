@@ -15,8 +15,9 @@ import pytest
 from memlab import cli, hydra_app
 from memlab.cli import COMMANDS, main
 from memlab.experiments import EXIT_CODES
+from memlab.json_file import read_json
 from memlab.launch.deadman import marked_by
-from memlab.record import RunFolder, read_json
+from memlab.record import RunFolder
 
 LAUNCH = Path(__file__).parents[2] / "launch.py"
 INSIDE_A_LAUNCHER = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")

@@ -13,8 +13,9 @@ from omegaconf import OmegaConf
 
 from memlab import cli, experiments, hydra_app
 from memlab.compose import check_overrides
+from memlab.json_file import read_json
 from memlab.launch import run
-from memlab.record import RunFolder, read_json
+from memlab.record import RunFolder
 
 
 def refuse_to_start(*_):

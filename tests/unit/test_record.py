@@ -12,6 +12,7 @@ import pytest
 from memlab.config import to_dict
 from memlab.disk import write_whole
 from memlab.errors import FolderError, RecordError, WriteError
+from memlab.json_file import read_json
 from memlab.plan import make_plan
 from memlab.record import (
     FINAL,
@@ -23,7 +24,6 @@ from memlab.record import (
     RunFolder,
     SweepFolder,
     is_secret_name,
-    read_json,
     redact,
     write_json,
 )
@@ -70,10 +70,13 @@ def test_final_statuses_are_statuses():
     [
         ({"schema_version": SCHEMA_VERSION + 1}, "schema version 2; this memlab reads version 1"),
         ({"schema_version": None}, "schema version None"),
-        ({"status": "great"}, "damaged record (ranks or status)"),
-        ({"ranks": {}}, "damaged record (ranks or status)"),
-        ({"ranks": [{"rank": 0}]}, "damaged record (ranks or status)"),
-        ({"summary": None}, "damaged record (summary)"),
+        ({"status": "great"}, "damaged record: 'status' cannot be 'great'. Choose one of: failed, gpu_oom, host_oom"),
+        ({"ranks": {}}, "damaged record: 'ranks' must be a list, not {}."),
+        ({"ranks": [{"rank": 0}]}, "damaged record: 'ranks[0].device' is missing."),
+        ({"summary": None}, "damaged record: 'summary' must be keys with values, not None."),
+        ({"config": {"hardware": {"gpus": "x"}}}, "'config.hardware.gpus' must be a whole number, not 'x'."),
+        ({"config": {}}, "damaged record: 'config.model.path' is missing."),
+        ({"summary": {"step_seconds": 1.0}}, "'summary.step_seconds_min' is missing beside 'step_seconds'."),
     ],
 )
 def test_a_record_that_is_none_is_refused(folder, record, change, words):
@@ -279,9 +282,10 @@ def test_groups_added_since_are_none_in_older_records(config):
     assert read.choices == {"model": "tiny", "adapter": "none", "kernels": "none"}
 
 
-def test_figures_added_since_are_not_known_of_older_records(tmp_path):
+def test_figures_added_since_are_not_known_of_older_records(config):
     old = {"rank": 0, "device": "cuda:0", "device_name": "GPU", "memory_source": "cuda_caching_allocator"}
-    record = Record(run_id="x", source="measured", status="ok", config={}, choices={}, fingerprint="f", ranks=[old])
+    values = to_dict(config())
+    record = Record(run_id="x", source="measured", status="ok", config=values, choices={}, fingerprint="f", ranks=[old])
     (rank,) = Record.from_json(record.to_json(), "old").ranks
     assert rank["device"] == "cuda:0" and rank["breakdown"] is None and rank["losses"] == []
 

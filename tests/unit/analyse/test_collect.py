@@ -7,7 +7,9 @@ import time
 import pytest
 from folders import make_config, make_record, write
 
+from memlab import json_file
 from memlab.analyse import collect as collecting
+from memlab.analyse import index
 from memlab.analyse.collect import collect
 from memlab.errors import MemlabError
 from memlab.record import RunFolder
@@ -37,6 +39,13 @@ def put(root, text: str | bytes, name: str = "bad"):
 
 def changed(**values) -> str:
     return json.dumps({**make_record().to_json(), **values})
+
+
+def nested(levels: int) -> dict:
+    values: dict = {}
+    for _ in range(levels):
+        values = {"a": values}
+    return values
 
 
 def with_rank(**values) -> str:
@@ -76,13 +85,16 @@ def test_an_unfinished_run(root):
         ('{"results": 1}', "schema version None"),
         (changed(schema_version=99), "schema version 99; this memlab reads version 1"),
         (changed(status="great"), "damaged record"),
-        (changed(ranks=[1]), "damaged record (ranks"),
+        (changed(ranks=[1]), "damaged record: 'ranks[0]' must be keys with values, not 1."),
         (with_rank(phases={"forward": {"peak_allocated_bytes": "1"}}), "ranks[0].phases.forward"),
-        (changed(summary={"usd": "<script>alert(1)</script>"}), "damaged record (summary.usd)"),
-        (changed(summary={"peak_reserved_bytes": {"max": 1}}), "damaged record (summary.peak_reserved_bytes)"),
-        (changed(run_id="a\x1b[2Jb"), "damaged record (run_id)"),
-        (changed(choices={"model": {"a": 1}}), "damaged record (choices.model)"),
-        (changed(config={"batch": 1}), "damaged record (config.batch"),
+        (changed(summary={"usd": "<script>alert(1)</script>"}), "damaged record: 'summary.usd' must be a number, or"),
+        (changed(summary={"peak_reserved_bytes": {"max": 1}}), "'summary.peak_reserved_bytes.mean' is missing."),
+        (changed(summary={"usd": 1}).replace('"usd": 1', f'"usd": 1{"0" * 400}'), "is no finite number"),
+        (changed(run_id="a\x1b[2Jb"), "'run_id' must be one line of printable text, not 'a\\x1b[2Jb'."),
+        (changed(choices={"model": {"a": 1}}), "damaged record: 'choices.model' must be text, not {'a': 1}."),
+        (changed(config={"batch": 1}), "'config.batch' is a config group with keys of its own, not the value 1."),
+        (changed(config=nested(600)), "nested more than 32 levels deep"),
+        (changed(reason="\ud800"), "surrogates not allowed"),
     ],
 )
 def test_a_bad_record_is_one_line(root, text, reason):
@@ -91,7 +103,7 @@ def test_a_bad_record_is_one_line(root, text, reason):
 
 
 def test_a_record_too_large(root, monkeypatch):
-    monkeypatch.setattr(collecting, "LARGEST_RECORD", 1 << 20)
+    monkeypatch.setattr(json_file, "LARGEST", 1 << 20)
     put(root, " " * (1 << 21))
     assert "has 2,097,152 bytes" in only_reason(root)
 
@@ -101,7 +113,7 @@ def test_a_record_that_is_a_link(root, tmp_path_factory):
     elsewhere.write_text(changed())
     (root / "bad").mkdir()
     (root / "bad" / RunFolder.RECORD).symlink_to(elsewhere)
-    assert only_reason(root) == "record.json is not a plain file; links are not followed"
+    assert only_reason(root) == "record.json: not a plain file; links are not followed"
 
 
 def test_a_pipe_does_not_hang(root):
@@ -129,7 +141,7 @@ def test_a_figure_that_is_no_finite_number_is_refused(root, written):
     put(root, text.replace("123456789", written))
     found = collect([root])
     assert len(found.runs) == 1
-    assert "is not JSON" in found.skipped[0].reason or "peak_reserved_bytes.max" in found.skipped[0].reason
+    assert "is not JSON" in found.skipped[0].reason or "is no finite number" in found.skipped[0].reason
 
 
 def test_a_prediction_has_a_verdict_and_ranges(tmp_path):
@@ -209,7 +221,7 @@ def test_without_a_usable_index_everything_is_read(root, broken, monkeypatch, tm
         cache.write_text("not a folder")
     else:
         (cache / "memlab").mkdir(parents=True)
-        (cache / "memlab" / "runs-v1.sqlite").write_bytes(b"garbage" * 1000)
+        (cache / "memlab" / index.cache_file().name).write_bytes(b"garbage" * 1000)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     assert len(collect([root / collect([root]).runs[0].run_id]).runs) == 1
 

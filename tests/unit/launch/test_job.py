@@ -2,9 +2,10 @@
 
 import pytest
 
+from memlab.json_file import read_json
 from memlab.launch.job import Job
 from memlab.machine import Machine
-from memlab.record import STATUSES, RunFolder, read_json
+from memlab.record import STATUSES, RunFolder
 
 CPU = Machine()
 ELSEWHERE = Machine(driver="580.1")

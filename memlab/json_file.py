@@ -1,0 +1,103 @@
+"""JSON files that others may have written, read so that nothing in them can surprise a reader behind.
+
+What is read is a plain file of bounded size. What comes out is of bounded depth, its numbers are finite, its whole
+numbers have at most 64 bits, and its texts are Unicode.
+"""
+
+import errno
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from memlab.errors import RecordError
+
+LARGEST = 64 * 2**20
+"""Bytes. A record of 64 GPUs with 1,000 steps has 2 MB; what is larger than this is not one of ours."""
+
+DEEPEST = 32
+"""Lists and dictionaries inside one another; a predicted record has 7."""
+
+_NOT_PLAIN = "not a plain file; links are not followed"
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+_NOT_PLAIN = "not a plain file; links are not followed"
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""Half of a character in UTF-16, as JSON may write those beyond 16 bits: a pair of them is one."""
+
+
+def read_json(path: Path) -> Any:
+    """Raises :class:`RecordError` with the reason when ``path`` is not readable JSON within the bounds above."""
+    try:
+        text = _read(path).decode()
+        values = json.loads(text, parse_constant=_refuse_constant, parse_int=_whole, parse_float=_finite)
+        _check_depth([values])
+        if _HALF.search(text):
+            json.dumps(values, ensure_ascii=False).encode()  # raises ValueError for a half alone: no file can hold it
+    except FileNotFoundError:
+        raise RecordError(f"{path}: no such file") from None
+    except RecursionError:
+        raise RecordError(f"{path}: unreadable (nested too deeply)") from None
+    except (OSError, ValueError) as error:  # not UTF-8, not JSON, or a number of 4,300 digits
+        raise RecordError(f"{path}: unreadable ({error})") from error
+    return values
+
+
+def _read(path: Path) -> bytes:
+    """The content of a plain file. A pipe, which could keep its reader waiting for ever, is refused unread."""
+    try:
+        with open(path, "rb", opener=_open_itself) as file:
+            facts = os.fstat(file.fileno())
+            if not stat.S_ISREG(facts.st_mode):
+                raise RecordError(f"{path}: {_NOT_PLAIN}")
+            if facts.st_size > LARGEST:
+                raise RecordError(f"{path}: has {facts.st_size:,} bytes; at most {LARGEST:,} are read")
+            return file.read(facts.st_size)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise RecordError(f"{path}: {_NOT_PLAIN}") from None
+        raise
+
+
+def _open_itself(path: str, flags: int) -> int:
+    """Open a file, not what it links to, and without waiting for a writer."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _whole(text: str) -> int | float:
+    """JSON knows one kind of number; here as elsewhere, a whole one has at most 64 bits."""
+    value = int(text)
+    return value if -(2**63) <= value < 2**63 else _finite(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is no finite number")
+    return value
+
+
+def _check_depth(values: Collection[Any], left: int = DEEPEST) -> None:
+    """Raises ValueError where lists and dictionaries in ``values`` are more than ``left`` deep."""
+    if _SCALARS.issuperset(map(type, values)):
+        return
+    if not left:
+        raise ValueError(f"nested more than {DEEPEST} levels deep")
+    for value in values:
+        if isinstance(value, list):
+            _check_depth(value, left - 1)
+        elif isinstance(value, dict):
+            _check_depth(value.values(), left - 1)

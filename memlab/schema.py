@@ -1,0 +1,240 @@
+"""Plain values, as JSON and YAML hold them, checked against type annotations.
+
+The fields of dataclasses and typed dictionaries say what a value may be; a check is made of them once, on first use.
+Understood are ``Any``, ``None``, bool, int, float, str, lists, dictionaries with text keys, dataclasses, typed
+dictionaries and unions of these. :class:`Limits` narrow a type, as ``Annotated[list[int], Limits(length=2)]`` or as the
+metadata of a dataclass field.
+"""
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from reprlib import Repr
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from memlab.errors import nearest
+from memlab.ranges import Range
+
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = 60
+shown = _REPR.repr
+"""A value for a person, in few letters however large or deeply nested it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a type alone does not say. ``None``, where the type has it, is within all limits."""
+
+    choices: tuple[Any, ...] | None = None
+    range: Range | None = None  # of a number; of a list, of each number in it
+    length: int | None = None  # of a list
+    printable: bool = False  # one line, without the characters that a terminal obeys
+
+
+@dataclasses.dataclass(frozen=True)
+class Others:
+    """For a typed dictionary: what the keys hold that it does not name. Without it: anything."""
+
+    annotation: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """For a typed dictionary: the keys that must be there where the first of them is."""
+
+    keys: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainOf:
+    """For plain values that have the form of another type, as ``dataclasses.asdict`` gives it."""
+
+    annotation: Any
+
+
+class SchemaError(ValueError):
+    """A value that its annotation does not allow."""
+
+    def __init__(self, problem: str):
+        super().__init__(problem)
+        self.problem = problem
+        self.path = ""
+
+    def within(self, key: str | int) -> "SchemaError":
+        """The same error, seen from the list or dictionary that holds the value under ``key``."""
+        own = f"[{key}]" if isinstance(key, int) else key
+        self.path = own if not self.path else f"{own}{self.path}" if self.path[0] == "[" else f"{own}.{self.path}"
+        return self
+
+    def __str__(self) -> str:
+        return f"{shown(self.path)} {self.problem}" if self.path else self.problem
+
+
+Inside = Callable[[Any], None]
+"""Looks at the parts and the limits of a value whose type is right. Raises :class:`SchemaError`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """The check of a type. ``kinds``: the Python types that a value may have, which ``name`` tells in words."""
+
+    kinds: frozenset[type]
+    name: str
+    inside: Inside | None = None
+
+    def __call__(self, value: Any) -> None:
+        """Raises :class:`SchemaError` for a value that is not allowed."""
+        if type(value) not in self.kinds:  # a bool is an int to isinstance, not to a person
+            raise SchemaError(f"must be {self.name}, not {shown(value)}.")
+        if self.inside is not None:
+            self.inside(value)
+
+
+_PLAIN = {
+    bool: Check(frozenset({bool}), "true or false"),
+    int: Check(frozenset({int}), "a whole number"),
+    float: Check(frozenset({float, int}), "a number"),
+    str: Check(frozenset({str}), "text"),
+    types.NoneType: Check(frozenset({types.NoneType}), "null"),
+    Any: Check(frozenset({bool, int, float, str, types.NoneType, list, dict}), "any value"),
+    dict: Check(frozenset({dict}), "keys with values"),
+    list: Check(frozenset({list}), "a list"),
+}
+_LISTS = {float: "a list of numbers", str: "a list of names"}
+
+
+def check_field(spec: dataclasses.Field) -> Check:
+    """The check of a dataclass field: its type, with the limits of its metadata."""
+    return check_of(Annotated[spec.type, Limits(**spec.metadata)] if spec.metadata else spec.type)
+
+
+@cache
+def check_of(annotation: Any) -> Check:
+    """The check of an annotation."""
+    if annotation in _PLAIN:
+        return _PLAIN[annotation]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _narrowed(*arguments)
+    if origin in (Union, types.UnionType):
+        return _union([check_of(argument) for argument in arguments])
+    if origin is list:
+        return Check(frozenset({list}), _LISTS.get(arguments[0], "a list"), _of_items(check_of(arguments[0])))
+    if origin is dict:
+        return replace(_PLAIN[dict], inside=_of_keys({}, (), check_of(arguments[1])))
+    if dataclasses.is_dataclass(annotation):
+        known = {spec.name: check_field(spec) for spec in dataclasses.fields(annotation)}
+        return replace(_PLAIN[dict], inside=_of_keys(known, required(annotation), _PLAIN[Any]))
+    if is_typeddict(annotation):
+        return _typed_dict(annotation, Any)
+    raise TypeError(f"{annotation!r}: a schema cannot hold this type")
+
+
+def required(schema: type) -> tuple[str, ...]:
+    """The fields of a dataclass that have no default."""
+    return tuple(
+        spec.name
+        for spec in dataclasses.fields(schema)
+        if spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
+    )
+
+
+def _narrowed(annotation: Any, *metadata: Any) -> Check:
+    check = check_of(annotation)
+    for each in metadata:
+        if isinstance(each, PlainOf):
+            check = check_of(each.annotation)
+        elif isinstance(each, Others):
+            check = _typed_dict(annotation, each.annotation)
+        else:
+            more = _within(each) if isinstance(each, Limits) else _has_together(each)
+            check = replace(check, inside=_both(check.inside, more))
+    return check
+
+
+def _typed_dict(schema: Any, others: Any) -> Check:
+    known = {name: check_of(hint) for name, hint in get_type_hints(schema, include_extras=True).items()}
+    needed = tuple(name for name in known if name in schema.__required_keys__)
+    return replace(_PLAIN[dict], inside=_of_keys(known, needed, check_of(others)))
+
+
+def _union(checks: list[Check]) -> Check:
+    by_kind = {kind: check for check in checks for kind in check.kinds}
+
+    def inside(value: Any) -> None:
+        by_kind[type(value)](value)
+
+    name = ", or ".join(check.name for check in checks)
+    return Check(frozenset(by_kind), name, inside if any(check.inside for check in checks) else None)
+
+
+def _of_items(item: Check) -> Inside:
+    def inside(values: list[Any]) -> None:
+        if item.inside is None and item.kinds.issuperset(map(type, values)):
+            return  # most lists hold plain numbers, and many of them
+        for index, value in enumerate(values):
+            try:
+                item(value)
+            except SchemaError as error:
+                raise error.within(index) from None
+
+    return inside
+
+
+def _of_keys(known: Mapping[str, Check], needed: Sequence[str], others: Check) -> Inside:
+    def inside(values: dict[str, Any]) -> None:
+        for name in needed:
+            if name not in values:
+                raise SchemaError("is missing.").within(name)
+        key = ""
+        try:
+            for key, value in values.items():
+                check = known.get(key, others)
+                if check is not _PLAIN[Any]:
+                    check(value)
+        except SchemaError as error:
+            raise error.within(key) from None
+
+    return inside
+
+
+def _has_together(together: Together) -> Inside:
+    def inside(values: dict[str, Any]) -> None:
+        first = together.keys[0]
+        for name in together.keys if first in values else ():
+            if name not in values:
+                raise SchemaError(f"is missing beside '{first}'.").within(name)
+
+    return inside
+
+
+def _both(first: Inside | None, second: Inside) -> Inside:
+    if first is None:
+        return second
+
+    def inside(value: Any) -> None:
+        first(value)
+        second(value)
+
+    return inside
+
+
+def _within(limits: Limits) -> Inside:
+    def inside(value: Any) -> None:
+        if value is None:
+            return
+        if limits.choices is not None and value not in limits.choices:
+            hint = nearest(str(value), [str(choice) for choice in limits.choices])
+            raise SchemaError(f"cannot be {shown(value)}. {hint}")
+        if limits.length is not None and len(value) != limits.length:
+            raise SchemaError(f"must be a list of {limits.length} numbers, not {shown(value)}.")
+        if limits.printable and not value.isprintable():
+            raise SchemaError(f"must be one line of printable text, not {shown(value)}.")
+        if limits.range is not None:
+            for number in value if isinstance(value, list) else [value]:
+                if refusal := limits.range.refusal(number):
+                    raise SchemaError(f"must be {refusal}, not {shown(number)}.")
+
+    return inside
