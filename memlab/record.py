@@ -118,6 +118,7 @@ class RankResult:
     parameters: Count | None = None  # of the whole model; trainable ones below
     trainable_parameters: Count | None = None
     model_flops_per_step: Figure | None = None  # of this rank, without recomputation
+    unknown: dict[str, str] = field(default_factory=dict)  # figures that could not be told, each with the reason
     oom: Oom | None = None
     runtime: dict[str, Any] = field(default_factory=dict)  # versions that only torch knows; moved to Record.environment
     timing: dict[str, Seconds] = field(default_factory=dict)  # launch_s, build_s, init_s, train_s

@@ -17,7 +17,7 @@ from memlab.predict.events import Trace
 from memlab.predict.fit import Case, Fit, fit
 from memlab.predict.limits import unpredictable
 from memlab.predict.shadow.request import ShadowError
-from memlab.predict.step_time import missing_figures
+from memlab.predict.step_time import has_clocks, missing_figures
 from memlab.record import Record, RunFolder
 
 VERSIONS = ("torch", "deepspeed", "transformers")
@@ -96,6 +96,9 @@ def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | No
             traced[key] = cache.traces(plan)
     except ShadowError as error:
         print(f"left out {record.run_id}: {error}", file=sys.stderr)
+        return None
+    if not has_clocks(config, traced[key].values()):
+        print(f"left out {record.run_id}: what its step asks of the machine is unknown", file=sys.stderr)
         return None
     return Case(record.run_id, family(config), config, traced[key], record.summary["step_seconds"])
 

@@ -53,7 +53,8 @@ class Trace:
     smooth_from: int | None = 1  # tokens in a batch from which sizes grow as interpolate.py says; None: they never do
     work: list[Item] = field(default_factory=list)  # of the last step, what it asks of the machine
     places: list[int] = field(default_factory=list)  # of each item of the work: how many events were before it
-    model_flops: tuple[float, float] = (0.0, 0.0)  # of a sample: for each token, for each pair (memlab/worker/flops.py)
+    model_flops: tuple[float, float] | None = None  # of a sample: for each token, for each pair (worker/flops.py)
+    unknown: dict[str, str] = field(default_factory=dict)  # figures that could not be told, each with the reason
     parameters: int = 0
     trainable_parameters: int = 0
     seconds: float = 0.0  # of CPU time that it took, with the start of its engine, which others may have shared

@@ -17,7 +17,7 @@ from memlab.predict.launches import in_one_launch
 from memlab.predict.odds import probability, shipped_ratios
 from memlab.predict.ranks import stands_for
 from memlab.predict.replay import Replay, replay, replay_points
-from memlab.predict.step_time import counts, missing_figures
+from memlab.predict.step_time import counts, has_clocks
 from memlab.predict.verdicts import DOES_NOT_FIT, EDGE, FITS, worst
 from memlab.record import PREDICTED, RankResult
 
@@ -136,7 +136,7 @@ class _Rank:
         self._is_cold = config.measure.protocol == "cold"
         self._plain = self.trace = in_one_launch(points)
         self._has_side_streams = any(event[0] == USE for event in self._plain.events)
-        self._has_lags = self._has_side_streams and not missing_figures(config)
+        self._has_lags = self._has_side_streams and has_clocks(config, points)
         self._lag = AT_ONCE if self._has_lags or config.hardware.world_size == 1 else AT_THE_NEXT_WAIT
         if self._has_lags:
             self.trace = self._with_lags(furthest_ahead(config))
@@ -246,8 +246,9 @@ def _rank_result(config: Config, rank: _Rank, number: int, point: Trace) -> Rank
         verdict=rank.verdict(number),
         breakdown=breakdown(trace, likely),
         curve=curve(likely) if likely.course and not likely.oom else None,
-        work=counts(point),
-        model_flops_per_step=_model_flops(config, point),
+        work=counts(point) if point.work else None,
+        model_flops_per_step=_model_flops(config, point) if point.model_flops else None,
+        unknown=point.unknown,
     )
 
 

@@ -214,11 +214,12 @@ class _Work:
         return third == fourth and all(each == counts[-1] for each in counts)
 
     def repeated(self, times: int) -> list[Item]:
-        begin, fourth = _counts(self._before), self._micro_steps[-1]
+        fourth = self._micro_steps[-1]
+        begin, within = _counts(self._before), _counts(fourth)
         found = [*self._before, *chain.from_iterable(self._micro_steps)]
         for time in range(1, times + 1):
-            found += [_later(item, time, begin, _counts(fourth)) for item in fourth]
-        return [*found, *(_later(item, times, begin, _counts(fourth)) for item in self._rest)]
+            found += [_later(item, time, begin, within) for item in fourth]
+        return [*found, *(_later(item, times, begin, within) for item in self._rest)]
 
     def places(self, times: int, earlier: int) -> list[int]:
         """How many events are before each item; ``earlier`` are those that are new before the step."""

@@ -7,7 +7,7 @@ host. Who waits for whom is what the engine asked for in the trace.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from memlab.config import Config
@@ -27,6 +27,7 @@ from memlab.predict.work import (
     Item,
     link_bytes,
 )
+from memlab.unknown import WORK
 
 _NCCL = -1
 """The stream of the collectives: one after another, beside everything else."""
@@ -87,6 +88,11 @@ def missing_figures(config: Config) -> list[str]:
     if config.hardware.world_size > 1:
         needed.append("link_gb_per_s")
     return [name for name in needed if not getattr(config.hardware, name)]
+
+
+def has_clocks(config: Config, traces: Iterable[Trace]) -> bool:
+    """Whether a time can be told: the hardware entry has the figures, and the work of the step was counted."""
+    return not missing_figures(config) and not any(WORK in trace.unknown for trace in traces)
 
 
 def figures(config: Config) -> Figures:

@@ -8,7 +8,7 @@ from memlab.config import Config
 from memlab.predict.calibration import calibration_for
 from memlab.predict.events import Trace
 from memlab.predict.fit import depends, rests_on
-from memlab.predict.step_time import LOWER_BOUND, missing_figures, step_seconds
+from memlab.predict.step_time import LOWER_BOUND, has_clocks, step_seconds
 
 CALIBRATED = "calibrated"
 BOUND = "lower bound"
@@ -57,8 +57,8 @@ class Timing:
 
 
 def predict_timing(config: Config, traces: Mapping[int, Trace]) -> Timing | None:
-    """``None`` where the hardware entry lacks the figures."""
-    if missing_figures(config):
+    """``None`` where the hardware entry lacks the figures, or the work of the step is unknown."""
+    if not has_clocks(config, traces.values()):
         return None
     bound = step_seconds(config, traces, LOWER_BOUND)
     calibration = calibration_for(config)

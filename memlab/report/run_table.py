@@ -10,6 +10,7 @@ from memlab.predict.remedies import remedies
 from memlab.predict.verdicts import FITS
 from memlab.record import FIRST_STEP_PHASES, LIVE_TENSORS, PHASES, Record
 from memlab.report.units import gib
+from memlab.unknown import MODEL_FLOPS, WORK
 
 
 def show_run(record: Record, console: Console) -> None:
@@ -23,6 +24,8 @@ def show_run(record: Record, console: Console) -> None:
         console.print(_phase_table(record))
         console.print(_verdict_line(record), highlight=False)
         console.print(_speed_line(record), highlight=False)
+        for line in _unknown_lines(record):
+            console.print(line, highlight=False, markup=False)
     if record.source == "predicted" and record.summary.get("verdict", FITS) != FITS:
         _show_remedies(record, console)
 
@@ -101,6 +104,13 @@ def _speed_line(record: Record) -> str:
         parts.append(f"${summary['usd']:.2f}")
     parts += [f"[yellow]{doubt}[/]" for doubt in record.steps.get("doubts", [])]
     return "  ".join(parts) + f"\ntook {record.timing['total_s']:.1f} s{_where_time_went(record.timing)}"
+
+
+def _unknown_lines(record: Record) -> list[str]:
+    """What could not be told beside memory, and why."""
+    names = {MODEL_FLOPS: "model FLOPs and their utilisation", WORK: "step time"}
+    reasons = {name: why for rank in record.ranks for name, why in rank.get("unknown", {}).items()}
+    return [f"unknown: {names[name]} ({why})" for name, why in reasons.items()]
 
 
 def _how_sure(record: Record) -> str:

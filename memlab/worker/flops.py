@@ -11,9 +11,15 @@ from transformers.pytorch_utils import Conv1D
 
 from memlab.worker.model import parameter_size
 
+ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+"""The kinds of layers (transformers' ``config.layer_types``) that multiply queries with keys."""
+
 
 def model_flops(model: PreTrainedModel, batch: int, tokens: int) -> float:
-    """FLOPs of one forward and backward of ``batch`` samples of ``tokens`` tokens through the whole model."""
+    """FLOPs of one forward and backward of ``batch`` samples of ``tokens`` tokens through the whole model.
+
+    Raises where the model's configuration does not tell what they follow from.
+    """
     return batch * (tokens * _matmul_flops_per_token(model) + 3.0 * _attention_flops(model, tokens))
 
 
@@ -33,8 +39,14 @@ def _matmul_flops_per_token(model: PreTrainedModel) -> float:
 
 
 def _attention_flops(model: PreTrainedModel, tokens: int) -> float:
-    """Two products (scores, values) of 2 x tokens x tokens x width FLOPs in each layer, one sample."""
+    """Two products (scores, values) of 2 x tokens x tokens x width FLOPs in each layer, one sample.
+
+    Raises for a configuration without heads, and for one with layers of other kinds, which have no formula here.
+    """
     config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
+    if others := sorted({kind for kind in kinds if kind not in ATTENTION}):
+        raise ValueError(f"no formula for layers of the kind {', '.join(others)}")
     heads = config.num_attention_heads
     width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
     return config.num_hidden_layers * 4.0 * tokens * tokens * width

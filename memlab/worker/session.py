@@ -18,6 +18,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from memlab.config import from_dict
 from memlab.plan import Plan
 from memlab.record import RankResult, RunFolder, write_json
+from memlab.unknown import MODEL_FLOPS, left_out
 from memlab.worker.data import Batches
 from memlab.worker.device import rank_device, runtime_versions
 from memlab.worker.faults import describe
@@ -107,13 +108,15 @@ class Session:
     def describe_model(self, model: torch.nn.Module) -> None:
         parameters, trainable = parameter_counts(model)
         for point in self.points:
-            point.facts["runtime"] = runtime_versions()
             samples = point.config.batch.micro * point.config.batch.accumulation
             point.facts |= {
+                "runtime": runtime_versions(),
                 "parameters": parameters,
                 "trainable_parameters": trainable,
-                "model_flops_per_step": model_flops(model, samples, point.config.seq_len.tokens),
+                "unknown": {},
             }
+            with left_out(MODEL_FLOPS, point.facts["unknown"]):
+                point.facts[MODEL_FLOPS] = model_flops(model, samples, point.config.seq_len.tokens)
 
     def engine_is_ready(self, engine: torch.nn.Module) -> None:
         """Between engine initialisation and the first step."""

@@ -51,7 +51,8 @@ MAY_IMPORT = {
         "record",
         "summary",
     },
-    "worker": {"errors", "segments", "config", "plan", "record"},
+    "unknown": set(),
+    "worker": {"errors", "segments", "config", "plan", "record", "unknown"},
     "predict": {
         "errors",
         "disk",
@@ -66,11 +67,12 @@ MAY_IMPORT = {
         "summary",
         "launch",
         "worker",
+        "unknown",
     },
     "analyse": {"errors", "json_file", "config", "conf_files", "plan", "machine", "record", "summary", "noise"},
     "report": {
         *("errors", "terminal", "disk", "config", "conf_files", "machine", "noise", "record", "summary"),
-        *("analyse", "launch", "predict"),
+        *("analyse", "launch", "predict", "unknown"),
     },
     "commands": {
         "ranges",

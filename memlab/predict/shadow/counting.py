@@ -5,6 +5,7 @@ reads and writes, each from and to memory once, as eager PyTorch runs them: one 
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from memlab.predict.work import (
     STREAM_WAITS_COLLECTIVE,
     Item,
 )
+from memlab.unknown import WORK, left_out
 
 _aten = torch.ops.aten
 _HALF = (torch.bfloat16, torch.float16)
@@ -91,9 +93,11 @@ class _Operator:
 class Counter:
     """The items of one step. Everything else that a shadow run does is not looked at (``on`` is false)."""
 
-    def __init__(self, events: Sequence[Any] = ()):
-        """``events``: those of the trace, for each item to say how many there were before it."""
+    def __init__(self, events: Sequence[Any], unknown: dict[str, str]):
+        """``events``: those of the trace, for each item to say how many there were before it. ``unknown`` gets the
+        reason where something cannot be counted; then nothing is."""
         self.on = False
+        self._unknown = unknown
         self.items: list[Item] = []
         self.places: list[int] = []
         self._trace_events = events
@@ -108,8 +112,19 @@ class Counter:
         self.on = True
 
     def stop(self) -> None:
-        self._add(HOST_WORK)  # what the host did after the last kernel counts, too
+        if self.on:
+            self._add(HOST_WORK)  # what the host did after the last kernel counts, too
         self.on = False
+
+    @contextmanager
+    def _given_up_on_error(self) -> Iterator[None]:
+        """A step that is counted in part would take too little time: it counts whole or not at all."""
+        with left_out(WORK, self._unknown):
+            yield
+        if WORK in self._unknown:
+            self.on = False
+            self.items.clear()
+            self.places.clear()
 
     def module(self) -> None:
         """A module's ``forward`` is entered."""
@@ -120,6 +135,10 @@ class Counter:
 
     def operator(self, func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
         """One call, seen by the dispatcher."""
+        with self._given_up_on_error():
+            self._operator(func, args, kwargs, out)
+
+    def _operator(self, func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
         known = self._known.get(func)
         if known is None:
             known = self._known[func] = _Operator(func)
@@ -148,8 +167,11 @@ class Counter:
     def compiled(self, name: str, args: tuple) -> None:
         """A call of a function of a compiled extension or of Triton, which the dispatcher never sees: it is taken to
         read or write each tensor that it is given once."""
-        if not self.on:
-            return
+        if self.on:
+            with self._given_up_on_error():
+                self._compiled(name, args)
+
+    def _compiled(self, name: str, args: tuple) -> None:
         self.operators += 1
         read = list(_tensors(args))
         sizes = [_nbytes(tensor) for tensor in read]

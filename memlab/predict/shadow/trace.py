@@ -45,7 +45,7 @@ class Recorder(TorchDispatchMode):
         self._fake_mode = fake_mode
         self._shortcuts = Shortcuts(fake_mode)
         self.sites = Sites(trace.sites)
-        self.counter = Counter(trace.events)
+        self.counter = Counter(trace.events, trace.unknown)
         self.allocated_bytes = 0
         self.requests = 0  # for device memory, so far: the clock of the replay
         self._events = trace.events

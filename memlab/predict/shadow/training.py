@@ -15,6 +15,7 @@ from memlab.plan import Plan
 from memlab.predict.shadow import attention, device
 from memlab.predict.shadow.trace import Recorder
 from memlab.record import RunFolder
+from memlab.unknown import MODEL_FLOPS, left_out
 from memlab.worker.data import Batches, Shape
 from memlab.worker.flops import model_flops
 from memlab.worker.model import build_model, parameter_counts
@@ -44,7 +45,8 @@ class Shadow:
         self.recorder.phase(None)
         trace = self.recorder.trace
         trace.parameters, trace.trainable_parameters = parameter_counts(model)
-        trace.model_flops = _flops_by_token_and_pair(model)
+        with left_out(MODEL_FLOPS, trace.unknown):
+            trace.model_flops = _flops_by_token_and_pair(model)
         self.recorder.sites.name_modules(model, on_entering=self.recorder.counter.module)
         self.batches = self._batches(model)
         trainer = PointsTrainer(model, arguments, self.batches, on_loss=lambda loss: None)

@@ -99,3 +99,11 @@ def test_a_step_without_a_calibration_is_called_a_lower_bound(shown):
         steps={"seconds": [0.5], "basis": "lower bound", "basis_reason": "no calibration for it", "error": None},
     )
     assert "step 0.5 s (lower bound: no calibration for it)" in " ".join(text.split())
+
+
+def test_what_could_not_be_told_is_named_once_with_its_reason(shown, rank):
+    unknown = {"model_flops_per_step": "ValueError: no formula for layers of the kind mamba"}
+    text = shown(ranks=[rank(0, unknown=unknown), rank(1, unknown=unknown)])
+    line = "unknown: model FLOPs and their utilisation (ValueError: no formula for layers of the kind mamba)"
+    assert text.count(line) == 1
+    assert "unknown:" not in shown()
