@@ -110,7 +110,7 @@ def _unknown_lines(record: Record) -> list[str]:
     """What could not be told beside memory, and why."""
     names = {MODEL_FLOPS: "model FLOPs and their utilisation", WORK: "step time"}
     reasons = {name: why for rank in record.ranks for name, why in rank.get("unknown", {}).items()}
-    return [f"unknown: {names[name]} ({why})" for name, why in reasons.items()]
+    return [f"unknown: {names.get(name, name)} ({why})" for name, why in reasons.items()]
 
 
 def _how_sure(record: Record) -> str:
