@@ -13,7 +13,7 @@ from support import LAUNCH, ROOT, SHORT, need, wait_until
 
 from memlab.launch.deadman import marked_by
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long(100)]
 
 LENGTHS = (32, 64, 96)
 SWEEP = [*LAUNCH, "--multirun", *SHORT, "name=slurm", f"seq_len.tokens={','.join(map(str, LENGTHS))}"]

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from leftovers import segments_left, segments_left_since
 from support import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -12,10 +13,11 @@ pytestmark = pytest.mark.cluster
 STARTED = 240  # seconds
 
 
+@pytest.mark.long(25)
 @pytest.mark.parametrize("launcher", ["pdsh", "slurm", "openmpi"])
 def test_two_hosts_are_one_run(hosts_by, launcher):
     hosts = hosts_by(launcher)
-    before = shared_segments()
+    before = segments_left()
     memlab = hosts.start("hardware.usd_per_hour=3.6")
     assert memlab.wait(STARTED) == 0, hosts.output
     record = hosts.record
@@ -25,9 +27,10 @@ def test_two_hosts_are_one_run(hosts_by, launcher):
     assert summary["usd"] == pytest.approx(2 * 3.6 / 3600 * record["timing"]["total_s"])
     assert "-2nodes-" in record["run_id"]
     assert hosts.alive() == []
-    assert shared_segments() <= before, "the ranks left shared memory behind"
+    assert not segments_left_since(before), "the ranks left shared memory behind"
 
 
+@pytest.mark.long(25)
 @pytest.mark.parametrize(
     ("launcher", "who", "number"),
     [
@@ -58,16 +61,12 @@ def test_ranks_on_other_hosts_end_with(hosts_by, launcher, who, number):
         assert hosts.record["status"] == "interrupted"
 
 
-def shared_segments() -> set[Path]:
-    """What ranks have named in shared memory, DeepSpeed's and torch's own."""
-    return {path for pattern in ("deepspeed*", "torch*") for path in Path("/dev/shm").glob(pattern)}
-
-
 def only_child(pid: int) -> int:
     (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(child)
 
 
+@pytest.mark.long(25)
 def test_pdsh_brings_the_plan_s_variables_through_ssh(hosts_by):
     hosts = hosts_by("pdsh")
     hosts.start(fault="hang:0:1")
@@ -80,6 +79,7 @@ def test_pdsh_brings_the_plan_s_variables_through_ssh(hosts_by):
         assert "DS_ENV_FILE" not in rank
 
 
+@pytest.mark.long(25)
 def test_a_rank_killed_on_the_other_host(hosts_by):
     hosts = hosts_by("pdsh")
     assert hosts.start(fault="kill:1:1").wait(STARTED) == 6, hosts.output

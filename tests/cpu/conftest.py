@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from leftovers import segments_left, segments_left_since
 
-from memlab import segments
 from memlab.launch.deadman import marked_by
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(__file__).parent / "faults"
 RUN_MARK = "MEMLAB_TEST_RUN"  # every process that a test starts carries it
-SETTLED_S = 10.0  # another worker's launch removes its segments when its ranks are gone already
 
 
 @dataclass
@@ -57,7 +56,7 @@ class Run:
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Start launch.py with these words; ``fault`` is what tests/cpu/faults/sitecustomize.py does to a rank."""
     runs: list[Run] = []
-    before = abandoned_segments()
+    before = segments_left()
 
     def start_run(*words: str, fault: str = "") -> Run:
         folder = tmp_path / f"run{len(runs)}"
@@ -80,10 +79,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         for pid in run.alive():
             os.kill(pid, 9)
         run.process.wait()
-    deadline = time.monotonic() + SETTLED_S
-    while (left := abandoned_segments() - before) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left, "a launch left its shared memory behind"
+    assert not segments_left_since(before), "a launch left its shared memory behind"
 
 
 @pytest.fixture(scope="session")
@@ -105,9 +101,3 @@ def measured(start, finished: dict[tuple[str, ...], Run]) -> Callable[..., Run]:
         return finished[words]
 
     return measure_once
-
-
-def abandoned_segments() -> set[Path]:
-    """What is named in shared memory of launches that have no living rank: another worker's may be under way."""
-    named = segments.FOLDER.glob(segments.segment("*", "*", 0).name.removesuffix("0") + "*")
-    return {path for path in named if not any(marked_by("MASTER_PORT", path.name.split("_")[-2]))}
