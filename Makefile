@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test cluster lint study accuracy calibration results-report clean
+.PHONY: help setup demo test test-all cluster lint study accuracy calibration results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -18,9 +18,15 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup      ## one measured experiment: the GPUs, or two CPU ranks where there is none
 	$(BIN)/python launch.py model=tiny name=demo force=true
 
-# In the order of the folders, so that the real launches of tests/cpu, which take longest, come first.
-test: setup      ## the tests; those that need a GPU are skipped without one
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not cluster"
+# In the order of the folders, so that real launches, which take longest, come first.
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+SEED  ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo 0)
+
+test: setup      ## all short tests and a sample of the long ones, another one for every commit (SEED=word: that one)
+	$(PYTEST) --sample-seed $(SEED)
+
+test-all: setup  ## every test. Those that need a GPU, or programs of tests/install_debian.sh, are skipped without
+	$(PYTEST)
 
 cluster: setup   ## the tests of Slurm and of several nodes, which start daemons of their own (docs/cluster.md)
 	$(BIN)/python -m pytest tests/cluster

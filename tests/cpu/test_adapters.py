@@ -43,6 +43,7 @@ def shadows(tmp_path_factory):
     return traced([plan_of(stage) for stage in METHODS], tmp_path_factory.mktemp("shadows"))
 
 
+@pytest.mark.long(25)
 @pytest.mark.parametrize("stage", METHODS)
 def test_adapters_by_phase(shadows, stage, tmp_path):
     measured = run_one(Job(plan_of(stage), RunFolder(tmp_path)))

@@ -14,6 +14,7 @@ def struck(run) -> bool:
     return (run.folder.parent / "struck").exists()
 
 
+@pytest.mark.long(20)
 def test_out_of_memory_is_a_result(start):
     run = start(*SHORT, fault="oom:1:1")
     assert run.wait() == 3, run.output
@@ -26,6 +27,7 @@ def test_out_of_memory_is_a_result(start):
     assert run.alive() == []
 
 
+@pytest.mark.long(90)
 def test_a_hang_ends_at_the_time_limit_with_every_stack(start):
     run = start(*SHORT, "measure.timeout_s=90", fault="hang:0:1")
     assert run.wait() == 5, run.output
@@ -35,6 +37,7 @@ def test_a_hang_ends_at_the_time_limit_with_every_stack(start):
     assert run.alive() == []
 
 
+@pytest.mark.long(20)
 def test_a_killed_rank(start):
     run = start(*SHORT, fault="kill:1:1")
     assert run.wait() == 6, run.output
@@ -43,6 +46,7 @@ def test_a_killed_rank(start):
     assert run.alive() == []
 
 
+@pytest.mark.long(20)
 def test_a_killed_launcher_is_no_success(start):
     run = start(*SHORT, fault="kill_launcher:0:1")
     assert run.wait() == 6, run.output
@@ -51,6 +55,7 @@ def test_a_killed_launcher_is_no_success(start):
     assert run.alive() == []
 
 
+@pytest.mark.long(20)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_interrupts(start, number):
     run = start(*SHORT, fault="hang:0:1")
@@ -61,6 +66,7 @@ def test_a_signal_interrupts(start, number):
     assert run.alive() == []
 
 
+@pytest.mark.long(20)
 def test_nothing_survives_when_memlab_itself_is_killed(start):
     run = start(*SHORT, fault="hang:0:1")
     run.wait_until(lambda: struck(run))
@@ -70,6 +76,7 @@ def test_nothing_survives_when_memlab_itself_is_killed(start):
     assert not (run.folder / "record.json").exists()
 
 
+@pytest.mark.long(20)
 def test_no_secret_reaches_the_run_folder(start, monkeypatch):
     secrets = {"HF_TOKEN": "hf_" + "s3cr3t" * 6, "WANDB_API_KEY": "0123456789abcdef" * 2}
     for name, value in secrets.items():

@@ -27,6 +27,7 @@ def words(stage: int, offload: str = "none", checkpointing: str = "none") -> tup
     return "hardware=cpu", f"zero_stage=zero{stage}", f"offload={offload}", f"checkpointing={checkpointing}"
 
 
+@pytest.mark.long(20)
 @pytest.mark.parametrize(("stage", "offload", "checkpointing"), MATRIX)
 def test_a_run_is_measured_completely(measured, stage, offload, checkpointing):
     record = measured(*words(stage, offload, checkpointing)).record
@@ -56,6 +57,7 @@ def shadows(tmp_path_factory):
     return traced(plans, tmp_path_factory.mktemp("shadows"))
 
 
+@pytest.mark.long(25)
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_live_bytes_are_those_of_the_shadow(measured, shadows, stage):
     """Two real ranks against their own shadow: the same bytes in the same phases."""
@@ -64,6 +66,7 @@ def test_live_bytes_are_those_of_the_shadow(measured, shadows, stage):
         assert predicted[name] == pytest.approx(phases[name]["peak_allocated_bytes"], rel=1e-3), name
 
 
+@pytest.mark.long(20)
 @pytest.mark.parametrize(("stage", "bytes_per_parameter"), [(0, 2 + 12), (1, 2 + 12 / 2)])
 def test_sharding_shows_in_the_memory(measured, stage, bytes_per_parameter):
     """What is left after a step: bf16 weights, the fp32 master and Adam's two states, all or half of them a rank."""
@@ -73,6 +76,7 @@ def test_sharding_shows_in_the_memory(measured, stage, bytes_per_parameter):
     assert left == pytest.approx(bytes_per_parameter * PARAMETERS, rel=0.05)
 
 
+@pytest.mark.long(20)
 def test_text_is_tokenised_and_accumulated(start):
     run = start("data=sample", "batch.micro=2", "batch.accumulation=2", "seq_len.tokens=97", "precision=fp32")
     assert run.wait() == 0, run.output
@@ -80,12 +84,14 @@ def test_text_is_tokenised_and_accumulated(start):
     assert run.record["summary"]["samples_per_second"] == pytest.approx(8 / run.record["summary"]["step_seconds"])
 
 
+@pytest.mark.long(20)
 def test_a_single_token_has_a_loss(start):
     run = start("zero_stage=zero3", "seq_len.tokens=1")
     assert run.wait() == 0, run.output
     assert 7 < run.record["summary"]["last_loss"] < 8.5  # ln(2048) is 7.6
 
 
+@pytest.mark.long(45)
 def test_the_same_run_is_not_measured_twice(measured, start, tmp_path):
     before = measured(*words(2)).record
     folder = shutil.copytree(measured(*words(2)).folder, tmp_path / "copy")

@@ -22,6 +22,7 @@ def records(folder: Path) -> dict[str, dict]:
     }
 
 
+@pytest.mark.long(170)
 def test_a_sweep_finishes_whatever_happens_to_its_points(start, tmp_path):
     run = start(
         *("-m", *SMALL, "zero_stage=zero1,zero2", "offload=none,param", "seq_len.tokens=32,64,96"),
@@ -53,6 +54,7 @@ def test_a_sweep_finishes_whatever_happens_to_its_points(start, tmp_path):
     assert Counter(record["status"] for record in after.values()) == {"ok": 4, "gpu_oom": 2, "unsupported": 6}
 
 
+@pytest.mark.long(65)
 def test_a_killed_sweep_goes_on_where_it_was(start, tmp_path):
     words = ("-m", *SMALL, "zero_stage=zero1,zero2", "seq_len.tokens=32,64")
     first = start(*words)
@@ -68,6 +70,7 @@ def test_a_killed_sweep_goes_on_where_it_was(start, tmp_path):
     assert {name: done[name] for name in kept} == kept
 
 
+@pytest.mark.long(45)
 def test_two_sweeps_in_one_folder_share_the_work(start, tmp_path):
     words = ("-m", *SMALL, "zero_stage=zero1,zero2", "seq_len.tokens=32")
     runs = [start(*words), start(*words)]
@@ -77,6 +80,7 @@ def test_two_sweeps_in_one_folder_share_the_work(start, tmp_path):
     assert sum(measured) == 2
 
 
+@pytest.mark.long(65)
 def test_points_that_share_a_launch_measure_what_they_do_alone(start, tmp_path):
     """Allocated within 0.5 %; on a CPU, where reserved is the resident set, within 5 % as well."""
     words = ("-m", *SMALL, "zero_stage=zero2", "seq_len.tokens=64,256")
@@ -92,6 +96,7 @@ def test_points_that_share_a_launch_measure_what_they_do_alone(start, tmp_path):
             assert shared[name]["summary"][key]["max"] == pytest.approx(record["summary"][key]["max"], rel=within), name
 
 
+@pytest.mark.long(20)
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a small file system, which takes root")
 def test_a_full_disk_is_one_clear_line(start, tmp_path):
     disk = tmp_path / "disk"

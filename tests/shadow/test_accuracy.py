@@ -10,7 +10,7 @@ from memlab.predict import cache
 from memlab.predict.again import launches, predictions
 from memlab.record import Record, RunFolder
 
-pytestmark = pytest.mark.shadow
+pytestmark = [pytest.mark.shadow, pytest.mark.long(45)]
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,7 +18,7 @@ from memlab.predict.events import Trace
 from memlab.predict.predict import predict
 from memlab.predict.shadow.request import traces
 
-pytestmark = pytest.mark.shadow
+pytestmark = [pytest.mark.shadow, pytest.mark.long(45)]
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("model=tiny", "hardware=h100_x8", "hardware.gpus=2", "hardware.memory_gib=3")

@@ -15,7 +15,7 @@ from memlab.predict.ranks import traced_ranks
 from memlab.predict.shadow.request import Point, traces
 from memlab.record import FIRST_STEP_PHASES, PHASES, RunFolder
 
-pytestmark = pytest.mark.shadow
+pytestmark = [pytest.mark.shadow, pytest.mark.long(85)]
 
 GRID = [
     *(f"zero_stage=zero{stage} offload=none" for stage in range(4)),

@@ -12,7 +12,7 @@ from memlab.predict.step_time import counts
 from memlab.predict.work import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, COPY, KERNEL, PINNED
 from memlab.record import PHASES
 
-pytestmark = pytest.mark.shadow
+pytestmark = [pytest.mark.shadow, pytest.mark.long(35)]
 
 LAYERS, WIDTH, MLP, HEADS, KEY_HEADS, VOCABULARY = 2, 128, 352, 4, 2, 2048  # conf/model/tiny.yaml
 KEYS = WIDTH * KEY_HEADS // HEADS
