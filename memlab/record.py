@@ -220,8 +220,8 @@ def _whole_config(values: dict[str, Any]) -> dict[str, Any]:
 _RANK_FILE = re.compile(r"rank\d+\.(json|memory_snapshot\.pickle)")
 _LOG = re.compile(r"(rank\d+|launcher)\.log")
 _TEMPORARY = re.compile(
-    r"\.((record|plan|deepspeed|training_args|rank\d+)\.json|(rank\d+|launcher)\.log|(config|hydra|overrides)\.yaml)"
-    r"\.\w+\.tmp"
+    r"\.((record|plan|deepspeed|training_args|rank\d+)\.json|(rank\d+|launcher)\.log|(config|hydra|overrides)\.yaml"
+    r"|\.launch)\.\w+\.tmp"
 )
 """What a killed :func:`memlab.disk.replacing` leaves of the files of a run folder."""
 
@@ -236,6 +236,7 @@ class RunFolder:
     LOGS = "logs"
     HYDRA = ".hydra"
     LOCK = ".lock"
+    LAUNCH = ".launch"
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path).resolve()
@@ -293,6 +294,21 @@ class RunFolder:
     def holder(self) -> str:
         """The memlab process that holds this folder, for a person."""
         return holder(self.path / self.LOCK)
+
+    def keep_launch(self, token: str, port: int) -> None:
+        """Note the launch that is about to start: what marks its processes, and where its ranks meet."""
+        write_json(self.path / self.LAUNCH, {"token": token, "port": port})
+
+    def kept_launch(self) -> tuple[str, int] | None:
+        """Token and port of a launch that nobody has seen end."""
+        with contextlib.suppress(RecordError, KeyError, TypeError, ValueError):
+            values = read_json(self.path / self.LAUNCH)
+            return str(values["token"]), int(values["port"])
+        return None
+
+    def forget_launch(self) -> None:
+        """No process of the launch is left."""
+        (self.path / self.LAUNCH).unlink(missing_ok=True)
 
     def save_hydra(self, texts: Mapping[str, str]) -> None:
         """Keep what Hydra composed, as Hydra itself does: ``config``, ``hydra`` and ``overrides``."""

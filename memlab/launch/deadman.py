@@ -88,14 +88,19 @@ def terminate_marked(token: str, grace_s: float) -> None:
         time.sleep(0.05)
 
 
+def end_marked(token: str, grace_s: float) -> list[int]:
+    """End every process of a launch: told to, if it has a grace, then killed. Returns those that would not die."""
+    if grace_s:
+        terminate_marked(token, grace_s)
+    return kill_marked(token)
+
+
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     token, grace_s = sys.argv[1], float(sys.argv[2])
     if sys.stdin.buffer.read() != DONE:
-        if grace_s:
-            terminate_marked(token, grace_s)
-        kill_marked(token)
+        end_marked(token, grace_s)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,22 @@
 """A plan and the folder it belongs to: the unit that is run, skipped, or recorded without running."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from memlab.config import Config, from_dict
-from memlab.errors import RecordError
+from memlab.errors import MemlabError, RecordError
+from memlab.launch.deadman import end_marked, marked_by
 from memlab.launch.environment import describe_environment, fingerprint
+from memlab.launch.nodes import takes_sigterm
+from memlab.launch.process import TERMINATE_S
 from memlab.machine import Machine
 from memlab.noise import doubts
 from memlab.plan import Plan, engine_key, memory_key, subject_key
 from memlab.record import FINAL, Record, RunFolder
+from memlab.segments import remove_segments
 from memlab.summary import slowest, summarise
 
 IMPLIED = "implied by "
@@ -70,6 +75,28 @@ class Job:
         if side_by_side == "auto":
             return (self.config.offload.optimizer, self.config.offload.param) != ("none", "none")
         return side_by_side == "never"
+
+    @contextmanager
+    def lock(self) -> Iterator[bool]:
+        """Hold the job's folder against other memlab processes. False: another one holds it.
+
+        First ends what a killed memlab left running there: it would write the same files. Raises :class:`MemlabError`
+        where that cannot be killed.
+        """
+        with self.folder.lock() as mine:
+            if mine and (left := self.folder.kept_launch()):
+                self._end_orphans(*left)
+            yield mine
+
+    def _end_orphans(self, token: str, port: int) -> None:
+        if survivors := end_marked(token, TERMINATE_S if takes_sigterm(self.plan) else 0.0):
+            raise MemlabError(
+                f"{self.folder}: processes {survivors} of an earlier launch cannot be killed and write there still; "
+                "choose another name, or restart the machine."
+            )
+        if not any(marked_by("MASTER_PORT", str(port))):  # another launch may have been given the same port since
+            remove_segments(port)
+        self.folder.forget_launch()
 
     def start(self, command: list[str]) -> None:
         self.folder.claim()

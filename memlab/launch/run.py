@@ -1,5 +1,6 @@
 """Jobs in, records out: one launch measures one job, or several that differ in shape alone."""
 
+import os
 import threading
 import time
 import uuid
@@ -10,7 +11,7 @@ from typing import Any
 
 from memlab.errors import MemlabError
 from memlab.launch.command import command, free_port
-from memlab.launch.deadman import TOKEN_VARIABLE
+from memlab.launch.deadman import TOKEN_VARIABLE, marked
 from memlab.launch.environment import rank_environment, sweep_stale_locks
 from memlab.launch.job import Job
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
@@ -49,7 +50,7 @@ def run_one(job: Job, force: bool = False, on_wait: Callable[[str], None] = lamb
     ``on_wait`` is told when another memlab on this machine must be waited for.
     """
     machine = detect()
-    with job.folder.lock() as mine, ExitStack() as taken:
+    with job.lock() as mine, ExitStack() as taken:
         if not mine:
             raise MemlabError(
                 f"{job.folder} is being measured by another memlab ({job.folder.holder()}); wait for it, end it if it "
@@ -130,16 +131,25 @@ class _Launching:
         words = command(plan, [job.folder for job in self.jobs], self.gpu_ids, port)
         for job in self.jobs:
             job.start(words)
+            job.folder.keep_launch(token, port)
         self.is_started = True
         environment = rank_environment(plan, self.machine)
         environment |= {"MEMLAB_STARTED_AT": repr(time.time()), TOKEN_VARIABLE: token}
+        if not plan.is_multi_node:
+            environment["MEMLAB_LIFELINE"] = f"pid:{os.getpid()}"
         with ExitStack() as stack:
-            stack.callback(remove_segments, port)  # last, when no rank is left
+            stack.callback(self._forget_launch, token)  # these two last, when no rank is left
+            stack.callback(remove_segments, port)
             environment = stack.enter_context(for_nodes(plan, self.machine, environment, port))
             launch = stack.enter_context(Launch(words, environment, self.log, token, takes_sigterm(plan)))
             ended = launch.wait(self._deadline, lambda: self._linger(launch.seconds), self.control.stop)
         self.survivors = launch.survivors
         return ended
+
+    def _forget_launch(self, token: str) -> None:
+        if not any(marked(token)):  # what could not be killed is ended by the next memlab that comes here
+            for job in self.jobs:
+                job.folder.forget_launch()
 
     def _report_survivors(self, pids: list[int]) -> None:
         """What cannot be killed may still hold memory: nothing measured beside it could be trusted, so no more is."""

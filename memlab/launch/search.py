@@ -115,7 +115,7 @@ class SearchRun(SweepRun):
         """Records in the order of the jobs, as far as they were reached; an earlier run's are taken as they are."""
         with ExitStack() as locks:
             for job in jobs:
-                if not locks.enter_context(job.folder.lock()):
+                if not locks.enter_context(job.lock()):
                     who = job.folder.holder()
                     raise MemlabError(
                         f"{job.folder} is being measured by another memlab ({who}); wait for it, or end it if it "

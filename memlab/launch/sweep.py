@@ -124,6 +124,7 @@ class SweepRun:
 
     def run(self, jobs: Sequence[Job], seed: int = 0) -> list[Result]:
         self._usd_per_hour = usd_per_hour(jobs)
+        end_orphans(jobs)
         found = assort(jobs, self.machine, self.options, self.force, seed)
         self.observer.began(found.launches, found.known)
         for result in found.known:
@@ -143,7 +144,7 @@ class SweepRun:
         """The record of a job that is not run, on disk unless writing fails, or another memlab, for which the job may
         end otherwise, holds the folder."""
         try:
-            with job.folder.lock() as mine:
+            with job.lock() as mine:
                 if mine:
                     return job.record_without_running(self.machine, status, reason)
         except Exception as error:
@@ -185,7 +186,7 @@ class SweepRun:
             with ExitStack() as locks:
                 mine, elsewhere = [], []
                 for job in jobs:
-                    (mine if locks.enter_context(job.folder.lock()) else elsewhere).append(job)
+                    (mine if locks.enter_context(job.lock()) else elsewhere).append(job)
                 left = self._drop_known(mine)
                 if left:
                     left = left[self._launch(left) :]
@@ -264,6 +265,14 @@ class SweepRun:
             if text not in self._waits_told:
                 self._waits_told.add(text)
                 self.observer.waiting(text)
+
+
+def end_orphans(jobs: Iterable[Job]) -> None:
+    """End what a killed memlab left running in the folders of these jobs, done or not."""
+    for job in jobs:
+        if job.folder.kept_launch():
+            with job.lock():
+                pass
 
 
 def usd_per_hour(jobs: Iterable[Job]) -> float:

@@ -7,7 +7,7 @@ import sys
 import threading
 
 from memlab.record import RunFolder
-from memlab.worker.lifeline import end_with_connection
+from memlab.worker.lifeline import end_with_memlab
 from memlab.worker.output import write_output_to
 from memlab.worker.rendezvous import find_rank
 
@@ -19,7 +19,7 @@ def main() -> int:
     folders = [RunFolder(path) for path in sys.argv[1:]]
     rank = find_rank()
     write_output_to(folders[0], rank)
-    end_with_connection()
+    end_with_memlab()
     # What a time-out asks for: all Python stacks, even while the main thread is inside a collective.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
