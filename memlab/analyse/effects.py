@@ -7,6 +7,7 @@ linearly between its neighbours and the pair says so; nothing is extrapolated.
 import json
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,9 +15,9 @@ from statistics import median
 
 from memlab.analyse.diff import confounds, environment_confounds
 from memlab.analyse.figures import Difference, Figure, figures_of, interpolate, merge_repeats
-from memlab.analyse.identity import MODE, TOKENS, families, labels, point_of
+from memlab.analyse.identity import MODE, TOKENS, changed_keys, families, labels, point_of
 from memlab.analyse.run import Run, value_at
-from memlab.config import GROUPS
+from memlab.config import GROUPS, completed
 from memlab.errors import MemlabError, nearest
 from memlab.plan import UNREMARKABLE
 
@@ -136,11 +137,29 @@ def _option_of(runs: Sequence[Run], by: str) -> Callable[[Run], str]:
         return lambda run: run.source
     if key:
         return lambda run: json.dumps(value_at(run.config, by))
-    parts: dict[str, set[str]] = {}
+    names = _names_of_parts(runs, group)
+    return lambda run: names[id(run.config.get(group))]
+
+
+def _names_of_parts(runs: Sequence[Run], group: str) -> dict[int, str]:
+    """The name of each part of the configurations that runs have for a group, by the part's identity.
+
+    It is the option, followed by the values in which the parts of this option differ.
+    """
+    shared = {id(part): part for part in (run.config.get(group) for run in runs)}
+    whole = {place: completed(group, part or {}) for place, part in shared.items()}
+    texts = {place: json.dumps(values, sort_keys=True) for place, values in whole.items()}
+    options: dict[str, Counter[str]] = {}
     for run in runs:
-        parts.setdefault(run.choices.get(group, ""), set()).add(json.dumps(run.config.get(group), sort_keys=True))
-    plain = all(option and len(found) == 1 for option, found in parts.items())
-    return lambda run: run.choices[group] if plain else json.dumps(run.config.get(group))
+        options.setdefault(texts[id(run.config.get(group))], Counter())[run.choices.get(group, "")] += 1
+    option_of = {text: counts.most_common(1)[0][0] for text, counts in options.items()}
+    names = {}
+    for place, text in texts.items():
+        option = option_of[text]
+        keys = changed_keys([whole[other] for other in whole if option_of[texts[other]] == option])
+        values = [f"{key}={value}" for key in keys if (value := value_at(whole[place], key)) != ""]
+        names[place] = " ".join([option, *values] if option else values)
+    return names
 
 
 def _pair_all(

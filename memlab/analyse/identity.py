@@ -38,6 +38,13 @@ def point_of(run: Run) -> tuple[int, int]:
     return value_at(run.config, MICRO), value_at(run.config, TOKENS)
 
 
+def subject_of(run: Run) -> str:
+    """The model and the machine: ``llama3_8b on 4 x NVIDIA H200``. Memory of two subjects has no place on one axis."""
+    model = run.choices.get("model") or value_at(run.config, "model.path")
+    gpus, gpu = value_at(run.config, "hardware.gpus"), value_at(run.config, "hardware.gpu")
+    return f"{model} on {gpus} x {gpu or value_at(run.config, 'hardware.device')}"
+
+
 def families(runs: Sequence[Run], without: Iterable[str] = SHAPE) -> list[list[Run]]:
     """The runs by configuration; those together differ in nothing but ``without`` (groups or dotted keys) and repeats.
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from memlab.analyse.complete import shortcomings
@@ -32,12 +33,16 @@ class Run:
     @property
     def phases(self) -> dict[str, dict[str, dict[str, int]]]:
         """Phase -> figure -> ``max`` and ``min`` over ranks."""
-        return json.loads(self.detail)[0]
+        return self._parsed_detail[0]
 
     @property
     def step_seconds(self) -> list[float]:
         """The slowest rank of each measured step."""
-        return json.loads(self.detail)[1]
+        return self._parsed_detail[1]
+
+    @cached_property
+    def _parsed_detail(self) -> tuple[dict[str, dict[str, dict[str, int]]], list[float]]:
+        return json.loads(self.detail)
 
 
 def run_of(record: Record, path: str) -> Run:

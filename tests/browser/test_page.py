@@ -2,6 +2,8 @@
 
 import json
 import re
+from dataclasses import replace
+from itertools import cycle
 
 import pytest
 from driver import CHROMEDRIVER, CHROMIUM, ENTER, ESCAPE, browser
@@ -90,7 +92,41 @@ def test_any_column_sorts_both_ways_with_the_unknown_last(page):
         assert page.run("return document.querySelectorAll(`th[aria-sort=${arguments[0]}]`).length", direction) == 1
 
 
+def test_it_begins_with_the_answer_and_the_summary_fits_one_screen(page):
+    assert page.text("#answer").startswith("small on 2 x A100 is fastest with ")
+    assert page.run("return document.getElementById('summary').getBoundingClientRect().bottom <= innerHeight")
+
+
 ALLOCATORS = ("default", "expandable")
+BOARD = "#leaders tbody td:nth-child({})"
+
+
+def test_the_leaderboard_sorts_and_filters(chromium, tmp_path):
+    for number in range(8):
+        for allocator in ALLOCATORS:
+            choices = {"model": f"model{number}", "zero_stage": "zero2", "allocator": allocator}
+            config = {"tokens": 128 + number, "allocator": allocator, "choices": choices}
+            add_point(tmp_path / "runs", **config, run_id=f"{number}-{allocator}")
+    runs = collect([tmp_path / "runs"]).runs
+    for run in runs:
+        run.config = {**run.config, "model": {**run.config["model"], "path": run.choices["model"]}}
+    write_page(runs, [], "models", tmp_path / "page.html")
+    chromium.open(tmp_path / "page.html")
+    assert chromium.run("return document.getElementById('summary').getBoundingClientRect().bottom <= innerHeight")
+    assert len(chromium.texts(BOARD.format(2))) == 12  # of 16: the others are a page further
+    chromium.click("#leaderboard .pager button:nth-child(2)")
+    assert len(chromium.texts(BOARD.format(2))) == 4
+    chromium.click("#leaders thead th:nth-child(5) button")
+    sizes = [float(cell) for cell in chromium.texts(BOARD.format(5))]
+    assert sizes == sorted(sizes) and len(sizes) == 12
+    chromium.click("#leaders thead th:nth-child(5) button")
+    sizes = [float(cell) for cell in chromium.texts(BOARD.format(5))]
+    assert sizes == sorted(sizes, reverse=True)
+    chromium.type("#leaderboard input", "model3 expandable")
+    assert chromium.texts(BOARD.format(2)) == ["model3 allocator=expandable"]
+    assert chromium.texts("#subject option")[:2] == ["model0 on 2 x A100", "model1 on 2 x A100"]
+    assert len(chromium.texts("#legend button")) == 2
+    assert chromium.messages() == []
 
 
 def test_two_points_are_picked_and_their_diff_is_that_of_the_command(page, sweep):
@@ -212,3 +248,29 @@ def test_five_hundred_points_open_in_two_seconds(chromium, tmp_path, record_prop
     with capsys.disabled():
         print(f"\n500 points: ready after {', '.join(map(str, times))} ms")
     assert min(times) < 2000
+
+
+def test_ten_thousand_points_stay_usable(chromium, sweep, tmp_path):
+    """A page of the table at a time, a part of the points in the charts, and a filter that answers at once."""
+    runs = collect([sweep]).runs
+    many = [
+        replace(run, run_id=f"{run.run_id}-{number}", config={**run.config, "seq_len": {"tokens": 1 + number}})
+        for number, run in zip(range(10_000), cycle(runs), strict=False)
+    ]
+    write_page(many, [], "10,000 points", tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < 4 * 2**20
+    chromium.open(tmp_path / "page.html")
+    assert int(chromium.run("return document.documentElement.dataset.ready")) < 5000
+    assert chromium.text("#count").startswith("10,000 of 10,000 points")
+    assert len(chromium.texts("#table tbody tr")) == 100
+    assert chromium.text("#point-table .pager").endswith("1 to 100 of 10,000")
+    chromium.click("#point-table .pager button:nth-child(2)")
+    assert chromium.text("#point-table .pager").endswith("101 to 200 of 10,000")
+    assert "points are drawn" in chromium.text("#chart-grid .axes")
+    search = (
+        "const began = performance.now(); const field = document.getElementById('search'); field.value = '-4321';"
+        "field.dispatchEvent(new Event('input')); return performance.now() - began"
+    )
+    assert chromium.run(search) < 1500
+    assert chromium.text("#count").startswith("1 of 10,000 points")
+    assert chromium.messages() == []

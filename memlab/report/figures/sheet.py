@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from memlab.analyse.identity import configurations
+from memlab.analyse.identity import configurations, subject_of
 from memlab.analyse.run import Run, peak, value_at
 from memlab.report.palette import Style, styles
 
@@ -63,12 +63,6 @@ def sheets(runs: Sequence[Run]) -> Iterator[Sheet]:
     looks = styles(named)
     families: dict[str, dict[str, list[Run]]] = {}
     for label, members in named.items():
-        families.setdefault(_family(members[0]), {})[label] = members
+        families.setdefault(subject_of(members[0]), {})[label] = members
     for family, members in families.items():
         yield Sheet(family, len(families) == 1, members, looks)
-
-
-def _family(run: Run) -> str:
-    model = run.choices.get("model") or str(value_at(run.config, "model.path"))
-    gpu, gpus = value_at(run.config, "hardware.gpu"), value_at(run.config, "hardware.gpus")
-    return f"{model} on {gpus} x {gpu or value_at(run.config, 'hardware.device')}"

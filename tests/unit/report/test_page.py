@@ -7,12 +7,16 @@ import pytest
 from sweeps import add_point, small_sweep
 
 from memlab.analyse.collect import Skipped, collect
+from memlab.analyse.figures import figures_of
 from memlab.cli import main
 from memlab.config import Offload, to_dict
 from memlab.record import RunFolder
+from memlab.report.page.columns import encoded
 from memlab.report.page.html import embedded_json, page
 from memlab.report.page.log import LAST_BYTES, log_tails
-from memlab.report.page.payload import Pool, payload
+from memlab.report.page.names import short_names, usual_options
+from memlab.report.page.payload import payload
+from memlab.report.page.points import Pool
 
 HOSTILE = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=2">\u2028'
 
@@ -24,6 +28,15 @@ def runs(tmp_path):
 
 def data_of(text: str):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def column(values, encoded_column) -> list:
+    """A column of the page's data, from whichever form it has."""
+    if isinstance(encoded_column, list):
+        return encoded_column
+    if "all" in encoded_column:
+        return [encoded_column["all"]] * values["count"]
+    return [encoded_column["of"][place] for place in encoded_column["at"]]
 
 
 def sentences(values, heading: str) -> str:
@@ -71,9 +84,95 @@ def test_the_summary_says_what_was_run_and_learned(runs):
     assert "14 ok, 1 gpu_oom" in sentences(values, "What was run")
     assert "batch 3 x 1,024 tokens" in sentences(values, "What fits")
     assert "Out of GPU memory: 1." in sentences(values, "What fits")
-    assert "allocator from default to expandable, 6 pairs" in sentences(values, "What each axis did")
+    assert "allocator from default to expandable, median of 6 pairs" in sentences(values, "What each axis did")
     assert re.search(r"-10\.\d %", sentences(values, "What each axis did"))
-    assert "mode from measured to predicted, 4 pairs" in sentences(values, "What each axis did")
+    assert "mode from measured to predicted, median of 4 pairs" in sentences(values, "What each axis did")
+
+
+def test_the_page_begins_with_the_answer(runs):
+    told = payload(runs, [], "sweep")["answer"]
+    assert told.startswith("small on 2 x A100 is fastest with allocator=expandable measured, batch 3 x 1,024 tokens: ")
+    assert "GiB reserved. 14 of 15 points ran." in told
+
+
+def test_of_several_models_the_answer_is_how_many_ran(tmp_path, runs):
+    add_point(tmp_path / "other", 128, choices={"model": "large", "zero_stage": "zero2", "allocator": "default"})
+    told = payload([*runs, *collect([tmp_path / "other"]).runs], [], "sweep")["answer"]
+    assert told == "With 2 combinations of model and GPUs, 15 of 16 points ran and 1 ran out of GPU memory."
+
+
+def options(**choices: str) -> dict[str, str]:
+    return {"model": "small", "zero_stage": "zero2", "allocator": "default", "offload": "none", **choices}
+
+
+def many_configurations(folder, count: int):
+    """``count`` models with two stages and two allocators each; one point in four is out of memory."""
+    for number in range(count):
+        for place, (stage, allocator) in enumerate(
+            (s, a) for s in ("zero2", "zero3") for a in ("default", "expandable")
+        ):
+            choices = options(model=f"model{number}", zero_stage=stage, allocator=allocator)
+            path = add_point(folder, 128 + number, allocator=allocator, choices=choices, run_id=f"{number}-{place}")
+            file = path / RunFolder.RECORD
+            record = json.loads(file.read_text())
+            record["config"]["model"]["path"] = f"test/model{number}"
+            record["config"]["zero_stage"]["stage"] = int(stage[-1])
+            record |= {"status": "gpu_oom", "summary": {}} if place == 3 else {}
+            file.write_text(json.dumps(record))
+    return collect([folder]).runs
+
+
+def test_the_summary_is_as_short_for_many_configurations(tmp_path):
+    """What is repeated forty times is not read: a few sentences, and the tables have the rest."""
+    values = payload(many_configurations(tmp_path, 15), [], "sweep")
+    texts = [sentence for part in values["sections"] for sentence in part["sentences"]]
+    assert len(values["tables"]["leaderboard"]["rows"]) == 60
+    assert len(texts) <= 20 and sum(map(len, texts)) < 2500
+
+
+def test_names_say_what_is_not_usual(tmp_path):
+    made = [options(), options(offload="optimizer"), options(zero_stage="zero3", allocator="expandable"), options()]
+    firsts = [add_point(tmp_path, 128 + at, choices=choices) for at, choices in enumerate(made)]
+    runs = [collect([path]).runs[0] for path in firsts]
+    runs[3].config = {**runs[3].config, "precision": {**runs[3].config["precision"], "dtype": "fp16"}}
+    assert usual_options(runs) == {"offload": "none", "allocator": "default"}
+    assert short_names(runs) == [
+        "zero2 precision.dtype=bf16",
+        "zero2 offload=optimizer",
+        "zero3 allocator=expandable",
+        "zero2 precision.dtype=fp16",
+    ]
+
+
+def test_the_leaderboard_has_a_row_for_each_configuration(runs):
+    board = payload(runs, [], "sweep")["tables"]["leaderboard"]
+    heads = [column["name"] for column in board["columns"]]
+    rows = [dict(zip(heads, row, strict=True)) for row in board["rows"]]
+    assert [row["configuration"] for row in rows] == [
+        "allocator=expandable measured",
+        "measured",
+        "predicted",
+    ]
+    assert rows[0]["fastest at"] == "3 x 1,024" and rows[0]["most tokens of a forward that ran"] == 3072
+    assert rows[1]["fewest that ran out of memory"] == 4096
+    assert rows[0]["tokens/s"] == pytest.approx(max(run.summary.get("tokens_per_second", 0) for run in runs))
+
+
+@pytest.mark.parametrize("values", [[1, 1, 1], [1, None, 2, 1] * 5, ["a", "b", "c"], [True, 1, 1.0, None] * 9, [None]])
+def test_a_column_is_short_and_loses_nothing(values):
+    found = column({"count": len(values)}, encoded(values))
+    assert found == values and list(map(type, found)) == list(map(type, values))
+    assert len(json.dumps(encoded(values))) <= len(json.dumps(values)) + 40
+
+
+def test_the_columns_hold_every_figure_of_every_run(runs):
+    values = payload(runs, [], "sweep")
+    ids = values["points"]["id"]
+    by_id = {run.run_id: run for run in runs}
+    for key in ("peak_reserved_bytes", "tokens_per_second", "backward.peak_allocated_bytes"):
+        found = dict(zip(ids, column(values, values["figures"][key]["values"]), strict=True))
+        known = {name: figures_of(run).get(key) for name, run in by_id.items()}
+        assert found == {name: figure and pytest.approx(figure.value) for name, figure in known.items()}
 
 
 def test_what_varies_together_is_called_confounded(tmp_path):
@@ -90,15 +189,18 @@ def test_what_varies_together_is_called_confounded(tmp_path):
 
 def test_skipped_and_incomplete_runs_are_told(tmp_path, runs):
     runs[0].incomplete = ["no figures of rank 1 (of 2)"]
-    told = sentences(payload(runs, [Skipped(runs[0].path + "-x", "no record.json")], "sweep"), "Read with care")
-    assert "no figures of rank 1 (of 2)" in told
-    assert "Skipped: 1." in told and "no record.json" in told
+    values = payload(runs, [Skipped(runs[0].path + "-x", "no record.json")], "sweep")
+    told = sentences(values, "Read with care")
+    assert "1 incomplete, 1 skipped" in told
+    rows = {kind: why for kind, _, why in values["tables"]["notes"]["rows"]}
+    assert rows == {"incomplete": "no figures of rank 1 (of 2)", "skipped": "no record.json"}
 
 
 def test_paths_are_told_from_the_folder_on(tmp_path, runs):
     text = page(payload(runs, [Skipped(str(tmp_path / "sweep" / "bad"), "no record.json")], "sweep"))
     assert str(tmp_path) not in text
-    assert data_of(text)["points"][0]["path"].startswith("sweep/")
+    values = data_of(text)
+    assert column(values, values["points"]["folder"])[0] == "sweep"
 
 
 def test_an_infinite_value_of_a_configuration_is_not_known():
@@ -110,7 +212,7 @@ def test_an_infinite_value_of_a_configuration_is_not_known():
 
 def test_equal_values_are_kept_once():
     pool = Pool()
-    assert pool.parts({"a": {"x": 1}, "b": {"x": 1}, "c": 2}) == {"a": 0, "b": 0, "c": 1}
+    assert pool.columns([{"a": {"x": 1}, "c": 2}, {"a": {"x": 1}}]) == {"a": {"all": 0}, "c": [1, None]}
     assert pool.values == [{"x": 1}, 2]
 
 
@@ -137,15 +239,27 @@ def test_a_linked_folder_of_logs_is_not_read(tmp_path):
 def test_a_damaged_deepspeed_json_costs_only_itself(tmp_path):
     path = add_point(tmp_path, 128)
     (path / RunFolder.DEEPSPEED).write_text("{")
-    [point] = payload(collect([tmp_path]).runs, [], "sweep")["points"]
-    assert "deepspeed" not in point and point["figures"]
+    values = payload(collect([tmp_path]).runs, [], "sweep")
+    assert values["deepspeed"] == {} and values["figures"]
 
 
 def test_five_hundred_points_stay_small(tmp_path):
     for number in range(500):
         add_point(tmp_path, 128 + number)
     text = page(payload(collect([tmp_path]).runs, [], "sweep"))
-    assert len(text) < 2_000_000
+    assert len(text) < 600_000
+
+
+def test_logs_of_many_runs_are_those_that_did_not_end_as_ok(tmp_path, monkeypatch):
+    monkeypatch.setattr("memlab.report.page.points.LOGGED", 5)
+    for number in range(9):
+        path = add_point(tmp_path, 128 + number, status="ok" if number < 6 else "gpu_oom")
+        (path / "logs").mkdir()
+        (path / "logs" / "launcher.log").write_text(f"end of {number}")
+    values = payload(collect([tmp_path]).runs, [], "sweep")
+    statuses = column(values, values["points"]["status"])
+    assert len(values["logs"]) == 5
+    assert all(place in values["logs"] for place, status in enumerate(statuses) if status != "ok")
 
 
 def test_folders_that_cannot_be_read_cost_a_line_each(tmp_path, capsys):
@@ -169,8 +283,10 @@ def test_folders_that_cannot_be_read_cost_a_line_each(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         main(["report", str(tmp_path / "sweep"), "-o", str(tmp_path / "page.html")])
     assert end.value.code == 0
-    told = sentences(data_of((tmp_path / "page.html").read_text()), "Read with care")
-    assert all(f"sweep/{name}: " in told for name in ("infinite", "half-written", "foreign", "later", "nan"))
+    values = data_of((tmp_path / "page.html").read_text())
+    skipped = [place for kind, place, _ in values["tables"]["notes"]["rows"] if kind == "skipped"]
+    assert "6 skipped" in sentences(values, "Read with care")
+    assert all(f"sweep/{name}" in skipped for name in ("infinite", "half-written", "foreign", "later", "nan"))
 
 
 def test_the_command_writes_one_file(tmp_path, capsys):

@@ -1,12 +1,32 @@
 // The data, and the two ways in which anything gets onto the page: text in elements, and numbers with units.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const POINTS = DATA.points;
 const DASH = "\u2013";
 
-POINTS.forEach((point, index) => {
-  point.index = index;
+/** A column as a list, from whichever of its three forms it has (columns.py). */
+function decoded(column) {
+  if (Array.isArray(column)) return column;
+  return column.at ? column.at.map((place) => column.of[place]) : Array(DATA.count).fill(column.all);
+}
+
+const decodedAll = (columns) => Object.fromEntries(Object.entries(columns).map(([key, column]) => [key, decoded(column)]));
+
+const OF_POINTS = decodedAll(DATA.points);
+const CONFIG = decodedAll(DATA.config);
+const DEEPSPEED = decodedAll(DATA.deepspeed);
+const TIMING = decodedAll(DATA.timing);
+const ENDS = decodedAll(DATA.ends);
+const FIGURES = Object.fromEntries(
+  Object.entries(DATA.figures).map(([key, { name, unit, ...columns }]) => [key, { name, unit, ...decodedAll(columns) }]),
+);
+const COLUMNS = DATA.columns.map((column) => ({ ...column, values: column.values ? decoded(column.values) : FIGURES[column.key].values }));
+
+const POINTS = Array.from({ length: DATA.count }, (_, index) => {
+  const point = { index, ...Object.fromEntries(Object.entries(OF_POINTS).map(([key, column]) => [key, column[index]])) };
+  point.path = [point.folder, point.name ?? point.id].filter(Boolean).join("/");
   point.label = DATA.configurations[point.configuration].label;
+  point.subject = DATA.configurations[point.configuration].subject;
+  return point;
 });
 
 const byId = (id) => document.getElementById(id);
@@ -23,18 +43,26 @@ function h(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Some significant digits, and never fewer than the whole part has. */
-const number = (value, digits = 4) =>
-  value.toLocaleString("en-US", Math.abs(value) >= 1000 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: digits });
+// Made once: a formatter for each number would take most of the time of a large page.
+const formatter = (options) => new Intl.NumberFormat("en-US", options);
+const WHOLE = formatter({ maximumFractionDigits: 0 });
+const SIGNIFICANT = new Map([4, 6, 7].map((digits) => [digits, formatter({ maximumSignificantDigits: digits })]));
+const [ONE_DIGIT, THREE_DIGITS] = [1, 3].map((digits) => formatter({ minimumFractionDigits: digits, maximumFractionDigits: digits }));
 
-const UNITS = { bytes: "GiB", usd: "USD", seconds: "s", rate: "", number: "", share: "", text: "" };
+/** Some significant digits, and never fewer than the whole part has. */
+const number = (value, digits = 4) => (Math.abs(value) >= 1000 ? WHOLE : SIGNIFICANT.get(digits)).format(value);
+
+const UNITS = { bytes: "GiB", usd: "USD", seconds: "s", rate: "", number: "", share: "", ratio: "", text: "" };
+
+const perCent = (value) => `${ONE_DIGIT.format(Math.abs(100 * value))} %`;
 
 const WRITE = {
-  bytes: (value) => `${(value / 2 ** 30).toLocaleString("en-US", { minimumFractionDigits: 3, maximumFractionDigits: 3 })} GiB`,
+  bytes: (value) => `${THREE_DIGITS.format(value / 2 ** 30)} GiB`,
   usd: (value) => `$${number(value)}`,
   rate: (value) => `${number(value)}/s`,
   seconds: (value) => `${number(value)} s`,
-  share: (value) => `${value > 0 ? "+" : value < 0 ? "-" : ""}${Math.abs(100 * value).toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 })} %`,
+  share: (value) => `${value > 0 ? "+" : value < 0 ? "-" : ""}${perCent(value)}`,
+  ratio: perCent,
   number: (value) => number(value, 7),
   text: (value) => String(value),
 };
@@ -42,17 +70,32 @@ const WRITE = {
 /** A value with its unit; a dash where there is none. */
 const write = (unit, value) => (value === null || value === undefined ? DASH : WRITE[unit](value));
 
+/** A value below a head that names the unit. */
+const bare = (unit, value) => (unit === "text" ? write(unit, value) : write(unit, value).replace(/^\$| GiB$| s$|\/s$/g, ""));
+
 /** A configuration value as in JSON, but texts without quotes. */
 const plain = (value) => (value === undefined || value === null ? DASH : typeof value === "string" ? value : JSON.stringify(value));
 
-const pooled = (numbers) => Object.fromEntries(Object.entries(numbers ?? {}).map(([key, at]) => [key, DATA.pool[at]]));
-const configOf = (point) => pooled(point.config);
-const deepspeedOf = (point) => pooled(point.deepspeed);
+const pooled = (columns, point) =>
+  Object.fromEntries(Object.entries(columns).filter(([, column]) => column[point.index] !== null).map(([key, column]) => [key, DATA.pool[column[point.index]]]));
+const configOf = (point) => pooled(CONFIG, point);
+const deepspeedOf = (point) => pooled(DEEPSPEED, point);
 const choicesOf = (point) => DATA.pool[point.choices];
 const environmentOf = (point) => DATA.pool[point.environment];
+const logsOf = (point) => Object.entries(DATA.logs[point.index] ?? {}).map(([name, place]) => [name, DATA.pool[place]]);
 
-const columnAt = Object.fromEntries(DATA.columns.map((column, index) => [column.key, index]));
-const cell = (point, key) => point.cells[columnAt[key]];
+/** A figure of a point with its noise; null where the point has none. */
+const figureOf = (point, key) => FIGURES[key]?.values[point.index] ?? null;
+const noiseOf = (point, key) => FIGURES[key]?.noise?.[point.index] ?? null;
+
+/** Lowest, mean and highest rank; null where they are not known or all alike. */
+function ranksOf(point, key) {
+  const { min, mean, values } = FIGURES[key] ?? {};
+  return min && min[point.index] !== null ? [min[point.index], mean[point.index], values[point.index]] : null;
+}
+
+const columnOf = Object.fromEntries(COLUMNS.map((column) => [column.key, column]));
+const cell = (point, key) => columnOf[key].values[point.index];
 const microOf = (point) => cell(point, "batch.micro");
 const tokensOf = (point) => cell(point, "seq_len.tokens");
 

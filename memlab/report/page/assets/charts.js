@@ -2,8 +2,11 @@
 
 const hidden = new Set();
 const cards = [];
-const LINES = { "seq_len.tokens": ["sequence length, tokens", microOf, "batch "], "batch.micro": ["micro batch, samples per GPU", tokensOf, ""] };
+// Axes that lines go along: name, and what is the same for all points of a line.
+const LINES = { "seq_len.tokens": ["sequence length, tokens", microOf], "batch.micro": ["micro batch, samples per GPU", tokensOf] };
 const NEAR = 40; // pixels from which a point answers the pointer
+const MOST_DRAWN = 2000; // points of a chart; more hide each other
+const MOST_NAMED = 40; // configurations in the legend
 const DASHES = { solid: [], dashed: [7, 4], dotted: [2, 3], dashdot: [8, 3, 2, 3] };
 
 /** What can be on an axis: key -> name, unit, value of a point. */
@@ -11,10 +14,10 @@ function axesOfData() {
   const found = {
     "seq_len.tokens": { name: LINES["seq_len.tokens"][0], unit: "number", value: tokensOf },
     "batch.micro": { name: LINES["batch.micro"][0], unit: "number", value: microOf },
-    forward: { name: "tokens of one forward", unit: "number", value: (point) => point.forward },
+    forward: { name: "tokens of one forward", unit: "number", value: (point) => microOf(point) * tokensOf(point) },
   };
-  for (const [key, { name, unit }] of Object.entries(DATA.figures)) {
-    if (!key.includes(".")) found[key] = { name, unit, value: (point) => point.figures?.[key]?.[0] ?? null };
+  for (const [key, { name, unit }] of Object.entries(FIGURES)) {
+    if (!key.includes(".")) found[key] = { name, unit, value: (point) => figureOf(point, key) };
   }
   return found;
 }
@@ -23,8 +26,26 @@ const AXES = axesOfData();
 
 const scaled = (unit, value) => (value !== null && unit === "bytes" ? value / 2 ** 30 : value);
 
+/** Memory of two models, or on two kinds of GPU, has no place on one axis: the charts show one subject at a time. */
+const subjects = [...new Set(POINTS.map((point) => point.subject))];
+let chosenSubject = null;
+
+const charted = { subject: null, points: [] };
+
+/** The chosen subject where the filters leave any of its points, else the one with the most. */
+function chart() {
+  const counts = new Map();
+  for (const { subject } of state.shown) counts.set(subject, (counts.get(subject) ?? 0) + 1);
+  const most = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a))[0] ?? subjects[0];
+  charted.subject = counts.has(chosenSubject) ? chosenSubject : most;
+  charted.points = state.shown.filter((point) => point.subject === charted.subject);
+  if (byId("subject")) byId("subject").value = charted.subject;
+  showLegend();
+  cards.forEach((card) => card.draw());
+}
+
 function makeCharts() {
-  makeLegend();
+  if (subjects.length > 1) makeSubjects();
   const reserved = "peak_reserved_bytes";
   const wanted = [
     ["seq_len.tokens", reserved], ["batch.micro", reserved],
@@ -35,27 +56,36 @@ function makeCharts() {
   const varies = (key) => AXES[key] && new Set(POINTS.map(AXES[key].value).filter((value) => value !== null)).size > 1;
   const useful = wanted.filter(([x, y]) => varies(x) && varies(y));
   for (const [x, y] of useful.length ? useful : [["forward", reserved]].filter(([, key]) => AXES[key])) byId("chart-grid").append(makeCard(x, y));
-  drawAll();
-  for (const event of ["filterchange", "themechange"]) document.addEventListener(event, drawAll);
-  new ResizeObserver(drawAll).observe(byId("chart-grid"));
+  chart();
+  for (const event of ["filterchange", "themechange"]) document.addEventListener(event, chart);
+  new ResizeObserver(() => cards.forEach((card) => card.draw())).observe(byId("chart-grid"));
 }
 
-const drawAll = () => cards.forEach((card) => card.draw());
+function makeSubjects() {
+  const select = h("select", { id: "subject", onchange: () => {
+    chosenSubject = select.value;
+    chart();
+  } }, ...subjects.toSorted(collator.compare).map((value) => h("option", { value }, value)));
+  byId("legend").before(h("label", { className: "subject" }, "model and GPUs ", select));
+}
 
-function makeLegend() {
+/** The configurations of the charted points: a click hides one of them. */
+function showLegend() {
+  const places = [...new Set(charted.points.map((point) => point.configuration))];
+  const more = places.length - MOST_NAMED;
   byId("legend").replaceChildren(
-    ...DATA.configurations.map((configuration, index) => {
+    ...places.slice(0, MOST_NAMED).map((index) => {
+      const configuration = DATA.configurations[index];
       const swatch = h("span", { className: "swatch" });
-      const button = h("button", { type: "button", "aria-pressed": "true", onclick: () => {
+      swatch.style.background = colorOf(configuration);
+      const button = h("button", { type: "button", title: configuration.words, "aria-pressed": String(!hidden.has(index)), onclick: () => {
         (hidden.has(index) ? hidden.delete(index) : hidden.add(index));
         button.setAttribute("aria-pressed", String(!hidden.has(index)));
-        drawAll();
+        cards.forEach((card) => card.draw());
       } }, swatch, configuration.label);
-      const paint = () => (swatch.style.background = colorOf(configuration));
-      paint();
-      document.addEventListener("themechange", paint);
       return button;
     }),
+    more > 0 ? `and ${WHOLE.format(more)} more configurations: the filters below choose among them` : "",
   );
 }
 
@@ -68,13 +98,16 @@ function makeCard(x, y) {
   const title = h("h3", {});
   const place = h("div", { className: "plot", role: "img" });
   const tip = h("div", { className: "tip", hidden: true });
-  const controls = h("div", { className: "axes" }, h("label", {}, "y ", select(y, (key) => (card.y = key))), h("label", {}, "x ", select(x, (key) => (card.x = key))));
+  const thin = h("span", {});
+  const controls = h("div", { className: "axes" }, h("label", {}, "y ", select(y, (key) => (card.y = key))), h("label", {}, "x ", select(x, (key) => (card.x = key))), thin);
   const element = h("article", { className: "card" }, title, controls, h("div", { className: "plot-frame" }, place, tip));
   card.draw = () => {
-    const groups = groupsOf(card.x, card.y);
+    const all = groupsOf(card.x, card.y);
+    const groups = thinned(all);
     title.textContent = `${AXES[card.y].name} over ${AXES[card.x].name.split(",")[0]}`;
-    const count = groups.reduce((sum, group) => sum + group.rows.length, 0);
+    const [count, drawn] = [all, groups].map((each) => each.reduce((sum, group) => sum + group.rows.length, 0));
     place.setAttribute("aria-label", `${title.textContent}: ${count} points; the table below has the numbers`);
+    thin.textContent = drawn < count ? `${WHOLE.format(drawn)} of ${WHOLE.format(count)} points are drawn` : "";
     card.plot?.destroy();
     tip.hidden = true;
     card.plot = count ? plot(card, groups, place, tip) : (place.replaceChildren("No point that is shown has both figures."), null);
@@ -86,16 +119,15 @@ function makeCard(x, y) {
 /** The points of each line or cloud, in the order of x. */
 function groupsOf(x, y) {
   const groups = new Map();
-  for (const point of state.shown) {
+  for (const point of charted.points) {
     const [at, value] = [AXES[x].value(point), AXES[y].value(point)];
     const oom = point.status === "gpu_oom" && x in LINES;
     const fit = point.status === "ok" && value !== null;
     if (at === null || !(fit || oom) || hidden.has(point.configuration)) continue;
-    const [, other, word] = LINES[x] ?? [];
-    const part = other ? ` ${word}${number(other(point))}${word ? "" : " tokens"}` : "";
-    const name = `${point.configuration}${part}`;
-    if (!groups.has(name)) groups.set(name, { configuration: DATA.configurations[point.configuration], part, rows: [], ooms: [] });
-    const ranks = x in LINES ? point.ranks?.[y] : undefined;
+    const other = LINES[x]?.[1](point);
+    const name = `${point.configuration} ${other}`;
+    if (!groups.has(name)) groups.set(name, { configuration: DATA.configurations[point.configuration], rows: [], ooms: [] });
+    const ranks = x in LINES ? ranksOf(point, y) : null;
     const row = { point, x: scaled(AXES[x].unit, at), y: scaled(AXES[y].unit, ranks ? ranks[1] : value) };
     if (ranks) [row.low, row.high] = [scaled("bytes", ranks[0]), scaled("bytes", ranks[2])];
     if (oom) groups.get(name).ooms.push(row);
@@ -107,11 +139,18 @@ function groupsOf(x, y) {
   return x in LINES && lines.length ? lines : found; // a lone point among lines belongs to the other axis
 }
 
-/** uPlot wants one x for all series: every row gets a place of its own. */
-function aligned(groups) {
-  const rows = groups.flatMap((group, series) => group.rows.map((row) => ({ ...row, series }))).sort((a, b) => a.x - b.x);
-  return [rows.map((row) => row.x), ...groups.map((_, series) => rows.map((row) => (row.series === series ? row.y : null)))];
+/** Every so many-eth point of each group with its first and last, where there are more than a chart can show. */
+function thinned(groups) {
+  const step = Math.ceil(groups.reduce((sum, group) => sum + group.rows.length, 0) / MOST_DRAWN);
+  if (step <= 1) return groups;
+  return groups.map((group) => ({ ...group, rows: group.rows.filter((_, at) => at % step === 0 || at === group.rows.length - 1) }));
 }
+
+/** uPlot draws the axes; the groups, each with x of its own, are drawn by drawGroups. */
+const frameOf = (groups) => {
+  const places = groups.flatMap((group) => group.rows.map((row) => row.x)).sort((a, b) => a - b);
+  return [places, places.map(() => null)];
+};
 
 function plot(card, groups, place, tip) {
   const ink = getComputedStyle(document.body).color;
@@ -127,11 +166,11 @@ function plot(card, groups, place, tip) {
     cursor: { points: { show: false }, drag: { x: true, y: false } },
     scales: { x: { time: false, range: (_, low, high) => (card.zoomed ? [low, high] : [0, right]) }, y: { range: [0, most("y") * 1.08 || 1] } },
     axes: [axis(card.x, { size: 30 }), axis(card.y, { size: 56 })],
-    series: [{}, ...groups.map((group) => series(group, card.x in LINES))],
-    hooks: { drawClear: [(u) => drawBands(u, groups)], draw: [(u) => drawMarks(u, groups, card)] },
+    series: [{}, { points: { show: false } }],
+    hooks: { drawClear: [(u) => drawBands(u, groups)], draw: [(u) => drawGroups(u, groups, card.x in LINES), (u) => drawMarks(u, groups, card)] },
   };
   card.zoomed = false;
-  const made = new uPlot(options, aligned(groups), place);
+  const made = new uPlot(options, frameOf(groups), place);
   made.over.addEventListener("mousedown", () => (card.zoomed = true));
   made.over.addEventListener("dblclick", () => {
     card.zoomed = false;
@@ -141,10 +180,34 @@ function plot(card, groups, place, tip) {
   return made;
 }
 
-function series(group, line) {
-  const color = colorOf(group.configuration);
-  const dots = { show: !line || group.rows.length <= 60, size: group.rows.length > 200 ? 4 : 6, fill: color, stroke: color };
-  return { stroke: color, width: 1.75, dash: DASHES[group.configuration.dash], spanGaps: true, points: dots, ...(line ? {} : { paths: () => null }) };
+/** Lines with dots, or dots alone. */
+function drawGroups(u, groups, areLines) {
+  const { ctx } = u;
+  const ratio = devicePixelRatio;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+  ctx.clip();
+  ctx.lineWidth = 1.75 * ratio;
+  for (const { configuration, rows } of groups) {
+    const places = rows.map((row) => [u.valToPos(row.x, "x", true), u.valToPos(row.y, "y", true)]);
+    ctx.strokeStyle = ctx.fillStyle = colorOf(configuration);
+    if (areLines) {
+      ctx.setLineDash(DASHES[configuration.dash].map((length) => length * ratio));
+      ctx.beginPath();
+      places.forEach(([x, y], at) => ctx[at ? "lineTo" : "moveTo"](x, y));
+      ctx.stroke();
+    }
+    if (areLines && rows.length > 60) continue;
+    ctx.setLineDash([]);
+    ctx.beginPath();
+    for (const [x, y] of places) {
+      ctx.moveTo(x, y);
+      ctx.arc(x, y, (rows.length > 200 ? 2 : 3) * ratio, 0, 2 * Math.PI);
+    }
+    ctx.fill();
+  }
+  ctx.restore();
 }
 
 /** From the lowest to the highest rank. */

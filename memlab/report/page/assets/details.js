@@ -14,13 +14,13 @@ function showDetails(point) {
     h("div", { className: "dialog-head" }, h("h2", { id: "details-title" }, pointName(point)), compare, close),
     h("p", {}, h("code", {}, point.id), " ", statusMark(point)),
     h("p", { className: "hint" }, point.path),
-    ...[point.reason, ...(point.incomplete ?? []), ...(point.doubts ?? [])].filter(Boolean).map((text) => h("p", { className: "care" }, text)),
+    ...[point.reason, point.incomplete, point.doubts].filter(Boolean).map((text) => h("p", { className: "care" }, text)),
     ...[figuresBlock(point), phasesBlock(point)].filter(Boolean),
     block("Options", keyTable(choicesOf(point)), true),
     block("Configuration", keyTable(configOf(point)), false),
     deepspeedBlock(point),
     block("Environment", keyTable(environmentOf(point)), false),
-    ...Object.entries(pooled(point.logs)).map(([name, text]) => block(`End of ${name}`, h("pre", { tabIndex: 0 }, text), false)),
+    ...logsOf(point).map(([name, text]) => block(`End of ${name}`, h("pre", { tabIndex: 0 }, text), false)),
   );
   dialog.showModal();
   close.focus();
@@ -38,31 +38,36 @@ function keyTable(values) {
 }
 
 function figuresBlock(point) {
-  const rows = Object.entries(point.figures ?? {})
-    .filter(([key]) => !key.includes("."))
-    .map(([key, [value, noise]]) => {
-      const { name, unit } = DATA.figures[key];
-      const ranks = point.ranks?.[key];
-      return [name, write(unit, value), ranks ? `${write(unit, ranks[0])} to ${write(unit, ranks[2])}` : DASH, write(unit, noise)];
+  const rows = Object.entries(FIGURES)
+    .filter(([key]) => !key.includes(".") && figureOf(point, key) !== null)
+    .map(([key, { name, unit }]) => {
+      const ranks = ranksOf(point, key);
+      return [name, write(unit, figureOf(point, key)), ranks ? `${write(unit, ranks[0])} to ${write(unit, ranks[2])}` : DASH, write(unit, noiseOf(point, key))];
     });
-  for (const [key, value] of Object.entries(point.timing ?? {})) rows.push([`time: ${key.replace(/_s$/, "")}`, write("seconds", value), DASH, DASH]);
+  for (const [key, column] of Object.entries(TIMING)) {
+    const value = column[point.index];
+    if (value !== null) rows.push([`time: ${key.replace(/_s$/, "")}`, write("seconds", value), DASH, DASH]);
+  }
   return rows.length ? block("Figures", table("", ["figure (largest rank)", "value", "lowest to highest rank", "noise"], rows), true) : null;
 }
 
+/** The sizes of PHASE_PARTS in a phase of a point. */
+const sizesOf = (point, phase) => PHASE_PARTS.map(([key]) => (key === "end_allocated_bytes" ? ENDS[phase][point.index] : figureOf(point, `${phase}.${key}`)));
+
 function phasesBlock(point) {
-  if (!point.phases) return null;
-  const most = Math.max(...Object.values(point.phases).map((phase) => phase.peak_reserved_bytes ?? phase.peak_allocated_bytes ?? 0));
-  const rows = Object.entries(point.phases).map(([name, phase]) => {
+  const phases = Object.keys(ENDS).map((name) => [name, sizesOf(point, name)]).filter(([, sizes]) => sizes.some((size) => size !== null));
+  if (!phases.length) return null;
+  const most = Math.max(...phases.flatMap(([, sizes]) => sizes));
+  const rows = phases.map(([name, sizes]) => {
     const bar = h("div", { className: "bar", role: "presentation" });
     let below = 0;
-    for (const [key, className] of PHASE_PARTS) {
-      const size = Math.max(0, (phase[key] ?? 0) - below);
-      below = Math.max(below, phase[key] ?? 0);
+    PHASE_PARTS.forEach(([, className], at) => {
       const part = h("span", { className });
-      part.style.width = `${(100 * size) / (most || 1)}%`;
+      part.style.width = `${(100 * Math.max(0, (sizes[at] ?? 0) - below)) / (most || 1)}%`;
+      below = Math.max(below, sizes[at] ?? 0);
       bar.append(part);
-    }
-    return [name.replaceAll("_", " "), bar, ...PHASE_PARTS.map(([key]) => write("bytes", phase[key]))];
+    });
+    return [name.replaceAll("_", " "), bar, ...sizes.map((size) => write("bytes", size))];
   });
   const head = ["phase", "", "at its end", "allocated peak", "reserved peak"];
   const legend = h("p", { className: "hint" }, ...PHASE_PARTS.flatMap(([, className, text]) => [h("span", { className: `swatch ${className}` }), ` ${text}  `]));

@@ -1,6 +1,7 @@
 // What differs between two points, and what it did: as `memlab diff` tells it.
 
 const picked = [];
+const MOST_OFFERED = 200; // of a choice that a person would still scroll through
 
 /** Choose a point for the comparison; a third one replaces the older of two. Choosing it again takes it back. */
 function pick(point) {
@@ -13,10 +14,6 @@ function pick(point) {
 }
 
 function makePicker() {
-  const options = () => [
-    h("option", { value: "" }, "choose a point"),
-    ...POINTS.map((point) => h("option", { value: String(point.index) }, `${pointName(point)} (${point.status})`)),
-  ];
   const choose = (place) => (event) => {
     if (event.target.value === "") return;
     picked[place] = POINTS[Number(event.target.value)];
@@ -24,10 +21,23 @@ function makePicker() {
     else picked.length = 0;
     document.dispatchEvent(new Event("pickchange"));
   };
-  const selects = ["A", "B"].map((name, place) => h("select", { id: `pick-${name.toLowerCase()}`, onchange: choose(place) }, ...options()));
+  const selects = ["A", "B"].map((name, place) => h("select", { id: `pick-${name.toLowerCase()}`, onchange: choose(place) }));
   const swap = h("button", { type: "button", onclick: () => (picked.reverse(), showDiff(), document.dispatchEvent(new Event("pickchange"))) }, "Swap");
   byId("picker").append(h("label", {}, "A ", selects[0]), h("label", {}, "B ", selects[1]), swap);
-  document.addEventListener("pickchange", () => selects.forEach((select, place) => (select.value = picked[place] ? String(picked[place].index) : "")));
+  const fill = () => selects.forEach((select, place) => fillPicker(select, picked[place]));
+  for (const event of ["pickchange", "filterchange"]) document.addEventListener(event, fill);
+  fill();
+}
+
+/** The first points that the filters leave, and the one that was picked. */
+function fillPicker(select, point) {
+  const offered = state.shown.slice(0, MOST_OFFERED);
+  if (point && !offered.includes(point)) offered.unshift(point);
+  select.replaceChildren(
+    h("option", { value: "" }, "choose a point"),
+    ...offered.map((each) => h("option", { value: String(each.index) }, `${pointName(each)} (${each.status})`)),
+  );
+  select.value = point ? String(point.index) : "";
 }
 
 function showDiff() {
@@ -74,27 +84,25 @@ function warnings(a, b) {
   }
   for (const point of [a, b]) {
     if (point.status !== "ok") found.push(`${point.id} ended as ${point.status} (${point.reason ?? "no reason given"}): its figures are partial or absent.`);
-    if (point.incomplete) found.push(`${point.id} is incomplete: ${point.incomplete.join("; ")}.`);
+    if (point.incomplete) found.push(`${point.id} is incomplete: ${point.incomplete}.`);
   }
   return found;
 }
 
 /** Every figure of both: the difference, absolute and relative, and whether it is more than the noise. */
 function effectTable(a, b) {
-  const left = a.figures ?? {};
-  const right = b.figures ?? {};
-  const rows = Object.keys({ ...left, ...right }).map((key) => {
-    const { name, unit } = DATA.figures[key];
-    const [x, y] = [left[key], right[key]];
-    const cells = [name, write(unit, x?.[0]), write(unit, y?.[0])];
-    if (!x || !y) return [...cells, DASH, DASH, DASH];
-    const difference = y[0] - x[0];
+  const known = Object.entries(FIGURES).filter(([key]) => figureOf(a, key) !== null || figureOf(b, key) !== null);
+  const rows = known.map(([key, { name, unit }]) => {
+    const [x, y] = [figureOf(a, key), figureOf(b, key)];
+    const cells = [name, write(unit, x), write(unit, y)];
+    if (x === null || y === null) return [...cells, DASH, DASH, DASH];
+    const difference = y - x;
     const sign = difference < 0 ? "-" : "+";
-    const noises = [x[1], y[1]].filter((noise) => noise !== null);
+    const noises = [noiseOf(a, key), noiseOf(b, key)].filter((noise) => noise !== null);
     const noise = noises.length ? Math.max(...noises) : null;
     const within = noise !== null && Math.abs(difference) <= noise;
     const verdict = noise === null ? "unknown" : `${write(unit, noise)}${within ? " (within it)" : ""}`;
-    return [...cells, sign + write(unit, Math.abs(difference)), x[0] ? write("share", difference / x[0]) : DASH, verdict];
+    return [...cells, sign + write(unit, Math.abs(difference)), x ? write("share", difference / x) : DASH, verdict];
   });
   const head = ["figure (largest rank)", "A", "B", "B - A", "%", "noise"];
   const names = h("p", {}, h("strong", {}, "A "), pointName(a), h("br"), h("strong", {}, "B "), pointName(b));

@@ -3,7 +3,8 @@
 byId("title").textContent = DATA.title;
 byId("footer").textContent = `memlab ${DATA.version}. Everything on this page is in this file; it loads nothing.`;
 showSummary();
-makeFilters();
+showLeaderboard();
+makeTable();
 makePicker();
 showDiff();
 applyTheme();

@@ -1,0 +1,60 @@
+"""Short names of configurations: the model, the stage, and what is not usual among the configurations of the page."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+
+from memlab.analyse.identity import REPEATS, changed_keys, numbered, of_repeats
+from memlab.analyse.run import Run, value_at
+from memlab.config import GROUPS
+from memlab.plan import SHAPE
+
+PLAIN = ("model", "zero_stage")
+"""Groups whose options are told always where they vary, and without the group's name: zero3."""
+
+MOST_KEYS = 2
+"""Values that are told beside the options where these do not tell two configurations apart; then they are numbered."""
+
+
+def usual_options(firsts: Sequence[Run]) -> dict[str, str]:
+    """Group -> the option that more than half of the configurations have, for the groups in which they differ."""
+    found = {}
+    for group in _varied(firsts):
+        option, count = Counter(run.choices.get(group) for run in firsts).most_common(1)[0]
+        if group not in PLAIN and option is not None and 2 * count > len(firsts):
+            found[group] = option
+    return found
+
+
+def short_names(firsts: Sequence[Run]) -> list[str]:
+    """A name for each configuration, given by one run of it. What is left out is in :func:`usual_options`."""
+    shown, usual = _varied(firsts) or list(PLAIN), usual_options(firsts)
+    sources = len({run.source for run in firsts})
+    words = [[*_options(run, shown, usual), *[run.source] * (sources > 1)] for run in firsts]
+    order = sorted(range(len(firsts)), key=words.__getitem__)
+    for _, alike in groupby(order, key=words.__getitem__):
+        places = list(alike)
+        if len(places) > 1:
+            for place, values in zip(places, _values_apart([firsts[place] for place in places]), strict=True):
+                words[place] = [*words[place], *values]
+    return numbered(" ".join(each) or run.run_id for each, run in zip(words, firsts, strict=True))
+
+
+def _varied(firsts: Sequence[Run]) -> list[str]:
+    groups = [group for group in GROUPS if group not in ("seq_len", "batch", *REPEATS)]
+    return [group for group in groups if len({run.choices.get(group) for run in firsts}) > 1]
+
+
+def _options(run: Run, shown: Sequence[str], usual: dict[str, str]) -> list[str]:
+    known = [(group, run.choices[group]) for group in shown if group in run.choices]
+    told = [(group, option) for group, option in known if option != usual.get(group)]
+    return [option if group in PLAIN else f"{group}={option}" for group, option in told]
+
+
+def _values_apart(runs: Sequence[Run]) -> list[list[str]]:
+    """``key=value`` words in which these runs differ, a list a run."""
+    keys = [key for key in changed_keys([run.config for run in runs]) if not of_repeats(key) and key not in SHAPE]
+    return [
+        [f"{key}={value}" for key in keys[:MOST_KEYS] if (value := value_at(run.config, key)) is not None]
+        for run in runs
+    ]

@@ -1,0 +1,198 @@
+"""What the page knows of its points: a column for each figure and key, since most values recur or are not there."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from memlab.analyse.diff import deepspeed_json
+from memlab.analyse.estimators import deepspeed_estimate
+from memlab.analyse.figures import Figure
+from memlab.analyse.identity import MICRO, REPEATS, SHAPE, TOKENS, changed_keys, of_repeats
+from memlab.analyse.run import Run, peak, value_at
+from memlab.config import GROUPS
+from memlab.errors import RecordError
+from memlab.noise import doubts
+from memlab.record import PHASES, RunFolder
+from memlab.report import units
+from memlab.report.page.columns import encoded
+from memlab.report.page.log import log_tails
+from memlab.report.page.sentences import held_figure
+
+MAIN = {
+    "peak_reserved_bytes": "peak reserved",
+    "step_seconds": "step",
+    "tokens_per_second": "tokens/s",
+    "usd_per_million_tokens": "per million tokens",
+}
+"""Columns of the table beside what varies, and what they are called; the unit comes behind."""
+
+LOGGED = 500
+"""Runs whose logs' ends are on the page, those that did not end as ok first: a log is as large as all else of a run."""
+
+Figures = Mapping[int, Mapping[str, Figure]]
+"""The figures of each run, by its identity."""
+
+
+class Pool:
+    """Values by number; equal values have one number."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._numbers: dict[str, int] = {}
+
+    def add(self, value: Any) -> int:
+        number = self._numbers.setdefault(json.dumps(value, sort_keys=True), len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+        return number
+
+    def column(self, values: Sequence[Any]) -> Any:
+        """The numbers of these values, encoded; a value that several runs share is looked at once."""
+        places = {id(value): value for value in values}
+        numbers = {place: None if value is None else self.add(value) for place, value in places.items()}
+        return encoded([numbers[id(value)] for value in values])
+
+    def columns(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """As :meth:`column`, for each key of these dictionaries."""
+        return {key: self.column([row.get(key) for row in rows]) for key in _keys(rows)}
+
+
+def points_of(runs: Sequence[Run], places: Mapping[int, int], root: str, pool: Pool) -> dict[str, Any]:
+    """What every point has one text or number of. ``places``: the configuration's number, by the run's identity."""
+    folders, names = zip(*(os.path.split(os.path.relpath(run.path, root)) for run in runs), strict=True)
+    return {
+        "id": [run.run_id for run in runs],
+        "folder": encoded(folders),
+        "name": encoded([None if name == run.run_id else name for name, run in zip(names, runs, strict=True)]),
+        "configuration": encoded([places[id(run)] for run in runs]),
+        "source": encoded([run.source for run in runs]),
+        "status": encoded([run.status for run in runs]),
+        "reason": encoded([run.reason for run in runs]),
+        "doubts": encoded(["; ".join(doubts(run.step_seconds)) or None for run in runs]),
+        "incomplete": encoded(["; ".join(run.incomplete) or None for run in runs]),
+        "choices": pool.column([run.choices for run in runs]),
+        "environment": pool.column([run.environment for run in runs]),
+    }
+
+
+def figure_columns(runs: Sequence[Run], figures: Figures) -> dict[str, dict[str, Any]]:
+    """Figure -> its name, its unit, its values, and where anything is known of them: noise, lowest and mean rank."""
+    rows = [figures[id(run)] for run in runs]
+    found = {}
+    for key in _keys(rows):
+        each = [row.get(key) for row in rows]
+        found[key] = {"name": units.name(key), "unit": unit_of(key), "values": _numbers(each, "value")}
+        found[key] |= (
+            {} if all(figure is None or figure.noise is None for figure in each) else {"noise": _numbers(each, "noise")}
+        )
+        ranks = [run.summary.get(key) for run in runs]
+        if any(isinstance(rank, dict) and rank["min"] != rank["max"] for rank in ranks):
+            for end in ("min", "mean"):
+                found[key][end] = encoded([short(rank[end]) if isinstance(rank, dict) else None for rank in ranks])
+    return found
+
+
+def phase_ends(runs: Sequence[Run]) -> dict[str, Any]:
+    """Phase -> bytes allocated at its end, largest rank. In the order of a run, unknown phases behind the known."""
+    rows = [{name: each.get("end_allocated_bytes", {}).get("max") for name, each in run.phases.items()} for run in runs]
+    found = _keys(rows)
+    names = [name for name in (*PHASES, *sorted(set(found) - set(PHASES))) if name in found]
+    return {name: encoded([row.get(name) for row in rows]) for name in names}
+
+
+def timing_columns(runs: Sequence[Run]) -> dict[str, Any]:
+    """Part of the wall clock -> seconds."""
+    rows = [run.timing for run in runs]
+    return {key: encoded([row.get(key) for row in rows]) for key in _keys(rows)}
+
+
+def logs_of(runs: Sequence[Run], pool: Pool) -> dict[int, dict[str, int]]:
+    """Point -> the ends of its logs, for the first :data:`LOGGED` runs."""
+    wanted = sorted(range(len(runs)), key=lambda place: runs[place].status == "ok")[:LOGGED]
+    tails = {place: log_tails(RunFolder(runs[place].path)) for place in sorted(wanted)}
+    return {place: {name: pool.add(text) for name, text in each.items()} for place, each in tails.items() if each}
+
+
+def deepspeed_of(run: Run) -> dict[str, Any]:
+    """The DeepSpeed JSON; empty where it is half-written or not JSON: the rest of the run can still be read."""
+    try:
+        return deepspeed_json(run)
+    except RecordError:
+        return {}
+
+
+def unit_of(key: str) -> str:
+    """How the page writes a figure."""
+    if key.endswith("_bytes"):
+        return "bytes"
+    if key.startswith("usd"):
+        return "usd"
+    if "per_second" in key:
+        return "rate"
+    return "seconds" if "seconds" in key else "number"
+
+
+def table_columns(runs: Sequence[Run], names: Sequence[str], figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Name of the configuration, point, main figures (their values are elsewhere), then the options that vary."""
+    columns = [_column("configuration", "configuration", "text", names)]
+    for key, name in ((MICRO, "batch"), (TOKENS, "tokens")):
+        columns.append(_column(key, name, "number", [value_at(run.config, key) for run in runs]))
+    columns.append(_column("status", "status", "text", [run.status for run in runs]))
+    held = held_figure(runs)
+    main = {held: units.name(held), **MAIN}
+    columns += [{"key": key, "name": name, "unit": unit_of(key)} for key, name in main.items() if key in figures]
+    return columns + _estimates(runs) + _options(runs)
+
+
+def _options(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The options of the groups in which runs differ, and the values that differ in groups without such options."""
+    varied = [group for group in GROUPS if len({run.choices.get(group) for run in runs}) > 1]
+    configs = [run.config for run in runs]
+    loose = [
+        key
+        for key in changed_keys(configs)
+        if key not in SHAPE and not of_repeats(key) and key.partition(".")[0] not in (*varied, "seq_len", "batch")
+    ]
+    groups = [group for group in varied if group not in ("seq_len", "batch", *REPEATS)]
+    columns = [_column(group, group, "text", [run.choices.get(group) for run in runs]) for group in groups]
+    columns += [_column(key, key, "text", [_text(value_at(config, key)) for config in configs]) for key in loose]
+    if len({run.source for run in runs}) > 1:
+        columns.append(_column("source", "source", "text", [run.source for run in runs]))
+    return columns
+
+
+def _estimates(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """DeepSpeed's estimate and its error against the peak of reserved memory."""
+    estimates = [deepspeed_estimate(run) for run in runs]
+    if not any(estimates):
+        return []
+    pairs = [(estimate, peak(run, "peak_reserved_bytes")) for estimate, run in zip(estimates, runs, strict=True)]
+    errors = [short(estimate / truth - 1) if estimate and truth else None for estimate, truth in pairs]
+    return [
+        _column("estimate", "DeepSpeed's estimate", "bytes", estimates),
+        _column("estimate_error", "its error", "share", errors),
+    ]
+
+
+def _column(key: str, name: str, unit: str, values: Sequence[Any]) -> dict[str, Any]:
+    return {"key": key, "name": name, "unit": unit, "values": encoded(values)}
+
+
+def _text(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | None) else json.dumps(value)
+
+
+def _numbers(figures: Sequence[Figure | None], part: str) -> Any:
+    return encoded([None if figure is None else short(getattr(figure, part)) for figure in figures])
+
+
+def _keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def short(value: float | None) -> float | None:
+    """Whole bytes, and seven digits of anything else: more is noise, and many runs have many numbers."""
+    if value is None or isinstance(value, int):
+        return value
+    return round(value) if abs(value) >= 1e6 else float(f"{value:.7g}")

@@ -1,0 +1,189 @@
+"""The first thing a reader sees: the answer, what was run and what was learned. A few sentences, however many runs."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from memlab.analyse.advise import THRASH
+from memlab.analyse.effects import Effects
+from memlab.analyse.identity import environment_changes, point_of, subject_of, tokens_of
+from memlab.analyse.run import Run, peak, value_at
+from memlab.machine import GIB
+from memlab.noise import doubts
+from memlab.report import units
+from memlab.report.page.axes import confounded, effect_sentences
+
+FEW = 3
+"""Sentences of one kind, and names in one sentence; the tables have them all."""
+
+VERSIONS = ("torch", "cuda", "driver", "deepspeed", "transformers", "accelerate", "python", "nccl")
+
+Named = Mapping[str, Sequence[Run]]
+"""The runs of each configuration by its short name."""
+
+
+def answer(named: Named) -> str:
+    """One sentence: what is fastest where all runs are of one model and machine, else how many ran."""
+    runs = [run for members in named.values() for run in members]
+    ran = sum(run.status == "ok" for run in runs)
+    verb = "ran" if any(run.source == "measured" for run in runs) else "fit"
+    subjects = {subject_of(run) for run in runs}
+    best = fastest(named)
+    if best is None or len(subjects) > 1:
+        ooms = sum(run.status == "gpu_oom" for run in runs)
+        lacked = f" and {ooms:,} ran out of GPU memory" if ooms else ""
+        where = subjects.pop() if len(subjects) == 1 else f"{len(subjects):,} combinations of model and GPUs"
+        return f"With {where}, {ran:,} of {len(runs):,} points {verb}{lacked}."
+    name, run = best
+    price = run.summary.get("usd_per_million_tokens")
+    cost = f" for {units.usd(price)} per million tokens" if price else ""
+    return (
+        f"{subjects.pop()} is fastest with {at_point(run, name)}: {units.number(run.summary['tokens_per_second'])} "
+        f"tokens/s{cost}{reserved_of(run)}. {ran:,} of {len(runs):,} points {verb}."
+    )
+
+
+def sections(named: Named, effects: Sequence[Effects], skipped: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """Heading -> sentences; headings without any are left out. ``skipped``: place and reason."""
+    runs = [run for members in named.values() for run in members]
+    found = {
+        "What was run": list(_what_was_run(runs, len(named))),
+        "What fits": list(_what_fits(named)),
+        "What each axis did": effect_sentences(effects, held_figure(runs), FEW),
+        "Read with care": [*_first(list(confounded(runs, effects))), *_care(runs, skipped)],
+    }
+    return {heading: sentences for heading, sentences in found.items() if sentences}
+
+
+def held_figure(runs: Sequence[Run]) -> str:
+    """Memory in live tensors: allocated, or active where allocated was not measured."""
+    key = "peak_allocated_bytes"
+    return key if any(peak(run, key) is not None for run in runs) else "peak_active_bytes"
+
+
+def at_point(run: Run, name: str) -> str:
+    micro, tokens = point_of(run)
+    return f"{name}, batch {micro:,} x {units.tokens(tokens)}"
+
+
+def reserved_of(run: Run) -> str:
+    """The memory that a run reserved, of what its GPU has; empty where that is not known."""
+    reserved, memory = peak(run, "peak_reserved_bytes"), value_at(run.config, "hardware.memory_gib")
+    if not reserved:
+        return ""
+    return f", with {reserved / GIB:,.1f}" + (f" of {memory:.1f} GiB reserved" if memory else " GiB reserved")
+
+
+def fastest(named: Named) -> tuple[str, Run] | None:
+    """The run with the most tokens a second, with the name of its configuration."""
+    known = [(name, run) for name, members in named.items() for run in members if run.summary.get("tokens_per_second")]
+    return max(known, key=lambda each: each[1].summary["tokens_per_second"], default=None)
+
+
+# --- what was run -----------------------------------------------------------------------------------------------------
+
+
+def _what_was_run(runs: Sequence[Run], configurations: int) -> Iterator[str]:
+    subjects = Counter(subject_of(run) for run in runs)
+    sources = " and ".join(sorted({run.source for run in runs}))
+    told = "; ".join(f"{subject} ({count:,})" for subject, count in subjects.most_common(FEW))
+    more = f"; and {len(subjects) - FEW:,} more combinations of model and GPUs" if len(subjects) > FEW else ""
+    yield f"{len(runs):,} points of {configurations:,} configurations, {sources}: {told}{more}."
+    micros, lengths = ({point_of(run)[place] for run in runs} for place in (0, 1))
+    yield f"Sequence lengths of {_range(lengths, ' tokens')}, micro batches of {_range(micros)}."
+    statuses = Counter(run.status for run in runs)
+    yield f"How they ended: {', '.join(f'{count:,} {status}' for status, count in statuses.most_common())}."
+    versions = [f"{key} {value}" for key in VERSIONS if (value := _same(runs, key))]
+    if versions:
+        yield f"With {', '.join(versions)}."
+
+
+def _range(values: set[int], unit: str = "") -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}{unit}" if low == high else f"{low:,} to {high:,}{unit} ({len(values):,} values)"
+
+
+def _same(runs: Sequence[Run], key: str) -> Any:
+    values = {str(run.environment.get(key)) for run in runs}
+    return values.pop() if len(values) == 1 and values != {"None"} else None
+
+
+# --- what fits --------------------------------------------------------------------------------------------------------
+
+
+def _what_fits(named: Named) -> Iterator[str]:
+    ended = [(name, run) for name, members in named.items() for run in members]
+    fitting = [each for each in ended if each[1].status == "ok"]
+    if fitting:
+        name, largest = max(fitting, key=lambda each: tokens_of(each[1]))
+        told = f"{tokens_of(largest):,} ({at_point(largest, name)}){reserved_of(largest)}"
+        yield f"The most tokens in one forward that ran: {told}."
+    ooms = sorted((each for each in ended if each[1].status == "gpu_oom"), key=lambda each: tokens_of(each[1]))
+    if ooms:
+        name, least = ooms[0]
+        yield f"Out of GPU memory: {len(ooms):,}. The smallest: {at_point(least, name)}."
+    thrashing = [list(slowdowns(name, members)) for name, members in named.items()]
+    yield from _first([sentences[0] for sentences in thrashing if sentences])
+
+
+def slowdowns(name: str, members: Sequence[Run]) -> Iterator[str]:
+    """Where a larger batch trains slower: it fits, but thrashes."""
+    known = sorted(
+        (run for run in members if run.summary.get("samples_per_second")), key=lambda run: point_of(run)[::-1]
+    )
+    for smaller, larger in pairwise(known):
+        (before, tokens), (after, length) = point_of(smaller), point_of(larger)
+        lost = 1 - larger.summary["samples_per_second"] / smaller.summary["samples_per_second"]
+        if tokens == length and after > before and lost > THRASH:
+            sizes = f"from batch {before:,} to {after:,} at {units.tokens(tokens)}"
+            yield f"{name} thrashes: {sizes} samples/s fall by {lost:.0%}."
+
+
+# --- care -------------------------------------------------------------------------------------------------------------
+
+
+def _care(runs: Sequence[Run], skipped: Sequence[tuple[str, str]]) -> Iterator[str]:
+    changes = environment_changes(runs)
+    if changes:
+        told = "; ".join(
+            f"{key}: {_few(dict.fromkeys(map(str, values)))}" for key, values in list(changes.items())[:FEW]
+        )
+        yield f"The runs were not all made in the same environment ({told})."
+    timed = [run for run in runs if run.summary.get("step_seconds")]
+    unknown = sum(len(run.step_seconds) < 3 for run in timed)
+    if unknown:
+        yield (
+            f"The noise of the speed of {unknown:,} of {len(timed):,} points is not known: "
+            "they tell fewer than three step times."
+        )
+    counts = Counter(kind for kind, _, _ in notes(runs, skipped))
+    if counts:
+        yield f"In the table of notes: {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}."
+
+
+def notes(runs: Sequence[Run], skipped: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    """What a reader of single points should know: kind, place, and why."""
+    for run in runs:
+        if run.incomplete:
+            yield "incomplete", run.run_id, "; ".join(run.incomplete)
+    for run in runs:
+        if found := doubts(run.step_seconds):
+            yield "of doubtful speed", run.run_id, "; ".join(found)
+    for run in runs:
+        if run.status in ("timeout", "failed", "infra", "interrupted"):
+            yield "without a result", run.run_id, f"{run.status}: {run.reason or 'no reason given'}"
+    for place, reason in skipped:
+        yield "skipped", place, reason
+
+
+def _few(values: Sequence[str]) -> str:
+    values = list(values)
+    more = f" and {len(values) - 2:,} more" if len(values) > 2 else ""
+    return " / ".join(values[:2]) + more
+
+
+def _first(sentences: Sequence[str]) -> list[str]:
+    """The first few, and how many more there are."""
+    more = len(sentences) - FEW
+    return [*sentences[:FEW], *([f"And {more:,} more of this kind."] if more > 0 else [])]

@@ -1,0 +1,125 @@
+"""The tables of the page that sort and filter: a head with units, and rows of texts and numbers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from memlab.analyse.effects import Effects
+from memlab.analyse.fit import MARGIN, fit_all, longest
+from memlab.analyse.identity import point_of, subject_of, tokens_of
+from memlab.analyse.run import Run, peak
+from memlab.report import units
+from memlab.report.fit_text import equation
+from memlab.report.page.points import short
+from memlab.report.page.sentences import Named, fastest, notes, slowdowns
+
+Table = dict[str, Any]
+"""``columns``: name and unit of each; ``rows``: a list of cells each."""
+
+
+def leaderboard(named: Named) -> Table:
+    """A row for each configuration: how far it got, and the fastest of its points."""
+    columns = [
+        ("model and GPUs", "text"),
+        ("configuration", "text"),
+        ("tokens/s", "rate"),
+        ("fastest at", "text"),
+        ("peak reserved there", "bytes"),
+        ("per million tokens", "usd"),
+        ("points", "number"),
+        ("most tokens of a forward that ran", "number"),
+        ("fewest that ran out of memory", "number"),
+        ("note", "text"),
+    ]
+    rows = [_leader(name, members) for name, members in named.items()]
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row[0]] = counts.get(row[0], 0) + row[6]
+    rows.sort(key=lambda row: (-counts[row[0]], row[0], -(row[2] or 0)))
+    return _table(columns, rows)
+
+
+def _leader(name: str, members: Sequence[Run]) -> list[Any]:
+    ran = [tokens_of(run) for run in members if run.status == "ok"]
+    ooms = [tokens_of(run) for run in members if run.status == "gpu_oom"]
+    thrashes = any(slowdowns(name, members))
+    best = fastest({name: members})
+    figures = [None, None, None, None]
+    if best:
+        run, (micro, tokens) = best[1], point_of(best[1])
+        rate, price = (run.summary.get(key) for key in ("tokens_per_second", "usd_per_million_tokens"))
+        figures = [short(rate), f"{micro:,} x {tokens:,}", peak(run, "peak_reserved_bytes"), short(price)]
+    return [
+        subject_of(members[0]),
+        name,
+        *figures,
+        len(members),
+        max(ran, default=None),
+        min(ooms, default=None),
+        "its larger batches thrash" if thrashes else None,
+    ]
+
+
+def fits_table(runs: Sequence[Run], names: Mapping[str, str]) -> Table:
+    """Reserved memory as a line over tokens for each configuration, and what fits by it."""
+    columns = [
+        ("configuration", "text"),
+        ("peak reserved", "text"),
+        ("tokens of one forward that fit", "number"),
+        ("note", "text"),
+        ("R\N{SUPERSCRIPT TWO}", "number"),
+        ("points", "number"),
+        ("error, leaving one out", "ratio"),
+    ]
+    rows = []
+    for fit in fit_all(runs)[0]:
+        tokens, note = None, ""
+        if fit.memory_gib:
+            found = longest(fit, fit.memory_gib, MARGIN)
+            tokens = found.tokens
+            remarks = {
+                "an out-of-memory was measured beyond": found.limit == "oom",
+                "extrapolated": found.extrapolated,
+                "more ran, with less kept free": tokens is not None and max(fit.tokens) > tokens,
+            }
+            note = "; ".join(remark for remark, holds in remarks.items() if holds)
+        r2 = round(fit.line.r2, 4)
+        rows.append([names[fit.label], equation(fit), tokens, note, r2, fit.line.n, short(fit.median_error)])
+    return _table(columns, rows)
+
+
+def effects_table(effects: Sequence[Effects], held: str) -> Table:
+    """The range of each axis' effect on memory, speed and price, over all pairs."""
+    columns = [
+        ("axis", "text"),
+        ("from \N{RIGHTWARDS ARROW} to", "text"),
+        ("figure", "text"),
+        ("lowest", "share"),
+        ("median", "share"),
+        ("highest", "share"),
+        ("pairs", "number"),
+        ("within noise", "number"),
+    ]
+    rows = [
+        [
+            axis.by,
+            f"{each.base} \N{RIGHTWARDS ARROW} {each.other}",
+            units.name(each.key),
+            short(each.lowest),
+            short(each.median),
+            short(each.highest),
+            each.pairs,
+            None if each.unknown_noise == each.pairs else each.within_noise,
+        ]
+        for axis in effects
+        for each in axis.ranges
+    ]
+    return _table(columns, rows)
+
+
+def notes_table(runs: Sequence[Run], skipped: Sequence[tuple[str, str]]) -> Table:
+    """A row for each thing to know of a single point."""
+    return _table([("kind", "text"), ("point", "text"), ("why", "text")], map(list, notes(runs, skipped)))
+
+
+def _table(columns: Sequence[tuple[str, str]], rows: Any) -> Table:
+    return {"columns": [{"name": name, "unit": unit} for name, unit in columns], "rows": list(rows)}
