@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from memlab.config import Batch, Config, Hardware, Model, SeqLen
+from memlab.config import Allocator, Batch, Config, Hardware, Model, SeqLen
 from memlab.plan import make_plan
 from memlab.record import FIRST_STEP_PHASES, PHASES, Phase, RankResult, Record, RunFolder
 from memlab.summary import summarise
@@ -32,6 +32,7 @@ def make_folder(root: Path, number: int) -> int:
     """One run folder; returns the size of its record in bytes."""
     config = Config(
         model=Model(path="test/model", config={"hidden_size": 4096, "vocab_size": 128256}),
+        allocator=Allocator(conf=""),
         seq_len=SeqLen(tokens=1 + number // 8),
         batch=Batch(micro=1 + number % 8),
         hardware=Hardware(gpu="H100", gpus=8, memory_gib=80.0, usd_per_hour=20.0),

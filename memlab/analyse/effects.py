@@ -17,7 +17,7 @@ from memlab.analyse.diff import confounds, environment_confounds
 from memlab.analyse.figures import Difference, Figure, figures_of, interpolate, merge_repeats
 from memlab.analyse.identity import MODE, TOKENS, changed_keys, families, labels, point_of
 from memlab.analyse.run import Run, value_at
-from memlab.config import GROUPS, completed
+from memlab.config import GROUPS
 from memlab.errors import MemlabError, nearest
 from memlab.plan import UNREMARKABLE
 
@@ -146,9 +146,8 @@ def _names_of_parts(runs: Sequence[Run], group: str) -> dict[int, str]:
 
     It is the option, followed by the values in which the parts of this option differ.
     """
-    shared = {id(part): part for part in (run.config.get(group) for run in runs)}
-    whole = {place: completed(group, part or {}) for place, part in shared.items()}
-    texts = {place: json.dumps(values, sort_keys=True) for place, values in whole.items()}
+    parts = {id(part): part for part in (run.config.get(group) for run in runs)}
+    texts = {place: json.dumps(part, sort_keys=True) for place, part in parts.items()}
     options: dict[str, Counter[str]] = {}
     for run in runs:
         options.setdefault(texts[id(run.config.get(group))], Counter())[run.choices.get(group, "")] += 1
@@ -156,8 +155,8 @@ def _names_of_parts(runs: Sequence[Run], group: str) -> dict[int, str]:
     names = {}
     for place, text in texts.items():
         option = option_of[text]
-        keys = changed_keys([whole[other] for other in whole if option_of[texts[other]] == option])
-        values = [f"{key}={value}" for key in keys if (value := value_at(whole[place], key)) != ""]
+        keys = changed_keys([part for other, part in parts.items() if option_of[texts[other]] == option])
+        values = [f"{key}={value}" for key in keys if (value := value_at(parts[place], key)) != ""]
         names[place] = " ".join([option, *values] if option else values)
     return names
 

@@ -103,7 +103,7 @@ def phase_ends(runs: Sequence[Run]) -> dict[str, Any]:
 
 def timing_columns(runs: Sequence[Run]) -> dict[str, Any]:
     """Part of the wall clock -> seconds."""
-    rows = [run.timing for run in runs]
+    rows = [{key: value for key, value in run.timing.items() if not key.endswith("_range")} for run in runs]
     return {key: encoded([row.get(key) for row in rows]) for key in _keys(rows)}
 
 

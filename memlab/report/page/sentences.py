@@ -136,8 +136,9 @@ def slowdowns(name: str, members: Sequence[Run]) -> Iterator[str]:
         (before, tokens), (after, length) = point_of(smaller), point_of(larger)
         lost = 1 - larger.summary["samples_per_second"] / smaller.summary["samples_per_second"]
         if tokens == length and after > before and lost > THRASH:
+            steps = 1 - larger.summary["iterations_per_second"] / smaller.summary["iterations_per_second"]
             sizes = f"from batch {before:,} to {after:,} at {units.tokens(tokens)}"
-            yield f"{name} thrashes: {sizes} samples/s fall by {lost:.0%}."
+            yield f"{name} thrashes: {sizes} samples/s fall by {lost:.0%} and iterations/s by {steps:.0%}."
 
 
 # --- care -------------------------------------------------------------------------------------------------------------
