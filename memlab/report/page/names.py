@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from memlab.analyse.identity import REPEATS, changed_keys, numbered, of_repeats
+from memlab.analyse.identity import REPEATS, SHAPE, changed_keys, numbered, of_repeats
 from memlab.analyse.run import Run, value_at
 from memlab.config import GROUPS
-from memlab.plan import SHAPE
 
 PLAIN = ("model", "zero_stage")
 """Groups whose options are told always where they vary, and without the group's name: zero3."""
