@@ -59,13 +59,12 @@ def run_composed(composed: DictConfig) -> tuple[str, int]:
 
 def run_single(job: Job, config: Config) -> Record:
     console = Console()
-    console.print(f"{job.plan.run_id}\n  {job.folder}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
     if config.mode == "predict":
         record = (None if config.force else finished(job)) or predict_one(job)
     else:
         record = run_one(job, config.force, on_wait=lambda text: console.print(text, highlight=False, markup=False))
     show_run(record, console)
-    console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
     return record
 
 

@@ -162,9 +162,9 @@ def _measure_next(best: Candidate, runs: Iterable[Run]) -> list[str]:
     return []
 
 
-def command_line(candidate: Candidate) -> str:
-    """The words that run the candidate: the options of its groups and the values that go beyond them."""
-    return " ".join(["python launch.py", *overrides_of(candidate.run.choices, _as_advised(candidate))])
+def command_words(candidate: Candidate) -> list[str]:
+    """The words that run the candidate, quoted for a shell: the options of its groups and the values that go beyond."""
+    return ["python", "launch.py", *overrides_of(candidate.run.choices, _as_advised(candidate))]
 
 
 def deepspeed_of(candidate: Candidate) -> dict[str, Any]:

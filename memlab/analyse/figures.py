@@ -15,6 +15,9 @@ PHASE_FIGURES = ("peak_allocated_bytes", "peak_reserved_bytes")
 SMALL = 2**20
 """Bytes. Of a base below this (13 bytes of pinned memory, say) a relative change says nothing."""
 
+CHANGED = 0.01
+"""As a share of the base: a difference of which nothing tells the noise is a finding from here on."""
+
 STANDARD_ERROR_OF_MEDIAN = 1.2533
 """Of a normal sample, in standard errors of the mean: sqrt(pi / 2)."""
 
@@ -59,6 +62,13 @@ class Difference:
     @property
     def within_noise(self) -> bool | None:
         return None if self.noise is None else abs(self.absolute) <= self.noise
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether the difference is more than chance: above the noise or, where that is not known, :data:`CHANGED`."""
+        if self.within_noise is None:
+            return abs(self.absolute) > CHANGED * abs(self.base.value)
+        return not self.within_noise
 
 
 def figures_of(run: Run) -> dict[str, Figure]:

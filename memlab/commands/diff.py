@@ -15,6 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run folders, configuration files (JSON or YAML), two folders of runs, or with --by the folder of a sweep",
     )
     parser.add_argument("--by", metavar="AXIS", help="the one axis to look at: pairs all runs that differ in it alone")
+    help = "every figure, not only the main ones and those that changed by more than the noise"
+    parser.add_argument("--all", action="store_true", help=help)
     add_where(parser)
 
 
@@ -28,13 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
     if len(paths) == 1 and by is None:
         raise MemlabError("A diff needs two runs or more, or --by AXIS and the folder of a sweep.")
     if len(paths) == 1:
-        show_effects(effects_by(selected(paths, arguments.where), by), console())
+        show_effects(effects_by(selected(paths, arguments.where), by), console(), arguments.all)
         return 0
     sides = [_runs_of(path, arguments.where) for path in paths]
     if all(len(side) == 1 for side in sides):
-        show_comparison(compare([side[0] for side in sides], by), console())
+        show_comparison(compare([side[0] for side in sides], by), console(), arguments.all)
     elif len(sides) == 2:
-        show_effects(effects_of_sets(*sides, names=tuple(paths), by=by), console())
+        show_effects(effects_of_sets(*sides, names=tuple(paths), by=by), console(), arguments.all)
     else:
         raise MemlabError("More than two folders that hold several runs: give two, or one with --by AXIS.")
     return 0

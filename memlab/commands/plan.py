@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ from memlab.plan import Plan, make_plan
 from memlab.predict.limits import unpredictable
 from memlab.predict.search import Candidate, Outcome, Row, cheapest, largest_batches, single_changes, worth_measuring
 from memlab.predict.together import Together
-from memlab.report.plan_text import PlanProgress, ending, show_changes, show_choice, show_rows
-from memlab.report.text import console
+from memlab.report.plan_text import PlanProgress, ending, plan_answer, show_changes, show_measure, show_rows
+from memlab.report.text import console, say
 
 AXES = {
     "zero_stage": ("zero0", "zero1", "zero2", "zero3"),
@@ -64,20 +65,20 @@ def run(arguments: argparse.Namespace) -> int:
 def _walk(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
     if key := next((key for key in SEARCHED if key in given), None):
         raise MemlabError(f"'{key}' is what is searched for: leave it out, or ask about one size with --changes.")
-    out = console()
+    out, progress_out = console(), console(sys.stderr)
     axes = walked_axes(given)
     candidates = combinations(given, axes)
     if not candidates:
         raise MemlabError("None of these combinations can be predicted; launch.py mode=predict says why.")
-    out.print(f"{len(candidates)} configurations; Ctrl-C loses nothing that is traced")
-    with PlanProgress(out) as progress, Together(progress.told) as predictor:
+    progress_out.print(f"{len(candidates)} configurations; Ctrl-C loses nothing that is traced")
+    with PlanProgress(progress_out) as progress, Together(progress.told) as predictor:
         rows = largest_batches(candidates, predictor)
-    frame = rows_frame(rows)
-    if not write_files(frame, arguments):
-        show_rows(rows, out)
     measure = worth_measuring(rows, [name for name in axes if name not in ("hardware", "allocator")])
     several = len({row.candidate.options.get("hardware") for row in rows}) > 1
-    show_choice(cheapest(rows) if several else None, measure, SHOWN, out)
+    say(plan_answer(rows, cheapest(rows) if several else None, measure), out, "bold")
+    if not write_files(rows_frame(rows), arguments):
+        show_rows(rows, out)
+    show_measure(measure, SHOWN, out)
     return 0 if any(row.batch for row in rows) else 1
 
 
@@ -132,7 +133,7 @@ def _change(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
         raise MemlabError(f"--changes is about one configuration: give '{several}' one value.")
     out = console()
     base = _plan(given)
-    with PlanProgress(out) as progress, Together(progress.told) as predictor:
+    with PlanProgress(console(sys.stderr)) as progress, Together(progress.told) as predictor:
         outcome, changes = single_changes(base, possible_changes(given, base), predictor)
     if not write_files(_changes_frame(outcome, changes), arguments):
         show_changes(outcome, changes, out)

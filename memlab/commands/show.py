@@ -11,10 +11,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from memlab.report.run_table import show_run
+    from memlab.report.text import console
 
     for folder in arguments.folders or [latest_run()]:
-        show_run(RunFolder(folder).read_record(), Console())
+        show_run(RunFolder(folder).read_record(), console())
     return 0

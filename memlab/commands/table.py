@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse import table
     from memlab.config import GROUPS
-    from memlab.report.text import console, show_frame, show_points
+    from memlab.report.tables import show_frame, show_points
+    from memlab.report.text import console
 
     runs = selected(arguments.paths or [latest_sweep()], arguments.where)
     problems: list[str] = []

@@ -4,45 +4,182 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from memlab.analyse.diff import Change, Comparison
-from memlab.analyse.effects import Effects, Pair
+from memlab.analyse.diff import PLANNED, Change, Comparison, FigureRow
+from memlab.analyse.effects import Effects, Pair, Range
 from memlab.analyse.figures import Difference
+from memlab.analyse.run import Run
 from memlab.report import units
-from memlab.report.text import SHOWN, grid
-from memlab.terminal import safe
+from memlab.report.tables import show_table
+from memlab.report.text import SHOWN, say
 
-HEADLINE = ("peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes", "samples_per_second")
-"""Figures of an effect that are shown pair by pair; the range is shown for all."""
+MAIN = ("peak_allocated_bytes", "peak_reserved_bytes", "host_peak_bytes", "step_seconds", "usd_per_million_tokens")
+"""Figures that are always shown; of the others those that changed by more than the noise."""
+
+FOLLOWING = ("device_used_bytes", "process_used_bytes", "iterations_per_second", "samples_per_second", "usd")
+"""Figures that say again what a main one says: reserved memory, the time of a step, what this run cost to measure."""
+
+DIFFERENCE_DIGITS = 3
+
+STAR = " *"
+"""Behind a figure that is within the noise."""
+
+ANSWERED = {
+    "peak_reserved_bytes": ("of reserved memory", "peak reserved memory"),
+    "step_seconds": ("a step", "the time of a step"),
+    "usd_per_million_tokens": ("a million tokens", "the price of a token"),
+}
+"""Figures that the first sentence tells: what follows a value, and the name of the figure."""
 
 
-def show_comparison(comparison: Comparison, out: Console) -> None:
-    """Warnings first, then what differs, then what it did."""
+def show_comparison(comparison: Comparison, out: Console, all_figures: bool = False) -> None:
+    """The answer, warnings, what differs, and what it did: the main figures and what changed by more than the noise."""
+    say(comparison_answer(comparison), out, "bold")
     show_warnings(comparison.warnings, out)
-    names = [chr(ord("A") + index) for index in range(len(comparison.runs))]
+    names = letters(comparison.runs)
     for name, run in zip(names, comparison.runs, strict=True):
-        out.print(f"{name}  {safe(run.run_id)}  ({safe(run.status)})", soft_wrap=True)
+        say(f"{name}  {run.run_id}  ({run.status})", out)
     parts = {
         "Options": comparison.choices,
         "Values": comparison.values,
         "DeepSpeed JSON": comparison.deepspeed,
         "Environment": comparison.environment,
     }
+    hidden = [] if all_figures or not comparison.values else parts.pop("DeepSpeed JSON")
     for title, changes in parts.items():
         if changes:
-            out.print(grid(title, ["key", *names], map(_change_row, changes), 1 + len(names)))
-    if not any(parts.values()):
-        out.print("Nothing differs in the configuration.")
-    if comparison.figures:
-        out.print(_figures(comparison, names))
+            show_table(out, title, ["key", *names], map(_change_row, changes), left=1 + len(names))
+    if hidden:
+        say(f"{len(hidden)} keys of the DeepSpeed JSON differ accordingly: --all shows them.", out)
+    for place, name in enumerate(names[1:]):
+        _show_figures(comparison.figures, place, names[0], name, out, all_figures)
+
+
+def comparison_answer(comparison: Comparison) -> str:
+    """What the other runs need, take and cost beside the first one, in a sentence."""
+    first, *others = names = letters(comparison.runs)
+    if any(run.status not in ("ok", PLANNED) for run in comparison.runs):
+        return ", ".join(f"{name} {_ending(run)}" for name, run in zip(names, comparison.runs, strict=True)) + "."
+    rows = [row for row in comparison.figures if row.key in ANSWERED]
+    told = [
+        _against(first, name, [(row.key, row.differences[place]) for row in rows]) for place, name in enumerate(others)
+    ]
+    if any(told):
+        return f"{'; '.join(filter(None, told))}."
+    changes = len(comparison.values)
+    if not changes:
+        return "Nothing differs in the configuration."
+    return f"The configurations differ in {changes} value{'s' * (changes != 1)}; there is no figure of both to compare."
+
+
+def letters(runs: Sequence[Run]) -> list[str]:
+    """A short name for each run: A, B, ..."""
+    return [chr(ord("A") + index) for index in range(len(runs))]
+
+
+def _ending(run: Run) -> str:
+    endings = {
+        "ok": "ran",
+        PLANNED: "has not run",
+        "gpu_oom": "ran out of GPU memory",
+        "host_oom": "ran out of host memory",
+    }
+    return endings.get(run.status, f"ended as {run.status}")
+
+
+def _against(base: str, other: str, differences: Sequence[tuple[str, Difference | None]]) -> str:
+    """``B takes 44.7 GiB of reserved memory (A 57.8 GiB, -22.5 %), ...``; empty without a figure that both have."""
+    told = [_told(base, key, difference) for key, difference in differences if difference]
+    return f"{other} takes {', '.join(told)}" if told else ""
+
+
+def _told(base: str, key: str, difference: Difference) -> str:
+    notes = [f"{base} {_in_words(key, difference.base.value)}", units.percent(difference.relative)]
+    notes = (
+        [f"as {base}"]
+        if not difference.absolute
+        else [*notes, "within the noise"]
+        if difference.within_noise
+        else notes
+    )
+    return f"{_in_words(key, difference.other.value)} {ANSWERED[key][0]} ({', '.join(notes)})"
+
+
+def _in_words(key: str, value: float) -> str:
+    if key.endswith("_bytes"):
+        return f"{units.about(value)} GiB"
+    return units.usd(value) if key.startswith("usd") else units.seconds(value)
 
 
 def show_warnings(warnings: Sequence[str], out: Console) -> None:
     for warning in warnings:
-        out.print(f"! {safe(warning)}", style="yellow", soft_wrap=True)
+        say(f"! {warning}", out, "yellow")
 
 
-def show_effects(effects: Effects, out: Console) -> None:
-    """Warnings, the range over all pairs, the pairs, and who has no partner."""
+def _change_row(change: Change) -> list[str]:
+    return [change.key, *("-" if value is None else str(value) for value in change.values)]
+
+
+def _show_figures(
+    figures: Sequence[FigureRow], place: int, base: str, other: str, out: Console, all_figures: bool
+) -> None:
+    """One run's figures beside the first one's."""
+    known = [row for row in figures if row.figures[0] or row.figures[place + 1]]
+    shown = [row for row in known if all_figures or _is_shown(row, row.differences[place])]
+    sizes = [
+        each.value for row in shown for each in (row.figures[0], row.figures[place + 1]) if each and _is_size(row.key)
+    ]
+    places = units.places(sizes)
+    rows = []
+    for row in shown:
+        difference = row.differences[place]
+        values = (_value(row.key, each and each.value, places) for each in (row.figures[0], row.figures[place + 1]))
+        change = _signed(row.key, difference.absolute, places) if difference else "-"
+        relative = units.percent(difference.relative) if difference else "-"
+        rows.append((units.name(row.key), *values, change, relative, _noise(row.key, difference, places)))
+    if rows:
+        title = f"{other} against {base}: largest rank, memory in GiB; * is within the noise"
+        show_table(out, title, ["figure", base, other, f"{other} - {base}", "%", "noise"], rows, spare=("noise", "%"))
+    if left := len(known) - len(shown):
+        say(f"{left} more figures, within the noise or following from these: --all shows them.", out)
+
+
+def _is_shown(row: FigureRow, difference: Difference | None) -> bool:
+    return row.key in MAIN or (difference is not None and difference.is_finding and not _follows(row.key))
+
+
+def _follows(key: str) -> bool:
+    """Whether other figures say what this one says; a phase reserves what the fullest phase before it has left."""
+    return key in FOLLOWING or key.endswith(".peak_reserved_bytes")
+
+
+def _is_size(key: str) -> bool:
+    return key.endswith("_bytes")
+
+
+def _value(key: str, value: float | None, places: int, digits: int = 4) -> str:
+    if value is None:
+        return "-"
+    if _is_size(key):
+        return units.gib(value, places)
+    return units.usd(value) if key.startswith("usd") else units.number(value, digits)
+
+
+def _signed(key: str, value: float, places: int) -> str:
+    return f"{'-' if value < 0 else '+'}{_value(key, abs(value), places, DIFFERENCE_DIGITS)}"
+
+
+def _noise(key: str, difference: Difference | None, places: int) -> str:
+    if difference is None or difference.noise is None:
+        return "-"
+    return _value(key, difference.noise, places, DIFFERENCE_DIGITS) + STAR * bool(difference.within_noise)
+
+
+# --- the effect of an axis --------------------------------------------------------------------------------------------
+
+
+def show_effects(effects: Effects, out: Console, all_figures: bool = False) -> None:
+    """The answer, warnings, the range over all pairs, the pairs, and who has no partner."""
+    say(effects_answer(effects), out, "bold")
     show_warnings(effects.warnings, out)
     rows = [
         (
@@ -55,15 +192,48 @@ def show_effects(effects: Effects, out: Console) -> None:
             each.within_noise if each.unknown_noise < each.pairs else "unknown",
         )
         for each in effects.ranges
+        if all_figures or each.key in MAIN or (_is_finding(each) and not _follows(each.key))
     ]
-    columns = [effects.by, "figure", "lowest", "median", "highest", "pairs", "within noise"]
-    out.print(grid(f"Effect of {effects.by} over all pairs", columns, rows, 2))
-    _show_pairs(effects.pairs, out)
+    if effects.pairs:
+        columns = [effects.by, "figure", "lowest", "median", "highest", "pairs", "within noise"]
+        title = f"Effect of {effects.by} over all pairs"
+        show_table(out, title, columns, rows, left=2, common=[effects.by], spare=("within noise",))
+        if left := len(effects.ranges) - len(rows):
+            say(f"{left} more figures, within the noise or following from these: --all shows them.", out)
+        _show_pairs(effects.pairs, out)
     _show_unpaired(effects, out)
 
 
+def _is_finding(found: Range) -> bool:
+    """Whether any pair changed by more than its noise, and by a share that is seen."""
+    seen = units.percent(max(abs(found.lowest), abs(found.highest))) != units.percent(0)
+    return seen and found.within_noise < found.pairs - found.unknown_noise
+
+
+def effects_answer(effects: Effects) -> str:
+    """What each option of the axis does beside the first one, over all pairs, in a sentence."""
+    ranges: dict[tuple[str, str], list[Range]] = {}
+    for each in effects.ranges:
+        if each.key in ANSWERED:
+            ranges.setdefault((each.base, each.other), []).append(each)
+    told = [
+        f"{other} in place of {base} changes "
+        + ", ".join(f"{ANSWERED[each.key][1]} by {_range_in_words(each)}" for each in found)
+        for (base, other), found in ranges.items()
+    ]
+    return f"{effects.by}: {'; '.join(told)}." if told else f"{effects.by}: no two runs differ in it alone."
+
+
+def _range_in_words(found: Range) -> str:
+    """The median, and over how many pairs it goes from where to where."""
+    median = units.percent(found.median)
+    if found.pairs == 1:
+        return f"{median} (one pair)"
+    return f"{median} ({units.percent(found.lowest)} to {units.percent(found.highest)}, {found.pairs} pairs)"
+
+
 def _show_pairs(pairs: Sequence[Pair], out: Console) -> None:
-    keys = [key for key in HEADLINE if any(key in pair.differences for pair in pairs)]
+    keys = [key for key in (*MAIN, "samples_per_second") if any(key in pair.differences for pair in pairs)]
     rows = [
         (
             pair.where,
@@ -76,48 +246,27 @@ def _show_pairs(pairs: Sequence[Pair], out: Console) -> None:
         for pair in pairs[:SHOWN]
     ]
     columns = ["configuration", "from -> to", "batch", "tokens", *(units.name(key) for key in keys), "note"]
-    out.print(grid(f"{len(pairs):,} pairs; * is within the noise", columns, rows, 2))
+    title = f"{len(pairs):,} pairs; {STAR.strip()} is within the noise"
+    spare = tuple(units.name(key) for key in ("samples_per_second", "host_peak_bytes", "usd_per_million_tokens"))
+    spare = (*spare, units.name("peak_allocated_bytes"))
+    show_table(out, title, columns, rows, left=2, notes=1, common=columns[:3], spare=spare)
     if len(pairs) > SHOWN:
         out.print(f"{len(pairs) - SHOWN:,} more pairs")
+
+
+def _effect(key: str, difference: Difference | None) -> str:
+    if difference is None:
+        return "-"
+    change = (
+        units.change(key, difference.absolute) if difference.relative is None else units.percent(difference.relative)
+    )
+    return change + STAR * bool(difference.within_noise)
 
 
 def _show_unpaired(effects: Effects, out: Console) -> None:
     if effects.unpaired:
         out.print(f"{len(effects.unpaired)} without a partner:")
         for run_id, reason in effects.unpaired[:SHOWN]:
-            out.print(f"  {safe(run_id)}: {safe(reason)}", soft_wrap=True)
+            say(f"{run_id}: {reason}", out, indent=2)
         if len(effects.unpaired) > SHOWN:
             out.print(f"  and {len(effects.unpaired) - SHOWN:,} more")
-
-
-def _change_row(change: Change) -> list[str]:
-    return [change.key, *("-" if value is None else str(value) for value in change.values)]
-
-
-def _figures(comparison: Comparison, names: Sequence[str]):
-    columns = ["figure (largest rank)", names[0]]
-    for name in names[1:]:
-        columns += [name, f"{name} - {names[0]}", "%", "noise"]
-    rows = []
-    for row in comparison.figures:
-        first, *others = row.figures
-        cells = [units.name(row.key), units.figure(row.key, first and first.value)]
-        for found, difference in zip(others, row.differences, strict=True):
-            cells += [units.figure(row.key, found and found.value), *_difference(row.key, difference)]
-        rows.append(cells)
-    return grid("What it did", columns, rows)
-
-
-def _difference(key: str, difference: Difference | None) -> tuple[str, str, str]:
-    if difference is None:
-        return "-", "-", "-"
-    noise = "unknown" if difference.noise is None else units.figure(key, difference.noise)
-    verdict = " (within it)" if difference.within_noise else ""
-    return units.change(key, difference.absolute), units.percent(difference.relative), noise + verdict
-
-
-def _effect(key: str, difference: Difference | None) -> str:
-    if difference is None:
-        return "-"
-    star = " *" if difference.within_noise else ""
-    return f"{units.change(key, difference.absolute)} ({units.percent(difference.relative)}){star}"

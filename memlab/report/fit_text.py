@@ -6,7 +6,8 @@ from rich.console import Console
 
 from memlab.analyse.fit import Answer, Fit, longest
 from memlab.report import units
-from memlab.report.text import grid
+from memlab.report.tables import show_table
+from memlab.report.text import say
 from memlab.terminal import safe
 
 MIB = 2**20
@@ -60,13 +61,15 @@ def show_fits(
         "flat part",
     ]
     figure = units.name(fits[0].figure) if fits else "memory"
-    out.print(grid(f"{figure}, largest rank, over tokens of one forward (batch x sequence length)", columns, rows, 2))
+    title = f"{figure}, largest rank, over tokens of one forward (batch x sequence length)"
+    spare = ("flat part", "leave one out: median / largest", "R2", "slope, 95 %", "points")
+    show_table(out, title, columns, rows, notes=1, spare=spare)
     for fit in fits:
         memory = memory_gib or fit.memory_gib
         if memory:
-            out.print(answer_text(fit, longest(fit, memory, margin), memory, margin), soft_wrap=True)
+            say(answer_text(fit, longest(fit, memory, margin), memory, margin), out)
     for label, reason in without:
-        out.print(f"no fit for {safe(label)}: {safe(reason)}", soft_wrap=True)
+        say(f"no fit for {label}: {reason}", out)
 
 
 def answer_text(fit: Fit, answer: Answer, memory_gib: float, margin: float) -> str:

@@ -7,9 +7,13 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from memlab.predict.memory import Estimate
 from memlab.predict.search import Change, Outcome, Row
+from memlab.predict.verdicts import DOES_NOT_FIT, EDGE, FITS
 from memlab.report import units
-from memlab.report.text import grid
+from memlab.report.answers import how_sure
+from memlab.report.tables import show_table
+from memlab.report.text import say
 from memlab.terminal import safe
 
 WHY_WORTH_MEASURING = "no other one uses options as fast everywhere and fits as large a batch"
@@ -42,17 +46,50 @@ class PlanProgress:
             self._out.print(f"{what}: {done} of {of}")
 
 
+def plan_answer(rows: Sequence[Row], cheapest: Row | None, measure: Sequence[Row]) -> str:
+    """What to rent or run, in a sentence: the cheapest of several machines, else the first that is worth measuring."""
+    fitting = sum(bool(row.batch) for row in rows)
+    if not fitting:
+        return f"Nothing fits: none of {len(rows)} configurations has room for a batch of one."
+    best = cheapest or measure[0]
+    kind = "the cheapest" if cheapest else "the fastest" if _have_rates(measure) else "to be measured first"
+    need = f"{_in_use(best.best)} on the fullest GPU"
+    facts = [", ".join(filter(None, [need, how_sure(best.summary)])), *_speed_and_price(best)]
+    return f"{fitting} of {len(rows)} configurations fit; {kind} is {_line(best)}: {'; '.join(facts)}."
+
+
+def _speed_and_price(row: Row) -> list[str]:
+    """A lower bound of the time of a step is an upper bound of the speed, and the price follows from the speed."""
+    rate = row.summary.get("tokens_per_second")
+    if rate is None:
+        return [f"{units.usd(row.usd_per_hour)} an hour, speed not predicted"] if row.usd_per_hour else []
+    bound = " at best" if row.summary.get("step_seconds_max") is None else ""
+    price = row.usd_per_million_tokens
+    cost = "" if price is None else f" ({units.usd(price)} a million, {units.usd(row.usd_per_hour)} an hour)"
+    return [f"{units.number(rate)} tokens/s{bound}{cost}"]
+
+
+def _in_use(estimate: Estimate) -> str:
+    of = "" if estimate.free is None else f" of {units.about(estimate.used + estimate.free)}"
+    return f"{units.about(estimate.used)}{of} GiB"
+
+
+def _have_rates(rows: Sequence[Row]) -> bool:
+    return all("tokens_per_second" in row.summary for row in rows)
+
+
 def show_rows(rows: Sequence[Row], out: Console) -> None:
     """The largest batch of each configuration, and what it leaves."""
     names = _names(rows)
     speed = any(row.summary.get("tokens_per_second") for row in rows)
+    places = units.places(row.best.used for row in rows if row.best)
     cells = [
         (
             *(row.candidate.options.get(name, "-") for name in names),
             row.batch or "-",
-            units.gib(row.best.used if row.best else None),
-            units.gib(row.best.free if row.best else None),
-            units.gib(row.best.host if row.best else None),
+            units.gib(row.best.used if row.best else None, places),
+            units.gib(row.best.free if row.best else None, places),
+            units.gib(row.best.host if row.best else None, places),
             _probability(row),
             *([_rate(row), units.usd(row.usd_per_million_tokens)] if speed else []),
             _beyond(row),
@@ -61,45 +98,58 @@ def show_rows(rows: Sequence[Row], out: Console) -> None:
     ]
     columns = [*names, "largest batch", "used GiB", "free GiB", "host GiB", "probability"]
     columns += ["tokens/s", "$ a million tokens", "one more"] if speed else ["one more"]
-    out.print(grid("Largest micro batch that fits, predicted; of the fullest GPU", columns, cells, len(names)))
+    title = "Largest micro batch that fits, predicted; of the fullest GPU"
+    spare = ("host GiB", "free GiB", "one more", "probability", "$ a million tokens", "tokens/s")
+    show_table(out, title, columns, cells, len(names), notes=1, common=names, spare=spare)
 
 
-def show_choice(chosen: Row | None, measure: Sequence[Row], shown: int, out: Console) -> None:
-    """The cheapest, and what to measure before believing it."""
-    if chosen is not None:
-        by = "a token" if chosen.usd_per_million_tokens is not None else "an hour; speed is not predicted"
-        price = units.usd(chosen.usd_per_hour)
-        out.print(f"cheapest that fits, by dollars {by}: {_line(chosen)} ({price} an hour)", soft_wrap=True)
+def show_measure(measure: Sequence[Row], shown: int, out: Console) -> None:
+    """What to measure before believing a prediction."""
     if measure:
-        why = "fastest first" if all(_rate(row) != "-" for row in measure) else WHY_WORTH_MEASURING
-        out.print(f"worth measuring ({why}):")
+        why = "fastest first" if _have_rates(measure) else WHY_WORTH_MEASURING
+        say(f"Worth measuring ({why}):", out)
     for row in measure[:shown]:
-        out.print(f"  {_line(row)}", soft_wrap=True)
+        say(_line(row), out, indent=2)
     if len(measure) > shown:
         out.print(f"  and {len(measure) - shown} more")
 
 
+def changes_answer(base: Outcome, changes: Sequence[Change]) -> str:
+    """Whether a configuration fits as it is, and which single change makes it fit or saves the most, in a sentence."""
+    if isinstance(base, str):
+        return f"Not predicted: {base}."
+    ends = {FITS: "Fits", EDGE: "At the edge", DOES_NOT_FIT: "Does not fit"}[base.verdict]
+    first = f"{ends}: it needs {_in_use(base)} on the fullest GPU"
+    best = next((change for change in changes if change.saved and change.saved > 0), None)
+    if best is None:
+        return f"{first}; no single change saves memory."
+    then = f"{best.word} takes off {units.about(best.saved)} GiB"
+    if base.verdict == FITS:
+        return f"{first}; {then}, the most of all single changes."
+    return f"{first}; {then}, and then it {'fits' if best.outcome.verdict == FITS else 'still does not fit for sure'}."
+
+
 def show_changes(base: Outcome, changes: Sequence[Change], out: Console) -> None:
     """What a configuration needs, and what each single change takes off."""
+    say(changes_answer(base, changes), out, "bold")
     if isinstance(base, str):
-        out.print(f"cannot be predicted: {safe(base)}", soft_wrap=True)
         return
-    out.print(f"as it is: {ending(base)}; it needs {units.gib(base.used)} GiB of the fullest GPU")
+    places = units.places([base.used])
     rows = [
         (
             change.word,
             ending(change.outcome),
             change.price,
-            *(("-", "-", "-") if isinstance(change.outcome, str) else _figures(change)),
+            *(("-", "-", "-") if isinstance(change.outcome, str) else _figures(change, places)),
         )
         for change in changes
     ]
     columns = ["change", "then it", "at the price of", "needs GiB", "saves GiB", "host GiB"]
-    out.print(grid("One change at a time, predicted", columns, rows, 3))
+    show_table(out, "One change at a time, predicted", columns, rows, left=3, spare=("host GiB",))
 
 
-def _figures(change: Change) -> tuple[str, ...]:
-    return units.gib(change.outcome.used), units.gib(change.saved), units.gib(change.outcome.host)
+def _figures(change: Change, places: int) -> tuple[str, ...]:
+    return tuple(units.gib(size, places) for size in (change.outcome.used, change.saved, change.outcome.host))
 
 
 def ending(outcome: Outcome) -> str:
@@ -114,9 +164,9 @@ def _beyond(row: Row) -> str:
 
 
 def _probability(row: Row) -> str:
-    """That the largest batch does fit, by the errors of earlier predictions."""
-    known = row.summary.get("fit_probability")
-    return "-" if known is None else f"{known:.0%}"
+    """That the largest batch does fit; a dash where too little like it was measured."""
+    sure = how_sure(row.summary)
+    return units.whole_percent(row.summary["fit_probability"]) if "sure" in sure else "-"
 
 
 def _rate(row: Row) -> str:

@@ -1,131 +1,149 @@
 """One run, for a person at a terminal."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from memlab.conf_files import overrides_of
 from memlab.predict.remedies import remedies
-from memlab.predict.verdicts import FITS
+from memlab.predict.verdicts import EDGE, FITS
 from memlab.record import FIRST_STEP_PHASES, LIVE_TENSORS, PHASES, Record
-from memlab.report.units import gib
+from memlab.report import units
+from memlab.report.answers import answer, ranges
+from memlab.report.tables import show_table
+from memlab.report.text import say, show_command
 from memlab.unknown import MODEL_FLOPS, WORK
+
+RANK_FIGURES = {
+    "allocated": "peak_allocated_bytes",
+    "reserved": "peak_reserved_bytes",
+    "used": "device_used_bytes",
+    "host": "host_peak_bytes",
+}
+PHASE_FIGURES = {
+    "allocated": "peak_allocated_bytes",
+    "reserved": "peak_reserved_bytes",
+    "allocated at its end": "end_allocated_bytes",
+}
+"""Column -> key of the record."""
 
 
 def show_run(record: Record, console: Console) -> None:
-    """Memory by rank and by phase, speed, and how the run ended."""
-    style = "green" if record.status == "ok" else "red"
-    console.print(f"[bold]{record.run_id}[/]  [{style}]{record.status}[/]", highlight=False)
-    if record.reason:
-        console.print(f"  {record.reason}", highlight=False, markup=False)
+    """The answer, how the run ended in its own words, memory by rank and by phase, speed."""
+    say(answer(record), console, "bold green" if record.status == "ok" else "bold red")
+    say(f"{record.run_id}  {record.source}: {record.status}", console)
+    if record.reason and record.ranks:  # without ranks, the answer is the reason
+        say(record.reason, console, indent=2)
     if record.ranks:
-        console.print(_memory_table(record))
-        console.print(_phase_table(record))
-        console.print(_verdict_line(record), highlight=False)
-        console.print(_speed_line(record), highlight=False)
-        for line in _unknown_lines(record):
-            console.print(line, highlight=False, markup=False)
-    if record.source == "predicted" and record.summary.get("verdict", FITS) != FITS:
+        _show_ranks(record, console)
+        _show_phases(record, console)
+        for sentence in (*_ranges(record), *_speed(record), *_unknown(record)):
+            say(sentence, console)
+    if record.ranks and (record.status == "gpu_oom" or record.summary.get("verdict", FITS) != FITS):
         _show_remedies(record, console)
 
 
 def _show_remedies(record: Record, console: Console) -> None:
-    """What could be changed so that it fits, from what the peak is made of."""
-    console.print(f"{record.summary['verdict'].replace('_', ' ')}; what takes off the most of the peak:")
-    for remedy in remedies(record):
-        of = ", ".join(remedy.kinds)
-        console.print(f"  {remedy.change}: at most {gib(remedy.nbytes)} GiB ({of})", highlight=False)
-    command = " ".join(["memlab plan --changes", *overrides_of(record.choices, record.config)])
-    console.print(f"each of them predicted: {command}", highlight=False, markup=False, soft_wrap=True)
+    """What could be changed so that it fits: of a prediction from what the peak is made of, else how to find out."""
+    if found := remedies(record):
+        say("What takes the most off the peak:", console)
+    for remedy in found:
+        say(f"{remedy.change}: at most {units.about(remedy.nbytes)} GiB ({', '.join(remedy.kinds)})", console, indent=2)
+    say("What each change would save, by prediction:", console)
+    show_command(["memlab", "plan", "--changes", *overrides_of(record.choices, record.config)], console)
 
 
-def _memory_table(record: Record) -> Table:
-    table = Table(title=f"Peak memory of the training steps, GiB ({_meaning(record)})", title_justify="left")
-    columns = {
-        "rank": lambda rank: str(rank["rank"]),
-        "device": lambda rank: rank["device_name"],
-        "allocated": lambda rank: gib(rank["peak_allocated_bytes"]),
-        "reserved": lambda rank: gib(rank["peak_reserved_bytes"]),
-        "used (driver)": lambda rank: gib(rank["device_used_bytes"]),
-        "host": lambda rank: gib(rank["host_peak_bytes"]),
-        "retries": lambda rank: "-" if rank["num_alloc_retries"] is None else str(rank["num_alloc_retries"]),
-    }
-    for name in columns:
-        table.add_column(name, justify="left" if name == "device" else "right")
+def _show_ranks(record: Record, console: Console) -> None:
+    """A row for each rank; ranks that are alike in all that is shown share one."""
+    places = _places(record.ranks, RANK_FIGURES)
+    alike: dict[tuple[str, ...], list[int]] = {}
     for rank in record.ranks:
-        table.add_row(*(cell(rank) for cell in columns.values()))
-    return table
+        figures = (units.gib(rank[key], places) for key in RANK_FIGURES.values())
+        retries = "-" if rank["num_alloc_retries"] is None else str(rank["num_alloc_retries"])
+        alike.setdefault((rank["device_name"], *figures, retries), []).append(rank["rank"])
+    name = "rank" if len(record.ranks) == 1 else "ranks"
+    rows = [(ranges(numbers), *cells) for cells, numbers in alike.items()]
+    title = f"Peak memory of the training steps, GiB ({_meaning(record)})"
+    show_table(console, title, [name, "device", *RANK_FIGURES, "retries"], rows, left=2)
 
 
-def _phase_table(record: Record) -> Table:
-    table = Table(title="Peak by phase, highest rank, GiB", title_justify="left")
-    for name in ("phase", "allocated", "reserved", "allocated at its end"):
-        table.add_column(name, justify="left" if name == "phase" else "right")
-    order = (*PHASES[:2], *FIRST_STEP_PHASES, *PHASES[2:])
-    for phase in order:
-        found = [rank["phases"][phase] for rank in record.ranks if phase in rank["phases"]]
-        if found:
-            keys = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
-            table.add_row(phase.replace("_", " "), *(gib(max(one[key] for one in found)) for key in keys))
-    return table
-
-
-def _verdict_line(record: Record) -> str:
-    """Of a prediction: whether it fits, how sure that is, and reserved memory as an interval."""
-    if "verdict" not in record.summary:
-        return ""
-    parts = [record.summary["verdict"].replace("_", " ").replace("edge", "at the edge")]
-    if (probability := record.summary.get("fit_probability")) is not None:
-        parts.append(
-            f"fits with a probability of {probability:.0%}, by the errors of earlier predictions "
-            f"({record.summary['fit_probability_from']} configurations)"
+def _show_phases(record: Record, console: Console) -> None:
+    found = {
+        phase: [rank["phases"][phase] for rank in record.ranks if phase in rank["phases"]]
+        for phase in (*PHASES[:2], *FIRST_STEP_PHASES, *PHASES[2:])
+    }
+    places = _places([values for phases in found.values() for values in phases], PHASE_FIGURES)
+    rows = [
+        (
+            phase.replace("_", " "),
+            *(units.gib(max(one[key] for one in phases), places) for key in PHASE_FIGURES.values()),
         )
+        for phase, phases in found.items()
+        if phases
+    ]
+    show_table(console, "Peak by phase, highest rank, GiB", ["phase", *PHASE_FIGURES], rows)
+
+
+def _places(parts: Sequence[Mapping[str, Any]], figures: Mapping[str, str]) -> int:
+    return units.places(part[key] for part in parts for key in figures.values())
+
+
+def _ranges(record: Record) -> list[str]:
+    """Of a prediction: between which sizes reserved memory can lie, and what a training without warm-up reserves."""
+    if "verdict" not in record.summary:
+        return []
     low, high = (max(ends) for ends in zip(*(rank["peak_reserved_range_bytes"] for rank in record.ranks), strict=True))
-    parts.append(f"reserved between {gib(low)} and {gib(high)} GiB" if low != high else "")
-    cold = [rank["cold_peak_reserved_bytes"] for rank in record.ranks if rank["cold_peak_reserved_bytes"]]
-    parts.append(f"{gib(max(cold))} GiB from process start, without an emptied cache" if cold else "")
-    return "; ".join(part for part in parts if part)
+    likely = max(rank["peak_reserved_bytes"] for rank in record.ranks)
+    cold = max((rank["cold_peak_reserved_bytes"] or 0 for rank in record.ranks), default=0)
+    found = []
+    if record.summary["verdict"] == EDGE:
+        found.append("At the edge: it depends on when side streams free memory, or on giving cached memory back.")
+    if units.about(low) != units.about(high):
+        when = "depending on when side streams free memory"
+        found.append(f"Reserved memory lies between {units.about(low)} and {units.about(high)} GiB, {when}.")
+    if cold and units.about(cold) != units.about(likely):
+        found.append(f"Reserved from process start, without an emptied cache: {units.about(cold)} GiB.")
+    return found
 
 
-def _speed_line(record: Record) -> str:
+def _speed(record: Record) -> list[str]:
     summary = record.summary
     if "step_seconds" not in summary:
-        return ""
-    parts = [
-        f"step {summary['step_seconds']:.4g} s ({_how_sure(record)})",
-        f"{summary['tokens_per_second']:,.0f} tokens/s",
-    ]
+        return []
+    parts = [f"{units.number(summary['tokens_per_second'])} tokens/s"]
     if "model_flops_utilization" in summary:
-        parts.append(f"model FLOP utilisation {summary['model_flops_utilization']:.1%}")
+        parts.append(f"model FLOP utilisation {100 * summary['model_flops_utilization']:.1f} %")
     if "last_loss" in summary:
         parts.append(f"loss {summary['last_loss']:.3f}")
     if summary.get("usd") is not None:
-        parts.append(f"${summary['usd']:.2f}")
-    parts += [f"[yellow]{doubt}[/]" for doubt in record.steps.get("doubts", [])]
-    return "  ".join(parts) + f"\ntook {record.timing['total_s']:.1f} s{_where_time_went(record.timing)}"
+        parts.append(f"{units.usd(summary['usd'])} for this run")
+    took = f"took {record.timing['total_s']:.1f} s{_where_time_went(record.timing)}"
+    step = f"step {units.seconds(summary['step_seconds'])} ({_spread(record)})"
+    return [step, *record.steps.get("doubts", []), ", ".join(parts), took]
 
 
-def _unknown_lines(record: Record) -> list[str]:
+def _unknown(record: Record) -> list[str]:
     """What could not be told beside memory, and why."""
     names = {MODEL_FLOPS: "model FLOPs and their utilisation", WORK: "step time"}
     reasons = {name: why for rank in record.ranks for name, why in rank.get("unknown", {}).items()}
     return [f"unknown: {names.get(name, name)} ({why})" for name, why in reasons.items()]
 
 
-def _how_sure(record: Record) -> str:
+def _spread(record: Record) -> str:
     """Of a measured step its spread; of a predicted one the error of predictions like it, or that it is a bound."""
     summary, steps = record.summary, record.steps
+    low, high, bound = (summary.get(f"step_seconds_{end}") for end in ("min", "max", "lower_bound"))
     if record.source == "measured":
-        between = f"{summary['step_seconds_min']:.4g} to {summary['step_seconds_max']:.4g}"
-        return f"median of {len(steps['seconds'])}, {between}"
+        return f"median of {len(steps['seconds'])}, {units.seconds(low)} to {units.seconds(high)}"
     if not steps.get("error"):
         return f"lower bound: {steps.get('basis_reason')}"
-    error = steps["error"]
-    between = f"{summary['step_seconds_min']:.3g} to {summary['step_seconds_max']:.3g}"
-    bound = f"at the datasheet's speed {summary['step_seconds_lower_bound']:.3g}"
+    median, most = (units.whole_percent(steps["error"][share]) for share in ("median", "p90"))
     doubt = f"; {steps['basis_reason']}" if steps.get("basis_reason") else ""
-    return f"predicted; error {error['median']:.0%} median, {error['p90']:.0%} in 9 of 10: {between}; {bound}{doubt}"
+    return (
+        f"predicted; error {median} median, {most} in 9 of 10: "
+        f"{units.seconds(low)} to {units.seconds(high)}; at the datasheet's speed {units.seconds(bound)}{doubt}"
+    )
 
 
 def _where_time_went(timing: dict[str, Any]) -> str:

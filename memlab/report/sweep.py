@@ -18,7 +18,7 @@ from memlab.launch.sweep import Assortment, Observer, Result, usd_per_hour
 from memlab.machine import GIB, used_bytes
 from memlab.noise import NOISY
 from memlab.record import Record
-from memlab.report.run_table import gib
+from memlab.report.units import gib
 
 STYLES = {"ok": "green", "gpu_oom": "yellow", "host_oom": "yellow", "unsupported": "dim"}
 

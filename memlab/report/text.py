@@ -1,14 +1,13 @@
-"""Tables and lines in a terminal. What comes from a run folder is printed as text: no markup, no control characters."""
+"""Sentences and commands in a terminal. What comes from a run folder is printed as text, without control characters."""
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from memlab.report.units import gib, number
 from memlab.terminal import safe
 
 PIPE_WIDTH = 200
@@ -17,20 +16,47 @@ PIPE_WIDTH = 200
 SHOWN = 60
 """Rows that are printed; the files have them all."""
 
+ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
+
 
 def console(file: Any = None) -> Console:
+    """As wide as the terminal, or as COLUMNS says."""
     stream = file or sys.stdout
-    return Console(file=file, width=None if stream.isatty() else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(file=file, width=width, highlight=False, markup=False, emoji=False)
 
 
-def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> Table:
-    """A table whose first ``left`` columns are text and the others figures."""
-    table = Table(title=Text(title), title_justify="left")
-    for index, column in enumerate(columns):
-        table.add_column(Text(column), justify="left" if index < left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(safe(cell)) for cell in row))
-    return table
+def fitted(text: str, width: int) -> str:
+    """``text`` with every word that is longer than a line cut in its middle: a name is told by both of its ends."""
+    return " ".join(_cut(word, width) for word in text.split(" "))
+
+
+def _cut(word: str, width: int) -> str:
+    if len(word) <= width:
+        return word
+    head = width // 2
+    return word[:head] + ELLIPSIS + word[len(word) - (width - head - 1) :]
+
+
+def say(text: str, out: Console, style: str = "", indent: int = 0) -> None:
+    """Print a sentence. Lines break between words, never within a name."""
+    width = out.width - indent
+    for line in Text(fitted(safe(text), width), style).wrap(out, width):
+        line.rstrip()
+        line.pad_left(indent)
+        out.print(line)
+
+
+def show_command(words: Sequence[str], out: Console) -> None:
+    """Print a shell command to be copied: where it is longer than a line, it goes on after a backslash."""
+    lines = [""]
+    for word in map(safe, words):
+        if lines[-1] and len(lines[-1]) + len(word) + 3 > out.width:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {word}" if lines[-1] else word
+    for line in lines:
+        out.print(Text(line), soft_wrap=True)
 
 
 def show_skipped(skipped: Iterable[Any], out: Console) -> None:
@@ -44,44 +70,3 @@ def show_incomplete(runs: Iterable[Any], out: Console) -> None:
     for run in runs:
         if run.incomplete:
             out.print(f"incomplete {safe(run.run_id)}: {safe('; '.join(run.incomplete))}", soft_wrap=True)
-
-
-def show_points(frame: Any, groups: Sequence[str], out: Console) -> None:
-    """The main columns of :func:`memlab.analyse.table.points_table`: what differs, memory, speed, cost."""
-    varied = [group for group in groups if group not in ("seq_len", "batch") and frame[group].nunique(dropna=False) > 1]
-    columns = {
-        **{group: group for group in varied},
-        "batch.micro": "batch",
-        "seq_len.tokens": "tokens",
-        "status": "status",
-        "peak_allocated_bytes_max": "allocated GiB",
-        "peak_active_bytes_max": "active GiB",
-        "peak_reserved_bytes_max": "reserved GiB",
-        "step_seconds": "step s",
-        "tokens_per_second": "tokens/s",
-        "usd": "$",
-        "estimate_deepspeed_bytes": "DeepSpeed's estimate",
-        "estimate_accelerate_bytes": "accelerate's",
-    }
-    shown = {key: title for key, title in columns.items() if key in frame and frame[key].notna().any()}
-    ordered = frame.sort_values([*varied, "batch.micro", "seq_len.tokens"])
-    rows = [[_cell(key, row[key]) for key in shown] for row in ordered.head(SHOWN).to_dict("records")]
-    out.print(grid(f"{len(frame):,} points; memory is the largest rank's", list(shown.values()), rows, len(varied)))
-    more = f"{len(frame) - SHOWN:,} more rows and " if len(frame) > SHOWN else ""
-    out.print(f"{more}{len(frame.columns) - len(shown)} more columns: --csv, --parquet or --markdown FILE")
-
-
-def show_frame(frame: Any, out: Console) -> None:
-    """The first rows of any frame, without its empty columns, bytes in GiB."""
-    frame = frame.dropna(axis="columns", how="all")
-    titles = [column.removesuffix("_bytes") + " GiB" if column.endswith("_bytes") else column for column in frame]
-    rows = [[_cell(key, value) for key, value in row.items()] for row in frame.head(SHOWN).to_dict("records")]
-    out.print(grid(f"{len(frame):,} rows", titles, rows))
-
-
-def _cell(key: str, value: Any) -> str:
-    if value is None or value != value:  # NaN
-        return "-"
-    if "_bytes" in key:
-        return gib(value)
-    return number(value) if isinstance(value, float) and not value.is_integer() else f"{value}"

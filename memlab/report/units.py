@@ -1,16 +1,44 @@
 """Numbers with their units, for people."""
 
+from collections.abc import Iterable
+
 from memlab.machine import GIB
 
 
-def gib(size: float | None) -> str:
-    """A size in GiB with three figures after the point; a dash where there is none."""
-    return "-" if size is None else f"{size / GIB:,.3f}"
+def gib(size: float | None, places: int = 3) -> str:
+    """A size in GiB with so many figures after the point; a dash where there is none."""
+    return "-" if size is None else f"{size / GIB:,.{places}f}"
 
 
-def number(value: float) -> str:
-    """Four significant digits, and never an exponent."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+def places(sizes: Iterable[float | None]) -> int:
+    """Figures after the point that sizes in GiB of one table need: four significant ones of the largest, at most three
+    after the point."""
+    largest = max((abs(size) for size in sizes if size is not None), default=0) / GIB
+    return 3 if largest < 10 else 2 if largest < 100 else 1
+
+
+def about(size: float) -> str:
+    """A size in GiB within a sentence: two or three significant figures."""
+    if size < GIB / 10:
+        return f"{size / GIB:.2g}"
+    return f"{size / GIB:.2f}" if size < 10 * GIB else f"{size / GIB:,.1f}"
+
+
+def seconds(value: float) -> str:
+    """A time with three significant figures, in the unit that suits it."""
+    for unit, share in (("s", 1.0), ("ms", 1e-3)):
+        if value >= 0.1 * share:
+            return f"{_three(value / share)} {unit}"
+    return f"{_three(value / 1e-6)} µs"
+
+
+def _three(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
+
+
+def number(value: float, digits: int = 4) -> str:
+    """So many significant digits, and all of a whole number's; never an exponent."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:,.{digits}g}"
 
 
 def tokens(count: int) -> str:
@@ -36,8 +64,15 @@ def change(key: str, value: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A signed share in per cent; a dash where there is none."""
-    return "-" if share is None else f"{100 * share:+.1f} %"
+    """A signed share in per cent, whole from 100 % on; a dash where there is none."""
+    if share is None:
+        return "-"
+    return f"{100 * share:+.1f} %" if abs(share) < 1 else f"{100 * share:+,.0f} %"
+
+
+def whole_percent(share: float) -> str:
+    """A share in whole per cent, without a sign."""
+    return f"{100 * share:.0f} %"
 
 
 def duration(seconds: float) -> str:

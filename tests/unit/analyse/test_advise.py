@@ -3,7 +3,7 @@
 import pytest
 from folders import MIB, make_config, make_record, write
 
-from memlab.analyse.advise import Job, advise, command_line, deepspeed_of
+from memlab.analyse.advise import Job, advise, command_words, deepspeed_of
 from memlab.analyse.collect import collect
 from memlab.config import Offload
 from memlab.errors import MemlabError
@@ -46,7 +46,7 @@ def test_thrashing_and_tight_runs_carry_a_caution(runs):
 def test_an_effective_batch_sets_the_accumulation(runs):
     advice = advise(runs, Job(1000, 1, 512, effective_batch=8))
     assert {(each.micro, each.accumulation) for each in advice.candidates} == {(1, 4), (2, 2)}
-    assert "batch.accumulation=2" in command_line(advice.best)
+    assert "batch.accumulation=2" in command_words(advice.best)
     assert deepspeed_of(advice.best)["gradient_accumulation_steps"] == 2
 
 

@@ -3,18 +3,20 @@
 import io
 
 import pytest
-from rich.console import Console
 
 from memlab.record import LIVE_TENSORS
-from memlab.report.run_table import gib, show_run
+from memlab.report.run_table import show_run
+from memlab.report.text import console
+from memlab.report.units import gib
 
 
 @pytest.fixture
-def shown(record):
-    def show(**changes) -> str:
-        console = Console(file=io.StringIO(), width=120)
-        show_run(record(**changes), console)
-        return console.file.getvalue()
+def shown(record, monkeypatch):
+    def show(width: int = 120, **changes) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        out = console(io.StringIO())
+        show_run(record(**changes), out)
+        return out.file.getvalue()
 
     return show
 
@@ -28,11 +30,29 @@ def row(text: str, first: str) -> list[str]:
     return found
 
 
-def test_every_rank_has_its_own_row(shown):
-    text = shown()
-    for rank in ("0", "1"):
-        assert row(text, rank) == [rank, "NVIDIA H200", "2.000", "3.000", "4.000", "1.000", "0"]
+def test_ranks_that_are_alike_share_a_row(shown, rank):
+    text = shown(ranks=[rank(0), rank(1), rank(2, peak_reserved_bytes=2**30), rank(3)])
+    assert row(text, "0-1, 3") == ["0-1, 3", "NVIDIA H200", "2.000", "3.000", "4.000", "1.000", "0"]
+    assert row(text, "2") == ["2", "NVIDIA H200", "2.000", "1.000", "4.000", "1.000", "0"]
     assert "torch's caching allocator" in text
+
+
+def test_a_table_fits_a_terminal_of_80_columns_with_every_name_and_figure_whole(shown, rank):
+    name = "NVIDIA H100 80GB HBM3"
+    text = shown(
+        80, ranks=[rank(number, device_name=name, host_peak_bytes=(number + 1) * 2**30) for number in range(8)]
+    )
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.count("2.000") >= 8 and text.count("4.000") >= 8
+
+
+def test_a_run_id_that_is_longer_than_a_line_is_cut_in_its_middle(shown):
+    run_id = "Llama_3.1_8B-zero2-allocator-checkpointing-s1024-b16-lora16-1xH200-47c90967"
+    lines = shown(40, run_id=run_id, ranks=[], summary={}, timing={}).splitlines()
+    assert max(map(len, lines)) <= 40
+    [cut] = [line for line in lines if "\N{HORIZONTAL ELLIPSIS}" in line]
+    assert cut.startswith("Llama_3.1_8B") and cut.endswith("47c90967")
+    assert run_id in shown(80, run_id=run_id)
 
 
 def test_phases_are_those_of_the_highest_rank_in_the_order_of_a_run(shown, rank):
@@ -40,13 +60,14 @@ def test_phases_are_those_of_the_highest_rank_in_the_order_of_a_run(shown, rank)
     high = {**low, "peak_allocated_bytes": 3 * 2**30}
     text = shown(ranks=[rank(0, phases={"forward": low, "model_build": low}), rank(1, phases={"forward": high})])
     assert row(text, "forward") == ["forward", "3.000", "1.000", "0.000"]
-    assert text.index("model build") < text.index("forward")
+    assert text.index("│ model build") < text.index("│ forward")
     assert "backward" not in text
 
 
 def test_speed_and_where_the_time_went(shown):
     text = shown()
-    assert "step 0.5 s (median of 3, 0.4 to 0.6)  2,048 tokens/s" in text
+    assert "step 0.500 s (median of 3, 0.400 s to 0.600 s)" in text
+    assert "2,048 tokens/s" in text
     assert "took 12.0 s (launch 1.0, training 2.0)" in text
 
 
@@ -54,7 +75,8 @@ def test_what_a_cpu_run_measured_is_said(shown, rank):
     on_cpu = {"memory_source": LIVE_TENSORS, "device_used_bytes": None, "num_alloc_retries": None}
     text = shown(ranks=[rank(0, **on_cpu), rank(1, **on_cpu)])
     assert "allocated is live tensors" in text
-    assert row(text, "0")[4] == row(text, "0")[6] == "-"
+    assert row(text, "0-1") == ["0-1", "NVIDIA H200", "2.000", "3.000", "1.000"]
+    assert "retries" not in text and "used" not in text
 
 
 def test_a_run_that_ended_early_shows_what_there_is(shown, rank):
@@ -66,12 +88,12 @@ def test_a_run_that_ended_early_shows_what_there_is(shown, rank):
         summary={},
     )
     assert "gpu_oom" in text and "rank 0 in backward [step 2]: no memory" in text
-    assert row(text, "0")[2:4] == ["-", "-"]
+    assert row(text, "0")[2:] == ["4.000", "0"]
 
 
 def test_a_run_without_ranks_is_its_reason(shown):
     text = shown(status="unsupported", reason="because", ranks=[], summary={}, timing={})
-    assert text.splitlines() == ["tiny-zero2-s512-b1-2xH200-0123abcd  unsupported", "  because"]
+    assert text.splitlines() == ["Unsupported: because.", "tiny-zero2-s512-b1-2xH200-0123abcd  measured: unsupported"]
 
 
 def test_sizes_are_gib_with_three_figures():
@@ -88,7 +110,8 @@ def test_a_predicted_step_says_its_error(shown):
         steps={"seconds": [0.5], "basis": "calibrated", "error": {"median": 0.08, "p90": 0.2}},
     )
     line = " ".join(text.split())
-    assert "step 0.5 s (predicted; error 8% median, 20% in 9 of 10: 0.4 to 0.6; at the datasheet's speed 0.1)" in line
+    told = "error 8 % median, 20 % in 9 of 10: 0.400 s to 0.600 s; at the datasheet's speed 0.100 s"
+    assert f"step 0.500 s (predicted; {told})" in line
     assert "2,048 tokens/s" in line
 
 
@@ -98,7 +121,7 @@ def test_a_step_without_a_calibration_is_called_a_lower_bound(shown):
         summary={**PREDICTED_SPEED, "step_seconds_max": None, "step_seconds_lower_bound": 0.5},
         steps={"seconds": [0.5], "basis": "lower bound", "basis_reason": "no calibration for it", "error": None},
     )
-    assert "step 0.5 s (lower bound: no calibration for it)" in " ".join(text.split())
+    assert "step 0.500 s (lower bound: no calibration for it)" in " ".join(text.split())
 
 
 def test_what_could_not_be_told_is_named_once_with_its_reason(shown, rank):

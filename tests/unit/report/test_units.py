@@ -2,7 +2,9 @@
 
 import pytest
 
-from memlab.report.units import usd
+from memlab.report.units import about, percent, places, seconds, usd
+
+GIB = 2**30
 
 
 @pytest.mark.parametrize(
@@ -10,3 +12,28 @@ from memlab.report.units import usd
 )
 def test_a_price_is_never_nothing_unless_it_is(amount, text):
     assert usd(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(5.84e-5, "58.4 µs"), (0.00969, "9.69 ms"), (0.4297, "0.430 s"), (1.5, "1.50 s"), (1234.5, "1,234 s")],
+)
+def test_a_time_has_three_figures(value, text):
+    assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(139.8 * GIB, "139.8"), (46.46 * GIB, "46.5"), (1.023 * GIB, "1.02"), (0.0333 * GIB, "0.033")]
+)
+def test_a_size_in_a_sentence_has_the_figures_that_matter(size, text):
+    assert about(size) == text
+
+
+@pytest.mark.parametrize(("sizes", "count"), [([None], 3), ([9 * GIB, 0], 3), ([57 * GIB, GIB], 2), ([-139 * GIB], 1)])
+def test_a_table_shows_four_figures_of_its_largest_size(sizes, count):
+    assert places(sizes) == count
+
+
+@pytest.mark.parametrize(("share", "text"), [(None, "-"), (-0.2254, "-22.5 %"), (0.0, "+0.0 %"), (12.345, "+1,234 %")])
+def test_a_large_share_has_no_decimals(share, text):
+    assert percent(share) == text

@@ -1,0 +1,194 @@
+"""What a run answers, in one sentence: whether it fits or trained, how fast it is, and where its memory peaks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from memlab.analyse.complete import shortcomings
+from memlab.errors import ConfigError
+from memlab.machine import GIB
+from memlab.predict import allocator
+from memlab.predict.odds import FEW
+from memlab.predict.verdicts import EDGE
+from memlab.record import LIVE_TENSORS, Record
+from memlab.report import units
+from memlab.terminal import safe
+
+PHASES = {
+    "model_build": "building the model",
+    "engine_init": "engine initialisation",
+    "first_forward": "the first forward pass",
+    "first_backward": "the first backward pass",
+    "first_optimizer_step": "the first optimizer step",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer_step": "the optimizer step",
+}
+
+AGAIN = "the same command runs it again"
+
+ENDINGS = {
+    "host_oom": ("Out of host memory", "offload less, or take a machine with more memory"),
+    "timeout": ("Not finished in time", "where nothing hung, raise measure.timeout_s"),
+    "failed": ("Failed", "the logs are in logs/ of the run folder"),
+    "infra": ("Not measured", AGAIN),
+    "unsupported": ("Unsupported", ""),
+    "interrupted": ("Interrupted", AGAIN),
+}
+"""Status of a run without figures -> how it ended, and what to do."""
+
+
+def answer(record: Record) -> str:
+    """One sentence about any record."""
+    if record.status == "ok":
+        return _predicted(record) if record.source == "predicted" else _trained(record)
+    if record.status == "gpu_oom":
+        return _out_of_memory(record)
+    ending, advice = ENDINGS[record.status]
+    if record.source == "predicted" and record.status == "failed":
+        ending, advice = "Not predicted", ""
+    reason = (record.reason or "no reason given").splitlines()[0].rstrip(".;: ")
+    return _sentence(ending, [reason, advice])
+
+
+def how_sure(summary: Mapping[str, Any], is_likely: bool = True) -> str:
+    """How sure it is that a predicted run fits (or, if it is not ``is_likely`` to, that it does not), in words.
+
+    A probability has the number of measured configurations of the same GPU and kind with it, and is not told where
+    these are too few. Empty where none was computed.
+    """
+    probability = summary.get("fit_probability")
+    if probability is None:
+        return ""
+    if not summary.get("fit_probability_same_gpu"):
+        return "not calibrated for this GPU"
+    if summary["fit_probability_same_kind"] < FEW:
+        return "not calibrated for this configuration"
+    percent = units.whole_percent(probability if is_likely else 1 - probability)
+    return f"{percent} sure ({summary['fit_probability_same_kind']} configurations like it were measured)"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Whole numbers with neighbours together: ``0-3, 7``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], number]
+        else:
+            spans.append([number])
+    return ", ".join("-".join(map(str, span)) for span in spans)
+
+
+def _predicted(record: Record) -> str:
+    fits = "Fits" if _limit(record, record.ranks) else "Memory of the GPU unknown"
+    ending = "At the edge, but likely fits" if record.summary.get("verdict") == EDGE else fits
+    need = ", ".join(filter(None, [_need(record), how_sure(record.summary)]))
+    return _sentence(ending, [need, _speed(record), _peak(record)])
+
+
+def _trained(record: Record) -> str:
+    missing = shortcomings(record)
+    ending = f"Trained, but incompletely ({'; '.join(missing)})" if missing else "Trained"
+    return _sentence(ending, [_need(record), _speed(record), _peak(record)])
+
+
+def _out_of_memory(record: Record) -> str:
+    ending = "Does not fit: out of memory" if record.source == "predicted" else "Out of memory"
+    if record.summary.get("verdict") == EDGE:
+        ending = "At the edge, and likely out of memory"
+    failed = [rank for rank in record.ranks if rank["status"] == "gpu_oom"]
+    if not failed:  # implied by another point, or imported
+        return _sentence(ending, [record.reason or "no reason given"])
+    numbers = [rank["rank"] for rank in failed]
+    oom = failed[0]["oom"] or {}
+    where = f" in {PHASES[oom['phase']]}" if oom.get("phase") in PHASES else ""
+    taken, requested = _taken(record, failed[:1]), oom.get("requested_bytes")
+    return _sentence(
+        f"{ending} on rank{'s' * (len(numbers) > 1)} {ranges(numbers)}{where}",
+        [
+            f"{units.about(requested)} GiB requested beside {taken}" if requested and taken else "",
+            how_sure(record.summary, is_likely=False),
+        ],
+    )
+
+
+def _sentence(beginning: str, parts: Sequence[str]) -> str:
+    return safe(f"{beginning}: {'; '.join(filter(None, parts))}.")
+
+
+def _need(record: Record) -> str:
+    """What the fullest rank takes, of what it can have."""
+    ranks = record.ranks
+    if not ranks:
+        return "no figures"
+    if ranks[0]["memory_source"] == LIVE_TENSORS:
+        tensors, resident = (_highest(ranks, f"peak_{kind}_bytes") or 0 for kind in ("allocated", "reserved"))
+        where = _where(ranks, "peak_reserved_bytes", "rank")
+        return f"{units.about(tensors)} GiB of tensors and {units.about(resident)} GiB resident on {where}"
+    kind = "allocated" if _fraction(record) < 1 else "reserved"
+    inside = _highest(ranks, f"peak_{kind}_bytes")
+    part = f" ({kind} {units.about(inside)})" if inside else ""
+    return f"{_taken(record, ranks)} on {_where(ranks, _taken_key(record, ranks), 'GPU')}{part}"
+
+
+def _where(ranks: Sequence[Mapping[str, Any]], key: str, unit: str) -> str:
+    """``each GPU``, or the fullest where ranks differ in what is shown of them."""
+    if len(ranks) == 1:
+        return f"the {unit}"
+    shown = {units.about(rank[key]) for rank in ranks if rank[key] is not None}
+    return f"each {unit}" if len(shown) == 1 else f"the fullest {unit}"
+
+
+def _taken(record: Record, ranks: Sequence[Mapping[str, Any]]) -> str:
+    """``46.5 of 79.2 GiB``: of the device, or of what ``per_process_memory_fraction`` leaves the allocator."""
+    taken, limit = _highest(ranks, _taken_key(record, ranks)), _limit(record, ranks)
+    of = f" of {units.about(limit)}" if limit else ""
+    allowed = " that the allocator may take" if _fraction(record) < 1 else ""
+    return f"{units.about(taken)}{of} GiB{allowed}" if taken else ""
+
+
+def _taken_key(record: Record, ranks: Sequence[Mapping[str, Any]]) -> str:
+    """The figure to hold against the limit: what the driver gave out, or the next best that is known."""
+    keys = ("device_used_bytes", "peak_reserved_bytes", "peak_active_bytes", "peak_allocated_bytes")
+    return next((key for key in keys[_fraction(record) < 1 :] if _highest(ranks, key)), keys[-1])
+
+
+def _limit(record: Record, ranks: Sequence[Mapping[str, Any]]) -> float | None:
+    """Bytes that a rank can have: of its device, or of what the allocator may take of the device."""
+    memory_gib = record.config.get("hardware", {}).get("memory_gib")
+    total = _highest(ranks, "device_total_bytes") or (memory_gib and memory_gib * GIB)
+    return total * _fraction(record) if total else None
+
+
+def _fraction(record: Record) -> float:
+    """The share of the device that the allocator may take; all of it with an option that this release does not know."""
+    try:
+        return allocator.parse(record.config.get("allocator", {}).get("conf", "")).memory_fraction
+    except ConfigError:
+        return 1.0
+
+
+def _speed(record: Record) -> str:
+    summary, error = record.summary, record.steps.get("error")
+    if not summary.get("step_seconds"):
+        return "the time of a step is not known"
+    step = f"{units.seconds(summary['step_seconds'])} a step"
+    if record.source == "predicted":
+        return (
+            f"{step}, within {units.whole_percent(error['p90'])} in 9 of 10 predictions" if error else f"{step} at best"
+        )
+    price = summary.get("usd_per_million_tokens")
+    cost = "" if price is None else f", {units.usd(price)} a million tokens"
+    return f"{step}, {units.number(summary['tokens_per_second'])} tokens/s{cost}"
+
+
+def _peak(record: Record) -> str:
+    """The phase in which the rank that allocates the most does so."""
+    if not record.ranks:
+        return ""
+    fullest = max(record.ranks, key=lambda rank: rank["peak_allocated_bytes"] or 0)
+    peaks = {name: phase.get("peak_allocated_bytes", 0) for name, phase in fullest["phases"].items() if name in PHASES}
+    return f"the peak is in {PHASES[max(peaks, key=peaks.get)]}" if peaks else ""
+
+
+def _highest(ranks: Iterable[Mapping[str, Any]], key: str) -> int | None:
+    return max((rank[key] for rank in ranks if rank.get(key)), default=None)

@@ -1,0 +1,146 @@
+"""Tables in a terminal, as wide as it is. What comes from a run folder is printed as text."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import fill
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from memlab.report.text import SHOWN, fitted, say
+from memlab.report.units import gib, number
+from memlab.terminal import safe
+
+NARROWEST = 24
+"""Characters that a name keeps as long as the table has columns that can be spared."""
+
+KEYS = 40
+"""As many in the first column, whose names tell the rows apart."""
+
+FLOOR = 10
+"""Characters that a text keeps as long as the first column can be cut."""
+
+
+def show_table(
+    out: Console,
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    left: int = 1,
+    notes: int = 0,
+    common: Sequence[str] = (),
+    spare: Sequence[str] = (),
+) -> None:
+    """A table whose first ``left`` and last ``notes`` columns are text and the others figures, which are never cut.
+
+    A column of ``common`` that has the same in all of several rows becomes a part of the title. Columns behind the
+    first text without anything in them are left out and, where the terminal is too narrow for all others, those of
+    ``spare``, the first one first: a line then names them.
+    """
+    lines = [[safe(cell) for cell in row] for row in rows]
+    cells = {name: column for name, *column in zip(columns, *lines, strict=True)}
+    same = [name for name in common if len(lines) > 1 and len(set(cells[name])) == 1]
+    title = "; ".join([title, *(f"{name} {cells[name][0]}" for name in same)])
+    empty = [name for name in columns[left:] if set(cells[name]) <= {"", "-"}]
+    kept = [name for name in columns if name not in (*same, *empty)]
+    texts = [name for name in (*columns[:left], *columns[len(columns) - notes :]) if name in kept]
+    least = {name: _figure_width(name, cells[name]) for name in kept}
+    least |= {name: _text_width(name, cells[name]) for name in kept if name in texts[1:]}
+    least |= {name: min(least[name], max(KEYS, len(name))) for name in texts[:1]}
+    dropped = [name for name in spare if _room(least, out) < 0 and least.pop(name, None)]
+    table = Table(title=Text(title), title_justify="left")
+    widths = _spread(least, cells, [name for name in texts if name in least], out)
+    for name, width in widths.items():
+        look = {"justify": "left"} if name in texts else {"justify": "right", "no_wrap": True}
+        table.add_column(Text(fill(name, width)), width=width, **look)
+    for row in zip(*(cells[name] for name in widths), strict=True):
+        table.add_row(*(Text(fitted(cell, width)) for width, cell in zip(widths.values(), row, strict=True)))
+    out.print(table)
+    if dropped:
+        say(f"Not shown, for want of width: {', '.join(reversed(dropped))}.", out)
+
+
+def _figure_width(name: str, cells: Sequence[str]) -> int:
+    """Characters that a column of figures needs at least: its title may take several lines."""
+    return max(map(len, [*name.split(), *cells]), default=1)
+
+
+def _text_width(name: str, cells: Sequence[str]) -> int:
+    """Characters that a column of text needs at least: it may take several lines, and long words may be cut."""
+    words = (word for cell in cells for word in cell.split(" "))
+    return max([*map(len, name.split()), *(min(len(word), NARROWEST) for word in words)])
+
+
+def _room(widths: Mapping[str, int], out: Console) -> int:
+    """Characters that are left of a line beside the columns and their frames; negative if they do not fit."""
+    return out.width - sum(widths.values()) - 3 * len(widths) - 1
+
+
+def _spread(
+    least: Mapping[str, int], cells: Mapping[str, Sequence[str]], texts: Sequence[str], out: Console
+) -> dict[str, int]:
+    """The width of each column: what is left of the line goes to the texts first; what lacks is taken from the widest
+    text, from the first one last."""
+    widths, room = dict(least), _room(least, out)
+    for name in [*texts, *(name for name in least if name not in texts)]:
+        more = max(0, min(room, max(map(len, [name, *cells[name]])) - widths[name]))
+        widths[name] += more
+        room -= more
+    for _ in range(-room):
+        cut = [name for name in texts[1:] if widths[name] > FLOOR] or texts
+        widest = max(cut, key=widths.get)
+        widths[widest] = max(1, widths[widest] - 1)
+    return widths
+
+
+SPARE = ("accelerate's", "DeepSpeed's estimate", "active GiB", "$", "tokens/s")
+"""Columns that :func:`show_points` leaves out where the terminal is too narrow, the first one first."""
+
+
+def show_points(frame: Any, groups: Sequence[str], out: Console) -> None:
+    """The main columns of :func:`memlab.analyse.table.points_table`: what differs, memory, speed, cost."""
+    varied = [group for group in groups if group not in ("seq_len", "batch") and frame[group].nunique(dropna=False) > 1]
+    columns = {
+        **{group: group for group in varied},
+        "batch.micro": "batch",
+        "seq_len.tokens": "tokens",
+        "status": "status",
+        "peak_allocated_bytes_max": "allocated GiB",
+        "peak_active_bytes_max": "active GiB",
+        "peak_reserved_bytes_max": "reserved GiB",
+        "step_seconds": "step s",
+        "tokens_per_second": "tokens/s",
+        "usd": "$",
+        "estimate_deepspeed_bytes": "DeepSpeed's estimate",
+        "estimate_accelerate_bytes": "accelerate's",
+    }
+    shown = {key: title for key, title in columns.items() if key in frame and frame[key].notna().any()}
+    ordered = frame.sort_values([*varied, "batch.micro", "seq_len.tokens"])
+    rows = [[_cell(key, row[key]) for key in shown] for row in ordered.head(SHOWN).to_dict("records")]
+    titles, left = list(shown.values()), len(varied)
+    if (
+        sum(len(group) + 3 for group in varied) > out.width // 2
+    ):  # one column for all options, in the order of its title
+        titles, left = [" ".join(titles[:left]), *titles[left:]], 1
+        rows = [[" ".join(row[: len(varied)]), *row[len(varied) :]] for row in rows]
+    title = f"{len(frame):,} points; memory is the largest rank's"
+    show_table(out, title, titles, rows, left, common=("batch", "status"), spare=SPARE)
+    more = f"{len(frame) - SHOWN:,} more rows and " if len(frame) > SHOWN else ""
+    out.print(f"{more}{len(frame.columns) - len(shown)} more columns: --csv, --parquet or --markdown FILE")
+
+
+def show_frame(frame: Any, out: Console) -> None:
+    """The first rows of any frame, without its empty columns, bytes in GiB."""
+    frame = frame.dropna(axis="columns", how="all")
+    titles = [column.removesuffix("_bytes") + " GiB" if column.endswith("_bytes") else column for column in frame]
+    rows = [[_cell(key, value) for key, value in row.items()] for row in frame.head(SHOWN).to_dict("records")]
+    show_table(out, f"{len(frame):,} rows", titles, rows, left=2, spare=("path", *titles[:2:-1]))
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None or value != value:  # NaN
+        return "-"
+    if "_bytes" in key:
+        return gib(value)
+    return number(value) if isinstance(value, float) and not value.is_integer() else f"{value}"

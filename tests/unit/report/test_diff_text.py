@@ -1,0 +1,100 @@
+"""A diff begins with its answer and shows what matters; the rest comes with --all."""
+
+import io
+import json
+
+import pytest
+
+from memlab.analyse.diff import Comparison, compare
+from memlab.analyse.effects import Effects, Pair
+from memlab.analyse.figures import Difference, Figure
+from memlab.analyse.run import Run
+from memlab.report.diff_text import comparison_answer, effects_answer, show_comparison, show_effects
+from memlab.report.text import console
+
+GIB = 2**30
+
+
+def run(name: str, reserved=40.0, seconds=0.5, status="ok", **summary) -> Run:
+    """Four GPUs whose ranks differ by 1 GiB of reserved memory; steps that vary by 1 %."""
+    ranges = {
+        "peak_allocated_bytes": {"max": 30 * GIB, "mean": 30 * GIB, "min": 30 * GIB},
+        "peak_reserved_bytes": {"max": reserved * GIB, "mean": reserved * GIB, "min": (reserved - 1) * GIB},
+        "device_used_bytes": {"max": (reserved + 1) * GIB, "mean": GIB, "min": reserved * GIB},
+        "host_peak_bytes": {"max": 5 * GIB, "mean": 5 * GIB, "min": 5 * GIB},
+    }
+    figures = {**ranges, "step_seconds": seconds, "usd_per_million_tokens": seconds, "tokens_per_second": 1 / seconds}
+    return Run(
+        path=name,
+        run_id=name,
+        source="measured",
+        status=status,
+        reason=None,
+        fingerprint="",
+        isolation="fresh",
+        config={"hardware": {"gpus": 4}, "seq_len": {"tokens": len(name)}},
+        choices={},
+        summary={**figures, **summary} if status == "ok" else {},
+        detail=json.dumps([{}, [seconds * share for share in (0.99, 1.0, 1.01)]]),
+    )
+
+
+def shown(comparison: Comparison, monkeypatch, all_figures=False, width=80) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = console(io.StringIO())
+    show_comparison(comparison, out, all_figures)
+    return out.file.getvalue().splitlines()
+
+
+def test_the_answer_is_what_the_other_run_takes():
+    assert comparison_answer(compare([run("a"), run("bb", reserved=30.0, seconds=0.502)])) == (
+        "B takes 30.0 GiB of reserved memory (A 40.0 GiB, -25.0 %), "
+        "0.502 s a step (A 0.500 s, +0.4 %, within the noise), "
+        "$0.50 a million tokens (A $0.50, +0.4 %, within the noise)."
+    )
+
+
+def test_the_same_is_called_that():
+    assert "40.0 GiB of reserved memory (as A)" in comparison_answer(compare([run("a"), run("bb", seconds=1.0)]))
+
+
+def test_a_run_without_figures_is_how_it_ended():
+    assert comparison_answer(compare([run("a"), run("bb", status="gpu_oom")])) == "A ran, B ran out of GPU memory."
+
+
+def test_the_main_figures_are_shown_and_what_changed_by_more_than_the_noise(monkeypatch):
+    comparison = compare([run("a", num_alloc_retries=0), run("bb", reserved=30.0, num_alloc_retries=3)])
+    lines = shown(comparison, monkeypatch)
+    names = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
+    main = ["peak allocated", "peak reserved", "host peak", "step seconds", "USD per million tokens"]
+    assert [name for name in names if name in main] == main
+    assert "num alloc retries" in names
+    assert not {"device used", "tokens per second"} & set(names)
+    assert any(line.startswith("2 more figures") and "--all" in line for line in lines)
+    every = [line.split("│")[1].strip() for line in shown(comparison, monkeypatch, True) if line.startswith("│")]
+    assert {"device used", "tokens per second"} <= set(every)
+
+
+def test_it_fits_80_columns_and_no_name_breaks(monkeypatch):
+    name = "Meta_Llama_3_8B-zero3-expandable-checkpointing-s2001-b1-4xH200-c9e9a0bf"
+    lines = shown(compare([run(name), run(name + "-r2", reserved=30.0)]), monkeypatch)
+    assert max(map(len, lines)) <= 80
+    assert f"A  {name}  (ok)" in lines
+
+
+def test_the_effect_of_an_axis_is_a_sentence():
+    differences = [{"peak_reserved_bytes": Difference(Figure(10.0), Figure(value))} for value in (8.0, 9.0, 6.0)]
+    pairs = [Pair("", 1, 512, "none", "full", each) for each in differences]
+    assert effects_answer(Effects("checkpointing", pairs=pairs)) == (
+        "checkpointing: full in place of none changes peak reserved memory by -20.0 % (-40.0 % to -10.0 %, 3 pairs)."
+    )
+    assert effects_answer(Effects("offload")) == "offload: no two runs differ in it alone."
+
+
+@pytest.mark.parametrize("all_figures", [False, True])
+def test_effects_without_pairs_have_no_empty_tables(monkeypatch, all_figures):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = console(io.StringIO())
+    show_effects(Effects("offload", unpaired=[("run", "because")]), out, all_figures)
+    lines = out.file.getvalue().splitlines()
+    assert lines == ["offload: no two runs differ in it alone.", "1 without a partner:", "  run: because"]

@@ -1,0 +1,73 @@
+"""A plan begins with what fits, and which of it to take."""
+
+import io
+
+import pytest
+
+from memlab.config import Batch, Config, Hardware
+from memlab.predict.memory import Estimate
+from memlab.predict.search import Candidate, Change, Row
+from memlab.report.plan_text import changes_answer, plan_answer, show_rows
+from memlab.report.text import console
+
+GIB = 2**30
+OPTIONS = {"zero_stage": "zero3", "offload": "none", "checkpointing": "full", "allocator": "expandable"}
+
+
+def estimate(used=46.5, verdict="fits", free=32.7) -> Estimate:
+    return Estimate(verdict, int(used * GIB), int(free * GIB), 2 * GIB, {})
+
+
+def row(batch=4, options=None, best=None, **summary) -> Row:
+    config = Config(hardware=Hardware(gpu="H100", gpus=8, usd_per_hour=20.0), batch=Batch())
+    best = (best or estimate()) if batch else None
+    return Row(Candidate(options or OPTIONS, config, {}), batch, estimate(verdict="does_not_fit"), best, None, summary)
+
+
+SUPPORTED = {"fit_probability": 0.97, "fit_probability_same_gpu": 127, "fit_probability_same_kind": 16}
+
+
+def test_the_fastest_that_fits_is_named_with_what_it_needs():
+    rows = [row(**SUPPORTED, tokens_per_second=52000.0, step_seconds_max=1.0), row(batch=0)]
+    assert plan_answer(rows, None, rows[:1]) == (
+        "1 of 2 configurations fit; the fastest is zero_stage=zero3 offload=none checkpointing=full "
+        "allocator=expandable batch.micro=4: 46.5 of 79.2 GiB on the fullest GPU, "
+        "97 % sure (16 configurations like it were measured); 52,000 tokens/s ($0.11 a million, $20.00 an hour)."
+    )
+
+
+def test_a_bound_and_what_nobody_measured_are_called_that():
+    rows = [row(fit_probability=0.97, fit_probability_same_gpu=0, tokens_per_second=1000.0)]
+    answer = plan_answer(rows, rows[0], rows)
+    assert "the cheapest is" in answer
+    assert "not calibrated for this GPU; 1,000 tokens/s at best" in answer
+
+
+def test_nothing_fits():
+    rows = [row(batch=0), row(batch=0)]
+    assert plan_answer(rows, None, []) == "Nothing fits: none of 2 configurations has room for a batch of one."
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits_and_names_are_whole(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = console(io.StringIO())
+    other = {**OPTIONS, "zero_stage": "zero2", "offload": "optimizer", "checkpointing": "none", "allocator": "default"}
+    show_rows([row(**SUPPORTED, tokens_per_second=52000.0), row(options=other)], out)
+    lines = out.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert all(name in text for name in ("optimizer", "expandable", "checkpointing", "46.50"))
+    assert ("97 %" in text) == (width == 120)
+
+
+def test_what_a_single_change_does():
+    saved = Change("checkpointing=full", "time", estimate(40.0), 30 * GIB)
+    assert changes_answer(estimate(85.0, "does_not_fit", -5.8), [saved]) == (
+        "Does not fit: it needs 85.0 of 79.2 GiB on the fullest GPU; "
+        "checkpointing=full takes off 30.0 GiB, and then it fits."
+    )
+    assert changes_answer(estimate(), [saved]).endswith(
+        "checkpointing=full takes off 30.0 GiB, the most of all single changes."
+    )
+    assert changes_answer("no such model", []) == "Not predicted: no such model."

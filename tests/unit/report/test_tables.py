@@ -1,0 +1,76 @@
+"""Tables and sentences fit the terminal: names are cut in their middle, figures never."""
+
+import io
+import shlex
+
+import pytest
+
+from memlab.report.tables import show_table
+from memlab.report.text import console, fitted, say, show_command
+
+NAME = "Llama_3.1_8B-zero2-allocator-checkpointing-s1024-b16-lora16-1xH200-47c90967"
+
+
+@pytest.fixture
+def printed(monkeypatch):
+    """``printed(80, show_table, ...)``: the lines of a terminal of 80 columns."""
+
+    def run(width, show, *arguments, **options) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        out = console(io.StringIO())
+        if show is show_table:
+            show(out, *arguments, **options)
+        else:
+            show(*arguments, out, **options)
+        lines = out.file.getvalue().splitlines()
+        assert show is show_command or max(map(len, lines)) <= width
+        return lines
+
+    return run
+
+
+def test_a_name_that_is_longer_than_the_line_keeps_both_ends():
+    assert fitted("abcdefghij", 10) == "abcdefghij"
+    assert fitted("abcdefghij", 7) == "abc\N{HORIZONTAL ELLIPSIS}hij"
+    assert fitted("abcdefghij klm", 4) == "ab\N{HORIZONTAL ELLIPSIS}j klm"
+
+
+def test_a_sentence_breaks_between_words(printed):
+    lines = printed(50, say, f"The run is {NAME[:45]} of today.")
+    assert [line.rstrip() for line in lines] == ["The run is", NAME[:45] + " of", "today."]
+
+
+def test_a_command_can_be_copied_whatever_the_width(printed):
+    words = ["python", "launch.py", "model=llama3_8b", "'allocator.conf=a b'", "zero_stage=zero3", "offload=optimizer"]
+    lines = printed(40, show_command, words)
+    assert len(lines) > 1 and all(len(line) <= 40 for line in lines)
+    assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(" ".join(words))
+
+
+def test_figures_are_never_cut_and_names_in_their_middle(printed):
+    lines = printed(60, show_table, "title", ["run", "tokens/s", "GiB"], [(NAME, "18,629,123", "57.75")])
+    (row,) = [line for line in lines if line.startswith("│")]
+    name, tokens, size = [cell.strip() for cell in row.strip("│").split("│")]
+    assert (tokens, size) == ("18,629,123", "57.75")
+    assert name.startswith("Llama_3.1_8B") and name.endswith("47c90967") and len(name) < len(NAME)
+
+
+def test_columns_that_can_be_spared_are_named_when_they_are(printed):
+    rows = [("a" * 40, "1,000", "2,000", "3,000")]
+    wide, narrow = (
+        printed(width, show_table, "t", ["run", "x", "y", "z"], rows, spare=("y", "z")) for width in (80, 60)
+    )
+    assert "2,000" in "".join(wide) and "Not shown" not in "".join(wide)
+    assert "2,000" not in "".join(narrow) and "3,000" in "".join(narrow)
+    assert narrow[-1] == "Not shown, for want of width: y."
+
+
+def test_what_is_the_same_in_all_rows_is_said_once(printed):
+    rows = [("a", "1", "7", "-"), ("b", "1", "8", "")]
+    lines = printed(80, show_table, "title", ["name", "batch", "x", "nothing"], rows, common=("batch",))
+    assert lines[0].startswith("title; batch 1") or "title; batch" in lines[0]
+    assert "nothing" not in "".join(lines)
+
+
+def test_a_table_without_rows_is_its_titles(printed):
+    assert any("name" in line for line in printed(80, show_table, "title", ["name", "figure"], []))
