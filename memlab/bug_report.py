@@ -7,7 +7,7 @@ import tempfile
 import traceback
 
 import memlab
-from memlab.record import redact
+from memlab.redaction import redact
 from memlab.terminal import safe
 
 SHOW = "MEMLAB_TRACEBACK"

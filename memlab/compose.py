@@ -32,7 +32,7 @@ from memlab import machine, plan
 from memlab.conf_files import conf_dir
 from memlab.config import FREE_DICTS, GROUPS, Config, Hardware, from_dict
 from memlab.errors import ConfigError, MemlabError, nearest
-from memlab.record import has_credentials
+from memlab.redaction import has_credentials
 
 CONFIG_NAME = "config"
 

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,6 +39,7 @@ from memlab.record_schema import (
     Summary,
     Timing,
 )
+from memlab.redaction import environment_secrets, redact, redact_file
 from memlab.schema import Limits, Others, PlainOf, SchemaError, Together, check_of, required, shown
 
 SCHEMA_VERSION = 1
@@ -355,9 +356,9 @@ class RunFolder:
         return ranks
 
     def finish(self, record: Record) -> None:
-        """Write the record: from here on, this run is over."""
-        self.redact()
+        """Write the record: from here on, this run is over. The logs, which may be long, are redacted after it."""
         write_json(self.path / self.RECORD, record.to_json())
+        self.redact()
 
     def read_record(self) -> Record:
         """Raises :class:`RecordError` when there is none, or none that can be read."""
@@ -412,44 +413,3 @@ def _clean(values: Any, secrets: Sequence[str]) -> Any:
     if isinstance(values, str):
         return redact(values, secrets)
     return None if isinstance(values, float) and not math.isfinite(values) else values
-
-
-# --- secrets ----------------------------------------------------------------------------------------------------------
-
-BLANK = "<redacted>"
-_SECRET_NAME = re.compile(
-    r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIAL|_(KEY|PASS|PAT)$)", re.IGNORECASE
-)
-_TOKENS = re.compile(r"\b(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{16})\b")
-_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@\"']+(?=@)")
-
-
-def redact(text: str, secrets: Iterable[str] | None = None) -> str:
-    """``text`` without the values of secret-looking environment variables, well-known tokens and URL credentials."""
-    for secret in environment_secrets() if secrets is None else secrets:
-        text = text.replace(secret, BLANK)
-    return _URL_CREDENTIALS.sub(BLANK, _TOKENS.sub(BLANK, text))
-
-
-def environment_secrets() -> list[str]:
-    """The values of secret-looking environment variables; the longest first, since one may hold another."""
-    found = {value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= 8}
-    return sorted(found, key=len, reverse=True)
-
-
-def has_credentials(text: str) -> bool:
-    """Whether ``text`` holds a URL with a password or a token before its host."""
-    return bool(_URL_CREDENTIALS.search(text))
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether an environment variable of this name is taken to hold a secret."""
-    return bool(_SECRET_NAME.search(name))
-
-
-def redact_file(path: Path) -> None:
-    """Blank out secrets in a text file that another program wrote."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    clean = redact(text)
-    if clean != text:
-        write_whole(path, clean.encode())

@@ -17,7 +17,7 @@ from memlab.config import from_dict
 from memlab.launch.deadman import marked_by
 from memlab.machine import Machine, detect
 from memlab.plan import Plan, config_hash, needs_hub
-from memlab.record import is_secret_name
+from memlab.redaction import is_secret_name, redact
 
 PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "datasets", "peft")
 """Their versions change what is measured."""
@@ -44,17 +44,19 @@ CHANGES_FIGURES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_")
 """How variables begin that change what is measured, if the shell that memlab was started from has set them."""
 
 HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+"""On the way to the hub; in capitals too. The URL of a proxy may hold a password."""
 
 
 def rank_environment(plan: Plan, machine: Machine) -> dict[str, str]:
     """The whole environment of the launcher and its ranks.
 
-    Secrets are left out, but for the hub's token where the plan needs the hub.
+    Secrets are left out, but for the hub's token, and a proxy's, where the plan needs the hub.
     """
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if name not in NOT_INHERITED and (not is_secret_name(name) or _is_needed(name, plan))
+        if name not in NOT_INHERITED and (not _is_secret(name, value) or _is_needed(name, plan))
     }
     return {**inherited, **own_variables(plan, machine)}
 
@@ -85,7 +87,7 @@ def inherited_variables() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if name.startswith(CHANGES_FIGURES)
         and name not in NOT_INHERITED
-        and not is_secret_name(name)
+        and not _is_secret(name, value)
         and os.sep not in value
     }
 
@@ -202,8 +204,12 @@ def fingerprint(plan: Plan, machine: Machine) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def _is_secret(name: str, value: str) -> bool:
+    return is_secret_name(name) or redact(value, []) != value
+
+
 def _is_needed(name: str, plan: Plan) -> bool:
-    return name in HUB_TOKENS and needs_hub(from_dict(plan.config))
+    return (name in HUB_TOKENS or name.lower() in PROXIES) and needs_hub(from_dict(plan.config))
 
 
 @cache

@@ -14,7 +14,7 @@ from memlab.launch.environment import own_variables
 from memlab.launch.outcome import tail
 from memlab.machine import Machine
 from memlab.plan import Plan
-from memlab.record import is_secret_name
+from memlab.redaction import is_secret_name
 
 SENT_PREFIXES = ("MEMLAB_", "HF_", "NCCL_", "GLOO_")
 """Variables of the shell that go to the other hosts beside those of the plan: caches and network interfaces."""

@@ -37,11 +37,17 @@ def outcome(
         return "interrupted", f"stopped {ended.why} after {ended.seconds:.0f} s"
     if ended.how == "timeout":
         waiting = f"ranks {missing} had no result" if missing else "the ranks had failed"
-        return (
-            "timeout",
-            f"{waiting} after {ended.seconds:.0f} s; the Python stacks of all ranks are in {RunFolder.LOGS}/",
-        )
+        return "timeout", f"{waiting} after {ended.seconds:.0f} s; {_stacks(ended.stopped)}"
     return _failure(folder, failed, missing, ended)
+
+
+def _stacks(stopped: Sequence[int]) -> str:
+    if not stopped:
+        return f"the Python stacks of all ranks are in {RunFolder.LOGS}/"
+    return (
+        f"ranks {list(stopped)} were stopped (SIGSTOP, or a debugger) and could not go on; "
+        f"the Python stacks of the others are in {RunFolder.LOGS}/"
+    )
 
 
 def _failure(folder: RunFolder, failed: list[dict], missing: list[int], ended: Ended) -> tuple[str, str]:

@@ -36,6 +36,7 @@ class Ended:
     seconds: float
     outlived_by_ranks: bool = False  # the launcher was gone while ranks were still running
     why: str = "by a signal"  # it was interrupted
+    stopped: tuple[int, ...] = ()  # ranks that SIGSTOP or a debugger held at the time-out: they could show no stack
 
 
 class Launch:
@@ -104,8 +105,7 @@ class Launch:
             if leave_at is not None and self.seconds > leave_at:
                 return Ended("exited", 0, self.seconds)
             if leave_at is None and self.seconds > deadline():
-                self._dump_stacks()
-                return Ended("timeout", None, self.seconds)
+                return Ended("timeout", None, self.seconds, stopped=self._dump_stacks())
         return Ended("exited", self._process.returncode, self.seconds, bool(self.ranks()))
 
     def ranks(self) -> list[int]:
@@ -132,17 +132,36 @@ class Launch:
         with contextlib.suppress(BrokenPipeError):
             self._deadman.communicate(deadman.DONE)
 
-    def _dump_stacks(self) -> None:
-        """Ask every rank for its Python stacks: they go to its log (faulthandler, see memlab.worker)."""
-        for pid in self.ranks():
+    def _dump_stacks(self) -> tuple[int, ...]:
+        """Ask every rank for its Python stacks: they go to its log (faulthandler, see memlab.worker).
+
+        Returns the ranks that cannot answer, because they are stopped.
+        """
+        pids = self.ranks()
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)
         time.sleep(STACKS_S)
+        return tuple(sorted(_rank_of(pid) for pid in pids if _is_stopped(pid)))
 
 
 def _is_worker(command_line: str) -> bool:
     by_module = "memlab.worker" in command_line.split("\0")
     return (by_module or "memlab/worker/__main__.py" in command_line) and "deepspeed.launcher" not in command_line
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger holds the process (proc_pid_stat(5): the states T and t)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
+
+
+def _rank_of(pid: int) -> int:
+    """The rank that DeepSpeed's launcher gave the process."""
+    variables = deadman.variables_of(Path(f"/proc/{pid}"))
+    return next((int(each.removeprefix(b"RANK=")) for each in variables if each.startswith(b"RANK=")), -1)
 
 
 def _command_line(pid: int) -> str:

@@ -23,10 +23,9 @@ from memlab.record import (
     Record,
     RunFolder,
     SweepFolder,
-    is_secret_name,
-    redact,
     write_json,
 )
+from memlab.redaction import is_secret_name
 
 HF_TOKEN = "hf_" + "Ab3" * 10
 
@@ -166,34 +165,11 @@ def test_what_is_no_number_is_not_known(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "secret",
-    [HF_TOKEN, "ghp_" + "a1" * 12, "sk-" + "proj-9" * 5, "AKIA" + "ABCD" * 4],
-)
-def test_well_known_tokens_are_blanked_wherever_they_come_from(secret):
-    assert redact(f"a {secret}, b", []) == "a <redacted>, b"
-
-
-@pytest.mark.parametrize(
-    ("text", "clean"),
-    [
-        ("https://me:sesame@host/x", "https://<redacted>@host/x"),
-        ("'s3://key:pass@bucket'", "'s3://<redacted>@bucket'"),
-        ("git clone https://sesame@host/x.git", "git clone https://<redacted>@host/x.git"),
-        ("https://me:@host", "https://<redacted>@host"),
-        ("https://host:8080/a@b", "https://host:8080/a@b"),
-        ("meta-llama/Meta-Llama-3-8B", "meta-llama/Meta-Llama-3-8B"),
-        ("hf_model", "hf_model"),
-    ],
-)
-def test_credentials_in_urls_are_blanked_and_nothing_else(text, clean):
-    assert redact(text, []) == clean
-
-
-@pytest.mark.parametrize(
     "name",
     [
         *("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "my_password", "APIKEY"),
         *("COMET_KEY", "DB_PASS", "GITHUB_PAT", "azure_pat"),
+        *("MYSQL_PWD", "DB_PW", "PASSPHRASE", "DATABASE_URL", "SENTRY_DSN", "AZURE_STORAGE_CONNECTION_STRING"),
     ],
 )
 def test_values_of_secret_variables_are_blanked(tmp_path, monkeypatch, name):
@@ -221,13 +197,6 @@ def test_a_secret_that_looks_like_a_number_damages_no_number(tmp_path, monkeypat
     monkeypatch.setenv("MAX_TOKENS", "10000000")
     write_json(tmp_path / "x.json", {"bytes": 1000000000})
     assert read_json(tmp_path / "x.json") == {"bytes": 1000000000}
-
-
-@pytest.mark.parametrize(
-    "name", ["HOME", "PATH", "CUDA_VISIBLE_DEVICES", "KEYBOARD", "NCCL_DEBUG", "PASSES", "KEY_FILE"]
-)
-def test_ordinary_variables_are_not_secrets(name):
-    assert not is_secret_name(name)
 
 
 def test_no_file_of_a_run_holds_a_secret(folder, config, record, monkeypatch):
@@ -376,3 +345,11 @@ def test_what_cannot_be_written_is_named(tmp_path, monkeypatch, path, words):
         write_whole(Path(path), b"content")
     assert str(error.value).startswith(f"Cannot write {path[:100]}")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_record_is_there_before_the_logs_are_redacted(folder, record, monkeypatch):
+    """A log may be very long; whoever is killed while reading it has the record."""
+    monkeypatch.setattr(RunFolder, "redact", lambda self: seen.append(self.read_record().status))
+    seen = []
+    folder.finish(record())
+    assert seen == ["ok"]

@@ -130,11 +130,11 @@ def test_a_lock_is_left_alone_while_somebody_uses_the_folder(lock):
 def test_the_record_names_nobody_and_no_path(plan, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "open sesame")
     monkeypatch.setattr(environment.socket, "gethostname", lambda: "annas-laptop")
-    facts = describe_environment(plan({"allocator.conf": "x:1", "data.source": "guanaco"}), H200S)
+    facts = describe_environment(plan({"allocator.conf": "max_split_size_mb:64", "data.source": "guanaco"}), H200S)
     text = json.dumps(facts)
     for private in ("annas-laptop", "open sesame", str(Path.home()), str(environment.cache_dir())):
         assert private not in text
-    assert facts["variables"]["PYTORCH_ALLOC_CONF"] == "x:1"
+    assert facts["variables"]["PYTORCH_ALLOC_CONF"] == "max_split_size_mb:64"
     assert facts["gpus"] == ["NVIDIA H200", "NVIDIA H200"] and facts["driver"] == "580.1"
 
 
@@ -182,3 +182,21 @@ def test_a_cache_that_is_not_absolute_is_ignored(monkeypatch, named):
     assert environment.cache_dir() == Path.home() / ".cache" / "memlab"
     monkeypatch.setenv("XDG_CACHE_HOME", "/there")
     assert environment.cache_dir() == Path("/there/memlab")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("MYSQL_PWD", "x"), ("DB_PW", "x"), ("PASSPHRASE", "x"), ("DATABASE_URL", "postgres://host/db")),
+        *(("REDIS", "redis://me:sesame@host"), ("NOTE", "github_pat_" + "11AB_c" * 8)),
+    ],
+)
+def test_no_secret_is_passed_to_the_ranks(plan, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    assert name not in rank_environment(plan(), Machine())
+
+
+def test_a_proxy_with_a_password_is_passed_on_where_the_hub_is_needed(plan, monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://me:sesame@proxy:3128")
+    assert "https_proxy" not in rank_environment(plan(), Machine())
+    assert "https_proxy" in rank_environment(plan({"data.source": "guanaco"}), Machine())

@@ -49,6 +49,14 @@ BROKEN = {"rank": 1, "status": "failed", "reason": "ValueError: odd"}
             "timeout",
             "ranks [1] had no result after 1800 s; the Python stacks of all ranks are in logs/",
         ),
+        (
+            [],
+            Ended("timeout", None, 90.0, stopped=(1,)),
+            0,
+            "timeout",
+            "ranks [0, 1] had no result after 90 s; ranks [1] were stopped (SIGSTOP, or a debugger) and could not go "
+            "on; the Python stacks of the others are in logs/",
+        ),
         ([OK0, BROKEN], crashed(1), 0, "failed", "rank 1: ValueError: odd"),
         ([LOST, BROKEN], crashed(1), 0, "failed", "rank 1: ValueError: odd"),
         ([LOST], crashed(1), 0, "failed", "ranks [1] died without a word (killed?); rank 0: DistBackendError: lost"),

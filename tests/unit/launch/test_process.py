@@ -105,6 +105,17 @@ def test_the_deadline_may_move(launch):
     assert ended.how == "exited"
 
 
+def test_at_the_time_limit_the_ranks_that_are_stopped_are_named(launch):
+    numbered = "import os\nos.environ['RANK'] = '{}'\nos.execv({!r}, {!r})"
+    ranks = [python(numbered.format(rank, RANK[0], RANK)) for rank in (0, 1)]
+    with launch(starts(*ranks)) as started:
+        assert until(lambda: len(started.ranks()) == 2)
+        pids = {process._rank_of(pid): pid for pid in started.ranks()}
+        os.kill(pids[1], signal.SIGSTOP)
+        ended = started.wait(lambda: 0.0, never, NO_STOP)
+    assert (ended.how, ended.stopped) == ("timeout", (1,))
+
+
 def test_a_killed_launcher_is_seen_though_its_ranks_live_on(launch):
     with launch(starts(RANK, RANK)) as started:
         assert until(lambda: len(started.ranks()) == 2)
