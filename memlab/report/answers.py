@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from memlab.analyse.complete import shortcomings
-from memlab.errors import ConfigError
 from memlab.machine import GIB
 from memlab.predict import allocator
 from memlab.predict.odds import FEW
@@ -59,12 +58,11 @@ def how_sure(summary: Mapping[str, Any], is_likely: bool = True) -> str:
     probability = summary.get("fit_probability")
     if probability is None:
         return ""
-    if not summary.get("fit_probability_same_gpu"):
-        return "not calibrated for this GPU"
-    if summary["fit_probability_same_kind"] < FEW:
-        return "not calibrated for this configuration"
+    same_gpu, same_kind = (summary.get(f"fit_probability_same_{what}") or 0 for what in ("gpu", "kind"))
+    if same_kind < FEW:
+        return f"not calibrated for this {'configuration' if same_gpu else 'GPU'}"
     percent = units.whole_percent(probability if is_likely else 1 - probability)
-    return f"{percent} sure ({summary['fit_probability_same_kind']} configurations like it were measured)"
+    return f"{percent} sure ({same_kind} configurations like it were measured)"
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -112,7 +110,8 @@ def _out_of_memory(record: Record) -> str:
 
 
 def _sentence(beginning: str, parts: Sequence[str]) -> str:
-    return safe(f"{beginning}: {'; '.join(filter(None, parts))}.")
+    told = "; ".join(filter(None, parts))
+    return safe(f"{beginning}: {told}." if told else f"{beginning}.")
 
 
 def _need(record: Record) -> str:
@@ -154,17 +153,13 @@ def _taken_key(record: Record, ranks: Sequence[Mapping[str, Any]]) -> str:
 
 def _limit(record: Record, ranks: Sequence[Mapping[str, Any]]) -> float | None:
     """Bytes that a rank can have: of its device, or of what the allocator may take of the device."""
-    memory_gib = record.config.get("hardware", {}).get("memory_gib")
-    total = _highest(ranks, "device_total_bytes") or (memory_gib and memory_gib * GIB)
-    return total * _fraction(record) if total else None
+    total = _highest(ranks, "device_total_bytes") or (record.config["hardware"]["memory_gib"] or 0) * GIB
+    return total * _fraction(record) or None
 
 
 def _fraction(record: Record) -> float:
-    """The share of the device that the allocator may take; all of it with an option that this release does not know."""
-    try:
-        return allocator.parse(record.config.get("allocator", {}).get("conf", "")).memory_fraction
-    except ConfigError:
-        return 1.0
+    """The share of the device that the allocator may take."""
+    return allocator.parse(record.config["allocator"]["conf"]).memory_fraction
 
 
 def _speed(record: Record) -> str:

@@ -19,6 +19,7 @@ FOLLOWING = ("device_used_bytes", "process_used_bytes", "iterations_per_second",
 """Figures that say again what a main one says: reserved memory, the time of a step, what this run cost to measure."""
 
 DIFFERENCE_DIGITS = 3
+"""Significant digits of a difference of speeds and of its noise; a difference of memory has the places of the sizes."""
 
 STAR = " *"
 """Behind a figure that is within the noise."""
@@ -93,15 +94,13 @@ def _against(base: str, other: str, differences: Sequence[tuple[str, Difference 
 
 
 def _told(base: str, key: str, difference: Difference) -> str:
-    notes = [f"{base} {_in_words(key, difference.base.value)}", units.percent(difference.relative)]
-    notes = (
-        [f"as {base}"]
-        if not difference.absolute
-        else [*notes, "within the noise"]
-        if difference.within_noise
-        else notes
-    )
-    return f"{_in_words(key, difference.other.value)} {ANSWERED[key][0]} ({', '.join(notes)})"
+    value = f"{_in_words(key, difference.other.value)} {ANSWERED[key][0]}"
+    if not difference.absolute:
+        return f"{value} (as {base})"
+    notes = [f"{base} {_in_words(key, difference.base.value)}"]
+    notes += [units.percent(difference.relative)] if difference.relative is not None else []
+    notes += ["within the noise"] if difference.within_noise else []
+    return f"{value} ({', '.join(notes)})"
 
 
 def _in_words(key: str, value: float) -> str:
@@ -125,17 +124,16 @@ def _show_figures(
     """One run's figures beside the first one's."""
     known = [row for row in figures if row.figures[0] or row.figures[place + 1]]
     shown = [row for row in known if all_figures or _is_shown(row, row.differences[place])]
-    sizes = [
-        each.value for row in shown for each in (row.figures[0], row.figures[place + 1]) if each and _is_size(row.key)
+    both = {row.key: [each and each.value for each in (row.figures[0], row.figures[place + 1])] for row in shown}
+    places = units.places(value for key, values in both.items() if _is_size(key) for value in values)
+    rows = [
+        (
+            units.name(row.key),
+            *(_value(row.key, value, places) for value in both[row.key]),
+            *_difference(row.key, row.differences[place], places),
+        )
+        for row in shown
     ]
-    places = units.places(sizes)
-    rows = []
-    for row in shown:
-        difference = row.differences[place]
-        values = (_value(row.key, each and each.value, places) for each in (row.figures[0], row.figures[place + 1]))
-        change = _signed(row.key, difference.absolute, places) if difference else "-"
-        relative = units.percent(difference.relative) if difference else "-"
-        rows.append((units.name(row.key), *values, change, relative, _noise(row.key, difference, places)))
     if rows:
         title = f"{other} against {base}: largest rank, memory in GiB; * is within the noise"
         show_table(out, title, ["figure", base, other, f"{other} - {base}", "%", "noise"], rows, spare=("noise", "%"))
@@ -164,14 +162,14 @@ def _value(key: str, value: float | None, places: int, digits: int = 4) -> str:
     return units.usd(value) if key.startswith("usd") else units.number(value, digits)
 
 
-def _signed(key: str, value: float, places: int) -> str:
-    return f"{'-' if value < 0 else '+'}{_value(key, abs(value), places, DIFFERENCE_DIGITS)}"
-
-
-def _noise(key: str, difference: Difference | None, places: int) -> str:
-    if difference is None or difference.noise is None:
-        return "-"
-    return _value(key, difference.noise, places, DIFFERENCE_DIGITS) + STAR * bool(difference.within_noise)
+def _difference(key: str, difference: Difference | None, places: int) -> tuple[str, str, str]:
+    """Absolute, relative, and the noise with a star if the difference is within it."""
+    if difference is None:
+        return "-", "-", "-"
+    sign = "-" if difference.absolute < 0 else "+"
+    change = sign + _value(key, abs(difference.absolute), places, DIFFERENCE_DIGITS)
+    noise = _value(key, difference.noise, places, DIFFERENCE_DIGITS) + STAR * bool(difference.within_noise)
+    return change, units.percent(difference.relative), noise
 
 
 # --- the effect of an axis --------------------------------------------------------------------------------------------

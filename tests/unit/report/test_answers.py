@@ -71,6 +71,11 @@ def test_what_depends_on_side_streams_is_at_the_edge(predicted):
     assert answer(predicted(verdict="edge", status="gpu_oom")).startswith("At the edge, and likely out of memory: ")
 
 
+def test_an_out_of_memory_that_told_nothing_more_is_a_sentence_all_the_same(record, rank):
+    silent = dict.fromkeys(("device_used_bytes", "peak_reserved_bytes", "peak_active_bytes", "peak_allocated_bytes"))
+    assert answer(record(status="gpu_oom", ranks=[rank(2, status="gpu_oom", **silent)])) == "Out of memory on rank 2."
+
+
 def test_a_training_says_what_it_took(record, rank, config):
     ranks = [rank(0, device_total_bytes=80 * GIB, phases=BACKWARD), rank(1, device_used_bytes=3 * GIB)]
     steps = config().measure.steps
