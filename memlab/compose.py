@@ -70,11 +70,10 @@ def compose_config(overrides: Sequence[str], config_dir: str | None = None) -> t
         return resolve(composed), choices_of(composed)
 
 
-def compose_run_dir(overrides: Sequence[str], config_dir: str | None = None) -> str:
-    """``hydra.run.dir`` of the run that these words compose. Raises :class:`ConfigError` as :func:`compose_config`."""
+def compose_run(overrides: Sequence[str], config_dir: str | None = None) -> tuple[Config, str]:
+    """The configuration that these words compose, and ``hydra.run.dir``. Raises as :func:`compose_config`."""
     with _composed(overrides, config_dir) as composed:
-        resolve(composed)
-        return str(composed.hydra.run.dir)
+        return resolve(composed), str(composed.hydra.run.dir)
 
 
 @contextlib.contextmanager

@@ -13,12 +13,14 @@ from rich.console import Console
 from memlab.compose import choices_of, resolve
 from memlab.config import Config
 from memlab.errors import ConfigError
+from memlab.launch import preflight
 from memlab.launch.job import Job
 from memlab.launch.run import run_one
 from memlab.launch.search import SearchRun
 from memlab.launch.sweep import Result, SweepRun, assort, is_complete, unique
 from memlab.machine import detect
 from memlab.plan import make_plan
+from memlab.predict.calibration import check_calibrations
 from memlab.predict.predict import finished, predict_one
 from memlab.predict.sweep import assort_predictions, predict_jobs
 from memlab.record import Record, RunFolder, SweepFolder
@@ -80,10 +82,17 @@ def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> int:
     options = {repr(job.config.sweep) for job in jobs}
     if len(options) > 1:
         raise ConfigError("sweep.* says how a sweep is carried out and cannot itself be swept: give it one value.")
+    check_files([job.config for job in jobs])
     for job in jobs:
         job.folder.check()
     begin_sweep(config)
     return run_jobs(jobs, resolve(batch[0]), root)
+
+
+def check_files(configs: Sequence[Config]) -> None:
+    """Raise :class:`MemlabError` where a configuration names a file, a folder or a key that cannot be used."""
+    preflight.check(configs)
+    check_calibrations(config for config in configs if config.mode == "predict")
 
 
 def begin_sweep(config: DictConfig) -> None:

@@ -19,7 +19,7 @@ from memlab.compose import (
     as_one_line,
     check_overrides,
     compose_config,
-    compose_run_dir,
+    compose_run,
     options_of,
     register,
     run_dir_word,
@@ -74,7 +74,10 @@ def claimed_folder(words: Sequence[str], config_dir: str | None) -> str:
     Before Hydra runs, which would make the folder and write into it whatever it holds already. What cannot be composed
     is refused first, so that nothing of it is left. The time of day may be part of the name: Hydra is given this one.
     """
-    path = compose_run_dir(words, config_dir)
+    from memlab.experiments import check_files
+
+    config, path = compose_run(words, config_dir)
+    check_files([config])
     RunFolder(path).claim()
     return path
 

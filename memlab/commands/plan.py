@@ -8,9 +8,11 @@ from typing import Any
 
 from memlab.commands.files import add_files, write_files
 from memlab.compose import check_total, compose_config, expand
-from memlab.config import GROUPS
+from memlab.config import GROUPS, Config
 from memlab.errors import MemlabError
+from memlab.launch import preflight
 from memlab.plan import Plan, make_plan
+from memlab.predict.calibration import check_calibrations
 from memlab.predict.limits import unpredictable
 from memlab.predict.search import Candidate, Outcome, Row, cheapest, largest_batches, single_changes, worth_measuring
 from memlab.predict.together import Together
@@ -102,7 +104,14 @@ def combinations(given: dict[str, list[str]], axes: dict[str, list[str]]) -> lis
         if not unpredictable(config):
             options = {key: word.partition("=")[2] for key, word in zip(axes, words, strict=True)}
             found.append(Candidate(options, config, choices))
+    check_files([candidate.config for candidate in found])
     return found
+
+
+def check_files(configs: Sequence[Config]) -> None:
+    """Raise :class:`MemlabError` where a configuration names a file, a folder or a key that cannot be used."""
+    preflight.check(configs)
+    check_calibrations(configs)
 
 
 def rows_frame(rows: Sequence[Row]) -> Any:
@@ -171,6 +180,7 @@ def _plan(given: dict[str, list[str]]) -> Plan:
     config, choices = compose_config([*(words[0] for words in given.values()), "mode=predict"])
     if reasons := unpredictable(config):
         raise MemlabError("; ".join(reasons))
+    check_files([config])
     return make_plan(config, choices)
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from memlab.errors import MemlabError
 from memlab.json_file import read_json
 from memlab.predict.cache import code_digest, kept
 from memlab.predict.step_time import Costs
-from memlab.record import write_json
+from memlab.record import RunFolder, write_json
 
 SHIPPED = Path(__file__).parent / "calibration.json"
 """Made from results/ by ``make calibration``."""
@@ -73,6 +73,18 @@ def calibration_for(config: Config) -> Calibration | None:
     if path and found.gpu != config.hardware.gpu:
         raise MemlabError(f"predict.calibrate={path}: measured on {found.gpu!r}, not on {config.hardware.gpu!r}.")
     return found if found.gpu == config.hardware.gpu else None
+
+
+def check_calibrations(configs: Iterable[Config]) -> None:
+    """Raise :class:`MemlabError` where ``predict.calibrate`` is not there, or no calibration. Fits nothing."""
+    for given in dict.fromkeys(config.predict.calibrate for config in configs if config.predict.calibrate):
+        path = Path(given)
+        if not path.exists():
+            raise MemlabError(f"predict.calibrate={given}: no such file or folder.")
+        if path.is_dir() and not any(path.rglob(RunFolder.RECORD)):
+            raise MemlabError(f"predict.calibrate={given}: the folder holds no run with a record.")
+        if path.is_file():
+            load(path.resolve())
 
 
 @cache

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
+from memlab import jsonl
 from memlab.config import Config, Data
 from memlab.errors import ConfigError
 
@@ -112,7 +113,11 @@ def load_texts(data: Data) -> list[str]:
         path = SAMPLE / "instructions.jsonl" if data.source == "sample" else Path(data.path)
         if not path.is_file():
             raise ConfigError(f"data.path={path}: no such file.")
-        rows = load_dataset("json", data_files=str(path), split="train")
+        try:
+            rows = load_dataset("json", data_files=str(path), split="train")
+        except Exception:
+            jsonl.check(path, data.text_field)  # says in which line
+            raise
     if data.text_field not in rows.column_names:
         found = json.dumps(rows.column_names)
         raise ConfigError(f"data.text_field={data.text_field}: the data has no such field; it has {found}.")

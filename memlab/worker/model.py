@@ -3,26 +3,13 @@
 import math
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from memlab.config import Config, Model
-from memlab.errors import ConfigError, nearest
+from memlab.config import Config
+from memlab.errors import ConfigError
+from memlab.worker.model_config import model_config
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
-
-def model_config(model: Model) -> PretrainedConfig:
-    """The Hugging Face configuration: the shipped values, or those at ``model.path``, with the user's overrides."""
-    if model.config:
-        values = dict(model.config)
-        config = AutoConfig.for_model(values.pop("model_type"), **values)
-    else:
-        config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
-    for key, value in model.overrides.items():
-        if not hasattr(config, key):
-            raise ConfigError(f"model.overrides.{key}: {type(config).__name__} has no such key. {_hint(key, config)}")
-        setattr(config, key, value)
-    return config
 
 
 def build_model(config: Config, device: torch.device) -> PreTrainedModel:
@@ -89,7 +76,3 @@ def parameter_size(parameter: torch.nn.Parameter) -> int:
 def base_model(model: torch.nn.Module) -> PreTrainedModel:
     """The transformers model without the wrapper that adapters put around it."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def _hint(key: str, config: PretrainedConfig) -> str:
-    return nearest(key, config.to_dict())

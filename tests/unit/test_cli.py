@@ -237,6 +237,28 @@ def test_a_secret_among_the_words_reaches_no_file_in_any_run_of_them(launch, her
         assert not [path.name for path in files if "sesame" in path.read_text()]
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mode=predict", "predict.calibrate=/nonexistent"], "predict.calibrate=/nonexistent: no such file or folder."),
+        (["data=jsonl", "data.path=/nonexistent"], "data.path=/nonexistent: No such file or directory"),
+        (
+            ["model=hf", "model.path=../../etc/passwd"],
+            "model.path=../../etc/passwd: no such folder, and no model of the",
+        ),
+        (["model.overrides.hiden_size=5"], "model.overrides.hiden_size: LlamaConfig has no such key. Did you mean"),
+        (["sweep.max_usd=-1"], "'sweep.max_usd' must be at least 0.0, not -1.0."),
+    ],
+)
+@pytest.mark.parametrize("sweep", [[], ["-m", "seed=1,2"]])
+def test_what_is_not_there_is_refused_before_anything_is_written(launch, here, words, message, sweep):
+    done = launch(*sweep, "hardware=h100_x1", *words)
+    assert done.returncode == 2 and done.stdout == ""
+    [line] = lines(done)
+    assert line.startswith(f"memlab: {message}")
+    assert not list(here.iterdir())
+
+
 @pytest.mark.parametrize("words", [["seed=1"], ["-m", "seed=1"]])
 def test_a_full_disk_is_one_line_and_no_half_a_record(launch, here, monkeypatch, words):
     def no_space(*arguments):

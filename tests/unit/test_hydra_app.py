@@ -79,8 +79,12 @@ def test_a_sweep_of_what_means_nothing_is_complete_at_once(multirun, tmp_path):
 
 
 SWEPT = (
-    *("model=tiny,hf", "zero_stage=zero1,zero3", "seq_len.tokens=8,16", "++model.path=/x", "offload=param"),
-    *("+model.overrides.a={b:[1,2]}", "zero_stage.stage3_max_live_parameters=7,8", "+zero_stage.zenflow.x='a,b'"),
+    *("model=tiny,hf", "zero_stage=zero1,zero3", "seq_len.tokens=8,16", "++model.path=x/y", "offload=param"),
+    *(
+        "+zero_stage.leaf_module.a={b:[1,2]}",
+        "zero_stage.stage3_max_live_parameters=7,8",
+        "+zero_stage.zenflow.x='a,b'",
+    ),
 )
 
 

@@ -1,0 +1,52 @@
+"""A data file of one JSON object a line: whether every line is one, and where not."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from memlab.disk import explain
+from memlab.errors import ConfigError, nearest
+
+
+def check(path: Path, text_field: str, most_bytes: int | None = None) -> None:
+    """Raise :class:`ConfigError`, with file and line, unless each line is an object with a text under ``text_field``.
+
+    ``most_bytes``: how much of the file is read; ``None``: all. Empty lines are passed over.
+    """
+    rows = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in _lines(file, most_bytes):
+                rows += _is_row(line, text_field, f"{path}:{number}")
+    except OSError as error:
+        raise ConfigError(f"data.path={explain(error, path)}") from error
+    if not rows:
+        raise ConfigError(f"data.path={path}: the file is empty. It holds one JSON object a line.")
+
+
+def _lines(file, most_bytes: int | None) -> Iterator[tuple[int, bytes]]:
+    read = 0
+    for number, line in enumerate(file, 1):
+        yield number, line
+        read += len(line)
+        if most_bytes is not None and read > most_bytes:
+            return
+
+
+def _is_row(line: bytes, text_field: str, where: str) -> bool:
+    """Whether the line holds a row; an empty one does not."""
+    try:
+        text = line.decode("utf-8-sig")
+        row = json.loads(text) if text.strip() else None
+    except (ValueError, RecursionError) as error:
+        what = getattr(error, "msg", error)  # without json's own count of lines
+        raise ConfigError(f"{where}: no JSON object ({what}). The file holds one a line.") from error
+    if row is None and not text.strip():
+        return False
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where}: {type(row).__name__} is no JSON object. The file holds one a line.")
+    if text_field not in row:
+        raise ConfigError(f"{where}: no field '{text_field}'. {nearest(text_field, row)} Name it: data.text_field=...")
+    if not isinstance(row[text_field], str):
+        raise ConfigError(f"{where}: the field '{text_field}' holds {json.dumps(row[text_field])[:80]}, and no text.")
+    return True

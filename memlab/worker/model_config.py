@@ -1,0 +1,79 @@
+"""The Hugging Face configuration of a model, as every rank reads it.
+
+``python -m memlab.worker.model_config`` checks configurations, in a process without torch: with torch the import of
+transformers takes three times as long.
+"""
+
+import json
+import sys
+from typing import Any
+
+if __name__ == "__main__":
+    sys.modules["torch"] = None  # transformers takes it for not installed
+
+from transformers import AutoConfig, PretrainedConfig
+
+from memlab.config import Model
+from memlab.errors import ConfigError, nearest
+
+SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "max_position_embeddings"),
+)
+"""Keys of every configuration that are whole numbers above 0 where they are numbers, some under other names."""
+
+
+def model_config(model: Model) -> PretrainedConfig:
+    """The Hugging Face configuration: the shipped values, or those at ``model.path``, with the user's overrides."""
+    if model.config:
+        values = dict(model.config)
+        config = AutoConfig.for_model(values.pop("model_type"), **values)
+    else:
+        config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
+    has_own_code = not type(config).__module__.startswith("transformers.")  # which may read any key
+    for key, value in model.overrides.items():
+        if not has_own_code and not hasattr(config, key):
+            hint = nearest(key, config.to_dict())
+            raise ConfigError(f"model.overrides.{key}: {type(config).__name__} has no such key. {hint}")
+        try:
+            setattr(config, key, value)
+        except Exception as error:
+            raise ConfigError(f"model.overrides.{key}: {_said(error)}") from error
+    return config
+
+
+def _said(error: Exception) -> str:
+    """transformers raises anything, often in many lines: the first, or where that announces another, the second."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[1] if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+
+
+def what_is_wrong(model: Model) -> str | None:
+    """The reason why no model can be built of this, in one line; ``None`` where none shows."""
+    try:
+        config = model_config(model)
+    except ConfigError as error:
+        return str(error)
+    except Exception as error:
+        needs_own_code = "trust_remote_code" in str(error)
+        said = (
+            "it needs code of its own, which runs with model.trust_remote_code=true" if needs_own_code else _said(error)
+        )
+        return f"model.path={model.path}: {said}"
+    for size in SIZES:
+        value = getattr(config, size, None)
+        if isinstance(value, int) and value < 1:
+            name = config.attribute_map.get(size, size)
+            place = "overrides" if {name, size} & model.overrides.keys() else "config"
+            return f"model.{place}.{name} must be at least 1, not {value}"
+    return None
+
+
+def main() -> None:
+    """A list of models as JSON on standard input -> a list of reasons, or nulls, on standard output."""
+    models: list[dict[str, Any]] = json.load(sys.stdin)
+    print(json.dumps([what_is_wrong(Model(**values)) for values in models]))
+
+
+if __name__ == "__main__":
+    main()
