@@ -13,6 +13,8 @@ def check(path: Path, text_field: str, most_bytes: int | None = None) -> None:
 
     ``most_bytes``: how much of the file is read; ``None``: all. Empty lines are passed over.
     """
+    if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+        raise ConfigError(f"data.path={path}: not a file. It names one that holds one JSON object a line.")
     rows = 0
     try:
         with path.open("rb") as file:

@@ -1,5 +1,7 @@
 """A data file of one JSON object a line: what is wrong with it is told with file and line."""
 
+import os
+
 import pytest
 
 from memlab.errors import ConfigError
@@ -44,8 +46,10 @@ def test_what_is_broken_is_told_with_its_line(file, content, message):
 def test_a_path_that_is_no_file_is_told(tmp_path):
     with pytest.raises(ConfigError, match="No such file or directory"):
         check(tmp_path / "nowhere", "text")
-    with pytest.raises(ConfigError, match="Is a directory"):
-        check(tmp_path, "text")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(ConfigError, match="not a file"):
+            check(path, "text")
 
 
 def test_no_more_is_read_than_asked_for(file):
