@@ -26,6 +26,7 @@ from memlab.predict.sweep import assort_predictions, predict_jobs
 from memlab.record import Record, RunFolder, SweepFolder
 from memlab.report.run_table import show_run
 from memlab.report.sweep import progress, show_preview, show_repeats, show_searches, show_summary
+from memlab.report.sweep_files import leave_table_and_page
 from memlab.signals import interrupt
 
 EXIT_CODES = {
@@ -131,14 +132,17 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
         return 0
     if to_predict and searching:
         raise ConfigError("a search measures; to find the largest batch by prediction: memlab plan ...")
-    with progress(console) as observer:
-        sweep = (SearchRun if searching else SweepRun)(machine, config.sweep, config.force, observer)
-        results = predict_jobs(to_predict, config.force, observer) if to_predict else []
-        results += sweep.run(to_measure, config.seed) if to_measure else []
-    if searching:
-        show_searches(sweep.found.values(), console)
-    show_repeats(results, console)
-    show_summary(results, root, observer.seconds, console)
+    try:
+        with progress(console) as observer:
+            sweep = (SearchRun if searching else SweepRun)(machine, config.sweep, config.force, observer)
+            results = predict_jobs(to_predict, config.force, observer) if to_predict else []
+            results += sweep.run(to_measure, config.seed) if to_measure else []
+        if searching:
+            show_searches(sweep.found.values(), console)
+        show_repeats(results, console)
+        show_summary(results, root, observer.seconds, console)
+    finally:  # interrupted predictions end here with what is done
+        leave_table_and_page(root, console)
     return _sweep_exit_code(sweep, results)
 
 

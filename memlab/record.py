@@ -370,6 +370,8 @@ class SweepFolder:
     """The folder that holds the run folders of a sweep."""
 
     HYDRA = "multirun.yaml"
+    TABLE = "table.csv"
+    PAGE = "report.html"
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path).resolve()
@@ -377,6 +379,10 @@ class SweepFolder:
     def claim(self) -> None:
         """Make the folder, and mark it as memlab's. Raises :class:`FolderError` if it holds what is not memlab's."""
         marker.claim(self.path, self._holds_runs)
+
+    def claim_around_runs(self) -> None:
+        """Mark the folder that a run's repeats lie in side by side. Raises :class:`FolderError` if it holds files."""
+        marker.claim(self.path, lambda: all(path.is_dir() for path in self.path.iterdir()))
 
     def _holds_runs(self) -> bool:
         """Whether it is of a memlab that marked no sweeps, or of single runs: a folder in it is a run folder."""

@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from memlab.disk import replacing
 from memlab.errors import MemlabError
 
 FORMATS = ("csv", "parquet", "markdown")
@@ -20,18 +19,12 @@ def write_files(frame: Any, arguments: argparse.Namespace) -> bool:
 
     Raises :class:`MemlabError` where one cannot be written.
     """
-    from memlab.report.markdown import markdown_table
+    from memlab.report.table_files import write_table
 
-    writers = {
-        "csv": lambda file: frame.to_csv(file, index=False),
-        "parquet": lambda file: frame.to_parquet(file, index=False),
-        "markdown": lambda file: file.write_text(markdown_table(frame), encoding="utf-8"),
-    }
     asked = {name: getattr(arguments, name) for name in FORMATS if getattr(arguments, name)}
     for name, file in asked.items():
         try:
-            with replacing(file, suffix=f".tmp{file.suffix}") as temporary:  # pandas compresses for .csv.gz
-                writers[name](temporary)
+            write_table(frame, file, name)
         except ImportError as error:
             raise MemlabError(f"--{name} needs a package that is not installed: {error.name or 'pyarrow'}.") from error
         print(f"{file}: {len(frame):,} rows, {len(frame.columns)} columns")

@@ -232,7 +232,7 @@ def _range(values: Sequence[float]) -> float:
 
 
 def show_summary(results: Sequence[Result], root: Path, seconds: float, console: Console) -> None:
-    """How every job ended, what it took, and what to do next."""
+    """How every job ended, what it took, and where the run folders are."""
     statuses = Counter(result.record.status if result.record else "not reached" for result in results)
     ways = Counter(result.how for result in results)
     counts = ", ".join(f"{count} {name}" for name, count in statuses.most_common())
@@ -249,4 +249,4 @@ def show_summary(results: Sequence[Result], root: Path, seconds: float, console:
     for result in results:
         if result.record and result.record.status in ("timeout", "failed", "infra"):
             console.print(f"  {result.record.status}: {result.job.folder}", highlight=False, soft_wrap=True)
-    console.print(f"run folders: {root}\nnext: memlab table {root}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"run folders: {root}", highlight=False, markup=False, soft_wrap=True)

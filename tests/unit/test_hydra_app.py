@@ -23,7 +23,7 @@ def refuse_to_start(*_):
 
 
 @pytest.fixture
-def multirun(tmp_path, monkeypatch, capfd):
+def multirun(tmp_path, tmp_path_factory, monkeypatch, capfd):
     """``multirun("seed=1,2")``: exit code and lines of launch.py -m with these words; nothing may be started."""
     monkeypatch.setattr(hydra_app, "_exit_codes", [])
     monkeypatch.setattr(hydra_app, "_errors", [])
@@ -31,6 +31,7 @@ def multirun(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -68,7 +69,7 @@ def test_a_dry_run_knows_what_is_done(multirun, tmp_path):
 def test_a_sweep_of_what_means_nothing_is_complete_at_once(multirun, tmp_path):
     code, out = multirun("seed=1,2", "offload=param")
     assert code == 0
-    assert "2 jobs: 2 unsupported" in out and "next: " in out
+    assert "2 jobs: 2 unsupported" in out and "table: " in out
     for path in records(tmp_path):
         saved = read_json(path)
         hydra = path.parent / ".hydra"

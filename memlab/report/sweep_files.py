@@ -1,0 +1,40 @@
+"""The table and the page that a sweep leaves in its folder: nobody needs to know the commands that make them."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from memlab.errors import reason_of
+from memlab.record import SweepFolder
+
+
+def leave_table_and_page(root: Path, console: Console) -> None:
+    """Write both of all runs in the folder of a sweep, and name them: its last lines.
+
+    The sweep is over and its records are on the disk, so whatever stands in the way costs one line and nothing else.
+    """
+    folder = SweepFolder(root)
+    try:
+        count = _write(folder)
+        lines = [f"table: {root / folder.TABLE}", f"page: {root / folder.PAGE}"] if count else []
+    except KeyboardInterrupt:
+        lines = [f"No table and no page: interrupted. memlab report {root} makes the page."]
+    except Exception as error:
+        lines = [f"No table and no page: {reason_of(error).splitlines()[0]}"]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _write(folder: SweepFolder) -> int:
+    """The number of runs on the table and the page; neither is written where there are none."""
+    from memlab.analyse.collect import collect  # here, since pandas takes half a second that no sweep should begin with
+    from memlab.analyse.table import points_table
+    from memlab.report.page import write_page
+    from memlab.report.table_files import write_table
+
+    found = collect([folder.path])
+    if found.runs:
+        folder.claim_around_runs()
+        write_table(points_table(found.runs), folder.path / folder.TABLE)
+        write_page(found.runs, found.skipped, folder.path.name, folder.path / folder.PAGE)
+    return len(found.runs)
