@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from memlab.config import from_dict
+from memlab.errors import reason_of
 from memlab.plan import Plan
 from memlab.predict import cache
 from memlab.predict.calibration import calibration_for
@@ -69,11 +70,18 @@ class Together:
         return results
 
 
-def _estimate(plan: Plan, limited: bool) -> Estimate | None:
-    """``None`` where a trace is missing."""
-    traces = cache.known_traces(plan)
-    return None if traces is None else estimate(from_dict(plan.config), traces.values(), limited)
+def _estimate(plan: Plan, limited: bool) -> Estimate | str | None:
+    """``None`` where a trace is missing. An exception ends this estimate alone: the reason is in its place."""
+    try:
+        traces = cache.known_traces(plan)
+        return None if traces is None else estimate(from_dict(plan.config), traces.values(), limited)
+    except Exception as error:
+        return reason_of(error)
 
 
 def _summary(plan: Plan) -> dict[str, Any]:
-    return predict(plan).summary
+    """Empty where the prediction failed: then nothing of it is known."""
+    try:
+        return predict(plan).summary
+    except Exception:
+        return {}

@@ -1,5 +1,7 @@
 """Many estimates at once, with a pool that runs them here and a shadow run that only takes note."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from memlab.plan import make_plan
@@ -51,3 +53,19 @@ def test_what_cannot_be_traced_is_told(traced, plans):
     with Together(lambda *done: None) as predictor:
         assert predictor.estimates(plans(13)) == ["no such model"]
     assert traced == [[13]]
+
+
+def test_an_exception_ends_one_estimate_alone(plans, monkeypatch):
+    def known_traces(plan):
+        if plan.config["batch"]["micro"] == 2:
+            raise ZeroDivisionError("no such layer")
+        return {}
+
+    monkeypatch.setattr(together, "ProcessPoolExecutor", lambda *arguments, **options: Here())
+    monkeypatch.setattr(cache, "known_traces", known_traces)
+    monkeypatch.setattr(together, "estimate", lambda config, traces, limited: "fits")
+    monkeypatch.setattr(together, "predict", lambda plan: known_traces(plan) or SimpleNamespace(summary={"known": 1}))
+    with Together(lambda *done: None) as predictor:
+        first, second, third = predictor.estimates(plans(1, 2, 3))
+        assert (first, third) == ("fits", "fits") and "ZeroDivisionError: no such layer" in second
+        assert predictor.summaries(plans(1, 2)) == [{"known": 1}, {}]
