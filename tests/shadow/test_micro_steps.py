@@ -11,7 +11,7 @@ from memlab.predict.events import Trace
 from memlab.predict.micro_steps import repeated, with_few
 from memlab.predict.shadow.request import Point, Task, make
 
-pytestmark = pytest.mark.shadow
+pytestmark = [pytest.mark.shadow, pytest.mark.long(25)]
 
 GRID = {
     "zero_stage=zero0 checkpointing=full": 8,

@@ -44,6 +44,7 @@ RANKS = [f"zero_stage=zero0 adapter=lora adapter.rank={rank}" for rank in (16, 3
 BITS = [f"zero_stage=zero0 adapter={adapter}" for adapter in ("lora", "qlora")]
 KERNELS = [f"zero_stage=zero0 seq_len=s2048 kernels={kernels}" for kernels in ("none", "liger")]
 TOO_LARGE = "zero_stage=zero2 hardware.memory_gib=1.5"
+GPUS = [f"zero_stage=zero3 hardware={gpu}" for gpu in ("h200_x8", "a100_80g_x8")]  # with a calibration, and without one
 
 
 def plan_of(words: str):
@@ -58,7 +59,7 @@ def all_is_traced(tmp_path_factory):
     """In one shadow process, which imports torch, DeepSpeed and transformers once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-        assert not cache.make_missing([plan_of(words) for words in (*GRID, *RANKS, *BITS, *KERNELS, TOO_LARGE)])
+        assert not cache.make_missing([plan_of(words) for words in (*GRID, *RANKS, *BITS, *KERNELS, TOO_LARGE, *GPUS)])
         yield
 
 
@@ -84,9 +85,9 @@ def test_the_record_is_in_the_run_folder(tmp_path):
     assert predict_one(Job(plan, RunFolder(tmp_path))).fingerprint == record.fingerprint
 
 
-@pytest.mark.parametrize("gpu", ["h200_x8", "a100_80g_x8"])  # with a calibration, and without one
-def test_tables_and_diffs_can_read_the_record(tmp_path, gpu):
-    record = predict_one(Job(plan_of(f"zero_stage=zero3 hardware={gpu}"), RunFolder(tmp_path)))
+@pytest.mark.parametrize("words", GPUS)
+def test_tables_and_diffs_can_read_the_record(tmp_path, words):
+    record = predict_one(Job(plan_of(words), RunFolder(tmp_path)))
     assert record.timing["step_s"] > 0
     found = collect([tmp_path])
     assert found.skipped == []

@@ -6,8 +6,9 @@ from memlab.compose import compose_config
 from memlab.plan import Plan, make_plan
 from memlab.predict import cache
 from memlab.predict.calibration import SHIPPED, load
+from memlab.predict.events import Trace
 from memlab.predict.predict import predict
-from memlab.predict.shadow.request import Point, traces
+from memlab.predict.shadow.request import Point, Task, make
 from memlab.predict.step_time import counts
 from memlab.predict.work import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, COPY, KERNEL, PINNED
 from memlab.record import PHASES
@@ -31,6 +32,9 @@ FURTHER = [  # words; the batches from which another one is computed
     ("attention=eager", (2, 3, 5)),  # whose kernels differ for a batch of one
 ]
 TOKENS = (150, 330, 515)
+FURTHER_POINT = Point(0, 4, 260)
+GATHERED = "zero_stage=zero3 hardware.gpus=4 zero_stage.stage3_param_persistence_threshold=0"
+GATHERED_POINT = Point(0, 1, 64)
 COPIED = [  # words; by way of what; bytes for each weight
     ("zero_stage=zero2 offload=optimizer", PINNED, 4 + 2),  # gradients, and weights back
     ("zero_stage=zero3 offload=optimizer", CONVERTED_FROM_HOST, 2),
@@ -63,6 +67,22 @@ def all_is_traced(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
         assert not cache.make_missing(plans)
         yield
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory) -> dict[str, Trace]:
+    """Words -> the trace of one point, made in one shadow process and unknown to the cache."""
+    folder = tmp_path_factory.mktemp("traced")
+    points = {**{further_words(words): FURTHER_POINT for words, _ in FURTHER}, GATHERED: GATHERED_POINT}
+    tasks = {
+        words: Task(plan_of(words), point, folder / f"{n}.json") for n, (words, point) in enumerate(points.items())
+    }
+    assert make(list(tasks.values()), folder) == []
+    return {words: Trace.load(task.path) for words, task in tasks.items()}
+
+
+def further_words(words: str) -> str:
+    return f"{words} batch.micro={FURTHER_POINT.micro} seq_len.tokens={FURTHER_POINT.tokens}"
 
 
 def flops_of(tokens: int, *, recomputed: bool, causal: bool) -> int:
@@ -113,10 +133,9 @@ def test_kernels_of_triton_are_counted():
     assert len(fused) == 2 * LAYERS
 
 
-def test_zero3_gathers_the_weights_twice_and_reduces_once(tmp_path):
+def test_zero3_gathers_the_weights_twice_and_reduces_once(traced):
     """Each GPU sends its share of the weights for forward and for backward, and of the gradients: 3 x 2 bytes x 3/4."""
-    plan = plan_of("zero_stage=zero3 hardware.gpus=4 zero_stage.stage3_param_persistence_threshold=0")
-    trace = traces(plan, [Point(0, 1, 64)], tmp_path)[Point(0, 1, 64)]
+    trace = traced[GATHERED]
     sent = sum(phase["link_bytes"] for phase in counts(trace).values())
     assert 2 * 2 * 0.75 * trace.parameters <= sent <= 1.05 * 3 * 2 * 0.75 * trace.parameters
 
@@ -129,12 +148,11 @@ def test_what_offload_copies_and_by_way_of_what(words, way, for_each):
 
 
 @pytest.mark.parametrize(("words", "batches"), FURTHER)
-def test_a_further_point_is_counted_as_a_traced_one(words, batches, tmp_path):
-    plan = plan_of(f"{words} batch.micro=4 seq_len.tokens=260")
-    computed = cache.known(plan, Point(0, 4, 260))
-    traced = traces(plan, [Point(0, 4, 260)], tmp_path)[Point(0, 4, 260)]
-    assert computed.work == traced.work
-    assert computed.model_flops == traced.model_flops
+def test_a_further_point_is_counted_as_a_traced_one(words, batches, traced):
+    computed = cache.known(plan_of(further_words(words)), FURTHER_POINT)
+    whole = traced[further_words(words)]
+    assert computed.work == whole.work
+    assert computed.model_flops == whole.model_flops
 
 
 def test_the_record_tells_the_time_and_how_sure_it_is():
