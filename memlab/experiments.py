@@ -62,12 +62,13 @@ def run_composed(composed: DictConfig) -> tuple[str, int]:
 
 def run_single(job: Job, config: Config) -> Record:
     console = Console()
-    console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
     if config.mode == "predict":
         record = (None if config.force else finished(job)) or predict_one(job)
     else:
+        console.print(f"logs: {job.folder}/{RunFolder.LOGS}", highlight=False, markup=False, soft_wrap=True)
         record = run_one(job, config.force, on_wait=lambda text: console.print(text, highlight=False, markup=False))
     show_run(record, console)
+    console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
     return record
 
 
