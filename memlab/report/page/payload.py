@@ -6,8 +6,8 @@ from typing import Any
 
 from memlab import __version__
 from memlab.analyse.collect import Skipped
-from memlab.analyse.figures import figures_of
-from memlab.analyse.identity import NO_CAUSE, REPEATS, configurations, point_of, subject_of
+from memlab.analyse.figures import SMALL, figures_of
+from memlab.analyse.identity import REPEATS, configurations, point_of, subject_of
 from memlab.analyse.run import Run
 from memlab.report.page.axes import all_effects
 from memlab.report.page.names import short_names, usual_options
@@ -58,7 +58,8 @@ def payload(runs: Sequence[Run], skipped: Sequence[Skipped], title: str) -> dict
         "columns": table_columns(runs, names_of_runs, columns),
         "figures": columns,
         "held": held_figure(runs),
-        "ignored": {"repeats": REPEATS, "environment": NO_CAUSE},
+        "repeats": REPEATS,
+        "small": SMALL,
         "count": len(runs),
         "points": points_of(runs, places, root, pool),
         "config": pool.columns([run.config for run in runs]),

@@ -8,7 +8,7 @@ from typing import Any
 from memlab.analyse.diff import deepspeed_json
 from memlab.analyse.estimators import deepspeed_estimate
 from memlab.analyse.figures import Figure
-from memlab.analyse.identity import MICRO, REPEATS, SHAPE, TOKENS, changed_keys, of_repeats
+from memlab.analyse.identity import MICRO, REPEATS, SHAPE, TOKENS, causes, changed_keys, of_repeats
 from memlab.analyse.run import Run, peak, value_at
 from memlab.config import GROUPS
 from memlab.errors import RecordError
@@ -73,6 +73,7 @@ def points_of(runs: Sequence[Run], places: Mapping[int, int], root: str, pool: P
         "incomplete": encoded(["; ".join(run.incomplete) or None for run in runs]),
         "choices": pool.column([run.choices for run in runs]),
         "environment": pool.column([run.environment for run in runs]),
+        "causes": pool.column([causes(run.environment) for run in runs]),
     }
 
 

@@ -210,6 +210,15 @@ def test_an_infinite_value_of_a_configuration_is_not_known():
     }
 
 
+def test_environments_are_compared_by_what_they_are(runs):
+    """As in the diff of the command: one GPU seen and four GPUs seen are of one kind."""
+    for place, run in enumerate(runs):
+        run.environment = {**run.environment, "gpus": ["A100"] * (1 + place), "hostname_hash": str(place)}
+    values = payload(runs, [], "sweep")
+    (number,) = set(column(values, values["points"]["causes"]))
+    assert values["pool"][number]["gpus"] == "A100" and "hostname_hash" not in values["pool"][number]
+
+
 def test_equal_values_are_kept_once():
     pool = Pool()
     assert pool.columns([{"a": {"x": 1}, "c": 2}, {"a": {"x": 1}}]) == {"a": {"all": 0}, "c": [1, None]}

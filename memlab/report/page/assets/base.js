@@ -54,7 +54,7 @@ const number = (value, digits = 4) => (Math.abs(value) >= 1000 ? WHOLE : SIGNIFI
 
 const UNITS = { bytes: "GiB", usd: "USD", seconds: "s", rate: "", number: "", share: "", ratio: "", text: "" };
 
-const perCent = (value) => `${ONE_DIGIT.format(Math.abs(100 * value))} %`;
+const perCent = (value) => `${(Math.abs(value) < 1 ? ONE_DIGIT : WHOLE).format(Math.abs(100 * value))} %`;
 
 const WRITE = {
   bytes: (value) => `${THREE_DIGITS.format(value / 2 ** 30)} GiB`,
@@ -82,6 +82,7 @@ const configOf = (point) => pooled(CONFIG, point);
 const deepspeedOf = (point) => pooled(DEEPSPEED, point);
 const choicesOf = (point) => DATA.pool[point.choices];
 const environmentOf = (point) => DATA.pool[point.environment];
+const causesOf = (point) => DATA.pool[point.causes];
 const logsOf = (point) => Object.entries(DATA.logs[point.index] ?? {}).map(([name, place]) => [name, DATA.pool[place]]);
 
 /** A figure of a point with its noise; null where the point has none. */

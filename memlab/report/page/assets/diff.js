@@ -67,10 +67,10 @@ function changes(a, b) {
   return keys.filter((key) => JSON.stringify(a.get(key)) !== JSON.stringify(b.get(key))).map((key) => [key, a.get(key), b.get(key)]);
 }
 
-const ofRepeats = (key) => DATA.ignored.repeats.includes(key) || DATA.ignored.repeats.includes(key.split(".")[0]);
+const ofRepeats = (key) => DATA.repeats.includes(key) || DATA.repeats.includes(key.split(".")[0]);
 const configChanges = (a, b) => changes(flatten(configOf(a)), flatten(configOf(b))).filter(([key]) => !ofRepeats(key));
-const environmentChanges = (a, b) =>
-  changes(flatten(environmentOf(a)), flatten(environmentOf(b))).filter(([key]) => !DATA.ignored.environment.includes(key.split(".")[0]));
+/** What both points state of their environments and that could change a figure. */
+const environmentChanges = (a, b) => changes(flatten(causesOf(a)), flatten(causesOf(b))).filter(([, x, y]) => x !== undefined && y !== undefined);
 
 /** Why a difference cannot be put down to one cause; then what is partial. */
 function warnings(a, b) {
@@ -89,6 +89,9 @@ function warnings(a, b) {
   return found;
 }
 
+/** Whether a relative change against this value says anything. */
+const isBase = (unit, value) => Math.abs(value) >= (unit === "bytes" ? DATA.small : Number.MIN_VALUE);
+
 /** Every figure of both: the difference, absolute and relative, and whether it is more than the noise. */
 function effectTable(a, b) {
   const known = Object.entries(FIGURES).filter(([key]) => figureOf(a, key) !== null || figureOf(b, key) !== null);
@@ -102,7 +105,7 @@ function effectTable(a, b) {
     const noise = noises.length ? Math.max(...noises) : null;
     const within = noise !== null && Math.abs(difference) <= noise;
     const verdict = noise === null ? "unknown" : `${write(unit, noise)}${within ? " (within it)" : ""}`;
-    return [...cells, sign + write(unit, Math.abs(difference)), x ? write("share", difference / x) : DASH, verdict];
+    return [...cells, sign + write(unit, Math.abs(difference)), isBase(unit, x) ? write("share", difference / x) : DASH, verdict];
   });
   const head = ["figure (largest rank)", "A", "B", "B - A", "%", "noise"];
   const names = h("p", {}, h("strong", {}, "A "), pointName(a), h("br"), h("strong", {}, "B "), pointName(b));
