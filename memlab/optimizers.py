@@ -61,6 +61,8 @@ NAMES = {
 """What ``optimizer.name`` may be, by ``optimizer.source``. DeepSpeed does not mind capitals."""
 
 
-def package_of(name: str) -> str | None:
-    """The package that provides this optimizer of transformers; ``None`` where torch or transformers do."""
+def package_of(source: str, name: str) -> str | None:
+    """The package that provides an optimizer; ``None`` where DeepSpeed, transformers or torch do."""
+    if source == "deepspeed":
+        return None
     return next((package for package, names in OF_PACKAGES.items() if name in names), None)

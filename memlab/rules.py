@@ -17,7 +17,6 @@ from memlab.optimizers import (
     DEEPSPEED,
     FUSED_WITH_BACKWARD,
     LOW_RANK,
-    OF_PACKAGES,
     OTHER_DEVICES,
     PYPI,
     package_of,
@@ -215,13 +214,13 @@ RULES = (
         "allocator=default",
     ),
     Rule(
-        lambda c: _optimizer_is(c, "transformers", OF_PACKAGES["bitsandbytes"]) and c.hardware.device == "cpu",
-        "bitsandbytes' optimizers run on GPUs only",
+        lambda c: _optimizer_package(c) in ("bitsandbytes", "torchao", "optimi") and c.hardware.device == "cpu",
+        "the optimizers of bitsandbytes, torchao and torch-optimi can be measured on GPUs only",
         "optimizer=adamw_torch",
     ),
     Rule(
-        lambda c: _optimizer_is(c, "transformers", OF_PACKAGES["bitsandbytes"]) and c.offload.optimizer != "none",
-        "bitsandbytes' optimizers keep their states on the GPU and cannot step where the offloaded gradients are",
+        lambda c: _optimizer_package(c) in ("bitsandbytes", "optimi") and c.offload.optimizer != "none",
+        "the optimizers of bitsandbytes and torch-optimi step on the GPU, and offloaded gradients are on the host",
         "optimizer=adamw, or offload=none",
     ),
     Rule(
@@ -240,7 +239,7 @@ RULES = (
         "optimizer=sgd, or optimizer=adafactor",
     ),
     Rule(
-        lambda c: _optimizer_is(c, "transformers", OF_PACKAGES["schedulefree"]) and c.zero_stage.stage == 0,
+        lambda c: _optimizer_package(c) == "schedulefree" and c.zero_stage.stage == 0,
         "schedule-free optimizers must be told when training begins, and without ZeRO DeepSpeed does not pass that on",
         "zero_stage=zero1 or higher, or optimizer=adamw_torch",
     ),
@@ -355,7 +354,7 @@ def _beyond_machine(config: Config, machine: Machine) -> Iterator[str]:
     ):
         if wanted and not machine.has_package(package):
             yield f"the Python package {package} is not installed; instead: install it, or choose another option"
-    package = package_of(config.optimizer.name) if config.optimizer.source == "transformers" else None
+    package = _optimizer_package(config)
     if package and not machine.has_package(package):
         install = PYPI.get(package, package)
         yield f"the Python package {package} is not installed; instead: pip install {install}, or another optimizer"
@@ -379,6 +378,10 @@ def missing_extras(config: Config, machine: Machine) -> Iterator[str]:
 def _optimizer_is(config: Config, source: str, names: Collection[str]) -> bool:
     name = config.optimizer.name.lower() if source == "deepspeed" else config.optimizer.name
     return config.optimizer.source == source and name in names
+
+
+def _optimizer_package(config: Config) -> str | None:
+    return package_of(config.optimizer.source, config.optimizer.name)
 
 
 def _not_taken(optimizer: Optimizer) -> list[str]:

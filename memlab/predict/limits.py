@@ -17,7 +17,7 @@ LIMITS = (
         "offload=all",
     ),
     Rule(
-        lambda c: c.optimizer.source == "transformers" and package_of(c.optimizer.name) is not None,
+        lambda c: package_of(c.optimizer.source, c.optimizer.name) is not None,
         "the kernels of bitsandbytes, torchao and other packages' optimizers have no stand-in yet",
         "optimizer=adamw",
     ),

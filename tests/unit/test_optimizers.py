@@ -100,6 +100,9 @@ def test_a_missing_package_is_named_with_how_to_install_it(config, package, name
 def test_transformers_names_the_same_packages():
     """Read, not imported: ``trainer_optimizer.py`` has a list of names for each package that it asks for."""
     text = source_of("transformers.trainer_optimizer").read_text()
-    assert package_of("adamw_torch_8bit") == "torchao" and "from torchao.optim import AdamW4bit, AdamW8bit" in text
+    assert (
+        package_of("transformers", "adamw_torch_8bit") == "torchao"
+        and "from torchao.optim import AdamW4bit, AdamW8bit" in text
+    )
     for package in OF_PACKAGES:
         assert f"from {package}" in text
