@@ -70,5 +70,5 @@ def test_a_record_without_a_breakdown(record):
 def test_show_names_them(predicted):
     out = io.StringIO()
     show_run(predicted({"zero_stage.stage": 2}), Console(file=out, width=200))
-    assert "checkpointing=full: at most 20.000 GiB (activations)" in out.getvalue()
+    assert "checkpointing=full: at most 20.0 GiB (activations)" in out.getvalue()
     assert "memlab plan --changes model=tiny" in out.getvalue()
