@@ -12,6 +12,7 @@ from typing import Any
 from memlab.errors import MemlabError
 from memlab.launch.command import command, free_port
 from memlab.launch.deadman import TOKEN_VARIABLE, marked
+from memlab.launch.doctor.ops import unbuilt_ops
 from memlab.launch.environment import rank_environment, sweep_stale_locks
 from memlab.launch.job import Job
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
@@ -42,12 +43,14 @@ class Control:
     enough: Callable[[], str | None] = lambda: None
     """Asked all the time: a reason ends the launch. A job under way is recorded as interrupted, the rest not run."""
     on_record: Callable[[Job, Record], None] = lambda job, record: None
+    on_wait: Callable[[str], None] = lambda text: None
+    """Told what takes minutes without a word."""
 
 
 def run_one(job: Job, force: bool = False, on_wait: Callable[[str], None] = lambda text: None) -> Record:
     """Measure one job, unless its folder already holds what would be measured again.
 
-    ``on_wait`` is told when another memlab on this machine must be waited for.
+    ``on_wait`` is told what must be waited for: another memlab on this machine, or a compiler.
     """
     machine = detect()
     with job.lock() as mine, ExitStack() as taken:
@@ -65,7 +68,7 @@ def run_one(job: Job, force: bool = False, on_wait: Callable[[str], None] = lamb
             gpus = taken.enter_context(take)
         except KeyboardInterrupt:
             return job.record_without_running(machine, "interrupted", NOT_STARTED)
-        return launch_jobs([job], machine, gpus, Control())[0]
+        return launch_jobs([job], machine, gpus, Control(on_wait=on_wait))[0]
 
 
 def launch_jobs(jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], control: Control) -> list[Record]:
@@ -127,6 +130,8 @@ class _Launching:
     def _launch(self) -> Ended:
         """Start the ranks, watch them, and see that none is left."""
         sweep_stale_locks()
+        if ops := unbuilt_ops(self.plan):
+            self.control.on_wait(f"building DeepSpeed's {', '.join(ops)}, once for these versions: this takes minutes")
         plan, port, token = self.plan, free_port(), uuid.uuid4().hex
         words = command(plan, [job.folder for job in self.jobs], self.gpu_ids, port)
         for job in self.jobs:

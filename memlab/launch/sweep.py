@@ -207,7 +207,7 @@ class SweepRun:
                 return 0
             with self._telling:
                 self.observer.launched(jobs, [gpu.id for gpu in gpus])
-            control = Control(self.stop, self.over_budget, self._tell_measured)
+            control = Control(self.stop, self.over_budget, self._tell_measured, self._tell_waiting)
             return len(launch_jobs(jobs, self.machine, gpus, control))
 
     def _drop_known(self, jobs: list[Job]) -> list[Job]:

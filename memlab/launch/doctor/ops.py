@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from memlab.launch.doctor.finding import FAIL, OK, Finding
-from memlab.launch.environment import rank_environment, sweep_stale_locks
+from memlab.launch.environment import extensions_dir, rank_environment, sweep_stale_locks
 from memlab.launch.outcome import tail
 from memlab.launch.process import Launch
 from memlab.machine import Machine
@@ -26,6 +26,21 @@ NEED_NVCC = frozenset({"FusedAdam", "FusedLamb", "FusedLion", "Quantizer"})
 """Ops with CUDA kernels; the others are compiled for the host alone, on a GPU machine too."""
 
 
+LIBRARIES = {
+    "AsyncIO": "async_io",
+    "CPUAdagrad": "cpu_adagrad",
+    "CPUAdam": "cpu_adam",
+    "CPULion": "cpu_lion",
+    "FusedAdam": "fused_adam",
+    "FusedLamb": "fused_lamb",
+    "FusedLion": "fused_lion",
+    "Quantizer": "quantizer",
+    "ShareMemComm": "deepspeed_shm_comm",
+}
+"""Op -> the ``NAME`` of its builder in deepspeed/ops/op_builder (DeepSpeed 0.19.8): its folder and file below
+TORCH_EXTENSIONS_DIR."""
+
+
 def needed_ops(plan: Plan) -> list[str]:
     """DeepSpeed's ops that a run of the plan compiles at first use: names of its builders, without ``Builder``."""
     zero = plan.deepspeed["zero_optimization"]
@@ -41,6 +56,12 @@ def needed_ops(plan: Plan) -> list[str]:
     if any(value is True for key, value in zero.items() if key.startswith("zero_quantized_")):
         ops.append("Quantizer")
     return ops
+
+
+def unbuilt_ops(plan: Plan) -> list[str]:
+    """The needed ops that are not built yet: a library in a folder of its name (torch.utils.cpp_extension)."""
+    folder = extensions_dir()
+    return [op for op in needed_ops(plan) if not (folder / LIBRARIES[op] / f"{LIBRARIES[op]}.so").exists()]
 
 
 def build(op: str, plan: Plan, machine: Machine) -> Finding:

@@ -11,7 +11,8 @@ from memlab.config import Config, from_dict, to_dict
 from memlab.launch.doctor import checks
 from memlab.launch.doctor.facts import Facts, GpuUse, Process, TorchFacts
 from memlab.launch.doctor.finding import FAIL, OK, WARN
-from memlab.launch.doctor.ops import needed_ops
+from memlab.launch.doctor.ops import CPU_OPTIMIZERS, GPU_OPTIMIZERS, LIBRARIES, NEED_NVCC, needed_ops, unbuilt_ops
+from memlab.launch.environment import extensions_dir
 from memlab.machine import GIB
 from memlab.plan import Plan, make_plan
 
@@ -210,6 +211,20 @@ def test_torch_must_have_kernels_for_the_gpu(architectures, capability, status):
 )
 def test_only_the_ops_of_the_plan_are_needed(of, ops):
     assert needed_ops(of) == ops
+
+
+def test_every_op_has_the_name_of_its_library():
+    assert {*GPU_OPTIMIZERS.values(), *CPU_OPTIMIZERS.values(), *NEED_NVCC, "AsyncIO", "ShareMemComm"} == {*LIBRARIES}
+
+
+def test_ops_are_built_until_their_library_is_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plan = on_cpu()
+    assert unbuilt_ops(plan) == needed_ops(plan) == ["ShareMemComm"]
+    library = extensions_dir() / "deepspeed_shm_comm" / "deepspeed_shm_comm.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert unbuilt_ops(plan) == []
 
 
 def test_no_compiler_is_asked_for_when_no_op_is_needed():

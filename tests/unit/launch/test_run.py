@@ -37,6 +37,14 @@ def test_a_run_becomes_a_record(deepspeed, job):
     assert record.fingerprint == fingerprint(job().plan, CPU)
 
 
+def test_a_build_is_told_before_it_begins(deepspeed, job, monkeypatch):
+    deepspeed(BOTH_RANKS)
+    monkeypatch.setattr(run, "unbuilt_ops", lambda plan: ["ShareMemComm", "CPUAdam"])
+    told = []
+    run_one(job(), on_wait=told.append)
+    assert told == ["building DeepSpeed's ShareMemComm, CPUAdam, once for these versions: this takes minutes"]
+
+
 def test_what_is_finished_is_not_run_again_unless_forced(deepspeed, job):
     played = deepspeed(BOTH_RANKS)
     first = run_one(job())
