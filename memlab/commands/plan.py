@@ -128,6 +128,7 @@ def rows_frame(rows: Sequence[Row]) -> Any:
             "device_free_bytes": row.best.free if row.best else None,
             "host_peak_bytes": row.best.host if row.best else None,
             "fit_probability": row.summary.get("fit_probability"),
+            "fit_probability_same_kind": row.summary.get("fit_probability_same_kind"),
             "tokens_per_second": row.summary.get("tokens_per_second"),
             "usd_per_hour": row.usd_per_hour,
             "usd_per_million_tokens": row.usd_per_million_tokens,

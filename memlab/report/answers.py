@@ -58,11 +58,15 @@ def how_sure(summary: Mapping[str, Any], is_likely: bool = True) -> str:
     probability = summary.get("fit_probability")
     if probability is None:
         return ""
-    same_gpu, same_kind = (summary.get(f"fit_probability_same_{what}") or 0 for what in ("gpu", "kind"))
-    if same_kind < FEW:
-        return f"not calibrated for this {'configuration' if same_gpu else 'GPU'}"
+    if not is_calibrated(summary):
+        return f"not calibrated for this {'configuration' if summary.get('fit_probability_same_gpu') else 'GPU'}"
     percent = units.whole_percent(probability if is_likely else 1 - probability)
-    return f"{percent} sure ({same_kind} configurations like it were measured)"
+    return f"{percent} sure ({summary['fit_probability_same_kind']} configurations like it were measured)"
+
+
+def is_calibrated(summary: Mapping[str, Any]) -> bool:
+    """Whether measurements of the same GPU and kind of configuration support a predicted run's probability."""
+    return (summary.get("fit_probability_same_kind") or 0) >= FEW
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -11,7 +11,7 @@ from memlab.predict.memory import Estimate
 from memlab.predict.search import Change, Outcome, Row
 from memlab.predict.verdicts import DOES_NOT_FIT, EDGE, FITS
 from memlab.report import units
-from memlab.report.answers import how_sure
+from memlab.report.answers import how_sure, is_calibrated
 from memlab.report.tables import show_table
 from memlab.report.text import say
 from memlab.terminal import safe
@@ -126,7 +126,8 @@ def changes_answer(base: Outcome, changes: Sequence[Change]) -> str:
     then = f"{best.word} takes off {units.about(best.saved)} GiB"
     if base.verdict == FITS:
         return f"{first}; {then}, the most of all single changes."
-    return f"{first}; {then}, and then it {'fits' if best.outcome.verdict == FITS else 'still does not fit for sure'}."
+    ends = {FITS: "fits", EDGE: "is at the edge", DOES_NOT_FIT: "still does not fit"}[best.outcome.verdict]
+    return f"{first}; {then}, and then it {ends}."
 
 
 def show_changes(base: Outcome, changes: Sequence[Change], out: Console) -> None:
@@ -165,8 +166,7 @@ def _beyond(row: Row) -> str:
 
 def _probability(row: Row) -> str:
     """That the largest batch does fit; a dash where too little like it was measured."""
-    sure = how_sure(row.summary)
-    return units.whole_percent(row.summary["fit_probability"]) if "sure" in sure else "-"
+    return units.whole_percent(row.summary["fit_probability"]) if is_calibrated(row.summary) else "-"
 
 
 def _rate(row: Row) -> str:

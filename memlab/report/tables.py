@@ -46,11 +46,11 @@ def show_table(
     kept = [name for name in columns if name not in (*same, *empty)]
     texts = [name for name in (*columns[:left], *columns[len(columns) - notes :]) if name in kept]
     least = {name: _figure_width(name, cells[name]) for name in kept}
-    least |= {name: _text_width(name, cells[name]) for name in kept if name in texts[1:]}
+    least |= {name: _text_width(name, cells[name]) for name in texts[1:]}
     least |= {name: min(least[name], max(KEYS, len(name))) for name in texts[:1]}
     dropped = [name for name in spare if _room(least, out) < 0 and least.pop(name, None)]
-    table = Table(title=Text(title), title_justify="left")
     widths = _spread(least, cells, [name for name in texts if name in least], out)
+    table = Table(title=Text(title), title_justify="left")
     for name, width in widths.items():
         look = {"justify": "left"} if name in texts else {"justify": "right", "no_wrap": True}
         table.add_column(Text(fill(name, width)), width=width, **look)
@@ -119,10 +119,8 @@ def show_points(frame: Any, groups: Sequence[str], out: Console) -> None:
     ordered = frame.sort_values([*varied, "batch.micro", "seq_len.tokens"])
     rows = [[_cell(key, row[key]) for key in shown] for row in ordered.head(SHOWN).to_dict("records")]
     titles, left = list(shown.values()), len(varied)
-    if (
-        sum(len(group) + 3 for group in varied) > out.width // 2
-    ):  # one column for all options, in the order of its title
-        titles, left = [" ".join(titles[:left]), *titles[left:]], 1
+    if sum(len(group) + 3 for group in varied) > out.width // 2:
+        titles, left = [" ".join(titles[:left]), *titles[left:]], 1  # one column has all options, in its title's order
         rows = [[" ".join(row[: len(varied)]), *row[len(varied) :]] for row in rows]
     title = f"{len(frame):,} points; memory is the largest rank's"
     show_table(out, title, titles, rows, left, common=("batch", "status"), spare=SPARE)

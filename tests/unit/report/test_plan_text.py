@@ -67,6 +67,8 @@ def test_what_a_single_change_does():
         "Does not fit: it needs 85.0 of 79.2 GiB on the fullest GPU; "
         "checkpointing=full takes off 30.0 GiB, and then it fits."
     )
+    edge = Change("allocator=expandable", "nothing", estimate(79.0, "edge", 0.2), 6 * GIB)
+    assert changes_answer(estimate(85.0, "does_not_fit", -5.8), [edge]).endswith(", and then it is at the edge.")
     assert changes_answer(estimate(), [saved]).endswith(
         "checkpointing=full takes off 30.0 GiB, the most of all single changes."
     )
