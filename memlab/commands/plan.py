@@ -8,7 +8,7 @@ from typing import Any
 
 from memlab.commands.files import add_files, write_files
 from memlab.compose import check_total, compose_config, expand
-from memlab.config import GROUPS, Config
+from memlab.config import GROUPS
 from memlab.errors import MemlabError
 from memlab.launch import preflight
 from memlab.plan import Plan, make_plan
@@ -42,6 +42,9 @@ CHANGES = (
 """Single changes that can take memory off, and what each costs."""
 
 SEARCHED = ("batch", "batch.micro")
+NAMING = ("model", "data", "predict")
+"""Groups whose values name files, folders and keys outside memlab."""
+
 NOT_HERE = ("search", "sweep", "mode")
 
 SHOWN = 5
@@ -61,7 +64,18 @@ def run(arguments: argparse.Namespace) -> int:
     for key in given:
         if key.split(".")[0] in NOT_HERE:
             raise MemlabError(f"'{key}' has no place here: memlab plan predicts, and finds the largest batch itself.")
+    _check_files(given)
     return _change(given, arguments) if arguments.changes else _walk(given, arguments)
+
+
+def _check_files(given: dict[str, list[str]]) -> None:
+    """Raise :class:`MemlabError` where a word names a file, a folder or a key that cannot be used: before hundreds of
+    combinations are composed. The other words are taken as they first occur."""
+    naming = [words for key, words in given.items() if key.lstrip("+").split(".")[0] in NAMING]
+    others = [words[0] for words in given.values() if words not in naming]
+    configs = [compose_config([*others, *words, "mode=predict"])[0] for words in itertools.product(*naming)]
+    preflight.check(configs)
+    check_calibrations(configs)
 
 
 def _walk(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
@@ -104,14 +118,7 @@ def combinations(given: dict[str, list[str]], axes: dict[str, list[str]]) -> lis
         if not unpredictable(config):
             options = {key: word.partition("=")[2] for key, word in zip(axes, words, strict=True)}
             found.append(Candidate(options, config, choices))
-    check_files([candidate.config for candidate in found])
     return found
-
-
-def check_files(configs: Sequence[Config]) -> None:
-    """Raise :class:`MemlabError` where a configuration names a file, a folder or a key that cannot be used."""
-    preflight.check(configs)
-    check_calibrations(configs)
 
 
 def rows_frame(rows: Sequence[Row]) -> Any:
@@ -181,7 +188,6 @@ def _plan(given: dict[str, list[str]]) -> Plan:
     config, choices = compose_config([*(words[0] for words in given.values()), "mode=predict"])
     if reasons := unpredictable(config):
         raise MemlabError("; ".join(reasons))
-    check_files([config])
     return make_plan(config, choices)
 
 

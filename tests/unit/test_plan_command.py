@@ -89,3 +89,19 @@ def test_what_is_refused(words, message, capsys):
         main(["plan", *words])
     assert exit.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--changes"], ["seq_len.tokens=512,1024"]])
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("model.path=../../etc/passwd", "model.path=../../etc/passwd: no such folder"),
+        ("predict.calibrate=/nonexistent", "predict.calibrate=/nonexistent: no such file or folder."),
+    ],
+)
+def test_what_is_not_there_is_refused_before_anything_is_walked(words, word, message, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["plan", "model=hf", "model.path=gpt2", "hardware=h100_x8", word, *words])
+    assert left.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"memlab: {message}")
