@@ -84,15 +84,20 @@ def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> int:
     options = {repr(job.config.sweep) for job in jobs}
     if len(options) > 1:
         raise ConfigError("sweep.* says how a sweep is carried out and cannot itself be swept: give it one value.")
-    check_files([job.config for job in jobs])
+    check_inputs([job.config for job in jobs])
     for job in jobs:
         job.folder.check()
     begin_sweep(config)
     return run_jobs(jobs, resolve(batch[0]), root)
 
 
-def check_files(configs: Sequence[Config]) -> None:
-    """Raise :class:`MemlabError` where a configuration names a file, a folder or a key that cannot be used."""
+def check_inputs(configs: Sequence[Config]) -> None:
+    """Raise :class:`MemlabError` where a configuration names a file, a folder or a key that cannot be used.
+
+    And where it asks for a search by prediction.
+    """
+    if any(config.mode == "predict" and config.sweep.search != "none" for config in configs):
+        raise ConfigError("a search measures; to find the largest batch by prediction: memlab plan ...")
     preflight.check(configs)
     check_calibrations(config for config in configs if config.mode == "predict")
 
@@ -131,8 +136,6 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
         measurements = assort(to_measure, machine, config.sweep, config.force, config.seed)
         show_preview(predictions + measurements, root, console)
         return 0
-    if to_predict and searching:
-        raise ConfigError("a search measures; to find the largest batch by prediction: memlab plan ...")
     try:
         with progress(console) as observer:
             sweep = (SearchRun if searching else SweepRun)(machine, config.sweep, config.force, observer)

@@ -74,10 +74,10 @@ def claimed_folder(words: Sequence[str], config_dir: str | None) -> str:
     Before Hydra runs, which would make the folder and write into it whatever it holds already. What cannot be composed
     is refused first, so that nothing of it is left. The time of day may be part of the name: Hydra is given this one.
     """
-    from memlab.experiments import check_files
+    from memlab.experiments import check_inputs
 
     config, path = compose_run(words, config_dir)
-    check_files([config])
+    check_inputs([config])
     RunFolder(path).claim()
     return path
 

@@ -346,6 +346,25 @@ def test_a_folder_that_is_not_memlabs_is_refused_before_anything_is_written(laun
     assert contents(here) == before
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            ["hydra.run.dir=new/folder", word]
+            for word in ("batch.micro=0", "bogus=1", "zero_stage=zero4", "+search=batch")
+        ),
+        *(["-m", "hydra.sweep.dir=new", word] for word in ("batch.micro=0", "seed=1,x", "model=hf", "+search=batch")),
+        *(["hydra.run.dir=file"], ["-m", "hydra.sweep.dir=file"], ["name=../x"]),
+    ],
+)
+def test_nothing_of_a_refused_run_is_left(launch, here, words):
+    (here / "file").write_text("a file")
+    token = "hf_" + "sesame" * 5
+    done = launch(*words, "hardware=cpu", "mode=predict", f"data.path=/x/{token}")
+    assert done.returncode == 2 and len(lines(done)) == 1
+    assert contents(here) == {"file": "a file"} and os.listdir(here) == ["file"]
+
+
 @pytest.mark.parametrize("words", [["hydra.run.dir=/"], ["-m", "hydra.sweep.dir=/"]])
 def test_the_root_of_the_file_system_is_no_run_folder(launch, words):
     before = os.listdir("/")
