@@ -50,7 +50,7 @@ def show_comparison(comparison: Comparison, out: Console, all_figures: bool = Fa
         if changes:
             show_table(out, title, ["key", *names], map(_change_row, changes), left=1 + len(names))
     if hidden:
-        say(f"{len(hidden)} keys of the DeepSpeed JSON differ accordingly: --all shows them.", out)
+        say(f"Keys of the DeepSpeed JSON that differ accordingly: {len(hidden)} (--all shows them).", out)
     for place, name in enumerate(names[1:]):
         _show_figures(comparison.figures, place, names[0], name, out, all_figures)
 
@@ -69,7 +69,7 @@ def comparison_answer(comparison: Comparison) -> str:
     changes = len(comparison.values)
     if not changes:
         return "Nothing differs in the configuration."
-    return f"The configurations differ in {changes} value{'s' * (changes != 1)}; there is no figure of both to compare."
+    return f"The configurations differ in {changes} value{'s' * (changes != 1)}, and no figure is known of both."
 
 
 def letters(runs: Sequence[Run]) -> list[str]:
@@ -138,7 +138,7 @@ def _show_figures(
         title = f"{other} against {base}: largest rank, memory in GiB; * is within the noise"
         show_table(out, title, ["figure", base, other, f"{other} - {base}", "%", "noise"], rows, spare=("noise", "%"))
     if left := len(known) - len(shown):
-        say(f"{left} more figures, within the noise or following from these: --all shows them.", out)
+        say(f"More figures, within the noise or following from these: {left} (--all shows them).", out)
 
 
 def _is_shown(row: FigureRow, difference: Difference | None) -> bool:
@@ -197,7 +197,7 @@ def show_effects(effects: Effects, out: Console, all_figures: bool = False) -> N
         title = f"Effect of {effects.by} over all pairs"
         show_table(out, title, columns, rows, left=2, common=[effects.by], spare=("within noise",))
         if left := len(effects.ranges) - len(rows):
-            say(f"{left} more figures, within the noise or following from these: --all shows them.", out)
+            say(f"More figures, within the noise or following from these: {left} (--all shows them).", out)
         _show_pairs(effects.pairs, out)
     _show_unpaired(effects, out)
 

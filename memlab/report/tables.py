@@ -34,15 +34,15 @@ def show_table(
 ) -> None:
     """A table whose first ``left`` and last ``notes`` columns are text and the others figures, which are never cut.
 
-    A column of ``common`` that has the same in all of several rows becomes a part of the title. Columns behind the
-    first text without anything in them are left out and, where the terminal is too narrow for all others, those of
-    ``spare``, the first one first: a line then names them.
+    A column of ``common`` that has the same in all of several rows becomes a part of the title. Columns without
+    anything in them are left out and, where the terminal is too narrow for all others, those of ``spare``, the first
+    one first: a line then names them.
     """
     lines = [[safe(cell) for cell in row] for row in rows]
     cells = {name: column for name, *column in zip(columns, *lines, strict=True)}
-    same = [name for name in common if len(lines) > 1 and len(set(cells[name])) == 1]
+    empty = [name for name in columns if lines and set(cells[name]) <= {"", "-"}]
+    same = [name for name in common if len(lines) > 1 and len(set(cells[name])) == 1 and name not in empty]
     title = "; ".join([title, *(f"{name} {cells[name][0]}" for name in same)])
-    empty = [name for name in columns[left:] if set(cells[name]) <= {"", "-"}]
     kept = [name for name in columns if name not in (*same, *empty)]
     texts = [name for name in (*columns[:left], *columns[len(columns) - notes :]) if name in kept]
     least = {name: _figure_width(name, cells[name]) for name in kept}
@@ -58,7 +58,7 @@ def show_table(
         table.add_row(*(Text(fitted(cell, width)) for width, cell in zip(widths.values(), row, strict=True)))
     out.print(table)
     if dropped:
-        say(f"Not shown, for want of width: {', '.join(reversed(dropped))}.", out)
+        say(f"The terminal is too narrow for: {', '.join(reversed(dropped))}.", out)
 
 
 def _figure_width(name: str, cells: Sequence[str]) -> int:

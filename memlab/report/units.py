@@ -1,6 +1,7 @@
 """Numbers with their units, for people."""
 
 from collections.abc import Iterable
+from math import floor, log10
 
 from memlab.machine import GIB
 
@@ -18,10 +19,8 @@ def places(sizes: Iterable[float | None]) -> int:
 
 
 def about(size: float) -> str:
-    """A size in GiB within a sentence: two or three significant figures."""
-    if size < GIB / 10:
-        return f"{size / GIB:.2g}"
-    return f"{size / GIB:.2f}" if size < 10 * GIB else f"{size / GIB:,.1f}"
+    """A size in GiB within a sentence, to a tenth of a GiB or, of a small model's, to what shows it."""
+    return gib(size, 3 if size < GIB / 10 else 2 if size < 10 * GIB else 1)
 
 
 def seconds(value: float) -> str:
@@ -38,7 +37,12 @@ def _three(value: float) -> str:
 
 def number(value: float, digits: int = 4) -> str:
     """So many significant digits, and all of a whole number's; never an exponent."""
-    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:,.{digits}g}"
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else _plain(value, digits)
+
+
+def _plain(value: float, digits: int) -> str:
+    text = f"{value:,.{digits}g}"
+    return text if "e" not in text else f"{value:.{digits - 1 - floor(log10(abs(value)))}f}"
 
 
 def tokens(count: int) -> str:
@@ -86,7 +90,7 @@ def usd(amount: float | None) -> str:
     """To the cent; what is less than one to two digits."""
     if amount is None:
         return "-"
-    return f"${amount:.2g}" if 0 < amount < 0.01 else f"${amount:,.2f}"
+    return f"${_plain(amount, 2)}" if 0 < amount < 0.01 else f"${amount:,.2f}"
 
 
 def name(key: str) -> str:

@@ -70,7 +70,7 @@ def test_the_main_figures_are_shown_and_what_changed_by_more_than_the_noise(monk
     assert [name for name in names if name in main] == main
     assert "num alloc retries" in names
     assert not {"device used", "tokens per second"} & set(names)
-    assert any(line.startswith("2 more figures") and "--all" in line for line in lines)
+    assert any(line.endswith("following from these: 2 (--all shows them).") for line in lines)
     every = [line.split("│")[1].strip() for line in shown(comparison, monkeypatch, True) if line.startswith("│")]
     assert {"device used", "tokens per second"} <= set(every)
 

@@ -60,9 +60,9 @@ def test_columns_that_can_be_spared_are_named_when_they_are(printed):
     wide, narrow = (
         printed(width, show_table, "t", ["run", "x", "y", "z"], rows, spare=("y", "z")) for width in (80, 60)
     )
-    assert "2,000" in "".join(wide) and "Not shown" not in "".join(wide)
+    assert "2,000" in "".join(wide) and "too narrow" not in "".join(wide)
     assert "2,000" not in "".join(narrow) and "3,000" in "".join(narrow)
-    assert narrow[-1] == "Not shown, for want of width: y."
+    assert narrow[-1] == "The terminal is too narrow for: y."
 
 
 def test_what_is_the_same_in_all_rows_is_said_once(printed):

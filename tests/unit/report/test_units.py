@@ -8,7 +8,15 @@ GIB = 2**30
 
 
 @pytest.mark.parametrize(
-    ("amount", "text"), [(None, "-"), (0.0, "$0.00"), (0.0038, "$0.0038"), (0.0941, "$0.09"), (14320.5, "$14,320.50")]
+    ("amount", "text"),
+    [
+        (None, "-"),
+        (0.0, "$0.00"),
+        (0.0038, "$0.0038"),
+        (0.0941, "$0.09"),
+        (0.0000961, "$0.000096"),
+        (14320.5, "$14,320.50"),
+    ],
 )
 def test_a_price_is_never_nothing_unless_it_is(amount, text):
     assert usd(amount) == text
