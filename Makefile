@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test test-all cluster lint study accuracy calibration results-report clean
+.PHONY: help setup demo test test-all fuzz cluster lint study accuracy calibration results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -27,6 +27,9 @@ test: setup      ## all short tests and a sample of the long ones, another one f
 
 test-all: setup  ## every test. Those that need a GPU, or programs of tests/install_debian.sh, are skipped without
 	$(PYTEST)
+
+fuzz: setup      ## 300 mutated records x the commands that read records (docs/reliability.md)
+	MEMLAB_MUTATIONS=300 $(BIN)/python -m pytest -n 2 tests/hostile/test_records.py
 
 cluster: setup   ## the tests of Slurm and of several nodes, which start daemons of their own (docs/cluster.md)
 	$(BIN)/python -m pytest tests/cluster

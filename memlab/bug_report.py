@@ -18,7 +18,7 @@ def report_bug(error: Exception) -> None:
     """Print what happened, where to report it, and which file holds the traceback, without secrets."""
     trace = redact("".join(traceback.format_exception(error)))
     if os.environ.get(SHOW):
-        print(trace, file=sys.stderr)
+        print(*map(safe, trace.splitlines()), sep="\n", file=sys.stderr)
     message = safe(redact(f"{type(error).__name__}: {error}"))
     print(f"memlab: unexpected {message[:200]}", file=sys.stderr)
     print("memlab: this is a bug in memlab. Please report it to its authors, with the log.", file=sys.stderr)

@@ -363,11 +363,6 @@ FREE_DICTS = ("model.config", "model.overrides", "zero_stage.zenflow", "zero_sta
 _DEFAULTS = {name: dataclasses.asdict(value) for name, value in vars(Config()).items() if name in GROUPS}
 _OWN_DEFAULTS = {name: value for name, value in vars(Config()).items() if name not in GROUPS}
 
-GIVEN = tuple(
-    f"{group}.{key}" for group, known in _DEFAULTS.items() for key, value in known.items() if value == MISSING
-)
-"""Keys without a default: every configuration has a value of its own for them."""
-
 
 def completed(values: dict[str, Any]) -> dict[str, Any]:
     """A checked configuration with the defaults of the keys that were added to the schema after it was written."""

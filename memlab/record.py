@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from memlab import marker
-from memlab.config import GIVEN, completed, from_dict
+from memlab.config import MISSING, completed, from_dict
 from memlab.disk import write_whole
 from memlab.errors import ConfigError, FolderError, RecordError
 from memlab.json_file import read_json
@@ -207,15 +207,20 @@ def _whole_rank(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole_config(values: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with the defaults of keys that were added after it was written; its point and model are its own.
+    """A configuration with the defaults of keys that were added after it was written; its point is its own.
 
-    Raises :class:`ConfigError`, or :class:`SchemaError` where one of these is missing."""
-    from_dict(values, "config.")
-    for key in (*GIVEN, *SHAPE):
+    Raises :class:`ConfigError`, or :class:`SchemaError` where the point is missing."""
+    from_dict({name: _known(part) for name, part in values.items()}, "config.")
+    for key in SHAPE:
         group, _, name = key.partition(".")
         if name not in values.get(group, ()):
             raise SchemaError("is missing.").within(f"config.{key}")
     return completed(values)
+
+
+def _known(part: Any) -> Any:
+    """A group without the values that nobody knows: an imported table may not say which model it is about."""
+    return {key: value for key, value in part.items() if value != MISSING} if isinstance(part, dict) else part
 
 
 _RANK_FILE = re.compile(r"rank\d+\.(json|memory_snapshot\.pickle)")

@@ -14,10 +14,15 @@ from memlab.config import GROUPS, Config
 from memlab.errors import MemlabError, nearest
 from memlab.plan import config_hash
 from memlab.record import CUDA_ALLOCATOR, ISOLATIONS, STATUSES, RankResult, Record
+from memlab.schema import shown
+from memlab.spreadsheet import unescaped
 from memlab.summary import BYTES
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 """What a column of bytes may be in."""
+
+LONGEST = 1000
+"""Letters of a cell."""
 
 FIGURES = (*BYTES, "step_seconds", "iterations_per_second", "parameters", "rank", "status", "isolation")
 """Record keys that a column can hold; any dotted configuration key, and any group's name for its option, besides."""
@@ -59,7 +64,7 @@ def csv_records(file: Path, columns: list[Column], fixed: dict[str, str]) -> Ite
     isolations: dict[str, str] = {}
     for number, line in enumerate(_lines(file, columns), 2):
         try:
-            values = {column.key: _value(column, line[column.name]) for column in columns if line[column.name] != ""}
+            values = {column.key: _value(column, cell) for column in columns if (cell := _cell(column, line)) != ""}
             choices, config = _configuration({**fixed, **values})
             point = config_hash(config)
             _, _, ranks, statuses = points.setdefault(point, (config, choices, [], []))
@@ -67,7 +72,7 @@ def csv_records(file: Path, columns: list[Column], fixed: dict[str, str]) -> Ite
             statuses.append(_status(values))
             if statuses[-1] == "ok":
                 ranks.append(_rank(values, len(ranks)))
-        except (ValueError, MemlabError) as error:
+        except (ValueError, OverflowError, MemlabError) as error:
             raise MemlabError(f"{file}:{number}: {error}") from error
     for point, (config, choices, ranks, statuses) in points.items():
         status = next((status for status in statuses if status != "ok"), "ok")
@@ -78,7 +83,9 @@ def csv_records(file: Path, columns: list[Column], fixed: dict[str, str]) -> Ite
 def _lines(file: Path, columns: list[Column]) -> list[dict[str, str]]:
     try:
         with file.open(encoding="utf-8", newline="") as text:
-            lines = list(csv.DictReader(text, restval=""))
+            rows = csv.DictReader(text, restval="")
+            rows.fieldnames = [unescaped(name) for name in rows.fieldnames or ()]
+            lines = list(rows)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise MemlabError(f"{file}: cannot be read ({error})") from error
     missing = [column.name for column in columns if not lines or column.name not in lines[0]]
@@ -88,6 +95,13 @@ def _lines(file: Path, columns: list[Column]) -> list[dict[str, str]]:
             f"{file}: no column '{missing[0]}'. {nearest(missing[0], found) if found else 'It is empty.'}"
         )
     return lines
+
+
+def _cell(column: Column, line: dict[str, str]) -> str:
+    text = unescaped(line[column.name])
+    if len(text) > LONGEST:
+        raise ValueError(f"column '{column.name}' holds {len(text):,} letters; no value has more than {LONGEST:,}")
+    return text
 
 
 def _value(column: Column, text: str) -> Any:
@@ -105,7 +119,7 @@ def _value(column: Column, text: str) -> Any:
 def _positive(column: Column, text: str) -> float:
     value = float(text)
     if not math.isfinite(value) or value <= 0:
-        raise ValueError(f"column '{column.name}' holds {text!r}, not a number above zero")
+        raise ValueError(f"column '{column.name}' holds {shown(text)}, not a number above zero")
     return value
 
 
@@ -113,7 +127,7 @@ def typed(text: str) -> Any:
     """A configuration value as JSON reads it, or the text itself."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -96,7 +96,7 @@ def read_points(file: Path) -> tuple[list[Point], int]:
             continue
         try:
             gpus = max(gpus, _read_line(cells, points))
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise MemlabError(f"{file}:{number}: {error}") from error
     if not gpus:
         raise MemlabError(f"{file}: no line with memory figures")

@@ -45,9 +45,13 @@ def imported_record(
 
 
 def write_records(records: Iterable[Record], output: Path) -> list[Path]:
-    """A run folder in ``output`` for each record. A run from another source is not replaced: :class:`MemlabError`."""
+    """A run folder in ``output`` for each record. A run from another source is not replaced: :class:`MemlabError`.
+
+    Raises :class:`RecordError`, before its folder is made, for a record that could not be read again.
+    """
     written = []
     for record in records:
+        Record.from_json(record.to_json(), f"{record.environment['imported_from']}, {record.run_id}")
         folder = RunFolder(output / record.run_id)
         if folder.path.exists() and _origin(folder) != record.environment["imported_from"]:
             raise MemlabError(f"{folder}: already there, from another source. Choose another --output.")

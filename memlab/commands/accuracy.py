@@ -9,6 +9,7 @@ from pathlib import Path
 from memlab.commands.numbers import whole
 from memlab.disk import write_whole
 from memlab.errors import MemlabError, RecordError
+from memlab.terminal import safe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +89,7 @@ def sweeps(paths):
                 try:
                     records.append(RunFolder(file.parent).read_record())
                 except RecordError as error:
-                    print(f"skipped: {error}", file=sys.stderr)
+                    print(f"skipped: {safe(error)}", file=sys.stderr)
             yield folder.name, records
 
 
@@ -116,11 +117,11 @@ def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | 
         where = f"{name}/{truth.run_id}"
         if guess.status not in ("ok", "gpu_oom"):
             refused.append((where, guess.reason or guess.status))
-            print(f"{where}: not predicted ({guess.reason})", file=sys.stderr)
+            print(safe(f"{where}: not predicted ({guess.reason})"), file=sys.stderr)
             continue
         point = judge(name, truth, guess)
         errors = " ".join(f"{figure} {error:+.2%}" for figure, error in point.errors.items())
-        print(f"{where}: {truth.status}, predicted {guess.status}; {errors}", file=sys.stderr)
+        print(safe(f"{where}: {truth.status}, predicted {guess.status}; {errors}"), file=sys.stderr)
         if kept_in:
             folder = RunFolder(kept_in / name / truth.run_id)
             folder.claim()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from memlab.commands.selection import add_selection, selected
 from memlab.errors import MemlabError, nearest
+from memlab.terminal import safe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +51,7 @@ def _slices(runs, arguments: argparse.Namespace):
 def _report(kind: str, result: list[Path] | str) -> bool:
     """A line for a figure or for the lack of one; whether there is one."""
     if isinstance(result, str):
-        print(f"no {kind}: {result}")
+        print(f"no {kind}: {safe(result)}")
         return False
     print(" ".join(map(str, result)))
     return True

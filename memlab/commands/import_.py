@@ -5,6 +5,7 @@ from pathlib import Path
 
 from memlab.commands.numbers import whole
 from memlab.errors import MemlabError
+from memlab.terminal import safe
 
 GPJT_GROUPS = ("model", "zero_stage", "offload", "checkpointing", "allocator", "hardware")
 """What the study varied; each is an option of ``memlab import gpjt``."""
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     records_of = _gpjt if arguments.format == "gpjt" else _csv
     for file in arguments.files:
         written = write_records(records_of(file, arguments), arguments.output)
-        print(f"{file.name}: {len(written)} points -> {arguments.output}")
+        print(f"{safe(file.name)}: {len(written)} points -> {arguments.output}")
     return 0
 
 
@@ -53,12 +54,12 @@ def _gpjt(file: Path, arguments: argparse.Namespace):
     given = {group: getattr(arguments, group) for group in GPJT_GROUPS}
     series = guess_series(file, axis=arguments.axis, other=arguments.other, **given)
     words = " ".join(f"{group}={series.choices[group]}" for group in GPJT_GROUPS)
-    print(f"{file.name}: {words}, over {series.axis}, the other axis at {series.other}")
+    print(f"{safe(file.name)}: {words}, over {series.axis}, the other axis at {series.other}")
     if series.guessed:
-        print(f"{file.name}: the name does not tell {' and '.join(series.guessed)}; give it if that is wrong")
+        print(f"{safe(file.name)}: the name does not tell {' and '.join(series.guessed)}; give it if that is wrong")
     repeated = sum(point.repeated for point in read_points(file)[0])
     if repeated:
-        print(f"{file.name}: {repeated} lines repeat an earlier line of their GPU; the last stands")
+        print(f"{safe(file.name)}: {repeated} lines repeat an earlier line of their GPU; the last stands")
     return to_records(file, series, arguments.correct_rate)
 
 

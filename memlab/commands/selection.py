@@ -8,6 +8,7 @@ from pathlib import Path
 
 from memlab.errors import MemlabError
 from memlab.record import RunFolder
+from memlab.terminal import safe
 
 OUTPUTS = Path("outputs")
 """Where run folders are, below the current folder, unless the command line said otherwise (conf/hydra/memlab.yaml)."""
@@ -43,7 +44,7 @@ def _latest(what: str, folders: Iterable[Path]) -> Path:
     found = next(iter(folders), None)
     if found is None:
         raise MemlabError(f"No {what} below {OUTPUTS}/ in the current folder. Name a folder: memlab COMMAND FOLDER.")
-    print(f"the latest {what}: {found}", file=sys.stderr)
+    print(f"the latest {what}: {safe(found)}", file=sys.stderr)
     return found
 
 

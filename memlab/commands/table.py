@@ -4,6 +4,7 @@ import argparse
 
 from memlab.commands.files import add_files, write_files
 from memlab.commands.selection import add_selection, latest_sweep, selected
+from memlab.terminal import safe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         long_form = {"ranks": table.ranks_table, "phases": table.phases_table, "steps": table.steps_table}
         frame, problems = long_form[arguments.form](runs)
     for problem in problems:
-        console().print(problem, soft_wrap=True)
+        console().print(safe(problem), soft_wrap=True)
     if not write_files(frame, arguments):
         if arguments.form is None:
             show_points(frame, GROUPS, console())

@@ -19,6 +19,7 @@ from memlab.predict.limits import unpredictable
 from memlab.predict.shadow.request import ShadowError
 from memlab.predict.step_time import has_clocks, missing_figures
 from memlab.record import Record, RunFolder
+from memlab.terminal import safe
 
 VERSIONS = ("torch", "deepspeed", "transformers")
 
@@ -32,7 +33,7 @@ def main() -> int:
         found = calibrate(usable(arguments.runs))
         found.save(arguments.output)
     except MemlabError as error:
-        print(error, file=sys.stderr)
+        print(safe(error), file=sys.stderr)
         return 2
     print(describe(found))
     return 0
@@ -95,7 +96,7 @@ def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | No
         if key not in traced:
             traced[key] = cache.traces(plan)
     except ShadowError as error:
-        print(f"left out {record.run_id}: {error}", file=sys.stderr)
+        print(f"left out {record.run_id}: {safe(error)}", file=sys.stderr)
         return None
     if not has_clocks(config, traced[key].values()):
         print(f"left out {record.run_id}: what its step asks of the machine is unknown", file=sys.stderr)

@@ -35,7 +35,7 @@ def remedies(record: Record) -> list[Remedy]:
     broken_down = [rank for rank in record.ranks if (rank.get("breakdown") or {}).get("phases")]
     if not broken_down:
         return []
-    fullest = max(broken_down, key=lambda rank: rank["peak_reserved_bytes"])
+    fullest = max(broken_down, key=lambda rank: rank["peak_reserved_bytes"] or 0)
     phases, peak = fullest["breakdown"]["phases"], fullest["breakdown"]["peak_phase"]
     if peak not in phases:
         return []

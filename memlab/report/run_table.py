@@ -91,10 +91,11 @@ def _places(parts: Sequence[Mapping[str, Any]], figures: Mapping[str, str]) -> i
 
 def _ranges(record: Record) -> list[str]:
     """Of a prediction: between which sizes reserved memory can lie, and what a training without warm-up reserves."""
-    if "verdict" not in record.summary:
+    known = [found for rank in record.ranks if (found := rank["peak_reserved_range_bytes"])]
+    if "verdict" not in record.summary or not known:
         return []
-    low, high = (max(ends) for ends in zip(*(rank["peak_reserved_range_bytes"] for rank in record.ranks), strict=True))
-    likely = max(rank["peak_reserved_bytes"] for rank in record.ranks)
+    low, high = (max(ends) for ends in zip(*known, strict=True))
+    likely = max(rank["peak_reserved_bytes"] or 0 for rank in record.ranks)
     cold = max((rank["cold_peak_reserved_bytes"] or 0 for rank in record.ranks), default=0)
     found = []
     if record.summary["verdict"] == EDGE:
@@ -112,15 +113,14 @@ def _speed(record: Record) -> list[str]:
     if "step_seconds" not in summary:
         return []
     parts = [f"{units.number(summary['tokens_per_second'])} tokens/s"]
-    if "model_flops_utilization" in summary:
+    if summary.get("model_flops_utilization") is not None:
         parts.append(f"model FLOP utilisation {100 * summary['model_flops_utilization']:.1f} %")
-    if "last_loss" in summary:
+    if summary.get("last_loss") is not None:
         parts.append(f"loss {summary['last_loss']:.3f}")
     if summary.get("usd") is not None:
         parts.append(f"{units.usd(summary['usd'])} for this run")
-    took = f"took {record.timing['total_s']:.1f} s{_where_time_went(record.timing)}"
     step = f"step {units.seconds(summary['step_seconds'])} ({_spread(record)})"
-    return [step, *record.steps.get("doubts", []), ", ".join(parts), took]
+    return [step, *record.steps.get("doubts", []), ", ".join(parts), *_took(record.timing)]
 
 
 def _unknown(record: Record) -> list[str]:
@@ -135,7 +135,7 @@ def _spread(record: Record) -> str:
     summary, steps = record.summary, record.steps
     low, high, bound = (summary.get(f"step_seconds_{end}") for end in ("min", "max", "lower_bound"))
     if record.source == "measured":
-        return f"median of {len(steps['seconds'])}, {units.seconds(low)} to {units.seconds(high)}"
+        return f"median of {len(steps.get('seconds', []))}, {units.seconds(low)} to {units.seconds(high)}"
     if not steps.get("error"):
         return f"lower bound: {steps.get('basis_reason')}"
     median, most = (units.whole_percent(steps["error"][share]) for share in ("median", "p90"))
@@ -146,10 +146,13 @@ def _spread(record: Record) -> str:
     )
 
 
-def _where_time_went(timing: dict[str, Any]) -> str:
+def _took(timing: Mapping[str, Any]) -> list[str]:
+    """The wall clock of the whole run and of its parts; nothing for an import, which does not know."""
+    if timing.get("total_s") is None:
+        return []
     names = {"launch_s": "launch", "build_s": "model", "init_s": "engine", "train_s": "training"}
-    parts = [f"{name} {timing[key]:.1f}" for key, name in names.items() if key in timing]
-    return f" ({', '.join(parts)})" if parts else ""
+    parts = [f"{name} {timing[key]:.1f}" for key, name in names.items() if timing.get(key) is not None]
+    return [f"took {timing['total_s']:.1f} s" + f" ({', '.join(parts)})" * bool(parts)]
 
 
 def _meaning(record: Record) -> str:

@@ -10,7 +10,9 @@ from statistics import median
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from memlab.launch.job import Job
 from memlab.launch.search import Found
@@ -19,6 +21,7 @@ from memlab.machine import GIB, used_bytes
 from memlab.noise import NOISY
 from memlab.record import Record
 from memlab.report.units import gib
+from memlab.terminal import safe
 
 STYLES = {"ok": "green", "gpu_oom": "yellow", "host_oom": "yellow", "unsupported": "dim"}
 
@@ -118,18 +121,17 @@ class Progress(Observer):
         if result.how != "done":
             self.console.print(self._line(result), highlight=False, soft_wrap=True)
 
-    def _line(self, result: Result) -> str:
+    def _line(self, result: Result) -> Text:
         record = result.record
-        style = STYLES.get(record.status, "red")
-        parts = [f"{self._count()}", f"[{style}]{record.status}[/]", result.job.plan.run_id]
+        parts = [self._count(), (record.status, STYLES.get(record.status, "red")), safe(result.job.plan.run_id)]
         peak = record.summary.get("peak_reserved_bytes")
         if peak and record.status == "ok":
             parts.append(f"{gib(peak['max'])} GiB reserved")
         if "step_seconds" in record.summary:
             parts.append(f"{record.summary['step_seconds']:.3g} s/step")
         if record.reason:
-            parts.append(record.reason.splitlines()[0][:160].replace("[", "\\["))
-        return "  ".join(parts)
+            parts.append(safe(record.reason.splitlines()[0][:160]))
+        return Text("  ").join(Text.assemble(part) for part in parts)
 
     def _count(self) -> str:
         return str(self.ended) if self.is_search else f"{self.ended}/{self.total}"
@@ -185,7 +187,7 @@ def _search_row(found: Found, size: int, record: Record) -> list[str]:
 
 def _answer(found: Found, kind: str) -> str:
     if found.gave_up:
-        return f"[red]no answer[/]: {found.gave_up}"
+        return f"[red]no answer[/]: {escape(safe(found.gave_up))}"
     if found.best is None:
         return "[yellow]nothing fits[/]" if found.tried and not found.fits else "[yellow]not finished[/]"
     fitting = [size for size, record in found.tried.items() if record.status == "ok"]

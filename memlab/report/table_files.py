@@ -6,9 +6,21 @@ from typing import Any
 
 from memlab.disk import replacing
 from memlab.report.markdown import markdown_table
+from memlab.spreadsheet import escaped
+
+
+def _as_text(frame: Any) -> Any:
+    """The frame with names and texts as a spreadsheet shows them; numbers stay numbers."""
+    texts = {name: column.map(_shown) for name, column in frame.items() if column.dtype.kind not in "iufb"}
+    return frame.assign(**texts).rename(columns=escaped)
+
+
+def _shown(cell: Any) -> Any:
+    return escaped(cell) if isinstance(cell, str) else cell
+
 
 WRITERS: dict[str, Callable[[Any, Path], None]] = {
-    "csv": lambda frame, file: frame.to_csv(file, index=False),
+    "csv": lambda frame, file: _as_text(frame).to_csv(file, index=False),
     "parquet": lambda frame, file: frame.to_parquet(file, index=False),
     "markdown": lambda frame, file: file.write_text(markdown_table(frame), encoding="utf-8"),
 }

@@ -23,8 +23,10 @@ def about(size: float) -> str:
     return gib(size, 3 if size < GIB / 10 else 2 if size < 10 * GIB else 1)
 
 
-def seconds(value: float) -> str:
-    """A time with three significant figures, in the unit that suits it."""
+def seconds(value: float | None) -> str:
+    """A time with three significant figures, in the unit that suits it; a dash where there is none."""
+    if value is None:
+        return "-"
     for unit, share in (("s", 1.0), ("ms", 1e-3)):
         if value >= 0.1 * share:
             return f"{_three(value / share)} {unit}"

@@ -14,6 +14,7 @@ MAY_IMPORT = {
     "errors": set(),
     "signals": set(),
     "terminal": set(),
+    "spreadsheet": set(),
     "machine": set(),
     "locks": set(),
     "segments": set(),
@@ -59,6 +60,7 @@ MAY_IMPORT = {
     "worker": {"errors", "segments", "jsonl", "config", "plan", "record", "unknown"},
     "predict": {
         "errors",
+        "terminal",
         "disk",
         "json_file",
         "optimizers",
@@ -73,12 +75,16 @@ MAY_IMPORT = {
         "worker",
         "unknown",
     },
-    "analyse": {"errors", "json_file", "config", "conf_files", "plan", "machine", "record", "summary", "noise"},
+    "analyse": {
+        *("errors", "json_file", "schema", "spreadsheet", "config", "conf_files", "plan", "machine", "record"),
+        *("summary", "noise"),
+    },
     "report": {
-        *("errors", "terminal", "disk", "config", "conf_files", "machine", "noise", "record", "summary"),
+        *("errors", "terminal", "spreadsheet", "disk", "config", "conf_files", "machine", "noise", "record", "summary"),
         *("analyse", "launch", "predict", "unknown"),
     },
     "commands": {
+        "terminal",
         "ranges",
         *("errors", "disk", "config", "plan", "machine", "rules", "record", "summary", "compose", "launch", "report"),
         *("predict", "analyse"),

@@ -74,7 +74,7 @@ def test_final_statuses_are_statuses():
         ({"ranks": [{"rank": 0}]}, "damaged record: 'ranks[0].device' is missing."),
         ({"summary": None}, "damaged record: 'summary' must be keys with values, not None."),
         ({"config": {"hardware": {"gpus": "x"}}}, "'config.hardware.gpus' must be a whole number, not 'x'."),
-        ({"config": {}}, "damaged record: 'config.model.path' is missing."),
+        ({"config": {}}, "damaged record: 'config.seq_len.tokens' is missing."),
         ({"summary": {"step_seconds": 1.0}}, "'summary.step_seconds_min' is missing beside 'step_seconds'."),
     ],
 )
@@ -249,6 +249,13 @@ def test_groups_added_since_are_none_in_older_records(config):
     read = Record.from_json(old.to_json(), "old")
     assert read.config == to_dict(config())
     assert read.choices == {"model": "tiny", "adapter": "none", "kernels": "none"}
+
+
+def test_a_model_that_an_imported_table_does_not_name_is_not_known(config):
+    values = to_dict(config())
+    values["model"]["path"] = "???"
+    imported = Record(run_id="x", source="measured", status="ok", config=values, choices={}, fingerprint="f")
+    assert Record.from_json(imported.to_json(), "imported").config["model"]["path"] == "???"
 
 
 def test_figures_added_since_are_not_known_of_older_records(config):

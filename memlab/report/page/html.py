@@ -44,18 +44,19 @@ def page(payload: dict[str, Any]) -> str:
 
 
 def embedded_json(values: Any) -> str:
-    """JSON for a script element: no ``<``, so no tag and no comment can begin in it; no line separators of Unicode."""
+    """JSON for a script element, in ASCII: no ``<``, so no tag and no comment can begin in it, and no letter that an
+    editor or a terminal obeys."""
     try:
         text = _json(values)
     except ValueError:  # looked for only where there is one: a page of 10,000 runs has a million numbers
         text = _json(_finite(values))
-    for letter in "<>&\u2028\u2029":
+    for letter in "<>&\x7f":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return text.encode("utf-8", errors="replace").decode()
+    return text
 
 
 def _json(values: Any) -> str:
-    return json.dumps(values, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return json.dumps(values, separators=(",", ":"), allow_nan=False)
 
 
 def _finite(values: Any) -> Any:

@@ -32,6 +32,7 @@ def payload(runs: Sequence[Run], skipped: Sequence[Skipped], title: str) -> dict
     names = dict(zip(labelled, short_names([members[0] for members in labelled.values()]), strict=True))
     named = {names[label]: members for label, members in labelled.items()}
     places = {id(run): number for number, members in enumerate(named.values()) for run in members}
+    fits = fits_table(runs, names)  # before the runs have another order, and so configurations other labels
     runs = [run for members in named.values() for run in sorted(members, key=point_of)]
     names_of_runs = [name for name, members in named.items() for _ in members]
     figures = {id(run): figures_of(run) for run in runs}
@@ -50,7 +51,7 @@ def payload(runs: Sequence[Run], skipped: Sequence[Skipped], title: str) -> dict
         "usual": usual_options([members[0] for members in named.values()]),
         "tables": {
             "leaderboard": leaderboard(named),
-            "fits": fits_table(runs, names),
+            "fits": fits,
             "effects": effects_table(effects, held_figure(runs)),
             "notes": notes_table(runs, told),
         },

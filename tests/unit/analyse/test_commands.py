@@ -12,6 +12,7 @@ import pytest
 from folders import make_config, make_record, write
 
 from memlab import cli
+from memlab.analyse.collect import collect
 from memlab.config import Offload
 from memlab.terminal import safe
 
@@ -71,6 +72,17 @@ def test_table_files(sweep, tmp_path, capsys):
     assert files["markdown"].read_text().count("\n") == 2 + 6
 
 
+def test_a_spreadsheet_runs_nothing_of_a_csv_file_and_numbers_stay_numbers(tmp_path):
+    record = make_record(choices={"zero_stage": "=cmd|' /C calc'!A0"})
+    record.summary |= {"=1+1": -2.5, "usd": -1.0}
+    write(tmp_path, record)
+    assert run("table", tmp_path, "--csv", tmp_path / "table.csv") == 0
+    text = (tmp_path / "table.csv").read_text()
+    assert "'=cmd|' /C calc'!A0" in text and "'=1+1" in text
+    frame = pd.read_csv(tmp_path / "table.csv")
+    assert (frame["usd"][0], frame["'=1+1"][0]) == (-1.0, -2.5)
+
+
 def test_bad_folders_are_a_line_each_and_no_end(sweep, capsys):
     bad = sweep / "<img src=x onerror=alert(1)>\x1b[2J\n"
     bad.mkdir()
@@ -117,6 +129,44 @@ def test_import(tmp_path, capsys):
     assert run("import", "gpjt", file, "--output", tmp_path / "out") == 0
     assert "3 points" in capsys.readouterr().out
     assert run("fit", tmp_path / "out") == 0
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("[" * 500, "'seq_len.tokens' must be a whole number, not '[[["),
+        ("[" * 100_000, "column 'tokens' holds 100,000 letters; no value has more than 1,000"),
+        ("\x1b]52;c;aGk=\x07", "'seq_len.tokens' must be a whole number, not '\\x1b]52;c;aGk=\\x07'."),
+        ("9" * 400, "'seq_len.tokens' must be at most"),
+    ],
+)
+def test_a_hostile_cell_of_an_import_is_one_short_line(tmp_path, capsys, cell, message):
+    file = tmp_path / "x\x1b[2J.csv"
+    file.write_text(f"tokens,mem\n{cell},5\n")
+    words = ["--map", "seq_len.tokens=tokens", "peak_reserved_bytes=mem:GiB", "--set", "model=tiny"]
+    assert run("import", "csv", file, *words, "--output", tmp_path / "out") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line and len(line) < 1000 and line.isprintable()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("cell", ["inf", "1e400", "-5"])
+def test_an_import_that_could_not_be_read_again_is_refused(tmp_path, capsys, cell):
+    file = tmp_path / "x.csv"
+    file.write_text(f"tokens,mem,count\n512,5,{cell}\n")
+    words = ["--map", "seq_len.tokens=tokens", "peak_reserved_bytes=mem:GiB", "parameters=count", "--set", "model=tiny"]
+    assert run("import", "csv", file, *words, "--output", tmp_path / "out") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "x.csv" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_in_a_csv_file_of_memlabs_are_read_as_they_were(tmp_path):
+    file = tmp_path / "x.csv"
+    file.write_text("tokens,'=mem\n512,5\n")
+    words = ["--map", "seq_len.tokens=tokens", "peak_reserved_bytes==mem:GiB"]
+    assert run("import", "csv", file, *words, "--output", tmp_path / "out") == 0
+    assert len(collect([tmp_path / "out"]).runs) == 1
 
 
 def test_safe_text():

@@ -130,3 +130,27 @@ def test_what_could_not_be_told_is_named_once_with_its_reason(shown, rank):
     line = "unknown: model FLOPs and their utilisation (ValueError: no formula for layers of the kind mamba)"
     assert text.count(line) == 1
     assert "unknown:" not in shown()
+
+
+def test_an_import_that_knows_no_wall_clock_and_no_single_steps_is_shown(shown):
+    text = shown(timing={}, steps={})
+    assert "step 0.500 s (median of 0, 0.400 s to 0.600 s)" in text and "took" not in text
+
+
+def test_a_loss_that_is_no_number_is_not_shown(shown, record):
+    summary = {**record().summary, "last_loss": None}
+    assert "tokens/s" in shown(summary=summary) and "loss" not in shown(summary=summary)
+
+
+def test_a_prediction_of_another_tool_without_ranges_is_shown(shown, record, rank):
+    summary = {**record().summary, "verdict": "edge", "step_seconds_max": None, "fit_probability": 0.5}
+    ranks = [rank(0, peak_reserved_bytes=None), rank(1, peak_reserved_bytes=None)]
+    text = shown(source="predicted", summary={**summary, "fit_probability_same_gpu": 9}, ranks=ranks)
+    assert "not calibrated for this configuration" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("text", ["[/foo]", "\x1b]52;c;aGFja2Vk\x07", "\x1b[2J", "\u202egnp"])
+def test_what_a_record_says_is_printed_and_not_obeyed(shown, rank, text):
+    out = shown(run_id=text, reason=text, ranks=[rank(0, device_name=text, reason=text)], steps={"doubts": [text]})
+    assert all(letter.isprintable() for letter in out.replace("\n", ""))
+    assert out.count("[/foo]") == 4 * (text == "[/foo]")

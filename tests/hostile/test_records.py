@@ -1,0 +1,88 @@
+"""Mutated records among good ones: no command ends in a traceback, and no output holds what a terminal would obey.
+
+The ordinary tests take a few mutations; ``make fuzz`` takes 300 (docs/reliability.md).
+"""
+
+import argparse
+import importlib
+import os
+from pathlib import Path
+
+import pytest
+from folders import write
+from mutations import good, put
+
+from memlab import cli
+
+MUTATIONS = int(os.environ.get("MEMLAB_MUTATIONS", 30))
+FIRST_SEED = int(os.environ.get("MEMLAB_FIRST_SEED", 0))
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("sweep")
+    for record in good():
+        write(root, record)
+    return root
+
+
+@pytest.fixture
+def bad(sweep):
+    """The folder of the mutated record, among the good ones; gone afterwards."""
+    folder = sweep / "bad"
+    yield folder
+    file = folder / "record.json"
+    file.rmdir() if file.is_dir() and not file.is_symlink() else file.unlink()
+    folder.rmdir()
+
+
+def commands(sweep: Path, bad: Path, page: Path) -> list[list[str]]:
+    """What reads the mutated record: alone, and among others."""
+    whole = sorted(str(folder) for folder in sweep.iterdir() if folder != bad)[0]
+    return [
+        ["show", str(bad)],
+        ["table", str(sweep)],
+        ["table", str(sweep), "--ranks"],
+        ["report", str(sweep), "--output", str(page)],
+        ["diff", whole, str(bad)],
+        ["advise", str(sweep), "--samples", "1000", "--seq-len", "512"],
+        ["fit", str(sweep)],
+    ]
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + MUTATIONS))
+def test_a_mutated_record_harms_nothing(sweep, bad, tmp_path, capsys, seed):
+    told = put(bad, seed)
+    page = tmp_path / "report.html"
+    for words in commands(sweep, bad, page):
+        code = ended(words, capsys, told)
+        assert code == 0 or words[0] in ("show", "diff"), f"{told}: {words[0]} ended with {code}"
+    assert not [letter for letter in page.read_text() if is_obeyed(letter)]
+
+
+def ended(words: list[str], capsys: pytest.CaptureFixture, told: str) -> int:
+    """The exit code of a command: as cli.main has it, but for exceptions that nobody foresaw, which fail the test."""
+    module = importlib.import_module(f"memlab.commands.{words[0]}")
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    arguments = parser.parse_args(words[1:])
+    try:
+        code = cli._guarded(lambda: module.run(arguments))
+    except Exception as error:
+        raise AssertionError(f"{told}: memlab {words[0]}") from error
+    out, err = capsys.readouterr()
+    assert not [letter for letter in out + err if is_obeyed(letter)], f"{told}: memlab {words[0]}"
+    return code
+
+
+def is_obeyed(letter: str) -> bool:
+    """Whether a terminal, or an editor, takes this letter for an order."""
+    return letter != "\n" and not letter.isprintable()
+
+
+@pytest.fixture(autouse=True)
+def bugs_are_raised(monkeypatch):
+    def raised(error: Exception) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "_unexpected", raised)
