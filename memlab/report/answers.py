@@ -7,7 +7,7 @@ from memlab.analyse.complete import shortcomings
 from memlab.machine import GIB
 from memlab.predict import allocator
 from memlab.predict.odds import FEW
-from memlab.predict.verdicts import EDGE
+from memlab.predict.verdicts import DOES_NOT_FIT, EDGE
 from memlab.record import LIVE_TENSORS, Record
 from memlab.report import units
 from memlab.terminal import safe
@@ -49,8 +49,8 @@ def answer(record: Record) -> str:
     return _sentence(ending, [reason, advice])
 
 
-def how_sure(summary: Mapping[str, Any], is_likely: bool = True) -> str:
-    """How sure it is that a predicted run fits (or, if it is not ``is_likely`` to, that it does not), in words.
+def how_sure(summary: Mapping[str, Any]) -> str:
+    """How sure the verdict of a predicted run is, in words; of one at the edge, how sure it is to fit.
 
     A probability has the number of measured configurations of the same GPU and kind with it, and is not told where
     these are too few. Empty where none was computed.
@@ -60,8 +60,10 @@ def how_sure(summary: Mapping[str, Any], is_likely: bool = True) -> str:
         return ""
     if not is_calibrated(summary):
         return f"not calibrated for this {'configuration' if summary.get('fit_probability_same_gpu') else 'GPU'}"
-    percent = units.whole_percent(probability if is_likely else 1 - probability)
-    return f"{percent} sure ({summary['fit_probability_same_kind']} configurations like it were measured)"
+    verdict = summary.get("verdict")
+    percent = units.whole_percent(1 - probability if verdict == DOES_NOT_FIT else probability)
+    sure = "sure to fit" if verdict == EDGE else "sure"
+    return f"{percent} {sure} ({summary['fit_probability_same_kind']} configurations like it were measured)"
 
 
 def is_calibrated(summary: Mapping[str, Any]) -> bool:
@@ -82,7 +84,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def _predicted(record: Record) -> str:
     fits = "Fits" if _limit(record, record.ranks) else "Memory of the GPU unknown"
-    ending = "At the edge, but likely fits" if record.summary.get("verdict") == EDGE else fits
+    ending = "At the edge" if record.summary.get("verdict") == EDGE else fits
     need = ", ".join(filter(None, [_need(record), how_sure(record.summary)]))
     return _sentence(ending, [need, _speed(record), _peak(record)])
 
@@ -94,9 +96,8 @@ def _trained(record: Record) -> str:
 
 
 def _out_of_memory(record: Record) -> str:
-    ending = "Does not fit: out of memory" if record.source == "predicted" else "Out of memory"
-    if record.summary.get("verdict") == EDGE:
-        ending = "At the edge, and likely out of memory"
+    endings = {EDGE: "At the edge: likely out of memory", DOES_NOT_FIT: "Does not fit: out of memory"}
+    ending = endings.get(record.summary.get("verdict"), "Out of memory")
     failed = [rank for rank in record.ranks if rank["status"] == "gpu_oom"]
     if not failed:  # implied by another point, or imported
         return _sentence(ending, [record.reason or "no reason given"])
@@ -108,7 +109,7 @@ def _out_of_memory(record: Record) -> str:
         f"{ending} on rank{'s' * (len(numbers) > 1)} {ranges(numbers)}{where}",
         [
             f"{units.about(requested)} GiB requested beside {taken}" if requested and taken else "",
-            how_sure(record.summary, is_likely=False),
+            how_sure(record.summary),
         ],
     )
 

@@ -490,7 +490,7 @@ def test_show_prints_the_run(tmp_path, record, capsys):
     RunFolder(tmp_path).finish(record())
     assert called("show", str(tmp_path)) == 0
     out = capsys.readouterr().out
-    assert "tiny-zero2-s512-b1-2xH200-0123abcd" in out and "2,048 tokens/s" in out
+    assert out.startswith("Trained") and "tiny-zero2-s512-b1-2xH200-0123abcd" in out and "2,048 tokens/s" in out
 
 
 @pytest.mark.parametrize("text", [None, "{", '{"schema_version": 99}'])

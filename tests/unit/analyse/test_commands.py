@@ -42,6 +42,7 @@ def run(*words) -> int:
         (["table", "--phases"], "backward"),
         (["table", "--where", "offload=none"], "3 points"),
         (["diff", "--by", "offload"], "Effect of offload over all pairs"),
+        (["diff", "--by", "offload", "--all"], "iterations per second"),
         (["fit"], "1.000 MiB x tokens"),
         (["advise", "--samples", "1000", "--seq-len", "512"], "Use offload=none with batch 1 x 1 accumulation"),
     ],
@@ -56,6 +57,7 @@ def test_diff_of_two_runs(sweep, capsys):
     first, second = sorted(sweep.glob("*-s512-*"))
     assert run("diff", first, second) == 0
     out = capsys.readouterr().out
+    assert out.startswith("B takes ")
     assert "offload.optimizer" in out
     assert "peak allocated" in out
 

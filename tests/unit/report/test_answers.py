@@ -67,8 +67,11 @@ def test_a_prediction_that_does_not_fit_says_where_and_by_how_much(predicted, ra
 
 
 def test_what_depends_on_side_streams_is_at_the_edge(predicted):
-    assert answer(predicted(verdict="edge")).startswith("At the edge, but likely fits: 46.5 of 80.0 GiB")
-    assert answer(predicted(verdict="edge", status="gpu_oom")).startswith("At the edge, and likely out of memory: ")
+    edge = {**H200, "verdict": "edge", "fit_probability": 0.4}
+    assert answer(predicted(**edge)).startswith(
+        "At the edge: 46.5 of 80.0 GiB on each GPU (reserved 3.00), 40 % sure to fit"
+    )
+    assert answer(predicted(status="gpu_oom", **edge)).startswith("At the edge: likely out of memory: ")
 
 
 def test_an_out_of_memory_that_told_nothing_more_is_a_sentence_all_the_same(record, rank):
