@@ -20,7 +20,12 @@ CHOICES = {
     "measure": "thorough",
 }
 
-VALUES = {"seq_len.tokens": 731, "optimizer.lr": 8e-05, "optimizer.betas": [0.8, 0.95], "allocator.conf": "a:1,b:[2]"}
+VALUES = {
+    "seq_len.tokens": 731,
+    "optimizer.lr": 8e-05,
+    "optimizer.betas": [0.8, 0.95],
+    "allocator.conf": "max_split_size_mb:64,roundup_power2_divisions:[256:1,>:4]",
+}
 
 
 def test_it_is_the_configuration_that_hydra_composes():
