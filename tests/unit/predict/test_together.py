@@ -1,5 +1,8 @@
 """Many estimates at once, with a pool that runs them here and a shadow run that only takes note."""
 
+import os
+import signal
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -69,3 +72,26 @@ def test_an_exception_ends_one_estimate_alone(plans, monkeypatch):
         first, second, third = predictor.estimates(plans(1, 2, 3))
         assert (first, third) == ("fits", "fits") and "ZeroDivisionError: no such layer" in second
         assert predictor.summaries(plans(1, 2)) == [{"known": 1}, {}]
+
+
+def _estimate_or_die(plan, limited):
+    """Runs in a process of the pool. Size 13 gets it killed, size 1 the first time only."""
+    size = plan.config["batch"]["micro"]
+    with suppress(FileExistsError):
+        if size == 1:
+            os.mkdir(os.environ["SEEN"])
+        if size in (1, 13):
+            os.kill(os.getpid(), signal.SIGKILL)
+    return f"{size} fits"
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 3), (2, 3, 4, 13, 6)])
+def test_a_killed_process_ends_no_estimate_but_its_own(plans, monkeypatch, tmp_path, sizes):
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    monkeypatch.setattr(together, "_estimate", _estimate_or_die)
+    told = []
+    with Together(lambda *done: told.append(done)) as predictor:
+        assert predictor.estimates(plans(*sizes)) == [
+            together.KILLED if size == 13 else f"{size} fits" for size in sizes
+        ]
+    assert told == [("replaying", done, len(sizes)) for done in range(1, len(sizes) + 1)]
