@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test test-all fuzz cluster lint study accuracy calibration results-report clean
+.PHONY: help setup demo test test-all fuzz cluster faults lint study accuracy calibration results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -33,6 +33,11 @@ fuzz: setup      ## 300 mutated records x the commands that read records (docs/r
 
 cluster: setup   ## the tests of Slurm and of several nodes, which start daemons of their own (docs/cluster.md)
 	$(BIN)/python -m pytest tests/cluster
+
+TRIES ?= 100
+
+faults: setup    ## a sweep killed at TRIES random moments and resumed: docs/reliability.md (goes on where it was; 1 hour)
+	PYTHONPATH=tests/cpu $(BIN)/python tests/hostile/kills.py --tries $(TRIES)
 
 lint: setup      ## style
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -51,8 +51,12 @@ class MemlabSweeper(BasicSweeper):
         batches = self.split_arguments(overrides, self.max_batch_size)
         if not isinstance(self.launcher, MemlabLauncher):  # which composes all jobs before it writes or runs anything
             self.begin(batches)
-        first = [sum(map(len, batches[:number])) for number in range(len(batches))]
-        return [self.launcher.launch(batch, index) for batch, index in zip(batches, first, strict=True)]
+        returned: list[Sequence[JobReturn]] = []
+        for batch in batches:
+            returned.append(self.launcher.launch(batch, initial_job_idx=sum(map(len, returned))))
+            for job in returned[-1]:
+                _ = job.return_value  # raises what the job has raised
+        return returned
 
     def begin(self, batches: Sequence[Sequence[Sequence[str]]]) -> None:
         from memlab.experiments import begin_sweep

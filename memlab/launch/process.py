@@ -26,6 +26,9 @@ KILL_S = 10.0
 STACKS_S = 2.0
 """How long ranks may take to write their Python stacks."""
 
+RANK_VARIABLES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"SLURM_PROCID")
+"""Variables that hold a rank's number; who starts the ranks sets one of them."""
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -159,9 +162,9 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _rank_of(pid: int) -> int:
-    """The rank that DeepSpeed's launcher gave the process."""
-    variables = deadman.variables_of(Path(f"/proc/{pid}"))
-    return next((int(each.removeprefix(b"RANK=")) for each in variables if each.startswith(b"RANK=")), -1)
+    """The number of the rank that this process is, as DeepSpeed's launcher, mpirun or srun has told it."""
+    variables = dict(each.partition(b"=")[::2] for each in deadman.variables_of(Path(f"/proc/{pid}")))
+    return int(next(variables[name] for name in RANK_VARIABLES if name in variables))
 
 
 def _command_line(pid: int) -> str:

@@ -9,6 +9,7 @@ import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
 from memlab import cli, experiments, hydra_app
@@ -139,11 +140,16 @@ def test_a_launcher_that_composes_elsewhere_is_left_hydra_s_check(monkeypatch, t
     from hydra_plugins.memlab_launcher.launcher import MemlabLauncher, MemlabSweeper
 
     happened = []
+
+    def launch(batch, initial_job_idx):
+        happened.append((initial_job_idx, batch))
+        return [JobReturn(status=JobStatus.COMPLETED)]
+
     base = MemlabSweeper.__base__
     monkeypatch.setattr(base, "validate_batch_is_legal", lambda self, batch: happened.append(("check", batch)))
     monkeypatch.setattr(experiments, "begin_sweep", lambda config: happened.append(("begin",)))
     for launcher in (MemlabLauncher(), BasicLauncher()):
-        monkeypatch.setattr(launcher, "launch", lambda batch, index: happened.append((index, batch)))
+        monkeypatch.setattr(launcher, "launch", launch)
         sweeper = MemlabSweeper(max_batch_size=1)
         sweeper.launcher = launcher
         sweeper.hydra_context = SimpleNamespace(config_loader=None)
@@ -151,6 +157,19 @@ def test_a_launcher_that_composes_elsewhere_is_left_hydra_s_check(monkeypatch, t
     launched = [(0, [["seed=1"]]), (1, [["seed=2"]])]
     checked = [("check", [["seed=1"]]), ("check", [["seed=2"]]), ("begin",)]
     assert happened == [*launched, *checked, *launched]
+
+
+def test_what_a_job_of_another_launcher_raises_is_raised(monkeypatch, capsys):
+    Plugins.instance()
+    from hydra_plugins.memlab_launcher.launcher import MemlabSweeper
+
+    failed = JobReturn(status=JobStatus.FAILED, _return_value=ValueError("odd"))
+    sweeper = MemlabSweeper(max_batch_size=None)
+    sweeper.launcher = SimpleNamespace(launch=lambda batch, initial_job_idx: [failed])
+    sweeper.hydra_context = SimpleNamespace(config_loader=None)
+    monkeypatch.setattr(sweeper, "begin", lambda batches: None)
+    with pytest.raises(ValueError, match="odd"):
+        sweeper.sweep(["seed=1"])
 
 
 def test_a_secret_among_the_words_reaches_no_file_of_a_sweep(multirun, tmp_path, monkeypatch):
