@@ -1,17 +1,20 @@
 """Advice in a terminal."""
 
 import json
+from collections.abc import Mapping
 
 from rich.console import Console
 
 from memlab.analyse.advise import Advice, Candidate, command_words, deepspeed_of
 from memlab.report import units
+from memlab.report.names import short_names, usual_options
 from memlab.report.tables import show_table
 from memlab.report.text import SHOWN, say, show_command
 
 
 def show_advice(advice: Advice, out: Console) -> None:
     """The recommendation, the ranking, what was left out, and what to run."""
+    names, usual = _names(advice)
     first, *rest = sentences(advice)
     say(first, out, "bold")
     for sentence in rest:
@@ -21,7 +24,7 @@ def show_advice(advice: Advice, out: Console) -> None:
     rows = [
         (
             rank,
-            each.label,
+            names[each.label],
             each.run.source,
             each.micro,
             each.accumulation,
@@ -37,6 +40,7 @@ def show_advice(advice: Advice, out: Console) -> None:
     columns += ["headroom GiB", "caution"]
     spare = ("source", "effective", "accumulation", "headroom GiB")
     title = f"{len(advice.candidates):,} ways, fastest first"
+    title += f"; where not named: {usual}" if usual else ""
     show_table(
         out, title, columns, rows, left=3, notes=1, common=("source", "batch", "accumulation", "effective"), spare=spare
     )
@@ -51,29 +55,33 @@ def show_advice(advice: Advice, out: Console) -> None:
     out.print(json.dumps(deepspeed_of(advice.best), indent=2), soft_wrap=True)
 
 
-def recommendation(advice: Advice) -> str:
-    """Which to use and why, in three sentences."""
-    return " ".join(sentences(advice))
+def _names(advice: Advice) -> tuple[dict[str, str], str]:
+    """Label -> short name of each configuration, and the options that these names leave out."""
+    runs = {each.label: each.run for each in advice.candidates}
+    firsts = list(runs.values())
+    usual = " ".join(f"{group}={option}" for group, option in usual_options(firsts).items())
+    return dict(zip(runs, short_names(firsts), strict=True)), usual
 
 
 def sentences(advice: Advice) -> list[str]:
     """What to use, how much memory that leaves, and what the next best would take."""
     best, job = advice.best, advice.job
+    names, _ = _names(advice)
     samples = f"{job.samples * job.epochs:,.0f} samples of {job.tokens:,} tokens"
     cost = "" if best.usd is None else f" and cost {units.usd(best.usd)}"
     first = (
-        f"Use {best.label} with batch {best.micro} x {best.accumulation} accumulation: {samples} "
+        f"Use {names[best.label]} with batch {best.micro} x {best.accumulation} accumulation: {samples} "
         f"take {units.duration(best.seconds)}{cost}."
     )
-    return [first, _room(best), _against(advice, best)]
+    return [first, _room(best), _against(advice, best, names)]
 
 
-def _against(advice: Advice, best: Candidate) -> str:
+def _against(advice: Advice, best: Candidate, names: Mapping[str, str]) -> str:
     others = [each for each in advice.candidates if each.label != best.label]
     if not others:
         return "No other configuration can do it."
     runner_up = others[0]
-    words = f"The next configuration, {runner_up.label} with batch {runner_up.micro}, takes "
+    words = f"The next configuration, {names[runner_up.label]} with batch {runner_up.micro}, takes "
     words += f"{units.duration(runner_up.seconds)} ({units.percent(runner_up.seconds / best.seconds - 1)})"
     slowest = max(others, key=lambda each: each.seconds)
     if slowest is not runner_up:
@@ -81,7 +89,7 @@ def _against(advice: Advice, best: Candidate) -> str:
     cheapest = advice.cheapest
     if cheapest is None or cheapest.label == best.label:
         return words + "."
-    return words + f"; the cheapest is {cheapest.label} at {units.usd(cheapest.usd)}."
+    return words + f"; the cheapest is {names[cheapest.label]} at {units.usd(cheapest.usd)}."
 
 
 def _room(best: Candidate) -> str:

@@ -9,8 +9,8 @@ from memlab.analyse.collect import Skipped
 from memlab.analyse.figures import SMALL, figures_of
 from memlab.analyse.identity import REPEATS, configurations, point_of, subject_of
 from memlab.analyse.run import Run
+from memlab.report.names import short_names, usual_options
 from memlab.report.page.axes import all_effects
-from memlab.report.page.names import short_names, usual_options
 from memlab.report.page.points import (
     Pool,
     deepspeed_of,

@@ -11,10 +11,10 @@ from memlab.analyse.figures import figures_of
 from memlab.cli import main
 from memlab.config import Offload, to_dict
 from memlab.record import RunFolder
+from memlab.report.names import short_names, usual_options
 from memlab.report.page.columns import encoded
 from memlab.report.page.html import embedded_json, page
 from memlab.report.page.log import LAST_BYTES, log_tails
-from memlab.report.page.names import short_names, usual_options
 from memlab.report.page.payload import payload
 from memlab.report.page.points import Pool
 

@@ -1,4 +1,4 @@
-"""Short names of configurations: the model, the stage, and what is not usual among the configurations of the page."""
+"""Short names of configurations: the model, the stage, and what is not usual among the configurations shown."""
 
 from collections import Counter
 from collections.abc import Sequence
