@@ -22,6 +22,7 @@ from pathlib import Path
 from leftovers import segments_left, segments_left_since
 
 from memlab.launch.deadman import marked_by
+from memlab.launch.environment import package_versions
 from memlab.record import Record, RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -248,11 +249,13 @@ def summary(tries: Sequence[Try]) -> str:
     good = sum(not one.problems for one in tries)
     after = sum(one.records > 0 for one in tries)
     both = [one for one in tries if {"memlab", "deadman"} <= one.hit.keys() and one.signal == "SIGKILL"]
+    versions = ", ".join(f"{name} {package_versions()[name]}" for name in ("torch", "deepspeed"))
     outlived = sum(one.outlived > 0 for one in tries)
     lines = [
         ABOUT,
         f"**{good} of {len(tries)} tries were good.** {after} were killed after the first record; in {len(both)}",
         f"SIGKILL hit memlab and its deadman at once; in {outlived} processes outlived memlab.",
+        f"({time.strftime('%Y-%m-%d')}, {versions}, {len(os.sched_getaffinity(0))} cores)",
         "",
         "| signal | tries | good |",
         "|---|---|---|",
