@@ -1,7 +1,10 @@
-"""How long `memlab table` takes to read run folders, first and again: python benchmarks/table_speed.py [FOLDERS ...]
+"""How long `memlab table` takes for many run folders, first and again, and `memlab report`, and how large the page is:
 
-Makes the folders itself (records of 8 ranks, 8 phases and 10 steps) and prints seconds and milliseconds a folder, so
-that linear growth shows as constant last columns. Each reading is a process of its own, start-up and imports included.
+    python benchmarks/table_speed.py [FOLDERS ...]
+
+Makes the folders itself (records of 8 ranks, 8 phases and 10 steps) and prints seconds of wall clock with those of the
+processor, and milliseconds of processor a folder: linear growth shows as constant last columns. Each command is a
+process of its own, start-up and imports included.
 """
 
 import argparse
@@ -12,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from memlab.config import Allocator, Batch, Config, Hardware, Model, SeqLen
@@ -19,13 +23,7 @@ from memlab.plan import make_plan
 from memlab.record import FIRST_STEP_PHASES, PHASES, Phase, RankResult, Record, RunFolder
 from memlab.summary import summarise
 
-READ = """
-import sys
-from memlab.analyse.collect import collect
-from memlab.analyse.table import points_table
-frame = points_table(collect(sys.argv[1:]).runs)
-assert len(frame) and frame["peak_reserved_bytes_max"].notna().all()
-"""
+ROOT = Path(__file__).parents[1]
 
 
 def make_folder(root: Path, number: int) -> int:
@@ -75,11 +73,12 @@ def make_folder(root: Path, number: int) -> int:
     return len(text)
 
 
-def read_seconds(root: Path, cache: Path) -> tuple[float, float]:
-    """Wall clock and processor time of one reading in a fresh process; on a busy machine they tell different things."""
+def seconds_of(words: Sequence[str], cache: Path) -> tuple[float, float]:
+    """Wall clock and processor time of one memlab command; on a busy machine they tell different things."""
     begin, used = time.perf_counter(), _children_seconds()
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     subprocess.run(
-        [sys.executable, "-c", READ, str(root)], check=True, env={**os.environ, "XDG_CACHE_HOME": str(cache)}
+        [sys.executable, "-m", "memlab", *words], check=True, env=environment, stdout=subprocess.DEVNULL, cwd=ROOT
     )
     return time.perf_counter() - begin, _children_seconds() - used
 
@@ -92,15 +91,20 @@ def _children_seconds() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="*", type=int, default=[1000, 2000, 4000, 10000])
-    print("folders     MB  first s (CPU s)  again s (CPU s)  CPU ms a folder: first  again")
+    commands = ("table", "table again", "report")
+    print(
+        f"folders  records MB  {'  '.join(f'{name} s (CPU s)' for name in commands)}  page MB  CPU ms a folder of each"
+    )
     for count in parser.parse_args().folders:
         with tempfile.TemporaryDirectory() as temporary:
-            root, cache = Path(temporary) / "runs", Path(temporary) / "cache"
+            root, cache, page = (Path(temporary) / name for name in ("runs", "cache", "page.html"))
             root.mkdir()
             size = sum(make_folder(root, number) for number in range(count))
-            first, again = read_seconds(root, cache), read_seconds(root, cache)
-        readings = "".join(f"{wall:9.2f} {f'({cpu:.2f})':>7}" for wall, cpu in (first, again))
-        print(f"{count:7,} {size / 1e6:6.0f}{readings}{1000 * first[1] / count:24.2f} {1000 * again[1] / count:6.2f}")
+            table, report = ["table", str(root)], ["report", str(root), "--output", str(page)]
+            times = [seconds_of(words, cache) for words in (table, table, report)]
+            shown = "  ".join(f"{wall:.2f} ({cpu:.2f})" for wall, cpu in times)
+            each = "  ".join(f"{1000 * cpu / count:.2f}" for _, cpu in times)
+            print(f"{count:7,}  {size / 1e6:10.0f}  {shown}  {page.stat().st_size / 1e6:.1f}  {each}")
 
 
 if __name__ == "__main__":

@@ -151,12 +151,14 @@ def _names_of_parts(runs: Sequence[Run], group: str) -> dict[int, str]:
     options: dict[str, Counter[str]] = {}
     for run in runs:
         options.setdefault(texts[id(run.config.get(group))], Counter())[run.choices.get(group, "")] += 1
-    option_of = {text: counts.most_common(1)[0][0] for text, counts in options.items()}
+    option_of = {place: options[text].most_common(1)[0][0] for place, text in texts.items()}
+    places: dict[str, list[int]] = {}
+    for place, option in option_of.items():
+        places.setdefault(option, []).append(place)
+    keys = {option: changed_keys([parts[place] for place in found]) for option, found in places.items()}
     names = {}
-    for place, text in texts.items():
-        option = option_of[text]
-        keys = changed_keys([part for other, part in parts.items() if option_of[texts[other]] == option])
-        values = [f"{key}={value}" for key in keys if (value := value_at(parts[place], key)) != ""]
+    for place, option in option_of.items():
+        values = [f"{key}={value}" for key in keys[option] if (value := value_at(parts[place], key)) != ""]
         names[place] = " ".join([option, *values] if option else values)
     return names
 

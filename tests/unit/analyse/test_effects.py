@@ -1,11 +1,15 @@
 """The effect of one axis over a sweep: pairs, their range, interpolation, and who has no partner."""
 
+import time
+from dataclasses import replace
+
 import pytest
 from folders import MIB, make_config, make_record, write
 
 from memlab.analyse.collect import collect
 from memlab.analyse.effects import effects_by, effects_of_sets
 from memlab.analyse.identity import select
+from memlab.analyse.run import value_at
 from memlab.config import Checkpointing, Measure, Offload
 from memlab.errors import MemlabError
 
@@ -131,3 +135,30 @@ def test_repeats_are_one_point_whose_spread_is_its_noise(tmp_path):
     (pair,) = effects_by(runs_of(tmp_path), "offload").pairs
     difference = pair.differences["peak_allocated_bytes"]
     assert (difference.absolute, difference.noise, difference.within_noise) == (-7 * MIB, 10 * MIB, True)
+
+
+def test_thousands_of_options_take_seconds(tmp_path):
+    """A sweep over learning rates has as many configurations as runs: nothing may compare each with each."""
+    add(tmp_path, 100)
+    [run] = runs_of(tmp_path)
+    rates = [{**run.config, "optimizer": {**run.config["optimizer"], "lr": 1e-6 * (1 + n)}} for n in range(3000)]
+    began = time.process_time()
+    effects = effects_by([replace(run, config=config) for config in rates], "optimizer")
+    assert len(effects.pairs) == 2999
+    assert len({pair.other for pair in effects.pairs} | {effects.pairs[0].base}) == 3000
+    assert time.process_time() - began < 10
+
+
+def test_an_option_is_named_with_the_values_that_its_parts_differ_in(tmp_path):
+    """Two runs of one option differ in a value of it: the option alone would name both."""
+    for tokens in (100, 200):
+        add(tmp_path, tokens)
+        add(tmp_path, tokens, "cpu")
+    runs = [
+        replace(run, config={**run.config, "offload": {**run.config["offload"], "ratio": 0.5}})
+        if value_at(run.config, "offload.optimizer") == "cpu" and value_at(run.config, "seq_len.tokens") == 200
+        else run
+        for run in runs_of(tmp_path)
+    ]
+    found = {(pair.base, pair.other) for pair in effects_by(runs, "offload").pairs}
+    assert found == {("none", "optimizer ratio=1.0"), ("none", "optimizer ratio=0.5")}
