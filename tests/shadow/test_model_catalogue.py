@@ -36,6 +36,7 @@ PUBLISHED = {
     "qwen25_15b": 1_543_714_304,  # Hub; "1.54B" on the model card
     "qwen25_7b": 7_615_616_512,  # Hub; "7.61B" on the model card
     "qwen3_06b": 596_049_920,  # Hub: 751,632,384, which holds the tied 151,936 x 1,024 embedding twice
+    "qwen3_30b_a3b": 30_532_122_624,  # "30.5B in total" on the model card
     "qwen3_8b": 8_190_735_360,  # Hub; "8.2B" on the model card
     "smollm2_135m": 134_515_008,  # Hub
     "tiny": 893_568,  # ours, counted once: 2 x 2048 x 128 + 2 x (49,152 + 135,168 + 256) + 128
