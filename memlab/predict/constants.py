@@ -11,10 +11,12 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Generation:
-    """``capability`` is CUDA's compute capability; sizes are bytes."""
+    """``capability`` is CUDA's compute capability, ``resident_threads`` those of one multiprocessor; sizes are
+    bytes."""
 
     capability: tuple[int, int]
     multiprocessors: int
+    resident_threads: int
     cublas_workspace: int
     prefers_cudnn_attention: bool
 
@@ -30,16 +32,17 @@ _SINCE_HOPPER = 32 * MIB
 # compute capability 9.0, 10.0 and 10.3 with cuDNN above 9.15.0, which the wheels of PyTorch 2.11 for CUDA 13 are the
 # first to ship.
 # ``multiprocessors``: NVIDIA's architecture white papers and data sheets, of the fastest board of that name.
+# ``resident_threads``: CUDA C++ programming guide, technical specifications by compute capability.
 GENERATIONS = {
-    "T4": Generation((7, 5), 40, _BEFORE_HOPPER, False),
-    "A100": Generation((8, 0), 108, _BEFORE_HOPPER, False),
-    "A10": Generation((8, 6), 72, _BEFORE_HOPPER, False),
-    "RTX 3090": Generation((8, 6), 82, _BEFORE_HOPPER, False),
-    "L40S": Generation((8, 9), 142, _BEFORE_HOPPER, False),
-    "RTX 4090": Generation((8, 9), 128, _BEFORE_HOPPER, False),
-    "H100": Generation((9, 0), 132, _SINCE_HOPPER, True),
-    "H200": Generation((9, 0), 132, _SINCE_HOPPER, True),
-    "B200": Generation((10, 0), 148, _SINCE_HOPPER, True),
+    "T4": Generation((7, 5), 40, 1024, _BEFORE_HOPPER, False),
+    "A100": Generation((8, 0), 108, 2048, _BEFORE_HOPPER, False),
+    "A10": Generation((8, 6), 72, 1536, _BEFORE_HOPPER, False),
+    "RTX 3090": Generation((8, 6), 82, 1536, _BEFORE_HOPPER, False),
+    "L40S": Generation((8, 9), 142, 1536, _BEFORE_HOPPER, False),
+    "RTX 4090": Generation((8, 9), 128, 1536, _BEFORE_HOPPER, False),
+    "H100": Generation((9, 0), 132, 2048, _SINCE_HOPPER, True),
+    "H200": Generation((9, 0), 132, 2048, _SINCE_HOPPER, True),
+    "B200": Generation((10, 0), 148, 2048, _SINCE_HOPPER, True),
 }
 
 UNKNOWN = GENERATIONS["H100"]
@@ -82,6 +85,11 @@ SOURCES = (
         "temporaries of a softmax (eager attention, and where CUDA has no fused kernel)",
         "by shape",
         "PyTorch's source, `SoftMax.cu` and `attention.cpp`",
+    ),
+    (
+        "partial sums of a sum over rows (gradients of biases and of norms' weights)",
+        "by shape, multiprocessors and their threads",
+        "PyTorch's source, `Reduce.cuh`",
     ),
     (
         "temporaries of a product with weights in 4 bits",

@@ -11,7 +11,8 @@ from memlab.predict.work import Item
 ALLOC, FREE, USE, SYNC, EMPTY, PHASE, HOST_ALLOC, HOST_FREE, START = range(9)
 """The kinds of events. What follows the kind in an event:
 
-ALLOC      key, bytes asked for, stream, site    (on the device)
+ALLOC      key, bytes asked for, stream, site    (on the device; none asked for: none taken), and, where a sum asks,
+           the fields of shadow/reductions.Reduction, which the bytes follow from
 FREE       key, after how many requests it is free indeed    (the latter where USEs say it: lags.py)
 USE        key, stream                           (``Tensor.record_stream``)
 SYNC       requests                              (the host waited for what it had asked for after so many ALLOCs)

@@ -11,6 +11,7 @@ from itertools import islice
 import numpy as np
 
 from memlab.predict.events import ALLOC, HOST_ALLOC, Trace
+from memlab.predict.shadow.reductions import Reduction
 from memlab.predict.work import FIRST_SIZE, Item
 
 ENOUGH = 3
@@ -19,6 +20,9 @@ ENOUGH = 3
 UNCHECKED = ENOUGH - 1
 """Those that decide it where nothing is left to check: of points with as many tokens each a size is constant, or grows
 with the batch."""
+
+FIELDS = 5
+"""Of an event that asks for device memory; those of a reduction follow."""
 
 MINIMUM_TOKENS = 2
 """With a single token some dimensions vanish, and with them copies: such a point is only ever traced."""
@@ -67,18 +71,24 @@ class _Table:
     base: Trace
     allocations: list[int]  # places in its events
     sizes: np.ndarray
+    sums: list[int]  # places of the allocations whose sizes follow from a reduction
+    reductions: np.ndarray  # the fields of each, one after another
     work: list[Item]
     figures: np.ndarray
 
     def at(self, micro: int, tokens: int) -> Trace | None:
-        sizes = _sizes_at(self.points, self.sizes, (micro, tokens))
-        figures = _sizes_at(self.points, self.figures, (micro, tokens))
-        if sizes is None or figures is None:
+        sizes, fields, figures = (
+            _sizes_at(self.points, each, (micro, tokens)) for each in (self.sizes, self.reductions, self.figures)
+        )
+        if sizes is None or fields is None or figures is None:
             return None
         events = list(self.base.events)
         for index, nbytes in zip(self.allocations, sizes.tolist(), strict=True):
             event = events[index]
             events[index] = (*event[:2], nbytes, *event[3:])
+        for index, values in zip(self.sums, fields.reshape(-1, len(Reduction._fields)).tolist(), strict=True):
+            event, reduction = events[index], Reduction(*values)
+            events[index] = (*event[:2], reduction.buffer_bytes, *event[3:FIELDS], *reduction)
         work = _with_figures(self.work, figures.tolist())
         return replace(self.base, micro=micro, tokens=tokens, events=events, work=work, seconds=0.0)
 
@@ -94,12 +104,17 @@ def _table(usable: Sequence[Trace], enough: int, of_one: bool) -> _Table | None:
     if len(chosen) < enough:
         return None
     base = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # the least of it is too small to have a site
-    allocations = [index for index, event in enumerate(base.events) if event[0] in (ALLOC, HOST_ALLOC)]
+    requests = [index for index, event in enumerate(base.events) if event[0] in (ALLOC, HOST_ALLOC)]
+    allocations, sums = ([i for i in requests if (len(base.events[i]) > FIELDS) is each] for each in (False, True))
     return _Table(
         points=[(trace.micro, trace.tokens) for trace in chosen],
         base=base,
         allocations=allocations,
         sizes=np.array([[trace.events[index][2] for index in allocations] for trace in chosen], dtype=np.int64),
+        sums=sums,
+        reductions=np.array(
+            [[value for index in sums for value in trace.events[index][FIELDS:]] for trace in chosen], dtype=np.int64
+        ),
         work=leader.work,
         figures=np.array([_figures(trace.work) for trace in chosen], dtype=np.int64),
     )
@@ -125,7 +140,7 @@ def _is_smooth(smooth_from: int | None, tokens: int) -> bool:
 def _skeleton(trace: Trace) -> tuple:
     # How many views lie between two kernels may depend on the batch, too; it moves no memory.
     work = [(item[0], *item[2 : FIRST_SIZE.get(item[0], len(item))], len(item)) for item in trace.work]
-    return trace.phases, [event[:2] + event[3:4] for event in trace.events], work
+    return trace.phases, [(*event[:2], *event[3:4], len(event)) for event in trace.events], work
 
 
 def _spread(traces: Sequence[Trace]) -> list[Trace]:

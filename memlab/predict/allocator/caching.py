@@ -43,7 +43,7 @@ class CachingAllocator:
         self._collects = options.garbage_collection_threshold > 0 and options.memory_fraction < 1
         self._rounded = cache(options.round)  # a step asks for the same sizes again and again
         self._pools: dict[tuple[int, bool], Pool] = {}
-        self._live: dict[int, Block] = {}
+        self._live: dict[int, Block | None] = {}
         # By the streams that are waited for: (requests when freed, and when free indeed, block).
         self._pending: dict[frozenset[int], deque[tuple[int, int, Block]]] = defaultdict(deque)
         self._requests = 0
@@ -54,8 +54,12 @@ class CachingAllocator:
     # --- what a program does
 
     def malloc(self, key: int, nbytes: int, stream: int = 0) -> None:
-        """Raises :class:`OutOfMemory` when the device has no room, even after everything cached was given back."""
+        """Raises :class:`OutOfMemory` when the device has no room, even after everything cached was given back. A
+        request for no bytes gets no block."""
         self._requests += 1
+        if not nbytes:
+            self._live[key] = None
+            return
         self._complete(lambda freed, due: due < self._requests)
         size = self._rounded(nbytes)
         pool = self._pool(stream, size <= SMALL_BYTES)
@@ -73,6 +77,8 @@ class CachingAllocator:
     def free(self, key: int, lag: int | None = None) -> None:
         """``lag``: of this block, in place of everybody's."""
         block = self._live.pop(key)
+        if block is None:
+            return
         block.allocated = False
         self.allocated -= block.size
         if block.streams:

@@ -129,7 +129,7 @@ def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps
     hardware = plan.config["hardware"]
     gpu = constants.generation(hardware["gpu"])
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    recorder = Recorder(trace, fake_mode, gpu.cublas_workspace)
+    recorder = Recorder(trace, fake_mode, gpu)
     recorder.padded = plan.config["data"]["source"] != "random"
     device.install(recorder, rank, plan.world_size, hardware["memory_gib"])
     stand_ins.install_in_libraries(recorder, fake_mode, gpu, from_dict(plan.config))

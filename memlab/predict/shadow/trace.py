@@ -4,15 +4,17 @@ import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memlab.predict.constants import Generation
 from memlab.predict.events import ALLOC, EMPTY, FREE, HOST_ALLOC, HOST_FREE, PHASE, START, SYNC, USE, Trace
 from memlab.predict.shadow import device
 from memlab.predict.shadow.counting import Counter
+from memlab.predict.shadow.reductions import over_rows
 from memlab.predict.shadow.shortcuts import Shortcuts
 from memlab.predict.shadow.sites import Sites
 
@@ -22,6 +24,15 @@ _ALL = torch.ops.aten.all.default
 _EQUAL = torch.ops.aten.equal.default
 _DEVICE = torch.ops.prim.device.default
 _ADD, _ADD_IN_PLACE = torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor
+_SUMS = frozenset({torch.ops.aten.sum.dim_IntList, torch.ops.aten.mean.dim})
+
+_DERIVATIVES_IN_PLACE = {
+    torch.ops.aten.index_put.default: torch.ops.aten.index_put_.default,
+    torch.ops.aten.scatter.src: torch.ops.aten.scatter_.src,
+}
+"""What derivatives put into zeros that they have just made: in place, but never with tensors of a subclass, which fake
+ones are. Source: ``index_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``,
+``value_selecting_reduction_backward`` in ``aten/src/ATen/native/ReduceOps.cpp``."""
 
 _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm)
 _BLAS = frozenset(op for product in _PRODUCTS for op in (product.default, product.out))
@@ -37,9 +48,9 @@ HOST_MINIMUM_BYTES = 1 << 20
 class Recorder(TorchDispatchMode):
     """Enter it inside ``fake_mode``. The events are in ``trace``."""
 
-    def __init__(self, trace: Trace, fake_mode: FakeTensorMode, blas_workspace_bytes: int):
+    def __init__(self, trace: Trace, fake_mode: FakeTensorMode, gpu: Generation):
         super().__init__()
-        self.blas_workspace_bytes = blas_workspace_bytes
+        self._gpu = gpu
         self._blas_handles: set[tuple[int, int]] = set()
         self.trace = trace
         self._fake_mode = fake_mode
@@ -74,6 +85,8 @@ class Recorder(TorchDispatchMode):
             args = (self._without_value(args[0]), *args[1:])
         if func is _ADD and _accumulates(*args, **kwargs):
             func = _ADD_IN_PLACE
+        elif func in _DERIVATIVES_IN_PLACE and _is_derivative():
+            func = _DERIVATIVES_IN_PLACE[func]
         held = self._take(func, self.temporaries[func](*args, **kwargs)) if func in self.temporaries else ()
         out = self._shortcuts.answer(func, args, kwargs)
         self._see(out, func)
@@ -82,6 +95,8 @@ class Recorder(TorchDispatchMode):
             self.counter.operator(func, args, kwargs, out)
         if func in _BLAS:
             self._hold_blas_workspace()
+        elif func in _SUMS:
+            self._sum(func, *args)
         elif func in self.workspaces:
             self._give_back(self._take(func, self.workspaces[func](*args, **kwargs)))
         if func is _ALL:
@@ -189,6 +204,17 @@ class Recorder(TorchDispatchMode):
             self._request(key, nbytes, self.sites.of_scratch(func, nbytes))
         return keys
 
+    def _sum(self, func, tensor: torch.Tensor, dims: Sequence[int] | None = None, *rest) -> None:
+        """Note what a sum takes for a buffer, if only at other sizes: then it is of 0 bytes here."""
+        if tensor.device.type != device.NAME or not tensor.is_floating_point():
+            return
+        summed = {dim % tensor.dim() for dim in dims or range(tensor.dim())}
+        found = over_rows(tensor.shape, tensor.stride(), tensor.storage_offset(), summed, self._gpu)
+        if found:
+            key = self._new_key()
+            self._request(key, found.buffer_bytes, self.sites.of_scratch(func, found.buffer_bytes), *found)
+            self._give_back([key])
+
     def _give_back(self, keys: Iterable[int]) -> None:
         self._events.extend((FREE, key) for key in keys)
 
@@ -198,11 +224,11 @@ class Recorder(TorchDispatchMode):
         handle = (threading.get_ident(), stream)
         if handle not in self._blas_handles:
             self._blas_handles.add(handle)
-            nbytes = self.blas_workspace_bytes
+            nbytes = self._gpu.cublas_workspace
             self._request(self._new_key(), nbytes, self.sites.of_scratch("cuBLAS", nbytes))
 
-    def _request(self, key: int, nbytes: int, site: int) -> None:
-        self._events.append((ALLOC, key, nbytes, device.Stream.current.number, site))
+    def _request(self, key: int, nbytes: int, site: int, *reduction: int) -> None:
+        self._events.append((ALLOC, key, nbytes, device.Stream.current.number, site, *reduction))
         self.requests += 1
 
     def _new_key(self) -> int:
@@ -235,7 +261,7 @@ def _accumulates(first, second, *scale, **options) -> bool:
 
     Source: ``torch/csrc/autograd/input_buffer.cpp``. No derivative of torch's adds two whole tensors itself.
     """
-    if torch._C._current_autograd_node() is None or torch.is_grad_enabled() or scale or options:
+    if not _is_derivative() or scale or options:
         return False
     caller = sys._getframe(1).f_back  # of a thread of autograd's own there is none
     return (
@@ -246,6 +272,11 @@ def _accumulates(first, second, *scale, **options) -> bool:
         and first._use_count() <= _OWN_USES
         and torch._C._storage_Use_Count(first.untyped_storage()._cdata) <= _OWN_STORAGE_USES
     )
+
+
+def _is_derivative() -> bool:
+    """Whether autograd computes a gradient, and no forward again."""
+    return torch._C._current_autograd_node() is not None and not torch.is_grad_enabled()
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

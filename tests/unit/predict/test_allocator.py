@@ -42,6 +42,14 @@ def test_allocated_counts_whole_blocks():
     assert allocator.allocated == 512 + 20 * MIB
 
 
+def test_no_bytes_take_no_block():
+    allocator = CachingAllocator()
+    allocator.malloc(1, 0)
+    assert (allocator.allocated, allocator.reserved) == (0, 0)
+    allocator.free(1)
+    assert allocator.active == 0
+
+
 def test_best_fit_and_merging():
     allocator = CachingAllocator()
     for key, size in enumerate((64, 32, 128)):

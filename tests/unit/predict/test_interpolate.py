@@ -2,8 +2,10 @@
 
 import pytest
 
+from memlab.predict.constants import generation
 from memlab.predict.events import ALLOC, FREE, PHASE, Trace
 from memlab.predict.interpolate import UNCHECKED, Interpolator
+from memlab.predict.shadow.reductions import over_rows
 
 SIZES = {
     "weights": lambda b, t: 4096,
@@ -67,3 +69,18 @@ def test_two_points_decide_where_nothing_is_left_to_check():
     traces = [traced(1, 500), traced(2, 500)]
     assert Interpolator(traces).at(7, 500) is None
     assert Interpolator(traces, UNCHECKED).at(7, 500).events == traced(7, 500).events
+
+
+def with_sum(micro: int, tokens: int) -> Trace:
+    """The same with the gradient of a norm's weights, whose buffer grows in steps, from 1,024 rows on."""
+    trace = traced(micro, tokens)
+    rows, key = micro * tokens, len(SIZES)
+    found = over_rows((rows, 2048), (2048, 1), 0, {0}, generation("NVIDIA H200"))
+    trace.events += [(ALLOC, key, found.buffer_bytes, 0, 0, *found), (FREE, key)]
+    return trace
+
+
+@pytest.mark.parametrize("point", [(1, 500), (1, 2001), (1, 1023), (1, 1024), (4, 77), (16, 8192)])
+def test_what_a_sum_takes_is_exact(point):
+    traces = [with_sum(1, 150), with_sum(2, 1330), with_sum(3, 5150)]
+    assert Interpolator(traces).at(*point).events == with_sum(*point).events

@@ -1,0 +1,83 @@
+"""Memory that a sum takes on CUDA while it runs: the partial sums of thread blocks that share an output. No torch.
+
+The gradients of biases and of norms' weights are such sums, over all tokens. Source: ``setReduceConfig`` and
+``ReduceConfig::global_memory_size`` in ``aten/src/ATen/native/cuda/Reduce.cuh`` of PyTorch 2.11 to 2.13.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from memlab.predict.constants import Generation
+
+THREADS, WARP = 512, 32
+"""Threads of a block at most, and of a warp (``mnt_wrapper``, ``warp_size``)."""
+
+VECTOR = 4
+"""Neighbouring outputs that a thread sums at once, at most (``get_output_vec_size``)."""
+
+ENOUGH_TO_SPLIT, LEAST, ACCUMULATOR_BYTES = 256, 16, 4
+"""Values of a thread from which its sum is split between blocks (``max_values_per_thread``); how few are left to each
+then (``min_values_per_thread``); and the size of a partial sum: they are summed in fp32."""
+
+
+class Reduction(NamedTuple):
+    """A sum of ``inputs`` values for each of ``outputs``, on a GPU of so many multiprocessors with ``resident`` threads
+    each; a thread sums ``vector`` neighbouring outputs."""
+
+    outputs: int
+    inputs: int
+    vector: int
+    multiprocessors: int
+    resident: int
+
+    @property
+    def buffer_bytes(self) -> int:
+        """0 where no output is shared between blocks."""
+        columns = self.outputs // self.vector
+        most = THREADS // self.vector
+        width = min(_power_of_two_below(columns), most, WARP)
+        height = min(_power_of_two_below(self.inputs), most // width)
+        width = min(_power_of_two_below(columns), most // height)
+        values = -(-self.inputs // height)
+        blocks = -(-columns // width)
+        blocks_at_once = self.multiprocessors * (self.resident // (width * height))
+        if values < ENOUGH_TO_SPLIT or blocks > blocks_at_once:
+            return 0
+        fill, split = -(-blocks_at_once // blocks), -(-values // LEAST)
+        shared = max(min(fill, split), -(-values // ENOUGH_TO_SPLIT))
+        return ACCUMULATOR_BYTES * self.outputs * shared * width * self.vector if shared > 1 else 0
+
+
+def over_rows(
+    shape: Sequence[int], strides: Sequence[int], offset: int, summed: Collection[int], gpu: Generation
+) -> Reduction | None:
+    """The sum of a tensor over its dimensions ``summed``; ``strides`` and ``offset`` count elements.
+
+    ``None`` where neighbours in memory are summed: partial sums of whole warps are a few KiB at most.
+    """
+    dims = [(stride, shape[dim], dim in summed) for dim, stride in enumerate(strides) if shape[dim] > 1]
+    rows, columns = (_merged(dim[:2] for dim in dims if dim[2] is is_summed) for is_summed in (True, False))
+    if not rows or not columns or rows[0][0] < columns[0][0]:
+        return None
+    vector = VECTOR if columns[0][0] == 1 else 1
+    steps = (offset, columns[0][1], *(stride for stride, _ in (*rows, *columns[1:])))
+    while any(step % vector for step in steps):
+        vector //= 2
+    outputs, inputs = (math.prod(size for _, size in dims) for dims in (columns, rows))
+    return Reduction(outputs, inputs, vector, gpu.multiprocessors, gpu.resident_threads)
+
+
+def _merged(dims: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(stride, size) from the smallest stride on; dimensions that lie behind one another are one."""
+    found: list[tuple[int, int]] = []
+    for stride, size in sorted(dims):
+        if found and stride == math.prod(found[-1]):
+            found[-1] = (found[-1][0], found[-1][1] * size)
+        else:
+            found.append((stride, size))
+    return found
+
+
+def _power_of_two_below(number: int) -> int:
+    return 1 << (number.bit_length() - 1)
