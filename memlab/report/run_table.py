@@ -28,6 +28,9 @@ PHASE_FIGURES = {
 }
 """Column -> key of the record."""
 
+TRACED = ("torch", "deepspeed", "transformers")
+"""The libraries that decide which memory a prediction finds."""
+
 
 def show_run(record: Record, console: Console) -> None:
     """The answer, how the run ended in its own words, memory by rank and by phase, speed."""
@@ -38,7 +41,7 @@ def show_run(record: Record, console: Console) -> None:
     if record.ranks:
         _show_ranks(record, console)
         _show_phases(record, console)
-        for sentence in (*_ranges(record), *_speed(record), *_unknown(record)):
+        for sentence in (*_ranges(record), *_speed(record), *_versions(record), *_unknown(record)):
             say(sentence, console)
     if record.ranks and (record.status == "gpu_oom" or record.summary.get("verdict", FITS) != FITS):
         _show_remedies(record, console)
@@ -106,6 +109,14 @@ def _ranges(record: Record) -> list[str]:
     if cold and units.about(cold) != units.about(likely):
         found.append(f"Reserved from process start, without an emptied cache: {units.about(cold)} GiB.")
     return found
+
+
+def _versions(record: Record) -> list[str]:
+    """Of a prediction: the versions of the libraries whose memory it is."""
+    if "verdict" not in record.summary:
+        return []
+    known = [f"{name} {record.environment[name]}" for name in TRACED if name in record.environment]
+    return [f"Predicted for {', '.join(known)}: other versions can reserve more or less."] if known else []
 
 
 def _speed(record: Record) -> list[str]:

@@ -154,3 +154,15 @@ def test_what_a_record_says_is_printed_and_not_obeyed(shown, rank, text):
     out = shown(run_id=text, reason=text, ranks=[rank(0, device_name=text, reason=text)], steps={"doubts": [text]})
     assert all(letter.isprintable() for letter in out.replace("\n", ""))
     assert out.count("[/foo]") == 4 * (text == "[/foo]")
+
+
+def test_a_prediction_names_the_versions_that_it_holds_for(shown, record, rank):
+    versions = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0", "peft": "0.21.2"}
+    likely = {**record().summary, "verdict": "fits"}
+    one = rank(0, peak_reserved_range_bytes=[2**30, 2**30], cold_peak_reserved_bytes=2**30)
+    text = shown(source="predicted", environment=versions, summary=likely, ranks=[one])
+    wanted = (
+        "Predicted for torch 2.13.0, deepspeed 0.19.8, transformers 5.23.0: other versions can reserve more or less."
+    )
+    assert wanted in " ".join(text.split())
+    assert "Predicted for" not in shown(environment=versions)
