@@ -12,6 +12,7 @@ def wanted(tmp_path_factory):
 
 
 @pytest.mark.cpu
+@pytest.mark.long(45)
 @pytest.mark.parametrize("number", range(4))
 def test_nothing_is_lost_and_nothing_is_left(wanted, tmp_path, number):
     outcome = kills.attempt(number, tmp_path / "sweep", wanted)
