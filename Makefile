@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test test-all fuzz cluster faults lint study accuracy calibration results-report clean
+.PHONY: help setup demo test test-all fuzz cluster faults lint study accuracy families calibration results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -52,6 +52,9 @@ accuracy: setup  ## docs/accuracy.md: every record of results/ predicted; with t
 	$(BIN)/memlab accuracy results --note results/SEEN.md --output docs --ratios memlab/predict/ratios.json --records outputs/accuracy \
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
 	$(BIN)/memlab figures results outputs/accuracy --output docs/accuracy --kind predicted_against_measured
+
+families: setup  ## docs/families.md: a small model of every family that transformers knows, predicted
+	$(BIN)/memlab families --output docs/families.md
 
 DRAWN = llama3_8b_zero3_21_lengths_4xH200 llama3_8b_zero3_fresh_4xH200 qwen15_05b_1xH200 tinyllama_1b_1xH200
 

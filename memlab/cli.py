@@ -25,6 +25,7 @@ COMMANDS = {
     "figures": "charts for print, PNG and SVG: memory, speed, phases, fit, cost, overlays",
     "report": "one HTML page that opens anywhere: summary, table, charts, details, diff of any two runs",
     "accuracy": "predict what was measured, and publish how far off that is",
+    "families": "predict a small model of every family that transformers knows: which work, and why others do not",
     "import": "other people's tables as run folders",
 }
 """Sub-command -> help. Each is a module of memlab.commands, imported when it is used."""

@@ -83,15 +83,17 @@ class Family:
 
 @dataclass
 class Request:
-    """``folder`` is for logs and what libraries write."""
+    """``folder`` is for logs and what libraries write. ``cpu_limit_s``: seconds of CPU time for the start of an engine,
+    and for each of its points."""
 
     folder: str
     plans: list[dict[str, Any]]
     families: list[Family]
     steps: int = STEPS
+    cpu_limit_s: int | None = None
 
     @classmethod
-    def of(cls, tasks: Sequence[Task], folder: Path) -> "Request":
+    def of(cls, tasks: Sequence[Task], folder: Path, cpu_limit_s: int | None = None) -> "Request":
         plans = {id(task.plan): task.plan for task in tasks}
         numbers = {key: number for number, key in enumerate(plans)}
         families: dict[tuple[int, int], Family] = {}
@@ -99,7 +101,12 @@ class Request:
             key = numbers[id(task.plan)], task.point.rank
             shape = (task.point.micro, task.point.tokens, str(task.path))
             families.setdefault(key, Family(*key)).shapes.append(shape)
-        return cls(str(folder), [plan.to_json() for plan in plans.values()], list(families.values()))
+        return cls(
+            str(folder),
+            [plan.to_json() for plan in plans.values()],
+            list(families.values()),
+            cpu_limit_s=cpu_limit_s,
+        )
 
     def save(self) -> Path:
         path = Path(self.folder) / "request.json"
@@ -125,14 +132,17 @@ def traces(plan: Plan, points: Sequence[Point], folder: Path) -> dict[Point, Tra
 
 
 def make(
-    tasks: Sequence[Task], folder: Path, told: Callable[[int], None] = lambda done: None
+    tasks: Sequence[Task],
+    folder: Path,
+    told: Callable[[int], None] = lambda done: None,
+    cpu_limit_s: int | None = None,
 ) -> list[tuple[Task, str]]:
     """Make the traces in a process that imports everything once, which works in ``folder``; as many at a time as there
-    are cores. ``told`` hears now and then how many are there.
+    are cores. ``told`` hears now and then how many are there. ``cpu_limit_s`` as in :class:`Request`.
 
     Returns those that failed, each with what was raised. Traces that are done stay when this is interrupted.
     """
-    request = Request.of(tasks, folder)
+    request = Request.of(tasks, folder, cpu_limit_s)
     words = [sys.executable, "-m", "memlab.predict.shadow", str(request.save())]
     with (folder / LOG).open("wb") as output:
         process = subprocess.Popen(

@@ -4,6 +4,7 @@ their engine; then each has a fork of its own."""
 import fcntl
 import gc
 import os
+import resource
 import signal
 import time
 import traceback
@@ -108,9 +109,21 @@ def _trace_family(request: Request, family: Family, cores: Cores) -> None:
         os._exit(0)
 
     cores.take()
+    if request.cpu_limit_s:
+        _limit_cpu_time(request.cpu_limit_s)
     trace = trace_one(Plan(**request.plans[family.plan]), family.rank, split, request.steps, request.folder)
     trace.seconds = began + time.process_time()
     trace.save(Path(path))
+
+
+def _limit_cpu_time(seconds: int) -> None:
+    """For this process and each fork of it: what takes longer raises, and the kernel ends what goes on all the same."""
+
+    def too_long(signal_number, frame):
+        raise TimeoutError(f"it takes more than {seconds} s of CPU time")
+
+    signal.signal(signal.SIGXCPU, too_long)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
 
 
 def _say_to(log: Path) -> None:

@@ -1,0 +1,79 @@
+"""One small model of every family, predicted: which work, and why the others do not."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from memlab.config import Config, from_dict
+from memlab.plan import Plan, make_plan
+from memlab.predict.events import Trace
+from memlab.predict.memory import estimate
+from memlab.predict.shadow.request import Point, Task, make
+from memlab.predict.timing import predict_timing
+
+
+@dataclass(frozen=True)
+class ModelFamily:
+    """A ``model_type`` of transformers and the class of its causal language model. ``config``: for
+    ``Config.model.config``; ``None`` where there is none, for that ``reason``."""
+
+    name: str
+    model: str
+    config: dict[str, Any] | None = None
+    attention: str = "sdpa"
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """``used``: bytes of the device. ``reason``: why there is no prediction. ``unknown``: figures beside memory that
+    could not be told, each with the reason."""
+
+    family: ModelFamily
+    parameters: int | None = None
+    used: int | None = None
+    step_s: float | None = None
+    reason: str = ""
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
+def attempts(
+    families: Sequence[ModelFamily], config: Config, folder: Path, cpu_limit_s: int, told: Callable[[int], None]
+) -> list[Attempt]:
+    """Predict a model of each family, all else as in ``config``, in one shadow process that works in ``folder``.
+
+    ``cpu_limit_s``: seconds of CPU time for each; what takes longer is not predicted. ``told`` hears now and then how
+    many traces are there.
+    """
+    point = Point(0, config.batch.micro, config.seq_len.tokens)
+    tasks = {
+        family.name: Task(_plan(config, family), point, folder / f"{family.name}.trace.json")
+        for family in families
+        if family.config
+    }
+    failed = {task.path: reason for task, reason in make(list(tasks.values()), folder, told, cpu_limit_s)}
+    return [_attempt(family, tasks.get(family.name), failed) for family in families]
+
+
+def _plan(config: Config, family: ModelFamily) -> Plan:
+    model = replace(config.model, path=family.name, config=family.config)
+    attention = replace(config.attention, implementation=family.attention)
+    return make_plan(replace(config, model=model, attention=attention), {})
+
+
+def _attempt(family: ModelFamily, task: Task | None, failed: dict[Path, str]) -> Attempt:
+    if task is None:
+        return Attempt(family, reason=family.reason)
+    if task.path in failed:
+        return Attempt(family, reason=failed[task.path])
+    trace = Trace.load(task.path)
+    config = from_dict(task.plan.config)
+    timing = predict_timing(config, {0: trace})
+    return Attempt(
+        family,
+        parameters=trace.parameters,
+        used=estimate(config, [trace]).used,
+        step_s=timing.seconds if timing else None,
+        unknown=trace.unknown,
+    )

@@ -1,0 +1,48 @@
+"""The families of causal language models that the installed transformers knows, each as a model of a few layers."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import transformers
+from transformers import AutoConfig, PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from memlab.predict.families import ModelFamily
+
+LAYERS = 2
+"""At least. Without memory behind it a width costs nothing, so only layers are left out."""
+
+
+def all_families() -> list[str]:
+    """The model types of AutoModelForCausalLM, in alphabetical order."""
+    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def model_families(names: Iterable[str]) -> list[ModelFamily]:
+    """The families of model types, each with the defaults of its own classes but for the number of layers."""
+    transformers.logging.set_verbosity_error()  # defaults that do not fit each other are not the reader's
+    return [_model_family(name) for name in names]
+
+
+def _model_family(name: str) -> ModelFamily:
+    models = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name]
+    model = models if isinstance(models, str) else models[0]
+    try:
+        config = {"model_type": name, **_fewer_layers(AutoConfig.for_model(name))}
+        has_sdpa = getattr(transformers, model)._supports_sdpa
+    except Exception as error:  # whatever it is: the family cannot be made as it is
+        return ModelFamily(name, model, reason=f"{type(error).__name__}: {error}")
+    return ModelFamily(name, model, config, "sdpa" if has_sdpa else "eager")
+
+
+def _fewer_layers(config: PretrainedConfig) -> dict[str, Any]:
+    """Values that leave ``LAYERS`` layers of a model and of each of its parts, or as many as have every kind."""
+    values = {}
+    if isinstance(getattr(config, "num_hidden_layers", None), int):
+        kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or []
+        values["num_hidden_layers"] = max(LAYERS, *(kinds.index(kind) + 1 for kind in set(kinds)), 0)
+    for name in type(config).sub_configs:
+        part = getattr(config, name, None)
+        if fewer := _fewer_layers(part) if part is not None else {}:
+            values[name] = fewer
+    return values

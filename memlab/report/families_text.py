@@ -1,0 +1,67 @@
+"""The page of families: what is predicted, and by name what is not and why."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from memlab.predict.families import Attempt
+from memlab.report.units import gib
+from memlab.unknown import MODEL_FLOPS, WORK
+
+VERSIONS = ("torch", "deepspeed", "transformers")
+"""What decides the page."""
+
+SHOWN = 200
+"""Characters of a reason."""
+
+
+def document(attempts: Sequence[Attempt], words: Sequence[str], versions: Mapping[str, str], cpu_limit_s: int) -> str:
+    """Markdown."""
+    predicted = [attempt for attempt in attempts if not attempt.reason]
+    others = [attempt for attempt in attempts if attempt.reason]
+    stated = ", ".join(f"{name} {versions[name]}" for name in VERSIONS)
+    return "\n".join(
+        [
+            "# Model families",
+            "",
+            f"{len(predicted)} of the {len(attempts)} families that transformers' `AutoModelForCausalLM` knows are "
+            f"predicted. `make families` writes this page; it was made with {stated}.",
+            "",
+            "Each family is one model: the defaults of its configuration class, with two layers, or as many as have "
+            "every kind of layer that the defaults have. Its weights are random and its optional packages (mamba-ssm, "
+            "flash-linear-attention, ...) are not installed, so transformers runs its own code for their kernels. All "
+            f"else is `{' '.join(words)}`. A family that has no `sdpa` is tried with `attention=eager`. Each may take "
+            f"{cpu_limit_s} s of CPU time. That a family is here says that its prediction runs to the end; how right "
+            "predictions are is in [accuracy.md](accuracy.md).",
+            "",
+            "## Predicted",
+            "",
+            "| family | class | attention | parameters | memory of the GPU, GiB | step, s | unknown |",
+            "|---|---|---|---:|---:|---:|---|",
+            *(_row(attempt) for attempt in predicted),
+            "",
+            "## Not predicted",
+            "",
+            "| family | class | attention | why |",
+            "|---|---|---|---|",
+            *(f"| {_names(attempt)} | {_cell(attempt.reason)} |" for attempt in others),
+            "",
+        ]
+    )
+
+
+def _row(attempt: Attempt) -> str:
+    step = f"{attempt.step_s:.3g}" if attempt.step_s is not None else "unknown"
+    names = {MODEL_FLOPS: "model FLOPs", WORK: "work of a step"}
+    unknown = "; ".join(f"{names[figure]}: {_cell(why)}" for figure, why in attempt.unknown.items())
+    return f"| {_names(attempt)} | {attempt.parameters:,} | {gib(attempt.used)} | {step} | {unknown} |"
+
+
+def _names(attempt: Attempt) -> str:
+    family = attempt.family
+    return f"{family.name} | {family.model} | {family.attention}"
+
+
+def _cell(text: str) -> str:
+    """One line of text that breaks no table and names no folder of this machine."""
+    line = re.sub(r"(?<![\w.])/[^\s'\":]*/site-packages/", "", " ".join(text.split())).replace("|", "\\|")
+    return line if len(line) <= SHOWN else f"{line[: SHOWN - 3]}..."
