@@ -27,11 +27,11 @@ def document(attempts: Sequence[Attempt], words: Sequence[str], versions: Mappin
             f"predicted. `make families` writes this page; it was made with {stated}.",
             "",
             "Each family is one model: the defaults of its configuration class, with two layers, or as many as have "
-            "every kind of layer that the defaults have. Its weights are random and its optional packages (mamba-ssm, "
-            "flash-linear-attention, ...) are not installed, so transformers runs its own code for their kernels. All "
-            f"else is `{' '.join(words)}`. A family that has no `sdpa` is tried with `attention=eager`. Each may take "
-            f"{cpu_limit_s} s of CPU time. That a family is here says that its prediction runs to the end; how right "
-            "predictions are is in [accuracy.md](accuracy.md).",
+            "every kind of layer that the defaults have, and other values where the defaults make no model. Weights "
+            "are random. Optional packages (mamba-ssm, flash-linear-attention, ...) are not installed, so transformers "
+            f"runs its own code for their kernels. All else is `{' '.join(words)}`. A family that has no `sdpa` is "
+            f"tried with `attention=eager`. Each may take {cpu_limit_s} s of CPU time. That a family is here says that "
+            "its prediction runs to the end; how right predictions are is in [accuracy.md](accuracy.md).",
             "",
             "## Predicted",
             "",

@@ -10,7 +10,7 @@ from memlab.unknown import MODEL_FLOPS
 
 pytestmark = pytest.mark.shadow
 
-TEN = ("bert", "bloom", "gemma3_text", "gpt2", "mamba", "mixtral", "olmo2", "opt", "phi3", "rwkv")
+TEN = ("bert", "bloom", "diffllama", "gemma3_text", "gpt2", "mamba", "mixtral", "olmo2", "phi3", "rwkv")
 WITHOUT_FLOPS = {"mamba", "rwkv"}
 
 

@@ -13,6 +13,28 @@ LAYERS = 2
 """At least. Without memory behind it a width costs nothing, so only layers are left out."""
 
 
+OWN_LAYERS = {"num_hidden_layers": None}
+
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"num_experts_per_tok": 6, "moe_intermediate_size": 1408},
+    "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
+    "dots3_note": {"text_config": None},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 8},
+    "prophetnet": {**OWN_LAYERS, "num_encoder_layers": LAYERS, "num_decoder_layers": LAYERS},
+    "reformer": {"is_decoder": True, "axial_pos_shape": [8, 8]},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": OWN_LAYERS,
+    "zamba2": OWN_LAYERS,
+}
+"""Where the defaults make no model, or none with fewer layers: what does. ``None``: the default after all."""
+
+
 def all_families() -> list[str]:
     """The model types of AutoModelForCausalLM, in alphabetical order."""
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
@@ -28,7 +50,8 @@ def _model_family(name: str) -> ModelFamily:
     models = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name]
     model = models if isinstance(models, str) else models[0]
     try:
-        config = {"model_type": name, **_fewer_layers(AutoConfig.for_model(name))}
+        values = {**_fewer_layers(AutoConfig.for_model(name)), **OVERRIDES.get(name, {})}
+        config = {"model_type": name, **{key: value for key, value in values.items() if value is not None}}
         has_sdpa = getattr(transformers, model)._supports_sdpa
     except Exception as error:  # whatever it is: the family cannot be made as it is
         return ModelFamily(name, model, reason=f"{type(error).__name__}: {error}")

@@ -130,6 +130,18 @@ def _replace_data(module: torch.nn.Module, name: str, parameter: torch.nn.Parame
         module._parameters[name] = torch.nn.Parameter(data, requires_grad=parameter.requires_grad)
 
 
+def move_parameters(model: torch.nn.Module) -> None:
+    """Those that a model makes on the host all the same (``torch.normal`` knows no default device) go to the device.
+
+    On a real device the engine moves them, and they stay the same parameters; here they have to be others, before the
+    optimizer gets them. Parameters that ZeRO-3 has partitioned are where they belong.
+    """
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.device.type == "cpu" and not hasattr(parameter, "ds_id"):
+                _replace_data(module, name, parameter, parameter.data.to(device.DEVICE))
+
+
 def _foreach_optimizers() -> None:
     """torch's optimizers choose their multi-tensor code for real tensors only; let fake ones count as real."""
     from torch.optim import optimizer

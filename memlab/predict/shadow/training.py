@@ -12,7 +12,7 @@ import torch
 
 from memlab.config import Config, from_dict
 from memlab.plan import Plan
-from memlab.predict.shadow import attention, device
+from memlab.predict.shadow import attention, device, stand_ins
 from memlab.predict.shadow.trace import Recorder
 from memlab.record import RunFolder
 from memlab.unknown import MODEL_FLOPS, left_out
@@ -42,6 +42,7 @@ class Shadow:
         arguments = training_arguments([self.plan], self.scratch)
         self.recorder.phase("model_build")
         model = build_model(self.config, torch.device(device.DEVICE))
+        stand_ins.move_parameters(model)
         self.recorder.phase(None)
         trace = self.recorder.trace
         trace.parameters, trace.trainable_parameters = parameter_counts(model)
