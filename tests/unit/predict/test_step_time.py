@@ -7,7 +7,7 @@ import pytest
 from memlab.config import Config, Hardware, ZeroStage
 from memlab.predict.constants import HOST_LINK_SHARES, host_link_share
 from memlab.predict.events import Trace
-from memlab.predict.step_time import LOWER_BOUND, Costs, counts, missing_figures, step_seconds
+from memlab.predict.step_time import LOWER_BOUND, Costs, counts, has_clocks, missing_figures, step_seconds
 from memlab.predict.work import (
     COLLECTIVE,
     COLLECTIVES,
@@ -26,6 +26,7 @@ from memlab.predict.work import (
     STREAM_WAITS_COLLECTIVE,
     link_bytes,
 )
+from memlab.unknown import WORK
 
 HARDWARE = Hardware(
     gpu="a round one",
@@ -155,6 +156,12 @@ def test_counts_are_by_phase():
         *(11, 6, 75, 9),
     )
     assert (forward["kernels"], forward["collectives"], forward["operators"], forward["modules"]) == (1, 1, 7, 3)
+
+
+def test_a_step_that_could_not_be_counted_has_no_time():
+    counted, unknown = Trace(0, 4), Trace(1, 4, unknown={WORK: "no formula"})
+    assert has_clocks(CONFIG, [counted])
+    assert not has_clocks(CONFIG, [counted, unknown])
 
 
 def test_figures_that_are_missing():
