@@ -73,7 +73,7 @@ def _attempt(family: ModelFamily, task: Task | None, failed: dict[Path, str]) ->
     return Attempt(
         family,
         parameters=trace.parameters,
-        used=estimate(config, [trace]).used,
+        used=estimate(config, [trace], limited=False).used,
         step_s=timing.seconds if timing else None,
         unknown=trace.unknown,
     )

@@ -35,11 +35,15 @@ def document(attempts: Sequence[Attempt], words: Sequence[str], versions: Mappin
             "",
             "## Predicted",
             "",
-            "| family | class | attention | parameters | memory of the GPU, GiB | step, s | unknown |",
+            "| family | class | attention | parameters | memory needed, GiB | step, s | unknown |",
             "|---|---|---|---:|---:|---:|---|",
             *(_row(attempt) for attempt in predicted),
             "",
             "## Not predicted",
+            "",
+            "What is predicted follows from shapes. Where a shape depends on values (`nonzero`, `split_with_sizes`, a "
+            "random choice), only running the model can tell it. The other reasons are errors of transformers or "
+            "torch.",
             "",
             "| family | class | attention | why |",
             "|---|---|---|---|",
