@@ -8,7 +8,7 @@ from memlab.predict.families import attempts
 from memlab.predict.shadow.families import all_families, model_families
 from memlab.unknown import MODEL_FLOPS
 
-pytestmark = pytest.mark.shadow
+pytestmark = [pytest.mark.shadow, pytest.mark.long(30)]
 
 TEN = ("bert", "bloom", "diffllama", "gemma3_text", "gpt2", "mamba", "mixtral", "olmo2", "phi3", "rwkv")
 WITHOUT_FLOPS = {"mamba", "rwkv"}

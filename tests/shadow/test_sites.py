@@ -11,7 +11,7 @@ from memlab.plan import make_plan
 from memlab.predict.events import Site
 from memlab.predict.shadow.request import Point, traces
 
-pytestmark = pytest.mark.shadow
+pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]
 
 POINT = Point(0, 1, 512)
 
