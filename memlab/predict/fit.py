@@ -6,6 +6,7 @@ does each time consist of now, and which non-negative costs then fit best.
 
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
@@ -170,8 +171,8 @@ def _linearised(cases: Sequence[Case], names: Sequence[str], costs: Costs) -> tu
 
 def _times_by_each(cases: Sequence[Case], each: Sequence[Costs]) -> list[np.ndarray]:
     """On all cores. What the cases hold is large, so the processes are forks that have it already."""
-    with get_context("fork").Pool(len(os.sched_getaffinity(0)), _hold, (cases,)) as pool:
-        return pool.map(_held_times, each, chunksize=1)
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _hold, (cases,)) as pool:
+        return list(pool.map(_held_times, each))
 
 
 _held: Sequence[Case] = ()

@@ -1,6 +1,7 @@
 """Costs that are fitted to steps whose costs are known. No torch."""
 
 import json
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -71,6 +72,19 @@ def test_known_costs_are_found_again():
         assert getattr(found.costs, name) == pytest.approx(getattr(TRUE, name), rel=0.03), name
     assert found.undetermined == OF_OFFLOAD
     assert all(getattr(found.costs, name) == getattr(LOWER_BOUND, name) for name in found.undetermined)
+
+
+def test_a_fit_ends_where_signals_do_not_end_its_processes():
+    """A memlab that is being ended keeps its handlers, and its forks have them too."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    late = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("the fit's processes live on"))
+    signal.alarm(60)
+    try:
+        fit(cases())
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGALRM, late)
 
 
 def test_what_the_records_do_not_tell_comes_from_elsewhere():
