@@ -260,6 +260,16 @@ def check_total(counts: Mapping[str, int]) -> None:
         )
 
 
+def check_runs(configs: Sequence[Config]) -> None:
+    """Refuse more runs than :data:`MOST_POINTS`: ``measure.repeats`` may come from a file, which no word tells."""
+    runs = sum(config.measure.repeats for config in configs)
+    if runs > MOST_POINTS:
+        raise ConfigError(
+            f"measure.repeats makes {runs:,} runs of {len(configs):,} points, and memlab goes through {MOST_POINTS:,} "
+            "at the most: give fewer repeats, or fewer points."
+        )
+
+
 def count_values(overrides: Iterable[Override], config_dir: str | None = None) -> dict[str, int]:
     """key -> how many values its word stands for, counted without making them: a range may never end."""
     return {override.get_key_element(): _count(override, config_dir) for override in overrides}

@@ -35,6 +35,13 @@ def option_values(group: str, option: str) -> dict[str, Any]:
     return _read(file)
 
 
+@cache
+def shipped_models() -> list[dict[str, Any]]:
+    """The ``config`` of each option of the group ``model`` that ships."""
+    names = sorted(file.stem for file in Path(conf_dir(), "model").glob("*.yaml"))
+    return [option_values("model", name).get("config", {}) for name in names]
+
+
 def parse_yaml(text: str) -> Any:
     """As Hydra reads it: plain data, and ``1e-5`` is a number, which YAML 1.1 takes for text.
 

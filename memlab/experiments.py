@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from rich.console import Console
 
-from memlab.compose import choices_of, resolve
+from memlab.compose import check_runs, choices_of, resolve
 from memlab.config import Config
 from memlab.errors import ConfigError
 from memlab.launch import preflight
@@ -75,27 +75,26 @@ def run_single(job: Job, config: Config) -> Record:
 def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> int:
     """Run the jobs that Hydra composed for a multirun. ``config`` is Hydra's own. Returns the exit code."""
     root = Path(str(config.hydra.sweep.dir))
-    jobs: list[Job] = []
-    for composed in batch:
-        config_of_job = resolve(composed)
-        subdir = Path(str(composed.hydra.sweep.subdir))
-        folder = RunFolder(root / subdir)
-        jobs += with_repeats(config_of_job, choices_of(composed), folder, composed, composed.hydra)
-    options = {repr(job.config.sweep) for job in jobs}
-    if len(options) > 1:
+    configs = [resolve(composed) for composed in batch]
+    if len({repr(one.sweep) for one in configs}) > 1:
         raise ConfigError("sweep.* says how a sweep is carried out and cannot itself be swept: give it one value.")
-    check_inputs([job.config for job in jobs])
+    check_inputs(configs)
+    jobs: list[Job] = []
+    for one, composed in zip(configs, batch, strict=True):
+        folder = RunFolder(root / str(composed.hydra.sweep.subdir))
+        jobs += with_repeats(one, choices_of(composed), folder, composed, composed.hydra)
     for job in jobs:
         job.folder.check()
     begin_sweep(config)
-    return run_jobs(jobs, resolve(batch[0]), root)
+    return run_jobs(jobs, configs[0], root)
 
 
 def check_inputs(configs: Sequence[Config]) -> None:
     """Raise :class:`MemlabError` where a configuration names a file, a folder or a key that cannot be used.
 
-    And where it asks for a search by prediction.
+    And where it asks for a search by prediction, or all of them for too many runs.
     """
+    check_runs(configs)
     if any(config.mode == "predict" and config.sweep.search != "none" for config in configs):
         raise ConfigError("a search measures; to find the largest batch by prediction: memlab plan ...")
     preflight.check(configs)

@@ -59,8 +59,9 @@ class MemlabSweeper(BasicSweeper):
         return returned
 
     def begin(self, batches: Sequence[Sequence[Sequence[str]]]) -> None:
-        from memlab.experiments import begin_sweep
+        from memlab.compose import compose_batch, resolve
+        from memlab.experiments import begin_sweep, check_inputs
 
-        for batch in batches:
-            self.validate_batch_is_legal(batch)
+        words = [job for batch in batches for job in batch]
+        check_inputs([resolve(job) for job in compose_batch(self.hydra_context.config_loader, self.config, words)])
         begin_sweep(self.config)

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from memlab import jsonl
+from memlab.conf_files import shipped_models
 from memlab.config import Config, Model
 from memlab.errors import ConfigError
 
@@ -49,9 +50,10 @@ def _check_place(key: str, path: str) -> None:
 
 
 def _can_be_read(model: Model) -> bool:
-    """Whether there is something to check that needs neither the hub nor code of the model's own."""
+    """Whether there is something to check that needs neither the hub nor code of the model's own. What ships is
+    sound."""
     if model.config:
-        return bool(model.overrides)
+        return bool(model.overrides) or model.config not in shipped_models()
     return Path(model.path).is_dir() and not model.trust_remote_code
 
 

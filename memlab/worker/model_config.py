@@ -27,6 +27,8 @@ def model_config(model: Model) -> PretrainedConfig:
     """The Hugging Face configuration: the shipped values, or those at ``model.path``, with the user's overrides."""
     if model.config:
         values = dict(model.config)
+        if "model_type" not in values:
+            raise ConfigError("model.config: no 'model_type', the family as transformers calls it: llama, qwen3, ...")
         config = AutoConfig.for_model(values.pop("model_type"), **values)
     else:
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)

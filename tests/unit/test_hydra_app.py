@@ -12,7 +12,7 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
-from memlab import cli, experiments, hydra_app
+from memlab import cli, compose, experiments, hydra_app
 from memlab.compose import check_overrides
 from memlab.json_file import read_json
 from memlab.launch import run
@@ -134,7 +134,7 @@ def test_the_points_of_a_study_are_counted_before_they_are_made(multirun, tmp_pa
     assert not list(tmp_path.glob("outputs/**/*.json"))
 
 
-def test_a_launcher_that_composes_elsewhere_is_left_hydra_s_check(monkeypatch, tmp_path):
+def test_the_jobs_of_a_launcher_that_composes_elsewhere_are_looked_at_first(monkeypatch, tmp_path):
     """Before anything is written: submitit's jobs compose on another machine."""
     Plugins.instance()  # loads all plugins, anew if they were imported before: hence the late import
     from hydra_plugins.memlab_launcher.launcher import MemlabLauncher, MemlabSweeper
@@ -145,8 +145,9 @@ def test_a_launcher_that_composes_elsewhere_is_left_hydra_s_check(monkeypatch, t
         happened.append((initial_job_idx, batch))
         return [JobReturn(status=JobStatus.COMPLETED)]
 
-    base = MemlabSweeper.__base__
-    monkeypatch.setattr(base, "validate_batch_is_legal", lambda self, batch: happened.append(("check", batch)))
+    monkeypatch.setattr(compose, "compose_batch", lambda loader, config, batch: batch)
+    monkeypatch.setattr(compose, "resolve", lambda job: job)
+    monkeypatch.setattr(experiments, "check_inputs", lambda jobs: happened.append(("check", jobs)))
     monkeypatch.setattr(experiments, "begin_sweep", lambda config: happened.append(("begin",)))
     for launcher in (MemlabLauncher(), BasicLauncher()):
         monkeypatch.setattr(launcher, "launch", launch)
@@ -155,7 +156,7 @@ def test_a_launcher_that_composes_elsewhere_is_left_hydra_s_check(monkeypatch, t
         sweeper.hydra_context = SimpleNamespace(config_loader=None)
         sweeper.sweep(["seed=1,2"])
     launched = [(0, [["seed=1"]]), (1, [["seed=2"]])]
-    checked = [("check", [["seed=1"]]), ("check", [["seed=2"]]), ("begin",)]
+    checked = [("check", [["seed=1"], ["seed=2"]]), ("begin",)]
     assert happened == [*launched, *checked, *launched]
 
 
@@ -170,6 +171,19 @@ def test_what_a_job_of_another_launcher_raises_is_raised(monkeypatch, capsys):
     monkeypatch.setattr(sweeper, "begin", lambda batches: None)
     with pytest.raises(ValueError, match="odd"):
         sweeper.sweep(["seed=1"])
+
+
+@pytest.mark.parametrize("words", [["data=jsonl", "data.path=/nowhere"], ["model.overrides.hiden_size=5"]])
+def test_a_sweep_by_another_launcher_is_refused_as_early(multirun, tmp_path, words):
+    assert multirun("hydra/launcher=basic", "seed=1,2", *words)[0] == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_repeats_that_a_file_asks_for_are_counted(multirun, tmp_path):
+    (tmp_path / "mine" / "measure").mkdir(parents=True)
+    (tmp_path / "mine" / "measure" / "often.yaml").write_text("repeats: 6000\n")
+    assert multirun("--config-dir", "mine", "measure=often", "seed=1,2", "sweep.dry_run=true")[0] == 2
+    assert not list(tmp_path.glob("outputs"))
 
 
 def test_a_secret_among_the_words_reaches_no_file_of_a_sweep(multirun, tmp_path, monkeypatch):

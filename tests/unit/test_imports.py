@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "compose": {"errors", "config", "conf_files", "plan", "machine", "redaction"},
     "launch": {
         "errors",
+        "conf_files",
         "redaction",
         "locks",
         "segments",

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from memlab.compose import compose_config
 from memlab.errors import ConfigError
 from memlab.launch import preflight
 
@@ -77,6 +78,16 @@ def test_transformers_is_asked_about_all_models_at_once(config, folder, monkeypa
     assert [len(json.loads(options["input"])) for options in asked] == [2]
     bad = config({"model.overrides": {"hiden_size": 5}})
     assert refusal(good, bad) == "model.overrides.hiden_size: LlamaConfig has no such key. Did you mean 'hidden_size'?"
+
+
+@pytest.mark.parametrize("option", ["tiny", "llama3_8b", "mixtral_8x7b", "phi3_mini"])
+def test_a_model_that_ships_is_sound(nothing_is_started, option):
+    preflight.check([compose_config([f"model={option}"])[0]])
+
+
+def test_a_model_of_ones_own_is_checked_without_overrides_too(config):
+    assert refusal(config({"model.config": {**LLAMA, "hidden_size": 0}})).startswith("model.config.hidden_size must be")
+    assert refusal(config({"model.config": {"hidden_size": 64}})).startswith("model.config: no 'model_type'")
 
 
 WRONG = {
