@@ -14,7 +14,7 @@ from memlab.plan import make_plan
 from memlab.predict import cache
 from memlab.predict.calibration import SHIPPED, Calibration
 from memlab.predict.events import Trace
-from memlab.predict.fit import Case, Fit, fit
+from memlab.predict.fit import Case, Fit, check_enough, fit
 from memlab.predict.limits import unpredictable
 from memlab.predict.shadow.request import ShadowError
 from memlab.predict.step_time import has_clocks, missing_figures
@@ -56,15 +56,14 @@ def _is_usable(record: Record) -> bool:
 def calibrate(records: Sequence[Record], fallback: Calibration | None = None) -> Calibration:
     """``fallback``: of the same GPU, for costs that the records do not determine. Raises :class:`MemlabError` where the
     records are too few, or of several kinds of GPUs."""
-    gpus = sorted({record.config["hardware"]["gpu"] for record in records})
-    if len(gpus) > 1:
-        raise MemlabError(f"A calibration is of one kind of GPU, and these runs are of {', '.join(gpus)}.")
+    check(records)
+    gpu = records[0].config["hardware"]["gpu"]
     _trace_together(records)
     traced: dict[tuple, Mapping[int, Trace]] = {}
     cases = [case for record in records if (case := _case(record, traced))]
-    found = fit(cases, fallback.determined() if fallback and [fallback.gpu] == gpus else None)
+    found = fit(cases, fallback.determined() if fallback and fallback.gpu == gpu else None)
     return Calibration(
-        gpu=gpus[0],
+        gpu=gpu,
         costs=found.costs,
         undetermined=found.undetermined,
         single=found.single,
@@ -75,6 +74,14 @@ def calibrate(records: Sequence[Record], fallback: Calibration | None = None) ->
         errors_by_family=_by_family(found),
         versions={name: sorted({str(record.environment.get(name)) for record in records}) for name in VERSIONS},
     )
+
+
+def check(records: Sequence[Record]) -> None:
+    """Raise :class:`MemlabError` where the records are too few, or of several kinds of GPUs. Traces nothing."""
+    gpus = sorted({record.config["hardware"]["gpu"] for record in records})
+    if len(gpus) > 1:
+        raise MemlabError(f"A calibration is of one kind of GPU, and these runs are of {', '.join(gpus)}.")
+    check_enough([family(from_dict(record.config)) for record in records])
 
 
 def _trace_together(records: Sequence[Record]) -> None:

@@ -81,10 +81,21 @@ def check_calibrations(configs: Iterable[Config]) -> None:
         path = Path(given)
         if not path.exists():
             raise MemlabError(f"predict.calibrate={given}: no such file or folder.")
-        if path.is_dir() and not any(path.rglob(RunFolder.RECORD)):
-            raise MemlabError(f"predict.calibrate={given}: the folder holds no run with a record.")
-        if path.is_file():
+        if path.is_dir():
+            _check_runs(path, given)
+        else:
             load(path.resolve())
+
+
+def _check_runs(folder: Path, given: str) -> None:
+    from memlab.predict.calibrate import check, usable  # which imports this module
+
+    if not any(folder.rglob(RunFolder.RECORD)):
+        raise MemlabError(f"predict.calibrate={given}: the folder holds no run with a record.")
+    try:
+        check(usable([folder]))
+    except MemlabError as error:
+        raise MemlabError(f"predict.calibrate={given}: {error}") from error
 
 
 @cache

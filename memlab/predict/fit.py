@@ -79,7 +79,7 @@ class Fit:
 def fit(cases: Sequence[Case], elsewhere: Mapping[str, float] | None = None) -> Fit:
     """``elsewhere``: costs that are known from other runs, for those that these do not determine; any other one stays
     at its bound. Raises :class:`MemlabError` where there are too few records to say anything."""
-    _check(cases)
+    check_enough([case.family for case in cases])
     known = dict(elsewhere or {})
     otherwise = replace(LOWER_BOUND, **known)
     names, costs, kept = list(NAMES), TRIAL, list(cases)
@@ -93,7 +93,7 @@ def fit(cases: Sequence[Case], elsewhere: Mapping[str, float] | None = None) -> 
         costs = _with(costs, [name for name in NAMES if name not in names], otherwise)
         undetermined = [name for name in NAMES if name not in (*names, *known)]
         kept = [case for case in kept if not depends(case.config, case.traces, costs, undetermined)]
-        _check(kept)
+        check_enough([case.family for case in kept])
     errors, single = _left_out(kept, fitted, names, costs, slopes, otherwise)
     return Fit(
         costs=costs,
@@ -126,12 +126,13 @@ def depends(config: Config, traces: Mapping[int, Trace], costs: Costs, undetermi
     return tried > (1 + NEGLIGIBLE) * step_seconds(config, traces, costs)
 
 
-def _check(cases: Sequence[Case]) -> None:
-    families = {case.family for case in cases}
-    if len(cases) < MINIMUM_RECORDS or len(families) < MINIMUM_FAMILIES:
+def check_enough(families: Sequence[str]) -> None:
+    """Raise :class:`MemlabError` for too few records. ``families``: the engine configuration of each."""
+    records, different = len(families), len(set(families))
+    if records < MINIMUM_RECORDS or different < MINIMUM_FAMILIES:
         raise MemlabError(
-            f"{len(cases)} usable records of {len(families)} engine configurations are too few to calibrate on: "
-            f"at least {MINIMUM_RECORDS} of {MINIMUM_FAMILIES} are needed: measured, ok, on GPUs of one kind, and with "
+            f"{records} usable records of {different} engine configurations are too few to calibrate on: at least "
+            f"{MINIMUM_RECORDS} of {MINIMUM_FAMILIES} are needed: measured, ok, on GPUs of one kind, and with "
             "nothing in them that no other record shows. Measure more configurations, some with small and some with "
             "large batches."
         )

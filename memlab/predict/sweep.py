@@ -18,7 +18,7 @@ def assort_predictions(jobs: Iterable[Job], force: bool) -> Assortment:
     found = Assortment()
     sharing: dict[Path, list[Job]] = {}
     for job in jobs:
-        if not force and (record := finished(job)):
+        if not force and (record := _finished(job)):
             found.known.append(Result(job, record, "done"))
         elif unpredictable(job.config):
             found.known.append(Result(job, None, "unsupported"))
@@ -26,6 +26,15 @@ def assort_predictions(jobs: Iterable[Job], force: bool) -> Assortment:
             sharing.setdefault(cache.trace_folder(job.plan), []).append(job)
     found.launches = list(sharing.values())
     return found
+
+
+def _finished(job: Job) -> Record | None:
+    """The record that need not be made again. ``None`` where that cannot be told, as of a calibration that cannot be
+    fitted: the prediction then says why."""
+    try:
+        return finished(job)
+    except Exception:
+        return None
 
 
 def predict_jobs(jobs: Sequence[Job], force: bool, observer: Observer) -> list[Result]:

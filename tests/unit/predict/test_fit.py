@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from memlab.config import Config, Hardware, ZeroStage
+from memlab.config import Config, Hardware, ZeroStage, to_dict
 from memlab.errors import MemlabError
-from memlab.predict.calibration import SHIPPED, Calibration, load
+from memlab.predict.calibration import SHIPPED, Calibration, check_calibrations, load
 from memlab.predict.events import Trace
 from memlab.predict.fit import Case, fit, non_negative_least_squares, weighted_quantile
 from memlab.predict.step_time import LOWER_BOUND, Costs, step_seconds
 from memlab.predict.work import COLLECTIVE, HOST_WORK, KERNEL
+from memlab.record import RunFolder
 
 HARDWARE = Hardware(
     gpu="a round one",
@@ -131,6 +132,30 @@ def test_what_one_configuration_alone_tells_is_not_judged_by_it():
 def test_too_few_records_are_refused(few):
     with pytest.raises(MemlabError, match=r"too few to calibrate on: at least 6 of 3 are needed"):
         fit(few)
+
+
+def test_runs_that_cannot_be_fitted_are_refused_before_anything_is_traced(config, record, tmp_path):
+    def run(number: int, gpu: str) -> None:
+        hardware = {"hardware.device": "cuda", "hardware.gpu": gpu, "hardware.bf16_tflops": 1.0}
+        hardware |= {f"hardware.{key}": 1.0 for key in ("fp32_tflops", "memory_gb_per_s", "link_gb_per_s")}
+        hardware |= {"hardware.host_gb_per_s": 1.0, "hardware.memory_gib": 80.0}
+        folder = RunFolder(tmp_path / str(number))
+        folder.path.mkdir()
+        folder.finish(record(config=to_dict(config(hardware))))
+
+    def refusal() -> str:
+        with pytest.raises(MemlabError) as error:
+            check_calibrations([config({"predict.calibrate": str(tmp_path)})])
+        return str(error.value)
+
+    assert refusal() == f"predict.calibrate={tmp_path}: the folder holds no run with a record."
+    run(1, "one")
+    run(2, "one")
+    assert refusal().startswith(
+        f"predict.calibrate={tmp_path}: 2 usable records of 1 engine configurations are too few"
+    )
+    run(3, "another")
+    assert refusal().endswith("A calibration is of one kind of GPU, and these runs are of another, one.")
 
 
 def test_a_solution_has_no_negative_entry():

@@ -2,7 +2,8 @@
 
 import pytest
 
-from memlab.errors import ConfigError
+from memlab.config import from_dict
+from memlab.errors import ConfigError, MemlabError
 from memlab.launch.job import Job
 from memlab.launch.sweep import Observer
 from memlab.plan import make_plan
@@ -99,6 +100,29 @@ def test_an_exception_of_a_point_is_the_end_of_that_point_alone(job, traced, mon
     assert [result.record.status for result in results] == ["ok", "failed", "ok"]
     failed = results[1].job.folder.read_record()
     assert failed.status == "failed" and str(error) in failed.reason
+
+
+def test_what_cannot_be_fitted_ends_its_own_points_alone(job, traced, monkeypatch):
+    """In a second run, too, which asks first whether their records are still good."""
+
+    def calibration_for(config):
+        if config.predict.calibrate:
+            raise MemlabError("too few to calibrate on")
+
+    def predicted(plan):
+        calibration_for(from_dict(plan.config))
+        return predict._record(plan, status="ok", steps={})
+
+    monkeypatch.setattr(predict, "calibration_for", calibration_for)
+    monkeypatch.setattr(predict, "predict", predicted)
+    jobs = [job(2, 10), job(2, 10, **{"predict.calibrate": "mine"})]
+    jobs[1].start(command=[])
+    jobs[1].folder.finish(predict._record(jobs[1].plan, status="ok", steps={}))
+    results = sweep.predict_jobs(jobs, False, Observer())
+    assert {result.record.status: result.record.reason for result in results} == {
+        "ok": None,
+        "failed": "too few to calibrate on",
+    }
 
 
 def test_where_tracing_cannot_begin_every_point_says_why(job, monkeypatch):
