@@ -45,7 +45,17 @@ def _one_of(values: dict[str, Any]) -> Option:
 
 
 def _whole(minimum: int, unit: str = "") -> Option:
-    return lambda text: _checked(int(text), lambda n: n >= minimum), f"a whole number of at least {minimum}{unit}"
+    return lambda text: _checked(_number(text), lambda n: n >= minimum), f"a whole number of at least {minimum}{unit}"
+
+
+def _number(text: str) -> int:
+    """Without what Python reads and ``std::stoull`` does not: ``1_000``, and digits of other scripts."""
+    return _checked(int(_checked(text, re.compile(r"\+?[0-9]+").fullmatch)), lambda n: n < 2**64)
+
+
+def _fraction(text: str) -> float:
+    """Without what Python reads and ``std::stod`` does not."""
+    return float(_checked(text, re.compile(r"[0-9.eE+-]+").fullmatch))
 
 
 def _checked(value: Any, is_valid: Callable[[Any], bool]) -> Any:
@@ -62,17 +72,17 @@ def _divisions(text: str) -> tuple[int, ...]:
     """One number for all sizes, or ``[256:1,512:2,>:4]``: from 256 MiB (and below), from 512 MiB, and above the
     last."""
     if not text.startswith("["):
-        return (_checked(int(text), _is_power_of_two),) * INTERVALS
+        return (_checked(_number(text), _is_power_of_two),) * INTERVALS
     divisions = [0] * INTERVALS
     last = None
     for entry in _checked(text, lambda text: text.endswith("]"))[1:-1].split(","):
         size, _, number = entry.partition(":")
-        count = _checked(int(number), lambda n: n == 0 or _is_power_of_two(n))
+        count = _checked(_number(number), lambda n: n == 0 or _is_power_of_two(n))
         if size == ">":
             start = 0 if last is None else last + 1
             divisions[start:] = [count] * (INTERVALS - start)
             continue
-        here = interval(_checked(int(size), _is_power_of_two))
+        here = interval(_checked(_number(size), _is_power_of_two))
         if last is None:
             divisions[:here] = [count] * here
         divisions[here] = count
@@ -87,8 +97,8 @@ _OPTIONS: dict[str, Option] = {
     "max_split_size_mb": _whole(20, " MiB"),
     "max_non_split_rounding_mb": _whole(20, " MiB"),
     "large_segment_size_mb": _whole(11, " MiB"),
-    "garbage_collection_threshold": (lambda text: _checked(float(text), lambda x: 0 < x < 1), "between 0 and 1"),
-    "per_process_memory_fraction": (lambda text: _checked(float(text), lambda x: 0 <= x <= 1), "from 0 to 1"),
+    "garbage_collection_threshold": (lambda text: _checked(_fraction(text), lambda x: 0 < x < 1), "between 0 and 1"),
+    "per_process_memory_fraction": (lambda text: _checked(_fraction(text), lambda x: 0 <= x <= 1), "from 0 to 1"),
     "roundup_power2_divisions": (_divisions, "a power of two, or a list of them such as [256:1,512:2,>:4]"),
     # The rest does not change which device blocks the native allocator hands out.
     "backend": _one_of({"native": "native", "cudaMallocAsync": "cudaMallocAsync"}),
@@ -97,7 +107,7 @@ _OPTIONS: dict[str, Option] = {
     "pinned_max_cached_size_mb": _whole(0, " MiB"),
     "pinned_max_round_threshold_mb": _whole(0, " MiB"),
     "pinned_num_register_threads": (
-        lambda text: _checked(int(text), lambda n: _is_power_of_two(n) and n <= 128),
+        lambda text: _checked(_number(text), lambda n: _is_power_of_two(n) and n <= 128),
         "a power of two of at most 128",
     ),
     "pinned_reserve_segment_size_mb": _whole(0, " MiB"),
