@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,9 +28,8 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     if os.geteuid() != 0:
         pytest.skip("Slurm is set up by root")
-    folder = tmp_path / "slurm"
-    folder.mkdir()
-    with slurm(folder) as variables:
+    # Not below tmp_path: slurmd's sockets have paths of 108 letters at the most.
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurm(Path(folder)) as variables:
         # The jobs import memlab as an installed package would be.
         yield {**os.environ, **variables, "PYTHONPATH": str(ROOT), "MEMLAB_TEST_RUN": str(tmp_path)}
     for pid in marked_by("MEMLAB_TEST_RUN", str(tmp_path)):
