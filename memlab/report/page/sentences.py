@@ -27,7 +27,7 @@ def answer(named: Named) -> str:
     """One sentence: what is fastest where all runs are of one model and machine, else how many ran."""
     runs = [run for members in named.values() for run in members]
     ran = sum(run.status == "ok" for run in runs)
-    verb = "ran" if any(run.source == "measured" for run in runs) else "fit"
+    verb = _ran_or_fit(runs)
     subjects = {subject_of(run) for run in runs}
     best = fastest(named)
     if best is None or len(subjects) > 1:
@@ -42,6 +42,11 @@ def answer(named: Named) -> str:
         f"{subjects.pop()} is fastest with {at_point(run, name)}: {units.number(run.summary['tokens_per_second'])} "
         f"tokens/s{cost}{reserved_of(run)}. {ran:,} of {len(runs):,} points {verb}."
     )
+
+
+def _ran_or_fit(runs: Sequence[Run]) -> str:
+    """What the points that ended well did: those that are all predicted have not run."""
+    return "fit" if all(run.source == "predicted" for run in runs) else "ran"
 
 
 def sections(named: Named, effects: Sequence[Effects], skipped: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
@@ -118,7 +123,8 @@ def _what_fits(named: Named) -> Iterator[str]:
     if fitting:
         name, largest = max(fitting, key=lambda each: tokens_of(each[1]))
         told = f"{tokens_of(largest):,} ({at_point(largest, name)}){reserved_of(largest)}"
-        yield f"The most tokens in one forward that ran: {told}."
+        verb = _ran_or_fit([run for _, run in ended])
+        yield f"The most tokens in one forward that {verb}: {told}."
     ooms = sorted((each for each in ended if each[1].status == "gpu_oom"), key=lambda each: tokens_of(each[1]))
     if ooms:
         name, least = ooms[0]
@@ -138,7 +144,8 @@ def slowdowns(name: str, members: Sequence[Run]) -> Iterator[str]:
         if tokens == length and after > before and lost > THRASH:
             steps = 1 - larger.summary["iterations_per_second"] / smaller.summary["iterations_per_second"]
             sizes = f"from batch {before:,} to {after:,} at {units.tokens(tokens)}"
-            yield f"{name} thrashes: {sizes} samples/s fall by {lost:.0%} and iterations/s by {steps:.0%}."
+            slower = f"samples/s fall by {units.whole_percent(lost)} and iterations/s by {units.whole_percent(steps)}"
+            yield f"{name} thrashes: {sizes} {slower}."
 
 
 # --- care -------------------------------------------------------------------------------------------------------------
@@ -151,7 +158,7 @@ def _care(runs: Sequence[Run], skipped: Sequence[tuple[str, str]]) -> Iterator[s
             f"{key}: {_few(dict.fromkeys(map(str, values)))}" for key, values in list(changes.items())[:FEW]
         )
         yield f"The runs were not all made in the same environment ({told})."
-    timed = [run for run in runs if run.summary.get("step_seconds")]
+    timed = [run for run in runs if run.summary.get("step_seconds") and run.source != "predicted"]
     unknown = sum(len(run.step_seconds) < 3 for run in timed)
     if unknown:
         yield (

@@ -95,6 +95,14 @@ def test_the_page_begins_with_the_answer(runs):
     assert "GiB reserved. 14 of 15 points ran." in told
 
 
+def test_predicted_points_fit_and_their_speed_has_no_noise(tmp_path):
+    add_point(tmp_path, 128, mode="predict", steps={})
+    values = payload(collect([tmp_path]).runs, [], "sweep")
+    assert "1 of 1 points fit." in values["answer"]
+    assert "The most tokens in one forward that fit: 128" in sentences(values, "What fits")
+    assert "Read with care" not in [part["title"] for part in values["sections"]]
+
+
 def test_of_several_models_the_answer_is_how_many_ran(tmp_path, runs):
     add_point(tmp_path / "other", 128, choices={"model": "large", "zero_stage": "zero2", "allocator": "default"})
     told = payload([*runs, *collect([tmp_path / "other"]).runs], [], "sweep")["answer"]

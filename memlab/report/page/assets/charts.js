@@ -110,7 +110,7 @@ function makeCard(x, y) {
     thin.textContent = drawn < count ? `${WHOLE.format(drawn)} of ${WHOLE.format(count)} points are drawn` : "";
     card.plot?.destroy();
     tip.hidden = true;
-    card.plot = count ? plot(card, groups, place, tip) : (place.replaceChildren("No point that is shown has both figures."), null);
+    card.plot = count ? plot(card, groups, place, tip) : (place.replaceChildren("None of the points shown ran and has both figures."), null);
   };
   cards.push(card);
   return element;
@@ -152,6 +152,9 @@ const frameOf = (groups) => {
   return [places, places.map(() => null)];
 };
 
+/** Pixels that the numbers beside an axis take. */
+const widthOf = (_, numbers) => Math.max(56, 12 + 7 * Math.max(0, ...(numbers ?? []).map((each) => each.length)));
+
 function plot(card, groups, place, tip) {
   const ink = getComputedStyle(document.body).color;
   const faint = getComputedStyle(byId("chart-grid")).borderTopColor;
@@ -165,7 +168,7 @@ function plot(card, groups, place, tip) {
     width: Math.max(260, place.clientWidth), height: 290, legend: { show: false },
     cursor: { points: { show: false }, drag: { x: true, y: false } },
     scales: { x: { time: false, range: (_, low, high) => (card.zoomed ? [low, high] : [0, right]) }, y: { range: [0, most("y") * 1.08 || 1] } },
-    axes: [axis(card.x, { size: 30 }), axis(card.y, { size: 56 })],
+    axes: [axis(card.x, { size: 30 }), axis(card.y, { size: widthOf })],
     series: [{}, { points: { show: false } }],
     hooks: { drawClear: [(u) => drawBands(u, groups)], draw: [(u) => drawGroups(u, groups, card.x in LINES), (u) => drawMarks(u, groups, card)] },
   };
