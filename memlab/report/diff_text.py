@@ -31,6 +31,9 @@ ANSWERED = {
 }
 """Figures that the first sentence tells: what follows a value, and the name of the figure."""
 
+FEW = 3
+"""Pairs of options that the sentence about an axis tells."""
+
 
 def show_comparison(comparison: Comparison, out: Console, all_figures: bool = False) -> None:
     """The answer, warnings, what differs, and what it did: the main figures and what changed by more than the noise."""
@@ -166,8 +169,7 @@ def _difference(key: str, difference: Difference | None, places: int) -> tuple[s
     """Absolute, relative, and the noise with a star if the difference is within it."""
     if difference is None:
         return "-", "-", "-"
-    sign = "-" if difference.absolute < 0 else "+"
-    change = sign + _value(key, abs(difference.absolute), places, DIFFERENCE_DIGITS)
+    change = units.signed(difference.absolute, _value(key, abs(difference.absolute), places, DIFFERENCE_DIGITS))
     noise = _value(key, difference.noise, places, DIFFERENCE_DIGITS) + STAR * bool(difference.within_noise)
     return change, units.percent(difference.relative), noise
 
@@ -209,17 +211,25 @@ def _is_finding(found: Range) -> bool:
 
 
 def effects_answer(effects: Effects) -> str:
-    """What each option of the axis does beside the first one, over all pairs, in a sentence."""
+    """What an option of the axis does in place of another one, over all pairs, in a sentence: of the two options with
+    the most pairs first, and of :data:`FEW` at most."""
     ranges: dict[tuple[str, str], list[Range]] = {}
     for each in effects.ranges:
         if each.key in ANSWERED:
             ranges.setdefault((each.base, each.other), []).append(each)
-    told = [
-        f"{other} in place of {base} changes "
-        + ", ".join(f"{ANSWERED[each.key][1]} by {_range_in_words(each)}" for each in found)
-        for (base, other), found in ranges.items()
-    ]
+    found = sorted(ranges.items(), key=lambda item: -max(each.pairs for each in item[1]))
+    told = [f"{other} in place of {base} changes {_changes_in_words(each)}" for (base, other), each in found[:FEW]]
+    told += [f"{len(found) - FEW} more in the table"] if len(found) > FEW else []
     return f"{effects.by}: {'; '.join(told)}." if told else f"{effects.by}: no two runs differ in it alone."
+
+
+def _changes_in_words(ranges: Sequence[Range]) -> str:
+    """``peak reserved memory by ..., the time of a step and the price of a token by ...``: figures that change alike
+    are told together."""
+    alike: dict[str, list[str]] = {}
+    for each in ranges:
+        alike.setdefault(_range_in_words(each), []).append(ANSWERED[each.key][1])
+    return ", ".join(f"{' and '.join(names)} by {words}" for words, names in alike.items())
 
 
 def _range_in_words(found: Range) -> str:

@@ -66,14 +66,19 @@ def figure(key: str, value: float | None) -> str:
 
 def change(key: str, value: float) -> str:
     """A difference of a record key, signed, with its unit."""
-    return f"{'-' if value < 0 else '+'}{figure(key, abs(value))}"
+    return signed(value, figure(key, abs(value)))
+
+
+def signed(value: float, size: str) -> str:
+    """``size``, the size of ``value`` in words, behind its sign. What is shown as nothing has a plus."""
+    return f"{'-' if value < 0 and any(digit in size for digit in '123456789') else '+'}{size}"
 
 
 def percent(share: float | None) -> str:
-    """A signed share in per cent, whole from 100 % on; a dash where there is none."""
+    """A signed share in per cent, whole from 100 % on, ``+0.0 %`` for nothing; a dash where there is none."""
     if share is None:
         return "-"
-    return f"{100 * share:+.1f} %" if abs(share) < 1 else f"{100 * share:+,.0f} %"
+    return f"{100 * share:+z.1f} %" if abs(share) < 1 else f"{100 * share:+,.0f} %"
 
 
 def whole_percent(share: float) -> str:

@@ -91,6 +91,16 @@ def test_the_effect_of_an_axis_is_a_sentence():
     assert effects_answer(Effects("offload")) == "offload: no two runs differ in it alone."
 
 
+def test_figures_that_change_alike_are_told_together_and_few_options_in_all():
+    half = Difference(Figure(2.0), Figure(1.0))
+    differences = {"step_seconds": half, "usd_per_million_tokens": half}
+    pairs = [Pair("", 1, 512, "a", other, differences) for other in ("b", "c", "d", "e", "e")]
+    told = effects_answer(Effects("offload", pairs=pairs))
+    alike = "changes the time of a step and the price of a token by -50.0 %"
+    assert told.startswith(f"offload: e in place of a {alike} (-50.0 % to -50.0 %, 2 pairs); b in place of a {alike}")
+    assert told.endswith(f"; c in place of a {alike} (one pair); 1 more in the table.")
+
+
 @pytest.mark.parametrize("all_figures", [False, True])
 def test_effects_without_pairs_have_no_empty_tables(monkeypatch, all_figures):
     monkeypatch.setenv("COLUMNS", "80")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.report.units import about, percent, places, seconds, usd
+from memlab.report.units import about, change, percent, places, seconds, usd
 
 GIB = 2**30
 
@@ -42,6 +42,14 @@ def test_a_table_shows_four_figures_of_its_largest_size(sizes, count):
     assert places(sizes) == count
 
 
-@pytest.mark.parametrize(("share", "text"), [(None, "-"), (-0.2254, "-22.5 %"), (0.0, "+0.0 %"), (12.345, "+1,234 %")])
-def test_a_large_share_has_no_decimals(share, text):
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(None, "-"), (-0.2254, "-22.5 %"), (0.0, "+0.0 %"), (-0.0001, "+0.0 %"), (12.345, "+1,234 %")],
+)
+def test_a_share_is_signed_and_a_large_one_has_no_decimals(share, text):
     assert percent(share) == text
+
+
+@pytest.mark.parametrize(("size", "text"), [(-2 * GIB, "-2.000 GiB"), (-1024, "+0.000 GiB"), (GIB, "+1.000 GiB")])
+def test_a_change_that_is_shown_as_nothing_is_not_negative(size, text):
+    assert change("peak_reserved_bytes", size) == text
