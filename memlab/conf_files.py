@@ -105,8 +105,7 @@ def _word(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     text = json.dumps(value).replace('"', "") if isinstance(value, list | dict) else str(value)
-    return (
-        shlex.quote(f"'{text}'")
-        if isinstance(value, str) and not re.fullmatch(r"[\w./-]*", text)
-        else shlex.quote(text)
-    )
+    if isinstance(value, str) and not re.fullmatch(r"[\w./-]*", text):
+        mark = "'" if '"' in text else '"'  # double, since a shell's are single
+        text = f"{mark}{text}{mark}"
+    return shlex.quote(text)

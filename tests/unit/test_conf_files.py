@@ -59,3 +59,8 @@ def test_what_does_not_ship_is_refused(group, option, hint):
 
 def test_interpolations_are_left_to_hydra():
     assert option_values("hardware", "auto") == {}
+
+
+def test_a_value_with_a_space_is_quoted_once_for_the_shell_and_once_for_hydra():
+    words = overrides_of(CHOICES, to_dict(config_of(CHOICES, {"hardware.gpu": "NVIDIA H200"})))
+    assert """hardware.gpu='"NVIDIA H200"'""" in words
