@@ -59,7 +59,8 @@ def how_sure(summary: Mapping[str, Any]) -> str:
     if probability is None:
         return ""
     if not is_calibrated(summary):
-        return f"not calibrated for this {'configuration' if summary.get('fit_probability_same_gpu') else 'GPU'}"
+        lacking = "configuration" if summary.get("fit_probability_same_gpu") else "GPU"
+        return f"probability unknown (not calibrated for this {lacking})"
     verdict = summary.get("verdict")
     percent = units.whole_percent(1 - probability if verdict == DOES_NOT_FIT else probability)
     sure = "sure to fit" if verdict == EDGE else "sure"

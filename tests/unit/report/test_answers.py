@@ -41,10 +41,10 @@ def test_a_calibrated_step_has_its_error(predicted):
     ("summary", "words"),
     [
         ({}, ""),
-        (ODDS, "not calibrated for this GPU"),
+        (ODDS, "probability unknown (not calibrated for this GPU)"),
         (
             {**ODDS, "fit_probability_same_gpu": 127, "fit_probability_same_kind": 4},
-            "not calibrated for this configuration",
+            "probability unknown (not calibrated for this configuration)",
         ),
         ({**ODDS, **H200}, "99 % sure (51 configurations like it were measured)"),
     ],

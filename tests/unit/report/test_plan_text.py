@@ -40,7 +40,7 @@ def test_a_bound_and_what_nobody_measured_are_called_that():
     rows = [row(fit_probability=0.97, fit_probability_same_gpu=0, tokens_per_second=1000.0)]
     answer = plan_answer(rows, rows[0], rows)
     assert "the cheapest is" in answer
-    assert "not calibrated for this GPU; 1,000 tokens/s at best" in answer
+    assert "probability unknown (not calibrated for this GPU); 1,000 tokens/s at best" in answer
 
 
 def test_nothing_fits():
