@@ -20,10 +20,8 @@ RATIOS = Path(__file__).parent / "ratios.json"
 STEP = 0.005
 """Ratios are rounded up to multiples of this: a replay more for every distinct one is not worth their digits."""
 
-
 FEW = 5
 """Fewer measured configurations of a kind say nothing of the next one's error."""
-
 
 USUAL = ("none", "sdpa", "bf16", "AdamW", "default", "steps")
 """What a kind does not mention."""

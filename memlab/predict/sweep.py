@@ -62,9 +62,11 @@ def predict_jobs(jobs: Sequence[Job], force: bool, observer: Observer) -> list[R
 def _trace_deciding(launches: Sequence[Sequence[Job]], observer: Observer) -> dict[Path, str]:
     """Make the traces that decide the others. Returns the trace folders where one could not be made, with the reason;
     none where tracing could not even begin: then every job tries by itself, and its record says why it failed."""
-    deciding = cache.deciding(job.plan for group in launches for job in group)
+    plans = [job.plan for group in launches for job in group]
+    deciding = cache.deciding(plans)
     if deciding:
-        observer.waiting(f"tracing {len(deciding)} points, which decide the others")
+        others = ", which decide the others" if len(deciding) < len(plans) else ""
+        observer.waiting(f"tracing {len(deciding)} point{'s' * (len(deciding) != 1)}{others}")
     try:
         return dict(cache.make_missing(deciding))
     except Exception:

@@ -48,7 +48,7 @@ def show_advice(advice: Advice, out: Console) -> None:
     for reason in dict.fromkeys(reasons):
         say(f"Left out: {reasons.count(reason)} x {reason}.", out)
     for sentence in advice.next:
-        say(f"Measure next: {sentence}", out)
+        say(f"Measure next {sentence}", out)
     out.print()
     show_command(command_words(advice.best), out)
     out.print()

@@ -20,14 +20,18 @@ from memlab.launch.sweep import Assortment, Observer, Result, usd_per_hour
 from memlab.machine import GIB, used_bytes
 from memlab.noise import NOISY
 from memlab.record import Record
-from memlab.report.units import gib
+from memlab.report import units
 from memlab.terminal import safe
 
 STYLES = {"ok": "green", "gpu_oom": "yellow", "host_oom": "yellow", "unsupported": "dim"}
 
-
 NEWS = ("measured", "predicted", "implied")
 """How a job can end that was to run."""
+
+
+def _launches(launches: Sequence[Sequence[Job]]) -> str:
+    return f"{len(launches):,} launch{'es' * (len(launches) != 1)}"
+
 
 # --- before -----------------------------------------------------------------------------------------------------------
 
@@ -57,7 +61,7 @@ def show_preview(found: Assortment, root: Path, console: Console) -> None:
     )
     cost = "" if rate is None else f", at most ${limit_s / 3600 * rate:,.2f} at ${rate}/h"
     console.print(
-        f"{len(to_run)} to run in {len(launches)} launches, {len(found.known)} known; "
+        f"{len(to_run)} to run in {_launches(launches)}, {len(found.known)} known; "
         f"time limits add up to {limit_s / 3600:.1f} h{cost}",
         highlight=False,
     )
@@ -101,7 +105,7 @@ class Progress(Observer):
         self.is_search |= any(job.config.sweep.search != "none" for jobs in to_run for job in jobs)
         self.usd_per_hour = self.usd_per_hour or usd_per_hour(job for jobs in to_run for job in jobs)
         self.console.print(
-            f"{count} jobs to run in {len(to_run)} launches; {len(known)} known without running", highlight=False
+            f"{count} jobs to run in {_launches(to_run)}; {len(known)} known without running", highlight=False
         )
 
     def waiting(self, text: str) -> None:
@@ -126,9 +130,9 @@ class Progress(Observer):
         parts = [self._count(), (record.status, STYLES.get(record.status, "red")), safe(result.job.plan.run_id)]
         peak = record.summary.get("peak_reserved_bytes")
         if peak and record.status == "ok":
-            parts.append(f"{gib(peak['max'])} GiB reserved")
+            parts.append(f"{units.gib(peak['max'])} GiB reserved")
         if "step_seconds" in record.summary:
-            parts.append(f"{record.summary['step_seconds']:.3g} s/step")
+            parts.append(f"{units.seconds(record.summary['step_seconds'])} a step")
         if record.reason:
             parts.append(safe(record.reason.splitlines()[0][:160]))
         return Text("  ").join(Text.assemble(part) for part in parts)
@@ -182,7 +186,7 @@ def _search_row(found: Found, size: int, record: Record) -> list[str]:
     numbers = [summary.get(key) for key in ("step_seconds", "samples_per_second", "tokens_per_second")]
     shown = ["-" if number is None else f"{number:,.4g}" for number in numbers]
     note = "fits but thrashes" if found.thrashes(size) else ""
-    return [str(size), record.status, gib(peak), str(summary.get("num_alloc_retries", "-")), *shown, note]
+    return [str(size), record.status, units.gib(peak), str(summary.get("num_alloc_retries", "-")), *shown, note]
 
 
 def _answer(found: Found, kind: str) -> str:
@@ -221,7 +225,7 @@ def show_repeats(results: Sequence[Result], console: Console) -> None:
         row = [
             f"{median(seconds):.4g}",
             f"{_range(seconds):.1%}",
-            gib(median(reserved)),
+            units.gib(median(reserved)),
             f"{_range(reserved):.1%}",
             noisy,
         ]

@@ -56,7 +56,7 @@ def test_a_dry_run_shows_the_jobs_and_starts_nothing(multirun, tmp_path):
     rows = [line for line in out.splitlines() if "tiny-zero2" in line]
     assert len(rows) == 4
     assert sum("to run" in row for row in rows) == sum("unsupported" in row for row in rows) == 2
-    assert "2 to run in 1 launches, 2 known" in out
+    assert "2 to run in 1 launch, 2 known" in out
     assert not list(tmp_path.rglob("*.json"))
 
 

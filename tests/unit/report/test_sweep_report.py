@@ -60,8 +60,8 @@ def test_every_result_is_a_line_that_counts(job, record, console):
     progress.finished(Result(job(seed=1), oom, "implied"))
     progress.finished(Result(job(seed=2), record(), "done"))  # nothing new
     first, second, third = text(console).splitlines()
-    assert first == "2 jobs to run in 1 launches; 0 known without running"
-    assert second.split() == ["1/2", "ok", job().plan.run_id, "0.5", "s/step"]
+    assert first == "2 jobs to run in 1 launch; 0 known without running"
+    assert second.split("  ") == ["1/2", "ok", job().plan.run_id, "0.500 s a step"]
     assert third.split("  ") == ["2/2", "gpu_oom", job(seed=1).plan.run_id, "rank 0: [odd] no memory"]
 
 
