@@ -15,7 +15,7 @@ from statistics import median
 
 from memlab.analyse.diff import confounds, environment_confounds
 from memlab.analyse.figures import Difference, Figure, figures_of, interpolate, merge_repeats
-from memlab.analyse.identity import MODE, TOKENS, changed_keys, families, labels, point_of
+from memlab.analyse.identity import MODE, TOKENS, changed_keys, configurations, families, point_of
 from memlab.analyse.run import Run, value_at
 from memlab.config import GROUPS
 from memlab.errors import MemlabError, nearest
@@ -61,9 +61,11 @@ class Range:
 
 @dataclass
 class Effects:
-    """``warnings`` are to be read first; ``unpaired`` holds run ids with the reason."""
+    """``configurations``: ``where`` of a pair -> a run of it, without the option of the axis; none of two sets.
+    ``warnings`` are to be read first; ``unpaired`` holds run ids with the reason."""
 
     by: str
+    configurations: dict[str, Run] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     unpaired: list[tuple[str, str]] = field(default_factory=list)
@@ -92,16 +94,27 @@ def effects_by(runs: Sequence[Run], by: str, figures: Figures = figures_of) -> E
     if group not in (*GROUPS, MODE) or (key and all(value_at(run.config, by) is None for run in runs)):
         raise MemlabError(f"--by {by}: no such axis. {nearest(by, (*GROUPS, MODE))}")
     option_of = _option_of(runs, by)
-    effects = Effects(by)
     alike = families(runs, (by, TOKENS))
-    for where, members in zip(labels([members[0] for members in alike]), alike, strict=True):
+    firsts = [_without(members[0], by) for members in alike]
+    named = configurations(firsts)
+    effects = Effects(by, {where: members[0] for where, members in named.items()})
+    where_of = {id(run): where for where, members in named.items() for run in members}
+    for first, members in zip(firsts, alike, strict=True):
         sides: dict[str, dict[int, list[Run]]] = {}
         for run in members:
             tokens = 0 if group == "seq_len" else value_at(run.config, TOKENS)
             sides.setdefault(option_of(run), {}).setdefault(tokens, []).append(run)
-        _pair_all(effects, where, sides, by, figures)
+        _pair_all(effects, where_of[id(first)], sides, by, figures)
         effects.warnings += [w for w in environment_confounds(members) if w not in effects.warnings]
     return effects
+
+
+def _without(run: Run, by: str) -> Run:
+    """The run as one of its pairs: which option of the axis it has is not known."""
+    if by == MODE:
+        return replace(run, source="")
+    config, choices = ({key: value for key, value in each.items() if key != by} for each in (run.config, run.choices))
+    return replace(run, config=config, choices=choices)
 
 
 def effects_of_sets(

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from memlab.analyse.advise import Advice, Candidate, command_words, deepspeed_of
 from memlab.report import units
-from memlab.report.names import short_names, usual_options
+from memlab.report.names import names_by_label
 from memlab.report.tables import show_table
 from memlab.report.text import SHOWN, say, show_command
 
@@ -56,11 +56,7 @@ def show_advice(advice: Advice, out: Console) -> None:
 
 
 def _names(advice: Advice) -> tuple[dict[str, str], str]:
-    """Label -> short name of each configuration, and the options that these names leave out."""
-    runs = {each.label: each.run for each in advice.candidates}
-    firsts = list(runs.values())
-    usual = " ".join(f"{group}={option}" for group, option in usual_options(firsts).items())
-    return dict(zip(runs, short_names(firsts), strict=True)), usual
+    return names_by_label({each.label: each.run for each in advice.candidates})
 
 
 def sentences(advice: Advice) -> list[str]:

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from memlab.analyse.diff import PLANNED, Change, Comparison, FigureRow
-from memlab.analyse.effects import Effects, Pair, Range
+from memlab.analyse.effects import Effects, Range
 from memlab.analyse.figures import Difference
 from memlab.analyse.run import Run
 from memlab.report import units
+from memlab.report.names import names_by_label
 from memlab.report.tables import show_table
 from memlab.report.text import SHOWN, say
 
@@ -200,7 +201,7 @@ def show_effects(effects: Effects, out: Console, all_figures: bool = False) -> N
         show_table(out, title, columns, rows, left=2, common=[effects.by], spare=("within noise",))
         if left := len(effects.ranges) - len(rows):
             say(f"More figures, within the noise or following from these: {left} (--all shows them).", out)
-        _show_pairs(effects.pairs, out)
+        _show_pairs(effects, out)
     _show_unpaired(effects, out)
 
 
@@ -240,11 +241,13 @@ def _range_in_words(found: Range) -> str:
     return f"{median} ({units.percent(found.lowest)} to {units.percent(found.highest)}, {found.pairs} pairs)"
 
 
-def _show_pairs(pairs: Sequence[Pair], out: Console) -> None:
+def _show_pairs(effects: Effects, out: Console) -> None:
+    pairs = effects.pairs
+    names, usual = names_by_label(effects.configurations)
     keys = [key for key in (*MAIN, "samples_per_second") if any(key in pair.differences for pair in pairs)]
     rows = [
         (
-            pair.where,
+            names.get(pair.where, pair.where),
             f"{pair.base} -> {pair.other}",
             pair.micro,
             pair.tokens,
@@ -255,6 +258,7 @@ def _show_pairs(pairs: Sequence[Pair], out: Console) -> None:
     ]
     columns = ["configuration", "from -> to", "batch", "tokens", *(units.name(key) for key in keys), "note"]
     title = f"{len(pairs):,} pairs; {STAR.strip()} is within the noise"
+    title += f"; where not named: {usual}" if usual else ""
     spare = tuple(units.name(key) for key in ("samples_per_second", "host_peak_bytes", "usd_per_million_tokens"))
     spare = (*spare, units.name("peak_allocated_bytes"))
     show_table(out, title, columns, rows, left=2, notes=1, common=columns[:3], spare=spare)

@@ -1,7 +1,7 @@
 """Short names of configurations: the model, the stage, and what is not usual among the configurations shown."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from memlab.analyse.identity import REPEATS, SHAPE, changed_keys, numbered, of_repeats
@@ -37,6 +37,13 @@ def short_names(firsts: Sequence[Run]) -> list[str]:
             for place, values in zip(places, _values_apart([firsts[place] for place in places]), strict=True):
                 words[place] = [*words[place], *values]
     return numbered(" ".join(each) or run.run_id for each, run in zip(words, firsts, strict=True))
+
+
+def names_by_label(firsts: Mapping[str, Run]) -> tuple[dict[str, str], str]:
+    """Label -> short name of each configuration, and the options that these names leave out, as words."""
+    runs = list(firsts.values())
+    usual = " ".join(f"{group}={option}" for group, option in usual_options(runs).items())
+    return dict(zip(firsts, short_names(runs), strict=True)), usual
 
 
 def _varied(firsts: Sequence[Run]) -> list[str]:

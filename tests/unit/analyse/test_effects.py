@@ -38,6 +38,8 @@ def test_pairs_their_range_and_the_lonely(tmp_path):
     (allocated,) = (each for each in effects.ranges if each.key == "peak_allocated_bytes")
     assert (allocated.lowest, allocated.highest) == (-50 / 200, -50 / 300)
     assert (allocated.pairs, allocated.within_noise) == (2, 0)
+    (where,) = {pair.where for pair in effects.pairs}
+    assert where in effects.configurations and "offload" not in where
     ((run_id, reason),) = effects.unpaired
     assert "s300-b4" in run_id
     assert reason == "no run differs from it in offload alone"

@@ -4,9 +4,11 @@ import io
 import json
 
 import pytest
+from sweeps import small_sweep
 
+from memlab.analyse.collect import collect
 from memlab.analyse.diff import Comparison, compare
-from memlab.analyse.effects import Effects, Pair
+from memlab.analyse.effects import Effects, Pair, effects_by
 from memlab.analyse.figures import Difference, Figure
 from memlab.analyse.run import Run
 from memlab.report.diff_text import comparison_answer, effects_answer, show_comparison, show_effects
@@ -99,6 +101,14 @@ def test_figures_that_change_alike_are_told_together_and_few_options_in_all():
     alike = "changes the time of a step and the price of a token by -50.0 %"
     assert told.startswith(f"offload: e in place of a {alike} (-50.0 % to -50.0 %, 2 pairs); b in place of a {alike}")
     assert told.endswith(f"; c in place of a {alike} (one pair); 1 more in the table.")
+
+
+def test_pairs_are_named_by_what_differs_beside_the_axis_and_the_batch(monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "120")
+    out = console(io.StringIO())
+    show_effects(effects_by(collect([small_sweep(tmp_path)]).runs, "allocator"), out)
+    text = " ".join(out.file.getvalue().split())
+    assert "6 pairs; * is within the noise; configuration small zero2; from -> to default -> expandable" in text
 
 
 @pytest.mark.parametrize("all_figures", [False, True])
