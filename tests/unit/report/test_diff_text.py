@@ -108,7 +108,7 @@ def test_pairs_are_named_by_what_differs_beside_the_axis_and_the_batch(monkeypat
     out = console(io.StringIO())
     show_effects(effects_by(collect([small_sweep(tmp_path)]).runs, "allocator"), out)
     text = " ".join(out.file.getvalue().split())
-    assert "6 pairs; * is within the noise; configuration small zero2; from -> to default -> expandable" in text
+    assert "6 pairs; * is within the noise; configuration small zero2 measured; from ->" in text
 
 
 @pytest.mark.parametrize("all_figures", [False, True])
