@@ -44,10 +44,12 @@ def predictions(sweep: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
 
 
 def launches(sweep: Iterable[Record]) -> list[Launch]:
-    """The launches of a sweep. A point that a launch ran but that has no record here is run again all the same."""
+    """The launches of what a sweep measured. A point that a launch ran but that has no record here is run again all the
+    same."""
     by_engine: dict[str, list[Record]] = defaultdict(list)
     for record in sweep:
-        if record.status in JUDGED and record.config["hardware"]["device"] == "cuda":
+        judged = record.source == "measured" and record.status in JUDGED
+        if judged and record.config["hardware"]["device"] == "cuda":
             by_engine[engine_key(from_dict(record.config))].append(record)
     return [launch for records in by_engine.values() for launch in _of_one_engine(_with_order(records))]
 

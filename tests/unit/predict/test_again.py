@@ -1,5 +1,7 @@
 """Which records shared a launch, and in which order."""
 
+from dataclasses import replace
+
 from memlab.config import from_dict, to_dict
 from memlab.predict.again import launches
 
@@ -37,6 +39,10 @@ def test_fresh_records_and_other_engines_are_launches_of_their_own(measured):
 
 def test_only_what_says_something_of_gpu_memory_is_judged(measured):
     assert launches([measured(10, "fresh", status="failed"), measured(10, "fresh", device="cpu")]) == []
+
+
+def test_predictions_are_not_judged(measured):
+    assert launches([replace(measured(10, "fresh"), source="predicted")]) == []
 
 
 def test_configurations_survive(measured):
