@@ -22,7 +22,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep, ValueType
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep, Sweep, ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -250,8 +250,11 @@ def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None
 
 
 def check_total(counts: Mapping[str, int]) -> None:
-    """Refuse more points than :data:`MOST_POINTS`. ``counts``: how many values each key has."""
+    """Refuse more points than :data:`MOST_POINTS`, and none. ``counts``: how many values each key has."""
     total = math.prod(counts.values())
+    if not total:
+        empty = next(key for key, count in counts.items() if not count)
+        raise ConfigError(f"'{empty}' stands for no value at all: widen the range or the pattern.")
     if total > MOST_POINTS:
         factors = " x ".join(f"{count:,} of {key}" for key, count in counts.items() if count > 1)
         raise ConfigError(
@@ -280,6 +283,8 @@ def _count(override: Override, config_dir: str | None) -> int:
     if isinstance(value, RangeSweep):
         return _range_length(override.key_or_group, value)
     if isinstance(value, ChoiceSweep):
+        if any(isinstance(each, Sweep | Glob) for each in value.list):
+            raise ConfigError(f"'{override.key_or_group}': a range stands alone, not in a list of values.")
         return len(value.list)
     if isinstance(value, Glob):
         return len(value.filter(options_of(override.key_or_group, config_dir)))

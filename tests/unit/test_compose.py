@@ -82,6 +82,19 @@ def test_what_hydra_can_do_is_let_through(word):
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["seq_len.tokens=range(5,1)"], "'seq_len.tokens' stands for no value at all"),
+        (["seq_len.tokens=glob(*)"], "'seq_len.tokens' stands for no value at all"),
+        (["model=glob(nothing*)", "batch.micro=1,2"], "'model' stands for no value at all"),
+        (["seq_len.tokens=1,range(2,5)"], "'seq_len.tokens': a range stands alone"),
+    ],
+)
+def test_words_that_stand_for_no_points_are_refused(words, message):
+    assert refusal(*words).startswith(message)
+
+
+@pytest.mark.parametrize(
     ("words", "count"),
     [
         (["seq_len.tokens=range(1,1000000000)"], "999,999,999 points (999,999,999 of seq_len.tokens)"),
