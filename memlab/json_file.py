@@ -14,6 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from memlab.disk import explain
 from memlab.errors import RecordError
 
 LARGEST = 64 * 2**20
@@ -21,11 +22,6 @@ LARGEST = 64 * 2**20
 
 DEEPEST = 32
 """Lists and dictionaries inside one another; a predicted record has 7."""
-
-_NOT_PLAIN = "not a plain file; links are not followed"
-
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-
 
 _NOT_PLAIN = "not a plain file; links are not followed"
 
@@ -47,7 +43,9 @@ def read_json(path: Path) -> Any:
         raise RecordError(f"{path}: no such file") from None
     except RecursionError:
         raise RecordError(f"{path}: unreadable (nested too deeply)") from None
-    except (OSError, ValueError) as error:  # not UTF-8, not JSON, or a number of 4,300 digits
+    except OSError as error:
+        raise RecordError(explain(error, path)) from error
+    except ValueError as error:  # not UTF-8, not JSON, or a number of 4,300 digits
         raise RecordError(f"{path}: unreadable ({error})") from error
     return values
 

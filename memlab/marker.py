@@ -37,4 +37,4 @@ def claim(folder: Path, is_from_before: Callable[[], bool]) -> None:
         if not (folder / MARKER).exists():
             (folder / MARKER).write_text(TEXT, encoding="utf-8")
     except OSError as error:
-        raise FolderError(explain(error)) from error
+        raise FolderError(explain(error, error.filename or folder / MARKER)) from error  # a full disk names no file

@@ -1,8 +1,10 @@
 """Traces are kept on disk: what a rank does depends on the plan and the versions, not on when it is asked."""
 
 import atexit
+import errno
 import hashlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -28,6 +30,9 @@ FIRST_RANK = 0
 TRACES, RANKS = 16, 48
 """What this process keeps, a few MB each: the traces that one configuration needs, and what they say of any other size
 for every rank of the configurations that a search goes through."""
+
+ROOM = 64 * 2**20
+"""Bytes: on a disk with less than this free, the traces of one configuration may have no place."""
 
 
 def traces(plan: Plan) -> dict[int, Trace]:
@@ -124,6 +129,8 @@ def _writable(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
+            if shutil.disk_usage(folder).free < ROOM:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return folder
     except OSError as error:
         print(f"memlab: {explain(error, folder)} Nothing that this prediction traces will be kept.", file=sys.stderr)

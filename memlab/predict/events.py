@@ -1,11 +1,11 @@
 """What a shadow run leaves behind: every allocation, free and use by another stream, in order. Plain data, no torch."""
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from memlab.disk import write_whole
 from memlab.predict.work import Item
 
 ALLOC, FREE, USE, SYNC, EMPTY, PHASE, HOST_ALLOC, HOST_FREE, START = range(9)
@@ -61,11 +61,9 @@ class Trace:
     seconds: float = 0.0  # of CPU time that it took, with the start of its engine, which others may have shared
 
     def save(self, path: Path) -> None:
-        """Whole or not at all."""
-        part = path.with_name(f".{path.name}.{os.getpid()}")
+        """Write it, whole or not at all. Raises :class:`WriteError`, which names ``path``."""
         # Not asdict: it copies every event.
-        part.write_text(json.dumps(vars(self), default=vars, separators=(",", ":")), encoding="utf-8")
-        part.replace(path)
+        write_whole(path, json.dumps(vars(self), default=vars, separators=(",", ":")).encode())
 
     @classmethod
     def load(cls, path: Path) -> "Trace":

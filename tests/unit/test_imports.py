@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "allocator_conf": {"errors"},
     "ranges": set(),
     "schema": {"errors", "ranges"},
-    "json_file": {"errors"},
+    "json_file": {"errors", "disk"},
     "config": {"errors", "optimizers", "allocator_conf", "ranges", "schema"},
     "plan": {"errors", "config", "optimizers"},
     "hostfile": {"errors"},

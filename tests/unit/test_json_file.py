@@ -68,7 +68,7 @@ def test_a_pipe_is_refused_without_waiting_for_a_writer(file):
 def test_links_devices_and_folders_are_refused(file, tmp_path):
     (tmp_path / "real.json").write_text("{}")
     file.symlink_to(tmp_path / "real.json")
-    for path, words in ((file, "not a plain file"), (Path("/dev/zero"), "not a plain file"), (tmp_path, "directory")):
+    for path, words in ((file, "not a plain file"), (Path("/dev/zero"), "not a plain file"), (tmp_path, "name a file")):
         with pytest.raises(RecordError, match=words):
             read_json(path)
 

@@ -290,6 +290,15 @@ def test_the_marker_is_the_first_file_and_is_written_once(folder, plan, record):
     assert marker.name == ".memlab" and marker.stat().st_mtime_ns == written
 
 
+def test_a_disk_too_full_for_the_marker_is_told_with_the_file(folder, monkeypatch):
+    def no_space(*arguments, **keywords):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", no_space)
+    with pytest.raises(FolderError, match=f"{folder}/.memlab: No space left on device; free some space"):
+        folder.claim()
+
+
 def test_a_record_or_a_plan_makes_a_folder_from_before_the_marker_memlabs(tmp_path, plan, record):
     for number, write in enumerate((lambda one: one.finish(record()), lambda one: one.start(plan, []))):
         old = RunFolder(tmp_path / "sweep" / str(number))

@@ -3,6 +3,7 @@
 import errno
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -120,7 +121,7 @@ def test_all_micro_steps_are_traced_where_a_few_do_not_tell_the_others(made, pla
     assert made == [cache.Point(0, 1, 64)] * 2  # with a few, then with all
 
 
-@pytest.mark.parametrize("place", ["a file", "a file/below", "no permission"])
+@pytest.mark.parametrize("place", ["a file", "a file/below", "no permission", "a full disk"])
 def test_a_prediction_goes_on_without_its_cache_and_says_so_once(made, plan, tmp_path, monkeypatch, capsys, place):
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / place))
@@ -130,6 +131,8 @@ def test_a_prediction_goes_on_without_its_cache_and_says_so_once(made, plan, tmp
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(dir))
 
         monkeypatch.setattr(cache.tempfile, "TemporaryFile", refuse)
+    if place == "a full disk":
+        monkeypatch.setattr(cache.shutil, "disk_usage", lambda folder: SimpleNamespace(free=cache.ROOM - 1))
     first = cache.traces(plan(2, 1))
     traced = len(made)
     assert cache.traces(plan(2, 1)).keys() == first.keys() and len(made) == traced  # known until the process ends
