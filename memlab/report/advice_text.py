@@ -60,7 +60,7 @@ def _names(advice: Advice) -> tuple[dict[str, str], str]:
 
 
 def sentences(advice: Advice) -> list[str]:
-    """What to use, how much memory that leaves, and what the next best would take."""
+    """What to use, how much memory that leaves, what the next best would take, and whether models are compared."""
     best, job = advice.best, advice.job
     names, _ = _names(advice)
     samples = f"{job.samples * job.epochs:,.0f} samples of {job.tokens:,} tokens"
@@ -69,7 +69,7 @@ def sentences(advice: Advice) -> list[str]:
         f"Use {names[best.label]} with batch {best.micro} x {best.accumulation} accumulation: {samples} "
         f"take {units.duration(best.seconds)}{cost}."
     )
-    return [first, _room(best), _against(advice, best, names)]
+    return [first, _room(best), _against(advice, best, names), *_several_models(advice)]
 
 
 def _against(advice: Advice, best: Candidate, names: Mapping[str, str]) -> str:
@@ -86,6 +86,14 @@ def _against(advice: Advice, best: Candidate, names: Mapping[str, str]) -> str:
     if cheapest is None or cheapest.label == best.label:
         return words + "."
     return words + f"; the cheapest is {names[cheapest.label]} at {units.usd(cheapest.usd)}."
+
+
+def _several_models(advice: Advice) -> list[str]:
+    """That models are compared, of which a small one is fast, and how to ask about one."""
+    models = {each.run.choices.get("model") or each.run.config["model"]["path"] for each in advice.candidates}
+    if len(models) == 1:
+        return []
+    return [f"These are {len(models)} models, of which a smaller one is faster: --where model=NAME asks about one."]
 
 
 def _room(best: Candidate) -> str:

@@ -3,7 +3,7 @@
 import io
 import shlex
 
-from sweeps import small_sweep
+from sweeps import add_point, small_sweep
 
 from memlab.analyse.advise import Job, advise, command_words
 from memlab.analyse.collect import collect
@@ -21,3 +21,12 @@ def test_the_first_sentence_is_the_recommendation_and_the_command_is_whole(tmp_p
     assert max(map(len, text.splitlines())) <= 80
     (command,) = [part for part in text.split("\n\n") if part.startswith("python launch.py")]
     assert shlex.split(command.replace("\\\n", "")) == shlex.split(" ".join(command_words(advice.best)))
+
+
+def test_of_several_models_it_says_how_to_ask_about_one(tmp_path):
+    job, told = Job(samples=1000, epochs=1, tokens=512), "These are 2 models"
+    assert told not in " ".join(sentences(advise(collect([small_sweep(tmp_path / "a")]).runs, job)))
+    add_point(tmp_path / "b", 512, choices={"model": "large", "zero_stage": "zero2", "allocator": "default"})
+    add_point(tmp_path / "c", 512, choices={"model": "small", "zero_stage": "zero2", "allocator": "default"})
+    both = collect([tmp_path / "b", tmp_path / "c"]).runs
+    assert sentences(advise(both, job))[-1].startswith(told)
