@@ -36,7 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
     if all(len(side) == 1 for side in sides):
         show_comparison(compare([side[0] for side in sides], by), console(), arguments.all)
     elif len(sides) == 2:
-        show_effects(effects_of_sets(*sides, names=tuple(paths), by=by), console(), arguments.all)
+        folders = tuple(Path(path).resolve().name for path in paths)
+        names = folders if len(set(folders)) == len(folders) else tuple(paths)
+        show_effects(effects_of_sets(*sides, names=names, by=by), console(), arguments.all)
     else:
         raise MemlabError("More than two folders that hold several runs: give two, or one with --by AXIS.")
     return 0
