@@ -21,7 +21,7 @@ large=$runs/8b small=$runs/0.5b
 
 {
     echo "# Expandable segments, ZeRO-3, batch 1"
-    "$memlab" diff --by allocator "$large" --where zero_stage=zero3 checkpointing=none batch.micro=1
+    "$memlab" diff --all --by allocator "$large" --where zero_stage=zero3 checkpointing=none batch.micro=1
     echo; echo "# ZeRO-3 against ZeRO-2 with offload and checkpointing"
     "$memlab" diff "$large/8b-zero3-seq-expandable" "$large/8b-zero2-offload-ckpt-seq-expandable" | head -n 12
     echo; echo "# ZeRO-3, checkpointing, expandable segments: from batch 13 to 14"
