@@ -246,7 +246,12 @@ RULES = (
     Rule(
         lambda c: _optimizer_is(c, "transformers", ("adagrad",)) and c.zero_stage.stage > 0,
         "transformers gives Adagrad two parameter groups, and DeepSpeed's ZeRO makes it anew with one",
-        "optimizer.source=deepspeed optimizer.name=adagrad, or zero_stage=zero0",
+        "optimizer.source=deepspeed optimizer.name=adagrad",
+    ),
+    Rule(
+        lambda c: c.optimizer.name.lower() == "adagrad" and c.zero_stage.stage == 0 and c.precision.dtype != "fp32",
+        "Adagrad makes its states when it is built, and DeepSpeed then gives it fp32 weights that have none",
+        "optimizer.source=deepspeed optimizer.name=adagrad zero_stage=zero1, or precision=fp32",
     ),
     Rule(
         lambda c: _optimizer_is(c, "deepspeed", ("muadam", "muadamw", "musgd")),

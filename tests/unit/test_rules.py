@@ -68,6 +68,7 @@ TRIGGERS = {
     "LOMO": {**TRANSFORMERS, "optimizer.name": "adalomo"},
     "schedule-free": {**TRANSFORMERS, "optimizer.name": "schedule_free_sgd", "zero_stage.stage": 0},
     "two parameter groups": {**TRANSFORMERS, "optimizer.name": "adagrad"},
+    "fp32 weights that have none": {"optimizer.name": "Adagrad", "zero_stage.stage": 0},
     "mup's optimizers": {"optimizer.name": "MuAdam"},
     "LAMB scales the update of each whole tensor": {**GPU, "optimizer.name": "Lamb"},
     "LAMB is a CUDA kernel": {"optimizer.name": "lamb", "zero_stage.stage": 0},
