@@ -1,6 +1,7 @@
 """Errors of predictions: what is counted, and how."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,22 @@ def test_every_published_record_was_judged(published):
     judged = {f"{point['sweep']}/{point['run_id']}" for point in published["points"]} | set(published["not_predicted"])
     records = [file.parent for file in (ROOT / "results").rglob("record.json")]
     assert {f"{folder.parent.name}/{folder.name}" for folder in records} - judged == set(), "run: make accuracy"
+
+
+def test_the_readme_says_what_is_published(published):
+    found = published["summary"]
+    counts = [found["verdicts"]["n"], found["verdicts"]["right"], found["reserved"]["n"]]
+    shares = [
+        abs(found["allocated"]["worst"]),
+        abs(found["reserved"]["worst"]),
+        found["reserved"]["percentile_90"],
+    ]
+    sentence = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split()).partition("docs/accuracy.md")[0]
+    told = re.search(
+        r"Of (\d+) points .* for (\d+) correctly .* the (\d+) that ran, .* within ([\d.]+) % .*"
+        r" within ([\d.]+) %, within ([\d.]+) % for nine of ten",
+        sentence,
+    ).groups()
+    assert [int(count) for count in told[:3]] == counts
+    for share, upper in zip(shares, told[3:], strict=True):
+        assert share <= float(upper) / 100 < share + 0.001
