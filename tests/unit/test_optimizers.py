@@ -35,7 +35,8 @@ RUN = {
     "deepspeed": {"adagrad", "adam", "adamw", "lamb", "lion", "muon"},
     "transformers": set(OF_TRANSFORMERS) - {"adagrad"},
 }
-"""What runs in one of them; transformers' Adagrad runs in fp32 without ZeRO alone. The others need a package, or never run under DeepSpeed."""
+"""What runs in one of them; transformers' Adagrad runs in fp32 without ZeRO alone. The others need a
+package, or never run under DeepSpeed."""
 
 
 def source_of(module: str) -> Path:
