@@ -45,12 +45,16 @@ def commands(sweep: Path, bad: Path, page: Path) -> list[list[str]]:
         ["table", str(sweep), "--ranks"],
         ["report", str(sweep), "--output", str(page)],
         ["diff", whole, str(bad)],
+        ["diff", "--by", "zero_stage", str(sweep)],
         ["advise", str(sweep), "--samples", "1000", "--seq-len", "512"],
         ["fit", str(sweep)],
     ]
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + MUTATIONS))
+SEEDS = range(FIRST_SEED, FIRST_SEED + MUTATIONS)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_mutated_record_harms_nothing(sweep, bad, tmp_path, capsys, seed):
     told = put(bad, seed)
     page = tmp_path / "report.html"
@@ -58,6 +62,12 @@ def test_a_mutated_record_harms_nothing(sweep, bad, tmp_path, capsys, seed):
         code = ended(words, capsys, told)
         assert code == 0 or words[0] in ("show", "diff"), f"{told}: {words[0]} ended with {code}"
     assert not [letter for letter in page.read_text() if is_obeyed(letter)]
+
+
+@pytest.mark.parametrize("seed", SEEDS[::10])  # charts take some seconds
+def test_a_mutated_record_harms_no_figure(sweep, bad, tmp_path, capsys, seed):
+    told = put(bad, seed)
+    assert ended(["figures", str(sweep), "--output", str(tmp_path / "figures")], capsys, told) == 0, told
 
 
 def ended(words: list[str], capsys: pytest.CaptureFixture, told: str) -> int:
