@@ -80,7 +80,7 @@ const wordsOf = (text) => text.toLowerCase().split(/\s+/).filter(Boolean);
 function findingTable(id, name, { columns, rows }, pageSize) {
   const made = sortingTable({ id, name, columns, value: (row, index) => row[index], pageSize });
   const texts = new Map(rows.map((row) => [row, row.join(" ").toLowerCase()]));
-  const search = h("input", { type: "search", placeholder: "words, all of which must occur", oninput: () => {
+  const search = h("input", { type: "search", size: 30, placeholder: "words, all of which must occur", oninput: () => {
     const words = wordsOf(search.value);
     made.update(rows.filter((row) => words.every((word) => texts.get(row).includes(word))));
   } });

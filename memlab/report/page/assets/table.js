@@ -24,7 +24,7 @@ const pointsTable = sortingTable({
 
 function makeTable() {
   byId("point-table").append(pointsTable.element);
-  const search = h("input", { type: "search", id: "search", placeholder: "words, all of which must occur", oninput: () => {
+  const search = h("input", { type: "search", id: "search", size: 30, placeholder: "words, all of which must occur", oninput: () => {
     state.words = wordsOf(search.value);
     refresh();
   } });
