@@ -1,4 +1,4 @@
-"""Traces are kept on disk: what a rank does depends on the plan and the versions, not on when it is asked."""
+"""Cache of traces on disk. A trace depends on the plan and the versions alone, so it can be used again."""
 
 import atexit
 import errno
@@ -22,21 +22,21 @@ from memlab.predict.ranks import traced_ranks
 from memlab.predict.shadow.request import Point, ShadowError, Task, make
 
 IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode", "predict")
-"""What a trace does not depend on; (batch, tokens) are part of its file name."""
+"""Configuration groups that do not change the trace folder. Batch and tokens are part of the trace's file name."""
 
 FIRST_RANK = 0
-"""Traced of every plan."""
+"""The rank that is traced for every plan."""
 
 TRACES, RANKS = 16, 48
-"""What this process keeps, a few MB each: the traces that one configuration needs, and what they say of any other size
-for every rank of the configurations that a search goes through."""
+"""How many traces and interpolators this process keeps in memory, a few MB each: the traces of one configuration, and
+an interpolator for each rank of the configurations in a search."""
 
 ROOM = 64 * 2**20
-"""Bytes: on a disk with less than this free, the traces of one configuration may have no place."""
+"""Bytes. On a disk with less free space, the traces of one configuration may not fit, so nothing is kept there."""
 
 
 def traces(plan: Plan) -> dict[int, Trace]:
-    """The traces of the ranks that differ: from the disk, computed from those there, or from a new shadow run.
+    """Return the traces of the ranks that differ: read from disk, interpolated, or made by a new shadow run.
 
     Raises :class:`ShadowError` when the model or the engine cannot be run.
     """
@@ -47,15 +47,17 @@ def traces(plan: Plan) -> dict[int, Trace]:
 
 
 def traces_in_launch(plans: Sequence[Plan]) -> list[dict[int, Trace]]:
-    """The traces of plans that differ in shape alone, made in one shadow process."""
+    """Return the traces of plans that differ in shape alone. One shadow process makes the missing ones."""
     if failures := make_missing(deciding(plans)):
         raise ShadowError(failures[0][1])
     return [traces(plan) for plan in plans]
 
 
 def deciding(plans: Iterable[Plan]) -> list[Plan]:
-    """Those to trace, so that all are known: where a few share a trace folder all of them, of many those that decide
-    the others."""
+    """Choose the plans that must be traced; the traces of the others are interpolated.
+
+    If at most ``ENOUGH + 1`` plans share a trace folder, all of them are chosen, else four of them.
+    """
     sharing: dict[Path, list[Plan]] = {}
     for plan in plans:
         sharing.setdefault(trace_folder(plan), []).append(plan)
@@ -68,7 +70,7 @@ def deciding(plans: Iterable[Plan]) -> list[Plan]:
 
 
 def known_traces(plan: Plan) -> dict[int, Trace] | None:
-    """The same without a shadow run; ``None`` where one is needed."""
+    """Return the traces of the ranks that differ without a shadow run; ``None`` where one is needed."""
     found = {}
     for point in points(plan):
         found[point.rank] = known(plan, point)
@@ -78,7 +80,7 @@ def known_traces(plan: Plan) -> dict[int, Trace] | None:
 
 
 def points(plan: Plan) -> list[Point]:
-    """What a prediction of ``plan`` needs traced, or computed."""
+    """Return the points whose traces a prediction of ``plan`` needs: one for each rank that differs."""
     micro, tokens = plan.config["batch"]["micro"], plan.config["seq_len"]["tokens"]
     return [Point(rank, micro, tokens) for rank in traced_ranks(plan)]
 
@@ -86,14 +88,14 @@ def points(plan: Plan) -> list[Point]:
 def make_missing(
     plans: Iterable[Plan], told: Callable[[int, int], None] = lambda done, of: None
 ) -> list[tuple[Path, str]]:
-    """Trace what is neither there nor can be computed, in one shadow process for all plans. ``told`` hears how many of
-    how many are done.
+    """Make the traces that are neither on disk nor can be interpolated, in one shadow process for all plans.
 
-    Where a configuration has a trace already, a further one is made beside the one asked for: then there are enough to
-    compute all others. Returns the trace folders of the plans that failed, each with the reason.
+    Where a configuration has one trace already, a third point is traced with the requested one: three are enough to
+    interpolate all others. ``told(done, of)`` reports progress. Returns the trace folders of the plans that failed,
+    each with the reason.
     """
     tasks: dict[Path, Task] = {}
-    leaders: dict[Path, Plan] = {}  # tasks of one plan share the start of their engine
+    leaders: dict[Path, Plan] = {}  # tasks with the same plan share one start of the engine
     for plan in plans:
         for point in points(plan):
             wanted = _to_trace(plan, point)
@@ -115,12 +117,13 @@ def make_missing(
 
 
 def trace_folder(plan: Plan) -> Path:
-    """Where what is traced for ``plan`` lies: the same folder for all plans that share traces."""
+    """Return the folder of the traces of ``plan``. Plans that share traces share this folder."""
     return _folder(with_few(plan))
 
 
 def kept(name: str) -> Path:
-    """The folder of this name in the user's cache or, where that cannot be written, one that ends with this process."""
+    """Return the folder ``name`` in the user's cache, or in a temporary folder of this process if the cache cannot be
+    written."""
     return _writable(cache_dir()) / name
 
 
@@ -140,8 +143,11 @@ def _writable(folder: Path) -> Path:
 
 
 def known(plan: Plan, point: Point) -> Trace | None:
-    """The trace of a point if it was made, or can be computed: from the others of its rank, and from one with few
-    micro-steps."""
+    """Return the trace of a point; ``None`` if a shadow run is needed.
+
+    The trace is read from disk, interpolated from other points of its rank, or made longer from a trace with few
+    micro-steps.
+    """
     few = with_few(plan)
     found = _known_as_it_is(few, point)
     if few is plan or found is None:
@@ -150,8 +156,10 @@ def known(plan: Plan, point: Point) -> Trace | None:
 
 
 def _to_trace(plan: Plan, point: Point) -> Plan | None:
-    """What has to be traced for the point to be known: the plan with few micro-steps or, where those do not tell the
-    others, the plan itself. ``None`` where the point is known."""
+    """Return the plan to trace for the point; ``None`` if its trace is known.
+
+    This is the plan with few micro-steps, or the plan itself if few micro-steps do not determine the rest.
+    """
     few = with_few(plan)
     if not (_folder(few) / point.file_name).exists() and _known_as_it_is(few, point) is None:
         return few
@@ -163,7 +171,7 @@ def _folder(plan: Plan) -> Path:
 
 
 def _known_as_it_is(plan: Plan, point: Point) -> Trace | None:
-    """The trace of a point with all micro-steps of the plan."""
+    """Return the trace of a point with all micro-steps of the plan, read or interpolated; ``None`` if neither works."""
     folder = _folder(plan)
     path = folder / point.file_name
     if path.exists():
@@ -182,22 +190,29 @@ def _computed(paths: Iterable[Path], point: Point, enough: int) -> Trace | None:
 
 
 def _traced(folder: Path, rank: int) -> dict[Point, Path]:
-    """The points of a rank that were traced."""
+    """Return the traced points of a rank, each with its file."""
     files = sorted(folder.glob(Point.prefix(rank) + "*"))
     return {Point.of_file(path.name): path for path in files}
 
 
 def _follows(point: Point, others: Collection[Point]) -> bool:
-    """Whether those are enough of a rank that is not the first: the same code runs on both, and so what the first
-    rank's third point says of the laws of its sizes holds here - if they hold there."""
+    """Return whether ``others`` are enough to interpolate ``point`` on a rank other than rank 0.
+
+    Two points with as many tokens are enough: both ranks run the same code, and rank 0's third point has verified the
+    size formulas.
+    """
     in_line = all(other.tokens == point.tokens >= MINIMUM_TOKENS for other in others)
     return point.rank != FIRST_RANK and len(others) == UNCHECKED and in_line
 
 
 def _also(traced: Iterable[Point], wanted: Point) -> Sequence[Point]:
-    """With ``wanted`` and the one there is, a third point that tells all laws apart: of another batch than both, and of
-    an odd length, which differs from every one that is rounded. One more where two of them have as many tokens in all:
-    a constant and so much for each token shows in three different numbers."""
+    """Return the points to trace besides ``wanted``, so that with the one traced point they make the size formulas
+    unique. Empty unless exactly one usable point is traced.
+
+    A further point has a larger batch than the two, and an odd length, which differs from every rounded length. One
+    more is added where two points have the same number of tokens in the batch: a constant plus a slope for each token
+    needs three different numbers.
+    """
     usable = [point for point in traced if point.tokens >= MINIMUM_TOKENS]
     if len(usable) != ENOUGH - 2 or wanted.tokens < MINIMUM_TOKENS:
         return ()
@@ -227,14 +242,15 @@ def _fingerprint(plan: Plan) -> str:
 
 
 def _model_files(plan: Plan) -> str:
-    """The configuration of a model in a folder may change while its path stays."""
+    """Return the ``config.json`` of a model in a local folder, which may change while its path stays; else ``""``."""
     path = Path(plan.config["model"]["path"]) / "config.json"
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 @cache
 def code_digest(folder: str = "") -> str:
-    """Of the code that predicts, or of a ``folder`` of it: what was kept is as good as the code that made it."""
+    """Return a digest of the source files of ``memlab.predict``, or of its subfolder ``folder``. A cached result is
+    valid for the code that made it only."""
     digest = hashlib.sha256()
     for path in sorted((Path(__file__).parent / folder).rglob("*.py")):
         digest.update(path.read_bytes())

@@ -1,7 +1,8 @@
-"""From a few traced (batch, tokens) to any other: the sequence of events is the same, only the sizes change.
+"""Interpolation of traces: from a few traced (batch, tokens) to any other, as only sizes change, not the event order.
 
-A storage is a product of dimensions, so its size is a monomial in batch and tokens (times a constant), or a constant
-plus one in batch * tokens. Which one, the traced points say; where they leave a choice, it must make no difference.
+The size of a storage is a product of dimensions. So its size formula is a constant times a monomial in batch and
+tokens, or a constant plus a slope times batch * tokens. The traced points determine the formula. Where several formulas
+fit, all must give the same size at the new point.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,17 +16,19 @@ from memlab.predict.shadow.reductions import Reduction
 from memlab.predict.work import FIRST_SIZE, Item
 
 ENOUGH = 3
-"""Traced points that decide a size: one gives the constant, one tells the monomials apart, one more checks."""
+"""Number of traced points that determine a size formula: one gives the constant, the second selects the monomial, the
+third checks it."""
 
 UNCHECKED = ENOUGH - 1
-"""Those that decide it where nothing is left to check: of points with as many tokens each a size is constant, or grows
-with the batch."""
+"""Number of points that determine the formula when no check point is needed: if all points have as many tokens, a size
+is constant or grows with the batch."""
 
 FIELDS = 5
-"""Of an event that asks for device memory; those of a reduction follow."""
+"""Number of fields of an ALLOC event. In the ALLOC of a reduction's buffer, the reduction's fields follow."""
 
 MINIMUM_TOKENS = 2
-"""With a single token some dimensions vanish, and with them copies: such a point is only ever traced."""
+"""Points with fewer tokens are always traced: with a single token some dimensions vanish, and some copies with
+them."""
 
 MONOMIALS: tuple[Callable[[int, int], int], ...] = (
     lambda b, t: 1,
@@ -43,7 +46,7 @@ MONOMIALS: tuple[Callable[[int, int], int], ...] = (
 
 
 class Interpolator:
-    """The traces of one rank at a few points, and from them its trace at any other."""
+    """The traces of one rank at a few points, from which :meth:`at` computes its trace at any other point."""
 
     def __init__(self, traces: Sequence[Trace], enough: int = ENOUGH):
         self._smooth_from = [trace.smooth_from for trace in traces]
@@ -55,9 +58,9 @@ class Interpolator:
         self._of_one, self._of_more = (_table(usable, enough, of_one) for of_one in (True, False))
 
     def at(self, micro: int, tokens: int) -> Trace | None:
-        """``None`` where the traces do not decide it: too few, events in another order, or a size that fits no
-        monomial, or two monomials that differ at the point asked for, or kernels that choose their sizes in another
-        way."""
+        """Compute the trace at a point. ``None`` where the traces do not determine it: there are too few, their events
+        come in different orders, a size fits no formula, two formulas that fit differ at this point, or kernels choose
+        their sizes in another way."""
         table = self._of_one if micro == 1 else self._of_more
         smooth = all(_is_smooth(smooth_from, micro * tokens) for smooth_from in self._smooth_from)
         return table.at(micro, tokens) if table and smooth and tokens >= MINIMUM_TOKENS else None
@@ -65,14 +68,14 @@ class Interpolator:
 
 @dataclass(frozen=True)
 class _Table:
-    """What the traces at ``points`` have in common, and the figures in which they differ: a row for each point."""
+    """The traces at ``points``: their common part, and arrays of the figures that differ, with a row for each point."""
 
     points: list[tuple[int, int]]
     base: Trace
-    allocations: list[int]  # places in its events
+    allocations: list[int]  # indices in base.events
     sizes: np.ndarray
-    sums: list[int]  # places of the allocations whose sizes follow from a reduction
-    reductions: np.ndarray  # the fields of each, one after another
+    sums: list[int]  # indices of the allocations whose sizes follow from a reduction
+    reductions: np.ndarray  # the fields of each reduction, one reduction after another
     work: list[Item]
     figures: np.ndarray
 
@@ -94,8 +97,12 @@ class _Table:
 
 
 def _table(usable: Sequence[Trace], enough: int, of_one: bool) -> _Table | None:
-    """A batch of one can differ from larger ones (what is contiguous anyway is not copied), so one of its own kind
-    leads: only traces whose events come in its order count."""
+    """Build a table for a batch of one (``of_one``) or for larger batches; ``None`` if fewer than ``enough`` traces
+    can be used.
+
+    A batch of one can differ from larger ones: a tensor that is contiguous anyway is not copied. So a trace of the
+    same kind leads, and only traces with the same order of events are used.
+    """
     leader = next((trace for trace in usable if (trace.micro == 1) == of_one), None)
     if leader is None:
         return None
@@ -103,7 +110,7 @@ def _table(usable: Sequence[Trace], enough: int, of_one: bool) -> _Table | None:
     chosen = _spread([trace for trace in usable if trace is leader or _skeleton(trace) == like])
     if len(chosen) < enough:
         return None
-    base = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # the least of it is too small to have a site
+    base = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # small allocations have no site
     requests = [index for index, event in enumerate(base.events) if event[0] in (ALLOC, HOST_ALLOC)]
     allocations, sums = ([i for i in requests if (len(base.events[i]) > FIELDS) is each] for each in (False, True))
     return _Table(
@@ -121,30 +128,31 @@ def _table(usable: Sequence[Trace], enough: int, of_one: bool) -> _Table | None:
 
 
 def _figures(work: Sequence[Item]) -> list[int]:
-    """What depends on batch and tokens in the items of a step."""
+    """Return the figures of a step's items that depend on batch and tokens."""
     return [figure for item in work for figure in item[FIRST_SIZE.get(item[0], len(item)) :]]
 
 
 def _with_figures(work: Sequence[Item], figures: Sequence[int]) -> list[Item]:
-    """The same items in the same order, with other figures."""
+    """Return the items with their figures replaced by ``figures``, in order."""
     rest = iter(figures)
     skeletons = ((item, FIRST_SIZE.get(item[0], len(item))) for item in work)
     return [(*item[:first], *islice(rest, len(item) - first)) for item, first in skeletons]
 
 
 def _is_smooth(smooth_from: int | None, tokens: int) -> bool:
-    """Whether sizes grow as monomials do in the neighbourhood of so many tokens in a batch."""
+    """Return whether the size formulas hold for this number of tokens in a batch."""
     return smooth_from is not None and tokens >= smooth_from
 
 
 def _skeleton(trace: Trace) -> tuple:
-    # How many views lie between two kernels may depend on the batch, too; it moves no memory.
+    # Field 1, the number of operators, is left out: it may depend on the batch, because views are counted. Views take
+    # no memory.
     work = [(item[0], *item[2 : FIRST_SIZE.get(item[0], len(item))], len(item)) for item in trace.work]
     return trace.phases, [(*event[:2], *event[3:4], len(event)) for event in trace.events], work
 
 
 def _spread(traces: Sequence[Trace]) -> list[Trace]:
-    """At most four, as far apart as there are: what decides the monomials is that batch and tokens differ."""
+    """Choose at most four traces whose batch and tokens differ the most: different values determine the formulas."""
     by_tokens = sorted(traces, key=lambda trace: (trace.tokens, trace.micro))
     by_micro = sorted(traces, key=lambda trace: (trace.micro, trace.tokens))
     order = [by_tokens[0], by_tokens[-1], by_micro[0], by_micro[-1], *by_tokens]
@@ -153,7 +161,8 @@ def _spread(traces: Sequence[Trace]) -> list[Trace]:
 
 
 def _sizes_at(points: Sequence[tuple[int, int]], sizes: np.ndarray, at: tuple[int, int]) -> np.ndarray | None:
-    """``sizes`` has a row for each point and a column for each event."""
+    """Compute the sizes at a new point; ``None`` if a size fits no formula or formulas that fit disagree. ``sizes`` has
+    a row for each point and a column for each event."""
     lowest = np.full(sizes.shape[1], np.iinfo(np.int64).max)
     highest = np.full(sizes.shape[1], -1)
     for fits, values in (*_by_monomial(points, sizes, at), _affine(points, sizes, at)):
@@ -171,7 +180,7 @@ def _by_monomial(points, sizes: np.ndarray, at: tuple[int, int]):
 
 
 def _affine(points, sizes: np.ndarray, at: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """A constant and so much for each token of the batch, for what no monomial fits."""
+    """Fit a constant plus a slope for each token of the batch, to sizes that no monomial fits."""
     counts = np.array([micro * tokens for micro, tokens in points])
     first, last = int(counts.argmin()), int(counts.argmax())
     slope, rest = np.divmod(sizes[last] - sizes[first], max(int(counts[last] - counts[first]), 1))

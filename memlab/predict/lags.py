@@ -1,8 +1,8 @@
-"""When a block that a side stream used is free again: by the clocks of the step's time.
+"""Release delays of blocks that a side stream used, computed with the clocks of the step time model.
 
-torch records an event on the side stream when such a block is freed, and gives the block back once a later request sees
-that the GPU has got there. How far that is depends on how far the host is ahead: hardly at all where Python takes the
-time, by many layers where the GPU does. Both are what step_time.py goes through for the time of a step.
+When such a block is freed, torch records an event on the side stream. The block can be reused once a later request sees
+that the GPU has reached the event. The delay depends on how far the host runs ahead of the GPU: hardly at all where the
+step is host-bound, by many layers where it is bound by the GPU. step_time.py models both clocks.
 """
 
 from bisect import bisect_right
@@ -19,15 +19,14 @@ from memlab.predict.step_time import clocks
 
 
 def with_lags(trace: Trace, config: Config, host: float = 1.0) -> Trace:
-    """The trace with a lag at each FREE of a block that a side stream used: after how many further requests the block
-    is free indeed. When the host waits is in the lags, and so the SYNCs are gone.
+    """Return the trace with a release delay at each FREE of a block that a side stream used: after how many further
+    requests the block can be reused. The SYNC events are removed, because the delays include the host's waits.
 
-    The hardware entry must have the figures to tell the time with. Where there is no calibration for its GPU, the one
-    that ships stands in for it: what the host takes is of Python and the engine, not of the GPU. ``host``: as a share
-    of that, what another host takes.
+    The hardware entry must have the figures for a step time. If its GPU has no calibration, the shipped one is used:
+    host times depend on Python and the engine, not on the GPU. ``host``: factor on all host times.
 
-    Only the last step of a trace has its work counted. What the first one frees waits as long as what the last one
-    frees of the same origin.
+    Only the last step of a trace has its work counted. A block that an earlier step frees gets the delay of a block of
+    the same origin in the last step.
     """
     uses = _uses(trace)
     lags = _lags_of_the_step(trace, config, host, uses)
@@ -46,10 +45,10 @@ def with_lags(trace: Trace, config: Config, host: float = 1.0) -> Trace:
 
 
 def furthest_ahead(config: Config) -> float:
-    """As a share of what the host is likely to take, what that of the rank takes which is furthest ahead of its GPU.
+    """Return the factor on host time for the rank whose host runs furthest ahead of its GPU.
 
-    Equal ranks let go at different times, and what is told is the memory of the one that reserves the most. How far
-    their hosts differ no record says; it is taken to be as much as a time is off in the median.
+    Equal ranks free memory at different times, and the prediction is for the rank that reserves the most. No record
+    says how much the hosts differ; the median error of predicted step times is taken for it.
     """
     return 1.0 if config.hardware.world_size == 1 else 1 / (1 + _calibration(config).error["median"])
 
@@ -69,11 +68,12 @@ def _without_waits(trace: Trace) -> Trace:
 
 
 def _lags_of_the_step(trace: Trace, config: Config, host: float, uses: Mapping[int, Collection[int]]) -> dict[int, int]:
-    """By the index of the FREE: of a step that another has gone before."""
+    """Return the release delays of the last step by the index of the FREE event. The clocks run the step once before,
+    as another step precedes it."""
     clock = clocks(config, _calibration(config).costs.on_a_host(host))
     clock.run(trace.work)
-    hosts: list[float] = []  # after each item of the work, in seconds: when the host gets there
-    busy: list[dict[int, float]] = []  # and until when each stream is busy
+    hosts: list[float] = []  # after each item of the work: the host's clock in seconds
+    busy: list[dict[int, float]] = []  # after each item: stream -> until when it is busy, in seconds
     clock.run(trace.work, lambda: (hosts.append(clock.host), busy.append(dict(clock.streams))))
     next_hosts: list[float] = []
     clock.run(trace.work, lambda: next_hosts.append(clock.host))
@@ -90,7 +90,7 @@ def _lags_of_the_step(trace: Trace, config: Config, host: float, uses: Mapping[i
 
 
 def _at_requests(trace: Trace, hosts: Sequence[float]) -> list[float]:
-    """Seconds of the host at each request of the last step."""
+    """Return the host's clock in seconds at each request of the last step."""
     indices = range(trace.steps[-1], len(trace.events))
     return [hosts[_item_before(trace, index)] for index in indices if trace.events[index][0] == ALLOC]
 
@@ -100,7 +100,7 @@ def _item_before(trace: Trace, index: int) -> int:
 
 
 def _uses(trace: Trace) -> dict[int, set[int]]:
-    """Key -> the streams that used it beside its own."""
+    """Map the key of each block to the side streams that used it."""
     own, found = {}, defaultdict(set)
     for event in trace.events:
         if event[0] == ALLOC:
@@ -111,7 +111,7 @@ def _uses(trace: Trace) -> dict[int, set[int]]:
 
 
 def _origins(trace: Trace, uses: Collection[int]) -> dict[int, tuple]:
-    """By the index of each FREE of a block that a side stream used: where the block was made."""
+    """Map the index of each FREE of a block that a side stream used to the origin of the block."""
     made, found = {}, {}
     for index, event in enumerate(trace.events):
         if event[0] == ALLOC and event[1] in uses:

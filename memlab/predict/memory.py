@@ -1,4 +1,4 @@
-"""Memory of the ranks: their traces, replayed through the allocator with the capacity of the hardware entry."""
+"""Memory of each rank: its trace, replayed through an allocator with the capacity of the hardware entry's GPU."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,23 +22,26 @@ from memlab.predict.verdicts import DOES_NOT_FIT, EDGE, FITS, worst
 from memlab.record import PREDICTED, RankResult
 
 AT_ONCE, AT_THE_NEXT_WAIT = 0, 1 << 62
-"""When a block that a side stream used is free again: the two ends of what can be, in requests after the host freed
-it."""
+"""Shortest and longest release delay of a block that a side stream used: how many requests after the host freed the
+block the allocator can reuse it."""
 
 FAST_HOST = 0.5
-"""As a share of what the calibrated host takes, what one takes that is far ahead of its GPU: hosts differ that much."""
+"""Host time of a host that runs far ahead of its GPU, as a share of the calibrated host's time. Hosts differ that
+much."""
 
 ROOMY = 0.5
-"""Of what the allocator can have: a plan that likely needs less is not asked when its side streams let go, unless there
-is a record to fill. That raises what is reserved by 14 % at the most in results/, with up to four GPUs (the ranges in
-docs/accuracy.json)."""
+"""Share of the allocator's capacity. If the likely peak is below it, the verdict skips the replays with long release
+delays, unless a record needs their range. In results/, with up to four GPUs, long release delays raise reserved memory
+by 14 % at the most (the ranges in docs/accuracy.json)."""
 
 UNLIMITED = 1 << 62
 
 
 def every_rank(plans: Sequence[Plan], traces: Sequence[Mapping[int, Trace]]) -> list[list[RankResult]]:
-    """For each point of a launch the results of all ranks: those that were traced, and for each other the one that it
-    is like. ``traces`` are those of each point, as if it ran alone. A point that the launch does not reach is left out.
+    """Return the results of all ranks for each point of a launch.
+
+    ``traces``: for each point rank -> trace, as if the point ran alone. A rank without a trace gets a copy of the
+    result of the traced rank that it equals. Points after an out-of-memory are left out.
     """
     configs = [from_dict(plan.config) for plan in plans]
     total, _, capacity = _memory(configs[0])
@@ -61,7 +64,8 @@ def every_rank(plans: Sequence[Plan], traces: Sequence[Mapping[int, Trace]]) -> 
 
 
 def _results(configs: Sequence[Config], rank: "_Rank", points: Sequence[Trace]) -> list[RankResult]:
-    """A result for each point that the launch reached. ``points``: the trace of each, as if it ran alone."""
+    """Return one rank's result for each point that the launch reaches. ``points``: the trace of each point, as if the
+    point ran alone."""
     results = [_rank_result(configs[number], rank, number, points[number]) for number in range(len(rank.likely))]
     if len(configs) == 1:
         cold = rank.cold()
@@ -72,10 +76,10 @@ def _results(configs: Sequence[Config], rank: "_Rank", points: Sequence[Trace]) 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What decides whether a plan fits, without the record around it. Bytes of the rank that needs the most.
+    """Verdict and memory of a plan, without the record. All figures are bytes of the rank that needs the most.
 
-    ``used`` of the device, and of it ``free`` (``None``: its size is not known), both likely; ``host`` of the process.
-    ``held``: what tensors need of the device in each phase, at the least; fragmentation comes on top.
+    ``used`` and ``free``: device memory, the likely values; ``free`` is ``None`` if the size of the device is unknown.
+    ``host``: memory of the process. ``held``: phase -> device memory that live tensors need, without fragmentation.
     """
 
     verdict: str
@@ -86,8 +90,10 @@ class Estimate:
 
 
 def estimate(config: Config, traces: Iterable[Trace], limited: bool = True) -> Estimate:
-    """As :func:`predict`, without what only a reader of the record wants. ``limited``: by the memory of the device; if
-    not, ``used`` is what the plan would need."""
+    """Predict the verdict and the memory of one point, faster than :func:`predict`, which fills a whole record.
+
+    ``limited``: whether the memory of the device limits the allocator. If not, ``used`` is what the plan would need.
+    """
     total, outside, capacity = _memory(config)
     traces = list(traces)
     ranks = [_Rank(config, [trace], capacity if limited else UNLIMITED) for trace in traces]
@@ -111,8 +117,9 @@ def _held(replays: Sequence[Replay], outside: int) -> dict[str, int]:
 
 
 def _memory(config: Config) -> tuple[int | None, int, int]:
-    """Bytes of one GPU: all of it, what is taken beside the allocator, and what the allocator can have: the rest, or
-    its share of all (``per_process_memory_fraction``) where that is less."""
+    """Return three sizes of one GPU in bytes: its whole memory, the memory used outside the allocator, and the
+    allocator's capacity. The capacity is the whole less the outside, or ``per_process_memory_fraction`` of the whole
+    if that is less."""
     hardware = config.hardware
     outside = outside_the_allocator(hardware.gpu, hardware.gpus)
     if not hardware.memory_gib:
@@ -123,11 +130,11 @@ def _memory(config: Config) -> tuple[int | None, int, int]:
 
 
 class _Rank:
-    """A rank's requests in a launch of ``points``, and what an allocator of ``capacity`` bytes makes of them.
+    """One rank's requests in a launch of ``points``, replayed through an allocator of ``capacity`` bytes.
 
-    ``trace`` has them with the time at which side streams let blocks go in it, as far as that can be told; without the
-    hardware entry's figures, blocks of one GPU are free at once, since nobody keeps it waiting, and those of several at
-    the next wait.
+    ``trace`` holds the requests with the release delays of blocks that side streams used. If the hardware entry lacks
+    the figures to compute these delays, such a block is free at once on one GPU, which waits for no other rank, and at
+    the host's next wait on several GPUs.
     """
 
     def __init__(self, config: Config, points: Sequence[Trace], capacity: int, course: bool = False):
@@ -143,24 +150,26 @@ class _Rank:
 
     @cached_property
     def likely(self) -> list[Replay]:
-        """For each point that the launch reaches."""
+        """The replays with the likely release delays, one for each point that the launch reaches."""
         return replay_points(self.trace, self._options, self._capacity, self._lag, self._course, self._is_cold)
 
     @cached_property
     def _least(self) -> list[list[Replay]]:
-        """Where side streams let go of everything at once: the least that can be needed."""
+        """The replays that need the least memory: every block is free at once. Empty without side streams."""
         return [self._replayed(self._plain, AT_ONCE)] if self._has_side_streams else []
 
     @cached_property
     def _most(self) -> list[list[Replay]]:
-        """Where they let go of nothing before the host waits for them, and where it is far ahead of them: the most."""
+        """The replays that need the most memory: blocks become free at the host's next wait only, or the host runs far
+        ahead of the GPU. Empty without side streams."""
         if not self._has_side_streams:
             return []
         ahead = [self._replayed(self._with_lags(FAST_HOST), AT_ONCE)] if self._has_lags else []
         return [self._replayed(self._plain, AT_THE_NEXT_WAIT), *ahead]
 
     def verdict(self, point: int) -> str:
-        """At the edge: it depends on when side streams let memory go, or on giving cached memory back in between."""
+        """Return the verdict on a point. EDGE: whether the point fits depends on the release delays, or the allocator
+        has to give cached memory back to the device during the run."""
         likely = self.likely[point]
         if likely.oom:
             return EDGE if any(not _at(replays, point).oom for replays in self._least) else DOES_NOT_FIT
@@ -171,25 +180,27 @@ class _Rank:
         return EDGE if strained else FITS
 
     def reserved_range(self, point: int) -> list[int]:
-        """Bytes: the least and the most that a point's peak can be."""
+        """Return the lowest and the highest peak of reserved memory that a point can have, in bytes."""
         replays = [self.likely[point], *(_at(each, point) for each in (*self._least, *self._most))]
         reserved = [replay.peak_reserved for replay in replays]
         return [min(reserved), max(reserved)]
 
     @property
     def tightness(self) -> tuple[bool, bool, int]:
-        """The greater, the less room the first point has. A replay that ran out of memory ended early."""
+        """Sort key: the greater, the less room the first point has. Out of memory comes first, because such a replay
+        ended early and its peak is too low to compare."""
         likely = self.likely[0]
         return likely.oom is not None, likely.num_alloc_retries > 0, likely.peak_reserved
 
     def cold(self) -> Replay:
-        """What is likely in a plain training."""
+        """Return the likely replay of the first point in a plain training (``measure.protocol=cold``)."""
         if self._is_cold:
             return self.likely[0]
         return replay(self.trace, self._options, self._capacity, self._lag, cold=True)
 
     def fits(self, ratio: float) -> bool:
-        """Whether there is room for ``ratio`` times what is needed: the same as for all of it in so much less."""
+        """Return whether ``ratio`` times the predicted memory fits. The replay divides the capacity by ``ratio``
+        instead, which is the same."""
         likely = self.likely[0]
         if likely.oom and ratio >= 1:
             return False
@@ -206,17 +217,17 @@ class _Rank:
 
 
 def _reserved(replay: Replay) -> int:
-    """The most at any time: before the first step, too."""
+    """Return the highest reserved memory of the whole run, including the phases before the first step."""
     return max(replay.peak_reserved, *(phase.peak_reserved_bytes for phase in replay.phases.values()))
 
 
 def _at(replays: Sequence[Replay], point: int) -> Replay:
-    """Of a point; of the one that ended its launch where that came first."""
+    """Return the replay of a point, or the last replay if the launch ended before that point."""
     return replays[min(point, len(replays) - 1)]
 
 
 def _rank_result(config: Config, rank: _Rank, number: int, point: Trace) -> RankResult:
-    """``number``: which of the launch's points it is; ``point`` its trace."""
+    """Build the result of one rank at one point. ``number``: the point's index in the launch; ``point``: its trace."""
     trace, likely = rank.trace, rank.likely[number]
     total, outside, capacity = _memory(config)
     host = host_peak(trace)
