@@ -1,8 +1,8 @@
-"""``python -m memlab.predict.shadow REQUEST``: trace ranks of plans in this process and its forks, never touching a
-GPU.
+"""``python -m memlab.predict.shadow REQUEST``: trace ranks of plans in this process and its forks, without a GPU.
 
-The request is a JSON file (see :class:`memlab.predict.shadow.request.Request`), which says where each trace goes. A
-process of its own, because a device once renamed, a process group once made and torch once patched stay so.
+REQUEST is a JSON file (see :class:`memlab.predict.shadow.request.Request`) that names the output file of each trace.
+Tracing has its own process, because renaming the device, creating the process group and patching torch cannot be
+undone.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""DeepSpeed's view of the device that is not there: it answers every question as the CUDA accelerator would."""
+"""DeepSpeed's accelerator for the simulated device: it answers every query as the CUDA accelerator would."""
 
 import contextlib
 
@@ -14,7 +14,7 @@ def _typed_tensor(dtype: torch.dtype) -> property:
 
 
 class Accelerator(CPU_Accelerator):
-    """The CPU accelerator where nothing differs (no driver is ever asked), CUDA's answers everywhere else."""
+    """CUDA's answers on top of the CPU accelerator, which never queries a driver."""
 
     _torch_pins_host_memory = True
 
@@ -94,7 +94,7 @@ class Accelerator(CPU_Accelerator):
     def _torch_is_pinned(self, tensor):
         return device.is_pinned(tensor)
 
-    # --- kinds of numbers
+    # --- dtypes
     def is_fp16_supported(self):
         return True
 

@@ -1,9 +1,8 @@
-"""Attention as CUDA would compute it: which kernel is picked, what it keeps for backward, which scratch memory it
-takes.
+"""Attention as CUDA would compute it: the kernel that is chosen, its saved tensors and its scratch memory.
 
-``scaled_dot_product_attention`` picks its kernel inside torch, by device; a device that is not there gets the one that
-needs the most memory. The choice is made here instead, and the kernels' own meta functions give outputs and saved
-tensors. Source: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` of PyTorch 2.11.
+torch chooses the kernel of ``scaled_dot_product_attention`` by device, and would choose the one that needs the most
+memory for the simulated device. This module makes CUDA's choice instead. The kernels' own meta functions give the
+outputs and saved tensors. Source: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` of PyTorch 2.11.
 """
 
 import torch
@@ -12,8 +11,8 @@ from memlab.predict.constants import Generation
 from memlab.predict.shadow.trace import Recorder
 
 FLASH = "memlab_fa"
-"""The name under which transformers knows the stand-in for the flash-attn package (a name with "flash" in it would make
-it look for the package)."""
+"""Name of the stand-in for the flash-attn package in transformers. If the name contained "flash", transformers would
+look for the package."""
 
 _MATH = torch._C._nn.scaled_dot_product_attention
 _aten = torch.ops.aten
@@ -34,12 +33,12 @@ def install(recorder: Recorder, gpu: Generation) -> None:
 
 
 def stand_in_for(implementation: str) -> str:
-    """transformers' name of an attention implementation that runs without its package."""
+    """Replace an attention implementation that needs the flash-attn package by its stand-in."""
     return FLASH if implementation.startswith("flash") else implementation
 
 
 class _Sdpa:
-    """``torch.nn.functional.scaled_dot_product_attention`` on a GPU of a generation."""
+    """``torch.nn.functional.scaled_dot_product_attention`` on a GPU of one generation."""
 
     def __init__(self, gpu: Generation):
         self.gpu = gpu
@@ -52,7 +51,7 @@ class _Sdpa:
             return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         if kernel == "flash":
             return flash(query, key, value, dropout_p, is_causal, scale)
-        if enable_gqa:  # of the fused kernels, only flash and cuDNN take fewer key heads than query heads
+        if enable_gqa:  # the efficient kernel does not support fewer key heads than query heads; flash and cuDNN do
             groups = query.shape[1] // key.shape[1]
             if kernel == "efficient" and groups > 1:
                 return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=True)
@@ -65,7 +64,7 @@ class _Sdpa:
 
     def choose(self, query, key, value, mask: torch.Tensor | None, enable_gqa: bool) -> str:
         if not enable_gqa and not query.shape[:2] == key.shape[:2] == value.shape[:2]:
-            return "math"  # the others do not broadcast: sdp_utils_cpp.h, check_batch_size_and_num_heads_dense
+            return "math"  # fused kernels do not broadcast: sdp_utils_cpp.h, check_batch_size_and_num_heads_dense
         half, head, value_head = query.dtype in _HALF, query.shape[-1], value.shape[-1]
         if self.gpu.prefers_cudnn_attention and half and head <= 128 and head % 8 == 0 and query.shape[2] > 1:
             return "cudnn"
@@ -75,7 +74,7 @@ class _Sdpa:
 
 
 def flash(query, key, value, dropout_p: float, is_causal: bool, scale: float | None) -> torch.Tensor:
-    """The flash kernel; heads whose size is no multiple of 8 are padded to one, as torch does."""
+    """Call the flash kernel. Pads the head size to a multiple of 8, as torch does."""
     head = query.shape[-1]
     padding = -head % 8
     if padding:
@@ -87,31 +86,35 @@ def flash(query, key, value, dropout_p: float, is_causal: bool, scale: float | N
 
 
 def additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
-    """A boolean mask becomes one that is added, in the precision of the scores."""
+    """Convert a boolean mask to one that is added to the scores, in the dtype of the query."""
     if mask is None or mask.dtype is not torch.bool:
         return mask
     return torch.where(mask, 0.0, float("-inf")).to(query.dtype)
 
 
 def aligned(bias: torch.Tensor | None) -> torch.Tensor | None:
-    """The efficient kernel wants rows of a multiple of 16 bytes' worth of elements; others are padded and cut."""
+    """Align the rows of a mask for the efficient kernel: pad them to a multiple of 16 elements, then slice to size."""
     if bias is None or bias.shape[-1] % 16 == 0:
         return bias
     return torch.nn.functional.pad(bias, (0, -bias.shape[-1] % 16))[..., : bias.shape[-1]]
 
 
 def _flash_attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **options):
-    """What the flash-attn package computes and keeps (it pads nothing away here: a mask means packing, of equal
-    size)."""
+    """Compute attention as the flash-attn package would, ignoring the mask.
+
+    With a mask, the package would pack the samples without their padding. Here the packed samples keep their full size.
+    """
     out = flash(query, key, value, dropout, True, scaling)
     return out.transpose(1, 2), None
 
 
 def flash_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]:
-    """Scratch bytes of flash's backward: the query gradient summed in fp32, the row sums of the softmax, and the
-    gradients of key and value with every query head's own where several share one.
+    """Scratch bytes of flash's backward, one entry per block.
 
-    Source: ``mha_bwd`` in pytorch's and flash-attn's ``flash_api.cpp`` (rows rounded up to 128, heads to 32).
+    The blocks are: the row sums of the softmax (fp32), the query gradient (accumulated in fp32), and, when several
+    query heads share a key head, the gradients of key and value for every query head.
+
+    Source: ``mha_bwd`` in pytorch's and flash-attn's ``flash_api.cpp`` (rows rounded up to 128, head size to 32).
     """
     batch, heads, rows, head = query.shape
     rows_rounded, head_rounded = -(-rows // 128) * 128, -(-head // 32) * 32
@@ -120,7 +123,7 @@ def flash_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]
 
 
 def cudnn_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]:
-    """The same of cuDNN's backward, which takes it all at once and rounds nothing up.
+    """Scratch bytes of cuDNN's backward: flash's blocks (see ``flash_workspaces``) as one block, without rounding up.
 
     Source: measured. Memory histories of an H200 (cuDNN 9, PyTorch 2.11) show, byte for byte, one request of this size
     for each layer: 2,377,984 (9 heads of 64, 3 of keys, 512 tokens), 2,130,176 (16 of 64, 16, 512) and 16,481,152 (32
@@ -132,7 +135,7 @@ def cudnn_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]
 
 
 def safe_softmax_temporaries(scores, *rest, **options) -> list[int]:
-    """Bytes of two masks: which scores are minus infinity, and which rows are so altogether.
+    """Bytes of two masks: the scores that are minus infinity, and the rows in which all scores are.
 
     Source: ``_safe_softmax`` in ``aten/src/ATen/native/transformers/attention.cpp`` of PyTorch 2.11.
     """
@@ -140,7 +143,7 @@ def safe_softmax_temporaries(scores, *rest, **options) -> list[int]:
 
 
 def softmax_backward_temporary(grad, output, *rest, **options) -> list[int]:
-    """Bytes of the product of gradient and result, which CUDA keeps beside the gradient that it makes.
+    """Bytes of the product of gradient and softmax result, which CUDA holds while it computes the new gradient.
 
     Source: ``softmax_backward_cuda_out`` in ``aten/src/ATen/native/cuda/SoftMax.cu``.
     """
@@ -148,6 +151,6 @@ def softmax_backward_temporary(grad, output, *rest, **options) -> list[int]:
 
 
 def _expanded(query, key) -> list[int]:
-    """Bytes of the gradients of key and value before they are summed over the query heads that share one."""
+    """Bytes of the gradients of key and value for every query head, before they are summed over shared key heads."""
     batch, heads, _, head = query.shape
     return [] if key.shape[1] == heads else 2 * [query.element_size() * batch * key.shape[2] * heads * head]

@@ -1,9 +1,9 @@
-"""Collectives that move nothing, and hold what NCCL's would hold.
+"""Collectives that move no data, but keep tensors alive as long as NCCL would.
 
-ProcessGroupNCCL keeps the tensors of an asynchronous collective alive until its work is waited for (``Work::wait``
-calls ``stashed_for_allocator_safety_->unstash()``; the default since PyTorch 2.8 in place of ``record_stream``). It is
-seen where nobody else holds them: with parameters on the host, ZeRO-3 gathers from copies of its shards that live only
-there.
+ProcessGroupNCCL keeps the tensors of an asynchronous collective alive until ``Work::wait``, which calls
+``stashed_for_allocator_safety_->unstash()`` (the default since PyTorch 2.8, in place of ``record_stream``). This
+changes memory when nothing else references the tensors: with parameters on the host, ZeRO-3 gathers from temporary
+copies of its shards.
 """
 
 import functools
@@ -28,7 +28,7 @@ _WITH_WORK = (
 
 
 class _Work:
-    """A work that is done, and holds its tensors until somebody waits for it."""
+    """Handle of a finished collective. It holds the tensors of the collective until ``wait``."""
 
     def __init__(self, work, tensors):
         self._work = work
@@ -45,13 +45,13 @@ class _Work:
 
 
 def install() -> None:
-    """To be called before DeepSpeed is imported: it keeps these functions for itself."""
+    """Patch the collectives of torch.distributed. Call before importing DeepSpeed, which keeps references to them."""
     for name in _WITH_WORK:
         setattr(dist, name, _holding(getattr(dist, name)))
 
 
 def start(rank: int, world_size: int) -> None:
-    """The default process group, of a rank that is alone."""
+    """Create the default process group of ``world_size`` ranks; only this rank exists."""
     from torch._C._distributed_c10d import FakeProcessGroup
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -67,7 +67,7 @@ def _holding(collective):
     @functools.wraps(collective)
     def call(*args, **kwargs):
         work = collective(*args, **kwargs)
-        if work is None:  # not asynchronous: the stream waits at once
+        if work is None:  # synchronous: the current stream waits immediately
             counter = device.counter()
             counter.wait_for_collective(counter.last_collective())
             return None

@@ -1,7 +1,7 @@
-"""Copies between host and device that also convert: where the conversion is made, and so who pays for it.
+"""Device memory of copies between host and device that also convert the dtype.
 
 Source: ``aten/src/ATen/native/cuda/Copy.cu``, ``copy_kernel_cuda``: a copy across devices between different dtypes goes
-through a contiguous temporary. Non-blocking copies convert on the GPU, blocking ones on the host.
+through a contiguous temporary. Non-blocking copies convert on the GPU, blocking copies on the host.
 """
 
 import torch
@@ -16,12 +16,12 @@ def install(recorder: Recorder) -> None:
 
 
 def copy_temporary(destination: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> list[int]:
-    """Bytes on the device while ``destination.copy_(source)`` runs."""
+    """Bytes of the device temporary of ``destination.copy_(source)``."""
     return _temporary(source, destination.device, destination.dtype, non_blocking)
 
 
 def to_copy_temporary(source: torch.Tensor, *, dtype=None, device=None, non_blocking=False, **layout) -> list[int]:
-    """Bytes on the device while ``source.to(device, dtype)`` runs, beside its result."""
+    """Bytes of the device temporary of ``source.to(device, dtype)``, without its result."""
     return _temporary(source, torch.device(device or source.device), dtype or source.dtype, non_blocking)
 
 

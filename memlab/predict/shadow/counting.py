@@ -1,7 +1,7 @@
-"""Count what the last step of a shadow run asks of the machine: FLOPs, bytes, collectives, copies, waiting.
+"""Counts of the work in the last step of a shadow run: FLOPs, bytes, collectives, copies and waits.
 
-FLOPs are those of torch's own formulas (torch.utils.flop_counter). Bytes are those of the tensors that an operator
-reads and writes, each from and to memory once, as eager PyTorch runs them: one kernel an operator.
+FLOPs come from torch's own formulas (torch.utils.flop_counter). Bytes are the sizes of the tensors that an operator
+reads and writes. Each tensor counts once, because eager PyTorch runs one kernel per operator.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ _NO_KERNEL = frozenset(
     }
 )
 _WRITES_ONLY = frozenset({_aten.copy_, _aten.zero_, _aten.fill_, _aten.normal_, _aten.uniform_})
-"""In place, without reading what was there."""
+"""Operators that overwrite a tensor without reading it."""
 
 _READS_A_PART = frozenset(
     {
@@ -53,7 +53,7 @@ _READS_A_PART = frozenset(
         *(_aten.nll_loss_forward, _aten.nll_loss_backward, _aten.slice_backward, _aten.select_backward),
     }
 )
-"""They read no more of their largest input than they write."""
+"""Operators that read only as many bytes of their largest input as they write."""
 
 _BY_NAME = {
     "allgather": "all_gather",
@@ -63,11 +63,11 @@ _BY_NAME = {
     "reduce": "reduce",
     "alltoall": "all_to_all",
 }
-"""What the names of c10d's operators begin with; the first that fits decides."""
+"""Prefix of a c10d operator's name -> kind of collective. The first matching prefix decides."""
 
 
 class _Operator:
-    """What the schema of an operator says once for all its calls."""
+    """Properties of an operator that follow from its schema and hold for every call."""
 
     def __init__(self, func):
         packet = func.overloadpacket
@@ -91,11 +91,11 @@ class _Operator:
 
 
 class Counter:
-    """The items of one step. Everything else that a shadow run does is not looked at (``on`` is false)."""
+    """Work items of one step. Outside that step ``on`` is false and nothing is counted."""
 
     def __init__(self, events: Sequence[Any], unknown: dict[str, str]):
-        """``events``: those of the trace, for each item to say how many there were before it. ``unknown`` gets the
-        reason where something cannot be counted; then nothing is."""
+        """``events``: the events of the trace; each item stores how many of them precede it. ``unknown`` receives the
+        reason when an operator cannot be counted; then all items are dropped."""
         self.on = False
         self._unknown = unknown
         self.items: list[Item] = []
@@ -105,7 +105,7 @@ class Counter:
         self.modules = 0
         self.collectives = 0
         self._events: dict[int, int] = {}  # id of an event object: its number in this step
-        self._kept: list[Any] = []  # ids are of objects that live
+        self._kept: list[Any] = []  # keeps event objects alive, so that no id is reused
         self._known: dict[Any, _Operator] = {}
 
     def start(self) -> None:
@@ -113,12 +113,12 @@ class Counter:
 
     def stop(self) -> None:
         if self.on:
-            self._add(HOST_WORK)  # what the host did after the last kernel counts, too
+            self._add(HOST_WORK)  # includes the operators and modules after the last kernel
         self.on = False
 
     @contextmanager
     def _given_up_on_error(self) -> Iterator[None]:
-        """A step that is counted in part would take too little time: it counts whole or not at all."""
+        """Drop all items after an error: a partly counted step would be predicted as too fast."""
         with left_out(WORK, self._unknown):
             yield
         if WORK in self._unknown:
@@ -127,14 +127,14 @@ class Counter:
             self.places.clear()
 
     def module(self) -> None:
-        """A module's ``forward`` is entered."""
+        """Count a module whose ``forward`` is entered."""
         if self.on:
             self.modules += 1
 
     # --- operators
 
     def operator(self, func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
-        """One call, seen by the dispatcher."""
+        """Count one operator call that went through the dispatcher."""
         with self._given_up_on_error():
             self._operator(func, args, kwargs, out)
 
@@ -165,8 +165,10 @@ class Counter:
             self._host_work(*self._sizes(known, args, read, written))
 
     def compiled(self, name: str, args: tuple) -> None:
-        """A call of a function of a compiled extension or of Triton, which the dispatcher never sees: it is taken to
-        read or write each tensor that it is given once."""
+        """Count a call into a compiled extension or a Triton kernel, which bypasses the dispatcher.
+
+        Assumes that the call reads or writes each of its tensors once.
+        """
         if self.on:
             with self._given_up_on_error():
                 self._compiled(name, args)
@@ -186,7 +188,7 @@ class Counter:
             self._host_work(*sizes)
 
     def writes_out(self, *tensors: torch.Tensor, nbytes: int) -> None:
-        """A kernel before another one, which no operator tells of: it reads ``tensors`` and writes so much."""
+        """Count a kernel that the dispatcher does not see: it reads ``tensors`` and writes ``nbytes``."""
         if self.on:
             self._add(KERNEL, device.Stream.current.number, 0, 0, *map(_nbytes, tensors), nbytes)
 
@@ -195,16 +197,19 @@ class Counter:
             self._add(HOST_WORK, *sizes)
 
     def _copy(self, source: torch.Tensor, destination: torch.Tensor, non_blocking: bool) -> None:
-        """Between host and device. Where it converts, too: on the GPU if nobody waits; else on the host, by way of
-        memory that is made for it, with the dtype that the GPU has (Copy.cu, see shadow/copies.py)."""
+        """Count a copy between host and device, and its dtype conversion.
+
+        A non-blocking copy converts on the GPU. A blocking copy converts on the host, through a temporary host tensor
+        that has the dtype of the GPU's tensor (Copy.cu, see shadow/copies.py).
+        """
         stream, to_host = device.Stream.current.number, source.device.type == device.NAME
         if source.dtype is not destination.dtype and not non_blocking:
             way = CONVERTED_TO_HOST if to_host else CONVERTED_FROM_HOST
             self._add(COPY, stream, 1, way, _nbytes(source if to_host else destination))
             return
         way = PINNED if device.is_pinned(destination if to_host else source) else PAGEABLE
-        # CUDA's API synchronisation behaviour, cudaMemcpyAsync: to pageable memory it returns when the copy is done.
-        # (From pageable memory when that has been staged; the host goes on at once here.)
+        # CUDA's API synchronisation behaviour, cudaMemcpyAsync: a copy to pageable memory returns when it is done. A
+        # copy from pageable memory returns when the data has been staged; that wait is not modelled.
         waits = not non_blocking or (to_host and way == PAGEABLE)
         copy = (COPY, stream, int(waits), way, _nbytes(destination if to_host else source))
         convert = (KERNEL, stream, 0, 0, _nbytes(source), _nbytes(destination))
@@ -230,7 +235,7 @@ class Counter:
         flops = int(known.flops(*args, **kwargs, out_val=out))
         at = known.causal
         causal = at is not None and (args[at] if at < len(args) else kwargs.get("is_causal"))
-        return flops // 2 if causal else flops  # the formulas count the whole square; the kernels leave out half of it
+        return flops // 2 if causal else flops  # torch's formulas count the full score matrix, the kernels skip half
 
     def _collective(self, known: _Operator, args: tuple) -> None:
         if known.collective is None:
@@ -243,7 +248,7 @@ class Counter:
     # --- waiting
 
     def wait_for_collective(self, number: int) -> None:
-        """The current stream waits for collective ``number`` of this step."""
+        """Make the current stream wait for collective ``number`` of this step."""
         if self.on and number >= 0:
             self._add(STREAM_WAITS_COLLECTIVE, device.Stream.current.number, number)
 
@@ -261,7 +266,7 @@ class Counter:
             self._add(STREAM_WAITS, stream, self._events[id(event)])
 
     def host_waits(self, event: Any | None = None) -> None:
-        """The host waits for an event, or for all that it has asked for."""
+        """Make the host wait for an event, or for everything that it has launched (``None``)."""
         if self.on and event is None:
             self._add(HOST_WAITS, EVERYTHING)
         elif self.on and id(event) in self._events:
@@ -293,6 +298,6 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
-    """Bytes in memory: an expanded tensor has no more than its storage."""
+    """Bytes in memory: at most the size of the storage, even for an expanded tensor."""
     nbytes = tensor.numel() * tensor.element_size()
     return nbytes if tensor.is_contiguous() else min(nbytes, tensor.untyped_storage().nbytes())

@@ -1,7 +1,7 @@
-"""A device that is not there: torch's PrivateUse1 backend without a kernel, and DeepSpeed's accelerator on top of it.
+"""The simulated device: torch's PrivateUse1 backend without kernels, and DeepSpeed's accelerator on top of it.
 
-Tensors on it are fake (shapes, dtypes and storages, no bytes), so everything runs that does not read a value. The
-device has what decides where bytes go on a real GPU: streams of its own, asynchronous events, pinned host memory.
+Its tensors are fake (shapes, dtypes and storages, no data), so all code runs that does not read values. The device
+has everything that affects memory on a real GPU: streams, asynchronous events and pinned host memory.
 """
 
 import contextlib
@@ -13,12 +13,12 @@ NAME = "shadow"
 DEVICE = f"{NAME}:0"
 
 _UNKNOWN_GIB = 80.0
-"""Where the hardware entry does not say. DeepSpeed looks at it at one place: whether stages 1 and 2 flatten on the
-device."""
+"""Device memory (GiB) when the hardware entry has none. DeepSpeed uses it only to decide whether ZeRO stages 1 and 2
+flatten the weights on the device."""
 
 
 class _Module(_DummyBackendModule):
-    """What torch looks up as ``torch.shadow``."""
+    """The module that torch imports as ``torch.shadow``."""
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
@@ -34,7 +34,7 @@ class _Module(_DummyBackendModule):
 
 
 class Stream:
-    """A stream is a number: the allocator keeps a pool for each. 0 is the default stream."""
+    """A stream, identified by its number. The allocator keeps a pool for each stream. 0 is the default stream."""
 
     current: "Stream"
 
@@ -60,9 +60,9 @@ class Stream:
 
 
 class Event:
-    """Nothing runs, so no event is ever seen to have completed by itself: DeepSpeed waits for it, as it does on a GPU.
+    """A CUDA-like event. ``query`` always returns false, so DeepSpeed waits for the event, as it does on a GPU.
 
-    Waiting for it says that what the host had asked for when it was recorded is done, and nothing of what came after.
+    After the wait, everything that the host had launched before ``record`` is done, and nothing launched later.
     """
 
     def __init__(self, **options):
@@ -88,7 +88,7 @@ _streams = 0
 
 
 def counter():
-    """What counts the work of this process's rank (shadow/counting.py)."""
+    """Counter of this rank's work (shadow/counting.py)."""
     return _recorder.counter
 
 
@@ -108,14 +108,14 @@ def on_stream(stream: Stream | None):
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Whether the recorder saw its storage made page-locked."""
+    """Whether the storage of the tensor was created as page-locked host memory."""
     return getattr(tensor.untyped_storage(), "_memlab_pinned", False)
 
 
 def install(recorder, rank: int, world_size: int, memory_gib: float | None) -> None:
-    """Make the device known to torch, torch.distributed and DeepSpeed in this process. It cannot be undone.
+    """Register the device with torch, torch.distributed and DeepSpeed in this process. It cannot be undone.
 
-    ``recorder`` is told of synchronisations, of emptied caches and of tensors that another stream uses.
+    ``recorder`` receives synchronisations, ``empty_cache`` calls and ``record_stream`` calls.
     """
     global _recorder
     _recorder = recorder

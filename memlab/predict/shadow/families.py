@@ -1,4 +1,4 @@
-"""The families of causal language models that the installed transformers knows, each as a model of a few layers."""
+"""The families of causal language models in the installed transformers, each as a model of a few layers."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from memlab.predict.families import ModelFamily
 
 LAYERS = 2
-"""At least. Without memory behind it a width costs nothing, so only layers are left out."""
+"""Minimum number of layers. Widths keep their defaults: fake tensors need no memory."""
 
 
 OWN_LAYERS = {"num_hidden_layers": None}
@@ -31,7 +31,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "zamba": OWN_LAYERS,
     "zamba2": OWN_LAYERS,
 }
-"""Where the defaults make no model, or none with fewer layers: what does. ``None``: the default after all."""
+"""Configuration values for families whose defaults cannot be built, or not with fewer layers. ``None``: keep the
+default value."""
 
 
 def all_families() -> list[str]:
@@ -40,8 +41,8 @@ def all_families() -> list[str]:
 
 
 def model_families(names: Iterable[str]) -> list[ModelFamily]:
-    """The families of model types, each with the defaults of its own classes but for the number of layers."""
-    transformers.logging.set_verbosity_error()  # defaults that do not fit each other are not the reader's
+    """Families of the model types ``names``, with the defaults of transformers except for the number of layers."""
+    transformers.logging.set_verbosity_error()  # hides warnings about inconsistent defaults, which users cannot change
     return [_model_family(name) for name in names]
 
 
@@ -52,13 +53,13 @@ def _model_family(name: str) -> ModelFamily:
         values = {**_fewer_layers(AutoConfig.for_model(name)), **OVERRIDES.get(name, {})}
         config = {"model_type": name, **{key: value for key, value in values.items() if value is not None}}
         has_sdpa = getattr(transformers, model)._supports_sdpa
-    except Exception as error:  # whatever it is: the family cannot be made as it is
+    except Exception as error:  # transformers raises many types
         return ModelFamily(name, model, reason=f"{type(error).__name__}: {error}")
     return ModelFamily(name, model, config, "sdpa" if has_sdpa else "eager")
 
 
 def _fewer_layers(config: PretrainedConfig) -> dict[str, Any]:
-    """Values that leave ``LAYERS`` layers of a model and of each of its parts, or as many as have every kind."""
+    """Overrides that reduce a model and each of its parts to ``LAYERS`` layers, or to as many as include every kind."""
     values = {}
     if isinstance(getattr(config, "num_hidden_layers", None), int):
         kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or []

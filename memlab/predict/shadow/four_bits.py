@@ -1,6 +1,6 @@
-"""bitsandbytes where none of its kernels can run: weights in 4 bits that are fake, and what its products take.
+"""Stand-ins for bitsandbytes without a GPU: fake 4-bit weights, and the temporaries of its matrix products.
 
-Its operators are torch operators with fake implementations of their own, so all else is its own code.
+All other code is bitsandbytes' own: its operators are torch operators that have fake implementations.
 """
 
 import importlib
@@ -32,7 +32,7 @@ def install(recorder: Recorder, fake_mode: FakeTensorMode, gpu: Generation) -> N
 
 
 def _weights(fake_mode: FakeTensorMode) -> type:
-    """bitsandbytes' class of weights, over tensors that are fake: its own cannot be made of those."""
+    """bitsandbytes' ``Params4bit`` as a fake tensor; the original class cannot wrap fake tensors."""
 
     class Params4bit(bitsandbytes.nn.Params4bit, FakeTensor):
         def __new__(cls, data, requires_grad=False, blocksize=None, quant_storage=torch.uint8, **attributes):
@@ -51,8 +51,10 @@ def _weights(fake_mode: FakeTensorMode) -> type:
 
 
 def _emptying(recorder: Recorder, prepare: Callable) -> Callable:
-    """As peft makes a model ready where there is CUDA: it empties the allocator's cache when its casts are done, and
-    takes nothing more after that."""
+    """Make peft's ``prepare`` empty the allocator's cache at its end, as peft does on a GPU.
+
+    On a GPU, peft empties the cache after its casts and allocates nothing after that.
+    """
 
     def prepare_and_empty(*args, **options):
         model = prepare(*args, **options)
@@ -63,17 +65,17 @@ def _emptying(recorder: Recorder, prepare: Callable) -> Callable:
 
 
 def _product_flops(rows, packed, shape, *rest, out_shape=None, **named) -> int:
-    """Of shapes: a multiplication and an addition for each row and each weight."""
+    """FLOPs of a product, from shapes: a multiplication and an addition for each row and each weight."""
     return 2 * prod(rows[:-1]) * prod(shape)
 
 
 def _product_temporaries(gpu: Generation, counter: Counter):
-    """Bytes that a product with a weight in 4 bits takes beside its result, as on a GPU of a generation.
+    """Return a function that gives the bytes of the temporaries of a product with a 4-bit weight on this GPU.
 
-    To be asked once for each product: it counts the kernel that writes the weight out, too.
+    Call the function once per product: it also counts the kernel that dequantizes the weight.
 
-    With few rows a kernel of bitsandbytes' own reads the 4 bits and takes nothing; with more, the weight is written out
-    and the scales are, if they are quantised too. bitsandbytes' own function decides.
+    With few rows, a bitsandbytes kernel reads the 4 bits directly and needs no temporary. With more rows, the weight is
+    dequantized, and its scales too if they are quantized. bitsandbytes' own function decides.
     Source: ``bitsandbytes/backends/cuda/ops.py`` of bitsandbytes 0.50, ``gemm_4bit`` and ``_dequant_linear_fallback``.
     """
     ops = _cuda_ops()
@@ -96,7 +98,7 @@ def _product_temporaries(gpu: Generation, counter: Counter):
 
 
 def _cuda_ops() -> ModuleType:
-    """What bitsandbytes runs on a GPU, as far as it is Python."""
-    if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # the module asks for it when imported, and never calls it
+    """Import the Python module that bitsandbytes uses on a GPU."""
+    if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # needed only while the module is imported
         torch._C._cuda_getCurrentRawStream = None
     return importlib.import_module("bitsandbytes.backends.cuda.ops")

@@ -1,8 +1,9 @@
-"""What an allocation is for, from the code that made it. For people: no figure of a prediction depends on it."""
+"""Purposes of allocations, derived from the code that made them. For display only: no predicted figure depends on
+them."""
 
 from memlab.predict.events import Site
 
-WEIGHTS = "weights"  # whole, or this rank's shard
+WEIGHTS = "weights"  # the full weights, or this rank's shard
 GATHERED = "gathered weights"
 GRADIENTS = "gradients"
 MASTER = "fp32 master weights"
@@ -17,10 +18,10 @@ KERNEL_SCRATCH = "kernel workspaces"
 SMALL = "small tensors"
 
 PARAMETER_GRADIENT = "parameter gradient"
-"""In place of a function's name: a backward node made what a parameter gets as its gradient."""
+"""Placeholder for the function's name when a backward node produced the gradient of a parameter."""
 
 _BY_CODE = (
-    # part of the file's name, function or operator ("": any), kind; the first row that fits decides
+    # part of the file's path, function or operator ("": any), kind; the first matching row decides
     ("ops/adam/", "zeros_like", OPTIMIZER),
     ("ops/lion/", "zeros_like", OPTIMIZER),
     ("bitsandbytes/functional.py", "dequantize_4bit", WRITTEN_OUT),
@@ -54,7 +55,7 @@ _BY_PHASE = {
     "backward": ACTIVATION_GRADIENTS,
     "optimizer_step": STEP,
 }
-"""Where the code says nothing."""
+"""Kind of an allocation that matches no row of ``_BY_CODE``, by phase."""
 
 
 def kind_of(site: Site, phase: str, vocabulary: int) -> str:
@@ -74,7 +75,10 @@ def kind_of(site: Site, phase: str, vocabulary: int) -> str:
 
 
 def _of_half_precision_optimizer(phase: str, site: Site) -> str:
-    """DeepSpeed's optimizers without ZeRO: flattened weights and their fp32 copy are made at the start."""
+    """Kind of an allocation by DeepSpeed's optimizers without ZeRO.
+
+    Engine initialisation creates the flattened weights and their fp32 copy.
+    """
     if phase == "engine_init":
         return MASTER if site.op.startswith("aten._to_copy") else WEIGHTS
     return STEP

@@ -1,6 +1,6 @@
-"""liger-kernel where no Triton kernel can run: its own code in Python makes every tensor, its kernels are counted only.
+"""liger-kernel without Triton: its Python code allocates every tensor as usual, its kernels are only counted.
 
-They write into tensors that exist already, so none is missed.
+The kernels write into existing tensors, so no allocation is missed.
 """
 
 import sys
@@ -16,7 +16,7 @@ from memlab.predict.shadow.trace import Recorder
 
 
 def install(recorder: Recorder) -> None:
-    recorder.trace.smooth_from = None  # the fused loss works in chunks of a power of two tokens
+    recorder.trace.smooth_from = None  # the fused loss works in chunks of a power of two of tokens
     KernelInterface.__getitem__ = lambda kernel, grid: _launch(recorder.counter)
     for name, module in list(sys.modules.items()):
         if name.startswith("liger_kernel.ops."):
@@ -31,7 +31,10 @@ def _launch(counter: Counter) -> Callable[..., None]:
 
 
 def _take_the_device_for_cuda(module: ModuleType) -> None:
-    """Several of liger's functions compare a tensor's device with "cuda", and hold other memory anywhere else."""
+    """Replace the constant "cuda" by the simulated device's name in the functions of a liger module.
+
+    Several functions compare a tensor's device with "cuda" and allocate differently on other devices.
+    """
     for function in vars(module).values():
         if isinstance(function, FunctionType) and function.__module__ == module.__name__:
             constants = tuple(device.NAME if value == "cuda" else value for value in function.__code__.co_consts)

@@ -1,6 +1,6 @@
-"""Memory that a sum takes on CUDA while it runs: the partial sums of thread blocks that share an output. No torch.
+"""Temporary memory of a CUDA sum: the partial sums of thread blocks that share an output. Does not import torch.
 
-The gradients of biases and of norms' weights are such sums, over all tokens. Source: ``setReduceConfig`` and
+The gradients of biases and of norm weights are such sums, over all tokens. Source: ``setReduceConfig`` and
 ``ReduceConfig::global_memory_size`` in ``aten/src/ATen/native/cuda/Reduce.cuh`` of PyTorch 2.11 to 2.13.
 """
 
@@ -11,19 +11,19 @@ from typing import NamedTuple
 from memlab.predict.constants import Generation
 
 THREADS, WARP = 512, 32
-"""Threads of a block at most, and of a warp (``mnt_wrapper``, ``warp_size``)."""
+"""Maximum threads of a block, and threads of a warp (``mnt_wrapper``, ``warp_size``)."""
 
 VECTOR = 4
-"""Neighbouring outputs that a thread sums at once, at most (``get_output_vec_size``)."""
+"""Maximum number of neighbouring outputs that a thread sums at once (``get_output_vec_size``)."""
 
 ENOUGH_TO_SPLIT, LEAST, ACCUMULATOR_BYTES = 256, 16, 4
-"""Values of a thread from which its sum is split between blocks (``max_values_per_thread``); how few are left to each
-then (``min_values_per_thread``); and the size of a partial sum: they are summed in fp32."""
+"""Values per thread from which a sum is split between blocks (``max_values_per_thread``); minimum values per thread
+after the split (``min_values_per_thread``); bytes of a partial sum (fp32)."""
 
 
 class Reduction(NamedTuple):
-    """A sum of ``inputs`` values for each of ``outputs``, on a GPU of so many multiprocessors with ``resident`` threads
-    each; a thread sums ``vector`` neighbouring outputs."""
+    """A sum of ``inputs`` values for each of ``outputs``, on a GPU with ``multiprocessors`` of ``resident`` threads
+    each. A thread sums ``vector`` neighbouring outputs."""
 
     outputs: int
     inputs: int
@@ -33,7 +33,7 @@ class Reduction(NamedTuple):
 
     @property
     def buffer_bytes(self) -> int:
-        """0 where no output is shared between blocks."""
+        """Bytes of the partial sums; 0 when no output is shared between blocks."""
         columns = self.outputs // self.vector
         most = THREADS // self.vector
         width = min(_power_of_two_below(columns), most, WARP)
@@ -52,9 +52,9 @@ class Reduction(NamedTuple):
 def over_rows(
     shape: Sequence[int], strides: Sequence[int], offset: int, summed: Collection[int], gpu: Generation
 ) -> Reduction | None:
-    """The sum of a tensor over its dimensions ``summed``; ``strides`` and ``offset`` count elements.
+    """Describe the sum of a tensor over its dimensions ``summed``; ``strides`` and ``offset`` count elements.
 
-    ``None`` where neighbours in memory are summed: partial sums of whole warps are a few KiB at most.
+    Returns ``None`` when the sum runs over neighbours in memory: its partial sums are a few KiB at most.
     """
     dims = [(stride, shape[dim], dim in summed) for dim, stride in enumerate(strides) if shape[dim] > 1]
     rows, columns = (_merged(dim[:2] for dim in dims if dim[2] is is_summed) for is_summed in (True, False))
@@ -69,7 +69,7 @@ def over_rows(
 
 
 def _merged(dims: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(stride, size) from the smallest stride on; dimensions that lie behind one another are one."""
+    """Sort (stride, size) pairs by stride and merge dimensions that are contiguous with each other."""
     found: list[tuple[int, int]] = []
     for stride, size in sorted(dims):
         if found and stride == math.prod(found[-1]):

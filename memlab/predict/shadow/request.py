@@ -1,4 +1,4 @@
-"""What a shadow process is asked for. Plain data: the asking side imports no torch."""
+"""Requests to a shadow process, as plain data. The process that sends them does not import torch."""
 
 import contextlib
 import json
@@ -19,7 +19,8 @@ from memlab.plan import Plan
 from memlab.predict.events import Trace
 
 STEPS = 2
-"""The first step makes the optimizer states, the second is like all others: ZeRO-3 prefetches from then on."""
+"""Steps of a shadow run. The first step creates the optimizer states. The second is like all later ones: ZeRO-3
+prefetches from then on."""
 
 
 LOG = "shadow.log"
@@ -28,12 +29,12 @@ POLL_S = 0.2
 
 
 class ShadowError(MemlabError):
-    """The model or the engine cannot be run on the device that is not there. The message is the exception's."""
+    """The model or the engine cannot run on the simulated device. The message is the line that names the exception."""
 
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """One trace: a rank at ``micro`` samples of ``tokens`` tokens."""
+    """One trace: a rank that trains on batches of ``micro`` samples of ``tokens`` tokens."""
 
     rank: int
     micro: int
@@ -49,13 +50,13 @@ class Point:
 
     @staticmethod
     def prefix(rank: int) -> str:
-        """What the file names of a rank's traces begin with."""
+        """The prefix of the file names of a rank's traces."""
         return f"rank{rank}-"
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A trace to make; ``path`` is the file that it becomes, there whole or not at all."""
+    """A trace to make. ``path`` is its file, which is written whole or not at all."""
 
     plan: Plan
     point: Point
@@ -64,27 +65,30 @@ class Task:
 
 @dataclass
 class Family:
-    """Points of one rank of one plan: the start of their engine is the same. ``shapes``: (micro, tokens) of each, and
-    the path of its trace."""
+    """Points of one rank of one plan, which share one engine start. ``shapes``: micro batch, tokens and path of the
+    trace of each point."""
 
-    plan: int  # an index of the request's
+    plan: int  # index in ``Request.plans``
     rank: int
     shapes: list[tuple[int, int, str]] = field(default_factory=list)
 
     @property
     def log(self) -> str:
-        """The name of the file for what the start of the engine says."""
+        """The file name of the log of the engine start."""
         return f"plan{self.plan}-rank{self.rank}.log"
 
     def log_of(self, path: str) -> str:
-        """The same of one of its points."""
+        """The file name of the log of the point whose trace is ``path``."""
         return f"plan{self.plan}-{Path(path).name}.log"
 
 
 @dataclass
 class Request:
-    """``folder`` is for logs and what libraries write. ``cpu_limit_s``: seconds of CPU time for the start of an engine,
-    and for each of its points."""
+    """All traces that one shadow process makes.
+
+    ``folder`` receives logs and files that libraries write. ``cpu_limit_s``: limit in seconds of CPU time, for each
+    engine start and for each point.
+    """
 
     folder: str
     plans: list[dict[str, Any]]
@@ -121,7 +125,7 @@ class Request:
 
 
 def traces(plan: Plan, points: Sequence[Point], folder: Path) -> dict[Point, Trace]:
-    """Trace ``points`` of ``plan`` in a process of its own, which works in ``folder``.
+    """Trace ``points`` of ``plan`` in a separate process that works in ``folder``.
 
     Raises :class:`ShadowError` when the model or the engine cannot be run.
     """
@@ -137,10 +141,10 @@ def make(
     told: Callable[[int], None] = lambda done: None,
     cpu_limit_s: int | None = None,
 ) -> list[tuple[Task, str]]:
-    """Make the traces in a process that imports everything once, which works in ``folder``; as many at a time as there
-    are cores. ``told`` hears now and then how many are there. ``cpu_limit_s`` as in :class:`Request`.
+    """Make the traces in one separate process that works in ``folder``, as many at a time as there are cores.
 
-    Returns those that failed, each with what was raised. Traces that are done stay when this is interrupted.
+    Calls ``told`` every ``POLL_S`` seconds with the number of finished traces. ``cpu_limit_s`` as in :class:`Request`.
+    Returns the failed tasks, each with its exception. Finished traces stay on disk after an interruption.
     """
     request = Request.of(tasks, folder, cpu_limit_s)
     words = [sys.executable, "-m", "memlab.predict.shadow", str(request.save())]
@@ -162,13 +166,13 @@ def make(
 
 
 def _why(folder: Path, family: "Family", path: str) -> str:
-    """From the log of whoever got furthest: the point, the start of its engine, the process of all."""
+    """Find the reason of a failure in the most specific log that is not empty: point, engine start, process."""
     logs = [folder / family.log_of(path), folder / family.log, folder / LOG]
     return _what_was_raised(next((log for log in logs if log.exists() and log.stat().st_size), folder / LOG))
 
 
 def _what_was_raised(log: Path) -> str:
-    """The line of the last traceback that names the exception."""
+    """Return the last line of a log that names an exception, or else its last line, at most 500 characters."""
     text = log.read_text(errors="replace").splitlines()
     lines = [line for line in text if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
     last_words = lines or [line for line in text if line.strip()]
@@ -176,16 +180,16 @@ def _what_was_raised(log: Path) -> str:
 
 
 def _environment(plan: Plan) -> dict[str, str]:
-    """The variables of the process: those of a rank, but for what would start a real device or its allocator."""
+    """The environment of the shadow process: as in a rank, without variables for a real device or its allocator."""
     return {
         **os.environ,
         **variables(plan),
         "CUDA_VISIBLE_DEVICES": "",
-        "DS_ACCELERATOR": "cpu",  # until the shadow's own accelerator takes its place
+        "DS_ACCELERATOR": "cpu",  # until the shadow accelerator replaces it
         "ACCELERATE_TORCH_DEVICE": "shadow:0",
         "OMP_NUM_THREADS": "1",
         "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "29500",  # required by name, never opened
+        "MASTER_PORT": "29500",  # must be set, is never opened
         "CROSS_RANK": "0",
         "CROSS_SIZE": "1",
         "LOCAL_RANK": "0",
@@ -194,6 +198,6 @@ def _environment(plan: Plan) -> dict[str, str]:
 
 
 def variables(plan: Plan) -> dict[str, str]:
-    """Those that differ between plans."""
+    """The environment variables that depend on the plan."""
     own = {name: value for name, value in own_variables(plan, Machine()).items() if "ALLOC_CONF" not in name}
     return {**own, "WORLD_SIZE": str(plan.world_size), "LOCAL_SIZE": str(plan.world_size)}

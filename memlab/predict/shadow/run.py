@@ -1,5 +1,7 @@
-"""Carry out the tasks of a request. Everything is imported once; tasks that differ in shape alone share the start of
-their engine; then each has a fork of its own."""
+"""Execution of a request's tasks. The process imports everything once, then forks for each family of tasks.
+
+Tasks of a family differ only in shape. They share one engine start, then each runs in its own fork.
+"""
 
 import fcntl
 import gc
@@ -28,7 +30,7 @@ POLL_S = 0.02
 
 
 def trace_all(request: Request) -> int:
-    """Carry out every task, as many at a time as there are cores. What fails leaves no trace, and a log."""
+    """Run every task, as many at a time as there are cores. A failed task leaves a log, but no trace."""
     warnings.simplefilter("ignore")
     stand_ins.install_in_torch()
     import deepspeed  # noqa: F401
@@ -38,7 +40,7 @@ def trace_all(request: Request) -> int:
     cores = Cores(Path(request.folder))
     waiting, running, asking = deque(request.families), 0, os.getppid()
     while waiting or running:
-        if os.getppid() != asking:  # it was killed, and nobody waits for the rest (what has begun goes on to its end)
+        if os.getppid() != asking:  # the parent was killed: start nothing more, let running tasks finish
             waiting.clear()
         while waiting and running < cores.count:
             _in_a_fork(_trace_family, request, waiting.popleft(), cores)
@@ -46,14 +48,14 @@ def trace_all(request: Request) -> int:
         if running:
             os.wait()
             running -= 1
-    if os.getpgrp() == os.getpid():  # the points of a family that did not live to wait for them
+    if os.getpgrp() == os.getpid():  # end the points whose family process died before them
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
     return 0
 
 
 class Cores:
-    """A core for each of as many processes at a time. The kernel gives back that of one that is killed."""
+    """Locks that limit the running processes to the number of cores. The kernel frees the lock of a killed process."""
 
     def __init__(self, folder: Path):
         self.count = len(os.sched_getaffinity(0))
@@ -84,11 +86,11 @@ def _in_a_fork(function: Callable[..., None], *arguments) -> None:
     except BaseException:
         traceback.print_exc()
         os._exit(1)
-    os._exit(0)  # nothing of the parent's is to be closed twice
+    os._exit(0)  # skips the cleanup that the parent does
 
 
 def _trace_family(request: Request, family: Family, cores: Cores) -> None:
-    """The start of the engine that all points of a family share, and each point in a fork."""
+    """Start the engine once for a family, then trace each of its points in a fork."""
     _say_to(Path(request.folder) / family.log)
     began, path = 0.0, ""
 
@@ -117,7 +119,7 @@ def _trace_family(request: Request, family: Family, cores: Cores) -> None:
 
 
 def _limit_cpu_time(seconds: int) -> None:
-    """For this process and each fork of it: what takes longer raises, and the kernel ends what goes on all the same."""
+    """Limit the CPU time of this process and of each fork: raises TimeoutError; the kernel kills it 5 s later."""
 
     def too_long(signal_number, frame):
         raise TimeoutError(f"it takes more than {seconds} s of CPU time")
@@ -127,7 +129,7 @@ def _limit_cpu_time(seconds: int) -> None:
 
 
 def _say_to(log: Path) -> None:
-    """From here on, for all that this process prints."""
+    """Redirect standard output and error of this process to ``log``."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
@@ -135,8 +137,7 @@ def _say_to(log: Path) -> None:
 
 
 def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps: int, scratch: str) -> Trace:
-    """The trace of the (batch, tokens) that ``split`` tells when the engine is ready. The process cannot make another
-    one after it."""
+    """Trace the (batch, tokens) that ``split`` returns once the engine is ready. Works once per process."""
     os.environ.update(variables(plan), RANK=str(rank))
     trace = Trace(rank, plan.world_size)
     hardware = plan.config["hardware"]

@@ -1,9 +1,8 @@
-"""The operators that make up most of a trace, answered without FakeTensorMode: the same answers, in a tenth of the
-time.
+"""Results of the most frequent operators without FakeTensorMode: the same results, in a tenth of the time.
 
-FakeTensorMode looks every call up in a cache whose key costs more than the answer. For a view, the meta kernel itself
-is asked; for a collective, the tensors that it was given are the answer; what makes new tensors is asked of
-FakeTensorMode once for each set of shapes, and remembered.
+FakeTensorMode looks up every call in a cache, and computing the cache key costs more than the result. Here a view calls
+the meta kernel directly, a collective returns the tensors that it was given, and an operator that creates tensors calls
+FakeTensorMode only once for each set of shapes.
 """
 
 from collections.abc import Iterable
@@ -47,7 +46,7 @@ IN_PLACE = frozenset(
         _aten.zero_.default,
     }
 )
-"""They return their first argument, and leave its shape and dtype as they are."""
+"""Operators that return their first argument, with its shape and dtype unchanged."""
 
 _TENSORS_AND_WORK = frozenset(
     {
@@ -59,12 +58,12 @@ _TENSORS_AND_WORK = frozenset(
         _c10d.reduce_scatter_.default,
     }
 )
-"""Collectives that return what they wrote to, their first argument, and a work."""
+"""Collectives that return the tensors they wrote to (their first argument) and a work handle."""
 
 
 @dataclass(frozen=True)
 class _Fresh:
-    """A tensor with a storage of its own."""
+    """Description of a new tensor that shares its storage with no other tensor."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -73,16 +72,16 @@ class _Fresh:
 
 
 class Shortcuts:
-    """The answers within one fake mode."""
+    """Computes results of operators within one fake mode."""
 
     def __init__(self, mode: FakeTensorMode):
         self._mode = mode
-        self._attributes: dict[torch.device, dict[str, Any]] = {}  # of a fake tensor, by device
+        self._attributes: dict[torch.device, dict[str, Any]] = {}  # device -> attributes of a fake tensor on it
         self._makes_new: dict[Any, bool] = {}
         self._known: dict[tuple, list[_Fresh | None] | _Fresh | None] = {}
 
     def answer(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """What ``func`` returns."""
+        """Return the result of ``func``."""
         if func is _EMPTY:
             return self._empty(args, kwargs)
         if func in _TENSORS_AND_WORK:
@@ -98,7 +97,7 @@ class Shortcuts:
         return self._remembered(func, args, kwargs)
 
     def _remembered(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """FakeTensorMode's answer; its shapes decide it, so the next time they come it need not be asked."""
+        """Return FakeTensorMode's result, from the cache if ``func`` has been called with these shapes before."""
         makes_new = self._makes_new.get(func)
         if makes_new is None:
             makes_new = self._makes_new[func] = _makes_new_tensors(func)
@@ -130,7 +129,7 @@ class Shortcuts:
         return self._fake(tensor, device if device.type == "cpu" else torch.device(device.type, device.index or 0))
 
     def _fake(self, tensor: torch.Tensor, device: torch.device) -> FakeTensor:
-        """``FakeTensor(mode, tensor, device)`` without the checks, which cost more than the tensor."""
+        """Make ``FakeTensor(mode, tensor, device)`` without its checks, which cost more than the tensor."""
         if device not in self._attributes:
             model = FakeTensor(self._mode, torch.empty(0, device="meta"), device)
             self._attributes[device] = dict(model.__dict__)
@@ -142,7 +141,7 @@ class Shortcuts:
 
 
 def _makes_new_tensors(func) -> bool:
-    """Whether an operator changes none of its arguments, shares no storage with them and asks for no values."""
+    """Whether an operator only creates tensors: it changes no argument, shares no storage and reads no values."""
     schema = func._schema
     asks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     return (
@@ -154,7 +153,7 @@ def _makes_new_tensors(func) -> bool:
 
 
 def _key(values: Iterable[Any]) -> tuple | None:
-    """What a call's answer depends on: the shapes of its tensors and its other arguments. ``None``: more than that."""
+    """Cache key of a call: the shapes of its tensors and its other arguments. ``None``: the result depends on more."""
     key = []
     for value in values:
         if type(value) is FakeTensor:
@@ -174,7 +173,7 @@ def _key(values: Iterable[Any]) -> tuple | None:
 
 
 def _description(out: Any) -> list[_Fresh | None] | _Fresh | None:
-    """How to make such tensors anew; ``None`` where they are not ordinary ones."""
+    """Describe tensors so that ``_new`` can recreate them; ``None`` if one has an offset or an unusual storage."""
     if isinstance(out, tuple):
         parts = [item if item is None else _description(item) for item in out]
         ordinary = all(type(part) is _Fresh or item is None for part, item in zip(parts, out, strict=True))

@@ -1,4 +1,4 @@
-"""Where in the code an allocation was made, and so what it is for."""
+"""Sites: the place in the code that made an allocation, and the purpose that follows from it."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from memlab.predict.events import Site
 from memlab.predict.shadow.kinds import KERNEL_SCRATCH, PARAMETER_GRADIENT, SMALL, kind_of
 
 SMALL_BYTES = 64 << 10
-"""Allocations below this are told apart by phase alone: they are most of the events and almost none of the bytes."""
+"""Allocations below this share one site: they are most of the events and almost none of the bytes."""
 
 
 def _folder_of(package: str) -> str:
@@ -38,25 +38,25 @@ _NOT_THE_CALLER = (
     functools.__file__,
     "<",
 )
-"""What the paths of code begin with that only passes a call on: the line that a reader wants is further out. Whole
-paths, because a folder above all of them may have any name: that of a clone is ``memlab``."""
+"""Path prefixes of code that only passes calls on: the line that a reader wants is further out on the stack. The
+prefixes are whole paths, because a parent folder may have any name, also ``memlab``."""
 
 _TORCH_OPTIMIZERS = _TORCH + "optim/"
 
 
 class Sites:
-    """Numbers the distinct places; ``sites`` is the list that it fills."""
+    """Numbers for distinct sites; ``sites`` is the list that they index."""
 
     def __init__(self, sites: list[Site]):
         self.phase = ""
         self._vocabulary = 0
-        self._modules = [""]  # the names of the modules whose forward runs, the innermost last
+        self._modules = [""]  # stack of the names of modules whose forward runs
         self._sites = sites
         self._numbers: dict[Site, int] = {}
         self._labels: dict[CodeType, str | None] = {}
 
     def of(self, tensor: torch.Tensor, nbytes: int, func) -> int:
-        """The number of the place that made ``tensor``."""
+        """Return the number of the site that made ``tensor``."""
         if nbytes < SMALL_BYTES:
             return self._number(Site(SMALL, "", "", "", "", ()))
         where, function = self._caller()
@@ -72,7 +72,7 @@ class Sites:
         return self._number(Site(KERNEL_SCRATCH, str(op), "", "", self._modules[-1], (nbytes,)))
 
     def name_modules(self, model: torch.nn.Module, on_entering: Callable[[], None]) -> None:
-        """From here on, allocations are told apart by the module whose forward runs."""
+        """Record the module whose forward runs with each later allocation. ``on_entering`` runs at each forward."""
         self._vocabulary = model.config.get_text_config().vocab_size
         names = {id(module): name for name, module in model.named_modules()}
 
@@ -94,7 +94,7 @@ class Sites:
         return number
 
     def _caller(self) -> tuple[str, str]:
-        """``package/file.py:line`` and the function's name of the innermost frame that decides something."""
+        """Return ``package/file.py:line`` and the function of the innermost frame outside ``_NOT_THE_CALLER``."""
         frame = sys._getframe(3)
         while frame is not None:
             label = self._label(frame.f_code)
@@ -112,13 +112,13 @@ class Sites:
 
 
 def _as_imported(path: str) -> str:
-    """The path of a file below the folder that it was imported from: ``package/file.py``."""
+    """Return the path of a file relative to the folder that it was imported from: ``package/file.py``."""
     folders = (os.path.join(folder, "") for folder in sys.path)
     return path.removeprefix(max((folder for folder in folders if path.startswith(folder)), key=len, default=""))
 
 
 def _is_parameter_gradient(node, tensor: torch.Tensor) -> bool:
-    """Whether one of the node's results goes to a parameter of this size (directly, or through a transposition)."""
+    """Whether a result of the backward node is the gradient of a parameter of this size, directly or transposed."""
     for next_node, _ in node.next_functions:
         for leaf, _ in ((next_node, 0), *(next_node.next_functions if next_node is not None else ())):
             variable = getattr(leaf, "variable", None)

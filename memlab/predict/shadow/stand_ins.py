@@ -1,7 +1,6 @@
-"""What stands in for code that needs a real device: compiled kernels, conversions in place, and questions about the
-GPU.
+"""Stand-ins for code that needs a real device: compiled kernels, in-place conversions and queries of GPU properties.
 
-Everything else that runs in a shadow run is the installed DeepSpeed, transformers, accelerate and torch, as they are.
+All other code of a shadow run is the installed DeepSpeed, transformers, accelerate and torch, unchanged.
 """
 
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from memlab.predict.shadow.trace import Recorder
 
 
 class _Kernels:
-    """A compiled extension whose every function does nothing: kernels work in place on tensors that exist already."""
+    """A compiled extension whose functions do nothing but count: the kernels only write into existing tensors."""
 
     def __init__(self, counter: Counter):
         self._counter = counter
@@ -31,7 +30,7 @@ class _Kernels:
 
 
 def install_in_torch() -> None:
-    """To be called before DeepSpeed is imported: it keeps functions of torch's for itself."""
+    """Patch torch. Call before importing DeepSpeed, which keeps references to functions of torch."""
     _no_compiler()
     _whole_backwards()
     collectives.install()
@@ -58,14 +57,13 @@ def install_in_libraries(recorder: Recorder, fake_mode: FakeTensorMode, gpu: Gen
 
 
 def _no_compiler() -> None:
-    """DeepSpeed decorates a function with torch.compile when it is imported, which costs two seconds and is never
-    called."""
+    """Disable torch.compile: importing DeepSpeed compiles a function that is never called, which takes two seconds."""
     torch.compile = lambda model=None, **options: model if model is not None else (lambda function: function)
 
 
 def _whole_backwards() -> None:
-    """CUDA has a kernel for these; a backend without one of its own gets a formula of several operators, which leaves
-    a temporary behind each."""
+    """Register backward operators that are one kernel on CUDA. Without a kernel of the backend, torch would run
+    several operators, with a temporary for each."""
     for name in ("silu_backward", "mish_backward"):
         torch.library.impl(f"aten::{name}", "PrivateUse1", _never_called)
 
@@ -76,13 +74,13 @@ def _never_called(*args, **kwargs):
 
 def _compiled_kernels(counter: Counter) -> None:
     from deepspeed.ops.op_builder.builder import OpBuilder
-    from deepspeed.ops.op_builder.cpu import NotImplementedBuilder  # for kernels that exist for GPUs alone
+    from deepspeed.ops.op_builder.cpu import NotImplementedBuilder  # builder of ops that exist only for GPUs
 
     OpBuilder.load = NotImplementedBuilder.load = lambda self, verbose=True: _Kernels(counter)
 
 
 def _tensor_constructor() -> None:
-    """``torch.tensor(..., device=)`` copies without the dispatcher; here it makes a host tensor first and moves it."""
+    """Make ``torch.tensor(..., device=)`` create a host tensor and move it: its own copy bypasses the dispatcher."""
     make = torch.tensor
 
     def tensor(data, *, dtype=None, device=None, requires_grad=False, pin_memory=False):
@@ -92,7 +90,7 @@ def _tensor_constructor() -> None:
 
 
 def _list_indices() -> None:
-    """``tensor[..., [-2]]`` makes its index on the device without the dispatcher, too."""
+    """Make ``tensor[..., [-2]]`` convert its lists with ``torch.tensor``: its own copy bypasses the dispatcher."""
 
     def getitem(tensor: FakeTensor, index):
         if isinstance(index, tuple) and any(isinstance(part, list) for part in index):
@@ -105,8 +103,8 @@ def _list_indices() -> None:
 
 
 def _module_conversion() -> None:
-    """``Module.to`` sets ``param.data`` as it does on real tensors; for fake ones torch would swap them, which
-    fails."""
+    """Make ``Module.to`` set ``param.data``, as with real tensors. For fake tensors torch would swap the parameters,
+    which fails."""
 
     def apply(module: torch.nn.Module, fn, recurse: bool = True) -> torch.nn.Module:
         for child in module.children() if recurse else ():
@@ -126,15 +124,15 @@ def _module_conversion() -> None:
 def _replace_data(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter, data: torch.Tensor) -> None:
     if data.device.type == parameter.device.type:
         parameter.data = data
-    else:  # a fake tensor cannot become one of another device: adapters are made on the host
+    else:  # a fake tensor cannot change its device; adapters are created on the host
         module._parameters[name] = torch.nn.Parameter(data, requires_grad=parameter.requires_grad)
 
 
 def move_parameters(model: torch.nn.Module) -> None:
-    """Those that a model makes on the host all the same (``torch.normal`` knows no default device) go to the device.
+    """Move parameters that a model creates on the host to the device (``torch.normal`` ignores the default device).
 
-    On a real device the engine moves them, and they stay the same parameters; here they have to be others, before the
-    optimizer gets them. Parameters that ZeRO-3 has partitioned are where they belong.
+    On a real device the engine moves them and keeps the parameter objects. Fake parameters must be replaced, before the
+    optimizer receives them. Parameters that ZeRO-3 has partitioned stay where they are.
     """
     for module in model.modules():
         for name, parameter in module._parameters.items():
@@ -143,7 +141,7 @@ def move_parameters(model: torch.nn.Module) -> None:
 
 
 def _foreach_optimizers() -> None:
-    """torch's optimizers choose their multi-tensor code for real tensors only; let fake ones count as real."""
+    """Make torch's optimizers use their multi-tensor (foreach) code, which they choose only for real tensors."""
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
 
@@ -164,13 +162,13 @@ def _questions_about_the_gpu(gpu: Generation) -> None:
     torch.cuda.get_device_properties = lambda device=None: properties
     torch.cuda.get_device_capability = lambda device=None: gpu.capability
     transformers.training_args.is_torch_bf16_gpu_available = lambda: True
-    # transformers spares itself masks that are not needed, but not while it is traced.
+    # transformers skips masks that are not needed, except for fake tensors.
     transformers.utils.import_utils.is_fake_tensor = lambda tensor: False
     PartialState._prepare_backend = lambda self, *args, **kwargs: (collectives.BACKEND, DistributedType.MULTI_GPU)
 
 
 def _agreement_between_ranks() -> None:
-    """ZeRO-3 compares lists of numbers with those of rank 0; here every rank is alone."""
+    """Disable ZeRO-3's comparisons with rank 0: each traced rank runs alone."""
     import deepspeed.runtime.zero.utils as zero_utils
 
     zero_utils.get_lst_from_rank0 = lambda numbers: numbers

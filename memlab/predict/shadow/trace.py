@@ -1,4 +1,4 @@
-"""Record what an allocator would see: a dispatch mode that watches storages come and go."""
+"""Recorder of allocator events: a dispatch mode that sees every storage that is created or freed."""
 
 import contextlib
 import sys
@@ -30,23 +30,23 @@ _DERIVATIVES_IN_PLACE = {
     torch.ops.aten.index_put.default: torch.ops.aten.index_put_.default,
     torch.ops.aten.scatter.src: torch.ops.aten.scatter_.src,
 }
-"""What derivatives put into zeros that they have just made: in place, but never with tensors of a subclass, which fake
-ones are. Source: ``index_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``,
+"""Operators of derivatives that write into new zeros: out of place for tensor subclasses such as fake tensors, in place
+for ordinary tensors. Source: ``index_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``,
 ``value_selecting_reduction_backward`` in ``aten/src/ATen/native/ReduceOps.cpp``."""
 
 _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm)
 _BLAS = frozenset(op for product in _PRODUCTS for op in (product.default, product.out))
 
 _OWN_USES, _OWN_STORAGE_USES = 4, 2
-"""References to a gradient that autograd alone holds, and to its storage, while it is an argument here: autograd's own,
-and those of the call."""
+"""Use counts of a gradient that only autograd holds, and of its storage, while it is an argument here. They include the
+references of the call itself."""
 
 HOST_MINIMUM_BYTES = 1 << 20
-"""Host tensors below this are left out: they are many, and gigabytes are what kills a machine."""
+"""Host tensors below this are not recorded: they are many, and their sum is small."""
 
 
 class Recorder(TorchDispatchMode):
-    """Enter it inside ``fake_mode``. The events are in ``trace``."""
+    """Dispatch mode that writes events into ``trace``. Enter it inside ``fake_mode``."""
 
     def __init__(self, trace: Trace, fake_mode: FakeTensorMode, gpu: Generation):
         super().__init__()
@@ -58,21 +58,21 @@ class Recorder(TorchDispatchMode):
         self.sites = Sites(trace.sites)
         self.counter = Counter(trace.events, trace.unknown)
         self.allocated_bytes = 0
-        self.requests = 0  # for device memory, so far: the clock of the replay
+        self.requests = 0  # device allocations so far, including workspaces: the clock of the replay
         self._events = trace.events
         self._alive: dict[int, weakref.ref] = {}
         self._next_key = 0
         self._pinning = False
-        self.workspaces: dict[object, Callable[..., list[int]]] = {}  # of kernels: bytes, from their arguments
-        self.temporaries: dict[object, Callable[..., list[int]]] = {}  # the same, taken before the result
-        self.padded = False  # some samples are: a mask is not all ones
+        self.workspaces: dict[object, Callable[..., list[int]]] = {}  # operator -> bytes from its arguments
+        self.temporaries: dict[object, Callable[..., list[int]]] = {}  # likewise; allocated before the result
+        self.padded = False  # whether samples are padded, so that a mask is not all ones
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and torch's guard against it costs as much as the answer
+        return False  # nothing is compiled here, and torch's check costs as much as the result
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is _DEVICE:  # the most frequent question by far
+        if func is _DEVICE:  # the most frequent call by far
             return args[0].device
         kwargs = kwargs or {}
         if func is _VALUE_OF:
@@ -80,7 +80,7 @@ class Recorder(TorchDispatchMode):
                 self.counter.operator(func, args, kwargs, None)
             return self._value(args[0])
         if func is _EQUAL and args[0].device.type == device.NAME:
-            return False  # liger-kernel asks whether a loss has the gradient one; it would scale in place otherwise
+            return False  # liger-kernel compares a loss's gradient with one; unless equal, it scales in place
         if func is _TO_COPY:
             args = (self._without_value(args[0]), *args[1:])
         if func is _ADD and _accumulates(*args, **kwargs):
@@ -103,10 +103,10 @@ class Recorder(TorchDispatchMode):
             out._memlab_true = not self.padded
         return out
 
-    # --- what else the device tells
+    # --- events other than operators
 
     def phase(self, name: str | None) -> None:
-        """A phase begins (``None``: nothing that has a name); peaks are counted anew from here."""
+        """Begin a phase (``None``: outside any phase) and reset the phase peaks."""
         name = name or ""
         if name not in self.trace.phases:
             self.trace.phases.append(name)
@@ -116,19 +116,18 @@ class Recorder(TorchDispatchMode):
         self.counter.phase(index)
 
     def start_over(self) -> None:
-        """The peaks of the run are counted anew from here: what was built is there, nothing else is."""
+        """Reset the peaks of the run at the first step, after everything has been built."""
         self._events.append((START,))
 
     def stop(self) -> None:
-        """What comes after is not recorded any more."""
+        """Stop recording, and copy the counted work into the trace."""
         self._events = []
         self.counter.stop()
         self.trace.work.extend(self.counter.items)
         self.trace.places.extend(self.counter.places)
 
     def synchronize(self, event: "device.Event | None" = None) -> None:
-        """The host waited for the device: for what it had asked of it when ``event`` was recorded, or for
-        everything."""
+        """Record that the host waited for the work launched before ``event`` was recorded, or for all work."""
         self._events.append((SYNC, self.requests if event is None else event.requests))
         self.counter.host_waits(event)
 
@@ -142,7 +141,7 @@ class Recorder(TorchDispatchMode):
 
     @contextlib.contextmanager
     def pinning(self):
-        """Host tensors made inside are page-locked."""
+        """Mark host tensors that are created inside the block as page-locked."""
         self._pinning = True
         try:
             yield
@@ -152,7 +151,7 @@ class Recorder(TorchDispatchMode):
     # --- storages
 
     def _see(self, out, func) -> None:
-        """Note every storage in ``out`` (a tensor, or lists and tuples of them) that was not there before."""
+        """Record every new storage in ``out``, a tensor or nested lists and tuples of tensors."""
         if isinstance(out, torch.Tensor):
             self._see_tensor(out, func)
         elif isinstance(out, tuple | list):
@@ -168,7 +167,7 @@ class Recorder(TorchDispatchMode):
             return
         if tensor.device.type == device.NAME:
             self._see_device(storage, nbytes, tensor, func)
-        elif tensor.device.type == "cpu":  # a meta tensor has no bytes anywhere
+        elif tensor.device.type == "cpu":  # meta tensors have no memory
             if self._pinning:
                 storage._memlab_pinned = True
             if nbytes >= HOST_MINIMUM_BYTES:
@@ -198,14 +197,14 @@ class Recorder(TorchDispatchMode):
         self._alive[key] = weakref.ref(storage, gone)
 
     def _take(self, func, sizes: list[int]) -> list[int]:
-        """Memory that a kernel takes from the allocator; it gives it back before it returns."""
+        """Record allocations of a kernel and return their keys, for ``_give_back`` when the kernel is done."""
         keys = [self._new_key() for _ in sizes]
         for key, nbytes in zip(keys, sizes, strict=True):
             self._request(key, nbytes, self.sites.of_scratch(func, nbytes))
         return keys
 
     def _sum(self, func, tensor: torch.Tensor, dims: Sequence[int] | None = None, *rest) -> None:
-        """Note what a sum takes for a buffer, if only at other sizes: then it is of 0 bytes here."""
+        """Record the buffer of a sum. A buffer that is needed only at other sizes is recorded with 0 bytes."""
         if tensor.device.type != device.NAME or not tensor.is_floating_point():
             return
         summed = {dim % tensor.dim() for dim in dims or range(tensor.dim())}
@@ -219,7 +218,7 @@ class Recorder(TorchDispatchMode):
         self._events.extend((FREE, key) for key in keys)
 
     def _hold_blas_workspace(self) -> None:
-        """The first product of a thread on a stream makes a cuBLAS handle there, with a workspace that stays."""
+        """Record the cuBLAS workspace at a thread's first matrix product on a stream. It is never freed."""
         stream = device.Stream.current.number
         handle = (threading.get_ident(), stream)
         if handle not in self._blas_handles:
@@ -236,15 +235,18 @@ class Recorder(TorchDispatchMode):
         return self._next_key
 
     def _without_value(self, tensor: torch.Tensor) -> FakeTensor:
-        """The tensor with its shape alone: fake mode would really copy one whose values it knows to the device."""
+        """Return the tensor without known values: fake mode would really copy known values to the device."""
         if not isinstance(tensor, FakeTensor):
             return self._fake_mode.from_tensor(tensor)
         tensor.constant = None
         return tensor
 
     def _value(self, tensor: torch.Tensor) -> bool | int | float:
-        """What ``tensor.item()`` answers: the true value where it is known; else that of a healthy run, in which
-        nothing overflows, every norm is finite, and nothing is packed; ``all`` is true where no sample is padded."""
+        """Return the result of ``tensor.item()``: the true value if known, or else the value in a healthy run.
+
+        In a healthy run nothing overflows, every norm is finite and nothing is packed. The result of ``all`` is true
+        unless samples are padded.
+        """
         if isinstance(tensor, FakeTensor) and tensor.constant is not None:
             return tensor.constant.item()
         if not isinstance(tensor, FakeTensor):
@@ -256,14 +258,15 @@ class Recorder(TorchDispatchMode):
 
 
 def _accumulates(first, second, *scale, **options) -> bool:
-    """Whether autograd adds a gradient to one that it holds already. It does so in place where nobody else has the
-    first one and its memory is its own, but never with tensors of a subclass, which fake ones are.
+    """Whether this ``add`` is autograd accumulating a gradient that it would accumulate in place on a real device.
 
-    Source: ``torch/csrc/autograd/input_buffer.cpp``. No derivative of torch's adds two whole tensors itself.
+    Autograd adds in place if only autograd holds the first gradient and the gradient has its own dense memory. It never
+    does so for tensor subclasses such as fake tensors.
+    Source: ``torch/csrc/autograd/input_buffer.cpp``. No derivative in torch adds two whole tensors itself.
     """
     if not _is_derivative() or scale or options:
         return False
-    caller = sys._getframe(1).f_back  # of a thread of autograd's own there is none
+    caller = sys._getframe(1).f_back  # None in autograd's own threads
     return (
         (caller is None or caller.f_code.co_name == "_engine_run_backward")
         and isinstance(second, torch.Tensor)
@@ -275,11 +278,11 @@ def _accumulates(first, second, *scale, **options) -> bool:
 
 
 def _is_derivative() -> bool:
-    """Whether autograd computes a gradient, and no forward again."""
+    """Whether autograd computes a gradient now; false while a checkpoint recomputes its forward."""
     return torch._C._current_autograd_node() is not None and not torch.is_grad_enabled()
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether it has every place from its first element to its last for itself: nothing between, nothing expanded."""
+    """Whether the elements fill their memory without gaps and without overlap (no expanded dimension)."""
     extents = zip(tensor.shape, tensor.stride(), strict=True)
     return tensor.numel() == 1 + sum((size - 1) * stride for size, stride in extents)

@@ -1,7 +1,6 @@
-"""One rank's training on the device that is not there: what memlab's worker does, step for step, with nothing measured.
+"""Training of one rank on the simulated device: the same steps as memlab's worker, without measuring.
 
-The model, the data, Trainer and the marks of the phases are the worker's own code, so that a prediction is one of
-exactly what is measured.
+Model, data, Trainer and phases are the worker's own code, so a prediction runs exactly what a measurement runs.
 """
 
 import dataclasses
@@ -28,8 +27,8 @@ class Shadow:
     def __init__(
         self, plan: Plan, recorder: Recorder, split: Callable[[], tuple[int, int]], steps: int, scratch: RunFolder
     ):
-        """``split`` is asked for (batch, tokens) once the engine is ready. It may fork: nothing before depends on
-        them."""
+        """``split`` returns (batch, tokens) and is called once the engine is ready. It may fork, because nothing before
+        depends on these two values."""
         self.config = _predictable(from_dict(plan.config))
         self.recorder = recorder
         self.split = split
@@ -68,7 +67,7 @@ class Shadow:
     def _shape(self, micro: int, tokens: int) -> Shape:
         return Shape(micro, tokens, self.config.batch.accumulation * self.steps)
 
-    # --- what the worker's callback tells
+    # --- called by the worker's callback
 
     def engine_is_ready(self, engine: torch.nn.Module) -> None:
         self.recorder.phase(None)
@@ -103,15 +102,14 @@ class Shadow:
 
 
 def _flops_by_token_and_pair(model: torch.nn.Module) -> tuple[float, float]:
-    """The two coefficients of :func:`model_flops` for one sample: it is ``a * tokens + b * tokens**2``."""
+    """Return the coefficients (a, b) of :func:`model_flops` for one sample: ``a * tokens + b * tokens**2``."""
     one, two = model_flops(model, 1, 1), model_flops(model, 1, 2)
     by_pair = (two - 2 * one) / 2
     return one - by_pair, by_pair
 
 
 def _predictable(config: Config) -> Config:
-    """The configuration without what only a real device or a download gives: the flash-attn package, trained
-    weights."""
+    """Return the configuration with stand-ins for the flash-attn package and for pretrained weights."""
     implementation = attention.stand_in_for(config.attention.implementation)
     return dataclasses.replace(
         config,
