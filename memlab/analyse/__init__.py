@@ -1,1 +1,1 @@
-"""From run folders to answers. Reads run folders only; imports neither torch nor deepspeed nor Hydra."""
+"""Analysis of run folders: tables, diffs, fits, advice. Imports neither torch nor deepspeed nor Hydra."""

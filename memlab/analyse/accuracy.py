@@ -1,6 +1,6 @@
-"""How far predictions are from measurements: errors by what was varied, and in how many cases the verdict was right.
+"""Accuracy of the predictions: errors of the memory figures, and how often the verdict (runs or not) was right.
 
-An error is ``predicted / measured - 1`` of the highest rank; below zero, too little was predicted.
+An error is ``predicted / measured - 1`` of the highest rank; it is negative where the prediction was too low.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,10 +27,10 @@ GROUPS = (
     "adapter",
     "kernels",
 )
-"""The groups that errors are told apart by, beside the number of GPUs and whether a point shared its launch."""
+"""Config groups that errors are broken down by, beside the number of GPUs and the launch (fresh or shared)."""
 
 MARGIN = 0.02
-"""An under-estimate by more than this share is counted apart: it is what runs out of memory after all."""
+"""Under-estimates by more than this share of the measurement are counted: such a point can run out of memory."""
 
 DIGITS = 6
 
@@ -41,7 +41,7 @@ class Judged:
 
     sweep: str
     run_id: str
-    engine: str  # equal for points that differ in shape alone
+    engine: str  # engine key: the same for all points that differ only in shape
     choices: dict[str, str]
     gpus: int
     isolation: str
@@ -52,11 +52,12 @@ class Judged:
     verdict: str
     measured_bytes: dict[str, int]
     errors: dict[str, float]
-    reserved_range: tuple[float, float] | None  # errors of the two ends of the interval
+    reserved_range: tuple[float, float] | None  # errors of the lowest and highest predicted reserved memory
     versions: dict[str, str]
 
 
 def judge(sweep: str, measured: Record, predicted: Record) -> Judged:
+    """Compare a measured record with its prediction; errors are empty unless both ended as ok."""
     config = from_dict(measured.config)
     both_ran = measured.status == predicted.status == "ok"
     return Judged(
@@ -88,7 +89,7 @@ def _errors(measured: Record, predicted: Record) -> dict[str, float]:
 
 
 def figures(record: Record) -> dict[str, int | None]:
-    """Bytes of the highest rank, by figure; ``None`` where the record does not have it."""
+    """Return each of :data:`FIGURES` in bytes, for the highest rank; ``None`` where the record lacks the figure."""
     after_init = [rank["phases"].get("engine_init", {}).get("end_allocated_bytes") for rank in record.ranks]
     known = [nbytes for nbytes in after_init if nbytes is not None]
     return {
@@ -117,7 +118,11 @@ def _range(measured: Record, predicted: Record) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class Errors:
-    """Of one figure over some points. Shares are of 1; ``worst`` keeps its sign."""
+    """Errors of one figure over ``n`` points, as shares of 1.
+
+    ``median`` and ``percentile_90`` are of absolute errors; ``worst`` keeps its sign. ``under`` is the share of points
+    that were under-estimated, ``under_by_margin`` the share under-estimated by more than :data:`MARGIN`.
+    """
 
     n: int
     median: float
@@ -128,7 +133,7 @@ class Errors:
 
 
 def errors_of(points: Sequence[Judged], figure: str) -> Errors | None:
-    """``None`` where no point has the figure."""
+    """Summarise the errors of one figure; ``None`` if no point has an error for this figure."""
     values = [point.errors[figure] for point in points if figure in point.errors]
     if not values:
         return None
@@ -145,12 +150,12 @@ def errors_of(points: Sequence[Judged], figure: str) -> Errors | None:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Whether a point runs or is out of memory: how often the prediction said what happened."""
+    """Counts of points, and of predictions that were right about whether the point runs."""
 
     n: int
     right: int
-    out_of_memory: int  # of the measured points
-    edge: int  # predicted as depending on what no replay can know
+    out_of_memory: int  # points whose measurement ran out of GPU memory
+    edge: int  # points with the verdict "edge": whether they fit depends on what a replay cannot know
 
 
 def verdicts_of(points: Sequence[Judged]) -> Verdicts:
@@ -163,6 +168,7 @@ def verdicts_of(points: Sequence[Judged]) -> Verdicts:
 
 
 def by(points: Sequence[Judged], key: Callable[[Judged], Any]) -> dict[Any, list[Judged]]:
+    """Group the points by ``key``."""
     found: dict[Any, list[Judged]] = {}
     for point in points:
         found.setdefault(key(point), []).append(point)
@@ -170,7 +176,7 @@ def by(points: Sequence[Judged], key: Callable[[Judged], Any]) -> dict[Any, list
 
 
 def cell(point: Judged) -> tuple[str, ...]:
-    """What is varied, as words: the group options that are not their default, GPUs and isolation."""
+    """Describe a point in words: its model, group options that are not the default, number of GPUs, and isolation."""
     named = [
         option for group, option in point.choices.items() if group == "model" or option not in ("none", "sdpa", "bf16")
     ]
@@ -181,7 +187,7 @@ def cell(point: Judged) -> tuple[str, ...]:
 
 
 def to_json(points: Sequence[Judged], predictor: dict[str, str], refused: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """What docs/accuracy.json holds: the summary that a test watches, every point, and what could not be predicted."""
+    """Build docs/accuracy.json: the summary that a test checks, every point, and the runs that were not predicted."""
     return {
         "predictor": predictor,
         "not_predicted": dict(refused),
@@ -191,12 +197,16 @@ def to_json(points: Sequence[Judged], predictor: dict[str, str], refused: Sequen
 
 
 def summary(points: Sequence[Judged]) -> dict[str, Any]:
+    """Summarise the errors of each figure, and the verdicts."""
     found = {figure: asdict(errors) for figure in FIGURES if (errors := errors_of(points, figure))}
     return {**found, "verdicts": asdict(verdicts_of(points))}
 
 
 def reserved_ratios(points: Sequence[Judged]) -> dict[str, list[float]]:
-    """``measured / predicted`` of reserved memory by engine configuration, whose points are not independent."""
+    """Return ``measured / predicted`` of reserved memory, grouped by engine key.
+
+    They are grouped because points with the same engine key are not independent.
+    """
     ratios: dict[str, list[float]] = {}
     for point in points:
         if "reserved" in point.errors:

@@ -1,7 +1,7 @@
-"""Which of the configurations that were measured or predicted to train with: time, dollars and headroom of a training.
+"""Advice on a training job: time, cost and memory headroom with each measured or predicted run, and the best of them.
 
-A training of S samples takes S / (samples of an optimizer step) steps. A run was timed with its own accumulation; more
-of it is taken at the price of whole steps, which is an upper bound: the optimizer step is paid once for all of them.
+A training of S samples takes S / (samples per second of the run) seconds. The run was timed with its own gradient
+accumulation. With more accumulation this time is an upper bound, because the optimizer then steps less often.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,15 +18,18 @@ from memlab.machine import GIB
 from memlab.plan import deepspeed_config
 
 THRASH = 0.1
-"""Share of samples/s lost against a smaller batch of the same configuration from which a run counts as thrashing."""
+"""A run thrashes if it loses more than this share of the samples/s of a smaller batch of the same configuration."""
 
 TIGHT = 0.05
-"""Share of the GPU's memory below which headroom is called tight: fragmentation and longer runs need some."""
+"""Headroom below this share of the GPU's memory is tight: fragmentation and longer runs need some headroom."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The training that is asked about. ``effective_batch``: samples of an optimizer step; ``None``: any."""
+    """A training job: ``samples`` times ``epochs`` at sequence length ``tokens``.
+
+    ``effective_batch``: samples of an optimizer step; ``None``: any.
+    """
 
     samples: int
     epochs: float
@@ -38,7 +41,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to do the job. Times in seconds, sizes in bytes; ``None`` where the price or the memory is not known."""
+    """One run's configuration applied to the job. ``usd`` and ``headroom_bytes`` are ``None`` where not known."""
 
     run: Run
     label: str
@@ -53,18 +56,21 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Advice:
-    """``candidates`` by wall time. ``excluded``: runs that cannot do the job, with the reason."""
+    """Candidates for a job, fastest first. ``excluded``: runs that cannot do the job, with the reason.
+
+    ``best`` and ``cheapest`` have no cautions if any candidate has none.
+    """
 
     job: Job
     candidates: tuple[Candidate, ...]
     excluded: tuple[tuple[str, str], ...]
     best: Candidate
     cheapest: Candidate | None
-    next: tuple[str, ...]  # what to measure next, a sentence each
+    next: tuple[str, ...]  # points to measure next, a sentence each
 
 
 def advise(runs: Sequence[Run], job: Job) -> Advice:
-    """Raises :class:`MemlabError` when no run can do the job, with what stands in the way."""
+    """Rank the runs at the job's sequence length. Raises :class:`MemlabError`, with the reasons, if none can do it."""
     here = [run for run in runs if value_at(run.config, "seq_len.tokens") == job.tokens]
     if not here:
         lengths = sorted({value_at(run.config, "seq_len.tokens") for run in runs})
@@ -94,7 +100,7 @@ def advise(runs: Sequence[Run], job: Job) -> Advice:
 
 
 def _candidate(run: Run, label: str, job: Job, members: Iterable[Run]) -> Candidate | str:
-    """The candidate, or why there is none."""
+    """Return the candidate, or the reason why the run cannot do the job."""
     if run.status != "ok":
         return f"ended as {run.status}"
     if not run.summary.get("samples_per_second"):
@@ -144,7 +150,7 @@ def _cautions(run: Run, headroom: float | None, memory: float | None, members: I
 
 
 def _measure_next(best: Candidate, runs: Iterable[Run]) -> list[str]:
-    """Points beyond the edge of what was tried, where the best one lies at it."""
+    """Suggest a larger micro batch to measure, if the best candidate's is the largest tried or a gap follows it."""
     length = value_at(best.run.config, "seq_len.tokens")
     here = [run for run in runs if point_of(run)[1] == length]
     same = next(members for members in families(here) if best.run in members)
@@ -163,16 +169,19 @@ def _measure_next(best: Candidate, runs: Iterable[Run]) -> list[str]:
 
 
 def command_words(candidate: Candidate) -> list[str]:
-    """The words that run the candidate, quoted for a shell: the options of its groups and the values that go beyond."""
+    """Return the command that runs the candidate: group options, then values that differ from these options.
+
+    The words are quoted for a shell.
+    """
     return ["python", "launch.py", *overrides_of(candidate.run.choices, _as_advised(candidate))]
 
 
 def deepspeed_of(candidate: Candidate) -> dict[str, Any]:
-    """The DeepSpeed JSON to train the candidate with."""
+    """Return the DeepSpeed JSON for training with the candidate."""
     return deepspeed_config(from_dict(_as_advised(candidate)))
 
 
 def _as_advised(candidate: Candidate) -> dict[str, Any]:
-    """The configuration of the run with the accumulation that the job needs."""
+    """Return the configuration of the run with the accumulation that the job needs."""
     config = candidate.run.config
     return {**config, "batch": {**config["batch"], "accumulation": candidate.accumulation}}

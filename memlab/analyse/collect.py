@@ -1,4 +1,4 @@
-"""Walk output folders into runs. A folder that cannot be read is a line in ``skipped``, never the end."""
+"""Collection of runs from output folders. An unreadable folder is listed in ``skipped`` and stops nothing."""
 
 import os
 import threading
@@ -15,12 +15,12 @@ from memlab.errors import MemlabError, RecordError
 from memlab.record import RunFolder
 
 MANY = 500
-"""Folders from which on reading is spread over the cores: below, starting the processes costs more than it saves."""
+"""From this many folders on, all cores read; for fewer, starting the processes costs more than it saves."""
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A place that could not be used, and why in one line."""
+    """A path that could not be read, and the reason in one line."""
 
     path: str
     reason: str
@@ -28,14 +28,14 @@ class Skipped:
 
 @dataclass
 class Collection:
-    """What was found, ordered by path."""
+    """Runs that were found, ordered by path, and places that were skipped."""
 
     runs: list[Run] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
 
 def collect(paths: Sequence[str | os.PathLike]) -> Collection:
-    """All runs at or below ``paths``. Raises :class:`MemlabError` for a path that does not exist."""
+    """Find all runs at or below ``paths``. Raises :class:`MemlabError` for a path that does not exist."""
     collection = Collection()
     seen: set[str] = set()
     for path in paths:
@@ -74,7 +74,7 @@ def _collect_root(root: str, seen: set[str], collection: Collection) -> None:
 
 
 def _read_all(fresh: list[tuple[str, index.Stamp]]) -> list[index.Row | Skipped]:
-    """The rows of these folders, read by all cores where there are many. A process with threads is never forked."""
+    """Read the rows of these folders, on all cores for :data:`MANY` or more. Never forks a process that has threads."""
     if len(fresh) < MANY or threading.active_count() > 1:
         return [_read_row(found) for found in fresh]
     with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:
@@ -90,13 +90,13 @@ def _read_row(found: tuple[str, index.Stamp]) -> index.Row | Skipped:
 
 
 def read_run(path: str | os.PathLike) -> Run:
-    """The run of one folder. Raises :class:`RecordError` for what is not a readable record of this schema version."""
+    """Read the run of one folder. Raises :class:`RecordError` if it has no readable record of this schema version."""
     folder = RunFolder(path)
     return run_of(folder.read_record(), str(folder))
 
 
 def _walk(root: str) -> Iterator[tuple[str, index.Stamp] | Skipped]:
-    """Every run folder with the stamp of its record, and what was passed over. Links are never followed."""
+    """Yield every run folder with the stamp of its record, and every skipped place. Never follows links."""
     waiting = [root]
     while waiting:
         folder = waiting.pop()
@@ -112,7 +112,7 @@ def _walk(root: str) -> Iterator[tuple[str, index.Stamp] | Skipped]:
 
 
 def _below(folder: str, root: str, waiting: list[str]) -> Iterator[Skipped]:
-    """Add the folders inside a folder without a record to those that wait."""
+    """Add the subfolders of a folder without a record to ``waiting``; yield the places that are skipped."""
     try:
         with os.scandir(folder) as listing:
             entries = sorted(listing, key=lambda entry: entry.name, reverse=True)

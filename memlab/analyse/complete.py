@@ -1,4 +1,4 @@
-"""Whether a run that calls itself ok has everything it should: every rank, the planned steps, a finite loss."""
+"""Completeness check of a run with status ok: every rank, the planned steps, finite losses."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -8,9 +8,9 @@ from memlab.record import Record
 
 
 def shortcomings(record: Record) -> list[str]:
-    """What is missing, a phrase each; empty for a complete run, and for one that did not end as ok.
+    """List what is missing from a run, a phrase each; empty for a complete run, and for any run that did not end as ok.
 
-    A prediction needs one rank and takes no steps, so only a measured run is held to ranks, steps and loss.
+    Ranks, steps and losses are checked for measured runs only: a prediction needs one rank and takes no steps.
     """
     if record.status != "ok":
         return []
@@ -38,7 +38,7 @@ def _ranks(record: Record) -> list[str]:
 
 def _steps(record: Record) -> list[str]:
     planned = record.config.get("measure", {}).get("steps")
-    if planned is None or record.steps.get("averaged_over") == planned:  # an import may know the mean of the steps only
+    if planned is None or record.steps.get("averaged_over") == planned:  # an import may have only the mean
         return []
     short = [rank for rank in record.ranks if len(rank.get("step_seconds") or []) != planned]
     counts = ", ".join(f"rank {rank.get('rank')}: {len(rank.get('step_seconds') or [])}" for rank in short[:3])
@@ -54,6 +54,6 @@ def _losses(record: Record) -> list[str]:
 
 
 def _not_finite(rank: Mapping[str, Any]) -> list[tuple[int, Any]]:
-    """The first loss that is no finite number; those after it follow from it."""
+    """Find the first loss that is not a finite number: step and loss. Later such losses follow from the first."""
     wrong = [(step, loss) for step, loss in enumerate(rank.get("losses") or []) if loss is None or not isfinite(loss)]
     return wrong[:1]

@@ -1,4 +1,4 @@
-"""What differs between runs, and what it did to memory, speed and cost; what cannot be concluded comes first."""
+"""Diff of two or more runs: configuration, environment, and the effect on memory, speed and cost, with warnings."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ PLANNED = "planned"
 
 @dataclass(frozen=True)
 class Change:
-    """A group or dotted key with the value of each run, ``None`` where a run has none."""
+    """A group or dotted key with its value in each run; ``None`` where a run lacks the key."""
 
     key: str
     values: tuple[Any, ...]
@@ -30,7 +30,7 @@ class Change:
 
 @dataclass(frozen=True)
 class FigureRow:
-    """One figure of all runs; ``differences`` are against the first run, ``None`` where either has no such figure."""
+    """One figure of all runs; ``differences`` are against the first run, ``None`` where either run lacks the figure."""
 
     key: str
     figures: tuple[Figure | None, ...]
@@ -39,7 +39,10 @@ class FigureRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``warnings`` are to be read first. ``choices`` and ``values`` are of the configuration."""
+    """Differences between runs. ``choices`` and ``values`` are options and dotted keys of the configuration.
+
+    Show ``warnings`` first: they say what cannot be concluded.
+    """
 
     runs: tuple[Run, ...]
     warnings: tuple[str, ...]
@@ -51,7 +54,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], by: str | None = None) -> Comparison:
-    """Two or more runs, the first being the base. ``by`` names the one axis that is meant to differ."""
+    """Compare two or more runs with the first. ``by`` names the one axis that should differ."""
     if len(runs) < 2:
         raise MemlabError("A diff needs two runs or more.")
     options = [Change(group, tuple(run.choices.get(group) for run in runs)) for group in GROUPS]
@@ -69,7 +72,7 @@ def compare(runs: Sequence[Run], by: str | None = None) -> Comparison:
 
 
 def confounds(runs: Sequence[Run], by: str | None = None) -> list[str]:
-    """Why a difference between these runs cannot be put down to one cause, a sentence each; empty when it can."""
+    """List the reasons why a difference between these runs may have several causes, a sentence each."""
     found = []
     axes = differing_axes(runs)
     if by is None and len(axes) > 1:
@@ -84,7 +87,7 @@ def confounds(runs: Sequence[Run], by: str | None = None) -> list[str]:
 
 
 def environment_confounds(runs: Sequence[Run]) -> list[str]:
-    """That the runs were measured with different versions, drivers or machines; empty when they were not."""
+    """Warn of different versions, drivers or machines in one sentence; empty if the environments agree."""
     changes = environment_changes([run for run in runs if run.status != PLANNED])
     if not changes:
         return []
@@ -96,19 +99,19 @@ def environment_confounds(runs: Sequence[Run]) -> list[str]:
 
 
 def deepspeed_json(run: Run) -> dict[str, Any]:
-    """The DeepSpeed configuration that ran; composed again where the folder does not keep it. Empty if it cannot be."""
+    """Return the DeepSpeed JSON of a run: from its folder, else composed again from its configuration, else empty."""
     file = RunFolder(run.path).path / RunFolder.DEEPSPEED
     if run.status != PLANNED and file.is_file() and not file.is_symlink():
         kept = read_json(file)
         return kept if isinstance(kept, dict) else {}
     try:
         return deepspeed_config(from_dict(run.config))
-    except ConfigError:  # written by another release, whose keys this one does not have
+    except ConfigError:  # written by a release with other keys
         return {}
 
 
 def planned_run(file: Path) -> Run:
-    """A configuration file - a plan, a record or a composed configuration, JSON or YAML - as a run without figures."""
+    """Read a plan, a record or a composed configuration (JSON or YAML) as a run without figures."""
     values = _read_values(file)
     config = from_dict(values.get("config", values) if "run_id" in values else values)
     choices = values.get("choices", {}) if "run_id" in values else {}

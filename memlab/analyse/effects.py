@@ -1,7 +1,7 @@
-"""The effect of one axis over a whole sweep, or of one set of runs against another: pair by pair, and its range.
+"""Effect of one axis over a whole sweep, or of one set of runs against another: pair by pair, and its range.
 
-Pairs have the same micro batch and sequence length. Where one side was not measured at a length, it is interpolated
-linearly between its neighbours and the pair says so; nothing is extrapolated.
+The two runs of a pair have the same micro batch and sequence length. If one side was not measured at a length, its
+figures are interpolated linearly between its neighbours, and the pair records this. Nothing is extrapolated.
 """
 
 import json
@@ -22,17 +22,17 @@ from memlab.errors import MemlabError, nearest
 from memlab.plan import UNREMARKABLE
 
 Series = Mapping[int, Sequence[Run]]
-"""Sequence length -> the repeats of that point."""
+"""Runs by sequence length: the repeats of each point."""
 
 Side = tuple[str, Series, Mapping[int, Mapping[str, Figure]]]
-"""An option's name, its runs, and their figures by sequence length."""
+"""One option of an axis: its name, its runs, and their figures by sequence length."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One point under two options. ``interpolated``: the side (``base`` or ``other``) that was not measured there."""
+    """One point under two options. ``interpolated``: the side (``base`` or ``other``) that was not measured here."""
 
-    where: str  # the configuration that both share
+    where: str  # label of the configuration that both sides share
     micro: int
     tokens: int
     base: str
@@ -45,7 +45,7 @@ class Pair:
 class Range:
     """Relative effect on one figure over all pairs of two options: lowest, median, highest.
 
-    ``within_noise`` counts the pairs whose difference is noise, ``unknown_noise`` those of which nothing tells.
+    ``within_noise`` counts pairs whose difference is noise, ``unknown_noise`` pairs whose noise is not known.
     """
 
     base: str
@@ -61,8 +61,11 @@ class Range:
 
 @dataclass
 class Effects:
-    """``configurations``: ``where`` of a pair -> a run of it, without the option of the axis; none of two sets.
-    ``warnings`` are to be read first; ``unpaired`` holds run ids with the reason."""
+    """Pairs of runs that differ in the axis ``by``. Show ``warnings`` first.
+
+    ``configurations``: ``where`` of a pair -> a run of this configuration, without the option of the axis; empty when
+    two sets of runs are compared. ``unpaired``: run ids with the reason.
+    """
 
     by: str
     configurations: dict[str, Run] = field(default_factory=dict)
@@ -72,7 +75,7 @@ class Effects:
 
     @cached_property
     def ranges(self) -> list[Range]:
-        """The range of every figure for every two options, in the order of the pairs."""
+        """Ranges of every figure for every two options, in the order of the pairs."""
         found: dict[tuple[str, str, str], list[Difference]] = {}
         for pair in self.pairs:
             for key, difference in pair.differences.items():
@@ -82,13 +85,13 @@ class Effects:
 
 
 Figures = Callable[[Run], Mapping[str, Figure]]
-"""What of a run is compared."""
+"""Function that returns the figures of a run to compare."""
 
 
 def effects_by(runs: Sequence[Run], by: str, figures: Figures = figures_of) -> Effects:
-    """The effect of one group or dotted key: pairs of runs that differ in it alone.
+    """Pair the runs that differ only in ``by``: a group, a dotted key, or ``mode`` (measurement with prediction).
 
-    By ``mode``, measurements are paired with predictions.
+    Raises :class:`MemlabError` for an unknown axis.
     """
     group, _, key = by.partition(".")
     if group not in (*GROUPS, MODE) or (key and all(value_at(run.config, by) is None for run in runs)):
@@ -110,7 +113,7 @@ def effects_by(runs: Sequence[Run], by: str, figures: Figures = figures_of) -> E
 
 
 def _without(run: Run, by: str) -> Run:
-    """The run as one of its pairs: which option of the axis it has is not known."""
+    """Return the run without its option of the axis, so that both runs of a pair have the same label."""
     if by == MODE:
         return replace(run, source="")
     config, choices = ({key: value for key, value in each.items() if key != by} for each in (run.config, run.choices))
@@ -120,7 +123,10 @@ def _without(run: Run, by: str) -> Run:
 def effects_of_sets(
     base: Sequence[Run], other: Sequence[Run], names: tuple[str, str], by: str | None = None
 ) -> Effects:
-    """One configuration's points against another's, whatever differs between them; ``warnings`` has the confounds."""
+    """Pair the points of two configurations, whatever differs between them; ``warnings`` lists the confounds.
+
+    Raises :class:`MemlabError` if a set holds several configurations.
+    """
     for name, members in zip(names, (base, other), strict=True):
         count = len(families(members))
         if count > 1:
@@ -138,13 +144,13 @@ def effects_of_sets(
 
 
 def _at_one_point(runs: Sequence[Run]) -> list[Run]:
-    """The runs as if at the point of the first, so that only their configurations differ."""
+    """Give all runs the sequence length and batch of the first, so that a comparison ignores the point."""
     first = runs[0].config
     return [replace(run, config={**run.config, "seq_len": first["seq_len"], "batch": first["batch"]}) for run in runs]
 
 
 def _option_of(runs: Sequence[Run], by: str) -> Callable[[Run], str]:
-    """The name of a run's option: the choice, or the values where one choice stands for several."""
+    """Return a function that names a run's option: the choice, with values where one choice has several."""
     group, _, key = by.partition(".")
     if by == MODE:
         return lambda run: run.source
@@ -155,9 +161,9 @@ def _option_of(runs: Sequence[Run], by: str) -> Callable[[Run], str]:
 
 
 def _names_of_parts(runs: Sequence[Run], group: str) -> dict[int, str]:
-    """The name of each part of the configurations that runs have for a group, by the part's identity.
+    """Name each distinct part (the dictionary of ``group`` in a configuration), keyed by the part's ``id``.
 
-    It is the option, followed by the values in which the parts of this option differ.
+    A name is the option, followed by the values in which parts with the same option differ.
     """
     parts = {id(part): part for part in (run.config.get(group) for run in runs)}
     texts = {place: json.dumps(part, sort_keys=True) for place, part in parts.items()}
@@ -218,7 +224,7 @@ def _figures_by_tokens(series: Series, figures: Figures) -> dict[int, dict[str, 
 
 
 def _at(table: Mapping[int, Mapping[str, Figure]], tokens: int) -> Mapping[str, Figure] | None:
-    """The figures at a length, interpolated where it lies between two that were measured."""
+    """Return the figures at a sequence length, interpolated between its neighbours; ``None`` outside of the table."""
     if tokens in table:
         return table[tokens]
     lengths = list(table)
@@ -237,5 +243,5 @@ def _range(base: str, other: str, key: str, differences: Sequence[Difference]) -
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
-    """A sort key that has b2 before b16."""
+    """Return a sort key that puts b2 before b16."""
     return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]

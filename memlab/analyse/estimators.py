@@ -1,7 +1,8 @@
-"""What the public estimators say for the same point, beside the truth. Their formulas, without their imports.
+"""Formulas of the public memory estimators of DeepSpeed and accelerate, to compare with a measured point.
 
-DeepSpeed's two cover model states only, by their own documentation; accelerate's is for the whole model on one device,
-whatever ZeRO does. Neither knows batch, sequence length, checkpointing or the allocator.
+DeepSpeed's two estimators cover model states only, by their own documentation. Accelerate's estimator is for the whole
+model on one device and ignores ZeRO. Neither library's takes batch, sequence length, checkpointing or the allocator
+into account. The formulas are copied, so that neither library is imported.
 """
 
 from collections.abc import Mapping
@@ -13,11 +14,11 @@ from memlab.analyse.run import Run, value_at
 def zero3_model_states_bytes(
     parameters: int, largest_layer: int, gpus: int, offload_optimizer: bool, offload_param: bool
 ) -> int:
-    """Bytes on each GPU at stage 3. Source: ``estimate_zero3_model_states_mem_needs`` in
+    """Estimate the bytes on each GPU at ZeRO stage 3. Source: ``estimate_zero3_model_states_mem_needs`` in
     ``deepspeed/runtime/zero/stage3.py`` of DeepSpeed 0.19.8, with its defaults and one node.
 
-    Without offload that is 18 bytes a parameter. As there, the offload of parameters counts only together with the
-    optimizer's.
+    Without offload, a parameter takes 18 bytes. As in DeepSpeed's function, the offload of parameters counts only
+    together with the offload of the optimizer.
     """
     largest = 4 * largest_layer
     if offload_optimizer and offload_param:
@@ -27,7 +28,7 @@ def zero3_model_states_bytes(
 
 
 def zero2_model_states_bytes(parameters: int, gpus: int, offload_optimizer: bool) -> int:
-    """Bytes on each GPU at stage 2. Source: ``estimate_zero2_model_states_mem_needs`` in
+    """Estimate the bytes on each GPU at ZeRO stage 2. Source: ``estimate_zero2_model_states_mem_needs`` in
     ``deepspeed/runtime/zero/stage_1_and_2.py`` of DeepSpeed 0.19.8, with its defaults and one node."""
     if offload_optimizer:
         return 2 * parameters
@@ -35,17 +36,17 @@ def zero2_model_states_bytes(parameters: int, gpus: int, offload_optimizer: bool
 
 
 def accelerate_bytes(parameters: int, dtype: str) -> int:
-    """Bytes for training with Adam on one device. Source: ``estimate_training_usage`` in
-    ``accelerate/commands/estimate.py`` of accelerate 1.15, whose largest figure its table shows."""
+    """Estimate the bytes for training with Adam on one device. Source: ``estimate_training_usage`` in
+    ``accelerate/commands/estimate.py`` of accelerate 1.15; the largest figure, as in accelerate's table."""
     fp32 = 4 * parameters
     return 4 * fp32 if dtype == "fp32" else 2 * fp32
 
 
 def largest_layer_parameters(model_config: Mapping[str, Any]) -> int | None:
-    """Parameters of the largest single module of a decoder, as DeepSpeed's estimator counts it; ``None`` if unknown.
+    """Count the parameters of a decoder's largest single module, as DeepSpeed's estimator does; ``None`` if unknown.
 
-    That is the embedding (vocabulary x hidden) or one matrix of the feed-forward block (hidden x intermediate), taken
-    from the Hugging Face configuration.
+    The largest module is the embedding (vocabulary x hidden) or one matrix of the feed-forward block (hidden x
+    intermediate). The sizes are taken from the Hugging Face configuration.
     """
     hidden, vocabulary = model_config.get("hidden_size"), model_config.get("vocab_size")
     if not isinstance(hidden, int) or not isinstance(vocabulary, int):
@@ -55,7 +56,7 @@ def largest_layer_parameters(model_config: Mapping[str, Any]) -> int | None:
 
 
 def deepspeed_estimate(run: Run) -> int | None:
-    """DeepSpeed's figure for the configuration of this run, in bytes; ``None`` where it has no formula or no counts."""
+    """Return DeepSpeed's estimate for a run, in bytes; ``None`` without a formula or without parameter counts."""
     parameters, gpus = run.summary.get("parameters"), value_at(run.config, "hardware.gpus")
     if not parameters or not gpus:
         return None
@@ -72,7 +73,7 @@ def deepspeed_estimate(run: Run) -> int | None:
 
 
 def accelerate_estimate(run: Run) -> int | None:
-    """accelerate's figure for the model of this run, in bytes; ``None`` where the parameters were not counted."""
+    """Return accelerate's estimate for the model of a run, in bytes; ``None`` if the parameters were not counted."""
     parameters = run.summary.get("parameters")
     dtype = value_at(run.config, "precision.dtype")
     return accelerate_bytes(parameters, dtype) if parameters and dtype else None

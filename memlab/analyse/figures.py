@@ -1,4 +1,4 @@
-"""The figures of a run that are compared, each with its noise."""
+"""Figures of a run that are compared with other runs, each with its noise."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,27 +8,27 @@ from memlab.analyse.run import Run, value_at
 from memlab.summary import BYTES
 
 RATES = ("iterations_per_second", "samples_per_second", "tokens_per_second", "usd_per_million_tokens")
-"""Figures that follow from the time of a step, and so share its relative noise."""
+"""Figures computed from the step time; they have the same relative noise."""
 
 PHASE_FIGURES = ("peak_allocated_bytes", "peak_reserved_bytes")
 
 SMALL = 2**20
-"""Bytes. Of a base below this (13 bytes of pinned memory, say) a relative change says nothing."""
+"""Bytes. A relative change is not computed from a base below this, for example 13 bytes of pinned memory."""
 
 CHANGED = 0.01
-"""As a share of the base: a difference of which nothing tells the noise is a finding from here on."""
+"""Share of the base: if the noise is unknown, a difference above this share is a finding."""
 
 STANDARD_ERROR_OF_MEDIAN = 1.2533
-"""Of a normal sample, in standard errors of the mean: sqrt(pi / 2)."""
+"""Standard error of the median of a normal sample, in standard errors of the mean: sqrt(pi / 2)."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A value and how far chance moves it, in the same unit; ``None``: nothing in the run tells.
+    """A value with its noise (how far chance moves it) in the same unit; ``None``: the noise is unknown.
 
-    Noise of memory is the spread over ranks (they do the same work), of speed two standard errors of the median step;
-    where an experiment was repeated, the spread over repeats when that is larger. A relative change is told against a
-    value of at least ``small``, in the same unit.
+    Noise of memory is the spread over ranks, which do the same work. Noise of speed is two standard errors of the
+    median step. If an experiment was repeated, the spread over repeats replaces a smaller noise. A relative change is
+    computed only if the base is at least ``small``, in the same unit.
     """
 
     value: float
@@ -38,7 +38,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Difference:
-    """``other`` less ``base``. ``within_noise`` is ``None`` where the noise of neither is known."""
+    """The difference ``other - base``. ``within_noise`` is ``None`` if neither figure has a known noise."""
 
     base: Figure
     other: Figure
@@ -49,13 +49,13 @@ class Difference:
 
     @property
     def relative(self) -> float | None:
-        """As a share of the base; ``None`` where the base is zero or small."""
+        """Difference as a share of the base; ``None`` if the base is zero or small."""
         base = self.base.value
         return self.absolute / base if base and abs(base) >= self.base.small else None
 
     @property
     def noise(self) -> float | None:
-        """The larger noise of the two: a difference below it is no finding."""
+        """Larger noise of the two figures: a difference up to this is no finding."""
         known = [figure.noise for figure in (self.base, self.other) if figure.noise is not None]
         return max(known) if known else None
 
@@ -65,14 +65,16 @@ class Difference:
 
     @property
     def is_finding(self) -> bool:
-        """Whether the difference is more than chance: above the noise or, where that is not known, :data:`CHANGED`."""
+        """Whether the difference is above the noise or, if the noise is unknown, above :data:`CHANGED`."""
         if self.within_noise is None:
             return abs(self.absolute) > CHANGED * abs(self.base.value)
         return not self.within_noise
 
 
 def figures_of(run: Run) -> dict[str, Figure]:
-    """Figure by name, memory first: ``peak_reserved_bytes`` (largest rank), ``backward.peak_reserved_bytes``, rates."""
+    """Return the figures by name: memory (``peak_reserved_bytes``: largest rank), phases
+    (``backward.peak_reserved_bytes``), then rates.
+    """
     several = (value_at(run.config, "hardware.gpus") or 1) > 1
     found = {key: _spread(run.summary[key], several) for key in BYTES if isinstance(run.summary.get(key), dict)}
     for phase, values in run.phases.items():
@@ -93,7 +95,7 @@ def figures_of(run: Run) -> dict[str, Figure]:
 
 
 def merge_repeats(repeats: Sequence[Mapping[str, Figure]]) -> dict[str, Figure]:
-    """The mean of each figure over repeats of one experiment; its noise is at least their spread."""
+    """Average each figure over repeats of one experiment; the noise is at least the spread over the repeats."""
     if len(repeats) == 1:
         return dict(repeats[0])
     merged = {}
@@ -105,12 +107,12 @@ def merge_repeats(repeats: Sequence[Mapping[str, Figure]]) -> dict[str, Figure]:
 
 
 def interpolate(low: Mapping[str, Figure], high: Mapping[str, Figure], share: float) -> dict[str, Figure]:
-    """Each figure at ``share`` of the way from ``low`` to ``high``, with the larger noise of the two."""
+    """Interpolate each figure at ``share`` of the way from ``low`` to ``high``, with the larger noise of the two."""
     between = {}
     for key in [key for key in low if key in high]:
         a, b = low[key], high[key]
         value = a.value + share * (b.value - a.value)
-        if key == "usd_per_million_tokens":  # one over a rate: a straight line would overshoot where the rate is small
+        if key == "usd_per_million_tokens":  # proportional to 1 / rate, and the rate is linear
             value = 1 / (1 / a.value + share * (1 / b.value - 1 / a.value))
         noises = [figure.noise for figure in (a, b) if figure.noise is not None]
         between[key] = Figure(value, max(noises) if noises else None, a.small)

@@ -1,4 +1,4 @@
-"""Memory over tokens for each configuration, and what it answers: the longest sequence and largest batch that fit."""
+"""Fit of memory over tokens for each configuration, and the longest sequence and largest batch that fit by it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from memlab.analyse.run import Run, peak, value_at
 from memlab.machine import GIB
 
 FLAT_BYTES = 2 * 2**20
-"""What counts as flat: the granularity in which torch's allocator asks the driver for memory."""
+"""Memory is flat as long as it varies by at most this: the step of requests of torch's allocator to the driver."""
 
 MARGIN = 0.05
-"""Share of the memory kept free unless another is asked for."""
+"""Default share of the memory that is kept free."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """``figure`` (bytes, largest rank) over tokens (micro batch x sequence length) of one configuration."""
+    """Fit of ``figure`` (bytes, largest rank) over tokens (micro batch x sequence length) of one configuration."""
 
     label: str
     figure: str
@@ -27,10 +27,10 @@ class Fit:
     bytes: tuple[float, ...]
     flat_until: float | None  # tokens up to which every measurement is within FLAT_BYTES of the first; hinges only
     errors: tuple[float, ...]  # leave-one-out, relative
-    oom_tokens: int | None  # fewest tokens at which an out-of-memory was measured
+    oom_tokens: int | None  # fewest tokens of a run that ended out of GPU memory
     lengths: tuple[int, ...]
     batches: tuple[int, ...]
-    memory_gib: float | None  # of one GPU, as the configuration says
+    memory_gib: float | None  # memory of one GPU, from the configuration
 
     @property
     def median_error(self) -> float | None:
@@ -43,9 +43,10 @@ class Fit:
 
 @dataclass(frozen=True)
 class Answer:
-    """The most tokens of one forward on one GPU whose memory, interval included, stays within the budget.
+    """The most tokens of one forward on one GPU whose memory, with the 95 % interval, stays within the budget.
 
-    ``None``: not even one token. ``limit`` says what set it: ``memory``, or ``oom``, a measured out-of-memory.
+    ``tokens`` is ``None`` if not even one token fits. ``limit`` says what limits the tokens: ``memory`` (the budget) or
+    ``oom`` (a run that ended out of GPU memory).
     """
 
     budget_bytes: float
@@ -54,16 +55,16 @@ class Answer:
     extrapolated: bool  # beyond twice the largest measurement
 
     def sequence(self, micro: int) -> int:
-        """The longest sequence at this micro batch; 0 if none fits."""
+        """Return the longest sequence at this micro batch; 0 if none fits."""
         return (self.tokens or 0) // micro
 
     def batch(self, tokens: int) -> int:
-        """The largest micro batch at this sequence length; 0 if none fits."""
+        """Return the largest micro batch at this sequence length; 0 if none fits."""
         return (self.tokens or 0) // tokens
 
 
 def fit_all(runs: Iterable[Run], figure: str = "peak_reserved_bytes") -> tuple[list[Fit], list[tuple[str, str]]]:
-    """A fit for each configuration, and those without one with the reason."""
+    """Fit each configuration. Returns the fits, and the configurations without a fit with the reason."""
     fits, without = [], []
     for label, members in configurations(runs).items():
         measured = [run for run in members if run.status == "ok" and peak(run, figure)]
@@ -96,7 +97,7 @@ def _fit(label: str, figure: str, measured: Sequence[Run], members: Sequence[Run
 
 
 def longest(fit: Fit, memory_gib: float, margin: float = MARGIN) -> Answer:
-    """What fits in ``memory_gib`` with the share ``margin`` of it kept free."""
+    """Find the most tokens that fit in ``memory_gib`` while the share ``margin`` of the memory stays free."""
     budget = memory_gib * GIB * (1 - margin)
 
     def fits(tokens: int) -> bool:

@@ -1,4 +1,4 @@
-"""Python's search for reference cycles, put off while many objects without any are made."""
+"""Pause of Python's garbage collector, for code that makes many objects without reference cycles."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_cycle_collection() -> Iterator[None]:
-    """JSON has no cycles, but Python would look for them again and again among a million new objects."""
+    """Disable the cycle collector inside a ``with``: among a million JSON objects it would search again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What makes two runs the same experiment, and along which axes they differ."""
+"""Identity of runs: which runs are the same experiment, and along which axes runs differ."""
 
 import json
 from collections import Counter
@@ -14,41 +14,41 @@ REPEATS = (*NOT_MEASURED, "measure.repeat", "seed")
 """Groups and keys in which repeats of one experiment may differ."""
 
 TOKENS, MICRO = SHAPE
-"""Where a point lies within its configuration: sequence length and micro batch."""
+"""Dotted keys of a point within its configuration: sequence length and micro batch."""
 
 MODE = "mode"
-"""The axis between predictions and measurements."""
+"""Name of the axis whose options are predicted and measured."""
 
 NO_CAUSE = ("git_sha", "git_dirty", "hostname_hash", "imported_from", "variables", "memlab", "cpu_count", "predictor")
-"""Keys of the environment that say where a figure comes from, not what could change it."""
+"""Environment keys that say where a figure comes from but cannot change the figure."""
 
 
 def of_repeats(key: str) -> bool:
-    """Whether repeats of one experiment may differ in this dotted key."""
+    """Return whether repeats of one experiment may differ in this dotted key."""
     return key in REPEATS or key.partition(".")[0] in REPEATS
 
 
 def tokens_of(run: Run) -> int:
-    """Tokens of one forward pass on one GPU: micro batch times sequence length. Memory is close to linear in it."""
+    """Return the tokens of one forward pass on one GPU: micro batch x sequence length. Memory is about linear in it."""
     return value_at(run.config, MICRO) * value_at(run.config, TOKENS)
 
 
 def point_of(run: Run) -> tuple[int, int]:
-    """Micro batch and sequence length."""
+    """Return the micro batch and the sequence length."""
     return value_at(run.config, MICRO), value_at(run.config, TOKENS)
 
 
 def subject_of(run: Run) -> str:
-    """The model and the machine: ``llama3_8b on 4 x NVIDIA H200``. Memory of two subjects has no place on one axis."""
+    """Name the model and the machine: ``llama3_8b on 4 x NVIDIA H200``. Two subjects never share an axis of memory."""
     model = run.choices.get("model") or value_at(run.config, "model.path")
     gpus, gpu = value_at(run.config, "hardware.gpus"), value_at(run.config, "hardware.gpu")
     return f"{model} on {gpus} x {gpu or value_at(run.config, 'hardware.device')}"
 
 
 def families(runs: Sequence[Run], without: Iterable[str] = SHAPE) -> list[list[Run]]:
-    """The runs by configuration; those together differ in nothing but ``without`` (groups or dotted keys) and repeats.
+    """Group the runs so that runs of one group differ only in ``without`` (groups or dotted keys) and as repeats do.
 
-    ``without`` :data:`MODE`, a prediction and the measurement of the same experiment are together.
+    With :data:`MODE` in ``without``, a prediction joins the measurement of the same experiment.
     """
     removed = {*without, *REPEATS}
     names = dict.fromkeys([*GROUPS, *(key for run in runs for key in run.config)])
@@ -56,7 +56,7 @@ def families(runs: Sequence[Run], without: Iterable[str] = SHAPE) -> list[list[R
     texts: dict[tuple[str, int], str] = {}
 
     def text(name: str, part: Any) -> str:
-        """The part as text, made once for all runs that share it."""
+        """Return the part as text, made once for all runs that share the part."""
         place = (name, id(part))
         if place not in texts:
             texts[place] = _text_without(name, part, removed)
@@ -70,22 +70,22 @@ def families(runs: Sequence[Run], without: Iterable[str] = SHAPE) -> list[list[R
 
 
 def _text_without(name: str, part: Any, removed: Container[str]) -> str:
-    """One entry of a configuration, without the dotted keys in ``removed``."""
+    """Return one entry of a configuration as text, without the dotted keys in ``removed``."""
     if isinstance(part, dict):
         part = {key: value for key, value in part.items() if f"{name}.{key}" not in removed}
     return json.dumps(part, sort_keys=True)
 
 
 def configurations(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """The runs of each configuration, whatever their point: label -> runs. Labels name what tells them apart."""
+    """Group the runs by configuration, at any point: label -> runs. Labels name the options that differ."""
     found = families(list(runs))
     return dict(zip(labels([members[0] for members in found]), found, strict=True))
 
 
 def labels(firsts: Sequence[Run]) -> list[str]:
-    """A name for each configuration: the command-line words of the groups in which they differ.
+    """Name each configuration with the command-line words of the groups in which the configurations differ.
 
-    A number follows where the options alone do not tell two of them apart.
+    A number follows if two configurations have the same words.
     """
     named = [group for group in GROUPS if group not in ("seq_len", "batch", *REPEATS)]
     shown = [group for group in named if len({run.choices.get(group) for run in firsts}) > 1]
@@ -100,7 +100,7 @@ def labels(firsts: Sequence[Run]) -> list[str]:
 
 
 def numbered(names: Iterable[str]) -> list[str]:
-    """The names, each with a number from its second occurrence on."""
+    """Add a number to each name from its second occurrence on."""
     seen: Counter[str] = Counter()
     unique = []
     for name in names:
@@ -110,7 +110,7 @@ def numbered(names: Iterable[str]) -> list[str]:
 
 
 def changed_keys(dictionaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The dotted keys whose values are not the same in all of these nested dictionaries, in the order of the keys."""
+    """List the dotted keys whose values differ between these nested dictionaries, in the order of the keys."""
     changed: list[str] = []
     for name in dict.fromkeys(key for values in dictionaries for key in values):
         parts = {id(part): part for part in (values.get(name) for values in dictionaries)}  # runs share equal parts
@@ -121,15 +121,15 @@ def changed_keys(dictionaries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def differing_axes(runs: Sequence[Run]) -> list[str]:
-    """The groups (and single values) in which these runs differ; repeats do not count."""
+    """List the groups (and single values) in which these runs differ, except keys in which repeats may differ."""
     keys = [key for key in changed_keys([run.config for run in runs]) if not of_repeats(key)]
     return list(dict.fromkeys(key.partition(".")[0] for key in keys))
 
 
 def environment_changes(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Versions, driver and the like that differ between the runs that state them: key -> the value of each run.
+    """Find versions, drivers and the like that differ between runs: key -> the value of each run.
 
-    A run that does not state a value (a prediction has no driver, a run without liger no triton) contradicts none.
+    A run without a value is ignored for this key: a prediction has no driver, a run without liger no triton.
     """
     values = [causes(run.environment) for run in runs]
     found = {key: [each.get(key) for each in values] for key in dict.fromkeys(key for each in values for key in each)}
@@ -137,8 +137,10 @@ def environment_changes(runs: Sequence[Run]) -> dict[str, list[Any]]:
 
 
 def causes(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What an environment states that could change a figure. Of the machine's GPUs their kinds, however many it has:
-    how many a run used is in its configuration."""
+    """Return the environment values that could change a figure.
+
+    ``gpus`` lists only the kinds of GPU, not their number: the configuration has the number of GPUs that a run uses.
+    """
     stated = {key: value for key, value in environment.items() if key not in NO_CAUSE and value not in (None, [], "")}
     if isinstance(gpus := stated.get("gpus"), list):
         stated["gpus"] = ", ".join(sorted(set(map(str, gpus))))
@@ -146,7 +148,7 @@ def causes(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def select(runs: Iterable[Run], conditions: Iterable[str]) -> list[Run]:
-    """The runs that meet every ``KEY=VALUE``; a key is a group (its option), ``status``, ``source`` or dotted."""
+    """Select the runs that meet every ``KEY=VALUE``. Keys: a group (its option), ``status``, ``source``, or dotted."""
     chosen = list(runs)
     for condition in conditions:
         key, equals, wanted = condition.partition("=")

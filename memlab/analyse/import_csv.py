@@ -1,4 +1,4 @@
-"""Other people's tables as records: a line a point, or a line a rank, with a map from record keys to columns."""
+"""Import of CSV files as records: one line per point or per rank, with a map from record keys to columns."""
 
 import csv
 import json
@@ -19,18 +19,18 @@ from memlab.spreadsheet import unescaped
 from memlab.summary import BYTES
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-"""What a column of bytes may be in."""
+"""Units of a column of bytes, in bytes."""
 
 LONGEST = 1000
-"""Letters of a cell."""
+"""Most characters of a cell."""
 
 FIGURES = (*BYTES, "step_seconds", "iterations_per_second", "parameters", "rank", "status", "isolation")
-"""Record keys that a column can hold; any dotted configuration key, and any group's name for its option, besides."""
+"""Record keys that a column can hold, beside dotted configuration keys and group names (for the option)."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Where a record key is found: the column's name and, for bytes, the factor of its unit."""
+    """The column that holds a record key: its name and, for bytes, the factor of its unit."""
 
     key: str
     name: str
@@ -38,7 +38,7 @@ class Column:
 
 
 def parse_map(words: Iterable[str]) -> list[Column]:
-    """``KEY=COLUMN`` or ``KEY=COLUMN:UNIT``. Raises :class:`MemlabError` for a key or unit that does not exist."""
+    """Parse words ``KEY=COLUMN`` or ``KEY=COLUMN:UNIT``. Raises :class:`MemlabError` for unknown keys and units."""
     columns = []
     for word in words:
         key, equals, name = word.partition("=")
@@ -56,9 +56,9 @@ def parse_map(words: Iterable[str]) -> list[Column]:
 
 
 def csv_records(file: Path, columns: list[Column], fixed: dict[str, str]) -> Iterator[Record]:
-    """A record for each point of the table. ``fixed`` holds what all lines share: group options and dotted values.
+    """Yield a record for each point of the table. ``fixed``: group options and dotted values of all lines.
 
-    Lines with the same configuration are ranks of one point. Raises :class:`MemlabError` with the line at fault.
+    Lines with the same configuration are ranks of one point. Raises :class:`MemlabError` with the faulty line.
     """
     points: dict[str, tuple[Config, dict[str, str], list[dict[str, Any]], list[str]]] = {}
     isolations: dict[str, str] = {}
@@ -124,7 +124,7 @@ def _positive(column: Column, text: str) -> float:
 
 
 def typed(text: str) -> Any:
-    """A configuration value as JSON reads it, or the text itself."""
+    """Parse a configuration value as JSON; return the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

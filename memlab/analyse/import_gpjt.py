@@ -1,8 +1,8 @@
-"""The CSV files of the public study gpjt/fine-tune-2024-04 as records.
+"""Import of the CSV files of the public study gpjt/fine-tune-2024-04 as records.
 
-A line is what one rank appended: the axis (sequence length or batch size), then for every GPU its active and reserved
-memory in MiB, of which the line fills one pair, then iterations per second. ``N, OOM`` says that N did not fit. The
-files do not say how they were measured, so that comes from their names or from the caller.
+One rank appended one line: the axis value (sequence length or batch size), active and reserved memory in MiB for every
+GPU (only the rank's own pair is filled), then iterations per second. ``N, OOM`` means that N did not fit. The files do
+not say how they were measured: the configuration comes from the file name or from the caller.
 
 "active" is torch's ``active_bytes.all.peak``; allocated was not measured. Peaks were never reset after initialisation.
 """
@@ -24,44 +24,44 @@ MIB = 2**20
 AXES = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 
 TIMED_STEPS = 28
-"""The study divides 29 by the time of 28 steps (from the start of step 2 to that of step 30)."""
+"""The study divides 29 by the time of 28 steps (from the start of step 2 to the start of step 30)."""
 
 CORRECTION = TIMED_STEPS / (TIMED_STEPS + 1)
 
 PARAMETERS = {"llama3_8b": 8_030_261_248, "qwen15_05b": 463_987_712}
 
 ENVIRONMENT = {"torch": "2.2.2", "transformers": "4.40.0", "accelerate": "0.29.3", "deepspeed": "0.14.2"}
-"""The study's requirements.txt."""
+"""Versions in the study's requirements.txt."""
 
 COMMON = {"precision": "fp16", "attention": "sdpa", "optimizer": "adamw", "data": "guanaco", "measure": "default"}
-"""Options of every file of the study."""
+"""Options that all files of the study share."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """How a file was measured: the options of its groups, its axis, and the value of the other axis."""
+    """Configuration of a file: its group options, its axis, and the fixed value of the other axis."""
 
     choices: dict[str, str]
     axis: str  # seq_len | batch
     other: int
-    guessed: tuple[str, ...] = ()  # the groups that the file's name does not tell
+    guessed: tuple[str, ...] = ()  # groups whose option the file name does not give
 
 
 @dataclass
 class Point:
-    """One value of the axis: what each GPU's line says."""
+    """One value of the axis with the figures of each GPU's line."""
 
     value: int
     oom: bool = False
     ranks: dict[int, tuple[int, int, float]] = field(default_factory=dict)  # active bytes, reserved bytes, iterations/s
-    repeated: int = 0  # lines of a GPU that had one before; the last stands
+    repeated: int = 0  # lines that replaced an earlier line of the same GPU
 
 
 def guess_series(file: Path, **given: str | int | None) -> Series:
-    """What the name tells, with what is ``given`` (a group, ``axis`` or ``other``) going before.
+    """Guess the configuration from the file name; values in ``given`` (a group, ``axis`` or ``other``) take precedence.
 
-    A name without ``default`` or ``expandable`` is taken for expandable segments and one without a stage for ZeRO-3,
-    as the study's later files and its ds_config.json have it; ``guessed`` says so.
+    Without ``default`` or ``expandable`` in the name, expandable segments are assumed; without a stage, ZeRO-3, as in
+    the study's later files and its ds_config.json. ``guessed`` lists such groups.
     """
     name = file.stem.lower()
     small = "0.5b" in name
@@ -83,7 +83,7 @@ def guess_series(file: Path, **given: str | int | None) -> Series:
 
 
 def read_points(file: Path) -> tuple[list[Point], int]:
-    """The points of a file in their order, and its number of GPUs. Raises :class:`MemlabError`, naming the line."""
+    """Read the points of a file, in file order, and its number of GPUs. Raises :class:`MemlabError` with the line."""
     points: dict[int, Point] = {}
     gpus = 0
     try:
@@ -104,7 +104,7 @@ def read_points(file: Path) -> tuple[list[Point], int]:
 
 
 def _read_line(cells: list[str], points: dict[int, Point]) -> int:
-    """Add one line to its point; returns the number of GPUs that the line has columns for."""
+    """Add one line to its point. Returns the number of GPUs in the columns of the line; 0 for an OOM line."""
     value = int(cells[0])
     if value < 1:
         raise ValueError(f"the first column must be at least 1, not {value}")
@@ -129,7 +129,7 @@ def _read_line(cells: list[str], points: dict[int, Point]) -> int:
 
 
 def to_records(file: Path, series: Series, correct_rate: bool = False) -> Iterable[Record]:
-    """A record for each point. ``correct_rate`` multiplies iterations per second by 28/29 (see :data:`TIMED_STEPS`)."""
+    """Yield a record for each point. ``correct_rate``: multiply iterations/s by 28/29 (see :data:`TIMED_STEPS`)."""
     points, gpus = read_points(file)
     environment = {**ENVIRONMENT, "imported_from": file.name, "rate_corrected": correct_rate}
     for point in points:
@@ -139,9 +139,12 @@ def to_records(file: Path, series: Series, correct_rate: bool = False) -> Iterab
 
 
 def _config(series: Series, value: int, gpus: int) -> Config:
-    """Every point had a process of its own, with peaks from its start. Its model was built before DeepSpeed was known,
-    and DeepSpeed 0.14.2 spares linear layers their gathered weights only where zero.Init builds them. Checkpoints are
-    reentrant, the default of transformers 4.40."""
+    """Build the configuration of a point, as the study ran it.
+
+    Each point had its own process, with peaks from process start (protocol ``cold``). The model was built outside
+    zero.Init, and DeepSpeed 0.14.2 uses memory-efficient linear layers only inside zero.Init. Checkpoints are
+    reentrant, the default of transformers 4.40.
+    """
     other = next(axis for axis in AXES if axis != series.axis)
     values = {
         AXES[series.axis]: value,

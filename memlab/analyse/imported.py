@@ -1,4 +1,4 @@
-"""Records of runs that memlab did not start: made alike whatever table they come from, and written as run folders."""
+"""Records and run folders of runs that memlab did not start, from a table of any format."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ def imported_record(
     ranks: list[dict[str, Any]],
     status: str,
 ) -> Record:
-    """A measured record whose ranks know the mean time of their steps, not every step."""
+    """Make a measured record whose ranks have the mean step time instead of the time of every step."""
     facts = json.dumps([config_hash(config), environment], sort_keys=True)
     steps = config.measure.steps
     return Record(
@@ -45,9 +45,10 @@ def imported_record(
 
 
 def write_records(records: Iterable[Record], output: Path) -> list[Path]:
-    """A run folder in ``output`` for each record. A run from another source is not replaced: :class:`MemlabError`.
+    """Write a run folder in ``output`` for each record.
 
-    Raises :class:`RecordError`, before its folder is made, for a record that could not be read again.
+    Raises :class:`MemlabError` instead of replacing a run from another source, and :class:`RecordError`, before the
+    folder is made, for a record that could not be read again.
     """
     written = []
     for record in records:

@@ -1,8 +1,8 @@
-"""What was read from run folders, kept in the user's cache, so that the same folders need not be read again.
+"""Cache of runs that were read from run folders, in the user's cache folder, so that they need not be read again.
 
-A row is valid while the record has the modification time and the size it had. The cache is a convenience: where it
-cannot be read or written, everything is read from the folders. It holds JSON, never pickles, and lies outside the run
-folders, so a folder that somebody sends cannot bring its own.
+A row is valid while the record keeps its modification time and size. If the cache cannot be read or written, all runs
+are read from their folders. The cache holds JSON, never pickles. It lies outside the run folders, so a run folder from
+somebody else cannot bring its own cache.
 """
 
 import json
@@ -17,28 +17,28 @@ from typing import Any
 from memlab.analyse.run import Run
 
 VERSION = 2
-"""To be raised when :class:`Run`, how it is made from a record, or what a record may hold, changes."""
+"""Version of the rows. Increase it when :class:`Run`, :func:`run_of`, or the contents of a record change."""
 
 Stamp = tuple[int, int]
 """Modification time in nanoseconds and size in bytes of a record."""
 
 Row = tuple[str, int, int, str, str, str, str]
-"""Path, the two of the stamp, and as JSON: the run's own values, its detail, its configuration, its environment."""
+"""Path, modification time, size, and as JSON: the run's own values, its detail, its configuration, its environment."""
 
 _SHARED = ("config", "environment")
-"""Dictionaries whose parts recur in many runs; each different part is parsed once and shared."""
+"""Dictionaries whose parts recur in many runs; each distinct part is parsed once and shared."""
 
 _OWN = tuple(f.name for f in fields(Run) if f.name not in ("path", "detail", *_SHARED))
 
 
 def cache_file() -> Path:
-    """Where the index lies (XDG_CACHE_HOME is honoured)."""
+    """Return the path of the cache, below XDG_CACHE_HOME if it is set."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "memlab" / f"runs-v{VERSION}.sqlite"
 
 
 def load(root: str) -> dict[str, Row]:
-    """path -> row of everything known at or below ``root``."""
+    """Load all rows at or below ``root``: path -> row."""
     with suppress(sqlite3.Error, OSError), closing(_connect()) as database:
         query = "SELECT * FROM runs WHERE path = ? OR path BETWEEN ? AND ?"
         return {row[0]: row for row in database.execute(query, (root, root + os.sep, root + os.sep + "\U0010ffff"))}
@@ -46,7 +46,7 @@ def load(root: str) -> dict[str, Row]:
 
 
 def store(rows: Iterable[Row], gone: Iterable[str]) -> None:
-    """Remember these rows and forget those paths."""
+    """Store ``rows`` and delete the rows of the paths in ``gone``."""
     with suppress(sqlite3.Error, OSError), closing(_connect()) as database, database:
         database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         database.executemany("DELETE FROM runs WHERE path = ?", ((path,) for path in gone))
@@ -64,19 +64,19 @@ def _connect() -> sqlite3.Connection:
 
 
 def pack(run: Run, stamp: Stamp) -> Row:
-    """The row of a run."""
+    """Make the row of a run."""
     own = json.dumps([getattr(run, name) for name in _OWN])
     return (run.path, *stamp, own, run.detail, _lines(run.config), _lines(run.environment))
 
 
 def unpack(row: Row, parts: dict[str, dict[str, Any]]) -> Run:
-    """The run of a row. ``parts`` holds what earlier rows had in common; give the same dictionary to every call."""
+    """Make the run of a row. ``parts`` caches parsed parts: give the same dictionary to every call."""
     shared = dict(zip(_SHARED, (_merge(text, parts) for text in row[5:]), strict=True))
     return Run(path=row[0], detail=row[4], **dict(zip(_OWN, json.loads(row[3]), strict=True)), **shared)
 
 
 def _lines(values: dict[str, Any]) -> str:
-    """A line for each entry, so that equal parts of different runs are equal text."""
+    """Write one line per entry, so that equal parts of different runs are equal text."""
     return "\n".join(json.dumps({key: value}) for key, value in values.items())
 
 

@@ -1,8 +1,8 @@
-"""Least squares of a straight line or a hinge (flat, then a line) in one variable, with intervals.
+"""Least-squares fit of a straight line or a hinge (flat, then a line) in one variable, with intervals.
 
-The hinge ``y = a + b * max(0, x - h)`` is taken instead of the line ``y = a + b * x`` where its Bayesian information
-criterion, n ln(SSE / n) + k ln n, is lower by at least :data:`STRONG`, it rises after the hinge, and at least
-:data:`MIN_SIDE` different x lie on each side.
+The hinge ``y = a + b * max(0, x - h)`` replaces the line ``y = a + b * x`` if its Bayesian information criterion,
+n ln(SSE / n) + k ln n, is lower by at least :data:`STRONG`, ``b`` is positive, and at least :data:`MIN_SIDE` different
+x lie on each side of ``h``.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from math import inf, log, sqrt
 import numpy as np
 
 STRONG = 6.0
-"""A difference of the criterion that counts as strong evidence (Kass and Raftery, 1995)."""
+"""Difference of the criterion that is strong evidence (Kass and Raftery, 1995)."""
 
 MIN_SIDE = 3
 
 MANY = 200
-"""Points."""
+"""Points above which :func:`leave_one_out` does not refit the line for each point."""
 
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _T_975_BEYOND = ((20, 2.131), (30, 2.086), (60, 2.042), (120, 2.000), (inf, 1.980))
@@ -25,9 +25,9 @@ _T_975_BEYOND = ((20, 2.131), (30, 2.086), (60, 2.042), (120, 2.000), (inf, 1.98
 
 @dataclass(frozen=True)
 class Line:
-    """``intercept + slope * max(0, x - hinge)``, ``hinge`` being ``None`` for a straight line through all x.
+    """The line ``intercept + slope * max(0, x - hinge)``; ``hinge`` is ``None`` for a straight line through all x.
 
-    Intervals are 95 %, from Student's t; those of a hinge's line take the hinge as known.
+    Intervals are 95 %, from Student's t. The intervals of a line with a hinge treat the hinge as known.
     """
 
     intercept: float
@@ -37,8 +37,8 @@ class Line:
     n: int
     residual: float  # standard deviation of the residuals, in the unit of y
     r2: float
-    mean_z: float  # of z = max(0, x - hinge), or x
-    spread_z: float  # sum of squares of z about its mean
+    mean_z: float  # mean of z = max(0, x - hinge), or of x without a hinge
+    spread_z: float  # sum of squared deviations of z from its mean
 
     @property
     def freedom(self) -> int:
@@ -46,21 +46,21 @@ class Line:
 
     @property
     def slope_interval(self) -> float:
-        """Half the interval of the slope; infinite with no degree of freedom."""
+        """Half-width of the interval of the slope; infinite without degrees of freedom."""
         return self._t() * self.residual / sqrt(self.spread_z) if self.freedom > 0 else inf
 
     def at(self, x: float) -> float:
         return self.intercept + self.slope * self.z(x)
 
     def interval_at(self, x: float) -> float:
-        """Half the interval in which a new measurement at ``x`` falls; infinite with no degree of freedom."""
+        """Return the half-width of the interval of a new measurement at ``x``; infinite without degrees of freedom."""
         if self.freedom <= 0:
             return inf
         distance = (self.z(x) - self.mean_z) ** 2 / self.spread_z
         return self._t() * self.residual * sqrt(1 + 1 / self.n + distance)
 
     def z(self, x: float) -> float:
-        """The variable that the line is straight in."""
+        """Return the variable in which the line is straight."""
         return x if self.hinge is None else max(0.0, x - self.hinge)
 
     def _t(self) -> float:
@@ -70,7 +70,7 @@ class Line:
 
 
 def fit_line(x: Sequence[float], y: Sequence[float]) -> Line:
-    """The better of line and hinge (see the module). Needs two different x; raises ValueError below that."""
+    """Fit the better of line and hinge (see the module). Raises ValueError for fewer than two different x."""
     xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if len(np.unique(xs)) < 2:
         raise ValueError("a line needs two different x")
@@ -82,10 +82,10 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> Line:
 
 
 def leave_one_out(x: Sequence[float], y: Sequence[float]) -> list[float]:
-    """Relative error of the prediction for each point by a fit to the other points.
+    """Return the relative error at each point of a fit to all other points.
 
-    Up to :data:`MANY` points the shape is chosen anew each time; one of more does not move it, so it is kept and the
-    error follows from the point's leverage.
+    Up to :data:`MANY` points, line or hinge is chosen anew for each fit. With more points, one point does not change
+    the choice, so the hinge is kept and the error follows from the point's leverage.
     """
     if len(x) > MANY:
         return _by_leverage(fit_line(x, y), x, y)
@@ -104,7 +104,7 @@ def _by_leverage(line: Line, x: Sequence[float], y: Sequence[float]) -> list[flo
 
 
 def flat_until(x: Sequence[float], y: Sequence[float], tolerance: float) -> float | None:
-    """The largest x up to which every y lies within ``tolerance`` of the first; ``None`` if that is the first alone."""
+    """Find the largest x up to which every y is within ``tolerance`` of the first y; ``None`` if only the first is."""
     points = sorted(zip(x, y, strict=True))
     flat = None
     for position, value in points[1:]:
@@ -128,9 +128,10 @@ def _fit(x: np.ndarray, y: np.ndarray, hinge: float | None, interval=None) -> tu
 
 
 def _best_hinge(x: np.ndarray, y: np.ndarray) -> tuple[float | None, float, tuple[float, float] | None]:
-    """The measured x at which a hinge leaves the least error, that error, and the interval of such x.
+    """Find the measured x whose hinge has the least squared error. Returns x, the error, and the 95 % interval of x.
 
-    All candidates at once: with the points sorted, the sums over those right of each candidate are running sums.
+    All candidates are computed at once: with sorted points, the sums over the points right of each candidate are
+    running sums.
     """
     order = np.argsort(x, kind="stable")
     x, y = x[order], y[order]
@@ -145,7 +146,7 @@ def _best_hinge(x: np.ndarray, y: np.ndarray) -> tuple[float | None, float, tupl
     h = candidates - x0
     z_sum = sum_u - right * h
     z_square = sum_uu - 2 * h * sum_u + right * h**2
-    zy = sum_uv - h * sum_v  # y is centred, so its mean takes nothing off
+    zy = sum_uv - h * sum_v  # v has mean zero, so no term of means is subtracted
     spread = z_square - z_sum**2 / len(x)
     slopes = zy / spread
     errors = np.maximum((v**2).sum() - zy**2 / spread, 0.0)
@@ -163,5 +164,5 @@ def _sums_right_of(values: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 
 def _criterion(error: float, n: int, parameters: int, y: np.ndarray) -> float:
-    floor = n * (1e-9 * float(np.abs(y).max())) ** 2  # an exact fit must not win by the logarithm of nothing
+    floor = n * (1e-9 * float(np.abs(y).max())) ** 2  # so that an exact fit does not give log(0)
     return n * log(max(error, floor, 1e-300) / n) + parameters * log(n)

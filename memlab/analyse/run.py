@@ -1,4 +1,4 @@
-"""A run as analysis sees it: the record without the detail of each rank, light enough to keep 10,000 of."""
+"""Run: a record without the detail of each rank, small enough to keep 10,000 in memory."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -27,8 +27,8 @@ class Run:
     environment: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
-    incomplete: list[str] = field(default_factory=list)  # what is missing from a run that calls itself ok
-    detail: str = "[{}, []]"  # phases and step_seconds as JSON: a table of 10,000 runs has no use for them
+    incomplete: list[str] = field(default_factory=list)  # what is missing from a run with status ok
+    detail: str = "[{}, []]"  # phases and step_seconds as JSON, parsed on first use: a table does not need them
 
     @property
     def phases(self) -> dict[str, dict[str, dict[str, int]]]:
@@ -37,7 +37,7 @@ class Run:
 
     @property
     def step_seconds(self) -> list[float]:
-        """The slowest rank of each measured step."""
+        """Seconds of each measured step, on its slowest rank."""
         return self._parsed_detail[1]
 
     @cached_property
@@ -46,7 +46,7 @@ class Run:
 
 
 def run_of(record: Record, path: str) -> Run:
-    """The run of a record that was read from the run folder ``path``."""
+    """Make the run of a record that was read from the run folder ``path``."""
     own = ("run_id", "source", "status", "reason", "fingerprint", "isolation")
     shared = ("config", "choices", "environment", "summary", "timing")
     return Run(
@@ -58,7 +58,7 @@ def run_of(record: Record, path: str) -> Run:
 
 
 def value_at(config: Mapping[str, Any], dotted: str) -> Any:
-    """The value of a dotted key; ``None`` where the configuration does not have it."""
+    """Return the value of a dotted key; ``None`` if the configuration lacks the key."""
     value: Any = config
     for part in dotted.split("."):
         if not isinstance(value, dict):
@@ -68,7 +68,7 @@ def value_at(config: Mapping[str, Any], dotted: str) -> Any:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
-    """Nested dictionaries as one, their keys joined."""
+    """Flatten nested dictionaries into one with joined keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):
@@ -79,7 +79,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -
 
 
 def peak(run: Run, figure: str) -> float | None:
-    """The largest value over ranks of a figure of the summary, in bytes: what decides whether it fits."""
+    """Return the largest value over ranks of a figure of the summary, in bytes: it decides whether the run fits."""
     values = run.summary.get(figure)
     return values.get("max") if isinstance(values, dict) else None
 

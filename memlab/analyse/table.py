@@ -1,4 +1,4 @@
-"""Runs as pandas frames: a row a point, and the longer forms. Columns have the record's keys; a test freezes them."""
+"""Pandas frames of runs: a row per run, rank, phase or step. Columns have the record's keys; a test freezes them."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ ALWAYS = (
     "hardware.memory_gib",
     "hardware.usd_per_hour",
 )
-"""Configuration values that have a column even where they are the same in all rows: what a chart or a bill needs."""
+"""Configuration values that always have a column, even if all rows agree: charts and costs need them."""
 
 ESTIMATORS: dict[str, Callable[[Run], int | None]] = {
     "estimate_deepspeed": deepspeed_estimate,
@@ -35,13 +35,13 @@ ESTIMATORS: dict[str, Callable[[Run], int | None]] = {
 
 @without_cycle_collection()
 def points_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row a run, in the order given. Bytes are bytes, times are seconds.
+    """Make a frame with one row per run, in the order given. Sizes are in bytes, times in seconds.
 
     Columns: ``run_id``, ``path``, ``source``, ``status``, ``reason``, ``isolation``, ``fingerprint``; the option of
     each group under the group's name; :data:`ALWAYS` and every other configuration value that is not the same in all
     rows, dotted; environment values that are not the same in all rows (``environment_torch``); the summary's figures,
     rank figures as ``_max``, ``_mean`` and ``_min``; ``timing_*``; the estimators' bytes with their relative error
-    against the largest ``peak_reserved_bytes``; ``incomplete``, what a run that calls itself ok lacks.
+    against the largest ``peak_reserved_bytes``; ``incomplete``: what is missing from a run with status ok.
     """
     columns: dict[str, list[Any]] = {
         key: [getattr(run, key) for run in runs]
@@ -61,17 +61,19 @@ def points_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def ranks_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
-    """One row a rank: ``run_id``, ``path`` and the single values that the rank measured."""
+    """Make a frame with one row per rank: ``run_id``, ``path`` and the single values that the rank measured."""
     return _long(runs, _rank_rows)
 
 
 def phases_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
-    """One row a rank and phase: ``run_id``, ``path``, ``rank``, ``phase`` and the phase's bytes."""
+    """Make a frame with one row per rank and phase: ``run_id``, ``path``, ``rank``, ``phase`` and the phase's bytes."""
     return _long(runs, _phase_rows)
 
 
 def steps_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
-    """One row a rank and step: ``run_id``, ``path``, ``rank``, ``step``, ``warmup``, ``seconds``, ``loss``.
+    """Make a frame with one row per rank and step.
+
+    Columns: ``run_id``, ``path``, ``rank``, ``step``, ``warmup``, ``seconds``, ``loss``.
 
     ``warmup`` is true for the steps that are not timed.
     """
@@ -81,7 +83,7 @@ def steps_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
 def _long(
     runs: Sequence[Run], rows_of: Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
 ) -> tuple[pd.DataFrame, list[str]]:
-    """The rows of every rank, read from the folders; with the folders that can no longer be read, a line each."""
+    """Read the rows of every rank from the run folders. Also returns one line for each unreadable folder."""
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
     for run in runs:
@@ -111,7 +113,7 @@ def _step_rows(rank: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _columns_at(dictionaries: Sequence[dict[str, Any]], keys: Sequence[str]) -> dict[str, list[Any]]:
-    """The values of dotted keys, a list each. Runs share equal parts, so each part is looked into once."""
+    """Return a list of values for each dotted key. Runs share equal parts, so each distinct part is read once."""
     columns = {}
     for name, dotted in groupby(keys, key=lambda key: key.partition(".")[0]):
         parts = [values.get(name) for values in dictionaries]
@@ -139,5 +141,5 @@ def _estimates(runs: Sequence[Run]) -> dict[str, list[Any]]:
 
 
 def _cell(value: Any) -> Any:
-    """Lists and the like as JSON text: a cell is one value."""
+    """Return lists and dictionaries as JSON text, other values as they are: a cell holds one value."""
     return json.dumps(value) if isinstance(value, list | dict) else value
