@@ -1,3 +1,3 @@
-"""memlab: what fits, how fast is it, what does it cost - for fine-tuning language models with DeepSpeed."""
+"""memlab: GPU memory, step time and cost of fine-tuning language models with DeepSpeed, measured or predicted."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""``python -m memlab COMMAND``: the console script where it is not on the PATH."""
+"""``python -m memlab COMMAND``: the same as the console script ``memlab``, which may not be on the PATH."""
 
 from memlab.cli import main
 

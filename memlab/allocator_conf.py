@@ -1,4 +1,4 @@
-"""The text of PYTORCH_CUDA_ALLOC_CONF, read as PyTorch reads it, so that a misspelt word never reaches a rank.
+"""Parser of PYTORCH_CUDA_ALLOC_CONF that accepts what PyTorch accepts, so that no misspelt option reaches a rank.
 
 Source: ``c10/core/AllocatorConfig.{h,cpp}`` and ``c10/cuda/CUDAAllocatorConfig.{h,cpp}`` of PyTorch 2.11 to 2.13.
 """
@@ -10,11 +10,12 @@ from typing import Any
 from memlab.errors import ConfigError, nearest
 
 INTERVALS = 16
-"""Rounding to fractions of a power of two is set for each power of two from 1 MiB (and below) to 32 GiB (and above)."""
+"""Number of size intervals of ``roundup_power2_divisions``: one for each power of two, from 1 MiB (and all smaller
+sizes) to 32 GiB (and all larger sizes)."""
 
 
 def read(text: str) -> dict[str, Any]:
-    """PyTorch's option -> its value: a truth value, a number (of MiB for ``*_mb``), or :data:`INTERVALS` numbers.
+    """Parse the text into option -> value: a bool, a number (in MiB for ``*_mb``), or :data:`INTERVALS` numbers.
 
     Raises :class:`ConfigError` for an option or a value that PyTorch refuses too.
     """
@@ -32,12 +33,12 @@ def read(text: str) -> dict[str, Any]:
 
 
 def interval(mebibytes: int) -> int:
-    """Which of the :data:`INTERVALS` a size belongs to."""
+    """Return the index (0 to :data:`INTERVALS` - 1) of the interval that a size belongs to."""
     return min(max(mebibytes.bit_length() - 1, 0), INTERVALS - 1)
 
 
 Option = tuple[Callable[[str], Any], str]
-"""What makes a value of a text, and which values there are, in words."""
+"""Function that parses the value of an option, and a description of the valid values for error messages."""
 
 
 def _one_of(values: dict[str, Any]) -> Option:
@@ -49,12 +50,12 @@ def _whole(minimum: int, unit: str = "") -> Option:
 
 
 def _number(text: str) -> int:
-    """Without what Python reads and ``std::stoull`` does not: ``1_000``, and digits of other scripts."""
+    """Parse a whole number. Refuse what Python accepts and ``std::stoull`` does not: ``1_000``, non-ASCII digits."""
     return _checked(int(_checked(text, re.compile(r"\+?[0-9]+").fullmatch)), lambda n: n < 2**64)
 
 
 def _fraction(text: str) -> float:
-    """Without what Python reads and ``std::stod`` does not."""
+    """Parse a decimal number. Refuse what Python accepts and ``std::stod`` does not."""
     return float(_checked(text, re.compile(r"[0-9.eE+-]+").fullmatch))
 
 
@@ -69,8 +70,10 @@ def _is_power_of_two(number: int) -> bool:
 
 
 def _divisions(text: str) -> tuple[int, ...]:
-    """One number for all sizes, or ``[256:1,512:2,>:4]``: from 256 MiB (and below), from 512 MiB, and above the
-    last."""
+    """Parse the divisions for each interval: one number for all sizes, or a list such as ``[256:1,512:2,>:4]``.
+
+    In this list, 1 is for the interval of 256 MiB and all smaller sizes, 2 for 512 MiB, 4 for all larger sizes.
+    """
     if not text.startswith("["):
         return (_checked(_number(text), _is_power_of_two),) * INTERVALS
     divisions = [0] * INTERVALS
@@ -100,7 +103,7 @@ _OPTIONS: dict[str, Option] = {
     "garbage_collection_threshold": (lambda text: _checked(_fraction(text), lambda x: 0 < x < 1), "between 0 and 1"),
     "per_process_memory_fraction": (lambda text: _checked(_fraction(text), lambda x: 0 <= x <= 1), "from 0 to 1"),
     "roundup_power2_divisions": (_divisions, "a power of two, or a list of them such as [256:1,512:2,>:4]"),
-    # The rest does not change which device blocks the native allocator hands out.
+    # The options below do not change which device blocks the native allocator hands out.
     "backend": _one_of({"native": "native", "cudaMallocAsync": "cudaMallocAsync"}),
     "graph_capture_record_stream_reuse": _FLAG,
     "pinned_background_threads": _whole(0),

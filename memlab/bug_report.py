@@ -1,4 +1,4 @@
-"""The last resort for an exception that nobody foresaw: three lines for a person, and the traceback in a file."""
+"""Report of an unexpected exception: three lines on standard error, and the traceback in a log file."""
 
 import os
 import shlex
@@ -11,11 +11,11 @@ from memlab.redaction import redact
 from memlab.terminal import safe
 
 SHOW = "MEMLAB_TRACEBACK"
-"""The environment variable that has the traceback printed: ``MEMLAB_TRACEBACK=1``."""
+"""Environment variable: with ``MEMLAB_TRACEBACK=1`` the traceback is also printed."""
 
 
 def report_bug(error: Exception) -> None:
-    """Print what happened, where to report it, and which file holds the traceback, without secrets."""
+    """Print the error, where to report it, and the file that holds the traceback. Secrets are blanked out."""
     trace = redact("".join(traceback.format_exception(error)))
     if os.environ.get(SHOW):
         print(*map(safe, trace.splitlines()), sep="\n", file=sys.stderr)
@@ -26,7 +26,7 @@ def report_bug(error: Exception) -> None:
 
 
 def _logged(trace: str) -> str:
-    """The path of a new file, readable by this user alone, or why there is none."""
+    """Write the log to a new file that only this user can read. Return its path, or why it could not be written."""
     command = redact(shlex.join(sys.argv))
     facts = f"memlab {memlab.__version__}, Python {sys.version}\n{command}\n\n"
     try:

@@ -1,4 +1,4 @@
-"""The two ways in: ``python launch.py`` (Hydra: one experiment or a sweep) and ``memlab COMMAND`` (the run folders)."""
+"""The two entry points: ``python launch.py`` (one experiment or a sweep, with Hydra) and ``memlab COMMAND``."""
 
 import argparse
 import importlib
@@ -28,13 +28,13 @@ COMMANDS = {
     "families": "predict a small model of every family that transformers knows: which work, and why others do not",
     "import": "other people's tables as run folders",
 }
-"""Sub-command -> help. Each is a module of memlab.commands, imported when it is used."""
+"""Sub-command -> help text. Each sub-command is a module of memlab.commands, imported only when it is used."""
 
-INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
+INTERRUPTED = 130  # the exit code that shells report for a process ended by Ctrl-C
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The console script ``memlab``."""
+    """Run the console script ``memlab``."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"]:
         sys.argv = ["memlab run", *words[1:]]
@@ -44,20 +44,20 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser, and those of its sub-commands, that refuse a command line in one line."""
+    """Argument parser that reports an error in one line; its sub-parsers do the same."""
 
     def error(self, message: str) -> NoReturn:
         raise MemlabError(f"{message} ({self.prog} --help lists the options)")
 
 
 def _command(words: list[str]) -> int:
-    """Run the sub-command that ``words`` begin with."""
+    """Run the sub-command that ``words`` begin with. Returns the exit code."""
     parser = _Parser(prog="memlab", description="What fits, how fast is it, what does it cost.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     wanted = words[0] if words and words[0] in COMMANDS else None
     for name, help in COMMANDS.items():
         sub = commands.add_parser(name, help=help, description=help)
-        if name == wanted:  # only the one that is used is imported
+        if name == wanted:  # import only the module of the chosen sub-command
             module = importlib.import_module(f"memlab.commands.{name}{'_' * keyword.iskeyword(name)}")
             module.add_arguments(sub)
             sub.set_defaults(run=module.run)
@@ -67,7 +67,7 @@ def _command(words: list[str]) -> int:
 
 
 def launch() -> None:
-    """``launch.py``: Hydra composes, memlab runs."""
+    """Run ``launch.py``: Hydra composes the configuration, memlab runs it."""
     sys.exit(_guarded(_launch))
 
 
@@ -80,7 +80,10 @@ def _launch() -> int:
 
 
 def refuse_to_run_inside_a_launcher() -> None:
-    """memlab starts the ranks itself. Under torchrun or deepspeed, every rank would start as many again."""
+    """Exit with code 2 under srun with several tasks, torchrun or deepspeed.
+
+    memlab starts the ranks itself: inside such a launcher, every rank would start a whole set of ranks again.
+    """
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
     if tasks.isdecimal() and int(tasks) > 1:
         if os.environ.get("SLURM_PROCID") == "0":
@@ -103,17 +106,17 @@ def refuse_to_run_inside_a_launcher() -> None:
 
 
 def _guarded(function: Callable[[], int | None]) -> int:
-    """Run, and turn what a person did wrong into one line, and a bug of memlab's into three. Returns the exit code."""
+    """Call ``function`` and return the exit code. Print a user's mistake in one line, a bug of memlab in three."""
     try:
         return function() or 0
     except MemlabError as error:
         print(f"memlab: {safe(error)}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # the reader of our output went away
+    except BrokenPipeError:  # the program that reads our output has ended
         sys.stderr.close()
         return 1
     except OSError as error:
-        if error.filename is None and error.errno not in DISK_FULL:  # no path that a person could choose differently
+        if error.filename is None and error.errno not in DISK_FULL:  # no path that the user could change: a bug
             return _unexpected(error)
         print(f"memlab: {safe(explain(error))}", file=sys.stderr)
         return 1

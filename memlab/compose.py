@@ -1,7 +1,8 @@
-"""Hydra, and only here (with launch.py and the launcher plugin): from command-line words to a Config.
+"""Composition with Hydra: command-line words -> Config.
 
-Hydra composes, but it accepts unknown keys behind a ``+`` and hints at no nearest name. So the words are checked
-against the schema before Hydra sees them, and the composed result after.
+Only this module, launch.py and the launcher plugin use Hydra. Hydra accepts unknown keys after a ``+`` and suggests no
+similar name for a misspelt word. So memlab checks the words against the schema before Hydra composes, and the composed
+result afterwards.
 """
 
 import contextlib
@@ -37,23 +38,23 @@ from memlab.redaction import has_credentials
 CONFIG_NAME = "config"
 
 ADDED_GROUPS = ("search",)
-"""Groups that are not in the defaults list: added with ``+group=option``, they set fields of other groups."""
+"""Groups that are not in the defaults list: ``+group=option`` adds one. Their options set fields of other groups."""
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError)
-"""What is raised for a command line, or a file of ``--config-dir``, that composes nothing."""
+"""Exceptions raised for a command line, or for a file in ``--config-dir``, that cannot be composed."""
 
 MOST_POINTS = 10_000
-"""Of one sweep: composing as many takes minutes and gigabytes."""
+"""Largest number of points in one sweep: to compose this many takes minutes and gigabytes."""
 
 FREE_VALUE = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
-"""Groups whose options are numbers, and the field that takes any other."""
+"""Groups whose options are numbers -> the field that takes any other number."""
 
 
 @cache
 def register() -> None:
-    """Tell Hydra the schema and the resolvers that conf/ uses: once a process, however often it is called."""
+    """Register the schema and the resolvers that conf/ uses with Hydra. Further calls in a process do nothing."""
     schema = OmegaConf.structured(Config)
-    for free in FREE_DICTS:  # somebody else's keys: no '+' needed
+    for free in FREE_DICTS:  # any key is valid in these, without a '+'
         OmegaConf.set_struct(OmegaConf.select(schema, free), False)
     ConfigStore.instance().store(name="schema", node=schema, provider="memlab")
     OmegaConf.register_new_resolver("local", _local, replace=True)
@@ -62,16 +63,16 @@ def register() -> None:
 
 
 def compose_config(overrides: Sequence[str], config_dir: str | None = None) -> tuple[Config, dict[str, str]]:
-    """The configuration that these command-line words compose, and the option chosen for each group.
+    """Compose the configuration of these command-line words. Also returns the option chosen for each group.
 
-    Raises :class:`ConfigError` for whatever is wrong with them.
+    Raises :class:`ConfigError` if a word is wrong.
     """
     with _composed(overrides, config_dir) as composed:
         return resolve(composed), choices_of(composed)
 
 
 def compose_run(overrides: Sequence[str], config_dir: str | None = None) -> tuple[Config, str]:
-    """The configuration that these words compose, and ``hydra.run.dir``. Raises as :func:`compose_config`."""
+    """Compose the configuration of these words. Also returns ``hydra.run.dir``. Raises as :func:`compose_config`."""
     with _composed(overrides, config_dir) as composed:
         return resolve(composed), str(composed.hydra.run.dir)
 
@@ -90,23 +91,23 @@ def _composed(overrides: Sequence[str], config_dir: str | None) -> Iterator[Dict
 
 
 def _search_path(config_dir: str) -> str:
-    """The word that adds a folder of groups."""
+    """Return the override word that adds a folder of config groups to Hydra's search path."""
     return f"hydra.searchpath=[{_quoted(f'file://{Path(config_dir).resolve()}')}]"
 
 
 def run_dir_word(path: str) -> str:
-    """The word that makes ``path`` the folder of a single run."""
+    """Return the override word that makes ``path`` the folder of a single run."""
     return f"hydra.run.dir={_quoted(path)}"
 
 
 def _quoted(text: str) -> str:
-    """One value to Hydra, though it may hold commas and spaces."""
+    """Quote ``text`` so that Hydra reads one value, even with commas or spaces in it."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def resolve(composed: DictConfig) -> Config:
-    """The typed configuration of what Hydra composed."""
+    """Convert what Hydra composed into a typed configuration."""
     values = {}
     try:
         for key in composed:
@@ -119,16 +120,16 @@ def resolve(composed: DictConfig) -> Config:
 
 
 def choices_of(composed: Mapping[str, Any]) -> dict[str, str]:
-    """group -> option, of the groups that are memlab's."""
+    """Return group -> chosen option for memlab's own groups."""
     chosen = composed["hydra"].runtime.choices
     return {group: chosen[group] for group in GROUPS if group in chosen}
 
 
 def compose_batch(loader: ConfigLoader, master: DictConfig, batch: Sequence[Sequence[str]]) -> Iterator[DictConfig]:
-    """What Hydra's ``load_sweep_config`` composes from the words of each job of a sweep.
+    """Compose each job of a sweep from its words; the result equals that of Hydra's ``load_sweep_config``.
 
-    Hydra reads and merges some thirty files for every job. Which files these are depends on the chosen options alone,
-    so here it does so once for each combination of options; the other words are set on a copy of that.
+    For every job, Hydra would read and merge about thirty files. The chosen options alone decide which files. So Hydra
+    composes each combination of options once, and the values in the other words are set on a copy.
     """
     parser = OverridesParser.create()
     composed: dict[tuple[str, ...], DictConfig] = {}
@@ -141,13 +142,13 @@ def compose_batch(loader: ConfigLoader, master: DictConfig, batch: Sequence[Sequ
 
 
 def _is_value(override: Override) -> bool:
-    """Whether this word sets a value in what was composed, and has no part in which files that is composed from."""
+    """Whether this word only sets a value, and does not change which files Hydra reads."""
     key = override.key_or_group
     return not (key in GROUPS or key in ADDED_GROUPS or "/" in key or override.is_hydra_override())
 
 
 def _with_values(options: DictConfig, overrides: Sequence[Override]) -> DictConfig:
-    """A copy with the values of a job set, and with all its words where Hydra keeps them."""
+    """Copy the composed options, set the values of a job, and store its words where Hydra keeps them."""
     job = deepcopy(options)
     ConfigLoaderImpl._apply_overrides_to_config([one for one in overrides if _is_value(one)], job)
     of_task = [override for override in overrides if not override.is_hydra_override()]
@@ -160,7 +161,7 @@ def _with_values(options: DictConfig, overrides: Sequence[Override]) -> DictConf
 
 
 def as_one_line(error: Exception) -> MemlabError:
-    """What Hydra raised, as the error of a person: memlab's own, where a resolver raised one, or Hydra's words."""
+    """Convert an exception of Hydra to a :class:`MemlabError`: the one that a resolver raised, or Hydra's message."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, MemlabError):
@@ -170,7 +171,7 @@ def as_one_line(error: Exception) -> MemlabError:
 
 
 def one_line(error: Exception) -> str:
-    """Hydra's and OmegaConf's messages span many lines and a cause; the first lines say what is wrong."""
+    """Shorten a message of Hydra or OmegaConf, which spans many lines, to its first two lines and the key."""
     if isinstance(error, RecursionError):
         return "a value is nested too deeply to be read"
     text = f"{error}\n{error.__cause__ or ''}"
@@ -185,13 +186,13 @@ def one_line(error: Exception) -> str:
 
 
 def _local(key: str, mode: str) -> Any:
-    """``${local:gpus,${mode}}``: what conf/hardware/auto.yaml says of the machine that memlab runs on."""
+    """Resolve ``${local:gpus,${mode}}`` of conf/hardware/auto.yaml: a hardware value of this machine."""
     found = _local_hardware(mode)
     return found[key]
 
 
 PREDICTED_BY_DEFAULT = "h100"
-"""The GPU that a prediction on a machine without GPUs is for, unless it says otherwise."""
+"""GPU (a file of conf/hardware/gpu/) that is predicted on a machine without GPUs, unless another one is chosen."""
 
 
 @cache
@@ -208,18 +209,18 @@ def _local_hardware(mode: str) -> dict[str, Any]:
 
 
 def _known_gpus() -> dict[str, dict[str, Any]]:
-    """The figures of conf/hardware/gpu/, by file name."""
+    """Read conf/hardware/gpu/: file name without ending -> values."""
     files = sorted((Path(conf_dir()) / "hardware" / "gpu").glob("*.yaml"))
     return {file.stem: OmegaConf.to_container(OmegaConf.load(file)) for file in files}
 
 
 def _run_id(*, _root_: DictConfig) -> str:
-    """``${run_id:}``: the name of the run folder."""
+    """Resolve ``${run_id:}``: the name of the run folder."""
     return plan.run_id(resolve(_root_))
 
 
 def _otherwise(value: Any, default: Any) -> Any:
-    """``${otherwise:${name},${now:%Y-%m-%d}}``: the value, or where it is null the default."""
+    """Resolve ``${otherwise:${name},${now:%Y-%m-%d}}``: the value, or the default if the value is null."""
     return default if value is None else value
 
 
@@ -227,13 +228,13 @@ def _otherwise(value: Any, default: Any) -> Any:
 
 
 def options_of(group: str, config_dir: str | None = None) -> list[str]:
-    """The options of a config group, shipped and the user's own."""
+    """List the options of a config group: shipped ones and the user's own in ``config_dir``."""
     folders = [Path(conf_dir()), *([Path(config_dir)] if config_dir else [])]
     return sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
 
 
 def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None:
-    """Refuse unknown groups, options and keys, with the nearest valid name. Raises :class:`ConfigError`."""
+    """Raise :class:`ConfigError`, with the nearest valid name, for an unknown group, option or key."""
     for word in words:
         if has_credentials(word):
             raise ConfigError(f"'{word.split('=')[0]}' holds a password: it would be written to the run folder.")
@@ -250,7 +251,7 @@ def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None
 
 
 def check_total(counts: Mapping[str, int]) -> None:
-    """Refuse more points than :data:`MOST_POINTS`, and none. ``counts``: how many values each key has."""
+    """Refuse a sweep of no points or of more than :data:`MOST_POINTS`. ``counts``: number of values of each key."""
     total = math.prod(counts.values())
     if not total:
         empty = next(key for key, count in counts.items() if not count)
@@ -264,7 +265,7 @@ def check_total(counts: Mapping[str, int]) -> None:
 
 
 def check_runs(configs: Sequence[Config]) -> None:
-    """Refuse more runs than :data:`MOST_POINTS`: ``measure.repeats`` may come from a file, which no word tells."""
+    """Refuse more runs than :data:`MOST_POINTS`. The words alone do not show it: a file may set ``measure.repeats``."""
     runs = sum(config.measure.repeats for config in configs)
     if runs > MOST_POINTS:
         raise ConfigError(
@@ -274,7 +275,7 @@ def check_runs(configs: Sequence[Config]) -> None:
 
 
 def count_values(overrides: Iterable[Override], config_dir: str | None = None) -> dict[str, int]:
-    """key -> how many values its word stands for, counted without making them: a range may never end."""
+    """Return key -> number of values of its word. The values are not made, since a range may be endless."""
     return {override.get_key_element(): _count(override, config_dir) for override in overrides}
 
 
@@ -299,9 +300,9 @@ def _range_length(key: str, values: RangeSweep) -> int:
 
 
 def expand(words: Sequence[str], config_dir: str | None = None) -> dict[str, list[str]]:
-    """key -> the words that it stands for, one each: ``offload=none,all`` is ``offload=none`` and ``offload=all``.
+    """Split each word into words of one value, by key: ``offload=none,all`` -> ``offload=none``, ``offload=all``.
 
-    Raises :class:`ConfigError` for whatever is wrong with the words.
+    Raises :class:`ConfigError` if a word is wrong.
     """
     check_overrides(words, config_dir)
     expanded: dict[str, list[str]] = {}
@@ -324,13 +325,13 @@ def _check_override(override: Override, config_dir: str | None) -> None:
         raise ConfigError(f"Unknown config group '{key}'. {nearest(key.split('/')[0], GROUPS)}")
     else:
         check_key(key)
-    if key == "name" and not override.is_sweep_override():  # before Hydra makes a folder of it
+    if key == "name" and not override.is_sweep_override():  # checked before Hydra makes a folder of this name
         value = override.value()
         from_dict({"name": None if value is None else str(value)})
 
 
 def _check_options(group: str, override: Override, config_dir: str | None) -> None:
-    if override.value_type is ValueType.GLOB_CHOICE_SWEEP:  # Hydra picks from those that exist
+    if override.value_type is ValueType.GLOB_CHOICE_SWEEP:  # a pattern matches existing options only
         return
     options = options_of(group, config_dir)
     chosen = override.sweep_iterator() if override.is_discrete_sweep() else [override.value()]
@@ -338,7 +339,7 @@ def _check_options(group: str, override: Override, config_dir: str | None) -> No
         if option not in options:
             if option.isdigit() and group in FREE_VALUE:
                 hint = f"Set the value itself with {FREE_VALUE[group]}={option}."
-            else:  # Hydra takes no bare number as an option, so numeric options carry a prefix: zero3
+            else:  # Hydra accepts no bare number as an option, so numeric options have a prefix: zero3
                 numbered = [name for name in options if name.lstrip(ascii_lowercase) == option]
                 hint = f"Did you mean '{numbered[0]}'?" if numbered else nearest(option, options)
             raise ConfigError(f"Unknown option '{option}' of config group '{group}'. {hint}")

@@ -1,7 +1,7 @@
-"""The option files of ``conf/`` read without Hydra, for code that must not import it: analysis and imports.
+"""Reader of the option files in ``conf/`` for code that must not import Hydra: analysis and imports.
 
-Understands what the shipped files use: plain keys, and a ``defaults`` list of ``<file>@_here_`` and ``_self_``. Values
-that only Hydra can resolve (``${...}``) are left out, so the schema's default stands.
+It supports the syntax of the shipped files: plain keys, and a ``defaults`` list of ``<file>@_here_`` and ``_self_``. It
+skips values that only Hydra can resolve (``${...}``); these keep the schema's default.
 """
 
 import json
@@ -18,7 +18,7 @@ from memlab.plan import NOT_MEASURED
 
 
 def conf_dir() -> str:
-    """The folder of the config groups: inside the package when installed from a wheel, beside it in a checkout."""
+    """Return the folder of the config groups: inside the package if installed from a wheel, else beside the package."""
     package = Path(__file__).resolve().parent
     installed = package / "conf"
     return str(installed if installed.is_dir() else package.parent / "conf")
@@ -26,7 +26,7 @@ def conf_dir() -> str:
 
 @cache
 def option_values(group: str, option: str) -> dict[str, Any]:
-    """The values that ``group=option`` sets. Raises :class:`ConfigError` for an option that does not ship."""
+    """Return the values that ``group=option`` sets. Raises :class:`ConfigError` for an option that is not shipped."""
     folder = Path(conf_dir()) / group
     file = folder / f"{option}.yaml"
     if not file.is_file():
@@ -37,20 +37,20 @@ def option_values(group: str, option: str) -> dict[str, Any]:
 
 @cache
 def shipped_models() -> list[dict[str, Any]]:
-    """The ``config`` of each option of the group ``model`` that ships."""
+    """Return ``model.config`` of each shipped option of the group ``model``."""
     names = sorted(file.stem for file in Path(conf_dir(), "model").glob("*.yaml"))
     return [option_values("model", name).get("config", {}) for name in names]
 
 
 def parse_yaml(text: str) -> Any:
-    """As Hydra reads it: plain data, and ``1e-5`` is a number, which YAML 1.1 takes for text.
+    """Parse YAML into plain data as Hydra does: ``1e-5`` is a number, although YAML 1.1 takes it for text.
 
     Raises ``yaml.YAMLError``.
     """
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """A class of its own, so that the resolver does not change everybody's."""
+        """Separate class, so that the resolver added below does not change ``yaml.SafeLoader`` itself."""
 
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
     return yaml.load(text, Loader)
@@ -69,7 +69,7 @@ def _needs_hydra(value: Any) -> bool:
 
 
 def config_of(choices: dict[str, str], values: dict[str, Any]) -> Config:
-    """The configuration of these options (group -> option) with these values (dotted key -> value) on top."""
+    """Build the configuration of these options (group -> option), then set these values (dotted key -> value)."""
     unknown = sorted(set(choices) - set(GROUPS))
     if unknown:
         raise ConfigError(f"Unknown config group '{unknown[0]}'. {nearest(unknown[0], GROUPS)}")
@@ -81,7 +81,7 @@ def config_of(choices: dict[str, str], values: dict[str, Any]) -> Config:
 
 
 def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:
-    """The command-line words that compose ``config``: ``group=option``, and each value that the option does not set."""
+    """List the command-line words that compose ``config``: ``group=option``, and values that differ from the option."""
     groups = [group for group in GROUPS if group not in NOT_MEASURED]
     words = [f"{group}={choices[group]}" for group in groups if group in choices]
     for group in groups:
@@ -93,7 +93,7 @@ def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:
 
 
 def _known_option(group: str, option: str | None) -> dict[str, Any]:
-    """The values of an option that ships; nothing for a user's own, whose values are then all named."""
+    """Return the values of a shipped option, or nothing for a user's own option: its values are then all listed."""
     try:
         return option_values(group, option) if option else {}
     except ConfigError:
@@ -101,11 +101,11 @@ def _known_option(group: str, option: str | None) -> dict[str, Any]:
 
 
 def _word(value: Any) -> str:
-    """A value as Hydra's command line takes it; quoted where a shell or Hydra would take it apart."""
+    """Write a value for Hydra's command line, with quotes if a shell or Hydra would split it."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     text = json.dumps(value).replace('"', "") if isinstance(value, list | dict) else str(value)
     if isinstance(value, str) and not re.fullmatch(r"[\w./-]*", text):
-        mark = "'" if '"' in text else '"'  # double, since a shell's are single
+        mark = "'" if '"' in text else '"'  # double quotes: shlex.quote adds single ones
         text = f"{mark}{text}{mark}"
     return shlex.quote(text)

@@ -1,8 +1,7 @@
-"""The typed schema of every config group: what may be set, of which type, and which values it takes.
+"""Typed schema of every config group: its keys, their types and their valid values.
 
-A group is one dataclass; its options are the YAML files of the folder in ``conf/`` that has the field's name. Keys that
-are DeepSpeed's or transformers' own keep their own names. ``None`` means "decided by what the other groups say" and the
-comment under the field says how.
+Each group is one dataclass. Its options are the YAML files in ``conf/<name of the field>/``. Keys of DeepSpeed and
+transformers keep their names. ``None`` means that other values decide; the comment under the field says how.
 """
 
 import dataclasses
@@ -17,26 +16,26 @@ from memlab.errors import ConfigError, nearest
 from memlab.ranges import LARGEST_WHOLE, NOT_NEGATIVE, POSITIVE, SHARE, Range
 from memlab.schema import Check, SchemaError, check_field, shown
 
-MISSING = "???"  # OmegaConf's mark for a value that must be given
+MISSING = "???"  # OmegaConf's mark for a mandatory value
 
 
 def one_of(default: str, *others: str) -> Any:
-    """A text field that takes one of the given values; the first is its default."""
+    """Declare a text field that takes one of the given values. The first is the default."""
     return field(default=default, metadata={"choices": (default, *others)})
 
 
 def at_least(minimum: int, default: int | None, maximum: int = LARGEST_WHOLE) -> Any:
-    """A whole-number field with a lowest and a highest value."""
+    """Declare a whole-number field with a lowest and a highest value."""
     return within(Range(minimum, maximum), default)
 
 
 def within(allowed: Range, default: Any) -> Any:
-    """A field of numbers of this range; of a list, each of them."""
+    """Declare a field that takes a number in this range, or a list of such numbers."""
     return field(default=default, metadata={"range": allowed})
 
 
 def share(default: float) -> Any:
-    """A field that takes numbers from 0 to 1."""
+    """Declare a field that takes numbers from 0 to 1."""
     return within(SHARE, default)
 
 
@@ -53,9 +52,9 @@ class Model:
     path: str = MISSING
     # Hub id, or a folder that holds config.json.
     weights: str = one_of("random", "pretrained")
-    # Memory and speed do not depend on the values, so nothing is downloaded by default.
+    # random by default, which downloads nothing: memory and speed do not depend on the values of the weights.
     config: dict[str, Any] = field(default_factory=dict)
-    # The Hugging Face configuration of a shipped entry; empty: it is read from `path`.
+    # The Hugging Face configuration of a shipped model; empty: memlab reads the configuration from `path`.
     overrides: dict[str, Any] = field(default_factory=dict)
     # Keys of the Hugging Face configuration to replace, for instance model.overrides.num_hidden_layers=2.
     trust_remote_code: bool = False
@@ -117,7 +116,7 @@ class Offload:
     nvme_path: str | None = None
     pin_memory: bool = True
     ratio: float = share(1.0)
-    # Share of the optimizer states that is offloaded (stage 3 only).
+    # Share of the optimizer states to offload (stage 3 only).
     fast_init: bool = False
     pipeline_read: bool = False
     pipeline_write: bool = False
@@ -132,7 +131,7 @@ class Offload:
 @dataclass
 class Allocator:
     conf: str = MISSING
-    # The raw value of PYTORCH_CUDA_ALLOC_CONF; empty: PyTorch's own defaults.
+    # The value of PYTORCH_CUDA_ALLOC_CONF; empty: PyTorch's defaults.
 
 
 @dataclass
@@ -142,7 +141,7 @@ class Checkpointing:
     enabled: bool = False
     reentrant: bool = False
     # The keys of DeepSpeed's `activation_checkpointing`. They only configure deepspeed.checkpointing, which no Hugging
-    # Face model calls, so rules.py refuses them; they are listed so that the refusal can say why.
+    # Face model calls. They are in the schema so that rules.py can refuse them and say why.
     partition_activations: bool = False
     cpu_checkpointing: bool = False
     contiguous_memory_optimization: bool = False
@@ -187,7 +186,7 @@ class Attention:
 @dataclass
 class Optimizer:
     source: str = one_of("deepspeed", "transformers")
-    # deepspeed: the JSON's `optimizer` block (FusedAdam, or CPUAdam when offloaded); transformers: Trainer's `optim`.
+    # deepspeed: `optimizer` block of the JSON (FusedAdam, or CPUAdam with offload); transformers: Trainer's `optim`.
     name: str = "AdamW"
     lr: float = not_negative(1e-5)
     betas: list[float] = field(
@@ -201,9 +200,9 @@ class Optimizer:
 
 @dataclass
 class Adapter:
-    """Low-rank adapters (peft's LoRA) beside frozen weights, and whether those are kept in 4 bits (bitsandbytes).
+    """Low-rank adapters (peft's LoRA) beside frozen weights, which qlora keeps in 4 bits (bitsandbytes).
 
-    Rank, alpha and dropout are the defaults of TRL's ``ModelConfig``, what people fine-tune with.
+    The defaults of rank, alpha and dropout are those of TRL's ``ModelConfig``.
     """
 
     method: str = one_of("none", "lora", "qlora")
@@ -212,53 +211,53 @@ class Adapter:
     # The adapter's output is scaled by alpha / rank.
     dropout: float = share(0.05)
     target_modules: list[str] = field(default_factory=lambda: ["all-linear"])
-    # Names of linear layers, for instance [q_proj,v_proj]. all-linear: every one but the output layer.
-    # qlora only:
+    # Names of linear layers, for instance [q_proj,v_proj]. all-linear: every linear layer except the output layer.
+    # The keys below are for qlora only.
     quant_type: str = one_of("nf4", "fp4")
     double_quant: bool = True
-    # Quantise the scales of the 4-bit blocks, too.
+    # Also quantise the scales of the 4-bit blocks.
     quant_storage: str = one_of("uint8", "bf16", "fp16", "fp32")
-    # The dtype that packed weights are kept as.
+    # The dtype of the tensors that hold the packed 4-bit weights.
 
 
 @dataclass
 class Kernels:
     implementation: str = one_of("none", "liger")
-    # liger: Trainer's use_liger_kernel, the Triton kernels of liger-kernel in place of transformers' own layers.
+    # liger: Trainer's use_liger_kernel; Triton kernels of liger-kernel replace transformers' layers.
 
 
 @dataclass
 class Data:
     source: str = one_of("random", "sample", "guanaco", "jsonl")
-    # random: tokens drawn uniformly, of the exact length; the others are tokenised, then padded or truncated to it.
+    # random: uniformly drawn tokens, seq_len.tokens of them. The other sources are tokenised, then padded or truncated.
     path: str | None = None
-    # jsonl: the file.
+    # The file, for jsonl.
     split: str = "train"
     text_field: str = "text"
     tokenizer: str | None = None
-    # None: the model's own; for `sample`, the small tokenizer that ships beside it.
+    # None: the model's own tokenizer; for `sample`, the small tokenizer that ships with the data.
 
 
 @dataclass
 class Hardware:
-    """The machine that is measured, or the one that is predicted for."""
+    """The machine to measure on, or the machine to predict for."""
 
     device: str = one_of("cuda", "cpu")
     gpu: str = ""
     gpus: int = at_least(1, 1, 1024)
-    # GPUs (on a CPU: ranks) of one node.
+    # GPUs of one node, or ranks of one node if device is cpu.
     nodes: int = at_least(1, 1, 1024)
-    # 1: this machine. More: all alike, and this machine is one of them.
+    # 1: this machine. More: identical nodes, and this machine is one of them.
     hostfile: str | None = None
-    # Several nodes: DeepSpeed's list of them, '<host> slots=<gpus>' a line.
+    # For several nodes: DeepSpeed's list of the nodes, one '<host> slots=<gpus>' a line.
     launcher: str | None = field(default=None, metadata={"choices": ("pdsh", "slurm", "openmpi")})
-    # Several nodes: which of DeepSpeed's launchers starts the ranks on them.
+    # For several nodes: the launcher of DeepSpeed that starts the ranks.
     memory_gib: float | None = positive(None)
     # Of one GPU.
     usd_per_hour: float | None = not_negative(None)
     # Of one node.
     bf16_tflops: float | None = positive(None)
-    # Dense peak of one GPU; the denominator of model FLOP utilisation. fp16 is the same on every GPU listed.
+    # Dense peak of one GPU, the denominator of model FLOP utilisation. For every shipped GPU, fp16 has the same peak.
     fp32_tflops: float | None = positive(None)
     memory_gb_per_s: float | None = positive(None)
     link_gb_per_s: float | None = positive(None)
@@ -268,64 +267,65 @@ class Hardware:
 
     @property
     def world_size(self) -> int:
-        """Ranks on all nodes."""
+        """Number of ranks on all nodes."""
         return self.nodes * self.gpus
 
     @property
     def total_usd_per_hour(self) -> float | None:
-        """Of all nodes; ``None`` where the price is not known."""
+        """Price of all nodes in US dollars an hour; ``None`` if the price is not known."""
         return None if self.usd_per_hour is None else self.nodes * self.usd_per_hour
 
 
 @dataclass
 class Measure:
     warmup: int = at_least(2, 3, 1_000_000)
-    # Steps that are not timed. The first is reported apart: optimizer states are created and ZeRO-3 does not prefetch.
+    # Steps before the measured ones. The first step is reported separately: it creates the optimizer states, and ZeRO-3
+    # does not prefetch in it.
     steps: int = at_least(1, 10, 1_000_000)
     timeout_s: int = at_least(1, 1800)
-    # Wall clock of the whole run, start-up included.
+    # Wall-clock limit in seconds of the whole run, including start-up.
     repeats: int = at_least(1, 1, 10_000)
-    # How often the whole experiment is measured; every repeat is a run folder of its own.
+    # How often to measure the whole experiment. Every repeat has its own run folder.
     repeat: int = at_least(1, 1)
-    # Which of the repeats this one is.
+    # Number of this repeat, from 1.
     protocol: str = one_of("steps", "cold")
-    # steps: peaks of the training steps, which begin with an emptied cache. cold: peaks from process start, as a plain
-    # training has them, with nothing given back before its first step; each point has a launch of its own.
+    # steps: peaks of the training steps; the allocator's cache is emptied before them. cold: peaks from process start,
+    # as in a plain training: the cache is not emptied before the first step, and each point has its own launch.
     snapshot: bool = False
-    # Write torch's memory history of the warm-up steps, or up to an out-of-memory in them, for pytorch.org/memory_viz.
+    # Write torch's memory history for pytorch.org/memory_viz: the warm-up steps, up to an out-of-memory if one occurs.
 
 
 @dataclass
 class Predict:
-    """How a prediction is made. Nothing here changes what is measured."""
+    """Settings of predictions. They do not change what is measured."""
 
     calibrate: str | None = None
-    # Your own measured runs (a folder), or a file that memlab.predict.calibrate wrote; None: what ships with memlab.
+    # A folder of your own measured runs, or a file that memlab.predict.calibrate wrote; None: the shipped calibration.
 
 
 @dataclass
 class Sweep:
-    """How a multirun is carried out. Nothing here changes what a point measures."""
+    """Settings of a sweep as a whole. They do not change what a point measures."""
 
     isolation: str = one_of("shared", "fresh")
-    # shared: points that differ in shape alone (seq_len, batch) run one after another in one launch.
+    # shared: points that differ only in shape (seq_len, batch) run one after another in one launch.
     prune: bool = True
-    # Once a point is out of memory, larger ones of the same configuration are recorded as such without running.
+    # After a point runs out of memory, record larger points of the same configuration as out of memory without a run.
     side_by_side: str = one_of("auto", "always", "never")
-    # Several launches at once on disjoint GPUs; auto: unless they would compete for the host (offload).
+    # Run several launches at once on disjoint GPUs; auto: not with offload, where launches would compete for the host.
     search: str = one_of("none", "batch", "seq_len")
-    # Find the largest micro batch (or sequence length) that trains, from the composed one upwards.
+    # Find the largest micro batch (or sequence length) that trains. The search starts from the composed value.
     search_limit: int | None = at_least(1, None)
-    # Where the search ends at the latest.
+    # Largest value that the search tries.
     dry_run: bool = False
-    # Show what would run, and start nothing.
+    # Show what would run, and run nothing.
     max_usd: float | None = not_negative(None)
     max_hours: float | None = not_negative(None)
 
 
 @dataclass
 class Config:
-    """One experiment, completely: the resolved values of all groups."""
+    """Complete configuration of one experiment: the resolved values of all groups."""
 
     model: Model = field(default_factory=Model)
     zero_stage: ZeroStage = field(default_factory=ZeroStage)
@@ -346,18 +346,18 @@ class Config:
     sweep: Sweep = field(default_factory=Sweep)
     mode: str = one_of("measure", "predict")
     seed: int = at_least(0, 0, 2**32 - 1)
-    # As numpy takes it, which transformers seeds, too.
+    # At most 32 bits: transformers also seeds numpy, which accepts no more.
     name: str | None = None
-    # The folder under outputs/; None: today's date.
+    # Name of the folder under outputs/; None: today's date.
     force: bool = False
-    # Run again although the run folder already holds a finished record of the same experiment.
+    # Run again, even if the run folder already holds a finished record of the same experiment.
 
 
 GROUPS = tuple(f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.type))
-"""The config groups, in the order in which they are shown."""
+"""Names of the config groups, in the order of display."""
 
 FREE_DICTS = ("model.config", "model.overrides", "zero_stage.zenflow", "zero_stage.leaf_module")
-"""Fields whose keys belong to somebody else's schema and are passed on as they are."""
+"""Fields whose keys belong to the schema of transformers or DeepSpeed. memlab passes them on as they are."""
 
 
 _DEFAULTS = {name: dataclasses.asdict(value) for name, value in vars(Config()).items() if name in GROUPS}
@@ -365,14 +365,14 @@ _OWN_DEFAULTS = {name: value for name, value in vars(Config()).items() if name n
 
 
 def completed(values: dict[str, Any]) -> dict[str, Any]:
-    """A checked configuration with the defaults of the keys that were added to the schema after it was written."""
+    """Add default values for keys that the schema got after this (already checked) configuration was written."""
     return _OWN_DEFAULTS | values | {group: known | values.get(group, {}) for group, known in _DEFAULTS.items()}
 
 
 def from_dict(values: dict[str, Any], prefix: str = "") -> Config:
-    """The typed configuration of a resolved dictionary. Raises :class:`ConfigError` for whatever the schema refuses.
+    """Build the typed configuration from a resolved dictionary. Raises :class:`ConfigError` if the schema refuses it.
 
-    ``prefix`` comes before the keys that an error names: where the dictionary was found.
+    ``prefix`` is put before each key in error messages; it says where the dictionary was found.
     """
     config = _build(Config, values, prefix)
     _check_optimizer(config.optimizer)
@@ -383,7 +383,7 @@ def from_dict(values: dict[str, Any], prefix: str = "") -> Config:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """The plain dictionary of a configuration; the inverse of :func:`from_dict`."""
+    """Convert a configuration to a plain dictionary; the inverse of :func:`from_dict`."""
     return dataclasses.asdict(config)
 
 
@@ -410,7 +410,7 @@ def _check_allocator(allocator: Allocator) -> None:
 
 
 def _check_folder(key: str, name: str | None) -> None:
-    """A name becomes a folder under outputs/, and must not lead out of it."""
+    """Check that ``name`` names a folder under outputs/ and does not lead out of outputs/."""
     parts = [] if name is None else name.split("/")
     if {"", ".", ".."} & set(parts):
         raise ConfigError(f"'{key}' names a folder under outputs/ and cannot lead elsewhere, as '{name}' does.")
@@ -435,7 +435,7 @@ def _build(schema: type, values: dict[str, Any], path: str) -> Any:
 
 @cache
 def _keys(schema: type) -> dict[str, tuple[Any, Check | None]]:
-    """Key -> type and check; a group has no check of its own."""
+    """Return key -> (type, check). A group has no check; its keys have."""
     return {
         spec.name: (spec.type, None if dataclasses.is_dataclass(spec.type) else check_field(spec))
         for spec in dataclasses.fields(schema)
