@@ -1,4 +1,4 @@
-"""What a shadow run leaves behind: every allocation, free and use by another stream, in order. Plain data, no torch."""
+"""Trace of a shadow run: every allocation, free and use by a side stream, in order. Plain data, no torch."""
 
 import json
 from dataclasses import dataclass, field
@@ -9,18 +9,18 @@ from memlab.disk import write_whole
 from memlab.predict.work import Item
 
 ALLOC, FREE, USE, SYNC, EMPTY, PHASE, HOST_ALLOC, HOST_FREE, START = range(9)
-"""The kinds of events. What follows the kind in an event:
+"""The kinds of events. The fields after the kind:
 
-ALLOC      key, bytes asked for, stream, site    (on the device; none asked for: none taken), and, where a sum asks,
-           the fields of shadow/reductions.Reduction, which the bytes follow from
-FREE       key, after how many requests it is free indeed    (the latter where USEs say it: lags.py)
+ALLOC      key, requested bytes, stream, site    (on the device; 0 bytes get no block); for the buffer of a sum, the
+           fields of shadow/reductions.Reduction follow, which determine the bytes
+FREE       key, requests until the block can be reused    (the latter only for blocks that side streams used: lags.py)
 USE        key, stream                           (``Tensor.record_stream``)
-SYNC       requests                              (the host waited for what it had asked for after so many ALLOCs)
+SYNC       requests                              (the host waited for all work of the first so many ALLOCs)
 EMPTY                                            (``torch.cuda.empty_cache``)
 PHASE      index in ``Trace.phases``
-HOST_ALLOC key, bytes asked for, 1 if pinned
+HOST_ALLOC key, requested bytes, 1 if pinned
 HOST_FREE  key
-START                                            (the run's peaks begin anew: first step)
+START                                            (peaks are reset: the first step of a point begins)
 """
 
 Event = tuple[int, ...]
@@ -28,8 +28,8 @@ Event = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Site:
-    """Where an allocation was made: ``kind`` is what it is for (shadow/kinds.py), ``where`` a file and line, or the
-    name of the backward node that ran. Empty for small allocations."""
+    """Place in the code that made an allocation. ``kind``: the purpose of the memory (shadow/kinds.py); ``where``: file
+    and line, or the name of the backward node that ran. Empty for small allocations."""
 
     kind: str
     op: str
@@ -50,18 +50,18 @@ class Trace:
     events: list[Event] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)  # the event that each optimizer step begins with
-    smooth_from: int | None = 1  # tokens in a batch from which sizes grow as interpolate.py says; None: they never do
-    work: list[Item] = field(default_factory=list)  # of the last step, what it asks of the machine
-    places: list[int] = field(default_factory=list)  # of each item of the work: how many events were before it
+    steps: list[int] = field(default_factory=list)  # index of the first event of each optimizer step
+    smooth_from: int | None = 1  # tokens in a batch from which the size formulas hold (interpolate.py); None: never
+    work: list[Item] = field(default_factory=list)  # work of the last step (work.py)
+    places: list[int] = field(default_factory=list)  # for each item of the work: number of events before it
     model_flops: tuple[float, float] | None = None  # of a sample: for each token, for each pair (worker/flops.py)
-    unknown: dict[str, str] = field(default_factory=dict)  # figures that could not be told, each with the reason
+    unknown: dict[str, str] = field(default_factory=dict)  # figures that could not be computed -> reason
     parameters: int = 0
     trainable_parameters: int = 0
-    seconds: float = 0.0  # of CPU time that it took, with the start of its engine, which others may have shared
+    seconds: float = 0.0  # CPU time of the shadow run, with the start of the engine, which other traces may share
 
     def save(self, path: Path) -> None:
-        """Write it, whole or not at all. Raises :class:`WriteError`, which names ``path``."""
+        """Write the trace, whole or not at all. Raises :class:`WriteError`, which names ``path``."""
         # Not asdict: it copies every event.
         write_whole(path, json.dumps(vars(self), default=vars, separators=(",", ":")).encode())
 

@@ -1,7 +1,7 @@
-"""Fit the costs of :mod:`memlab.predict.step_time` to measured steps, and tell how far off a prediction is.
+"""Fit of the costs of :mod:`memlab.predict.step_time` to measured steps, and the errors of its predictions.
 
-A step's time is linear in the costs as long as the same things are waited for, so a fit is a few rounds of: which costs
-does each time consist of now, and which non-negative costs then fit best.
+A step's time is linear in the costs as long as host and streams wait for the same things. So a fit repeats two things
+for a few rounds: find the slope of each time by each cost, then find the non-negative costs that fit best.
 """
 
 import os
@@ -26,26 +26,27 @@ TRIAL = Costs(
     **dict.fromkeys(("module_s", "hook_s", "collective_s"), 2e-4),
     host_byte_s=1 / 200e9,
 )
-"""Where a fit begins, and what a cost that was not determined might be: an order of magnitude. Whether a prediction
-depends on such a cost is tried with it; no time is ever told from it."""
+"""Costs at which a fit starts, right in order of magnitude. They also show whether a prediction depends on an
+undetermined cost: the prediction is tried with its value here. No predicted time is computed from them."""
 
 SHARE, CASES = 0.10, 3
-"""A cost is determined by records of which so many consist of it by this share."""
+"""A cost is determined if at least ``CASES`` records spend ``SHARE`` of a step on it."""
 
 NEGLIGIBLE = 0.05
-"""A time that moves by less than this when a cost goes from its bound to ``TRIAL`` does not depend on it."""
+"""Share of a time. A time that changes by less, when a cost goes from its bound to ``TRIAL``, does not depend on that
+cost."""
 
 MINIMUM_RECORDS, MINIMUM_FAMILIES = 6, 3
 
 OF_A_FAMILY = 4
-"""So many records of an engine configuration are fitted to, spread over its sizes; all of them are judged by."""
+"""Number of records of one engine configuration that a fit uses, spread over its sizes. Errors are computed on all."""
 
 ROUNDS, CONVERGED = 20, 1e-2
 
 
 @dataclass(frozen=True)
 class Case:
-    """A measured step, and the work that it was. ``family``: equal for records of the same engine configuration."""
+    """A measured step and the traces of its work. ``family``: equal for records of the same engine configuration."""
 
     name: str
     family: str
@@ -56,29 +57,33 @@ class Case:
 
 @dataclass
 class Fit:
-    """``errors``: by case, measured over predicted less one, by a fit that had no record of its family.
+    """Result of a fit. ``errors``: measured / predicted - 1 of each case, predicted by a fit without the records of its
+    family.
 
-    NaN where no such fit can tell: without the family, a cost that the case depends on is not determined.
+    An error is NaN where a cost that the case depends on is not determined without the family.
     """
 
     costs: Costs
     undetermined: list[str]
-    elsewhere: list[str]  # those that are other runs'
-    single: list[str]  # costs that would not be determined without one family, whichever
+    elsewhere: list[str]  # costs taken from other runs: the shipped calibration
+    single: list[str]  # costs that one family alone determines
     cases: list[Case]
-    left_out: list[Case]  # they depend on what is undetermined
+    left_out: list[Case]  # cases that depend on undetermined costs
     errors: list[float]
 
     def error(self, quantile: float) -> float:
-        """A quantile of the absolute errors in which every family counts the same."""
+        """Return a quantile of the absolute errors, with the same weight for every family."""
         judged = ~np.isnan(self.errors)
         cases = [case for case, is_judged in zip(self.cases, judged, strict=True) if is_judged]
         return weighted_quantile(np.abs(np.array(self.errors)[judged]), _weights(cases), quantile)
 
 
 def fit(cases: Sequence[Case], elsewhere: Mapping[str, float] | None = None) -> Fit:
-    """``elsewhere``: costs that are known from other runs, for those that these do not determine; any other one stays
-    at its bound. Raises :class:`MemlabError` where there are too few records to say anything."""
+    """Fit the costs to ``cases``. A cost that the cases do not determine is taken from ``elsewhere``, the costs known
+    from other runs, or stays at its bound.
+
+    Raises :class:`MemlabError` where there are too few records.
+    """
     check_enough([case.family for case in cases])
     known = dict(elsewhere or {})
     otherwise = replace(LOWER_BOUND, **known)
@@ -107,19 +112,20 @@ def fit(cases: Sequence[Case], elsewhere: Mapping[str, float] | None = None) -> 
 
 
 def _weak(cases: Sequence[Case], names: Sequence[str], costs: Costs, slopes: np.ndarray) -> list[str]:
-    """Those of ``names`` that the cases do not determine."""
+    """Return the costs among ``names`` that the cases do not determine."""
     shares = slopes * _values(costs, names) / [[case.seconds] for case in cases]
     return [name for name, share in zip(names, shares.T, strict=True) if (share >= SHARE).sum() < CASES]
 
 
 def rests_on(config: Config, traces: Mapping[int, Trace], costs: Costs, names: Sequence[str]) -> bool:
-    """Whether the costs of ``names`` are part of a time."""
+    """Return whether the costs ``names`` make up more than ``NEGLIGIBLE`` of a step's time."""
     without = step_seconds(config, traces, _with(costs, names, LOWER_BOUND))
     return without < (1 - NEGLIGIBLE) * step_seconds(config, traces, costs)
 
 
 def depends(config: Config, traces: Mapping[int, Trace], costs: Costs, undetermined: Sequence[str]) -> bool:
-    """Whether a time says more of what was not calibrated than of what was."""
+    """Return whether a step's time depends on undetermined costs: whether it grows by more than ``NEGLIGIBLE`` with
+    their values in ``TRIAL``."""
     if not undetermined:
         return False
     tried = step_seconds(config, traces, _with(costs, undetermined, TRIAL))
@@ -149,8 +155,8 @@ def _representatives(cases: Sequence[Case]) -> list[Case]:
 
 
 def _rounds(cases: Sequence[Case], names: Sequence[str], costs: Costs) -> tuple[Costs, np.ndarray]:
-    """The costs of ``names`` that fit best, beginning with ``costs``; and how the time of each case (row) changes with
-    each of them (column)."""
+    """Fit the costs ``names``, starting at ``costs``. Return all costs and the slopes: how the time of each case (row)
+    changes with each cost of ``names`` (column)."""
     for _ in range(ROUNDS):
         slopes, constants = _linearised(cases, names, costs)
         found = _solve(slopes, constants, cases, names)
@@ -162,7 +168,7 @@ def _rounds(cases: Sequence[Case], names: Sequence[str], costs: Costs) -> tuple[
 
 
 def _linearised(cases: Sequence[Case], names: Sequence[str], costs: Costs) -> tuple[np.ndarray, np.ndarray]:
-    """Slopes and constants: ``seconds = constant + slopes @ costs`` near ``costs``."""
+    """Return the slopes and constants of ``seconds = constants + slopes @ values``, for costs near ``costs``."""
     steps = {name: 1e-3 * getattr(TRIAL, name) for name in names}
     near = [replace(costs, **{name: getattr(costs, name) + step}) for name, step in steps.items()]
     times, *moved = _times_by_each(cases, [costs, *near])
@@ -171,7 +177,8 @@ def _linearised(cases: Sequence[Case], names: Sequence[str], costs: Costs) -> tu
 
 
 def _times_by_each(cases: Sequence[Case], each: Sequence[Costs]) -> list[np.ndarray]:
-    """On all cores. What the cases hold is large, so the processes are forks that have it already."""
+    """Return the times of all cases by each of the costs, computed on all cores. The processes are forks, which share
+    the large cases without copying them."""
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _hold, (cases,)) as pool:
         return list(pool.map(_held_times, each))
 
@@ -189,7 +196,7 @@ def _held_times(costs: Costs) -> np.ndarray:
 
 
 def _times(cases: Sequence[Case], costs: Costs) -> np.ndarray:
-    """The seconds of each case by ``costs``. Cases that share their traces are computed once."""
+    """Return the predicted seconds of each case. Cases that share their traces are computed once."""
     found: dict[int, float] = {}
     for case in cases:
         if id(case.traces) not in found:
@@ -198,7 +205,8 @@ def _times(cases: Sequence[Case], costs: Costs) -> np.ndarray:
 
 
 def _solve(slopes: np.ndarray, constants: np.ndarray, cases: Sequence[Case], names: Sequence[str]) -> np.ndarray:
-    """Least squares of the relative errors, every family with the same weight, no cost below its bound."""
+    """Solve for the costs ``names``: least squares of the relative errors, with the same weight for every family and no
+    cost below its bound."""
     seconds = np.array([case.seconds for case in cases])
     bounds = _values(LOWER_BOUND, names)
     weights = np.sqrt(_weights(cases)) / seconds
@@ -208,7 +216,8 @@ def _solve(slopes: np.ndarray, constants: np.ndarray, cases: Sequence[Case], nam
 
 
 def non_negative_least_squares(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """The best solution without a negative entry, by the active sets of Lawson and Hanson (1974, chapter 23)."""
+    """Return the least-squares solution without negative entries, by the active sets of Lawson and Hanson (1974,
+    chapter 23)."""
     solution = np.zeros(matrix.shape[1])
     free = np.zeros(matrix.shape[1], dtype=bool)
     tolerance = 1e-10 * np.abs(matrix.T @ target).max(initial=0.0)
@@ -224,7 +233,7 @@ def non_negative_least_squares(matrix: np.ndarray, target: np.ndarray) -> np.nda
             if not negative.any():
                 solution = trial
                 break
-            # As far towards it as no entry becomes negative; those that become zero are no longer free.
+            # Move towards the trial until an entry becomes zero; an entry at zero is no longer free.
             reach = (solution[negative] / (solution[negative] - trial[negative])).min()
             solution = solution + reach * (trial - solution)
             free &= solution > 1e-12 * np.abs(solution).max(initial=0.0)
@@ -239,8 +248,8 @@ def _left_out(
     slopes: np.ndarray,
     otherwise: Costs,
 ) -> tuple[list[float], set[str]]:
-    """The error of each of ``cases`` by costs that were solved for without its family (what is not determined then is
-    as in ``otherwise``), and the costs that one family alone determines."""
+    """Return the error of each case by costs that were solved for without its family, and the costs that one family
+    alone determines. Costs that are not determined without the family are taken from ``otherwise``."""
     constants = _times(fitted, costs) - slopes @ _values(costs, names)
     families = np.array([case.family for case in fitted])
     errors = np.full(len(cases), np.nan)
@@ -267,7 +276,7 @@ def _left_out(
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, quantile: float) -> float:
-    """The lowest value that this share of the weight does not exceed."""
+    """Return the lowest value such that the values up to it hold the share ``quantile`` of the weight."""
     order = np.argsort(values)
     share = np.cumsum(weights[order]) / weights.sum()
     return float(values[order][np.searchsorted(share, quantile - 1e-9)])
@@ -283,5 +292,5 @@ def _values(costs: Costs, names: Sequence[str]) -> np.ndarray:
 
 
 def _with(costs: Costs, names: Sequence[str], values: Costs) -> Costs:
-    """``costs`` with those of ``names`` as in ``values``."""
+    """Return ``costs`` with the costs ``names`` taken from ``values``."""
     return replace(costs, **{name: getattr(values, name) for name in names})

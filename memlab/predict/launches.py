@@ -1,8 +1,8 @@
-"""Several points in one launch, as events: the traces of its points, each made alone, put behind one another.
+"""Trace of a launch of several points, joined from the traces of the single points.
 
-From its second step on an engine repeats itself, so a further point is made of second steps at its own size, behind
-the emptied cache that it begins with. What a step leaves to the next one (its loss, a norm) is let go there: a step
-that is played again frees what the step before it left, matched by where it was made.
+From its second step on an engine repeats itself. So a further point begins with an emptied cache, followed by copies of
+the second step of its own trace. Some blocks of a step (its loss, a norm) live until the next step frees them. A copied
+step frees such blocks of the step before it, matched by their origin.
 """
 
 from collections import defaultdict, deque
@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from memlab.predict.events import ALLOC, EMPTY, FREE, HOST_ALLOC, HOST_FREE, PHASE, START, SYNC, USE, Event, Site, Trace
 
 STEPS_OF_A_POINT = 2
-"""As many as are traced: the first at a new size, and the one that all further ones are like."""
+"""Steps of each point, as many as a trace has: the first at a new size, and the one that all further steps equal."""
 
 _WITH_KEY = (ALLOC, FREE, USE, HOST_ALLOC, HOST_FREE)
 
 
 def in_one_launch(traces: Sequence[Trace]) -> Trace:
-    """The trace of a launch that runs the points of ``traces`` (one rank's) in their order; a START begins each."""
+    """Return the trace of a launch that runs the points of one rank's ``traces`` in order. Each point begins with a
+    START."""
     if len(traces) == 1:
         return traces[0]
     launch = _Launch(traces[0])
@@ -30,22 +31,23 @@ def in_one_launch(traces: Sequence[Trace]) -> Trace:
 
 @dataclass(frozen=True)
 class _Cycle:
-    """The events from the end of one step to the end of the next, and how they hang together with what is around.
+    """The events from the end of one step to the end of the next, and the blocks that outlive a step.
 
-    ``begin`` counts the events before the step itself (its batch is fetched). ``enters`` and ``leaves`` are the keys
-    that were there before and are freed, and those that stay behind.
+    ``begin``: number of events before the step itself, in which its batch is fetched. The blocks, each key -> origin:
+    ``enters`` are made before and freed here, ``leaves`` are made here and not freed, ``stays`` are made before and not
+    freed.
     """
 
     events: list[Event]
     begin: int
-    requests: int  # for device memory, before the first of the events
+    requests: int  # number of requests for device memory before these events
     enters: dict[int, tuple]
     leaves: dict[int, tuple]
     stays: dict[int, tuple]
 
 
 def cycle(trace: Trace) -> _Cycle:
-    """The second step of a trace."""
+    """Return the cycle of the second step of a trace."""
     first, second = _ends_of_steps(trace)
     made: dict[int, tuple] = {}
     before: dict[int, tuple] = {}
@@ -69,7 +71,7 @@ def cycle(trace: Trace) -> _Cycle:
 
 
 def _ends_of_steps(trace: Trace) -> list[int]:
-    """The events with which the optimizer step of each step ends."""
+    """Return the indices of the events that end the optimizer phases of the first and of the second step."""
     ends, phase = {}, ""
     for index, event in enumerate(trace.events):
         if event[0] == PHASE:
@@ -80,7 +82,7 @@ def _ends_of_steps(trace: Trace) -> list[int]:
 
 
 def origin(trace: Trace, event: Event) -> tuple:
-    """Where a block was made, whatever its size: the same in the traces of all points."""
+    """Return where a block was made, regardless of its size. The origin is the same in the traces of all points."""
     if event[0] == HOST_ALLOC:
         return (HOST_ALLOC, event[3])
     site = trace.sites[event[4]]
@@ -88,7 +90,8 @@ def origin(trace: Trace, event: Event) -> tuple:
 
 
 class _Launch:
-    """The events so far. ``alive`` says what the last step left: where it was made -> its keys, the oldest first."""
+    """The events of a launch so far. ``_left``: the blocks that the last step left, origin -> keys, the oldest
+    first."""
 
     def __init__(self, first: Trace):
         end = _ends_of_steps(first)[1]
@@ -103,7 +106,7 @@ class _Launch:
         self._next_key = 1 + max(event[1] for event in self.events if event[0] in (ALLOC, HOST_ALLOC))
 
     def add(self, trace: Trace) -> None:
-        """One more point, in steps that are all like the second of its trace."""
+        """Add a point, as copies of the second step of its trace."""
         found = cycle(trace)
         sites = self._number_sites(trace.sites)
         for step in range(STEPS_OF_A_POINT):
@@ -128,12 +131,12 @@ class _Launch:
                 self._next_key += 1
                 self._requests += kind == ALLOC
             if kind in _WITH_KEY and event[1] not in keys:
-                continue  # something small that an earlier step had no counterpart of
+                continue  # a small block without a counterpart in the step before
             self.events.append(self._renamed(trace, event, keys, shift, sites, is_first))
         self._left = _by_origin({key: keys[key] for key in found.leaves}, found.leaves)
 
     def _keys_before(self, found: _Cycle) -> dict[int, int]:
-        """For what the step frees or uses of what was there before: the keys that it has in this launch."""
+        """Map the keys of blocks made before the step, which it frees or uses, to their keys in this launch."""
         keys = {}
         for there, here in ((found.enters, self._left), (found.stays, self._kept)):
             waiting = {origin: deque(known) for origin, known in here.items()}
@@ -155,7 +158,7 @@ class _Launch:
         return (kind, keys[event[1]], *event[2:]) if kind in _WITH_KEY else event
 
     def _phase(self, name: str, is_first: bool) -> int:
-        """The first step of every point is kept apart, as it is when it is measured."""
+        """Return the index of a phase. Phases of a point's first step have names of their own, as in a measurement."""
         name = f"first_{name}" if name and is_first else name
         if name not in self.phases:
             self.phases.append(name)

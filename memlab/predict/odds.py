@@ -1,4 +1,4 @@
-"""How likely it is that something fits, from the errors of earlier predictions."""
+"""Probability that a predicted point fits, from the errors of earlier predictions."""
 
 import json
 from collections import Counter
@@ -13,33 +13,33 @@ from memlab.plan import engine_key
 from memlab.predict import allocator
 
 RATIOS = Path(__file__).parent / "ratios.json"
-"""``ratios``: ``measured / predicted`` reserved memory of every record of results/ that ran, by engine configuration;
-``kinds``: GPU -> kind of configuration -> how many of these engine configurations are of that kind. Written by
-``make accuracy``, which also publishes the same errors."""
+"""File with two tables. ``ratios``: ``measured / predicted`` reserved memory of every record of results/ that ran, by
+engine configuration; ``kinds``: GPU -> kind of configuration -> number of engine configurations of that kind.
+``make accuracy`` writes the file and publishes the same errors."""
 
 STEP = 0.005
-"""Ratios are rounded up to multiples of this: a replay more for every distinct one is not worth their digits."""
+"""Ratios are rounded up to multiples of this, so that few distinct ratios need a replay."""
 
 FEW = 5
-"""Fewer measured configurations of a kind say nothing of the next one's error."""
+"""Number of measured configurations of a kind below which they do not predict the error of the next one."""
 
 USUAL = ("none", "sdpa", "bf16", "AdamW", "default", "steps")
-"""What a kind does not mention."""
+"""Usual values, which the name of a kind leaves out."""
 
 
 @dataclass(frozen=True)
 class Support:
-    """How many of the engine configurations that errors are known of have the GPU of a plan, and are of its kind."""
+    """How many engine configurations with known errors have the GPU of a plan, and how many of these its kind, too."""
 
     same_gpu: int
     same_kind: int
 
 
 def kind(config: Config) -> str:
-    """What decides which parts of torch, DeepSpeed and the driver a run uses: one or several GPUs, and in words what
-    is not :data:`USUAL`.
+    """Name the kind of a configuration: one or several GPUs, and every option that is not :data:`USUAL`.
 
-    Runs of one kind differ in model, shape, ZeRO stage and checkpointing.
+    The kind determines which parts of torch, DeepSpeed and the driver a run uses. Runs of one kind differ in model,
+    shape, ZeRO stage and checkpointing.
     """
     hardware, offload = config.hardware, config.offload
     count = "one GPU" if hardware.world_size == 1 else "several GPUs" if hardware.nodes == 1 else "several nodes"
@@ -58,14 +58,15 @@ def kind(config: Config) -> str:
 
 
 def _allocator_kind(conf: str) -> str:
-    """A smaller share of the device is no other kind: the allocator works as it does on a smaller device."""
+    """Name the allocator's options for a kind. The share of the device is left out: with a smaller share the allocator
+    works as on a smaller device."""
     options = replace(allocator.parse(conf), memory_fraction=1.0)
     named = {allocator.Options(): "default", allocator.Options(expandable_segments=True): "expandable"}
     return named.get(options, conf)
 
 
 def kinds(measured: Iterable[Config]) -> dict[str, dict[str, int]]:
-    """GPU -> kind -> number of engine configurations among ``measured``."""
+    """Count the engine configurations among ``measured``: GPU -> kind -> number."""
     engines = {engine_key(config): (config.hardware.gpu, kind(config)) for config in measured}
     found: dict[str, dict[str, int]] = {}
     for (gpu, name), count in sorted(Counter(engines.values()).items()):
@@ -74,7 +75,7 @@ def kinds(measured: Iterable[Config]) -> dict[str, dict[str, int]]:
 
 
 def support(config: Config) -> Support:
-    """What the shipped errors know of this GPU and this kind of configuration."""
+    """Return how many of the shipped errors' configurations have this GPU and this kind."""
     of_gpu = _shipped()["kinds"].get(config.hardware.gpu, {})
     return Support(sum(of_gpu.values()), of_gpu.get(kind(config), 0))
 
@@ -89,11 +90,11 @@ def _shipped() -> dict[str, Any]:
 
 
 def probability(fits: Callable[[float], bool], ratios: Mapping[str, Sequence[float]]) -> tuple[float, int]:
-    """The probability that a prediction's point fits, and on how many engine configurations it rests.
+    """Return the probability that a predicted point fits, and the number of engine configurations it is based on.
 
-    ``fits`` says whether it would if ``ratio`` times as much were needed as predicted; what fits at a ratio fits at
-    every smaller one. The points of one configuration share their error, so each configuration counts as one, and with
-    one success and one failure added (Laplace) nothing is ever certain.
+    ``fits(ratio)``: whether the point fits if it needs ``ratio`` times the predicted memory; a point that fits at a
+    ratio fits at every smaller one. The points of one configuration share their error, so each configuration counts
+    once. One success and one failure are added (Laplace), so the probability is never 0 or 1.
     """
     distinct = sorted({_rounded(ratio) for values in ratios.values() for ratio in values})
     low, high = 0, len(distinct)

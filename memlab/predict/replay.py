@@ -1,4 +1,4 @@
-"""A trace through the allocator: peaks by phase, what the memory at the peak is for, and its course over one step."""
+"""Replay of a trace through the allocator: peaks by phase, the event of each peak, and memory over one step."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from memlab.record import BEFORE_STEPS, Phase
 
 @dataclass
 class Replay:
-    """Bytes. ``oom`` is set, and everything else ends there, when a request found no room."""
+    """Result of a replay, in bytes. ``oom`` is set when a request found no room; the replay ends there."""
 
     peak_allocated: int = 0
     peak_active: int = 0
@@ -19,22 +19,22 @@ class Replay:
     num_alloc_retries: int = 0
     phases: dict[str, Phase] = field(default_factory=dict)
     peak_phase: str = ""
-    peak_event: int = 0  # index of the event that made the run's allocated peak, and of each phase's
-    peak_events: dict[str, int] = field(default_factory=dict)
+    peak_event: int = 0  # index of the event at the run's allocated peak
+    peak_events: dict[str, int] = field(default_factory=dict)  # phase -> index of the event at its allocated peak
     oom: dict[str, Any] | None = None
-    course: list[tuple[int, int, int]] = field(default_factory=list)  # event, allocated, reserved; of the last step
+    course: list[tuple[int, int, int]] = field(default_factory=list)  # last step: event, allocated, reserved
     course_phases: list[tuple[int, str]] = field(default_factory=list)
 
 
 def replay(
     trace: Trace, options: Options, capacity: int, lag: int = 0, course: bool = False, cold: bool = False
 ) -> Replay:
-    """Run the events of ``trace`` through an allocator of ``capacity`` bytes; ``lag`` as in :class:`CachingAllocator`,
-    of blocks whose events do not tell their own (lags.py).
+    """Run the events of ``trace`` through an allocator of ``capacity`` bytes.
 
-    The result is that of the last point, where the trace is that of a launch of several (launches.py). ``course``: keep
-    the course of memory over the last step. ``cold``: as in a plain training, where peaks count from process start and
-    nothing is given back before the first step.
+    ``lag``: default release delay for FREE events that carry none (lags.py), as in :class:`CachingAllocator`. If the
+    trace is a launch of several points (launches.py), the result is the last point's. ``course``: keep memory over the
+    last step. ``cold``: as in a plain training, where peaks count from process start and the cache is not emptied
+    before the first step.
     """
     return replay_points(trace, options, capacity, lag, course, cold)[-1]
 
@@ -42,7 +42,8 @@ def replay(
 def replay_points(
     trace: Trace, options: Options, capacity: int, lag: int = 0, course: bool = False, cold: bool = False
 ) -> list[Replay]:
-    """As :func:`replay`, with a result for each point of a launch; an out-of-memory ends the launch and the list."""
+    """Replay a launch as :func:`replay` does, with a result for each point. An out-of-memory ends the launch and the
+    list."""
     allocator = CachingAllocator(options, capacity, lag)
     left_out = protocol(trace.events) if cold else ()
     events = ((index, event) for index, event in enumerate(trace.events) if index not in left_out)
@@ -56,7 +57,7 @@ def replay_points(
 
 
 def protocol(events: Sequence[Event]) -> tuple[int, int]:
-    """The places of what measuring does before the first step: an emptied cache, then peaks that begin anew."""
+    """Return the indices of the two events that measuring adds before the first step: EMPTY, then START."""
     start = next(index for index, event in enumerate(events) if event[0] == START)
     assert events[start - 1][0] == EMPTY
     return start - 1, start
@@ -66,7 +67,7 @@ class _Runner:
     def __init__(
         self, trace: Trace, events: Iterable[tuple[int, Event]], allocator: CachingAllocator, course_from: int
     ):
-        """``events`` with their places in the trace."""
+        """``events``: each with its index in the trace. ``course_from``: index from which the course is kept."""
         self.trace, self.events, self.allocator = trace, events, allocator
         self.course_from = course_from
         self.index = 0
@@ -108,7 +109,8 @@ class _Runner:
                 result.course.append((index, allocator.allocated, allocator.reserved))
 
     def begin_point(self) -> Replay:
-        """Peaks begin anew; what was before the first step is kept, and is every point's."""
+        """Start the result of a point, with new peaks. The phases before the first step are part of every point's
+        result."""
         if self.steps_began:
             self.close_point()
         else:

@@ -1,7 +1,7 @@
 """Search over predictions: the largest micro batch of many configurations at once, and what single changes save.
 
-Nothing here predicts: a :class:`Predictor` does, and is asked about many plans at a time, so that it can trace all of
-them in one process and replay them on all cores.
+A :class:`Predictor` predicts many plans at a time, so that it can trace all of them in one process and replay them on
+all cores.
 """
 
 from collections.abc import Sequence
@@ -15,38 +15,38 @@ from memlab.predict.verdicts import FITS
 from memlab.record import BEFORE_STEPS
 
 LARGEST_BATCH = 4096
-"""Where a search ends, as one that measures does."""
+"""Largest micro batch of a search, as in a search that measures."""
 
 GUESSES = 6
-"""From then on a search doubles, whatever memory seems to grow like."""
+"""After so many sizes, a search doubles the batch instead of extrapolating memory."""
 
 FURTHEST = 4
-"""As many times as large is the next size at the most: what decides the memory of a large batch does not show in those
-of small ones."""
+"""The next size is at most so many times the largest that fits: small batches do not show what determines the memory
+of large ones."""
 
 STEPS_DOWN = 3
 """Sizes tried below a first guess that was too large, each twice as far down; from then on a search halves."""
 
 DECIDING = (1, 2, 3)
-"""Micro batches that are traced at once: for most configurations these tell all others."""
+"""Micro batches that are traced at the start. For most configurations all others are interpolated from them."""
 
 Outcome = Estimate | str
-"""Or why there is none."""
+"""An estimate, or the reason why there is none."""
 
 
 class Predictor(Protocol):
     def prepare(self, plans: Sequence[Plan]) -> None:
-        """Do at once what estimates of ``plans``, and of all that differ from them in shape alone, need."""
+        """Prepare at once the estimates of ``plans`` and of all plans that differ from them in shape alone."""
 
     def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Outcome]: ...
 
     def summaries(self, plans: Sequence[Plan]) -> list[dict[str, Any]]:
-        """What the records of predicted runs sum up."""
+        """Predict the plans and return the summaries of their records."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One configuration. ``options`` are those that tell it from the others, by group or key."""
+    """One configuration. ``options``: group or key -> option, where it differs from the other configurations."""
 
     options: dict[str, str]
     config: Config
@@ -58,14 +58,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of a candidate: the largest micro batch that fits (0: none, and ``of_one`` says how a batch of one
-    ends), the estimate there, and the summary of its predicted record."""
+    """Result of one candidate's search. ``batch``: the largest micro batch that fits, 0 if none does. ``best`` and
+    ``summary``: the estimate and the record's summary at that batch. ``of_one``: the outcome of a batch of one."""
 
     candidate: Candidate
     batch: int
     of_one: Outcome
     best: Estimate | None = None
-    next_up: Outcome | None = None  # of one more sample
+    next_up: Outcome | None = None  # outcome of one more sample
     summary: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -81,7 +81,8 @@ class Row:
 
 
 def largest_batches(candidates: Sequence[Candidate], predictor: Predictor, limit: int = LARGEST_BATCH) -> list[Row]:
-    """All searches go on side by side, a size of each at a time."""
+    """Find the largest micro batch of each candidate that fits. All searches run side by side, one size of each at a
+    time."""
     predictor.prepare([candidate.plan(size) for candidate in candidates for size in DECIDING])
     tried: list[dict[int, Outcome]] = [{} for _ in candidates]
     while wanted := {i: size for i, seen in enumerate(tried) if (size := next_size(seen, limit)) is not None}:
@@ -102,7 +103,8 @@ def fits(outcome: Outcome) -> bool:
 
 
 def next_size(tried: dict[int, Outcome], limit: int) -> int | None:
-    """The micro batch to try next; ``None`` when the answer is known: one fits and one more does not."""
+    """Return the micro batch to try next. ``None`` when the search is over: a size fits and the next one does not, or
+    an estimate failed."""
     if any(isinstance(outcome, str) for outcome in tried.values()):
         return None
     low = max((size for size, outcome in tried.items() if fits(outcome)), default=0)
@@ -120,23 +122,24 @@ def next_size(tried: dict[int, Outcome], limit: int) -> int | None:
 
 
 def _guess(tried: dict[int, Estimate], low: int) -> int:
-    """The size at which a phase fills the device, if each goes on growing as it did."""
+    """Return the size at which the first phase fills the device, if every phase grows on linearly."""
     before, at = max(size for size in tried if size < low), tried[low]
     if len(tried) >= GUESSES or at.free is None:
         return 2 * low
     slopes = {phase: (held - tried[before].held.get(phase, held)) / (low - before) for phase, held in at.held.items()}
-    # Fragmentation takes its share of a larger batch, too. What is used is that of the steps.
+    # Fragmentation takes the same share of a larger batch. ``used`` excludes the phases before the first step.
     full = (at.used + at.free) * max(held for phase, held in at.held.items() if phase not in BEFORE_STEPS) / at.used
     more = (round((full - at.held[phase]) / slope) for phase, slope in slopes.items() if slope > 0)
     return low + min(more, default=low)
 
 
 def worth_measuring(rows: Sequence[Row], slowness: Sequence[str]) -> list[Row]:
-    """Of the rows that fit, those that no other one beats; at most one of configurations that differ in their
+    """Choose the fitting rows that are worth measuring, at most one of the configurations that differ in their
     allocator alone.
 
-    Where speed is predicted: the cheapest or fastest first. Where it is not: one that uses no slower option anywhere
-    and fits as large a batch beats another. ``slowness`` names the axes whose options come from fast to slow.
+    If all speeds are predicted, return all of them, the fastest first. Else return the rows that no other row beats: a
+    row beats another if it uses no slower option on any axis and fits at least as large a batch. ``slowness`` names the
+    axes whose options come from fast to slow.
     """
     fitting = [row for row in rows if row.batch]
     if fitting and all("tokens_per_second" in row.summary for row in fitting):
@@ -153,7 +156,7 @@ def worth_measuring(rows: Sequence[Row], slowness: Sequence[str]) -> list[Row]:
 
 
 def _one_allocator(rows: Sequence[Row]) -> list[Row]:
-    """The first of the largest batch among rows that differ in their allocator alone."""
+    """Keep the first row with the largest batch among rows that differ in their allocator alone."""
     chosen: dict[tuple, Row] = {}
     for row in rows:
         key = tuple((name, option) for name, option in row.candidate.options.items() if name != "allocator")
@@ -163,14 +166,14 @@ def _one_allocator(rows: Sequence[Row]) -> list[Row]:
 
 
 def _option_ranks(rows: Sequence[Row], slowness: Sequence[str]) -> dict[int, tuple[int, ...]]:
-    """For each row, how slow its option is on each axis: 0 is the first that occurs."""
+    """Return for each row how slow its option is on each axis: 0 is the first option that occurs in ``rows``."""
     orders = {name: list(dict.fromkeys(row.candidate.options.get(name) for row in rows)) for name in slowness}
     return {id(row): tuple(orders[name].index(row.candidate.options.get(name)) for name in slowness) for row in rows}
 
 
 def cheapest(rows: Sequence[Row]) -> Row | None:
-    """Of the rows that fit: by dollars a token where all speeds are predicted, else by dollars an hour and then by the
-    larger batch. ``None`` where a price is missing or nothing fits."""
+    """Return the cheapest row that fits: by dollars a token where all speeds are predicted, else by dollars an hour and
+    then by the larger batch. ``None`` where a price is missing or nothing fits."""
     fitting = [row for row in rows if row.batch]
     if not fitting or any(row.usd_per_hour is None for row in fitting):
         return None
@@ -181,7 +184,8 @@ def cheapest(rows: Sequence[Row]) -> Row | None:
 
 @dataclass(frozen=True)
 class Change:
-    """One word changed, and what comes of it. ``saved``: bytes of the fullest GPU, negative where it needs more."""
+    """One changed word of the command line and its outcome. ``saved``: bytes of the fullest GPU, negative where the
+    change needs more."""
 
     word: str
     price: str
@@ -192,8 +196,10 @@ class Change:
 def single_changes(
     base: Plan, changes: Sequence[tuple[str, str, Plan]], predictor: Predictor
 ) -> tuple[Outcome, list[Change]]:
-    """``changes``: word, price, plan. What ``base`` needs were the device large enough, and each change beside it:
-    those that make it fit first, then by what they save."""
+    """Estimate ``base`` and each single change of it, on a device that is large enough. ``changes``: word, price, plan.
+
+    Returns the outcome of ``base`` and the changes: first the ones that fit the real device, then by the bytes saved.
+    """
     plans = [base, *(plan for _, _, plan in changes)]
     predictor.prepare(plans)
     needs = predictor.estimates(plans, limited=False)

@@ -1,9 +1,9 @@
-"""How long the work of a step takes: a clock for the host and one for every stream of the GPU.
+"""Step time model: one clock for the host and one for every stream of the GPU.
 
-The host enters modules, dispatches operators one after another and runs ahead. A kernel begins when the host has asked
-for it and its stream is free; it takes as long as its FLOPs at the peak or its bytes at the memory's bandwidth,
-whichever is longer (the roofline). Collectives run beside them on a stream of their own, copies on the link to the
-host. Who waits for whom is what the engine asked for in the trace.
+The host enters modules, dispatches operators one after another and runs ahead of the GPU. A kernel begins when the host
+has launched it and its stream is free. It takes as long as its FLOPs at peak speed or its bytes at the memory's
+bandwidth, whichever is longer (the roofline). Collectives run at the same time on a stream of their own, copies on the
+link to the host. The waits between them are the ones that the engine requested in the trace.
 """
 
 from collections import defaultdict, deque
@@ -30,37 +30,38 @@ from memlab.predict.work import (
 from memlab.unknown import WORK
 
 _NCCL = -1
-"""The stream of the collectives: one after another, beside everything else."""
+"""The stream of the collectives, which run one after another at the same time as the kernels."""
 
 LAUNCH_QUEUE = 1024
-"""Kernels of a stream that may wait for the GPU: the host waits before it asks for one more. NVIDIA documents no
-number; it is what people measure (stackoverflow.com/questions/53970187: "about 1000", for every stream)."""
+"""Number of launched kernels that may wait in a stream; before one more kernel launch the host waits. NVIDIA documents
+no number; people measure this one (stackoverflow.com/questions/53970187: "about 1000", for every stream)."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What is multiplied by the counts of a trace. Everything is a factor on seconds, so times are linear in them.
+    """Costs that are multiplied by the counts of a trace. Every cost is a factor on seconds, so times are linear in the
+    costs.
 
-    The first seven say how many times longer the GPU takes than at the figures of its hardware entry (1: all that its
-    datasheet promises, the inverse of an efficiency); the others are seconds of the host. As they are here nothing is
-    lost anywhere: the lower bound.
+    The first seven are how many times longer the GPU takes than at the figures of its hardware entry: the inverse of an
+    efficiency, 1 at full datasheet speed. The others are seconds of the host. The defaults give the lower bound: full
+    datasheet speed, and a host that takes no time.
     """
 
     compute: float = 1.0
     memory: float = 1.0
     link: float = 1.0
     host_link: float = 1.0  # to and from pinned memory of the host
-    pageable_link: float = 1.0  # other memory, which the driver copies once more
-    to_host_converted: float = 1.0  # by way of memory that is made for it there
+    pageable_link: float = 1.0  # to and from unpinned memory, which the driver copies once more
+    to_host_converted: float = 1.0  # with a conversion, by way of a temporary buffer on the host
     from_host_converted: float = 1.0
     operator_s: float = 0.0  # to dispatch an operator
-    module_s: float = 0.0  # to enter a module's forward and run its Python code, and its share of backward's
+    module_s: float = 0.0  # to enter a module's forward and run its Python code, and its share of the backward pass
     hook_s: float = 0.0  # what ZeRO-3 adds to each module, to fetch and release its parameters
-    collective_s: float = 0.0  # to ask for a collective
+    collective_s: float = 0.0  # to launch a collective
     host_byte_s: float = 0.0  # for each byte that the host itself reads or writes (offloaded optimizers), for each rank
 
     def on_a_host(self, share: float) -> "Costs":
-        """Those on one that takes this share of the time for what it runs of Python."""
+        """Return the costs with all times of the host's Python code multiplied by ``share``."""
         names = ("operator_s", "module_s", "hook_s", "collective_s")
         return replace(self, **{name: share * getattr(self, name) for name in names})
 
@@ -73,7 +74,7 @@ LOWER_BOUND = Costs()
 
 @dataclass(frozen=True)
 class Figures:
-    """The hardware entry's figures, in FLOP/s and bytes/s of one GPU."""
+    """Speeds of one GPU from the hardware entry, in FLOP/s and bytes/s."""
 
     half_flops: float
     single_flops: float
@@ -83,7 +84,7 @@ class Figures:
 
 
 def missing_figures(config: Config) -> list[str]:
-    """The figures that the hardware entry lacks; without them no time can be told."""
+    """Return the names of the figures that the hardware entry lacks. Without them no time can be predicted."""
     needed = ["bf16_tflops", "fp32_tflops", "memory_gb_per_s", "host_gb_per_s"]
     if config.hardware.world_size > 1:
         needed.append("link_gb_per_s")
@@ -91,12 +92,12 @@ def missing_figures(config: Config) -> list[str]:
 
 
 def has_clocks(config: Config, traces: Iterable[Trace]) -> bool:
-    """Whether a time can be told: the hardware entry has the figures, and the work of the step was counted."""
+    """Return whether a time can be predicted: the hardware entry has the figures, and the step's work was counted."""
     return not missing_figures(config) and not any(WORK in trace.unknown for trace in traces)
 
 
 def figures(config: Config) -> Figures:
-    """Of a hardware entry with no missing figures."""
+    """Return the speeds of a hardware entry that has all figures."""
     hardware = config.hardware
     return Figures(
         half_flops=hardware.bf16_tflops * 1e12,
@@ -108,7 +109,7 @@ def figures(config: Config) -> Figures:
 
 
 def step_seconds(config: Config, traces: Mapping[int, Trace], costs: Costs) -> float:
-    """The time of a step on the slowest of the traced ranks: nobody goes on before it."""
+    """Return the seconds of a step on the slowest traced rank, which all ranks wait for."""
     return max(clocks(config, costs).step(trace.work) for trace in traces.values())
 
 
@@ -122,7 +123,7 @@ def clocks(config: Config, costs: Costs) -> "Clocks":
 
 
 class Clocks:
-    """``host`` and ``streams`` are seconds."""
+    """The clocks of one rank, in seconds: ``host``, and ``streams`` by stream."""
 
     def __init__(self, figures: Figures, costs: Costs, module_s: float, host_byte_s: float):
         self.figures, self.costs, self.module_s, self.host_byte_s = figures, costs, module_s, host_byte_s
@@ -133,14 +134,14 @@ class Clocks:
         self._begins: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=LAUNCH_QUEUE))
 
     def step(self, work: Sequence[Item]) -> float:
-        """From the end of one step to the end of the next, when it is done again and again."""
+        """Return the seconds from the end of one step to the end of the next, when the same step is repeated."""
         self.run(work)
         first = self.end()
         self.run(work)
         return self.end() - first
 
     def end(self) -> float:
-        """When an event that is recorded now on the default stream completes."""
+        """Return the second at which an event completes that is recorded now on the default stream."""
         return max(self.host, self.streams[0])
 
     def run(self, work: Sequence[Item], after_each: Callable[[], None] | None = None) -> None:
@@ -181,7 +182,8 @@ class Clocks:
                 after_each()
 
     def _collective(self, stream: int, collective: int, ranks: int, nbytes: int) -> float:
-        """When it is done. Alone, a rank copies: what is read is written."""
+        """Run a collective and return the second at which it ends. A single rank copies: it reads and writes every
+        byte."""
         self.host += self.costs.collective_s
         if ranks > 1:
             seconds = link_bytes(collective, ranks, nbytes) / self.figures.link * self.costs.link
@@ -198,17 +200,18 @@ class Clocks:
 
 
 BETWEEN = "between"
-"""In place of a phase: what Trainer and the engine do outside them."""
+"""Name for the work that Trainer and the engine do outside the phases."""
 
 
 def counts(trace: Trace) -> dict[str, dict[str, int]]:
-    """What one rank does in a step, by phase: FLOPs, and bytes by where they go. ``link_bytes`` are those it sends."""
+    """Sum up one rank's work in a step by phase, in the figures of ``COUNTED``. ``link_bytes`` are the bytes that the
+    rank sends."""
     phases: dict[str, dict[str, int]] = {}
     name = ""
     for item in trace.work:
         kind, operators, modules = item[:3]
         found = phases.setdefault(name or BETWEEN, dict.fromkeys(COUNTED, 0))
-        found["operators"] += operators  # those before the item: of the phase that was
+        found["operators"] += operators  # before the item, so of the phase so far
         found["modules"] += modules
         if kind == PHASE:
             name = trace.phases[item[3]]

@@ -1,4 +1,4 @@
-"""Many predictions at once: their traces from one shadow process, their replays on all cores."""
+"""Many predictions at once: one shadow process makes their traces, and their replays run on all cores."""
 
 import os
 import signal
@@ -18,13 +18,13 @@ from memlab.predict.memory import Estimate, estimate
 from memlab.predict.predict import predict
 
 KILLED = "the process that replayed it was killed, as the system does when memory runs out"
-"""In place of an estimate."""
+"""Reason in place of an estimate."""
 
 
 class Together:
-    """To be used with ``with``. ``told`` hears what is done: ("tracing", 3, 12).
+    """Predictor of many plans, a context manager. ``told`` is called with the progress: ("tracing", 3, 12).
 
-    Everything that was traced is on the disk at once, so what is interrupted goes on where it was.
+    Each trace is written to disk at once, so an interrupted run continues where it stopped.
     """
 
     def __init__(self, told: Callable[[str, int, int], None]):
@@ -38,31 +38,32 @@ class Together:
         self._pool.shutdown(cancel_futures=True)
 
     def prepare(self, plans: Sequence[Plan]) -> None:
-        """Trace what is missing of ``plans``, and fit what their calibrations lack: once, and not in every process.
+        """Make the missing traces of ``plans`` and fit their calibrations once, not in every process.
 
-        What cannot be traced is tried again, and told, when its estimate is asked for.
+        A trace that fails here is tried again when its estimate is requested, which then reports the reason.
         """
         for plan in plans:
             calibration_for(from_dict(plan.config))
         cache.make_missing(plans, partial(self._told, "tracing"))
 
     def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Estimate | str]:
-        """An estimate for each plan, or why there is none."""
+        """Return an estimate for each plan, or the reason why there is none."""
         replayed = partial(_estimate, limited=limited)
         found = dict(enumerate(self._map(replayed, plans, KILLED)))
         while missing := {number: plans[number] for number, outcome in found.items() if outcome is None}:
             failed = dict(cache.make_missing(missing.values(), partial(self._told, "tracing")))
             found |= zip(missing, self._map(replayed, list(missing.values()), KILLED), strict=True)
-            for number, plan in missing.items():  # what neither is there nor failed could not be computed, and is next
+            for number, plan in missing.items():  # neither estimated nor failed: trace it in the next round
                 found[number] = found[number] or failed.get(cache.trace_folder(plan))
         return [found[number] for number in range(len(plans))]
 
     def summaries(self, plans: Sequence[Plan]) -> list[dict[str, Any]]:
-        """What the records of predicted runs sum up."""
+        """Predict the plans and return the summaries of their records."""
         return self._map(_summary, plans, {})
 
     def _map(self, function: Callable[[Plan], Any], plans: Sequence[Plan], killed: Any) -> list[Any]:
-        """``killed``: the result for a plan whose replay gets its process killed."""
+        """Apply ``function`` to the plans on all cores and report progress. ``killed``: the result for a plan whose
+        replay gets its process killed."""
         results = []
         for result in self._results(function, plans, killed):
             results.append(result)
@@ -70,12 +71,13 @@ class Together:
         return results
 
     def _results(self, function: Callable[[Plan], Any], plans: Sequence[Plan], killed: Any) -> Iterator[Any]:
-        """In the order of ``plans``. A process that is killed ends its pool. A new pool then replays the first plan
-        without a result alone, which shows whether it is the one to blame, and goes on with the others."""
+        """Yield the results in the order of ``plans``. A process that is killed ends its pool. A new pool then replays
+        the first plan without a result alone, which shows whether this plan is the cause, and goes on with the
+        others."""
         done = 0
         while done < len(plans):
             try:
-                for result in self._pool.map(function, plans[done:], chunksize=2):  # one configuration's come together
+                for result in self._pool.map(function, plans[done:], chunksize=2):  # neighbours share a configuration
                     done += 1
                     yield result
             except BrokenProcessPool:
@@ -101,7 +103,8 @@ def _pool() -> ProcessPoolExecutor:
 
 
 def _estimate(plan: Plan, limited: bool) -> Estimate | str | None:
-    """``None`` where a trace is missing. An exception ends this estimate alone: the reason is in its place."""
+    """Estimate a plan; ``None`` where a trace is missing. An exception ends this estimate alone, and its reason is
+    returned."""
     try:
         traces = cache.known_traces(plan)
         return None if traces is None else estimate(from_dict(plan.config), traces.values(), limited)
@@ -110,7 +113,7 @@ def _estimate(plan: Plan, limited: bool) -> Estimate | str | None:
 
 
 def _summary(plan: Plan) -> dict[str, Any]:
-    """Empty where the prediction failed: then nothing of it is known."""
+    """Return the summary of a plan's predicted record; empty where the prediction failed."""
     try:
         return predict(plan).summary
     except Exception:
