@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and what is wrong with a path, in one line for a person."""
+"""Atomic file writing (a file is written whole or not at all), and one-line messages for path errors."""
 
 import contextlib
 import errno
@@ -29,11 +29,11 @@ WHAT_TO_DO = {
 }
 
 SHOWN_CHARACTERS = 200
-"""Of a longer path the two ends are shown."""
+"""Longest path that an error message shows whole; of a longer path, it shows the two ends."""
 
 
 def explain(error: OSError, path: str | os.PathLike | None = None) -> str:
-    """One line: the path (by default the one that the error names), what is wrong with it, what to do."""
+    """Describe an error in one line: the path (default: the error's own), what is wrong with it, and what to do."""
     where = str(path or error.filename or "a file")
     if len(where) > SHOWN_CHARACTERS:
         where = f"{where[: SHOWN_CHARACTERS // 2]}...{where[-SHOWN_CHARACTERS // 2 :]}"
@@ -42,7 +42,7 @@ def explain(error: OSError, path: str | os.PathLike | None = None) -> str:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether a full disk caused ``error``: then nothing else can be written, either."""
+    """Whether a full disk caused ``error``, so that nothing else can be written either."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             return True
@@ -52,9 +52,10 @@ def is_full(error: BaseException | None) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
-    """Yield a file beside ``path`` to write: it becomes ``path`` after the block, or vanishes if the block raises.
+    """Yield a temporary file to write. It replaces ``path`` after the block, or is removed if the block raises.
 
-    ``suffix``: the end of its name, for writers that choose a format by it. A device or a pipe is written directly.
+    The file lies beside ``path``. ``suffix``: the end of its name, for writers that choose a format by it. If ``path``
+    is a device or a pipe, ``path`` itself is yielded.
     Raises :class:`WriteError`, which names ``path``.
     """
     try:

@@ -1,4 +1,4 @@
-"""The errors that are a person's to fix. Everything else that is raised is a bug in memlab."""
+"""Errors that a user can fix. Any other exception is a bug in memlab."""
 
 import traceback
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class MemlabError(Exception):
-    """Bad input. The message is one line that says what is wrong, where, and what to do."""
+    """Bad input. The message is one line: what is wrong, where, and what to do."""
 
     exit_code = 2  # nothing ran
 
@@ -17,22 +17,24 @@ class ConfigError(MemlabError):
 
 
 class WriteError(MemlabError):
-    """A file of a run folder that could not be written: the disk is full, or not ours to write."""
+    """A file that could not be written: the disk is full, or the user may not write there."""
 
     exit_code = 1  # something may have run
 
 
 class FolderError(MemlabError):
-    """A folder that memlab must not or cannot write into."""
+    """A folder that memlab must not write into, or cannot."""
 
 
 class RecordError(MemlabError):
-    """A run folder whose record is absent, unreadable or of another schema version."""
+    """A record that is absent, unreadable or of another schema version."""
 
 
 def reason_of(error: Exception) -> str:
-    """One line for the record of a point that an exception ended: a :class:`MemlabError` in its own words, of any other
-    its type, its message and the line of code that raised it."""
+    """Describe in one line the exception that ended a point, for its record.
+
+    For a :class:`MemlabError` this is its message; for any other exception its type, its message and the line of code.
+    """
     if isinstance(error, MemlabError):
         return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -41,7 +43,7 @@ def reason_of(error: Exception) -> str:
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """A hint for an error message: ``Did you mean 'x'?`` where one is close, all of ``candidates`` where none is."""
+    """Make a hint for an error message: ``Did you mean 'x'?``, or all ``candidates`` if none is similar to ``word``."""
     candidates = sorted(candidates)
     close = get_close_matches(word, candidates, n=1, cutoff=0.5)
     if close:

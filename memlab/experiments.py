@@ -1,4 +1,4 @@
-"""One composed configuration, or a batch of them -> run folders with records, and an exit code."""
+"""Runs of what Hydra composed, one experiment or a sweep: they fill run folders and return an exit code."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -39,15 +39,15 @@ EXIT_CODES = {
     "unsupported": 8,
     "interrupted": 130,
 }
-"""What a single run exits with, by its status. 2: the input was wrong and nothing ran."""
+"""Status of a single run -> exit code. Exit code 2 means that the input was wrong and nothing ran."""
 
 INCOMPLETE = 1
-"""What a sweep exits with when a job has no final record; 0 when all have, 130 when it was interrupted."""
+"""Exit code of a sweep in which a job has no final record. It is 0 if all jobs have one, 130 after an interrupt."""
 
 
 def run_composed(composed: DictConfig) -> tuple[str, int]:
     """Run one composed configuration in the folder that Hydra made for it. Returns its status and the exit code."""
-    signal.signal(signal.SIGTERM, interrupt)  # in a Slurm job, submitit has set it to be ignored
+    signal.signal(signal.SIGTERM, interrupt)  # in a Slurm job, submitit has set SIGTERM to be ignored
     config = resolve(composed)
     hydra_config = HydraConfig.get()
     choices = choices_of({"hydra": hydra_config})
@@ -73,7 +73,10 @@ def run_single(job: Job, config: Config) -> Record:
 
 
 def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> int:
-    """Run the jobs that Hydra composed for a multirun. ``config`` is Hydra's own. Returns the exit code."""
+    """Run the jobs that Hydra composed for a multirun. Returns the exit code.
+
+    ``config`` is the configuration that Hydra composed for the multirun as a whole.
+    """
     root = Path(str(config.hydra.sweep.dir))
     configs = [resolve(composed) for composed in batch]
     if len({repr(one.sweep) for one in configs}) > 1:
@@ -90,9 +93,9 @@ def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> int:
 
 
 def check_inputs(configs: Sequence[Config]) -> None:
-    """Raise :class:`MemlabError` where a configuration names a file, a folder or a key that cannot be used.
+    """Raise :class:`MemlabError` if a configuration names a file, folder or key that cannot be used.
 
-    And where it asks for a search by prediction, or all of them for too many runs.
+    It is also raised for a search by prediction, and for too many runs in all.
     """
     check_runs(configs)
     if any(config.mode == "predict" and config.sweep.search != "none" for config in configs):
@@ -102,7 +105,7 @@ def check_inputs(configs: Sequence[Config]) -> None:
 
 
 def begin_sweep(config: DictConfig) -> None:
-    """Mark the folder of a sweep as memlab's, and keep in it what Hydra composed for all jobs."""
+    """Mark the folder of a sweep as memlab's, and save there what Hydra composed for the sweep."""
     folder = SweepFolder(str(config.hydra.sweep.dir))
     folder.claim()
     folder.save_hydra(OmegaConf.to_yaml(config))
@@ -111,9 +114,10 @@ def begin_sweep(config: DictConfig) -> None:
 def with_repeats(
     config: Config, choices: dict[str, str], folder: RunFolder, composed: DictConfig, hydra_config: DictConfig
 ) -> list[Job]:
-    """A job for each repeat of a configuration, from its own ``measure.repeat`` on; the first has the folder itself.
+    """Make ``measure.repeats`` jobs of a configuration, numbered from ``measure.repeat``.
 
-    ``composed`` and ``hydra_config`` are what Hydra composed, to be saved beside each job.
+    The first job runs in ``folder``, the others in folders beside it. Each job saves ``composed`` and ``hydra_config``
+    (what Hydra composed) in its folder.
     """
     first = config.measure.repeat
     jobs = []
@@ -144,7 +148,7 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
             show_searches(sweep.found.values(), console)
         show_repeats(results, console)
         show_summary(results, root, observer.seconds, console)
-    finally:  # interrupted predictions end here with what is done
+    finally:  # also after an interrupt, for the predictions that are done
         leave_table_and_page(root, console)
     return _sweep_exit_code(sweep, results)
 
@@ -156,12 +160,12 @@ def _sweep_exit_code(sweep: SweepRun, results: list[Result]) -> int:
 
 
 def _saver(folder: RunFolder, composed: DictConfig, hydra_config: DictConfig, repeat: int) -> Callable[[], None]:
-    """Writes what Hydra would have written into the job's folder, when the job is run."""
+    """Return a function that writes into the job's folder what Hydra would have written. It is called by the job."""
 
     def save() -> None:
         task = OmegaConf.create({key: node for key, node in composed.items_ex(resolve=False) if key != "hydra"})
         task.measure.repeat = repeat
-        own = deepcopy(hydra_config)  # that of a job is of all its repeats, which may be saved at the same time
+        own = deepcopy(hydra_config)  # all repeats of a job share one, and may be saved at the same time
         with read_write(own), open_dict(own):
             own.runtime.output_dir = str(folder)
         folder.save_hydra(

@@ -9,7 +9,7 @@ _LINE = re.compile(r"(\S+)\s+slots=(\d+)")
 
 
 def read_hostfile(path: str) -> dict[str, int]:
-    """Host -> slots, in the order of the file. Raises :class:`ConfigError` for what DeepSpeed would refuse later."""
+    """Read host -> slots, in the order of the file. Raises :class:`ConfigError` for a file that DeepSpeed refuses."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,7 @@
-"""What Hydra calls, and the help page. What only a run needs is imported when one is run: ``memlab.experiments``."""
+"""Hydra application: the functions that Hydra calls, and the help page.
+
+Functions that run something import ``memlab.experiments`` themselves, so that help and completion start fast.
+"""
 
 import os
 import sys
@@ -28,14 +31,14 @@ from memlab.conf_files import conf_dir, parse_yaml
 from memlab.config import GROUPS
 from memlab.record import RunFolder
 
-_exit_codes: list[int] = []  # Hydra discards what its task returns
+_exit_codes: list[int] = []  # kept here, since Hydra discards what its task returns
 _errors: list[Exception] = []
 
-register()  # here, since a Slurm job composes its configuration right after it has imported Hydra's task
+register()  # at import: a Slurm job imports Hydra's task and then composes its configuration at once
 
 
 def run_hydra() -> int:
-    """Compose what the command line says and run it. Returns the exit code."""
+    """Compose the configuration of the command line and run it. Returns the exit code."""
     arguments, words = read_arguments(sys.argv[1:])
     check_overrides(words, arguments.config_dir)
     if arguments.help:
@@ -44,12 +47,12 @@ def run_hydra() -> int:
     if is_single_run(arguments):
         place = _behind_the_words(sys.argv, words)
         sys.argv.insert(place, run_dir_word(claimed_folder(words, arguments.config_dir)))
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise: otherwise Hydra prints errors its own way and exits with 1
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let Hydra raise: otherwise it prints errors itself and exits with 1
     try:
         hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(task)()
     except COMPOSITION_ERRORS as error:
         raise as_one_line(error) from error
-    if arguments.cfg in ("job", "all"):  # Hydra prints whatever composes
+    if arguments.cfg in ("job", "all"):  # Hydra has printed the configuration without memlab's checks
         compose_config(words, arguments.config_dir)
     if _errors:
         raise _errors[-1]
@@ -57,7 +60,7 @@ def run_hydra() -> int:
 
 
 def read_arguments(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
-    """Hydra's own flags, and the override words among them."""
+    """Parse the command line into Hydra's flags and the override words."""
     parsed, _ = get_args_parser().parse_known_args(arguments)
     words = [] if parsed.shell_completion else parsed.overrides  # "install=bash" is a word to Hydra's completion
     return parsed, words
@@ -69,10 +72,11 @@ def is_single_run(arguments: Namespace) -> bool:
 
 
 def claimed_folder(words: Sequence[str], config_dir: str | None) -> str:
-    """``hydra.run.dir`` of a single run, marked as memlab's.
+    """Mark the folder of a single run (``hydra.run.dir``) as memlab's and return its path.
 
-    Before Hydra runs, which would make the folder and write into it whatever it holds already. What cannot be composed
-    is refused first, so that nothing of it is left. The time of day may be part of the name: Hydra is given this one.
+    This happens before Hydra starts: Hydra would write into the folder even if it holds foreign files. A configuration
+    that cannot be composed is refused before the folder is made. The caller passes the path to Hydra, since the time of
+    day may be part of the name.
     """
     from memlab.experiments import check_inputs
 
@@ -83,15 +87,15 @@ def claimed_folder(words: Sequence[str], config_dir: str | None) -> str:
 
 
 def _behind_the_words(arguments: Sequence[str], words: Sequence[str]) -> int:
-    """Where Hydra takes one more word: argparse wants all of them in a row."""
+    """Return the index in ``arguments`` behind the last override word: argparse needs all words in a row."""
     return len(arguments) - arguments[::-1].index(words[-1]) if words else len(arguments)
 
 
 def help_page(config_dir: str | None = None) -> str:
-    """The template of conf/hydra/memlab.yaml with the options of each group, those of ``config_dir`` included.
+    """Fill the template of conf/hydra/memlab.yaml with the options of each group, including options in ``config_dir``.
 
-    Read from the files: Hydra would compose a configuration and copy its whole store for every group, which takes a
-    second.
+    The options are read from the files. Hydra would compose a configuration and copy its whole store for every group,
+    which takes a second.
     """
     page = parse_yaml(Path(conf_dir(), "hydra", "memlab.yaml").read_text(encoding="utf-8"))["help"]["template"]
     groups = sorted([*GROUPS, *ADDED_GROUPS])
@@ -100,7 +104,10 @@ def help_page(config_dir: str | None = None) -> str:
 
 
 def task(composed: DictConfig) -> str:
-    """Hydra's task. Its errors are kept for later: Hydra would add lines of its own to them."""
+    """Run one composed configuration as Hydra's task; returns its status.
+
+    An exception is kept and raised after Hydra has ended, since Hydra would add lines to its message.
+    """
     from memlab.experiments import run_composed
 
     try:
@@ -113,7 +120,7 @@ def task(composed: DictConfig) -> str:
 
 
 def run_batch(config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn]:
-    """The multirun launcher's work: all jobs of a sweep."""
+    """Run all jobs of a sweep, for the multirun launcher."""
     from memlab.experiments import run_sweep
 
     _exit_codes.append(run_sweep(config, batch))

@@ -1,7 +1,7 @@
-"""JSON files that others may have written, read so that nothing in them can surprise a reader behind.
+"""Safe reader of JSON files that other programs may have written.
 
-What is read is a plain file of bounded size. What comes out is of bounded depth, its numbers are finite, its whole
-numbers have at most 64 bits, and its texts are Unicode.
+It reads only regular files of limited size. In the values that it returns, nesting is limited, numbers are finite,
+integers have at most 64 bits, and text is valid Unicode.
 """
 
 import errno
@@ -18,27 +18,27 @@ from memlab.disk import explain
 from memlab.errors import RecordError
 
 LARGEST = 64 * 2**20
-"""Bytes. A record of 64 GPUs with 1,000 steps has 2 MB; what is larger than this is not one of ours."""
+"""Largest file that is read, in bytes. A record of 64 GPUs with 1,000 steps has 2 MB; no file of memlab is larger."""
 
 DEEPEST = 32
-"""Lists and dictionaries inside one another; a predicted record has 7."""
+"""Most levels of lists and dictionaries inside one another. A predicted record has 7."""
 
 _NOT_PLAIN = "not a plain file; links are not followed"
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
-"""Half of a character in UTF-16, as JSON may write those beyond 16 bits: a pair of them is one."""
+"""A UTF-16 surrogate escape. JSON may write a character beyond 16 bits as a pair of surrogates."""
 
 
 def read_json(path: Path) -> Any:
-    """Raises :class:`RecordError` with the reason when ``path`` is not readable JSON within the bounds above."""
+    """Read a JSON file. Raises :class:`RecordError`, with the reason, unless it is JSON within the limits above."""
     try:
         text = _read(path).decode()
         values = json.loads(text, parse_constant=_refuse_constant, parse_int=_whole, parse_float=_finite)
         _check_depth([values])
         if _HALF.search(text):
-            json.dumps(values, ensure_ascii=False).encode()  # raises ValueError for a half alone: no file can hold it
+            json.dumps(values, ensure_ascii=False).encode()  # raises ValueError for a lone surrogate: not writable
     except FileNotFoundError:
         raise RecordError(f"{path}: no such file") from None
     except RecursionError:
@@ -51,7 +51,7 @@ def read_json(path: Path) -> Any:
 
 
 def _read(path: Path) -> bytes:
-    """The content of a plain file. A pipe, which could keep its reader waiting for ever, is refused unread."""
+    """Read a regular file. Refuse anything else: a read from a pipe could wait for ever."""
     try:
         with open(path, "rb", opener=_open_itself) as file:
             facts = os.fstat(file.fileno())
@@ -67,7 +67,7 @@ def _read(path: Path) -> bytes:
 
 
 def _open_itself(path: str, flags: int) -> int:
-    """Open a file, not what it links to, and without waiting for a writer."""
+    """Open a file without following a link, and without waiting for a writer of a pipe."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -76,7 +76,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _whole(text: str) -> int | float:
-    """JSON knows one kind of number; here as elsewhere, a whole one has at most 64 bits."""
+    """Parse a whole number: an int if it fits 64 bits, otherwise a float."""
     value = int(text)
     return value if -(2**63) <= value < 2**63 else _finite(text)
 
@@ -89,7 +89,7 @@ def _finite(text: str) -> float:
 
 
 def _check_depth(values: Collection[Any], left: int = DEEPEST) -> None:
-    """Raises ValueError where lists and dictionaries in ``values`` are more than ``left`` deep."""
+    """Raise ValueError if lists and dictionaries in ``values`` are nested more than ``left`` levels deep."""
     if _SCALARS.issuperset(map(type, values)):
         return
     if not left:

@@ -1,4 +1,4 @@
-"""A data file of one JSON object a line: whether every line is one, and where not."""
+"""Check of a JSONL data file (one JSON object a line); an error names the bad line."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from memlab.errors import ConfigError, nearest
 def check(path: Path, text_field: str, most_bytes: int | None = None) -> None:
     """Raise :class:`ConfigError`, with file and line, unless each line is an object with a text under ``text_field``.
 
-    ``most_bytes``: how much of the file is read; ``None``: all. Empty lines are passed over.
+    ``most_bytes``: stop after about this many bytes of the file; ``None``: read all of it. Empty lines are skipped.
     """
     if path.exists() and not path.is_file():  # opening a pipe would wait for ever
         raise ConfigError(f"data.path={path}: not a file. It names one that holds one JSON object a line.")
@@ -36,12 +36,12 @@ def _lines(file, most_bytes: int | None) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_row(line: bytes, text_field: str, where: str) -> bool:
-    """Whether the line holds a row; an empty one does not."""
+    """Check one line: False for an empty line, True for a row. Raises :class:`ConfigError` for anything else."""
     try:
         text = line.decode("utf-8-sig")
         row = json.loads(text) if text.strip() else None
     except (ValueError, RecursionError) as error:
-        what = getattr(error, "msg", error)  # without json's own count of lines
+        what = getattr(error, "msg", error)  # msg lacks json's line number, which is always 1
         raise ConfigError(f"{where}: no JSON object ({what}). The file holds one a line.") from error
     if row is None and not text.strip():
         return False

@@ -1,4 +1,4 @@
-"""Locks between memlab processes, with who holds them written inside. The kernel ends them with their process."""
+"""File locks between memlab processes. The file names the holder; the kernel frees the lock when the process ends."""
 
 import contextlib
 import fcntl
@@ -11,8 +11,11 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def hold(path: Path, shared: bool = False) -> Iterator[bool]:
-    """Hold the lock of this file while the block runs; ``shared``: with others that share it. False: others hold it."""
-    with path.open("a") as file:  # "w" would wipe out who holds it
+    """Hold the lock of this file while the block runs. Yields False, without the lock, if another process holds it.
+
+    ``shared``: other processes that also ask for a shared lock can hold it at the same time.
+    """
+    with path.open("a") as file:  # "w" would erase the name of the holder
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -22,11 +25,11 @@ def hold(path: Path, shared: bool = False) -> Iterator[bool]:
         try:
             yield True
         finally:
-            _note(file.fileno(), "")  # no name of a machine stays in a folder that may be published
+            _note(file.fileno(), "")  # the folder may be published: leave no host name in it
 
 
 def holder(path: Path) -> str:
-    """Who holds the lock of this file, for a person: ``pid 4242 on node-1, since 2026-11-21 05:40:11``."""
+    """Describe the process that holds the lock of this file: ``pid 4242 on node-1, since 2026-11-21 05:40:11``."""
     try:
         return path.read_text() or "another process"
     except OSError:
@@ -34,6 +37,6 @@ def holder(path: Path) -> str:
 
 
 def _note(file: int, text: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
+    with contextlib.suppress(OSError):  # on a full disk the lock still works
         os.ftruncate(file, 0)
         os.write(file, text.encode())

@@ -1,6 +1,6 @@
-"""What this machine has: its GPUs as the driver tells them, and the packages and libraries a plan may ask for.
+"""Inventory of this machine: its GPUs, and whether packages, programs and libraries are installed.
 
-Reads NVML, never torch, so that it costs milliseconds and creates no CUDA context.
+The GPUs are read from NVML, not from torch: this takes milliseconds and creates no CUDA context.
 """
 
 import ctypes.util
@@ -17,9 +17,10 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Gpu:
-    """``id`` is what the launcher is told: an index, or the UUID that CUDA_VISIBLE_DEVICES names.
+    """One GPU of this machine.
 
-    ``uuid`` is the device itself: in a container or a batch job, index 0 may be any.
+    ``id`` is passed to the launcher: an index, or a UUID if CUDA_VISIBLE_DEVICES names one. ``uuid`` always identifies
+    the device: in a container or a batch job, any GPU may have index 0.
     """
 
     id: str
@@ -49,12 +50,12 @@ class Machine:
 
 @cache
 def detect() -> Machine:
-    """The GPUs that this process may use (CUDA_VISIBLE_DEVICES is honoured), in their order."""
+    """Find the driver version and the GPUs that this process may use, in the order of CUDA_VISIBLE_DEVICES."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # no driver, no library, or a driver that does not answer: a machine without GPUs
+    except Exception:  # no driver, no library or no answer from the driver: treat it as a machine without GPUs
         return Machine()
     try:
         driver = pynvml.nvmlSystemGetDriverVersion()
@@ -68,7 +69,7 @@ def _visible_ids(pynvml) -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return all_ids
-    # As CUDA does: the first entry that is no device ends the list.
+    # As in CUDA, the first entry that is not a device ends the list.
     ids = (id.strip() for id in visible.split(","))
     return list(itertools.takewhile(lambda id: _is_device(pynvml, id, all_ids), ids))
 
@@ -95,21 +96,21 @@ def _gpu(pynvml, id: str) -> Gpu:
 
 
 def nvml_handle(pynvml, id: str):
-    """NVML's handle of a GPU id as :class:`Gpu` has it."""
+    """Return NVML's handle of a GPU; ``id`` is ``Gpu.id``."""
     if id.isdigit():
         return pynvml.nvmlDeviceGetHandleByIndex(int(id))
     return pynvml.nvmlDeviceGetHandleByUUID(id)
 
 
 def used_bytes(ids: Sequence[str]) -> list[int]:
-    """What the driver has given out now on each of these GPUs, whoever has it."""
+    """Return the bytes that the driver has given out now on each of these GPUs, to all processes together."""
     pynvml = _nvml()
     return [pynvml.nvmlDeviceGetMemoryInfo(nvml_handle(pynvml, id)).used for id in ids]
 
 
 @cache
 def _nvml():
-    """NVML for as long as this process lives: starting it takes longer than all that is asked of it."""
+    """Return NVML, initialised once for the life of this process: to initialise it takes longer than all queries."""
     import pynvml
 
     pynvml.nvmlInit()

@@ -1,4 +1,4 @@
-"""Whose a folder is: memlab writes only into folders that were empty when it came, or that carry its marker."""
+"""Marker of memlab's folders: memlab writes only into folders that were empty, or that hold this marker file."""
 
 import os
 from collections.abc import Callable
@@ -12,12 +12,13 @@ TEXT = "A folder of memlab. Later runs replace and remove the files in it that h
 
 
 def check(folder: Path, is_from_before: Callable[[], bool]) -> None:
-    """Raise :class:`FolderError` for a folder that holds files and no marker.
+    """Raise :class:`FolderError` for a folder that holds files but no marker.
 
-    ``is_from_before``: whether a memlab that knew no marker made the folder; asked only where there is none.
+    ``is_from_before``: returns whether an old memlab without markers made the folder. It is called only for a folder
+    without a marker; if it returns True, nothing is raised.
     """
     try:
-        names = os.listdir(folder)  # once: another memlab may be making the folder at this moment, marker first
+        names = os.listdir(folder)  # one call: another memlab may be making the folder now, marker first
     except FileNotFoundError:
         return
     except OSError as error:
@@ -30,7 +31,7 @@ def check(folder: Path, is_from_before: Callable[[], bool]) -> None:
 
 
 def claim(folder: Path, is_from_before: Callable[[], bool]) -> None:
-    """Make the folder memlab's: the marker is the first file in it. Raises :class:`FolderError` as :func:`check`."""
+    """Make the folder and write the marker as its first file. Raises :class:`FolderError` as :func:`check`."""
     check(folder, is_from_before)
     try:
         folder.mkdir(parents=True, exist_ok=True)

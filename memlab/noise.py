@@ -1,17 +1,17 @@
-"""Whether a speed can be trusted: how much the steps of a run, or the repeats of it, differ."""
+"""Noise of step times: how much the steps of a run, or its repeats, differ."""
 
 from collections.abc import Sequence
 from statistics import median
 
 NOISY = 0.05
-"""A spread above this share of the median is told."""
+"""Spread, as a share of the median, above which memlab reports step times as noisy."""
 
 FEW = 5
-"""Fewer steps than this say nothing of their distribution."""
+"""Fewest steps for which the distribution is judged."""
 
 
 def spread(values: Sequence[float]) -> float:
-    """The interquartile range as a share of the median; 0 for fewer than two values."""
+    """Return the interquartile range as a share of the median; 0 for fewer than two values."""
     if len(values) < 2:
         return 0.0
     ordered = sorted(values)
@@ -20,7 +20,10 @@ def spread(values: Sequence[float]) -> float:
 
 
 def is_bimodal(values: Sequence[float]) -> bool:
-    """Two clusters: a gap above NOISY of the median and wider than either cluster, with a fifth of all on each side."""
+    """Whether the values fall into two clusters, each with at least two values and a fifth of all.
+
+    The gap between the clusters must be wider than either cluster and larger than NOISY times the median.
+    """
     if len(values) < FEW:
         return False
     ordered = sorted(values)
@@ -35,7 +38,7 @@ def is_bimodal(values: Sequence[float]) -> bool:
 
 
 def doubts(seconds: Sequence[float]) -> list[str]:
-    """What a reader of the median should know, in words; empty when there is nothing to say."""
+    """List the reasons to doubt the median step time, in words; empty if there are none."""
     found = []
     if is_bimodal(seconds):
         found.append("step times fall into two clusters")

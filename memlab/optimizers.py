@@ -1,4 +1,4 @@
-"""The optimizers that DeepSpeed and transformers know by name: what each takes, and which package it comes from.
+"""Optimizers that DeepSpeed and transformers know by name, with their hyperparameters and packages.
 
 Sources: ``deepspeed/runtime/config.py`` (DEEPSPEED_OPTIMIZERS) and ``runtime/engine.py`` (_configure_basic_optimizer)
 of DeepSpeed 0.19.8; ``transformers/training_args.py`` (OptimizerNames) and ``trainer_optimizer.py`` of transformers
@@ -16,14 +16,14 @@ DEEPSPEED = {
     "musgd": (),
     "muon": ("betas", "eps"),
 }
-"""Name -> the hyperparameters that the optimizer takes beside ``lr`` and ``weight_decay``. Those of muon are for the
-Adam that trains what is not a matrix."""
+"""Name -> the hyperparameters that the optimizer takes besides ``lr`` and ``weight_decay``. For muon they apply to the
+Adam that trains the parameters that are not matrices."""
 
 TORCH_ADAM = ("adam", "adamw", "muon")
-"""DeepSpeed's optimizers that use torch's Adam where ``torch_adam`` says so, and then need no compiler."""
+"""DeepSpeed's optimizers that can use torch's Adam (``torch_adam``), which needs no compiler."""
 
 OF_TRANSFORMERS = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
-"""transformers' names for what torch and transformers themselves provide."""
+"""transformers' names for the optimizers of torch and of transformers itself."""
 
 OF_PACKAGES = {
     "bitsandbytes": (
@@ -37,10 +37,10 @@ OF_PACKAGES = {
     "optimi": ("stable_adamw",),
     "schedulefree": ("schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd"),
 }
-"""Package, as it is imported -> transformers' names for its optimizers."""
+"""Package (its import name) -> transformers' names for its optimizers."""
 
 PYPI = {"optimi": "torch-optimi"}
-"""The name to install a package by, where it is not the one to import it by."""
+"""Import name of a package -> its name on PyPI, if the two differ."""
 
 LOW_RANK = (
     *("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "galore_adamw_layerwise"),
@@ -48,7 +48,7 @@ LOW_RANK = (
 )
 FUSED_WITH_BACKWARD = ("lomo", "adalomo")
 OTHER_DEVICES = ("adamw_torch_xla", "adamw_torch_npu_fused")
-"""transformers' names for optimizers that do not train under DeepSpeed; rules.py says why."""
+"""transformers' names for three kinds of optimizers that do not train under DeepSpeed; rules.py says why."""
 
 NAMES = {
     "deepspeed": tuple(DEEPSPEED),
@@ -58,11 +58,11 @@ NAMES = {
         *(*LOW_RANK, *FUSED_WITH_BACKWARD, *OTHER_DEVICES),
     ),
 }
-"""What ``optimizer.name`` may be, by ``optimizer.source``. DeepSpeed does not mind capitals."""
+"""``optimizer.source`` -> valid values of ``optimizer.name``. DeepSpeed ignores the case of its names."""
 
 
 def package_of(source: str, name: str) -> str | None:
-    """The package that provides an optimizer; ``None`` where DeepSpeed, transformers or torch do."""
+    """Return the package that provides an optimizer; ``None`` for optimizers of DeepSpeed, transformers and torch."""
     if source == "deepspeed":
         return None
     return next((package for package, names in OF_PACKAGES.items() if name in names), None)
