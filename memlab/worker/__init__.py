@@ -1,4 +1,4 @@
-"""What runs inside each rank: the model, the data, the meters and the training loop. Only here is torch imported.
+"""The code of each rank: model, data, meters and training loop. Of the code that measures, only this imports torch.
 
-``python -m memlab.worker RUN_FOLDER [RUN_FOLDER...]``, started by DeepSpeed's launcher in every rank.
+DeepSpeed's launcher starts ``python -m memlab.worker RUN_FOLDER [RUN_FOLDER...]`` in every rank.
 """

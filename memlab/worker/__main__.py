@@ -1,4 +1,4 @@
-"""A rank's entry: its output goes to its own log from the first line on, and it leaves with its result written."""
+"""Entry point of a rank: redirects all output to the rank's log, runs the points and exits after writing its result."""
 
 import faulthandler
 import os
@@ -12,7 +12,7 @@ from memlab.worker.output import write_output_to
 from memlab.worker.rendezvous import find_rank
 
 TEARDOWN_S = 30
-"""How long the process groups may take to close. The results are on disk by then, so a hang costs nothing."""
+"""Seconds that the process groups may take to close. The results are on disk by then, so a hang loses nothing."""
 
 
 def main() -> int:
@@ -20,10 +20,10 @@ def main() -> int:
     rank = find_rank()
     write_output_to(folders[0], rank)
     end_with_memlab()
-    # What a time-out asks for: all Python stacks, even while the main thread is inside a collective.
+    # At a time-out memlab sends SIGUSR1: write all Python stacks, even while the main thread is inside a collective.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
-    from memlab.worker.session import run_points  # imports torch, which may take long and may fail: after the above
+    from memlab.worker.session import run_points  # imports torch last: the import may take long or fail
 
     return run_points(folders, rank)
 
@@ -39,7 +39,7 @@ def close_process_groups() -> None:
 
 
 def leave(code: int) -> None:
-    """End the process without waiting for other threads: NCCL's and DeepSpeed's can keep a finished rank alive."""
+    """End the process without waiting for threads of NCCL and DeepSpeed, which can keep a finished rank alive."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,6 +1,6 @@
-"""Low-rank adapters on a model, as people put them there with peft, and weights that are frozen in 4 bits below them.
+"""Low-rank adapters (LoRA with peft), and frozen 4-bit base weights below them (QLoRA).
 
-Imported only where there is an adapter: peft and bitsandbytes are optional.
+Imported only if a run has an adapter: peft and bitsandbytes are optional.
 """
 
 import torch
@@ -14,10 +14,10 @@ STORAGE_DTYPES = {"uint8": torch.uint8, "bf16": torch.bfloat16, "fp16": torch.fl
 
 
 def add_adapter(model: PreTrainedModel, adapter: Adapter, checkpointing: Checkpointing) -> PeftModel:
-    """The model with its weights frozen and adapters beside them, prepared as TRL's SFTTrainer does it.
+    """Freeze the weights of the model and add adapters, prepared as in TRL's SFTTrainer.
 
-    peft makes the adapters in fp32. DeepSpeed's engine casts them to the precision of the run, except beside weights
-    that were built under zero.Init.
+    peft creates the adapters in fp32. DeepSpeed's engine casts the adapters to the dtype of the run, except if the
+    weights were built under zero.Init.
     """
     if adapter.method == "qlora":
         model = prepare_model_for_kbit_training(
@@ -26,7 +26,7 @@ def add_adapter(model: PreTrainedModel, adapter: Adapter, checkpointing: Checkpo
             gradient_checkpointing_kwargs={"use_reentrant": checkpointing.reentrant},
         )
     elif checkpointing.enabled and checkpointing.reentrant:
-        # A reentrant checkpoint has gradients only if one of its inputs does, and what frozen embeddings give does not.
+        # A reentrant checkpoint needs an input that requires gradients; the output of frozen embeddings does not.
         model.enable_input_require_grads()
     targets = adapter.target_modules
     lora = LoraConfig(
@@ -40,7 +40,7 @@ def add_adapter(model: PreTrainedModel, adapter: Adapter, checkpointing: Checkpo
 
 
 def quantization(adapter: Adapter, dtype: torch.dtype) -> BitsAndBytesConfig:
-    """4 bits for the weights of the linear layers; products in ``dtype``."""
+    """Return the settings for 4-bit weights of the linear layers, with matrix products in ``dtype``."""
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=adapter.quant_type,
@@ -53,10 +53,10 @@ def quantization(adapter: Adapter, dtype: torch.dtype) -> BitsAndBytesConfig:
 def build_quantized(
     hf_config: PretrainedConfig, wanted: BitsAndBytesConfig, device: torch.device, **options
 ) -> PreTrainedModel:
-    """Random weights in 4 bits on ``device``, made as ``from_pretrained`` loads them.
+    """Build a model with random 4-bit weights on ``device``, in the way ``from_pretrained`` loads them.
 
-    The model is built without memory, and no more than one of its weights is ever there in full. As with any quantised
-    model, zero.Init does not partition it: ZeRO-3 does when the engine starts.
+    The model is built on the meta device. At most one of its weights exists unquantized at a time. As with any
+    quantized model, zero.Init does not partition the weights: ZeRO-3 partitions them when the engine starts.
     """
     from transformers.integrations import replace_with_bnb_linear
     from transformers.quantizers.base import get_keys_to_not_convert
@@ -75,12 +75,12 @@ def build_quantized(
             if buffer is not None:
                 module._buffers[name] = torch.empty_like(buffer, device=device)
     model.initialize_weights()
-    model.is_loaded_in_4bit = True  # as peft asks
+    model.is_loaded_in_4bit = True  # peft requires it
     return model
 
 
 def _on_device(parameter: torch.nn.Parameter, device: torch.device, hf_config: PretrainedConfig) -> torch.nn.Parameter:
-    """A parameter of the meta device in memory: in 4 bits with random values, or else still without a value."""
+    """Allocate a meta parameter on ``device``: a 4-bit weight with random values, any other one uninitialised."""
     values = torch.empty_like(parameter.data, device=device)
     if not hasattr(parameter, "quant_state"):
         return torch.nn.Parameter(values, requires_grad=parameter.requires_grad)

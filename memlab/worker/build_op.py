@@ -1,4 +1,4 @@
-"""Build one of DeepSpeed's ops, or load it where it is built: ``python -m memlab.worker.build_op FusedAdam``."""
+"""Builder of one DeepSpeed op: ``python -m memlab.worker.build_op FusedAdam``. Loads the op if it is already built."""
 
 import sys
 

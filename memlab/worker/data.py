@@ -1,4 +1,4 @@
-"""What the model is trained on: batches of exactly (micro batch, tokens), one for each forward."""
+"""Training data: batches of exactly (micro batch, tokens), one for each forward."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Shape:
 
 
 class Batches(Dataset):
-    """The batches of one rank, in order, for a list of shapes one after another."""
+    """The batches of one rank: all batches of the first shape, then of the second, and so on."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Batches(Dataset):
         world_size: int,
         shift_labels: bool,
     ):
-        """``shift_labels``: the model takes labels that are already shifted; otherwise it shifts them itself."""
+        """``shift_labels``: the model accepts labels that are already shifted; otherwise it shifts them itself."""
         self.shapes = [shape for shape in shapes for _ in range(shape.batches)]
         self.make = (
             _random_batch(vocabulary, shift_labels)
@@ -59,7 +59,10 @@ class Batches(Dataset):
 
 
 def _random_batch(vocabulary: int, shift_labels: bool):
-    """Uniform tokens. One more than the length is drawn: every position, even the only one, has a next token."""
+    """Return a function that makes batches of uniformly random tokens.
+
+    It draws one token more than the length, so that every position has a next token, even with a length of one.
+    """
 
     def make(shape: Shape, index: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
         drawn = torch.randint(vocabulary, (shape.micro, shape.tokens + 1), generator=generator)
@@ -71,7 +74,10 @@ def _random_batch(vocabulary: int, shift_labels: bool):
 
 
 def _text_batch(config: Config, vocabulary: int, rank: int, world_size: int):
-    """Texts, tokenised, then padded or truncated to the length. Padding is masked and does not count in the loss."""
+    """Return a function that makes batches of tokenised texts, padded or truncated to the length.
+
+    Padding is masked and does not count in the loss.
+    """
     tokenizer = load_tokenizer(config)
     texts = load_texts(config.data)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
@@ -96,7 +102,7 @@ def _text_batch(config: Config, vocabulary: int, rank: int, world_size: int):
 
 
 def load_tokenizer(config: Config):
-    """The tokenizer of the data: the named one, the small one that ships for ``sample``, or else the model's own."""
+    """Load ``data.tokenizer`` if it is set, or else the shipped tokenizer for ``sample``, or else the model's own."""
     from transformers import AutoTokenizer
 
     name = config.data.tokenizer or (SAMPLE if config.data.source == "sample" else config.model.path)
@@ -104,7 +110,7 @@ def load_tokenizer(config: Config):
 
 
 def load_texts(data: Data) -> list[str]:
-    """The texts of a data set. Raises :class:`ConfigError` where there are none or the field is not there."""
+    """Load the texts of a data set. Raises :class:`ConfigError` if the file or field is missing or the set is empty."""
     from datasets import load_dataset
 
     if data.source == "guanaco":
@@ -116,7 +122,7 @@ def load_texts(data: Data) -> list[str]:
         try:
             rows = load_dataset("json", data_files=str(path), split="train")
         except Exception:
-            jsonl.check(path, data.text_field)  # says in which line
+            jsonl.check(path, data.text_field)  # raises an error that names the line
             raise
     if data.text_field not in rows.column_names:
         found = json.dumps(rows.column_names)

@@ -1,4 +1,4 @@
-"""The device of a rank: which one it is, how its memory is metered, its clock, and what the driver says of it."""
+"""The device of a rank: its memory meter, its clock and the driver's figures."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from memlab.worker.memory import CudaMemory, LiveTensorMemory, MemoryMeter
 
 
 class CpuDevice:
-    """A CPU rank. The driver's figures do not exist here."""
+    """The device of a CPU rank, which has no driver's figures."""
 
     name = "CPU"
     total_bytes = None
@@ -22,7 +22,7 @@ class CpuDevice:
         self.memory: MemoryMeter = LiveTensorMemory()
 
     def mark(self) -> float:
-        """A point on the device's clock."""
+        """Return a time on the device's clock, for ``seconds_between``."""
         return time.perf_counter()
 
     def seconds_between(self, begin: float, end: float) -> float:
@@ -32,24 +32,24 @@ class CpuDevice:
         pass
 
     def used_bytes(self) -> tuple[int | None, int | None]:
-        """What the driver has given out: on the whole device, and to this process."""
+        """Return the bytes that the driver has given out: on the whole device, and to this process."""
         return None, None
 
     def energy_joules(self) -> float | None:
-        """A running total."""
+        """Return the energy that the device has used so far, a running total."""
         return None
 
     def retries_and_ooms(self) -> tuple[int | None, int | None]:
-        """Running totals of the caching allocator."""
+        """Return the caching allocator's retries and out-of-memory errors, as running totals."""
         return None, None
 
     def pinned_bytes(self) -> int | None:
-        """Peak of torch's pinned host memory since the process began."""
+        """Return the peak of torch's pinned host memory since the process began, in bytes."""
         return None
 
 
 class CudaDevice:
-    """A GPU. Steps are timed with events on the stream, so that timing them does not make the host wait."""
+    """A GPU. Steps are timed with events on the stream, so timing does not make the host wait."""
 
     def __init__(self, local_rank: int):
         torch.cuda.set_device(local_rank)
@@ -88,7 +88,7 @@ class CudaDevice:
 
 
 class _Nvml:
-    """The driver's view of one GPU. Each figure is ``None`` where the driver does not tell it (containers, MIG)."""
+    """The driver's figures of one GPU. A figure is ``None`` if the driver does not report it (containers, MIG)."""
 
     def __init__(self, uuid: str):
         import pynvml
@@ -118,12 +118,12 @@ class _Nvml:
 
 
 def rank_device(kind: str, local_rank: int) -> CpuDevice | CudaDevice:
-    """The device of this rank: ``kind`` is ``hardware.device`` of the configuration."""
+    """Return the device of this rank. ``kind`` is ``hardware.device`` of the configuration."""
     return CpuDevice() if kind == "cpu" else CudaDevice(local_rank)
 
 
 def runtime_versions() -> dict[str, Any]:
-    """Versions that no package metadata tells."""
+    """Return the versions of CUDA, NCCL and cuDNN, which package metadata does not contain."""
     if not torch.cuda.is_available():
         return {"cuda": None, "nccl": None, "cudnn": None}
     nccl = ".".join(map(str, torch.cuda.nccl.version()))

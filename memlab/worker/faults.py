@@ -1,4 +1,4 @@
-"""From an exception in a rank to an outcome: what happened, in the words of the record."""
+"""Classification of an exception in a rank: the status and reason for the record."""
 
 import re
 from typing import Any
@@ -21,7 +21,7 @@ _TRANSPORT = (
 
 
 def describe(error: BaseException) -> tuple[str, str, dict[str, Any] | None]:
-    """Status, one-line reason, and for an out-of-memory of the device what it wanted (in bytes, where it was said)."""
+    """Return status, one-line reason and, for an out-of-memory of the device, the message and requested bytes."""
     message = f"{type(error).__name__}: {error}".strip()
     first_line = message.splitlines()[0].partition(" If reserved but unallocated")[0][:500]
     if isinstance(error, MemoryError) or any(mark in message for mark in _HOST_OOM):
@@ -34,6 +34,6 @@ def describe(error: BaseException) -> tuple[str, str, dict[str, Any] | None]:
 
 
 def requested_bytes(message: str) -> int | None:
-    """The size in torch's message, ``Tried to allocate 2.00 GiB``: torch rounds it to two decimals."""
+    """Parse the bytes in torch's message ``Tried to allocate 2.00 GiB``, which torch rounds to two decimals."""
     match = _TRIED.search(message)
     return int(float(match[1]) * UNITS[match[2]]) if match else None

@@ -1,8 +1,9 @@
-"""Model FLOPs of a training step: what the model asks for, without what recomputation adds.
+"""Model FLOPs of a training step, without recomputation.
 
-A multiplication and an addition count as two. Backward costs twice the forward: a product for the gradient of the
-input, one for that of the weight, which frozen weights do not have. Attention counts the full score matrix,
-as PaLM's definition of model FLOP utilisation does (Chowdhery et al. 2022, appendix B); element-wise work is left out.
+A multiplication and an addition count as two FLOPs. Backward costs twice the forward: one product for the gradient of
+the input and one for the gradient of the weight. Frozen weights have no weight gradient. Attention counts the full
+score matrix, as in PaLM's definition of model FLOP utilisation (Chowdhery et al. 2022, appendix B). Element-wise
+operations are not counted.
 """
 
 import torch
@@ -16,15 +17,15 @@ ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 def model_flops(model: PreTrainedModel, batch: int, tokens: int) -> float:
-    """FLOPs of one forward and backward of ``batch`` samples of ``tokens`` tokens through the whole model.
+    """Compute the FLOPs of one forward and backward of ``batch`` samples of ``tokens`` tokens through the whole model.
 
-    Raises where the model's configuration does not tell what they follow from.
+    Raises an exception if the model's configuration lacks the values that the formulas need.
     """
     return batch * (tokens * _matmul_flops_per_token(model) + 3.0 * _attention_flops(model, tokens))
 
 
 def _matmul_flops_per_token(model: PreTrainedModel) -> float:
-    """Forward and backward: 2 FLOPs a product for each weight. Experts that a token is not routed to do not count."""
+    """Compute the FLOPs of matrix products per token, forward and backward. Experts count only if they are active."""
     config = model.config.get_text_config()
     experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
     share = config.num_experts_per_tok / experts if experts else 1.0
@@ -39,9 +40,10 @@ def _matmul_flops_per_token(model: PreTrainedModel) -> float:
 
 
 def _attention_flops(model: PreTrainedModel, tokens: int) -> float:
-    """Two products (scores, values) of 2 x tokens x tokens x width FLOPs in each layer, one sample.
+    """Compute the forward FLOPs of attention for one sample.
 
-    Raises for a configuration without heads, and for one with layers of other kinds, which have no formula here.
+    Each layer has two products (scores, values) of 2 x tokens x tokens x width FLOPs. Raises an exception for a
+    configuration without attention heads, or with kinds of layers that are not in ``ATTENTION``.
     """
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
@@ -53,5 +55,5 @@ def _attention_flops(model: PreTrainedModel, tokens: int) -> float:
 
 
 def _products(weight: torch.nn.Parameter) -> float:
-    """FLOPs of one token with a weight: its output, the gradient of its input, and its own where it has one."""
+    """Compute the FLOPs of one token with a weight: output, gradient of the input and, unless frozen, of the weight."""
     return (6.0 if weight.requires_grad else 4.0) * parameter_size(weight)

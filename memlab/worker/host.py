@@ -1,4 +1,4 @@
-"""What the operating system says of this process's memory (Linux, proc(5))."""
+"""Memory figures of this process from the operating system, in bytes (Linux, proc(5))."""
 
 import contextlib
 import re
@@ -8,18 +8,18 @@ STATUS = Path("/proc/self/status")
 
 
 def resident_bytes() -> int:
-    """The resident set now."""
+    """Return the current resident set in bytes."""
     return _field("VmRSS")
 
 
 def peak_resident_bytes() -> int:
-    """The highest resident set since the process began, or since :func:`reset_peak_resident`."""
+    """Return the highest resident set in bytes since the process began, or since :func:`reset_peak_resident`."""
     return _field("VmHWM")
 
 
 def reset_peak_resident() -> None:
-    """Let :func:`peak_resident_bytes` begin anew: "5" means just that (proc(5), clear_refs)."""
-    with contextlib.suppress(OSError):  # not allowed in some containers: then peaks are those of the whole process
+    """Reset the peak of :func:`peak_resident_bytes` by writing "5" to clear_refs (proc(5))."""
+    with contextlib.suppress(OSError):  # some containers forbid it: then each peak is the peak since the process began
         Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -1,8 +1,11 @@
-"""A rank must not outlive memlab, however memlab and its deadman were killed: it watches its lifeline, MEMLAB_LIFELINE.
+"""The lifeline of a rank: the rank ends itself when memlab is gone, even if memlab and its deadman were killed.
 
-``stdin``: a rank on another host, which nobody can signal from here. pdsh holds one ssh connection to each host, and a
-rank's standard input is the far end of it: nothing is ever sent, but it closes when memlab, pdsh or ssh is killed, or
-the connection is lost. ``pid:N``: a rank on memlab's own host; N is memlab's process.
+The variable MEMLAB_LIFELINE says what the rank watches:
+
+``stdin``: for a rank on another host, which memlab cannot signal. pdsh holds one ssh connection to each host, and the
+rank's standard input is the far end of the connection. Nothing is ever sent. The input closes when memlab, pdsh or ssh
+is killed, or when the connection is lost.
+``pid:N``: for a rank on memlab's own host; N is memlab's process id.
 """
 
 import os
@@ -12,7 +15,7 @@ import threading
 
 
 def end_with_memlab() -> None:
-    """End the rank, and all that the launch runs on another host, when the lifeline breaks."""
+    """Start a thread that ends the rank, or on another host all processes of the launch, when the lifeline breaks."""
     kind, _, pid = os.environ.get("MEMLAB_LIFELINE", "").partition(":")
     if kind == "stdin":
         threading.Thread(target=_end_with_connection, daemon=True).start()
@@ -24,17 +27,17 @@ def _end_with_connection() -> None:
     while os.read(0, 4096):
         pass
     os.write(2, b"memlab: the connection to the launching host has closed; ending\n")
-    # The process group is the one that sshd made for this connection: DeepSpeed's launch.py, its ranks, compilers.
+    # sshd made this process group for the connection: it holds DeepSpeed's launch.py, its ranks and compilers.
     os.killpg(0, signal.SIGKILL)
 
 
 def _end_with_process(pid: int) -> None:
-    """DeepSpeed's launcher ends once its ranks are gone, so the rank ends itself alone."""
+    """End this rank when process ``pid`` is gone. DeepSpeed's launcher ends by itself once its ranks are gone."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
         pass
-    except OSError:  # a kernel without pidfd_open(2), before Linux 5.3: the next memlab in the folder ends this rank
+    except OSError:  # Linux before 5.3 has no pidfd_open(2): the next memlab that uses the run folder ends this rank
         return
     else:
         select.select([process], [], [])

@@ -1,8 +1,7 @@
-"""Memory meters: what torch's allocator counts on a GPU, and what can be counted on a CPU, behind one interface.
+"""Memory meters with one interface: the counters of torch's allocator on a GPU, live tensors on a CPU.
 
-A meter knows the running phase. At each border between phases it adds the peak since the last border to the phase that
-ends and resets torch's peak, so every phase has its own and nothing else is disturbed: reading is bookkeeping on the
-host, without synchronisation and without an allocation.
+A meter knows the running phase. When a phase ends, the meter adds the peak since the last reset to the phase and resets
+torch's peak, so every phase has its own peak. Reading the counters needs no synchronisation and no allocation.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ from memlab.worker.host import peak_resident_bytes, reset_peak_resident
 
 
 class MemoryMeter:
-    """Peaks by phase. Subclasses say where the counters are."""
+    """Peaks by phase, in bytes. Subclasses provide the counters."""
 
     source: str
 
@@ -28,28 +27,27 @@ class MemoryMeter:
         self.current: str | None = None
         self.peak_allocated = self.peak_active = self.peak_reserved = 0
 
-    # what a subclass counts, in bytes
     def counters(self) -> tuple[int, int, int, int]:
-        """Allocated now, and the peaks of allocated, active and reserved since the last reset."""
+        """Return bytes: allocated now, and the peaks of allocated, active and reserved since the last reset."""
         raise NotImplementedError
 
     def reset_peaks(self) -> None:
         raise NotImplementedError
 
     def install(self) -> None:
-        """Begin to count."""
+        """Start counting."""
 
     def pause(self) -> None:
-        """Stop counting, where counting costs time."""
+        """Stop counting, if counting costs time."""
 
     def enter(self, phase: str | None) -> None:
-        """The running phase ends here and ``phase`` begins; ``None``: nothing that has a name."""
+        """End the running phase and begin ``phase``; ``None``: outside any phase."""
         self.fold()
         self.reset_peaks()
         self.current = phase
 
     def fold(self) -> None:
-        """Add what the counters hold to the running phase and to the run."""
+        """Update the peaks of the running phase and of the run from the counters."""
         now, allocated, active, reserved = self.counters()
         self.peak_allocated = max(self.peak_allocated, allocated)
         self.peak_active = max(self.peak_active, active)
@@ -61,12 +59,14 @@ class MemoryMeter:
             phase.end_allocated_bytes = now
 
     def host_peak(self) -> int:
-        """The highest resident set of the process since it began, in bytes."""
+        """Return the highest resident set since the process began, in bytes."""
         return peak_resident_bytes()
 
     def start_over(self) -> None:
-        """Begin a point: peaks anew, and all that is no longer needed given back. Only what was before the first step,
-        which all points of a launch share, is kept."""
+        """Begin a point: free unused memory and reset the peaks.
+
+        Keeps the phases before the first step (model build, engine init), which all points of a launch share.
+        """
         self.enter(None)
         self.phases = {name: phase for name, phase in self.phases.items() if name in BEFORE_STEPS}
         gc.collect()
@@ -82,8 +82,10 @@ class MemoryMeter:
         self.enter(None)
 
     def during(self, name: Callable[[], str], function: Callable) -> Callable:
-        """``function``, with its run counted as the phase that ``name()`` says. An exception leaves the phase running,
-        so that an out-of-memory can be told where it happened."""
+        """Wrap ``function`` so that each call runs in the phase ``name()``.
+
+        After an exception the phase stays current, so that an out-of-memory can be reported with its phase.
+        """
 
         def measured(*args, **kwargs):
             self.enter(name())
@@ -120,7 +122,7 @@ class CudaMemory(MemoryMeter):
         self._reset(self.device)
 
     def install(self) -> None:
-        """DeepSpeed resets torch's peaks while it builds its optimizers; what they held must not be lost."""
+        """Patch torch's resets to save the peaks first: DeepSpeed resets them while it builds its optimizers."""
 
         def fold_then_reset(device=None):
             self.fold()
@@ -130,16 +132,17 @@ class CudaMemory(MemoryMeter):
         torch.cuda.reset_max_memory_allocated = fold_then_reset
 
     def retries_and_ooms(self) -> tuple[int, int]:
-        """Since the process began."""
+        """Return the allocator's retries and out-of-memory errors since the process began."""
         stats = torch.cuda.memory_stats_as_nested_dict(self.device)
         return stats.get("num_alloc_retries", 0), stats.get("num_ooms", 0)
 
 
 class LiveTensorMemory(MemoryMeter):
-    """On a CPU, where torch counts nothing: bytes of tensor storages that are alive, and the resident set as reserved.
+    """The meter on a CPU, where torch counts nothing: live tensor storages as allocated, the resident set as reserved.
 
-    A dispatch mode sees every tensor that an operator returns, so the count holds what torch's allocator would, but not
-    what a kernel uses and frees within itself. It slows every operator, so it is paused while steps are timed.
+    A dispatch mode sees every tensor that an operator returns. The count includes all tensors that torch's allocator
+    would hold, but not the memory that a kernel uses and frees internally. The mode slows every operator, so it is
+    paused while steps are timed.
     """
 
     source = LIVE_TENSORS
@@ -168,7 +171,7 @@ class LiveTensorMemory(MemoryMeter):
             super().fold()
 
     def install(self) -> None:
-        for tensor in gc.get_objects():  # those that were made while nobody counted
+        for tensor in gc.get_objects():  # tensors that were created before counting started
             if issubclass(type(tensor), torch.Tensor):
                 self.track(tensor)
         self.mode.__enter__()
@@ -186,7 +189,7 @@ class LiveTensorMemory(MemoryMeter):
         super().start_over()
 
     def host_peak(self) -> int:
-        return max(self.highest_resident, peak_resident_bytes())  # its own resets took the system's figure back
+        return max(self.highest_resident, peak_resident_bytes())  # reset_peaks has reset the system's figure
 
     def track(self, tensor: torch.Tensor) -> None:
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided:

@@ -1,4 +1,4 @@
-"""The model of a plan, built as transformers builds it."""
+"""Building of the model of a plan, with the functions of transformers, and its parameter counts."""
 
 import math
 
@@ -13,10 +13,10 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def build_model(config: Config, device: torch.device) -> PreTrainedModel:
-    """The model in the precision of the run, with its adapters.
+    """Build the model in the dtype of the run, with its adapters.
 
-    Random weights are made where they will be used: on the device, and at ZeRO stage 3, where transformers builds under
-    ``deepspeed.zero.Init`` (the TrainingArguments that carry the DeepSpeed JSON must be alive), as this rank's shards.
+    Random weights are created on the device. At ZeRO stage 3 each rank creates only its shards: transformers builds the
+    model under ``deepspeed.zero.Init``. For this the TrainingArguments with the DeepSpeed JSON must be alive.
     """
     options = {
         "dtype": DTYPES[config.precision.dtype],
@@ -51,7 +51,7 @@ def _build(config: Config, hf_config: PretrainedConfig, device: torch.device, op
 
 
 def _check_liger(family: str) -> None:
-    """Raise :class:`ConfigError` for a family that liger-kernel does not know: it would leave the model as it is."""
+    """Raise :class:`ConfigError` for a family that liger-kernel does not support and would leave unchanged."""
     from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN as known
 
     if family not in known:
@@ -61,18 +61,18 @@ def _check_liger(family: str) -> None:
 
 
 def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
-    """All parameters and the trainable ones, each counted once; partitioned ones with their whole size."""
+    """Count all parameters and the trainable ones: shared parameters once, partitioned ones with their full size."""
     sizes = {id(p): (parameter_size(p), p.requires_grad) for p in model.parameters()}.values()
     return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
 
 
 def parameter_size(parameter: torch.nn.Parameter) -> int:
-    """Its elements: of a partitioned one all, of one in 4 bits those that it stands for."""
+    """Count the elements of a parameter, before partitioning and before quantization to 4 bits."""
     if quant_state := getattr(parameter, "quant_state", None):
         return math.prod(quant_state.shape)
     return getattr(parameter, "ds_numel", parameter.numel())
 
 
 def base_model(model: torch.nn.Module) -> PreTrainedModel:
-    """The transformers model without the wrapper that adapters put around it."""
+    """Return the transformers model without the wrapper of its adapters."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model

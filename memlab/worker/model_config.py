@@ -1,7 +1,7 @@
 """The Hugging Face configuration of a model, as every rank reads it.
 
-``python -m memlab.worker.model_config`` checks configurations, in a process without torch: with torch the import of
-transformers takes three times as long.
+``python -m memlab.worker.model_config`` checks configurations in a process without torch, because importing
+transformers takes three times as long with torch.
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 if __name__ == "__main__":
-    sys.modules["torch"] = None  # transformers takes it for not installed
+    sys.modules["torch"] = None  # transformers then treats torch as not installed
 
 from transformers import AutoConfig, PretrainedConfig
 
@@ -20,11 +20,14 @@ SIZES = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "max_position_embeddings"),
 )
-"""Keys of every configuration that are whole numbers above 0 where they are numbers, some under other names."""
+"""Configuration keys whose value, if it is a number, must be a whole number above 0. Some families rename them."""
 
 
 def model_config(model: Model) -> PretrainedConfig:
-    """The Hugging Face configuration: the shipped values, or those at ``model.path``, with the user's overrides."""
+    """Return the configuration from the shipped values or from ``model.path``, with the user's overrides.
+
+    Raises :class:`ConfigError` for an override of an unknown key or with an invalid value.
+    """
     if model.config:
         values = dict(model.config)
         if "model_type" not in values:
@@ -32,7 +35,7 @@ def model_config(model: Model) -> PretrainedConfig:
         config = AutoConfig.for_model(values.pop("model_type"), **values)
     else:
         config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
-    has_own_code = not type(config).__module__.startswith("transformers.")  # which may read any key
+    has_own_code = not type(config).__module__.startswith("transformers.")  # such code may read any key
     for key, value in model.overrides.items():
         if not has_own_code and not hasattr(config, key):
             hint = nearest(key, config.to_dict())
@@ -45,13 +48,13 @@ def model_config(model: Model) -> PretrainedConfig:
 
 
 def _said(error: Exception) -> str:
-    """transformers raises anything, often in many lines: the first, or where that announces another, the second."""
+    """Shorten a message of transformers to its first line, or to its second if the first ends with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[1] if lines[0].endswith(":") and len(lines) > 1 else lines[0]
 
 
 def what_is_wrong(model: Model) -> str | None:
-    """The reason why no model can be built of this, in one line; ``None`` where none shows."""
+    """Return one line with the reason why the model cannot be built; ``None`` if no reason is found."""
     try:
         config = model_config(model)
     except ConfigError as error:
@@ -72,7 +75,7 @@ def what_is_wrong(model: Model) -> str | None:
 
 
 def main() -> None:
-    """A list of models as JSON on standard input -> a list of reasons, or nulls, on standard output."""
+    """Read a list of models as JSON from standard input; print a list of reasons or nulls to standard output."""
     models: list[dict[str, Any]] = json.load(sys.stdin)
     print(json.dumps([what_is_wrong(Model(**values)) for values in models]))
 

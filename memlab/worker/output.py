@@ -1,4 +1,4 @@
-"""Where a rank's output goes."""
+"""Redirection of a rank's output to its log."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from memlab.record import RunFolder
 
 
 def write_output_to(folder: RunFolder, rank: int) -> None:
-    """Send this process's standard output and error, its libraries' too, to the rank's log in ``folder``."""
+    """Redirect standard output and error of this process, including its libraries, to the rank's log in ``folder``."""
     sys.stdout.flush()
     sys.stderr.flush()
     path = folder.rank_log(rank)

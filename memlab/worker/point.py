@@ -1,4 +1,4 @@
-"""One point in one rank: its steps are timed and its result is written here."""
+"""One point in one rank: timing of its steps, and its rank file."""
 
 import math
 import time
@@ -15,18 +15,18 @@ from memlab.worker.host import resident_bytes
 
 
 class Point:
-    """The life of a point: ``begin``, then ``step_end`` after each step, then ``write``."""
+    """A point in one rank. Call ``begin``, then ``step_end`` after each step, then ``write``."""
 
     def __init__(self, folder: RunFolder, config: Config, rank: int, device: CpuDevice | CudaDevice):
         self.folder, self.config, self.rank, self.device = folder, config, rank, device
         self.num_steps = config.measure.warmup + config.measure.steps
-        self.step = 0  # the one that runs
+        self.step = 0  # index of the running step
         self.marks: list[tuple[Any, Any]] = []  # begin and end of each step, on the device's clock
-        self.losses: list[torch.Tensor] = []  # one a forward, on the device: reading them would make the host wait
+        self.losses: list[torch.Tensor] = []  # one per forward, on the device: reading them makes the host wait
         self.used: list[tuple[int | None, int | None]] = []
         self.energy: tuple[float | None, float | None] = (None, None)
         self.recording = False
-        self.facts: dict[str, Any] = {}  # what the session knows: parameters, FLOPs
+        self.facts: dict[str, Any] = {}  # set by the session: versions, parameters, FLOPs
         self.timing: dict[str, float] = {}
         self.counted_before: tuple[int | None, int | None] = (None, None)
 
@@ -40,12 +40,15 @@ class Point:
         return self.step == self.num_steps
 
     def phase(self, name: str) -> str:
-        """The first step is kept apart: it makes the optimizer states, and ZeRO-3 does not prefetch in it."""
+        """Name the phase with the prefix ``first_`` in the first step, which differs from the later steps.
+
+        The first step creates the optimizer states, and ZeRO-3 does not prefetch in it.
+        """
         return f"first_{name}" if self.step == 0 else name
 
     def begin(self) -> None:
         if self.config.measure.protocol == "cold":
-            self.device.memory.enter(None)  # all that was before counts, and the cache stays as it is
+            self.device.memory.enter(None)  # keep the peaks so far and the allocator's cache
         else:
             self.device.memory.start_over()
         self.began = time.perf_counter()
@@ -55,7 +58,7 @@ class Point:
         self.start = self.device.mark()
 
     def step_end(self) -> None:
-        """A step lasts from the end of the one before it: fetching its data and what Trainer does around it count."""
+        """End a step. Its time starts at the end of the previous step: it includes data loading and Trainer's work."""
         end = self.device.mark()
         self.marks.append((self.start, end))
         self.start = end
@@ -72,25 +75,25 @@ class Point:
             self.energy = (self.energy[0], self.device.energy_joules())
             self.timing["train_s"] = time.perf_counter() - self.began
         elif self.step <= warmup:
-            self.start = self.device.mark()  # looking around took time that is not the step's
+            self.start = self.device.mark()  # excludes the time of the readings above from the next step
 
     def _record_history(self) -> None:
-        """Only while nothing is timed: recording slows every allocation."""
-        # Collecting a stack swallows the exception by which a non-reentrant checkpoint ends its recomputation early.
+        """Start recording torch's memory history. Use it only while nothing is timed: it slows every allocation."""
+        # Collecting a stack swallows the exception with which a non-reentrant checkpoint ends its recomputation early.
         checkpointing = self.config.checkpointing
         stacks = None if checkpointing.enabled and not checkpointing.reentrant else "all"
         torch.cuda.memory._record_memory_history(context=stacks, max_entries=1_000_000)
         self.recording = True
 
     def save_snapshot(self) -> None:
-        """Write torch's memory history, if it is being recorded, and stop recording."""
+        """Write torch's memory history and stop recording, if it is being recorded."""
         if self.recording:
             torch.cuda.memory._dump_snapshot(str(self.folder.snapshot_file(self.rank)))
             torch.cuda.memory._record_memory_history(enabled=None)
             self.recording = False
 
     def write(self, status: str = "ok", reason: str | None = None, oom: dict[str, Any] | None = None) -> None:
-        """Write this rank's file: everything that is known when the point ends, however it ends."""
+        """Write this rank's file when the point ends, also after a failure."""
         memory = self.device.memory
         memory.fold()
         self.used.append(self.device.used_bytes())
@@ -134,7 +137,7 @@ class Point:
         self.losses.clear()  # each holds a block of device memory
 
     def _losses(self) -> list[float]:
-        """One for each step: the sum over its micro batches, each of which Trainer has already scaled."""
+        """Return one loss per step: the sum over its micro batches, whose losses Trainer has already scaled."""
         values = [float(loss) for loss in self.losses]
         size = self.config.batch.accumulation
         return [sum(values[i : i + size]) for i in range(0, len(values), size)]

@@ -1,6 +1,6 @@
-"""What only torch knows of this machine, as one line of JSON: ``python -m memlab.worker.probe [MODEL]``.
+"""Facts about this machine that only torch knows, as one line of JSON: ``python -m memlab.worker.probe [MODEL]``.
 
-``MODEL`` is the config group ``model`` as JSON: its parameters are counted, without any memory for them.
+``MODEL`` is the config group ``model`` as JSON. Its parameters are counted on the meta device, without memory.
 """
 
 import json
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def nvcc_version(cuda_home: str | None) -> str | None:
-    """Of the compiler that DeepSpeed would call, ``12.8``; ``None`` where there is none that runs."""
+    """Return the version of the nvcc that DeepSpeed would call, such as ``12.8``; ``None`` if missing or failing."""
     if cuda_home is None:
         return None
     try:
@@ -42,7 +42,7 @@ def nvcc_version(cuda_home: str | None) -> str | None:
 
 
 def count_parameters(model: Model) -> int | None:
-    """``None`` for a model whose configuration would have to be fetched from the hub."""
+    """Count the parameters of a model; ``None`` if its configuration would have to be fetched from the hub."""
     if not model.config and not Path(model.path).is_dir():
         return None
     from transformers import AutoModelForCausalLM

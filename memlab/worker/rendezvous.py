@@ -1,4 +1,4 @@
-"""Which rank this process is."""
+"""The rank number of this process."""
 
 import os
 
@@ -6,11 +6,11 @@ ENGINES = {
     "RANK": ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK"),
     "LOCAL_RANK": ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"),
 }
-"""DeepSpeed's launch.py sets the keys. Where srun or mpirun starts the ranks in place of it, they set these."""
+"""Variable that DeepSpeed's launch.py sets -> variables that srun and mpirun set when they start the ranks instead."""
 
 
 def find_rank() -> int:
-    """This process's rank. Sets RANK and LOCAL_RANK, where nobody has."""
+    """Return the rank of this process. Sets RANK and LOCAL_RANK if they are not set."""
     for name, sources in ENGINES.items():
         if name not in os.environ:
             os.environ[name] = next(os.environ[source] for source in sources if source in os.environ)

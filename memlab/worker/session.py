@@ -1,7 +1,7 @@
 """One launch inside one rank: build the model once, then train and measure each point in turn with Trainer.
 
-All points of a launch run in one ``Trainer.train()``: the data changes its shape from point to point, the engine stays.
-Between points unused memory is given back and all peaks begin anew. A launch of one point is the ordinary case.
+All points of a launch run in one ``Trainer.train()`` with the same engine; only the shape of the data changes. Between
+points the rank frees unused memory and resets all peaks. A launch may also have a single point.
 """
 
 import inspect
@@ -29,13 +29,13 @@ from memlab.worker.point import Point
 from memlab.worker.shared_memory import map_and_release
 
 ENGINE_PHASES = {"forward": "forward", "backward": "backward", "step": "optimizer_step"}
-"""Methods of the DeepSpeed engine that Trainer drives, and the phase that each is."""
+"""Method of the DeepSpeed engine -> phase of its calls."""
 
 
 def run_points(folders: Sequence[RunFolder], rank: int) -> int:
-    """Measure the points of ``folders``, whose plans differ in shape alone. Returns the exit code of the rank.
+    """Measure the points of ``folders``, whose plans differ only in shape. Returns the exit code of the rank.
 
-    Whatever ends the session, the point it ended in has a rank file that says so; later points have none.
+    After an error, the rank file of the point that failed holds the reason, and later points have no rank file.
     """
     session = None
     try:
@@ -52,7 +52,7 @@ def run_points(folders: Sequence[RunFolder], rank: int) -> int:
 
 
 def fail_before_the_device(folder: RunFolder, rank: int, error: BaseException) -> None:
-    """Write what is known when even the device could not be had: how the rank ended."""
+    """Write the rank file of a rank that failed before it had a device: status and reason only."""
     status, reason, oom = describe(error)
     result = RankResult(rank, device="", device_name="", memory_source="", status=status, reason=reason, oom=oom)
     write_json(folder.rank_file(rank), result.to_json())
@@ -78,8 +78,8 @@ class Session:
     def run(self) -> None:
         memory = self.device.memory
         self.note("launch_s", time.perf_counter() - (time.time() - float(os.environ["MEMLAB_STARTED_AT"])))
-        # Starts the process group (without one, zero.Init would put the whole model on every rank) and holds the
-        # DeepSpeed JSON: at stage 3 transformers builds the model under zero.Init while this is alive.
+        # TrainingArguments starts the process group; without one, zero.Init would put the whole model on every rank.
+        # While it is alive, transformers builds the model under zero.Init at stage 3, with its DeepSpeed JSON.
         arguments = training_arguments(self.plans, self.point.folder)
         if self.config.hardware.device == "cpu":
             map_and_release(self.rank)
@@ -119,7 +119,7 @@ class Session:
                 point.facts[MODEL_FLOPS] = model_flops(model, samples, point.config.seq_len.tokens)
 
     def engine_is_ready(self, engine: torch.nn.Module) -> None:
-        """Between engine initialisation and the first step."""
+        """End the phase of engine initialisation and wrap the engine's methods in phases, before the first step."""
         self.device.memory.enter(None)
         self.device.synchronize()
         self.note("init_s", self.began_init)
@@ -153,12 +153,12 @@ class Session:
         self.point.write(status, reason, oom)
 
     def note(self, name: str, began: float) -> None:
-        """Seconds since ``began``. What happens before the first step is paid once, by the first point of a launch."""
+        """Record the seconds since ``began`` with the first point, which alone counts the start of the launch."""
         self.points[0].timing[name] = time.perf_counter() - began
 
 
 class PointsTrainer(Trainer):
-    """transformers.Trainer as people use it, with batches that are already this rank's and a look at each loss."""
+    """transformers.Trainer with batches that are already this rank's, and with ``on_loss`` called for each loss."""
 
     def __init__(self, model, arguments: TrainingArguments, batches: Batches, on_loss: Callable[[torch.Tensor], None]):
         super().__init__(model=model, args=arguments, train_dataset=batches)
@@ -174,7 +174,7 @@ class PointsTrainer(Trainer):
 
 
 class Steps(TrainerCallback):
-    """Tells the session where Trainer is."""
+    """Callback that informs the session when training and each step begin, and when a step ends."""
 
     def __init__(self, session: Session, trainer: Trainer):
         self.session, self.trainer = session, trainer
@@ -190,7 +190,7 @@ class Steps(TrainerCallback):
 
 
 def training_arguments(plans: Sequence[Plan], folder: RunFolder) -> TrainingArguments:
-    """The plan's arguments, for as many steps as all points take. Trainer writes nothing into ``output_dir``."""
+    """Return the plan's arguments with the total steps of all points. Trainer writes nothing into ``output_dir``."""
     changed = {
         "deepspeed": plans[0].deepspeed,
         "output_dir": str(folder),
@@ -200,6 +200,6 @@ def training_arguments(plans: Sequence[Plan], folder: RunFolder) -> TrainingArgu
 
 
 def _passes_arguments_to_loss(model: torch.nn.Module) -> bool:
-    """Whether ``forward`` hands keyword arguments on to the loss function, as Trainer itself finds out."""
+    """Whether ``forward`` passes keyword arguments to the loss function, determined as Trainer does it."""
     parameters = inspect.signature(base_model(model).forward).parameters.values()
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)

@@ -1,8 +1,8 @@
-"""DeepSpeed's shared memory of CPU ranks: its names go as soon as everybody holds it.
+"""DeepSpeed's shared memory of CPU ranks: memlab removes its names once every rank has mapped it.
 
-DeepSpeed maps one segment of 66 MiB for each rank of a CPU launch (csrc/cpu/comm/shm.cpp) and never removes its name:
-a hundred launches would fill /dev/shm, which is the machine's memory. Without a name the mapping lives exactly as long
-as the processes that use it, however they end.
+DeepSpeed maps one segment of 66 MiB for each rank of a CPU launch (csrc/cpu/comm/shm.cpp) and never removes the name of
+the segment. A hundred launches would fill /dev/shm, which uses the machine's memory. A segment without a name lives
+exactly as long as the processes that map it, however they end.
 """
 
 import os
@@ -14,8 +14,8 @@ from memlab.segments import segment
 
 
 def map_and_release(rank: int) -> None:
-    """Have every rank map every segment, then remove this rank's name."""
-    deepspeed.init_distributed()  # zero.Init and the engine would do it, in the middle of what may fail
+    """Map the segments of all ranks, then remove the name of this rank's segment."""
+    deepspeed.init_distributed()  # otherwise zero.Init or the engine maps them, later, in code that may fail
     torch.distributed.barrier()
-    # Ranks on several hosts do not share memory: then there is none.
+    # Ranks on several hosts share no memory: then the segment is missing.
     segment(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], rank).unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""Trains the byte-level BPE tokenizer that ships beside this file. Deterministic: python train_tokenizer.py"""
+"""Training of the byte-level BPE tokenizer in this folder: ``python train_tokenizer.py``. Its result is always the
+same."""
 
 import json
 from pathlib import Path
@@ -6,13 +7,13 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 HERE = Path(__file__).parent
-VOCABULARY = 2048  # of conf/model/tiny.yaml; the trainer stops there, or earlier when no pair is left to merge
+VOCABULARY = 2048  # as in conf/model/tiny.yaml; the trainer stops earlier if no pair is left to merge
 PAD, END = "<|pad|>", "<|end|>"
 
 
 def train(texts: list[str]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
-    # Every byte is a token, so any text can be encoded and there is no token for the unknown.
+    # Every byte is a token, so any text can be encoded without a token for unknown text.
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
