@@ -1,4 +1,4 @@
-"""Predict a run without a GPU: the real engine on a device that is not there, then a replay of PyTorch's allocator.
+"""Prediction of a run without a GPU: the real engine on a simulated device, then a replay of PyTorch's allocator.
 
 ::
 
@@ -7,6 +7,7 @@
          -> cache.py, interpolate.py (kept, and computed for other sizes)
          -> replay.py over allocator/ -> predict.py (the record), breakdown.py, host.py
 
-``constants.py`` holds what no trace can see, ``limits.py`` what cannot be predicted, ``snapshot.py`` replays what a
-real allocator did. Only ``shadow/`` imports torch, transformers and DeepSpeed, and it runs in a process of its own.
+``constants.py`` holds the memory that no trace shows, ``limits.py`` the configurations that cannot be predicted.
+``snapshot.py`` replays the recorded requests of a real allocator. Only ``shadow/`` imports torch, transformers and
+DeepSpeed, and it runs in a process of its own.
 """

@@ -1,4 +1,4 @@
-"""Predict what was measured: the same configurations, the points that shared a launch in the order that it ran them."""
+"""Predictions of measured runs: the same configurations, with the points of each launch in the order they ran."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,38 +14,39 @@ from memlab.predict.predict import predict_launch
 from memlab.record import Record
 
 JUDGED = ("ok", "gpu_oom")
-"""The statuses that say something of GPU memory."""
+"""Statuses of records that show whether GPU memory was enough."""
 
 
 @dataclass
 class Launch:
-    """``shapes`` are (micro batch, tokens) of all its points in order; ``records`` those that are there, by place."""
+    """One launch of a sweep. ``shapes``: (micro batch, tokens) of all its points in order; ``records``: index of the
+    point -> its record, where there is one."""
 
     shapes: list[tuple[int, int]]
     records: dict[int, Record] = field(default_factory=dict)
 
     def plans(self) -> list[Plan]:
-        """A plan for every point, from a record: its points differ in shape alone."""
+        """Return a plan for every point, made from one record, because the points of a launch differ in shape alone."""
         record = next(iter(self.records.values()))
         config = from_dict(record.config)
         return [make_plan(_with_shape(config, shape), record.choices) for shape in self.shapes]
 
 
 def predictions(sweep: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
-    """(measured, predicted) for the records of one sweep that can be judged."""
+    """Yield (measured, predicted) for each record of a sweep that shows whether GPU memory was enough."""
     found = [(launch, launch.plans()) for launch in launches(sweep)]
     traceable = [plans for _, plans in found if not unpredictable(from_dict(plans[0].config))]
-    cache.make_missing(cache.deciding(chain.from_iterable(traceable)))  # all of it in one process
+    cache.make_missing(cache.deciding(chain.from_iterable(traceable)))  # all in one process
     for launch, plans in found:
         predicted: list[Record] = []
-        while len(predicted) < len(plans):  # behind an out-of-memory another launch begins
+        while len(predicted) < len(plans):  # after an out-of-memory, a new launch begins
             predicted += predict_launch(plans[len(predicted) :])
         yield from ((record, predicted[place]) for place, record in launch.records.items())
 
 
 def launches(sweep: Iterable[Record]) -> list[Launch]:
-    """The launches of what a sweep measured. A point that a launch ran but that has no record here is run again all the
-    same."""
+    """Group the measured records of a sweep by launch. A launch also includes points that it ran but that have no
+    record here."""
     by_engine: dict[str, list[Record]] = defaultdict(list)
     for record in sweep:
         judged = record.source == "measured" and record.status in JUDGED
@@ -68,8 +69,8 @@ def _of_one_engine(records: Sequence[Record]) -> list[Launch]:
 
 
 def _with_order(records: Sequence[Record]) -> list[Record]:
-    """The records with what ran before each. Where they do not say it: a launch runs its points by size, and the first
-    of them is the one that has its start-up times."""
+    """Return the records with the points that ran before each in its launch. Where a record lacks them, they are
+    inferred: a launch runs its points by size, and its first point has the start-up times."""
     ordered, before = [], []
     for record in sorted(records, key=_size):
         if record.before_in_launch is not None:

@@ -1,4 +1,4 @@
-"""What the memory at a peak is for, which code made the largest of it, and how it moves through one step."""
+"""Breakdown of memory: its kinds at each peak, the code that made the largest allocations, its curve over one step."""
 
 from collections import Counter
 from typing import Any
@@ -9,14 +9,14 @@ from memlab.predict.replay import Replay
 CURVE_POINTS = 500
 LARGEST = 12
 SLACK = "allocator slack"
-"""Held by the allocator beside what was asked for: rounding, rests of blocks, and free blocks that nothing fits
-into."""
+"""Kind of the memory that the allocator holds beyond the requested bytes: rounding, unused rests of blocks, and free
+blocks."""
 
 
 def breakdown(trace: Trace, result: Replay) -> dict[str, Any]:
-    """Bytes by kind at the moment of each phase's allocated peak. The kinds of a phase add up to its reserved peak.
+    """Return the bytes by kind at each phase's allocated peak. The kinds of a phase add up to its reserved peak.
 
-    ``largest`` are the places that made most of what lived at the peak of the run.
+    ``largest``: the places in the code that made most of the memory alive at the run's allocated peak.
     """
     moments: dict[int, list[str]] = {}
     for name, event in result.peak_events.items():
@@ -66,9 +66,9 @@ def _largest(trace: Trace, alive: dict[int, tuple[int, int]]) -> list[dict[str, 
 
 
 def curve(result: Replay) -> dict[str, list]:
-    """Memory over one step, at most ``CURVE_POINTS`` points: every interval shows the highest value in it.
+    """Return memory over one step in at most ``CURVE_POINTS`` points. Each point is the highest value of its interval.
 
-    The x-axis counts allocator events; ``phases`` are the places where one begins.
+    The x-axis counts allocator events. ``phases``: the event at which each phase begins, and its name.
     """
     width = max(1, -(-len(result.course) // CURVE_POINTS))
     rows = [result.course[start : start + width] for start in range(0, len(result.course), width)]

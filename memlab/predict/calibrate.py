@@ -40,7 +40,8 @@ def main() -> int:
 
 
 def usable(folders: Iterable[Path]) -> list[Record]:
-    """The measured steps below ``folders``, on one node and of a configuration that can be predicted."""
+    """Read the records below ``folders`` that measured a step on one node, with a configuration that can be
+    predicted."""
     paths = sorted(path for folder in folders for path in folder.rglob(RunFolder.RECORD))
     records = [RunFolder(path.parent).read_record() for path in paths]
     return [record for record in records if _is_usable(record)]
@@ -54,8 +55,8 @@ def _is_usable(record: Record) -> bool:
 
 
 def calibrate(records: Sequence[Record], fallback: Calibration | None = None) -> Calibration:
-    """``fallback``: of the same GPU, for costs that the records do not determine. Raises :class:`MemlabError` where the
-    records are too few, or of several kinds of GPUs."""
+    """Fit a calibration to ``records``. Costs that they do not determine are taken from ``fallback`` if it is of the
+    same GPU. Raises :class:`MemlabError` where the records are too few, or of several kinds of GPUs."""
     check(records)
     gpu = records[0].config["hardware"]["gpu"]
     _trace_together(records)
@@ -85,7 +86,7 @@ def check(records: Sequence[Record]) -> None:
 
 
 def _trace_together(records: Sequence[Record]) -> None:
-    """Trace in one process what decides all of them. What fails shows when its record is looked at."""
+    """Make the traces that all records need in one process. A failure is reported later, with its record."""
     configs = [(from_dict(record.config), record.choices) for record in records]
     plans = [make_plan(config, choices) for config, choices in configs]
     cache.make_missing(
@@ -95,7 +96,8 @@ def _trace_together(records: Sequence[Record]) -> None:
 
 
 def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | None:
-    """``traced`` keeps what was traced: records that differ in their allocator share it."""
+    """Make the case of a record; ``None``, with a message, if its step cannot be traced. ``traced`` keeps the traces,
+    which records that differ in their allocator share."""
     config = from_dict(record.config)
     plan = make_plan(config, record.choices)
     key = (cache.trace_folder(plan), config.batch.micro, config.batch.accumulation, config.seq_len.tokens)
@@ -112,7 +114,8 @@ def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | No
 
 
 def family(config: Config) -> str:
-    """The engine configuration: what decides which work is done and how, but not how much at a time."""
+    """Name the engine configuration: the options that determine which work is done and how, but not batch and
+    length."""
     offload = f"{config.offload.optimizer}/{config.offload.param}"
     facts = {
         "model": config.model.path,

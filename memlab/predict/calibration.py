@@ -1,4 +1,4 @@
-"""What a fit found, as it is kept: the costs, how far off they are, and what they came from."""
+"""Calibration of step times as it is stored: the fitted costs, their errors, and the records they came from."""
 
 import hashlib
 import json
@@ -16,24 +16,24 @@ from memlab.predict.step_time import Costs
 from memlab.record import RunFolder, write_json
 
 SHIPPED = Path(__file__).parent / "calibration.json"
-"""Made from results/ by ``make calibration``."""
+"""The shipped calibration, which ``make calibration`` makes from results/."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Of one kind of GPU in one kind of machine. ``error``: of a configuration that the fit had not seen, as a share of
-    the prediction, every configuration counting the same."""
+    """Fitted costs of one kind of GPU in one kind of machine. ``error``: quantiles of the errors on configurations that
+    the fit had not seen, as a share of the prediction, with the same weight for every configuration."""
 
     gpu: str
     costs: Costs
-    undetermined: list[str]  # costs that no record says anything of; they are at their bounds
+    undetermined: list[str]  # costs that the records do not determine; they are at their bounds
     error: dict[str, float]  # median, p90
     records: list[str]
-    single: list[str] = field(default_factory=list)  # costs that only one configuration tells: nothing checks them
-    elsewhere: list[str] = field(default_factory=list)  # costs of the calibration that ships: no record tells them
-    left_out: list[str] = field(default_factory=list)  # records that depend on what is undetermined
+    single: list[str] = field(default_factory=list)  # costs that one configuration alone determines: unchecked
+    elsewhere: list[str] = field(default_factory=list)  # costs taken from the shipped calibration
+    left_out: list[str] = field(default_factory=list)  # records that depend on undetermined costs
     errors_by_family: dict[str, float | None] = field(default_factory=dict)
-    # Median of measured over predicted less one; ``None`` where only the configuration itself tells a cost.
+    # Median of measured / predicted - 1; ``None`` where the configuration alone determines a cost that it depends on.
     versions: dict[str, list[str]] = field(default_factory=dict)  # of the records
 
     @property
@@ -41,7 +41,7 @@ class Calibration:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def determined(self) -> dict[str, float]:
-        """The costs that its records tell."""
+        """Return the costs that are determined, without the ones at their bounds."""
         return {name: cost for name, cost in self.costs.to_json().items() if name not in self.undetermined}
 
     def to_json(self) -> dict[str, Any]:
@@ -62,12 +62,12 @@ class Calibration:
 
 
 def calibration_for(config: Config) -> Calibration | None:
-    """The calibration that a prediction goes by; ``None`` where there is none for its GPU, or for several nodes.
+    """Return the calibration for a prediction; ``None`` if there is none for its GPU, or if it has several nodes.
 
-    Raises :class:`MemlabError` where ``predict.calibrate`` leads to nothing that can be used.
+    Raises :class:`MemlabError` where ``predict.calibrate`` names nothing usable.
     """
     if config.hardware.nodes > 1:
-        return None  # what is between nodes no hardware entry tells
+        return None  # no hardware entry describes the links between nodes
     path = config.predict.calibrate
     found = load(Path(path).resolve()) if path else load(SHIPPED)
     if path and found.gpu != config.hardware.gpu:
@@ -100,7 +100,8 @@ def _check_runs(folder: Path, given: str) -> None:
 
 @cache
 def load(path: Path) -> Calibration:
-    """From a file, or fitted to the runs of a folder (once: the result is kept until they change)."""
+    """Load a calibration from a file, or fit one to the runs of a folder. The fitted one is kept until the runs
+    change."""
     if path.is_dir():
         return _of_runs(path)
     return Calibration.from_json(read_json(path), str(path))
@@ -120,7 +121,8 @@ def _of_runs(folder: Path) -> Calibration:
 
 
 def _digest(records: Sequence[Any]) -> str:
-    """Of the runs, of the code that counts and fits, and of what ships for costs that they do not tell."""
+    """Return a digest of the runs, of the code that counts and fits, and of the shipped calibration, which gives the
+    costs that the runs do not determine."""
     digest = hashlib.sha256(f"{code_digest()} {load(SHIPPED).digest}\n".encode())
     for record in records:
         digest.update(f"{record.run_id} {record.fingerprint} {record.summary['step_seconds']}\n".encode())

@@ -1,7 +1,7 @@
-"""What a trace cannot see: memory that libraries take, each figure with its source.
+"""Constants that no trace shows, such as the memory that libraries take, each with its source.
 
-The figures that are a GPU generation's own stand in ``GENERATIONS``. "Measured" says on what; nothing here was fitted
-to the peaks that predictions are judged by.
+``GENERATIONS`` holds the figures of each GPU generation. Each "measured" names the GPU or the runs; nothing here was
+fitted to the peaks that predictions are judged by.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Generation:
-    """``capability`` is CUDA's compute capability, ``resident_threads`` those of one multiprocessor; sizes are
-    bytes."""
+    """Figures of a GPU generation. ``capability``: CUDA's compute capability; ``resident_threads``: threads of one
+    multiprocessor; ``cublas_workspace``: bytes."""
 
     capability: tuple[int, int]
     multiprocessors: int
@@ -46,7 +46,7 @@ GENERATIONS = {
 }
 
 UNKNOWN = GENERATIONS["H100"]
-"""Where the name says nothing: the newer of the two kinds, whose workspaces are larger."""
+"""Generation of a GPU with an unknown name: the newer of the two kinds, whose workspaces are larger."""
 
 CONTEXT_BYTES = 1325 * MIB
 """Device memory beside torch's allocator on one GPU: CUDA's context, the modules of cuBLAS, cuDNN and torch. Measured
@@ -54,8 +54,9 @@ on an H200, driver 580.159, torch 2.11+cu130: ``device_used_bytes`` less ``peak_
 all runs of results/qwen15_05b_1xH200. Taken for every GPU until others are measured."""
 
 NCCL_BYTES = 486 * MIB
-"""NCCL's buffers on top of it, with several GPUs. Measured likewise on 4 H200s (results/llama3_8b_zero3_4xH200_fresh,
-2,001 tokens; 18 MiB less at one token). More communicators and more GPUs take more."""
+"""NCCL's buffers with several GPUs, on top of ``CONTEXT_BYTES``. Measured in the same way on 4 H200s
+(results/llama3_8b_zero3_4xH200_fresh, 2,001 tokens; 18 MiB less at one token). More communicators and more GPUs take
+more."""
 
 HOST_PROCESS_BYTES = 2043 * MIB
 """Resident set of a rank whose tensors are all on the device. Measured: ``host_peak_bytes`` of the stage 0 run in
@@ -66,8 +67,9 @@ PINNED_MINIMUM = 512
 this."""
 
 HOST_LINK_SHARES = {1: 1.0, 2: 0.98, 4: 0.79}
-"""How fast a GPU copies to and from the host while so many of its node do, as a share of what it has alone. Measured on
-up to four H200s: results/host_links_4xH200, the median of pinned, pageable and converting copies of 8 to 512 MiB."""
+"""Number of GPUs of a node that copy to or from the host at once -> speed of each, as a share of its speed alone.
+Measured on up to four H200s: results/host_links_4xH200, the median of pinned, pageable and converting copies of 8 to
+512 MiB."""
 
 
 SOURCES = (
@@ -116,26 +118,26 @@ SOURCES = (
         "measured: the stage 0 record of `qwen15_05b_1xH200`, which is judged here, too; it moves host memory alone",
     ),
 )
-"""The same for people: what a trace cannot see, its value, and where that is from."""
+"""The constants for the documentation: (what a trace does not show, value, source)."""
 
 
 def generation(gpu: str) -> Generation:
-    """The generation of a GPU by its name as NVML says it."""
+    """Return the generation of a GPU, by its name in NVML."""
     longest_first = sorted(GENERATIONS, key=len, reverse=True)
     return next((GENERATIONS[name] for name in longest_first if name in gpu), UNKNOWN)
 
 
 def outside_the_allocator(gpu: str, gpus: int) -> int:
-    """Bytes of the device that are given out beside what torch's allocator holds: CUDA's context and NCCL's buffers."""
+    """Return the bytes of the device used outside torch's allocator: CUDA's context and NCCL's buffers."""
     return CONTEXT_BYTES + (NCCL_BYTES if gpus > 1 else 0)
 
 
 def host_link_share(gpus: int) -> float:
-    """Of a node of ``gpus``: that of the next larger number that was measured, or of the largest."""
+    """Return the share for a node of ``gpus``: the one measured with the next larger number, or with the largest."""
     enough = [measured for measured in HOST_LINK_SHARES if measured >= gpus]
     return HOST_LINK_SHARES[min(enough, default=max(HOST_LINK_SHARES))]
 
 
 def pinned_block(nbytes: int) -> int:
-    """The page-locked host memory that a request of ``nbytes`` takes."""
+    """Return the bytes of page-locked host memory that a request of ``nbytes`` takes."""
     return max(PINNED_MINIMUM, 1 << (nbytes - 1).bit_length())

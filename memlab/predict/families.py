@@ -1,4 +1,4 @@
-"""One small model of every family, predicted: which work, and why the others do not."""
+"""Predictions of one small model of each family: which families can be predicted, and why the others cannot."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,8 +15,8 @@ from memlab.predict.timing import predict_timing
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """A ``model_type`` of transformers and the class of its causal language model. ``config``: for
-    ``Config.model.config``; ``None`` where there is none, for that ``reason``."""
+    """A ``model_type`` of transformers and the class of its causal language model. ``config``: the value of
+    ``Config.model.config``; ``None`` if there is none, and ``reason`` says why."""
 
     name: str
     model: str
@@ -27,8 +27,8 @@ class ModelFamily:
 
 @dataclass(frozen=True)
 class Attempt:
-    """``used``: bytes of the device. ``reason``: why there is no prediction. ``unknown``: figures beside memory that
-    could not be told, each with the reason."""
+    """Prediction of a family's model. ``used``: bytes of the device. ``reason``: why there is no prediction.
+    ``unknown``: figures other than memory that could not be computed, each with the reason."""
 
     family: ModelFamily
     parameters: int | None = None
@@ -43,8 +43,8 @@ def attempts(
 ) -> list[Attempt]:
     """Predict a model of each family, all else as in ``config``, in one shadow process that works in ``folder``.
 
-    ``cpu_limit_s``: seconds of CPU time for each; what takes longer is not predicted. ``told`` hears now and then how
-    many traces are there.
+    ``cpu_limit_s``: seconds of CPU time for each family; one that takes longer is not predicted. ``told`` is called now
+    and then with the number of finished traces.
     """
     point = Point(0, config.batch.micro, config.seq_len.tokens)
     tasks = {

@@ -1,4 +1,4 @@
-"""Host memory of a rank: what its tensors there need, and what page-locking them adds."""
+"""Host memory of a rank: the memory of its tensors on the host, and the part that page-locking adds."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,16 +9,18 @@ from memlab.predict.events import HOST_ALLOC, HOST_FREE, Trace
 
 @dataclass
 class HostPeak:
-    """Bytes. ``process`` is the resident set, page-locked memory included."""
+    """Host memory in bytes. ``process``: the resident set, page-locked memory included; ``pinned``: the page-locked
+    memory."""
 
     process: int
     pinned: int
 
 
 def host_peak(trace: Trace) -> HostPeak:
-    """The highest host memory over the whole run.
+    """Return the highest host memory of the whole run.
 
-    Page-locked blocks are powers of two and are kept for reuse when they are freed; the rest goes back to the system.
+    Page-locked blocks are powers of two and are kept for reuse when they are freed. Other memory goes back to the
+    system.
     """
     pageable = pinned = highest = 0
     alive: dict[int, tuple[int, bool]] = {}

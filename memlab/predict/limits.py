@@ -1,4 +1,4 @@
-"""What cannot be predicted yet, one row each, in the form of memlab/rules.py."""
+"""Configurations that cannot be predicted yet, one row each, in the form of memlab/rules.py."""
 
 from memlab.config import Config
 from memlab.machine import Machine
@@ -44,6 +44,6 @@ LIMITS = (
 
 
 def unpredictable(config: Config) -> list[str]:
-    """Why this combination means nothing, or cannot be predicted; empty when it can be."""
+    """Return the reasons why a configuration is invalid or cannot be predicted; empty when it can be."""
     beyond = [f"{rule.why}; instead: {rule.instead}" for rule in LIMITS if rule.when(config)]
     return [*unsupported(config, machine=None), *beyond, *missing_extras(config, Machine())]

@@ -1,9 +1,10 @@
-"""A step of many micro-steps (gradient accumulation), from a trace of steps with a few.
+"""Traces of steps with many micro-steps (gradient accumulation), made from a trace with five micro-steps a step.
 
-The first micro-step of a step finds no gradients; the last one reduces what was accumulated, and the optimizer follows.
-Of those between, the first few of a run differ at ZeRO-3, which has to see the order of the modules before it can
-prefetch; from the fourth on all are alike. So five are traced, and the fourth is repeated. A micro-step lasts from the
-beginning of its forward pass to that of the next one, whose batch is copied to the device at its end.
+The first micro-step of a step finds no gradients. The last one reduces the accumulated gradients, and the optimizer
+follows. Between them, the first few micro-steps of a run differ at ZeRO-3, which has to see the order of the modules
+before it can prefetch; from the fourth on all are alike. So five are traced, and the fourth is repeated. A micro-step
+lasts from the beginning of its forward pass to the beginning of the next one. The batch of the next micro-step is
+copied to the device at its end.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,7 +26,7 @@ _WITH_BLOCK = (*_MADE, *_FREED, USE)
 
 
 def with_few(plan: Plan) -> Plan:
-    """The plan itself; where it has more than ``TRACED`` micro-steps, the same one with so many."""
+    """Return the plan with at most ``TRACED`` micro-steps: the plan itself if it has no more."""
     if plan.config["batch"]["accumulation"] <= TRACED:
         return plan
     config = from_dict(plan.config)
@@ -33,10 +34,10 @@ def with_few(plan: Plan) -> Plan:
 
 
 def repeated(trace: Trace, micro_steps: int) -> Trace | None:
-    """Make the trace of ``micro_steps`` a step from one of ``TRACED``: what a shadow run of all of them records.
+    """Make the trace with ``micro_steps`` a step from a trace with ``TRACED``, equal to the trace of a shadow run.
 
-    ``None`` where only such a run can tell: the micro-steps do not become alike, or the batches of a step, which are
-    all fetched before its first micro-step, are large enough to count as host memory.
+    ``None`` where a shadow run is needed: the micro-steps do not become alike, or the batches of a step, which are all
+    fetched before its first micro-step, are large enough to count as host memory.
     """
     steps = [_Step(trace, begins) for begins in _forwards(trace)]
     work = _Work(trace, steps[-1])
@@ -54,7 +55,7 @@ def repeated(trace: Trace, micro_steps: int) -> Trace | None:
 
 
 def _forwards(trace: Trace) -> list[list[int]]:
-    """The places of the events with which forward passes begin, for each step."""
+    """Return for each step the indices of the events that begin its forward passes."""
     found: list[list[int]] = [[] for _ in trace.steps]
     for place, event in enumerate(trace.events):
         if event[0] == PHASE and trace.phases[event[1]].endswith("forward"):
@@ -63,7 +64,7 @@ def _forwards(trace: Trace) -> list[list[int]]:
 
 
 def _batches_count(trace: Trace) -> bool:
-    """Whether host memory is taken outside the phases of the steps, where batches are fetched."""
+    """Return whether the steps request host memory outside their phases, where batches are fetched."""
     phase = ""
     for event in trace.events[trace.steps[0] :]:
         if event[0] == PHASE:
@@ -76,9 +77,9 @@ def _batches_count(trace: Trace) -> bool:
 class _Step:
     """The events of the micro-steps of one step.
 
-    ``begins``: the place at which each begins. ``ends``: how many requests for device memory were made before the first
-    one, and until the end of each but the last. ``requests``: those of the fourth. ``twins``: for each block that the
-    third makes, the one that the fourth makes in its place.
+    ``begins``: index of the event that begins each micro-step. ``ends``: number of requests for device memory before
+    the first micro-step, and until the end of each but the last. ``requests``: number of requests in the fourth.
+    ``twins``: block made by the third micro-step -> the block that the fourth makes in its place.
     """
 
     def __init__(self, trace: Trace, begins: Sequence[int]):
@@ -92,16 +93,19 @@ class _Step:
 
     @property
     def end(self) -> int:
-        """The place behind the fourth micro-step."""
+        """Index of the event after the fourth micro-step."""
         return self.begins[-1]
 
     def leaves_nothing(self) -> bool:
-        """Whether all that the third micro-step makes is freed when the fourth is over."""
+        """Return whether every block that the third micro-step makes is freed by the end of the fourth."""
         return self.twins.keys() <= {event[1] for event in (*self.third, *self.fourth) if event[0] in _FREED}
 
     def form(self, before: Sequence[Event], events: Sequence[Event]) -> list[tuple]:
-        """What a micro-step does: each block by its place among those that ``events`` make, or that the micro-step
-        ``before`` made; a block that was there without one. Waits are left out."""
+        """Return the events of a micro-step in a form that can be compared with another micro-step, without waits.
+
+        A block is replaced by its number among the blocks that ``events`` make, or that the micro-step ``before``
+        makes. An older block has no number.
+        """
         places = {block: (its is events, place) for its in (before, events) for place, block in enumerate(_made(its))}
         found = []
         for event in events:
@@ -114,12 +118,12 @@ class _Step:
         return found
 
     def waits(self) -> list[tuple[int, int]]:
-        """For what the host waits in the fourth micro-step: which micro-step made the request, and how many requests
-        before its end."""
+        """Return the requests that the host waits for in the fourth micro-step: (number of the micro-step that made the
+        request, number of requests from there to the end of that micro-step)."""
         return [self._moment(event[1]) for event in self.fourth if event[0] == SYNC]
 
     def later(self, requests: int, micro_steps: int) -> int:
-        """The number of requests at the same moment of a micro-step that comes so many later."""
+        """Return the number of requests at the same moment of the micro-step that comes ``micro_steps`` later."""
         number, before_its_end = self._moment(requests)
         beyond = max(number + micro_steps - len(self.ends) + 1, 0)
         return self.ends[number + micro_steps - beyond] + beyond * self.requests - before_its_end
@@ -134,7 +138,7 @@ def _made(events: Sequence[Event]) -> list[int]:
 
 
 def _become_alike(steps: Sequence[_Step]) -> bool:
-    """Whether the fourth micro-step does the same in all steps, and in the last step what the third does."""
+    """Return whether the fourth micro-step is the same in all steps, and in the last step the same as the third."""
     last = steps[-1]
     alike = last.form(last.third, last.fourth)
     return (
@@ -145,14 +149,14 @@ def _become_alike(steps: Sequence[_Step]) -> bool:
 
 
 class _Longer:
-    """The events of a trace, with the fourth micro-step of each step ``times`` times more."""
+    """The events of a trace in which the fourth micro-step of each step is repeated ``times`` more times."""
 
     def __init__(self, trace: Trace, steps: Sequence[_Step], times: int):
         self.events: list[Event] = []
         self._times = times
         self._done: list[_Step] = []
-        self._blocks: dict[int, int] = {}  # block of the short trace: the last one in its place
-        self._new = count(1)  # numbers of blocks, in the order in which a shadow run numbers them
+        self._blocks: dict[int, int] = {}  # block of the short trace -> the latest block in its place
+        self._new = count(1)  # new block numbers, in the order in which a shadow run gives them
         begin = 0
         for step in steps:
             self._copy(trace.events[begin : step.end])
@@ -163,7 +167,7 @@ class _Longer:
         self._copy(trace.events[begin:])
 
     def place(self, place: int) -> int:
-        """Where an event of the short trace is."""
+        """Return the new index of an event of the short trace."""
         return place + self._times * sum(len(step.fourth) for step in self._done if step.end <= place)
 
     def _copy(self, events: Sequence[Event]) -> None:
@@ -190,7 +194,7 @@ class _Longer:
         self.events.append(event)
 
     def _requests(self, requests: int) -> int:
-        """A number of requests of the short trace."""
+        """Convert a number of requests of the short trace to the long one."""
         for step in reversed(self._done):
             if requests > step.ends[0]:
                 requests = step.later(requests, self._times)
@@ -207,8 +211,9 @@ class _Work:
         self._before, *self._micro_steps, self._rest = self._cut(trace.work)
 
     def becomes_alike(self) -> bool:
-        """Whether each micro-step records as many events and asks for as many collectives, and the third does the same
-        as the fourth. It may wait less: events of the step before are not counted."""
+        """Return whether all micro-steps record as many events and launch as many collectives, and the third does the
+        same work as the fourth. Waits are not compared, because a wait for an event of the step before is not
+        counted."""
         *_, third, fourth = map(_without_waits, self._micro_steps)
         counts = [_counts(items) for items in self._micro_steps]
         return third == fourth and all(each == counts[-1] for each in counts)
@@ -222,7 +227,7 @@ class _Work:
         return [*found, *(_later(item, times, begin, within) for item in self._rest)]
 
     def places(self, times: int, earlier: int) -> list[int]:
-        """How many events are before each item; ``earlier`` are those that are new before the step."""
+        """Return the number of events before each item. ``earlier``: number of events added before the last step."""
         before, *micro_steps, rest = self._cut([place + earlier for place in self._places])
         found = [*before, *chain.from_iterable(micro_steps)]
         for time in range(1, times + 1):
@@ -230,24 +235,24 @@ class _Work:
         return [*found, *(place + times * self._length for place in rest)]
 
     def _cut(self, items: list) -> list[list]:
-        """Before the first micro-step, the first to the fourth, and what follows."""
+        """Cut ``items`` into the part before the first micro-step, the micro-steps one to four, and the rest."""
         return [items[begin:end] for begin, end in pairwise(self._cuts)]
 
 
 def _without_waits(items: Iterable[Item]) -> list[Item]:
-    """The items that the machine is asked for, whatever number of operators is before each."""
+    """Return the items without waits and records, and without their counts of operators and modules."""
     return [(item[0], *item[3:]) for item in items if item[0] not in NUMBER]
 
 
 def _counts(items: Iterable[Item]) -> dict[int, int]:
-    """How many events and collectives there are, which waiting items count."""
+    """Count the recorded events and the collectives, which other items refer to by number."""
     kinds = Counter(item[0] for item in items)
     return {kind: kinds[kind] for kind in (RECORD, COLLECTIVE)}
 
 
 def _later(item: Item, micro_steps: int, begin: Mapping[int, int], within: Mapping[int, int]) -> Item:
-    """The item so many micro-steps later. ``begin``: the events and collectives before the first of them, which do not
-    move; ``within``: those of one of them."""
+    """Return the item as it is ``micro_steps`` later, with the numbers of events and collectives moved on. ``begin``:
+    the counts before the first micro-step, whose numbers stay; ``within``: the counts of one micro-step."""
     if item[0] not in NUMBER:
         return item
     place, kind = NUMBER[item[0]]

@@ -1,4 +1,4 @@
-"""A plan's prediction: traces, replayed through the allocator of the hardware entry, as the record of a run."""
+"""Prediction of a plan as the record of a run: its traces, replayed through the allocator of the hardware entry."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +24,11 @@ from memlab.record import RankResult, Record
 from memlab.summary import summarise
 
 NOWHERE = Machine()
-"""A prediction is for the machine in its hardware entry and depends on no other."""
+"""Empty machine: a prediction depends on the hardware entry alone, not on the machine that computes it."""
 
 
 def finished(job: Job) -> Record | None:
-    """The record that the job's folder holds, if the same predictor and calibration would make it again."""
+    """Return the record in the job's folder if the same predictor and the same calibration made it, else ``None``."""
     found = job.finished(NOWHERE)
     if found is None or found.environment.get("predictor") != cache.code_digest():
         return None
@@ -47,7 +47,7 @@ def not_predicted(job: Job, reason: str) -> Record:
 
 
 def failed_record(job: Job, reason: str) -> Record:
-    """The record of a job whose prediction an exception ended, on disk where that can be written."""
+    """Return the record of a job whose prediction raised an exception, and write it if the disk permits."""
     record = _record(job.plan, status="failed", reason=reason)
     with suppress(Exception):  # writing may be what failed
         _keep(job, lambda: record)
@@ -62,15 +62,15 @@ def _keep(job: Job, make: Callable[[], Record]) -> Record:
 
 
 def predict(plan: Plan) -> Record:
-    """The record that a measurement of ``plan`` on its hardware entry would write: memory, and the time of a step."""
+    """Predict the record that a measurement of ``plan`` on its hardware entry would write: memory and step time."""
     return predict_launch([plan])[0]
 
 
 def predict_launch(plans: Sequence[Plan]) -> list[Record]:
-    """The records of plans that differ in shape alone and are measured one after another in one launch.
+    """Predict the records of plans that differ in shape alone and run one after another in one launch.
 
-    What a point leaves in the allocator is there when the next one begins, so their order matters. An out-of-memory
-    ends the launch: the plans behind it have no record.
+    The order matters, because memory that a point leaves in the allocator is there when the next point begins. An
+    out-of-memory ends the launch: the plans after it have no record.
     """
     reasons = unpredictable(from_dict(plans[0].config))
     if reasons:
@@ -80,7 +80,7 @@ def predict_launch(plans: Sequence[Plan]) -> list[Record]:
         traces = cache.traces_in_launch(plans)
     except ShadowError as error:
         return [_failed(plan, str(error)) for plan in plans]
-    took = {"trace_s": time.perf_counter() - began}  # this and the next of the whole launch
+    took = {"trace_s": time.perf_counter() - began}  # trace_s and total_s are of the whole launch
     results = every_rank(plans, traces)
     took["total_s"] = time.perf_counter() - began
     shapes = [list(shape_of(from_dict(plan.config))) for plan in plans]
@@ -120,8 +120,8 @@ def _point_record(
 
 
 def _odds(config: Config, ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The probability that all ranks fit (that of the rank with the least room), the number of measured configurations
-    whose errors it comes from, and how many of these have the same GPU and are of the same kind."""
+    """Return the probability that all ranks fit (computed for the rank with the least room), the number of measured
+    configurations whose errors it is based on, and how many of them have the same GPU and how many the same kind."""
     known = next((rank["fit_probability"] for rank in ranks if rank["fit_probability"] is not None), None)
     if known is None:
         return {}

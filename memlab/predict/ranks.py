@@ -1,14 +1,15 @@
-"""Which ranks of a run differ, and which of them is traced for which."""
+"""Ranks of a run that differ, and the traced rank that represents each rank."""
 
 from memlab.plan import Plan
 
 
 def traced_ranks(plan: Plan) -> list[int]:
-    """The ranks to trace.
+    """Return the ranks to trace.
 
-    Stages 0 and 3: one. Without ZeRO all ranks hold the same; at stage 3 every rank holds ceil(n / ranks) elements of
-    every parameter, padding included. Stages 1 and 2 cut the flattened parameters anywhere: the first rank owns the
-    embedding, the last the head, and the norms and copies of whole parameters follow them.
+    Stages 0 and 3 need one rank. Without ZeRO all ranks hold the same; at stage 3 every rank holds ceil(n / ranks)
+    elements of every parameter, padding included. Stages 1 and 2 need up to three ranks, because they cut the flattened
+    parameters anywhere: the first rank owns the embedding, the last the head, and the norms and copies of whole
+    parameters follow them.
     """
     if plan.deepspeed["zero_optimization"]["stage"] in (0, 3):
         return [0]
@@ -17,5 +18,5 @@ def traced_ranks(plan: Plan) -> list[int]:
 
 
 def stands_for(rank: int, traced: list[int]) -> int:
-    """The traced rank that ``rank`` is like: itself, or the middle one, or the only one."""
+    """Return the traced rank that represents ``rank``: ``rank`` itself, else the middle or the only traced rank."""
     return rank if rank in traced else traced[len(traced) // 2]

@@ -1,8 +1,9 @@
-"""What to change first when a predicted run does not fit: what each change takes off the peak, at most.
+"""Remedies for a predicted run that does not fit: the most that each change can take off the peak.
 
-Arithmetic on the breakdown of the fullest rank at its peak: ZeRO shards a kind over the ranks, offloading takes it off
-the device. It is at most that much, because another moment may then be the peak, and what a change adds (buffers,
-gathered weights, the inputs that checkpointing keeps) is left out; ``memlab plan --changes`` predicts it.
+The savings are computed from the breakdown of the fullest rank at its peak: ZeRO shards a kind of memory over the
+ranks, offloading takes it off the device. They are upper limits, because another moment may then be the peak, and the
+memory that a change adds (buffers, gathered weights, the inputs that checkpointing keeps) is left out.
+``memlab plan --changes`` predicts the real savings.
 """
 
 from collections.abc import Iterator
@@ -14,15 +15,16 @@ from memlab.predict.shadow import kinds
 from memlab.record import Record
 
 PER_SAMPLE = (kinds.ACTIVATIONS, kinds.ACTIVATION_GRADIENTS, kinds.LOGITS)
-"""What grows with the micro batch."""
+"""Kinds of memory that grow with the micro batch."""
 
 SHARDED_FROM = {1: (kinds.MASTER, kinds.OPTIMIZER), 2: (kinds.GRADIENTS,), 3: (kinds.WEIGHTS,)}
-"""ZeRO stage -> what each rank then holds only its share of."""
+"""ZeRO stage -> kinds of memory that it shards over the ranks, in addition to the stages below."""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """``change``: a word of the command line. ``nbytes``: what it takes off the peak at most; ``kinds``: of what."""
+    """A change that lowers the peak. ``change``: a word of the command line; ``nbytes``: the most that it takes off the
+    peak; ``kinds``: the kinds of memory that it reduces."""
 
     change: str
     nbytes: int
@@ -30,8 +32,8 @@ class Remedy:
 
 
 def remedies(record: Record) -> list[Remedy]:
-    """The changes that are left to this configuration, those that take off the most first. Empty where a rank's
-    breakdown is not known."""
+    """Return the remedies that a record's configuration does not use yet, the largest saving first. Empty if no rank
+    has a breakdown."""
     broken_down = [rank for rank in record.ranks if (rank.get("breakdown") or {}).get("phases")]
     if not broken_down:
         return []
@@ -47,7 +49,7 @@ def remedies(record: Record) -> list[Remedy]:
 
 
 def _changes(config: Config, ranks: int) -> Iterator[tuple[str, float, tuple[str, ...]]]:
-    """Change, the share that it takes off, and of which kinds."""
+    """Yield each possible change, the share of memory that it takes off, and the kinds of memory concerned."""
     stage, micro, offload = config.zero_stage.stage, config.batch.micro, config.offload
     if not config.checkpointing.enabled:
         yield "checkpointing=full", 1.0, (kinds.ACTIVATIONS,)

@@ -1,7 +1,7 @@
-"""torch's own memory history, as events: what a real allocator did, for a replay to be compared with.
+"""Memory history of a real allocator, recorded by torch, to compare a replay with.
 
-The input is plain JSON as ``benchmarks/record_snapshot.py`` writes it: the entries of one device of
-``torch.cuda.memory._snapshot()["device_traces"]`` without their stacks, with the bytes that were reserved after each.
+The input is JSON that ``benchmarks/record_snapshot.py`` writes: the entries of one device in
+``torch.cuda.memory._snapshot()["device_traces"]`` without their stacks, with the bytes reserved after each entry.
 """
 
 import json
@@ -18,7 +18,7 @@ SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_u
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that the program did, and what the real allocator had reserved then."""
+    """One action of the program, and the bytes that the real allocator had reserved then."""
 
     action: str  # alloc, free_requested, free_completed or empty
     address: int
@@ -28,17 +28,17 @@ class Step:
 
 
 def load(path: Path) -> tuple[Options, list[Step]]:
-    """The allocator's options and the history in a recorded file."""
+    """Read the allocator's options and the history from a recorded file."""
     recorded = json.loads(path.read_text(encoding="utf-8"))
     return Options(expandable_segments=recorded["expandable_segments"]), list(steps(recorded["trace"]))
 
 
 def steps(trace: list[dict[str, Any]]) -> Iterator[Step]:
-    """The program's side of a history.
+    """Yield the program's actions in a history.
 
-    torch notes the segments that a request made the allocator take before the request itself, so what is reserved at an
-    ``alloc`` includes them. Segments given back in a row are an emptied cache, whether the program asked for it or a
-    request that found no room. ``snapshot`` and ``oom`` entries are no steps.
+    torch records the new segments of a request before the request itself, so the reserved bytes at an ``alloc`` include
+    them. Several segments freed in a row are one emptied cache, requested by the program or by a request that found no
+    room. ``snapshot`` and ``oom`` entries are skipped.
     """
     reserved, emptying = 0, False
     for entry in trace:
@@ -54,10 +54,9 @@ def steps(trace: list[dict[str, Any]]) -> Iterator[Step]:
 
 
 def replayed(options: Options, history: list[Step]) -> list[tuple[int, int]]:
-    """(reserved by the real allocator, reserved by the replay) after each request.
+    """Replay a history. Return (bytes reserved by the real allocator, bytes reserved by the replay) after each request.
 
-    The history says when a block that another stream used became free, so nothing has to be assumed: the block waits
-    from ``free_requested`` to ``free_completed``.
+    No release delay is assumed: each block waits from ``free_requested`` to ``free_completed``, as in the history.
     """
     allocator = Retold(options)
     curve = []
@@ -75,7 +74,7 @@ def replayed(options: Options, history: list[Step]) -> list[tuple[int, int]]:
 
 
 class Retold(CachingAllocator):
-    """An allocator that is told when each block became free."""
+    """An allocator that makes a freed block reusable when :meth:`complete` is called."""
 
     def __init__(self, options: Options):
         super().__init__(options)

@@ -1,4 +1,4 @@
-"""The predictions of a sweep: the traces that decide the others are made first, in one process on all cores."""
+"""Predictions of a sweep. One process makes the needed traces first, on all cores; the others are interpolated."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,7 +14,8 @@ from memlab.record import Record
 
 
 def assort_predictions(jobs: Iterable[Job], force: bool) -> Assortment:
-    """Done, unsupported, or to predict; those of one "launch" share their traces. Reads run folders, writes nothing."""
+    """Sort jobs into done, unsupported and to predict. The jobs of one "launch" share their traces. Reads run folders,
+    writes nothing."""
     found = Assortment()
     sharing: dict[Path, list[Job]] = {}
     for job in jobs:
@@ -29,8 +30,8 @@ def assort_predictions(jobs: Iterable[Job], force: bool) -> Assortment:
 
 
 def _finished(job: Job) -> Record | None:
-    """The record that need not be made again. ``None`` where that cannot be told, as of a calibration that cannot be
-    fitted: the prediction then says why."""
+    """Return the job's record if it is still valid. ``None`` if not, or if the check fails, for instance because a
+    calibration cannot be fitted: the prediction then reports why."""
     try:
         return finished(job)
     except Exception:
@@ -38,7 +39,7 @@ def _finished(job: Job) -> Record | None:
 
 
 def predict_jobs(jobs: Sequence[Job], force: bool, observer: Observer) -> list[Result]:
-    """A record for every job. What cannot be traced is tried once."""
+    """Predict every job and return its result. A trace that fails is tried once."""
     found = assort_predictions(jobs, force)
     observer.began(found.launches, found.known)
     results = []
@@ -60,8 +61,8 @@ def predict_jobs(jobs: Sequence[Job], force: bool, observer: Observer) -> list[R
 
 
 def _trace_deciding(launches: Sequence[Sequence[Job]], observer: Observer) -> dict[Path, str]:
-    """Make the traces that decide the others. Returns the trace folders where one could not be made, with the reason;
-    none where tracing could not even begin: then every job tries by itself, and its record says why it failed."""
+    """Make the traces from which the others are interpolated. Returns the trace folders with a failed trace, each with
+    the reason. Empty if tracing could not even begin: then every job tries by itself, and its record has the reason."""
     plans = [job.plan for group in launches for job in group]
     deciding = cache.deciding(plans)
     if deciding:
@@ -74,8 +75,8 @@ def _trace_deciding(launches: Sequence[Sequence[Job]], observer: Observer) -> di
 
 
 def _predicted(job: Job, reason: str | None) -> Record:
-    """The job's record. ``reason``: why a trace of its configuration failed. An exception ends this job alone, but
-    for a full disk, on which no other could be recorded either."""
+    """Return the job's record. ``reason``: why a trace of its configuration failed. An exception ends this job alone,
+    except on a full disk, where no other job could be recorded either."""
     try:
         untraced = reason is not None and cache.known_traces(job.plan) is None
         return not_predicted(job, reason) if untraced else predict_one(job)

@@ -1,4 +1,4 @@
-"""The step time of a prediction: what is told, how far off it may be, and when it is a lower bound only."""
+"""Step time of a prediction: the seconds, the error they may have, and when they are only a lower bound."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,19 +16,20 @@ BOUND = "lower bound"
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of a step. ``seconds_range``: nine in ten configurations that the calibration had not seen were within
-    it; its end is ``None`` for a lower bound. ``error``: the calibration's, as shares of ``seconds``."""
+    """Seconds of a step. ``seconds_range``: for nine in ten configurations that the calibration had not seen, the
+    measured time was within this range; its end is ``None`` for a lower bound. ``error``: the calibration's errors, as
+    shares of ``seconds``."""
 
     seconds: float
     seconds_range: tuple[float, float | None]
-    lower_bound: float  # what the datasheet's figures allow, at no cost of the host's
+    lower_bound: float  # seconds at full datasheet speed, with a host that takes no time
     basis: str  # CALIBRATED or BOUND
-    why: str | None = None  # it is a lower bound, or less sure than its error says
+    why: str | None = None  # why it is a lower bound, or why the error may be larger
     error: dict[str, float] | None = None
-    calibration: str | None = None  # its digest
+    calibration: str | None = None  # digest of the calibration
 
     def steps(self) -> dict[str, Any]:
-        """For ``Record.steps``."""
+        """Return the fields of ``Record.steps``."""
         return {
             "seconds": [self.seconds],
             "basis": self.basis,
@@ -38,7 +39,7 @@ class Timing:
         }
 
     def summary(self) -> dict[str, Any]:
-        """For ``Record.summary``, beside what one step of ``seconds`` gives."""
+        """Return the fields of ``Record.summary`` that do not follow from ``seconds``."""
         low, high = self.seconds_range
         return {
             "step_seconds_min": low,
@@ -48,7 +49,7 @@ class Timing:
         }
 
     def timing(self) -> dict[str, Any]:
-        """For ``Record.timing``."""
+        """Return the fields of ``Record.timing``."""
         return {
             "step_s": self.seconds,
             "step_s_range": list(self.seconds_range),
@@ -57,7 +58,7 @@ class Timing:
 
 
 def predict_timing(config: Config, traces: Mapping[int, Trace]) -> Timing | None:
-    """``None`` where the hardware entry lacks the figures, or the work of the step is unknown."""
+    """Predict the step time; ``None`` where the hardware entry lacks figures or the work of the step is unknown."""
     if not has_clocks(config, traces.values()):
         return None
     bound = step_seconds(config, traces, LOWER_BOUND)

@@ -1,4 +1,4 @@
-"""Whether a predicted run fits, in a word."""
+"""Verdicts on a predicted run: whether it fits the GPU."""
 
 from collections.abc import Iterable
 
@@ -6,5 +6,5 @@ FITS, EDGE, DOES_NOT_FIT = "fits", "edge", "does_not_fit"
 
 
 def worst(verdicts: Iterable[str]) -> str:
-    """A run fits where all its ranks do."""
+    """Return the worst of the ranks' verdicts: a run fits if all its ranks fit."""
     return max(verdicts, key=(FITS, EDGE, DOES_NOT_FIT).index)

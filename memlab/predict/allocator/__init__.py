@@ -1,4 +1,4 @@
-"""PyTorch's CUDA caching allocator, replayed. No torch needed."""
+"""Model of PyTorch's CUDA caching allocator, for replays without torch."""
 
 from memlab.predict.allocator.caching import CachingAllocator, OutOfMemory
 from memlab.predict.allocator.options import Options, parse

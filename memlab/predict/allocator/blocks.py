@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 
 class Block:
-    """A piece of a segment. ``prev`` and ``next`` are its neighbours in it; ``mapped`` is false for address space
-    only."""
+    """A piece of a segment. ``prev`` and ``next``: its neighbours in the segment. ``mapped``: false for address space
+    without memory."""
 
     __slots__ = (
         "address",
@@ -26,14 +26,14 @@ class Block:
         self.address = address
         self.size = size
         self.pool = pool
-        self.base = base  # start of the expandable segment that it is part of; None: a segment of fixed size
+        self.base = base  # start address of its expandable segment; None: in a segment of fixed size
         self.mapped = mapped
         self.allocated = False
         self.prev: Block | None = None
         self.next: Block | None = None
-        self.streams: set[int] = set()  # that use it beside its own
-        self.waiting = False  # freed, but another stream may still use it
-        self.freed_at = 0  # the pool's count of searches then: its age for the garbage collector
+        self.streams: set[int] = set()  # side streams that use it
+        self.waiting = False  # freed, but a side stream may still use it
+        self.freed_at = 0  # the pool's count of searches when it was freed: gives its age to the garbage collector
 
     @property
     def is_split(self) -> bool:
@@ -45,19 +45,19 @@ class Block:
 
     @property
     def expandable_bytes(self) -> int:
-        """What it could grow to: with the address space behind it."""
+        """Bytes that the block can grow to, with the unmapped address space behind it."""
         behind = self.next
         return self.size + (behind.size if behind is not None and not behind.mapped else 0)
 
     def insert_after(self, other: "Block") -> None:
-        """Become the neighbour behind ``other``."""
+        """Insert this block as the neighbour behind ``other``."""
         self.prev, self.next = other, other.next
         if other.next is not None:
             other.next.prev = self
         other.next = self
 
     def split(self, size: int) -> "Block":
-        """Keep the first ``size`` bytes; the rest is a block of its own, which is returned."""
+        """Keep the first ``size`` bytes. Return the rest as a block of its own."""
         rest = Block(self.address + size, self.size - size, self.pool, self.base, self.mapped)
         rest.insert_after(self)
         self.size = size
@@ -65,7 +65,7 @@ class Block:
 
 
 class _Sorted:
-    """Blocks in an order, with the operations of a C++ set."""
+    """Blocks sorted by size and address, or by address alone, with the operations of a C++ set."""
 
     def __init__(self, by_size: bool):
         self._by_size = by_size
@@ -94,7 +94,7 @@ class _Sorted:
 
 
 class Pool:
-    """The free blocks of one stream, small (at most 1 MiB) or large ones."""
+    """The free blocks of one stream: either the small ones (at most 1 MiB) or the large ones."""
 
     def __init__(self, stream: int, small: bool):
         self.stream = stream
@@ -104,7 +104,7 @@ class Pool:
         self.searches = 0
 
     def merge(self, block: Block, other: Block | None) -> None:
-        """Let ``block`` take in its free neighbour ``other``, if it is one."""
+        """Merge the neighbour ``other`` into ``block`` if ``other`` is free, and both are mapped or both unmapped."""
         if other is None or other.allocated or other.waiting or other.mapped != block.mapped:
             return
         (self.free if other.mapped else self.unmapped).remove(other)
@@ -120,7 +120,7 @@ class Pool:
         block.size += other.size
 
     def give_back(self, block: Block) -> None:
-        """``block`` is free: merge it with its neighbours and keep it."""
+        """Merge the freed ``block`` with its free neighbours and add it to the free blocks."""
         self.merge(block, block.prev)
         self.merge(block, block.next)
         block.freed_at = self.searches

@@ -1,6 +1,6 @@
-"""A replay of PyTorch's CUDA caching allocator: which requests make ``reserved`` grow, and when memory runs out.
+"""Model of PyTorch's CUDA caching allocator: which requests make ``reserved`` grow, and when memory runs out.
 
-Source: ``c10/cuda/CUDACachingAllocator.cpp`` of PyTorch 2.11 to 2.13; the names are its own.
+Source: ``c10/cuda/CUDACachingAllocator.cpp`` of PyTorch 2.11 to 2.13, with its names.
 """
 
 from collections import defaultdict, deque
@@ -27,10 +27,12 @@ class OutOfMemory(Exception):
 
 
 class CachingAllocator:
-    """``capacity`` is what the device can give in bytes, or what ``per_process_memory_fraction`` leaves of it.
+    """Caching allocator of a device with ``capacity`` bytes, or with the share of the device that
+    ``per_process_memory_fraction`` allows.
 
-    A freed block that another stream used becomes free again when that stream has caught up. ``lag`` says after how
-    many further requests it is assumed to have (0: at once), unless its ``free`` says it or the host waited before.
+    A freed block that a side stream used can be reused when that stream has caught up. ``lag`` is the default release
+    delay: the number of further requests until then (0: at once). A delay given to ``free`` replaces the default; a
+    wait of the host ends the delay early.
     """
 
     def __init__(self, options: Options = Options(), capacity: int = UNLIMITED, lag: int = 0):  # noqa: B008
@@ -44,7 +46,7 @@ class CachingAllocator:
         self._rounded = cache(options.round)  # a step asks for the same sizes again and again
         self._pools: dict[tuple[int, bool], Pool] = {}
         self._live: dict[int, Block | None] = {}
-        # By the streams that are waited for: (requests when freed, and when free indeed, block).
+        # Freed blocks by the side streams that used them: (requests when freed, requests when reusable, block).
         self._pending: dict[frozenset[int], deque[tuple[int, int, Block]]] = defaultdict(deque)
         self._requests = 0
         self._next_address = 1 << 40
@@ -54,8 +56,10 @@ class CachingAllocator:
     # --- what a program does
 
     def malloc(self, key: int, nbytes: int, stream: int = 0) -> None:
-        """Raises :class:`OutOfMemory` when the device has no room, even after everything cached was given back. A
-        request for no bytes gets no block."""
+        """Allocate ``nbytes`` for ``key``. A request for 0 bytes gets no block.
+
+        Raises :class:`OutOfMemory` when the device has no room even after the allocator freed its cached segments.
+        """
         self._requests += 1
         if not nbytes:
             self._live[key] = None
@@ -75,7 +79,7 @@ class CachingAllocator:
         self._note_peaks()
 
     def free(self, key: int, lag: int | None = None) -> None:
-        """``lag``: of this block, in place of everybody's."""
+        """Free the block of ``key``. ``lag``: release delay of this block, instead of the allocator's default."""
         block = self._live.pop(key)
         if block is None:
             return
@@ -95,8 +99,8 @@ class CachingAllocator:
             block.streams.add(stream)
 
     def synchronize(self, requests: int | None = None) -> None:
-        """The host has waited for all that was asked of the device within the first ``requests`` requests, or so far:
-        what was freed by then is free indeed."""
+        """Record that the host waited for all work of the first ``requests`` requests, or of all so far: blocks freed
+        by then can be reused."""
         until = self._requests if requests is None else requests
         self._complete(lambda freed, due: freed <= until)
 
@@ -108,7 +112,7 @@ class CachingAllocator:
         self.peak_allocated, self.peak_active, self.peak_reserved = self.allocated, self.active, self.reserved
 
     def block_bytes(self, key: int) -> int:
-        """The size of the block that a live request got."""
+        """Return the size of the block of a live request."""
         return self._live[key].size
 
     # --- finding a block
@@ -170,7 +174,8 @@ class CachingAllocator:
         block.pool.give_back(block)
 
     def _complete(self, is_over: Callable[[int, int], bool]) -> None:
-        """The streams have caught up with what was freed, each in its order."""
+        """Make waiting blocks reusable, in the order in which they were freed, as far as ``is_over(requests when freed,
+        requests when reusable)`` is true."""
         for pending in self._pending.values():
             while pending and is_over(*pending[0][:2]):
                 block = pending.popleft()[2]
@@ -186,7 +191,8 @@ class CachingAllocator:
                     self._release_segment(block)
 
     def _release_oversized(self, pool: Pool, size: int) -> bool:
-        """Where ``max_split_size_mb`` is set: free enough of the blocks that are too large to be split."""
+        """Free enough of the blocks that are too large to be split, if ``max_split_size_mb`` is set. Return whether
+        enough was freed."""
         limit = self.options.max_split_bytes
         if limit == Options.max_split_bytes:
             return False
@@ -204,7 +210,7 @@ class CachingAllocator:
         return released >= wanted
 
     def _collect_garbage(self) -> None:
-        """Free the older of the unused large segments until ``garbage_collection_threshold`` is met."""
+        """Free the oldest unused large segments until ``garbage_collection_threshold`` is met."""
         excess = self.reserved - int(self.options.garbage_collection_threshold * self.capacity)
         pools = [pool for pool in self._pools.values() if not pool.small]
         unused = [block for pool in pools for block in pool.free if not block.is_split and block.base is None]
@@ -251,8 +257,8 @@ class CachingAllocator:
 
 
 def _least_expandable(pool: Pool, index: int) -> Block:
-    """From ``index`` on, go on while the next block could grow less: what can grow further is kept for larger
-    requests."""
+    """Return the first block from ``index`` on whose successor cannot grow less. Blocks that can grow further are kept
+    for larger requests."""
     block = pool.free[index]
     while index + 1 < len(pool.free) and pool.free[index + 1].expandable_bytes < block.expandable_bytes:
         index += 1

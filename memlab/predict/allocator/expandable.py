@@ -1,4 +1,4 @@
-"""Segments that grow: address space in which pages are mapped and unmapped (``expandable_segments:True``)."""
+"""Expandable segments: address space in which pages are mapped and unmapped (``expandable_segments:True``)."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,8 @@ from memlab.predict.allocator.blocks import Block, Pool
 
 
 class ExpandableSegments:
-    """``reserve`` asks the device for bytes and says whether it got them; ``release`` gives them back."""
+    """The expandable segments of a device. ``reserve``: requests bytes from the device and returns whether it has them;
+    ``release``: gives bytes back."""
 
     def __init__(self, address_space: int, page: Callable[[Pool], int], reserve: Callable[[int], bool], release):
         self._address_space = address_space  # of one segment
@@ -16,8 +17,8 @@ class ExpandableSegments:
         self._next_address = 1 << 50  # far from the segments of fixed size
 
     def allocate(self, pool: Pool, size: int) -> Block | None:
-        """A mapped block of at least ``size``, not in the pool any more; ``None`` when the device has no memory
-        left."""
+        """Take a mapped block of at least ``size`` bytes out of the pool, mapping pages as needed. ``None`` when the
+        device has no memory left."""
         block = self._find(pool, size)
         if not block.mapped and not self._map(block, min(block.size, size)):
             return None
@@ -50,7 +51,8 @@ class ExpandableSegments:
         self._release(end - start)
 
     def _find(self, pool: Pool, size: int) -> Block:
-        """The lowest run of free and unmapped blocks that has room; a new segment where there is none."""
+        """Return the first block of the run of free and unmapped blocks that has room and lies lowest, or of a new
+        segment if none has room."""
         for block in pool.unmapped:
             start = block.prev if block.prev is not None and block.prev.is_free else block
             if _has_room(start, size):

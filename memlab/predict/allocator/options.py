@@ -1,4 +1,4 @@
-"""The options of PyTorch's caching allocator, and how they round sizes.
+"""Options of PyTorch's caching allocator, and the rounding of sizes that they imply.
 
 Source: ``c10/core/AllocatorConfig.{h,cpp}`` and ``c10/cuda/CUDAAllocatorConfig.{h,cpp}`` of PyTorch 2.11 to 2.13.
 """
@@ -13,7 +13,7 @@ MIN_BLOCK_BYTES = 512
 
 @dataclass(frozen=True)
 class Options:
-    """PyTorch's defaults. Sizes are bytes."""
+    """Options of the allocator, with PyTorch's defaults. Sizes are bytes."""
 
     expandable_segments: bool = False
     max_split_bytes: int = 1 << 62
@@ -24,7 +24,7 @@ class Options:
     divisions: tuple[int, ...] = (0,) * INTERVALS
 
     def round(self, nbytes: int) -> int:
-        """The size of block that a request for ``nbytes`` looks for."""
+        """Return the block size that a request for ``nbytes`` is rounded up to."""
         divisions = self.divisions[interval(nbytes // MIB)]
         if divisions > 1 and nbytes > MIN_BLOCK_BYTES * divisions:
             return _next_division(nbytes, divisions)
@@ -32,7 +32,7 @@ class Options:
 
 
 def parse(text: str) -> Options:
-    """The options in ``text``, for instance ``max_split_size_mb:512,expandable_segments:True``.
+    """Parse options, for instance ``max_split_size_mb:512,expandable_segments:True``.
 
     Raises :class:`ConfigError` for a key or a value that PyTorch refuses too.
     """
@@ -49,11 +49,11 @@ _FIELDS = {
     "per_process_memory_fraction": "memory_fraction",
     "roundup_power2_divisions": "divisions",
 }
-"""PyTorch's name of an option -> the field here; options without one change no device block."""
+"""PyTorch's name of an option -> the field of :class:`Options`. Options without a field change no device block."""
 
 
 def _next_division(nbytes: int, divisions: int) -> int:
-    """``nbytes`` rounded up to a multiple of 1/``divisions`` of the power of two below it."""
+    """Round ``nbytes`` up to a multiple of 1/``divisions`` of the power of two below it."""
     floor = 1 << (nbytes.bit_length() - 1)
     if nbytes == floor:
         return nbytes
