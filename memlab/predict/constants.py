@@ -99,12 +99,13 @@ SOURCES = (
         "bitsandbytes' source, `backends/cuda/ops.py`",
     ),
     (
-        "when a side stream lets a block go",
-        "when the GPU has got there, by the clocks of the step's time; the host is at most 1,024 kernels ahead, "
-        "and of several ranks the highest has a host that is ahead by the median error of step times",
-        "the step time's costs, which are fitted to step times and to no memory (docs/step_time.md). The ends of what "
-        "can be - at once; not before the host waits; with a host twice as fast - are in the record "
-        "(`peak_reserved_range_bytes`)",
+        "when a block that a side stream uses is free again",
+        "when the GPU reaches that point, by the clocks of the predicted step; the host runs at most 1,024 "
+        "kernels ahead. Of several ranks, the highest has a host that runs ahead by the median error of step "
+        "times",
+        "the costs of the step time, which are fitted to step times and never to memory (docs/step_time.md). "
+        "The record has the lowest and the highest reserved memory (`peak_reserved_range_bytes`): blocks free"
+        " at once, blocks free only when the host waits, and a host twice as fast",
     ),
     (
         "CUDA context and modules; NCCL",
