@@ -43,7 +43,7 @@ class CachingAllocator:
         self.peak_allocated = self.peak_active = self.peak_reserved = 0
         self.num_alloc_retries = 0
         self._collects = options.garbage_collection_threshold > 0 and options.memory_fraction < 1
-        self._rounded = cache(options.round)  # a step asks for the same sizes again and again
+        self._rounded = cache(options.round)  # a step repeats the same sizes
         self._pools: dict[tuple[int, bool], Pool] = {}
         self._live: dict[int, Block | None] = {}
         # Freed blocks by the side streams that used them: (requests when freed, requests when reusable, block).
@@ -53,7 +53,7 @@ class CachingAllocator:
         address_space = min(capacity, 1 << 40) * 9 // 8
         self._expandable = ExpandableSegments(address_space, self._segment_bytes, self._reserve, self._release)
 
-    # --- what a program does
+    # --- calls of the program
 
     def malloc(self, key: int, nbytes: int, stream: int = 0) -> None:
         """Allocate ``nbytes`` for ``key``. A request for 0 bytes gets no block.
