@@ -1,9 +1,9 @@
-"""config -> Plan: everything that a run needs, as plain data.
+"""Plan of a run, made from its configuration: everything that the run needs, as plain data.
 
-Pure functions: nothing here reads a file, an environment variable or the machine, so a plan made on a laptop is the
-plan that runs on the GPUs. DeepSpeed reads ``"auto"`` only through transformers and hides its own defaults, so every
-value that moves memory is written out as a number: the JSON works in any script as it is, and a diff of two runs shows
-what differs.
+All functions are pure: they read no file, no environment variable and nothing of the machine. So a plan made on a
+laptop is the plan that runs on the GPUs. The DeepSpeed JSON contains every value that changes memory, without
+``"auto"`` (which works only through transformers) and without values left to DeepSpeed's defaults. So the JSON works in
+any script, and a diff of two runs shows what differs.
 """
 
 import hashlib
@@ -16,20 +16,20 @@ from memlab.config import Adapter, Config, Kernels, Offload, Precision, ZeroStag
 from memlab.optimizers import DEEPSPEED, TORCH_ADAM
 
 NOT_MEASURED = ("name", "force", "predict", "sweep", "measure.timeout_s", "measure.repeats", "hardware.hostfile")
-"""Keys that do not change what is measured and so are not part of a run's identity."""
+"""Keys that do not change what is measured, so they are left out of the hash of a run."""
 
 SHAPE = ("seq_len.tokens", "batch.micro")
-"""Keys that may differ between the points of one launch: the data changes, the engine stays."""
+"""Keys that may differ between the points of one launch: they change the data, not the engine."""
 
 LATER_GROUPS = {"adapter": asdict(Adapter()), "kernels": asdict(Kernels())}
-"""Groups that older records do not have, with the values that these stand for (the option ``none``). Such values are no
-part of an identity: a run folder keeps its name."""
+"""Groups that older records lack -> their defaults (the option ``none``). Defaults are left out of the hash, so the
+names of older run folders stay valid."""
 
 LATER_KEYS = {"measure.protocol": "steps"}
-"""The same for single keys."""
+"""Single keys that older records lack -> their defaults, which are also left out of the hash."""
 
 UNREMARKABLE = frozenset({"none", "default", "bf16", "sdpa", "AdamW", "random"})
-"""Values too ordinary to be named in a run folder's name."""
+"""Common values, which are left out of the names of run folders."""
 
 STAGE3_ONLY = (
     "sub_group_size",
@@ -45,18 +45,19 @@ STAGE3_ONLY = (
     "save_muon_momentum_buffer_in_memory",
     "leaf_module",
 )
-"""Keys of ``zero_optimization`` that are read at stage 3 alone, beside those that begin with ``stage3_``."""
+"""Keys of ``zero_optimization`` that DeepSpeed reads only at stage 3, besides all keys that begin with ``stage3_``."""
 
 STAGE12_ONLY = ("compute_grad_norm", "round_robin_gradients", "parameter_alignment", "use_multi_rank_bucket_allreduce")
-"""Keys of ``zero_optimization`` that are read at stages 1 and 2 alone."""
+"""Keys of ``zero_optimization`` that DeepSpeed reads only at stages 1 and 2."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """One experiment, ready to run.
 
-    ``deepspeed`` is the DeepSpeed JSON, ``training_args`` the keyword arguments of ``transformers.TrainingArguments``,
-    ``environment`` what must be set in the ranks before torch is imported. ``world_size`` counts ranks.
+    ``deepspeed`` is the DeepSpeed JSON. ``training_args`` holds the keyword arguments of
+    ``transformers.TrainingArguments``. ``environment`` holds environment variables that must be set in the ranks before
+    torch is imported. ``world_size`` is the number of ranks.
     """
 
     run_id: str
@@ -80,7 +81,7 @@ class Plan:
 
 
 def make_plan(config: Config, choices: dict[str, str]) -> Plan:
-    """The plan of a configuration; ``choices`` maps each group to the option that was chosen."""
+    """Make the plan of a configuration. ``choices`` maps each group to the chosen option."""
     return Plan(
         run_id=run_id(config),
         config=to_dict(config),
@@ -96,35 +97,35 @@ def make_plan(config: Config, choices: dict[str, str]) -> Plan:
 
 
 def run_id(config: Config) -> str:
-    """``<what a person looks for>-<hash of the resolved configuration>``: equal configurations share a run folder.
+    """Name the run folder: ``<main settings>-<hash of the resolved configuration>``.
 
-    From the values alone: an option and the values it stands for, typed one by one, are the same experiment.
+    Only values count: an option, and the same values typed one by one, give the same name and so the same run folder.
     """
     return f"{_slug(config)}-{config_hash(config)}"
 
 
 def config_hash(config: Config) -> str:
-    """Eight hexadecimal digits over everything that can change what is measured."""
+    """Hash everything that can change what is measured; eight hexadecimal digits."""
     return _hash_without(config, NOT_MEASURED)
 
 
 def shape_of(config: Config) -> tuple[int, int]:
-    """(micro batch, tokens): what may differ between the points of one launch."""
+    """Return (micro batch, tokens), which may differ between the points of one launch."""
     return config.batch.micro, config.seq_len.tokens
 
 
 def engine_key(config: Config) -> str:
-    """Equal for configurations that can be measured in one launch."""
+    """Return a key that is equal for configurations that can be measured in one launch."""
     return _hash_without(config, NOT_MEASURED + SHAPE)
 
 
 def memory_key(config: Config) -> str:
-    """Equal for configurations that need the same memory at the same shape."""
+    """Return a key that is equal for configurations that need the same memory at the same shape."""
     return _hash_without(config, (*NOT_MEASURED, *SHAPE, "measure.repeat"))
 
 
 def subject_key(config: Config) -> str:
-    """Equal for repeats of the same experiment."""
+    """Return a key that is equal for repeats of the same experiment."""
     return _hash_without(config, (*NOT_MEASURED, "measure.repeat"))
 
 
@@ -167,7 +168,7 @@ def _slug(config: Config) -> str:
 
 
 def _offload_word(offload: Offload) -> str:
-    """As the options are called where there is one: none, optimizer, param_nvme, all, ..."""
+    """Name the offload like the option of the group, if there is one: none, optimizer, param_nvme, all, ..."""
     places = {"optimizer": offload.optimizer, "param": offload.param}
     if offload.optimizer == offload.param != "none":
         places = {"all": offload.optimizer}
@@ -198,7 +199,7 @@ def _delete(values: dict[str, Any], dotted: str) -> None:
 
 
 def deepspeed_config(config: Config) -> dict[str, Any]:
-    """The DeepSpeed JSON, without ``"auto"`` and without anything left to DeepSpeed's defaults that moves memory."""
+    """Make the DeepSpeed JSON: it has no ``"auto"`` and leaves no value that changes memory to DeepSpeed's defaults."""
     precision, optimizer = config.precision, config.optimizer
     ds: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": config.batch.micro,
@@ -208,7 +209,7 @@ def deepspeed_config(config: Config) -> dict[str, Any]:
         "communication_data_type": precision.communication_dtype or precision.dtype,
         "data_types": {"grad_accum_dtype": precision.grad_accum_dtype or precision.dtype},
         "zero_optimization": _zero_optimization(config.zero_stage, config.offload),
-        # Both measure at a price: the first synchronises every phase, the second resets torch's peaks.
+        # Both would disturb the measurement: the first synchronises every phase, the second resets torch's peaks.
         "wall_clock_breakdown": False,
         "memory_breakdown": False,
     }
@@ -222,7 +223,7 @@ def deepspeed_config(config: Config) -> dict[str, Any]:
 
 
 def _optimizer_params(config: Config) -> dict[str, Any]:
-    """The keyword arguments of DeepSpeed's optimizer: those alone that it takes."""
+    """Return the keyword arguments of DeepSpeed's optimizer, only those that it accepts."""
     optimizer, name = config.optimizer, config.optimizer.name.lower()
     given = {"betas": list(optimizer.betas), "eps": optimizer.eps}
     params = {
@@ -299,7 +300,7 @@ def applies(zero_key: str, stage: int) -> bool:
 
 
 def training_arguments(config: Config) -> dict[str, Any]:
-    """Keyword arguments of ``transformers.TrainingArguments``; ``deepspeed`` names the file beside it."""
+    """Make the arguments of ``transformers.TrainingArguments``; ``deepspeed`` names the JSON file in the run folder."""
     optimizer, checkpointing = config.optimizer, config.checkpointing
     arguments: dict[str, Any] = {
         "output_dir": "trainer",
@@ -318,7 +319,7 @@ def training_arguments(config: Config) -> dict[str, Any]:
         "fp16": config.precision.dtype == "fp16",
         "gradient_checkpointing": checkpointing.enabled,
         "seed": config.seed,
-        # Nothing but training happens in the loop: no logging, saving, reporting; and a NaN is seen, not averaged away.
+        # The loop only trains: no logging, saving or reporting. Trainer keeps NaN losses instead of filtering them out.
         "logging_strategy": "no",
         "save_strategy": "no",
         "report_to": [],
@@ -341,10 +342,10 @@ def training_arguments(config: Config) -> dict[str, Any]:
 
 
 def environment(config: Config) -> dict[str, str]:
-    """Variables of the ranks that the configuration decides. They must be set before torch is imported."""
+    """Return the environment variables of the ranks. They must be set before torch is imported."""
     variables = {"DS_ACCELERATOR": config.hardware.device, "TOKENIZERS_PARALLELISM": "false"}
     if config.allocator.conf:
-        # Both of torch's names: the second is the documented one, but some releases read parts of it from the first.
+        # torch has two names for it: the second is documented, but some releases read some options from the first.
         variables["PYTORCH_CUDA_ALLOC_CONF"] = config.allocator.conf
         variables["PYTORCH_ALLOC_CONF"] = config.allocator.conf
     if not needs_hub(config):

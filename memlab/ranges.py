@@ -1,4 +1,4 @@
-"""The range of a number: declared once, and checked in the same words in a configuration and on a command line."""
+"""Ranges of numbers, with the same error messages for configurations and command lines."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ LARGEST_WHOLE = 2**63 - 1
 
 @dataclass(frozen=True)
 class Range:
-    """From ``minimum`` to ``maximum``, which are in the range unless ``above`` (or ``below``) says so."""
+    """Numbers from ``minimum`` to ``maximum``. ``above`` excludes the minimum, ``below`` excludes the maximum."""
 
     minimum: float = -math.inf
     maximum: float = math.inf
@@ -17,7 +17,7 @@ class Range:
     below: bool = False
 
     def refusal(self, value: float) -> str | None:
-        """What ``value`` must be, in words: ``at least 1``; ``None`` where it is in the range."""
+        """Say what ``value`` must be, for instance ``at least 1``; ``None`` if it is in the range."""
         if isinstance(value, float) and not math.isfinite(value):
             return "a finite number"
         if value < self.minimum or (self.above and value == self.minimum):

@@ -1,8 +1,8 @@
-"""The run folder and the sweep's: their file names, the record, and how they are written and read.
+"""Run folders and sweep folders: their file names, the record, and how files are written and read.
 
 Every file is written whole or not at all (memlab/disk.py) and without secrets, so a folder can be read, copied and
-published at any time. Only folders that are memlab's are written into (memlab/marker.py), and only files with the names
-below are ever removed. The only module that knows a file name.
+published at any time. memlab writes only into its own folders (memlab/marker.py), and removes only files with the names
+below. No other module contains these file names.
 """
 
 import contextlib
@@ -45,16 +45,16 @@ from memlab.schema import Limits, Others, PlainOf, SchemaError, Together, check_
 SCHEMA_VERSION = 1
 
 STATUSES = ("ok", "gpu_oom", "host_oom", "timeout", "failed", "infra", "unsupported", "interrupted")
-"""How a run can end. An out-of-memory is a result like any other; only the last four say that nothing was learned."""
+"""How a run can end. An out-of-memory is a result too; only the last four statuses mean that the run has no result."""
 
 ISOLATIONS = ("fresh", "shared")
-"""Whether a point had a launch of its own, or was one of several."""
+"""Whether a point had its own launch, or shared a launch with other points."""
 
 FINAL = ("ok", "gpu_oom", "host_oom", "unsupported")
-"""Statuses that would come out the same again; the others are tried again when a sweep is resumed."""
+"""Statuses that would be the same in a new run. A resumed sweep runs points with other statuses again."""
 
 PHASES = ("model_build", "engine_init", "forward", "backward", "optimizer_step")
-"""The phases of a run. Those of the first step, where they differ, carry the prefix ``first_``."""
+"""The phases of a run. Forward, backward and optimizer step of the first step have the prefix ``first_``."""
 
 BEFORE_STEPS = ("model_build", "engine_init")
 
@@ -64,8 +64,8 @@ CUDA_ALLOCATOR = "cuda_caching_allocator"
 """``memory_source`` of a rank on a GPU: torch's own counters."""
 
 LIVE_TENSORS = "live_tensors"
-"""``memory_source`` of a rank on a CPU, where torch counts nothing: allocated is bytes of storages that are alive, seen
-by a dispatch mode during the steps that are not timed; reserved is the process's resident set."""
+"""``memory_source`` of a rank on a CPU, where torch has no counters. Allocated: bytes of live storages, counted by a
+dispatch mode during the untimed steps. Reserved: the resident set of the process."""
 
 
 PREDICTED = "predicted"
@@ -77,7 +77,7 @@ SOURCES = ("measured", "predicted")
 
 @dataclass
 class Phase:
-    """Torch's memory within one phase, over all its occurrences; ``end_allocated_bytes`` is that of the last one."""
+    """Torch's memory in one phase: peaks over all its occurrences, and bytes allocated at the end of the last one."""
 
     peak_allocated_bytes: Bytes
     peak_reserved_bytes: Bytes
@@ -86,11 +86,11 @@ class Phase:
 
 @dataclass
 class RankResult:
-    """What one rank measured: the entries of ``Record.ranks``, and each rank's own file.
+    """Figures of one rank: an entry of ``Record.ranks``, and the content of the rank's file.
 
-    Peaks are over the training steps, the first one included, begun with an emptied cache (or from process start, with
-    ``measure.protocol=cold``); those of building the model and the engine are in ``phases``. ``None``: the device does
-    not count that, or the rank ended before it was known.
+    Peaks cover the training steps, including the first one; the allocator's cache is emptied before them. With
+    ``measure.protocol=cold``, peaks cover everything from process start. Peaks while the model and the engine are built
+    are in ``phases``. ``None``: the device does not count this figure, or the rank ended before it was known.
     """
 
     rank: Index
@@ -103,37 +103,38 @@ class RankResult:
     peak_allocated_bytes: Bytes | None = None
     peak_active_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None
-    device_used_bytes: Bytes | None = None  # highest the driver said the whole device had given out
-    process_used_bytes: Bytes | None = None  # highest the driver said this process had
-    host_rss_bytes: Bytes | None = None  # at the end
+    device_used_bytes: Bytes | None = None  # most bytes in use on the whole device, as the driver reports
+    process_used_bytes: Bytes | None = None  # most bytes in use by this process, as the driver reports
+    host_rss_bytes: Bytes | None = None  # at the end of the run
     host_peak_bytes: Bytes | None = None
     host_pinned_bytes: Bytes | None = None  # peak of torch's pinned host allocator
     num_alloc_retries: Count | None = None
     num_ooms: Count | None = None
     phases: dict[str, Phase] = field(default_factory=dict)
     step_seconds: list[Seconds] = field(default_factory=list)  # the measured steps
-    warmup_seconds: list[Seconds] = field(default_factory=list)  # the steps before them; the first is the first step
+    warmup_seconds: list[Seconds] = field(default_factory=list)  # the warm-up steps, from the very first step on
     losses: list[float | None] = field(default_factory=list)  # one for each step, warm-up included; None: not finite
     skipped_steps: Count | None = None  # optimizer steps that an overflow (fp16) skipped
     energy_joules: Figure | None = None  # of the device, over the measured steps
-    parameters: Count | None = None  # of the whole model; trainable ones below
+    parameters: Count | None = None  # of the whole model
     trainable_parameters: Count | None = None
     model_flops_per_step: Figure | None = None  # of this rank, without recomputation
-    unknown: dict[str, str] = field(default_factory=dict)  # figures that could not be told, each with the reason
+    unknown: dict[str, str] = field(default_factory=dict)  # figures that could not be computed -> the reason
     oom: Oom | None = None
     runtime: dict[str, Any] = field(default_factory=dict)  # versions that only torch knows; moved to Record.environment
     timing: dict[str, Seconds] = field(default_factory=dict)  # launch_s, build_s, init_s, train_s
-    # What only a prediction has:
-    same_as_rank: Index | None = None  # this rank was not traced; it is taken to be like that one
+    # The fields below are for predictions only.
+    same_as_rank: Index | None = None  # this rank was not traced; its figures are copied from this traced rank
     peak_reserved_range_bytes: Annotated[list[Bytes], Limits(length=2)] | None = None
-    # lowest and highest, over when side streams let memory go
-    cold_peak_allocated_bytes: Bytes | None = None  # of a plain training: from process start, nothing given back before
-    cold_peak_reserved_bytes: Bytes | None = None  # the first step
-    fit_probability: Figure | None = None  # of the rank with the least room, from earlier errors (predict/odds.py)
+    # lowest and highest peak; it depends on the release delay of blocks that side streams use
+    # Peaks of a plain training: from process start, without emptying the cache before the first step.
+    cold_peak_allocated_bytes: Bytes | None = None
+    cold_peak_reserved_bytes: Bytes | None = None
+    fit_probability: Figure | None = None  # of the rank with the least free memory, from past errors (predict/odds.py)
     verdict: Name | None = None  # fits, edge or does_not_fit, on this rank
     breakdown: Breakdown | None = None
     curve: Curve | None = None
-    work: dict[str, dict[str, Figure]] | None = None  # by phase: FLOPs, bytes, kernels of a step (predict/step_time.py)
+    work: dict[str, dict[str, Figure]] | None = None  # phase -> FLOPs, bytes, kernels of a step (predict/step_time.py)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -166,10 +167,10 @@ class Record:
 
     @classmethod
     def from_json(cls, values: Any, where: str) -> "Record":
-        """The one way in for a record: behind it, every value is of the type that is declared above.
+        """Check plain values and make a record of them. Every value then has the type that is declared above.
 
-        What was added to the schema after a record was written has its default. Raises :class:`RecordError`, naming
-        ``where``, the key, and what is expected there, for anything but a record of this schema version.
+        Keys that are newer than the record get their defaults. Raises :class:`RecordError`, which names ``where``, the
+        key and the expected value, for anything but a record of this schema version.
         """
         if not isinstance(values, dict):
             raise RecordError(f"{where}: not a record (a JSON object is expected)")
@@ -198,18 +199,19 @@ _NOT_KNOWN = {
     for name, value in asdict(RankResult(rank=0, device="", device_name="", memory_source="")).items()
     if name not in (*required(RankResult), "runtime")
 }
-"""What a rank reads as that was written before a figure was added to the schema."""
+"""Optional figures of a rank -> defaults, for records that are older than a figure."""
 
 
 def _whole_rank(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a checked rank, with what it does not have yet and without what is not in the schema."""
+    """Add defaults to the values of a checked rank, and drop keys that are not in the schema."""
     return _NOT_KNOWN | {name: value for name, value in values.items() if name in _KNOWN}
 
 
 def _whole_config(values: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with the defaults of keys that were added after it was written; its point is its own.
+    """Check a configuration and add defaults for newer keys. The keys of its shape get no defaults.
 
-    Raises :class:`ConfigError`, or :class:`SchemaError` where the point is missing."""
+    Raises :class:`ConfigError` for a bad value, :class:`SchemaError` if a key of the shape is missing.
+    """
     from_dict({name: _known(part) for name, part in values.items()}, "config.")
     for key in SHAPE:
         group, _, name = key.partition(".")
@@ -219,7 +221,7 @@ def _whole_config(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _known(part: Any) -> Any:
-    """A group without the values that nobody knows: an imported table may not say which model it is about."""
+    """Drop unknown (MISSING) values from a group: an imported table may not name the model."""
     return {key: value for key, value in part.items() if value != MISSING} if isinstance(part, dict) else part
 
 
@@ -229,11 +231,11 @@ _TEMPORARY = re.compile(
     r"\.((record|plan|deepspeed|training_args|rank\d+)\.json|(rank\d+|launcher)\.log|(config|hydra|overrides)\.yaml"
     r"|\.launch)\.\w+\.tmp"
 )
-"""What a killed :func:`memlab.disk.replacing` leaves of the files of a run folder."""
+"""Temporary files that :func:`memlab.disk.replacing` leaves in a run folder if it is killed."""
 
 
 class RunFolder:
-    """One experiment's folder. The paths below are relative to it."""
+    """Folder of one experiment. The constants are names inside the folder."""
 
     PLAN = "plan.json"
     DEEPSPEED = "deepspeed.json"
@@ -257,7 +259,10 @@ class RunFolder:
         return self.path / self.LOGS / f"rank{rank}.log"
 
     def snapshot_file(self, rank: int) -> Path:
-        """torch's memory history of a rank, for pytorch.org/memory_viz. A pickle: memlab writes it, never reads it."""
+        """Return the path of a rank's memory history from torch, for pytorch.org/memory_viz.
+
+        The file is a pickle: memlab writes it, never reads it.
+        """
         return self.path / f"rank{rank}.memory_snapshot.pickle"
 
     @property
@@ -269,19 +274,19 @@ class RunFolder:
         return self._named(_LOG, self.LOGS)
 
     def _named(self, names: re.Pattern, folder: str = "") -> list[Path]:
-        """The files of the folder, or of one inside it, whose whole name matches."""
+        """List the files of the run folder, or of a folder inside it, whose whole name matches."""
         return sorted(path for path in (self.path / folder).glob("*") if names.fullmatch(path.name))
 
     def check(self) -> None:
-        """Raise :class:`FolderError` if the folder holds what is not memlab's."""
+        """Raise :class:`FolderError` if the folder holds files that are not memlab's."""
         marker.check(self.path, self._is_from_before_the_marker)
 
     def claim(self) -> None:
-        """Make the folder, and mark it as memlab's. Raises :class:`FolderError` if it holds what is not memlab's."""
+        """Make the folder and mark it as memlab's. Raises :class:`FolderError` if it holds files of others."""
         marker.claim(self.path, self._is_from_before_the_marker)
 
     def _is_from_before_the_marker(self) -> bool:
-        """Whether the record is one that memlab reads or, of a run that never ended, the plan is a whole plan."""
+        """Whether the folder holds a valid record or, if it has no record, a valid plan (of a run that never ended)."""
         if (self.path / self.RECORD).exists():
             with contextlib.suppress(RecordError):
                 return bool(self.read_record())
@@ -292,39 +297,39 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """Hold this folder against other memlab processes. False: another one holds it."""
+        """Lock this folder against other memlab processes. Yields False if another process holds the lock."""
         self.claim()
         with hold(self.path / self.LOCK) as mine:
             yield mine
 
     def holder(self) -> str:
-        """The memlab process that holds this folder, for a person."""
+        """Describe the memlab process that holds the lock of this folder."""
         return holder(self.path / self.LOCK)
 
     def keep_launch(self, token: str, port: int) -> None:
-        """Note the launch that is about to start: what marks its processes, and where its ranks meet."""
+        """Note the launch that is about to start: the token that marks its processes, and the port of its ranks."""
         write_json(self.path / self.LAUNCH, {"token": token, "port": port})
 
     def kept_launch(self) -> tuple[str, int] | None:
-        """Token and port of a launch that nobody has seen end."""
+        """Return token and port of a launch that started here and was not seen to end; ``None`` if there is none."""
         with contextlib.suppress(RecordError, KeyError, TypeError, ValueError):
             values = read_json(self.path / self.LAUNCH)
             return str(values["token"]), int(values["port"])
         return None
 
     def forget_launch(self) -> None:
-        """No process of the launch is left."""
+        """Remove the note of the launch, since no process of it is left."""
         (self.path / self.LAUNCH).unlink(missing_ok=True)
 
     def save_hydra(self, texts: Mapping[str, str]) -> None:
-        """Keep what Hydra composed, as Hydra itself does: ``config``, ``hydra`` and ``overrides``."""
+        """Save what Hydra composed, in Hydra's own files: ``config``, ``hydra`` and ``overrides``."""
         folder = self.path / self.HYDRA
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             write_whole(folder / f"{name}.yaml", redact(text).encode())
 
     def start(self, plan: Plan, command: list[str]) -> None:
-        """Write what will run and remove what an earlier run left here."""
+        """Remove the files of an earlier run, then write the plan and the files that the ranks read."""
         left = [self._named(_TEMPORARY, folder) for folder in ("", self.LOGS, self.HYDRA)]
         for path in itertools.chain([self.path / self.RECORD], self._named(_RANK_FILE), self.logs, *left):
             path.unlink(missing_ok=True)
@@ -335,12 +340,12 @@ class RunFolder:
         write_json(self.path / self.PLAN, {**plan.to_json(), "command": command})
 
     def redact(self) -> None:
-        """Blank out secrets in what Hydra and the ranks wrote."""
+        """Blank out secrets in the files of Hydra and in the logs."""
         for path in [*(self.path / self.HYDRA).glob("*.yaml"), *self.logs]:
             redact_file(path)
 
     def read_plan(self) -> Plan:
-        """Raises :class:`RecordError` when there is none, or none that can be read."""
+        """Read the plan. Raises :class:`RecordError` if it is absent or damaged."""
         path = self.path / self.PLAN
         values = read_json(path)
         try:
@@ -351,7 +356,7 @@ class RunFolder:
         return Plan(**{f.name: values[f.name] for f in fields(Plan)})
 
     def read_ranks(self, world_size: int) -> list[dict[str, Any]]:
-        """What the ranks measured; a rank that wrote nothing, or nothing that can be read, is left out."""
+        """Read the files of the ranks. A rank without a readable, valid file is left out."""
         ranks = []
         for rank in range(world_size):
             with contextlib.suppress(RecordError, SchemaError):
@@ -361,12 +366,12 @@ class RunFolder:
         return ranks
 
     def finish(self, record: Record) -> None:
-        """Write the record: from here on, this run is over. The logs, which may be long, are redacted after it."""
+        """Write the record, which marks the run as ended, then redact the logs, which may be long."""
         write_json(self.path / self.RECORD, record.to_json())
         self.redact()
 
     def read_record(self) -> Record:
-        """Raises :class:`RecordError` when there is none, or none that can be read."""
+        """Read the record. Raises :class:`RecordError` if it is absent or damaged."""
         path = self.path / self.RECORD
         return Record.from_json(read_json(path), str(path))
 
@@ -382,15 +387,15 @@ class SweepFolder:
         self.path = Path(path).resolve()
 
     def claim(self) -> None:
-        """Make the folder, and mark it as memlab's. Raises :class:`FolderError` if it holds what is not memlab's."""
+        """Make the folder and mark it as memlab's. Raises :class:`FolderError` if it holds files of others."""
         marker.claim(self.path, self._holds_runs)
 
     def claim_around_runs(self) -> None:
-        """Mark the folder that a run's repeats lie in side by side. Raises :class:`FolderError` if it holds files."""
+        """Mark the folder that holds the folders of a run's repeats. Raises :class:`FolderError` if it holds files."""
         marker.claim(self.path, lambda: all(path.is_dir() for path in self.path.iterdir()))
 
     def _holds_runs(self) -> bool:
-        """Whether it is of a memlab that marked no sweeps, or of single runs: a folder in it is a run folder."""
+        """Whether a folder inside is a run folder: single runs, or an old memlab without sweep markers, made it."""
         for path in self.path.iterdir():
             with contextlib.suppress(OSError, FolderError):
                 if any(path.iterdir()):
@@ -399,7 +404,7 @@ class SweepFolder:
         return False
 
     def save_hydra(self, text: str) -> None:
-        """Keep what Hydra composed for the whole sweep."""
+        """Save what Hydra composed for the whole sweep."""
         write_whole(self.path / self.HYDRA, redact(text).encode())
 
 
@@ -413,9 +418,10 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def _clean(values: Any, secrets: Sequence[str]) -> Any:
-    """Texts without secrets. JSON has no NaN and no infinity: such a figure is not known.
+    """Blank out secrets in all texts, and replace NaN and infinity, which JSON lacks, by ``None``.
 
-    Before the texts become JSON: afterwards a secret may be escaped, and a number may look like one.
+    Secrets are removed before the conversion to JSON: in JSON text, a secret may be escaped, and a number may look like
+    a secret.
     """
     if isinstance(values, dict):
         return {_clean(key, secrets): _clean(value, secrets) for key, value in values.items()}

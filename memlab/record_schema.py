@@ -1,7 +1,7 @@
-"""What the values inside a record may be; the record itself, and those of a rank, are in memlab/record.py.
+"""Types of the values inside a record. ``Record`` and ``RankResult`` themselves are in memlab/record.py.
 
-memlab/schema.py makes a check of these types: what was read is of them, and nothing behind it looks again. A key that
-is optional, or may be ``None``, is so for whoever uses it.
+memlab/schema.py turns these types into checks, which run once when a record is read. Later code relies on the types and
+checks nothing again, except for keys that are optional or may be ``None``.
 """
 
 from typing import Annotated, Any, TypedDict
@@ -16,16 +16,16 @@ Index = Annotated[int, Limits(range=Range(0, 1 << 16))]
 """A rank, or a number of ranks."""
 
 Figure = Annotated[float, Limits(range=Range(-1e30, 1e30))]
-"""No figure of a run is larger. With these bounds no product of a few of them overflows."""
+"""A number of a run. No real figure exceeds these bounds; within them, a product of a few figures cannot overflow."""
 
 Positive = Annotated[float, Limits(range=Range(1e-12, 1e30))]
-"""Something to divide by: the seconds of a step, a rate."""
+"""A number that is safe to divide by: the seconds of a step, a rate."""
 
 Seconds = Annotated[float, Limits(range=Range(0, 1e30))]
 
 
 class OverRanks(TypedDict):
-    """A figure of every rank: its largest, mean and smallest value."""
+    """Largest, mean and smallest value of a figure over the ranks."""
 
     max: Figure
     mean: Figure
@@ -36,16 +36,16 @@ SPEED = (
     *("step_seconds", "step_seconds_min", "step_seconds_max"),
     *("iterations_per_second", "samples_per_second", "tokens_per_second"),
 )
-"""Figures of a summary that are all there, or none."""
+"""Figures of which a summary has all or none."""
 
 
 class Summary(TypedDict, total=False):
-    """``Record.summary``; any other key holds a figure, or one of every rank."""
+    """``Record.summary``. Any other key holds a :data:`Figure`, ``None`` or :class:`OverRanks`."""
 
     step_seconds: Positive  # the median of the measured steps
     step_seconds_min: Positive
-    step_seconds_max: Positive | None  # None: nobody knows, since it is a lower bound
-    step_seconds_lower_bound: Positive  # at the datasheet's speed
+    step_seconds_max: Positive | None  # None: not known, since the predicted step time is a lower bound
+    step_seconds_lower_bound: Positive  # at the speeds in the datasheet
     step_seconds_basis: Name  # calibration or lower bound
     iterations_per_second: Positive
     samples_per_second: Positive
@@ -55,7 +55,7 @@ class Summary(TypedDict, total=False):
 
 
 class StepError(TypedDict):
-    """The error of predicted step times like this one, as shares of it."""
+    """Error of predicted step times of this kind, as a share of the step time."""
 
     median: Figure
     p90: Figure
@@ -66,10 +66,10 @@ class Steps(TypedDict, total=False):
 
     warmup: Count
     measured: Count
-    averaged_over: Count  # of an import that knows the mean of its steps alone
+    averaged_over: Count  # imports only: number of steps behind a mean, if the source has no single step times
     repeat: Count
     repeats: Count
-    seconds: list[Seconds]  # the slowest rank of each measured step
+    seconds: list[Seconds]  # for each measured step, the seconds of the slowest rank
     warmup_seconds: list[Seconds]
     doubts: list[str]
     basis: Name
@@ -79,13 +79,13 @@ class Steps(TypedDict, total=False):
 
 
 class Timing(TypedDict, total=False):
-    """``Record.timing``: where the wall clock went; any other key holds seconds, too."""
+    """``Record.timing``: wall-clock time by part of the run. Any other key also holds seconds."""
 
-    step_s_range: Annotated[list[Seconds | None], Limits(length=2)]  # open at its end for a lower bound
+    step_s_range: Annotated[list[Seconds | None], Limits(length=2)]  # the end is None if the step is a lower bound
 
 
 class Oom(TypedDict, total=False):
-    """Where an out-of-memory came, and of how much."""
+    """An out-of-memory: where it occurred, and the requested bytes."""
 
     phase: str | None
     step: Count | None
@@ -95,7 +95,7 @@ class Oom(TypedDict, total=False):
 
 
 class Breakdown(TypedDict):
-    """Bytes by kind at the peak of each phase, and the places that made most of what lived at the peak of the run."""
+    """Bytes by kind at the peak of each phase, and the places in code that allocated most at the peak of the run."""
 
     phases: dict[str, dict[str, int]]
     peak_phase: str | None
@@ -103,7 +103,7 @@ class Breakdown(TypedDict):
 
 
 class Curve(TypedDict):
-    """Memory over one step; lists of the same length but for ``phases``: event and name of each that begins."""
+    """Memory over one step. All lists but ``phases`` have one length; ``phases`` holds [first event, name] pairs."""
 
     event: list[Count]
     allocated_bytes: list[Bytes]

@@ -1,7 +1,7 @@
-"""Secrets are blanked out of whatever memlab writes: variables, tokens of a known form, and credentials in URLs.
+"""Redaction of secrets in everything that memlab writes: secret variables, known tokens, and credentials in URLs.
 
-The forms of tokens are in :data:`TOKENS`. The library for it would be detect-secrets, but 1.5.0 knows neither Hugging
-Face's tokens nor GitHub's fine-grained ones, and imports an HTTP client.
+:data:`TOKENS` lists the known forms of tokens. memlab does not use the library detect-secrets: its version 1.5.0 knows
+neither Hugging Face's tokens nor GitHub's fine-grained ones, and imports an HTTP client.
 """
 
 import os
@@ -18,7 +18,7 @@ _SECRET_NAME = re.compile(
     r"|_(KEY|PASS|PAT|PWD|PW|DSN)$",
     re.IGNORECASE,
 )
-"""Not PWD alone: that is the current folder."""
+"""Names of environment variables that hold secrets. PWD alone is not one: it is the current folder."""
 
 TOKENS = {
     "AWS": r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",
@@ -37,14 +37,14 @@ TOKENS = {
     "Stripe": r"[rs]k_(?:live|test|prod)_\w{10,}",
     "signed JSON (RFC 7519)": r"eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+",
 }
-"""Issuer -> the form of its tokens. The prefixes are those of gitleaks' default rules (github.com/gitleaks/gitleaks,
-config/gitleaks.toml, read in November 2026) and of the issuers. Lengths are lower bounds: a longer one is found too."""
+"""Issuer -> the form of its tokens. The prefixes come from gitleaks' default rules (github.com/gitleaks/gitleaks,
+config/gitleaks.toml, read in November 2026) and from the issuers. Lengths are minima: longer tokens match too."""
 
 _TOKENS = re.compile(rf"\b(?:{'|'.join(TOKENS.values())})")
 
 _URL_CREDENTIALS = re.compile(
     r"(?<=://)(?:"
-    r"[^/\s\"'<>:@\[]+:(?!\d*(?:[/?#]|$))(?:(?!://)[^\s\"'<>])+"  # user:password, whatever is in it; but not host:port
+    r"[^/\s\"'<>:@\[]+:(?!\d*(?:[/?#]|$))(?:(?!://)[^\s\"'<>])+"  # user:password with any password, but not host:port
     r"|[^/\s\"'<>]+"
     r")(?=@)"
 )
@@ -53,14 +53,17 @@ _URL_PARAMETERS = re.compile(
     r"[^&#\s\"'<>]+",
     re.IGNORECASE,
 )
-"""RFC 6750 (access_token) and the signed URLs of AWS (X-Amz-Signature), Azure (sig) and Google (key)."""
+"""Secret URL parameters, among them access_token (RFC 6750), X-Amz-Signature (AWS), sig (Azure) and key (Google)."""
 
 PIECE = 2**20
-"""So many characters of a file are read at a time."""
+"""Number of characters that are read from a file at a time."""
 
 
 def redact(text: str, secrets: Iterable[str] | None = None) -> str:
-    """``text`` without the values of variables with secret-looking names, known tokens and credentials in URLs."""
+    """Blank out secrets in ``text``: ``secrets``, known tokens, and credentials in URLs.
+
+    ``secrets``: default, the values of environment variables with secret-looking names.
+    """
     for secret in environment_secrets() if secrets is None else secrets:
         text = text.replace(secret, BLANK)
     text = _URL_CREDENTIALS.sub(BLANK, _TOKENS.sub(BLANK, text))
@@ -68,34 +71,34 @@ def redact(text: str, secrets: Iterable[str] | None = None) -> str:
 
 
 def environment_secrets() -> list[str]:
-    """The values of secret-looking environment variables; the longest first, since one may hold another."""
+    """List the values of variables with secret-looking names, longest first, since one value may contain another."""
     found = {value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= 8}
     return sorted(found, key=len, reverse=True)
 
 
 def has_credentials(text: str) -> bool:
-    """Whether ``text`` holds a URL with a password or a token before its host."""
+    """Whether ``text`` contains a URL with a password or a token before its host."""
     return bool(_URL_CREDENTIALS.search(text))
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an environment variable of this name is taken to hold a secret."""
+    """Whether an environment variable of this name is assumed to hold a secret."""
     return bool(_SECRET_NAME.search(name))
 
 
 def redact_file(path: Path) -> None:
-    """Blank out secrets in a text file that another program wrote. Reads it piece by piece: a log may be very long."""
+    """Blank out secrets in a text file of another program. The file is read in pieces, since a log may be very long."""
     if any(was != clean for was, clean in _pieces(path)):
         with replacing(path) as temporary, temporary.open("w", **_AS_IT_IS) as file:
             file.writelines(clean for _, clean in _pieces(path))
 
 
 _AS_IT_IS = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
-"""Bytes that are no text, and line ends, stay what they were."""
+"""Arguments of ``open`` that keep invalid UTF-8 bytes and line ends unchanged."""
 
 
 def _pieces(path: Path) -> Iterator[tuple[str, str]]:
-    """The file in pieces, each as it was and without its secrets."""
+    """Yield each piece of the file twice: as it was, and without its secrets."""
     secrets = environment_secrets()
     with path.open(**_AS_IT_IS) as file:
         rest = ""
@@ -108,7 +111,10 @@ def _pieces(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _cut(text: str, secrets: Iterable[str]) -> int:
-    """Where no secret lies across: behind a line or, in a line of more than a piece, a blank if there is one."""
+    """Return an index at which ``text`` can be cut without splitting a secret.
+
+    It lies behind the last line end or, in a line longer than a piece, behind the last blank, if there is one.
+    """
     end = len(text) - max(map(len, secrets), default=0)
     cut = text.rfind("\n", 0, end) + 1 or text.rfind(" ", 0, end) + 1 or end
     across = (text.find(secret, max(0, cut - len(secret) + 1), cut + len(secret) - 1) for secret in secrets)

@@ -1,7 +1,7 @@
-"""Combinations that mean nothing: one row each - when, why, and what to do instead.
+"""Rules for unsupported combinations of options: when a rule matches, why, and what to use instead.
 
-DeepSpeed and transformers accept most of them without a word and then train something else than the label says. A run
-that a rule matches gets the status ``unsupported`` in milliseconds and is never started.
+DeepSpeed and transformers accept most of these combinations silently and then train something other than the options
+say. A run that matches a rule gets the status ``unsupported`` within milliseconds and is not started.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ RULES = (
         "nothing is offloaded to NVMe, so offload.nvme_path has no effect",
         "offload=optimizer_nvme or offload=all_nvme, or leave offload.nvme_path out",
     ),
-    # What DeepSpeed's swap_tensor/ alone reads: it serves NVMe (DeepSpeed 0.19.8, runtime/zero/stage3.py).
+    # Keys that only DeepSpeed's swap_tensor/ reads, which is for NVMe (DeepSpeed 0.19.8, runtime/zero/stage3.py).
     Rule(
         lambda c: (
             _is_offloaded(c)
@@ -304,22 +304,23 @@ RULES = (
 
 
 LIGER_FAMILIES = (
-    # liger_kernel/transformers/monkey_patch.py of liger-kernel 0.8.5, MODEL_TYPE_TO_APPLY_LIGER_FN, language models.
+    # Source: MODEL_TYPE_TO_APPLY_LIGER_FN in liger_kernel/transformers/monkey_patch.py of liger-kernel 0.8.5, language
+    # models only.
     *("deepseek_v2", "deepseek_v3", "deepseek_v4", "exaone4", "falcon_h1", "gemma", "gemma2", "gemma3_text"),
     *("gemma4_text", "glm4", "gpt_oss", "granite", "hunyuan_v1_dense", "hunyuan_v1_moe", "llama", "llama4_text"),
     *("ministral", "mistral", "mixtral", "muse_glimmer", "nemotron", "olmo2", "olmo3", "phi3", "qwen2", "qwen3"),
     *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3"),
 )
-"""The values of ``model_type`` that liger-kernel replaces layers of."""
+"""Values of ``model_type`` for which liger-kernel has kernels."""
 
 LAUNCHER_PROGRAMS = {"pdsh": "pdsh", "slurm": "srun", "openmpi": "mpirun"}
-"""hardware.launcher -> what DeepSpeed starts for it."""
+"""Value of hardware.launcher -> the program that DeepSpeed starts for it."""
 
 
 def unsupported(config: Config, machine: Machine | None) -> list[str]:
-    """Why this combination means nothing, a sentence a reason with what to do instead; empty when it is supported.
+    """List the reasons why this combination is not supported, each with an alternative; empty if it is supported.
 
-    ``machine`` is where it is to be measured; ``None`` when it is predicted, which needs neither GPUs nor packages.
+    ``machine``: the machine to measure on; ``None`` for a prediction, so that GPUs, packages and nodes are not checked.
     """
     reasons = [f"{rule.why}; instead: {rule.instead}" for rule in RULES if rule.when(config)]
     reasons += _zero_keys_without_effect(config)
@@ -369,7 +370,10 @@ def _beyond_machine(config: Config, machine: Machine) -> Iterator[str]:
 
 
 def missing_extras(config: Config, machine: Machine) -> Iterator[str]:
-    """What adapters and kernels need, be it to measure or to predict, and is not installed."""
+    """Yield a reason for each package that adapters or kernels need and that is not installed.
+
+    Both measurements and predictions need these packages.
+    """
     for package, extra, wanted in (
         ("peft", "adapters", config.adapter.method != "none"),
         ("bitsandbytes", "adapters", config.adapter.method == "qlora"),
@@ -390,7 +394,7 @@ def _optimizer_package(config: Config) -> str | None:
 
 
 def _not_taken(optimizer: Optimizer) -> list[str]:
-    """The hyperparameters that were set and that DeepSpeed's optimizer of this name does not take."""
+    """List the hyperparameters that are set but that DeepSpeed's optimizer of this name does not take."""
     if optimizer.source != "deepspeed":
         return []
     taken = DEEPSPEED[optimizer.name.lower()]
@@ -435,7 +439,7 @@ def _beyond_hostfile(config: Config) -> Iterator[str]:
         return
     too_small = len(slots) < hardware.nodes or min(list(slots.values())[: hardware.nodes]) < hardware.gpus
     too_large = list(slots.values()) != [hardware.gpus] * hardware.nodes
-    if too_small or (too_large and hardware.launcher != "pdsh"):  # the others start a rank in every slot
+    if too_small or (too_large and hardware.launcher != "pdsh"):  # slurm and openmpi start a rank in every slot
         found = ", ".join(f"{host} {count}" for host, count in slots.items())
         yield (
             f"the hostfile's slots ({found}) are not hardware.nodes={hardware.nodes} x hardware.gpus={hardware.gpus}; "
@@ -449,11 +453,11 @@ def _changed(values: object, defaults: object, but: tuple[str, ...] = ()) -> lis
 
 
 def _model_type(config: Config) -> str | None:
-    """The family as transformers calls it; ``None`` where only the model's own folder says."""
+    """Return transformers' name of the model family; ``None`` if only the model's own config.json has it."""
     return (config.model.config | config.model.overrides).get("model_type")
 
 
 def _learned_positions(config: Config) -> float:
-    """How many positions a GPT-2-like model has an embedding for; others compute theirs."""
+    """Return the number of learned position embeddings of a GPT-2 model; infinity for any other model."""
     model = config.model.config | config.model.overrides
     return model.get("n_positions", float("inf")) if _model_type(config) == "gpt2" else float("inf")

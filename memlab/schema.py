@@ -1,9 +1,8 @@
-"""Plain values, as JSON and YAML hold them, checked against type annotations.
+"""Checks of plain values (as JSON and YAML hold them) against type annotations.
 
-The fields of dataclasses and typed dictionaries say what a value may be; a check is made of them once, on first use.
-Understood are ``Any``, ``None``, bool, int, float, str, lists, dictionaries with text keys, dataclasses, typed
-dictionaries and unions of these. :class:`Limits` narrow a type, as ``Annotated[list[int], Limits(length=2)]`` or as the
-metadata of a dataclass field.
+A check is built once from the fields of a dataclass or typed dictionary, on first use. Supported types: ``Any``,
+``None``, bool, int, float, str, lists, dictionaries with text keys, dataclasses, typed dictionaries, and unions of
+these types. :class:`Limits` narrows a type: ``Annotated[list[int], Limits(length=2)]``, or as metadata of a field.
 """
 
 import dataclasses
@@ -21,36 +20,36 @@ from memlab.ranges import Range
 _REPR = Repr()
 _REPR.maxstring = _REPR.maxother = 60
 shown = _REPR.repr
-"""A value for a person, in few letters however large or deeply nested it is."""
+"""Format a value for an error message: short, however large or deeply nested the value is."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a type alone does not say. ``None``, where the type has it, is within all limits."""
+    """Limits of a value besides its type. ``None``, if the type allows it, satisfies all limits."""
 
     choices: tuple[Any, ...] | None = None
     range: Range | None = None  # of a number; of a list, of each number in it
     length: int | None = None  # of a list
-    printable: bool = False  # one line, without the characters that a terminal obeys
+    printable: bool = False  # one line, without control characters
 
 
 @dataclasses.dataclass(frozen=True)
 class Others:
-    """For a typed dictionary: what the keys hold that it does not name. Without it: anything."""
+    """Type of the values of all other keys, for a typed dictionary. Without it, they may be anything."""
 
     annotation: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Together:
-    """For a typed dictionary: the keys that must be there where the first of them is."""
+    """Keys of a typed dictionary that must all be there if the first of them is."""
 
     keys: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class PlainOf:
-    """For plain values that have the form of another type, as ``dataclasses.asdict`` gives it."""
+    """Other type whose plain form (as made by ``dataclasses.asdict``) the values must have."""
 
     annotation: Any
 
@@ -64,7 +63,7 @@ class SchemaError(ValueError):
         self.path = ""
 
     def within(self, key: str | int) -> "SchemaError":
-        """The same error, seen from the list or dictionary that holds the value under ``key``."""
+        """Add to the path the ``key`` under which a list or dictionary holds the value. Returns the same error."""
         own = f"[{key}]" if isinstance(key, int) else key
         self.path = own if not self.path else f"{own}{self.path}" if self.path[0] == "[" else f"{own}.{self.path}"
         return self
@@ -74,20 +73,20 @@ class SchemaError(ValueError):
 
 
 Inside = Callable[[Any], None]
-"""Looks at the parts and the limits of a value whose type is right. Raises :class:`SchemaError`."""
+"""Function that checks the parts and the limits of a value of the right type. Raises :class:`SchemaError`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """The check of a type. ``kinds``: the Python types that a value may have, which ``name`` tells in words."""
+    """Check of a type. ``kinds``: the Python types that a value may have; ``name``: their name in error messages."""
 
     kinds: frozenset[type]
     name: str
     inside: Inside | None = None
 
     def __call__(self, value: Any) -> None:
-        """Raises :class:`SchemaError` for a value that is not allowed."""
-        if type(value) not in self.kinds:  # a bool is an int to isinstance, not to a person
+        """Raise :class:`SchemaError` for a value that is not allowed."""
+        if type(value) not in self.kinds:  # not isinstance, which takes a bool for an int
             raise SchemaError(f"must be {self.name}, not {shown(value)}.")
         if self.inside is not None:
             self.inside(value)
@@ -107,13 +106,13 @@ _LISTS = {float: "a list of numbers", str: "a list of names"}
 
 
 def check_field(spec: dataclasses.Field) -> Check:
-    """The check of a dataclass field: its type, with the limits of its metadata."""
+    """Build the check of a dataclass field from its type and the limits in its metadata."""
     return check_of(Annotated[spec.type, Limits(**spec.metadata)] if spec.metadata else spec.type)
 
 
 @cache
 def check_of(annotation: Any) -> Check:
-    """The check of an annotation."""
+    """Build the check of a type annotation."""
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -134,7 +133,7 @@ def check_of(annotation: Any) -> Check:
 
 
 def required(schema: type) -> tuple[str, ...]:
-    """The fields of a dataclass that have no default."""
+    """List the fields of a dataclass that have no default."""
     return tuple(
         spec.name
         for spec in dataclasses.fields(schema)
@@ -175,7 +174,7 @@ def _union(checks: list[Check]) -> Check:
 def _of_items(item: Check) -> Inside:
     def inside(values: list[Any]) -> None:
         if item.inside is None and item.kinds.issuperset(map(type, values)):
-            return  # most lists hold plain numbers, and many of them
+            return  # fast path: most lists hold many plain numbers
         for index, value in enumerate(values):
             try:
                 item(value)
@@ -194,7 +193,7 @@ def _of_keys(known: Mapping[str, Check], needed: Sequence[str], others: Check) -
         try:
             for key, value in values.items():
                 check = known.get(key, others)
-                if type(value) in check.kinds:  # as Check does, without a call for each of a thousand values
+                if type(value) in check.kinds:  # like Check.__call__, but without a function call for each value
                     if check.inside is not None:
                         check.inside(value)
                 elif check is not _PLAIN[Any]:
@@ -227,7 +226,7 @@ def _both(first: Inside | None, second: Inside) -> Inside:
 
 
 def _within(limits: Limits) -> Inside:
-    """The check of all limits that are there, in the order of the fields."""
+    """Build one check of all given limits: choices, length, range, printable."""
     kinds = ((_one_of, limits.choices), (_as_long, limits.length), (_in_range, limits.range))
     made = [make(limit) for make, limit in kinds if limit is not None] + [_on_one_line] * limits.printable
 
@@ -267,7 +266,7 @@ def _in_range(allowed: Range) -> Inside:
 
     def inside(value: Any) -> None:
         for number in value if isinstance(value, list) else (value,):
-            if closed and low <= number <= high:  # most figures of a record are told at once
+            if closed and low <= number <= high:  # fast path for most figures of a record
                 continue
             if refusal := allowed.refusal(number):
                 raise SchemaError(f"must be {refusal}, not {shown(number)}.")

@@ -1,6 +1,6 @@
-"""What DeepSpeed's CPU ranks name in shared memory: one segment of 66 MiB for each rank of a launch, never removed.
+"""Shared-memory segments of DeepSpeed's CPU ranks: 66 MiB for each rank of a launch. DeepSpeed never removes them.
 
-The names are those of DeepSpeed 0.19.8, csrc/cpu/comm/shm.cpp.
+Source of the names: csrc/cpu/comm/shm.cpp of DeepSpeed 0.19.8.
 """
 
 import os
@@ -10,11 +10,11 @@ FOLDER = Path("/dev/shm")
 
 
 def segment(address: str, port: str, rank: int) -> Path:
-    """The segment of a rank of the launch whose ranks meet there."""
+    """Return the path of a rank's segment, for the launch whose ranks meet at this address and port."""
     return FOLDER / f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{rank}"
 
 
 def remove_segments(port: int) -> None:
-    """Remove what ranks that met at this port of this machine left: those that were killed before they could."""
+    """Remove the segments of all ranks that met at this port of this machine. Killed ranks leave theirs behind."""
     for path in FOLDER.glob(segment("*", str(port), 0).name.removesuffix("0") + "*"):
         path.unlink(missing_ok=True)

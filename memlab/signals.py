@@ -1,4 +1,4 @@
-"""Signals that end a process end memlab as Ctrl-C does: with a record, and with no process left."""
+"""Handlers of SIGINT, SIGTERM and SIGHUP: each ends memlab like Ctrl-C, with a record and with no process left."""
 
 import contextlib
 import os
@@ -10,12 +10,12 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def end_on_signals() -> None:
     for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP: leave it so
             signal.signal(number, interrupt)
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """The first signal ends the run; those after it would only interrupt the ending, and lose the record."""
+    """End the run by KeyboardInterrupt. Later signals only print a message: they must not interrupt the clean-up."""
     for ending in ENDING:
         signal.signal(ending, _go_on_ending)
     raise KeyboardInterrupt

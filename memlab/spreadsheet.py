@@ -1,17 +1,18 @@
-"""Text in cells of a CSV file, which a spreadsheet would run as a formula."""
+"""Escaping of text in CSV cells, so that a spreadsheet does not run it as a formula."""
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""How a cell begins that Excel, LibreOffice or Google Sheets take for a formula. Source: OWASP, "CSV Injection"."""
+"""First characters that make Excel, LibreOffice or Google Sheets read a cell as a formula. Source: OWASP, "CSV
+Injection"."""
 
 QUOTE = "'"
-"""Before a cell: the rest is text. Spreadsheets do not show it."""
+"""First character that makes a spreadsheet read a cell as text. Spreadsheets do not show it."""
 
 
 def escaped(text: str) -> str:
-    """``text`` as a cell that a spreadsheet shows and does not run."""
+    """Make a cell of ``text`` that a spreadsheet shows and does not run."""
     return QUOTE + text if text.startswith(FORMULA) else text
 
 
 def unescaped(cell: str) -> str:
-    """The text of a cell that :func:`escaped` wrote."""
+    """Return the original text of a cell that :func:`escaped` made."""
     return cell[1:] if cell.startswith(tuple(QUOTE + begin for begin in FORMULA)) else cell

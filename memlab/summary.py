@@ -1,4 +1,4 @@
-"""From what the ranks say to the figures of a run. Measured and predicted runs are summarised alike."""
+"""Summary of a run from the figures of its ranks, the same for measured and predicted runs."""
 
 from collections.abc import Sequence
 from statistics import mean, median
@@ -16,13 +16,13 @@ BYTES = (
     "host_peak_bytes",
     "host_pinned_bytes",
 )
-"""Figures that every rank has its own of. The largest decides what fits; none is ever summed over ranks."""
+"""Memory figures of a rank, in bytes. The largest over the ranks decides whether a run fits; they are never summed."""
 
 
 def summarise(config: Config, ranks: Sequence[dict[str, Any]], total_s: float | None) -> dict[str, Any]:
-    """The figures of a run from the dictionaries of its ranks; figures that no rank has are left out.
+    """Compute the figures of a run from the dictionaries of its ranks. Figures that no rank has are left out.
 
-    ``total_s`` is the wall clock of the whole run in seconds, start-up included: what was paid for.
+    ``total_s``: wall-clock seconds of the whole run, including start-up; they give the price of the run.
     """
     summary: dict[str, Any] = {}
     for key in BYTES:
@@ -44,13 +44,13 @@ def summarise(config: Config, ranks: Sequence[dict[str, Any]], total_s: float | 
 
 
 def slowest(ranks: Sequence[dict[str, Any]], key: str) -> list[float]:
-    """For each step the seconds of the slowest rank: nobody goes on before it."""
+    """Return the seconds of the slowest rank for each step: the other ranks wait for it."""
     columns = [rank[key] for rank in ranks if rank.get(key)]
     return [max(step) for step in zip(*columns, strict=False)]
 
 
 def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float]) -> dict[str, Any]:
-    """Rates from the median step, so that one disturbed step does not move them."""
+    """Compute rates from the median step, so that one disturbed step does not change them."""
     step = median(seconds)
     world_size = config.hardware.world_size
     samples = config.batch.micro * config.batch.accumulation * world_size
@@ -81,7 +81,7 @@ def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float]
 
 
 def peak_flops(config: Config) -> float | None:
-    """Dense peak of one GPU in FLOP/s for the precision of the run; ``None`` where the hardware entry has no figure."""
+    """Return the dense peak of one GPU in FLOP/s for the run's precision; ``None`` if it is not known."""
     hardware = config.hardware
     tflops = hardware.fp32_tflops if config.precision.dtype == "fp32" else hardware.bf16_tflops
     return tflops * 1e12 if tflops else None
@@ -100,5 +100,5 @@ def _parameters(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _first(ranks: Sequence[dict[str, Any]], key: str) -> Any:
-    """A figure that is the same for all ranks, from the first that has it."""
+    """Return a figure that is the same for all ranks from the first rank that has it."""
     return next((rank[key] for rank in ranks if rank.get(key) not in (None, [])), None)

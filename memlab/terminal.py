@@ -1,12 +1,12 @@
-"""Text for a terminal: printed, never obeyed."""
+"""Text that is safe to print: it cannot control the terminal."""
 
 from typing import Any
 
 
 def safe(value: Any) -> str:
-    """``value`` as one line of printable characters: every other one (escape, line end, bidi mark) becomes a mark.
+    """Convert ``value`` to one line, with a replacement mark for every unprintable character (escape, line end, bidi).
 
-    For every text that memlab did not write itself: of a record, an imported table, a folder's name, an error of a
-    library. Rich's markup is left as it is: print with ``markup=False``, or as a ``rich.text.Text``.
+    Use it for all text that memlab did not write itself: from records, imported tables, folder names, errors of
+    libraries. Rich's markup stays as it is: print with ``markup=False``, or as a ``rich.text.Text``.
     """
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(value))

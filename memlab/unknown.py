@@ -1,16 +1,16 @@
-"""Figures that stand beside memory: where one cannot be told, the run goes on without it and says why."""
+"""Optional figures: if one cannot be computed, the run goes on without it and records the reason."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 MODEL_FLOPS = "model_flops_per_step"
-WORK = "work"  # what a predicted step asks of the machine, and so its time
+WORK = "work"  # FLOPs, bytes and kernels of a predicted step, which give its time
 
 
 @contextmanager
 def left_out(figure: str, unknown: dict[str, str]) -> Iterator[None]:
-    """Note in ``unknown`` why a figure cannot be told: the error that ended its computation."""
+    """Run the block. If an exception ends it, note in ``unknown`` why ``figure`` is missing, and go on."""
     try:
         yield
-    except Exception as error:  # whatever it is: nobody asked for this figure alone
+    except Exception as error:  # of any kind: the other figures of the run do not depend on this one
         unknown[figure] = f"{type(error).__name__}: {error}"
