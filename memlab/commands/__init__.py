@@ -1,4 +1,4 @@
-"""The sub-commands of ``memlab``: a module each, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``.
+"""Sub-commands of ``memlab``: one module each, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``.
 
-What only ``run`` needs is imported there, so that ``--help`` answers at once.
+``run`` imports its modules itself, so that ``--help`` is fast.
 """

@@ -1,4 +1,4 @@
-"""``memlab accuracy PATH... --output DIR``: predict what was measured, and publish how far off that is."""
+"""``memlab accuracy PATH... --output DIR``: predict measured runs, and write a report of the prediction errors."""
 
 import argparse
 import json
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def sweeps(paths):
-    """(name, records) for each folder that holds run folders, in order."""
+    """Yield (name, records) of each folder that holds run folders, sorted by path."""
     from memlab.record import RunFolder
 
     for path in paths:
@@ -94,7 +94,7 @@ def sweeps(paths):
 
 
 def spread(records, count: int):
-    """At most ``count`` of a series, evenly from its smallest to its largest point."""
+    """Choose at most ``count`` records of a series, evenly spaced from its smallest to its largest point."""
     ordered = sorted(records, key=lambda record: (record.config["batch"]["micro"], record.config["seq_len"]["tokens"]))
     if len(ordered) <= count:
         return ordered
@@ -102,13 +102,16 @@ def spread(records, count: int):
 
 
 def without_download(record):
-    """The record with random tokens in place of its data set: memory does not depend on which tokens they are."""
+    """Replace the data set of a record by random tokens: memory does not depend on the values of the tokens."""
     return replace(record, config={**record.config, "data": {**record.config["data"], "source": "random"}})
 
 
 def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | None):
-    """(record, point) for the measured records of a sweep, with a line on standard error for each; ``refused`` gets
-    those without a prediction."""
+    """Predict the measured records of a sweep; yield (record, point) of each, and print a line on standard error.
+
+    A record that cannot be predicted is added to ``refused`` with the reason instead. ``kept_in``: folder to keep the
+    predicted records in; ``None``: keep none.
+    """
     from memlab.analyse.accuracy import judge
     from memlab.predict.again import predictions
     from memlab.record import RunFolder

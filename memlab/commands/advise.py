@@ -1,4 +1,4 @@
-"""``memlab advise PATH...``: which of the measured or predicted configurations to train with."""
+"""``memlab advise PATH...``: recommend one of the measured or predicted configurations for a training."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""``memlab diff``: runs, two sets of runs, one axis of a sweep, or configuration files before anything ran."""
+"""``memlab diff``: compare runs, two sets of runs, one axis of a sweep, or configuration files that have not run."""
 
 import argparse
 from pathlib import Path
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _runs_of(path: str, conditions: list[str]) -> list:
-    """The runs of one word of the command line: a configuration file, or what a folder holds."""
+    """Return the runs of one command-line word: a configuration file, or a folder with runs."""
     from memlab.analyse.diff import planned_run
 
     return [planned_run(Path(path))] if Path(path).is_file() else selected([path], conditions)

@@ -1,4 +1,4 @@
-"""``memlab doctor [OVERRIDES...]``"""
+"""``memlab doctor [OVERRIDES...]``: check whether this machine can run a configuration."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""``memlab families [NAME...]``: one small model of every family that transformers knows, predicted."""
+"""``memlab families [NAME...]``: predict one small model of every family that transformers knows."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from memlab.disk import write_whole
 from memlab.errors import MemlabError, nearest
 
 WORDS = ("hardware=h200_x1", "zero_stage=zero2", "seq_len.tokens=64", "batch.micro=1")
-"""What is predicted of each family's model."""
+"""Command-line words of the prediction that is made for each family's model."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

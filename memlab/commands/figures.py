@@ -1,4 +1,4 @@
-"""``memlab figures PATH... --output DIR``: PNG and SVG for print."""
+"""``memlab figures PATH... --output DIR``: draw charts for print, as PNG and SVG."""
 
 import argparse
 from pathlib import Path
@@ -49,7 +49,7 @@ def _slices(runs, arguments: argparse.Namespace):
 
 
 def _report(kind: str, result: list[Path] | str) -> bool:
-    """A line for a figure or for the lack of one; whether there is one."""
+    """Print the files of a figure, or why it was not drawn. Returns whether it was drawn."""
     if isinstance(result, str):
         print(f"no {kind}: {safe(result)}")
         return False

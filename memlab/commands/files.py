@@ -1,4 +1,4 @@
-"""The options of sub-commands that write a table to files."""
+"""Options of the sub-commands that write a table to files."""
 
 import argparse
 from pathlib import Path
@@ -15,9 +15,9 @@ def add_files(parser: argparse.ArgumentParser) -> None:
 
 
 def write_files(frame: Any, arguments: argparse.Namespace) -> bool:
-    """Write the files that were asked for, each whole or not at all; whether there were any.
+    """Write the requested files, each whole or not at all. Returns whether any file was requested.
 
-    Raises :class:`MemlabError` where one cannot be written.
+    Raises :class:`MemlabError` if a file cannot be written.
     """
     from memlab.report.table_files import write_table
 

@@ -1,4 +1,4 @@
-"""``memlab fit PATH...``: memory as a line over tokens, and the longest sequence and largest batch that fit."""
+"""``memlab fit PATH...``: fit a line of memory over tokens, and compute the longest sequence and batch that fit."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""``memlab import gpjt FILE...`` and ``memlab import csv FILE...``: other people's tables as run folders."""
+"""``memlab import gpjt FILE...`` and ``memlab import csv FILE...``: turn other people's tables into run folders."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from memlab.errors import MemlabError
 from memlab.terminal import safe
 
 GPJT_GROUPS = ("model", "zero_stage", "offload", "checkpointing", "allocator", "hardware")
-"""What the study varied; each is an option of ``memlab import gpjt``."""
+"""Groups that the study varied. Each is an option of ``memlab import gpjt``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Types of the numbers on a command line, for ``argparse``: each has its range, and says so where it is left."""
+"""Number types for ``argparse``: each has a range and refuses a number outside of it."""
 
 import argparse
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from memlab.ranges import LARGEST_WHOLE, Range
 
 
 def whole(minimum: int, maximum: int = LARGEST_WHOLE) -> Callable[[str], int]:
-    """A whole number."""
+    """Make the type of a whole number."""
     return _within(int, "a whole number", Range(minimum, maximum))
 
 
 def number(allowed: Range) -> Callable[[str], float]:
-    """A finite number."""
+    """Make the type of a finite number."""
     return _within(float, "a number", allowed)
 
 

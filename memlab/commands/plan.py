@@ -1,4 +1,4 @@
-"""``memlab plan WORD...``: before anything is rented, what fits - by prediction, over the axes that decide it."""
+"""``memlab plan WORD...``: predict, before renting, which combinations of options fit and with which largest batch."""
 
 import argparse
 import itertools
@@ -25,7 +25,7 @@ AXES = {
     "checkpointing": ("none", "full"),
     "allocator": ("default", "expandable"),
 }
-"""What is walked unless the command line says otherwise; the options of each from what is fast to what is small."""
+"""Axes that are combined by default, each with its options from the fastest to the one with the least memory."""
 
 CHANGES = (
     ("allocator=expandable", "nothing that is computed"),
@@ -39,16 +39,16 @@ CHANGES = (
     ("kernels=liger", "another package"),
     ("adapter=lora", "training an adapter in place of all weights"),
 )
-"""Single changes that can take memory off, and what each costs."""
+"""Single changes that can save memory, and what each costs."""
 
 SEARCHED = ("batch", "batch.micro")
 NAMING = ("model", "data", "predict")
-"""Groups whose values name files, folders and keys outside memlab."""
+"""Groups whose values can name files, folders and keys outside memlab."""
 
 NOT_HERE = ("search", "sweep", "mode")
 
 SHOWN = 5
-"""Configurations worth measuring that are named."""
+"""Most configurations that are listed as worth measuring."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,8 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_files(given: dict[str, list[str]]) -> None:
-    """Raise :class:`MemlabError` where a word names a file, a folder or a key that cannot be used: before hundreds of
-    combinations are composed. The other words are taken as they first occur."""
+    """Raise :class:`MemlabError` if a word names a file, folder or key that cannot be used.
+
+    This check comes before hundreds of combinations are composed. It uses all values of the groups in :data:`NAMING`,
+    and only the first value of every other word.
+    """
     naming = [words for key, words in given.items() if key.lstrip("+").split(".")[0] in NAMING]
     others = [words[0] for words in given.values() if words not in naming]
     configs = [compose_config([*others, *words, "mode=predict"])[0] for words in itertools.product(*naming)]
@@ -99,9 +102,10 @@ def _walk(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
 
 
 def walked_axes(given: dict[str, list[str]]) -> dict[str, list[str]]:
-    """key -> the words of its values: :data:`AXES`, and what else the command line gives several values of.
+    """Return key -> words of its values, for all axes to combine.
 
-    An axis that the command line settles is not walked, nor is one of which it sets a value.
+    These are the keys with several values on the command line, and :data:`AXES`, except for an axis that the command
+    line sets, wholly (``offload=none``) or in part (``offload.ratio=0.5``).
     """
     settled = {key for key in AXES if key in given or any(word.startswith(f"{key}.") for word in given)}
     defaults = {key: [f"{key}={option}" for option in options] for key, options in AXES.items() if key not in settled}
@@ -109,7 +113,7 @@ def walked_axes(given: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def combinations(given: dict[str, list[str]], axes: dict[str, list[str]]) -> list[Candidate]:
-    """All that mean something and can be predicted."""
+    """List all combinations of the axes that can be predicted."""
     check_total({key: len(words) for key, words in axes.items()})
     fixed = [words[0] for key, words in given.items() if key not in axes]
     found = []
@@ -122,7 +126,7 @@ def combinations(given: dict[str, list[str]], axes: dict[str, list[str]]) -> lis
 
 
 def rows_frame(rows: Sequence[Row]) -> Any:
-    """Rows as a data frame, bytes as integers."""
+    """Convert the rows to a data frame, with bytes as integers."""
     import pandas
 
     return pandas.DataFrame(
@@ -158,7 +162,7 @@ def _change(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
 
 
 def possible_changes(given: dict[str, list[str]], base: Plan) -> list[tuple[str, str, Plan]]:
-    """Word, price and plan of every change that means something here and is one."""
+    """List word, price and plan of every change that can be predicted and that changes the configuration."""
     micro = base.config["batch"]["micro"]
     possible = [change for change in CHANGES if change[0].split("=")[0] in GROUPS]
     if micro > 1:
@@ -175,7 +179,7 @@ def possible_changes(given: dict[str, list[str]], base: Plan) -> list[tuple[str,
 
 
 def _is_step_back(plan: Plan, base: Plan) -> bool:
-    """Whether less is sharded or offloaded than before."""
+    """Whether ``plan`` shards or offloads less than ``base``."""
 
     def reach(config: dict[str, Any]) -> tuple[int, bool, bool]:
         offload = config["offload"]

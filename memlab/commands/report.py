@@ -1,4 +1,4 @@
-"""``memlab report PATH... [-o FILE]``: one HTML page that opens anywhere."""
+"""``memlab report PATH... [-o FILE]``: write one HTML page that opens anywhere."""
 
 import argparse
 from pathlib import Path

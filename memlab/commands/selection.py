@@ -1,4 +1,4 @@
-"""What the commands share: which run folders, which of their runs, and the lines about those that cannot be used."""
+"""Selection of runs, shared by the commands: their folders, ``--where``, and messages about unusable folders."""
 
 import argparse
 import sys
@@ -11,11 +11,14 @@ from memlab.record import RunFolder
 from memlab.terminal import safe
 
 OUTPUTS = Path("outputs")
-"""Where run folders are, below the current folder, unless the command line said otherwise (conf/hydra/memlab.yaml)."""
+"""Default place of run folders, below the current folder (conf/hydra/memlab.yaml)."""
 
 
 def add_selection(parser: argparse.ArgumentParser, without: str = "") -> None:
-    """``without``: what is taken where no path is given, in words for the help; empty: one must be given."""
+    """Add the arguments ``PATH`` and ``--where``.
+
+    ``without``: description for the help of what is used if no path is given; empty: a path is required.
+    """
     help = "run folders, or folders that hold them" + f" (default: {without})" * bool(without)
     parser.add_argument("paths", nargs="*" if without else "+", metavar="PATH", help=help)
     add_where(parser)
@@ -28,19 +31,21 @@ def add_where(parser: argparse.ArgumentParser) -> None:
 
 
 def latest_run() -> Path:
-    """The run folder below ``OUTPUTS`` whose record is the newest; a line on standard error names the folder."""
+    """Find the run folder below ``OUTPUTS`` with the newest record, and name it on standard error."""
     return _latest("run", (record.parent for record in _records()))
 
 
 def latest_sweep() -> Path:
-    """The folder below ``OUTPUTS`` that has several runs, the newest record among them; a line on standard error
-    names the folder."""
+    """Find the folder below ``OUTPUTS`` that has several runs and the newest record of all such folders.
+
+    Names the folder on standard error.
+    """
     runs = Counter(record.parent.parent for record in _records())  # in the order of the records
     return _latest("sweep", (folder for folder, count in runs.items() if count > 1))
 
 
 def _latest(what: str, folders: Iterable[Path]) -> Path:
-    """The first of ``folders``, which come newest first."""
+    """Return the first of ``folders`` (newest first). Raises :class:`MemlabError` if there is none."""
     found = next(iter(folders), None)
     if found is None:
         raise MemlabError(f"No {what} below {OUTPUTS}/ in the current folder. Name a folder: memlab COMMAND FOLDER.")
@@ -49,18 +54,18 @@ def _latest(what: str, folders: Iterable[Path]) -> Path:
 
 
 def _records() -> list[Path]:
-    """The records below ``OUTPUTS``, newest first."""
+    """List the records below ``OUTPUTS``, newest first."""
     found = OUTPUTS.rglob(RunFolder.RECORD)
     return sorted(found, key=lambda record: record.lstat().st_mtime_ns, reverse=True)
 
 
 def selected(paths, conditions):
-    """The runs, after a line on standard error for each folder that was skipped and each run that is incomplete."""
+    """Return the runs. Prints a line on standard error for each skipped folder and each incomplete run."""
     return collected(paths, conditions)[0]
 
 
 def collected(paths, conditions):
-    """As :func:`selected`, with the places that were skipped."""
+    """Return the runs as :func:`selected`, and the places that were skipped."""
     from memlab.analyse.collect import collect
     from memlab.analyse.identity import select
     from memlab.report.text import console, show_incomplete, show_skipped

@@ -1,4 +1,4 @@
-"""``memlab show [RUN_FOLDER...]``"""
+"""``memlab show [RUN_FOLDER...]``: print the table of a run folder."""
 
 import argparse
 

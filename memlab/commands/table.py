@@ -1,4 +1,4 @@
-"""``memlab table [PATH...]``: run folders as one table."""
+"""``memlab table [PATH...]``: print run folders as one table, or write the table to files."""
 
 import argparse
 
