@@ -1,1 +1,1 @@
-"""Starting DeepSpeed's launcher, watching it, ending it, and saying what happened."""
+"""Control of DeepSpeed's launcher: start it, watch it, end it, and record the outcome."""

@@ -11,17 +11,21 @@ from memlab.plan import Plan
 from memlab.record import RunFolder
 
 NO_HOSTFILE = "none"
-"""DeepSpeed reads /job/hostfile unless told of another; one that does not exist means this machine alone."""
+"""Hostfile that does not exist: DeepSpeed then uses only this machine. By default it would read /job/hostfile."""
 
 
 def command(plan: Plan, folders: Sequence[RunFolder], gpu_ids: Sequence[str], port: int) -> list[str]:
-    """DeepSpeed's launcher over memlab.worker. ``gpu_ids``: indices or UUIDs of this machine's GPUs; none on a CPU."""
+    """Return the command that runs memlab.worker with DeepSpeed's launcher.
+
+    ``gpu_ids``: indices or UUIDs of this machine's GPUs; empty for ranks on a CPU.
+    """
     work = ["--no_local_rank", *worker_words(plan), *map(str, folders)]
     runner = [sys.executable, "-m", "deepspeed.launcher.runner"]
     if plan.is_multi_node:
         return [*runner, *node_words(plan), "--master_port", str(port), *work]
     if any(not id.isdigit() for id in gpu_ids):
-        # The runner takes indices only (deepspeed#5278); its second half takes any name that CUDA_VISIBLE_DEVICES does.
+        # The runner accepts only indices (deepspeed#5278). launch.py, which it would start, accepts every name that is
+        # valid in CUDA_VISIBLE_DEVICES.
         hosts = base64.urlsafe_b64encode(json.dumps({"localhost": list(gpu_ids)}).encode()).decode()
         launch = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={hosts}"]
         return [*launch, "--master_addr=127.0.0.1", f"--master_port={port}", *work]
@@ -30,7 +34,7 @@ def command(plan: Plan, folders: Sequence[RunFolder], gpu_ids: Sequence[str], po
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port that no process listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -1,8 +1,9 @@
-"""A process of its own that outlives memlab by a moment: it ends what memlab started if memlab itself is killed.
+"""The deadman: a separate process that ends the processes of a launch if memlab itself is killed.
 
-``python deadman.py TOKEN GRACE_S``, with a pipe from memlab as its standard input. When the pipe closes without the
-word ``done``, memlab is gone: every process that carries the token is told to end, and killed if it has not within
-GRACE_S seconds. srun and mpirun use them to end the ranks on other hosts. Needs nothing but the standard library.
+memlab starts ``python deadman.py TOKEN GRACE_S`` with a pipe as its standard input. If the pipe closes without the word
+``done``, memlab is gone. The deadman then sends SIGTERM to every process that carries the token, and SIGKILL after
+GRACE_S seconds. srun and mpirun use these seconds to end the ranks on other hosts. This file imports only the standard
+library.
 """
 
 import contextlib
@@ -19,34 +20,34 @@ TOKEN_VARIABLE = "MEMLAB_LAUNCH"
 DONE = b"done\n"
 
 EXEC_S = 1.0
-"""How long a process may stay inside exec(2) before it is taken for one that is not marked."""
+"""Seconds that a process may stay inside exec(2) before it counts as not marked."""
 NOT_A_PROGRAM = 0x00200000 | 0x00000004
-"""Flags of a kernel thread and of a process on its way out (Linux: PF_KTHREAD, PF_EXITING of include/linux/sched.h)."""
+"""Flags of a kernel thread and of an exiting process (Linux: PF_KTHREAD, PF_EXITING of include/linux/sched.h)."""
 
 
 def marked(token: str) -> Iterator[int]:
-    """Process ids of the living processes of a launch."""
+    """Yield the ids of the living processes of a launch."""
     return marked_by(TOKEN_VARIABLE, token)
 
 
 def marked_by(variable: str, value: str) -> Iterator[int]:
-    """Process ids of those started with this environment variable (Linux: /proc; a zombie has no environment left)."""
+    """Yield the ids of processes that were started with this environment variable (Linux: /proc), without zombies."""
     wanted = f"{variable}={value}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 variables = variables_of(entry)
-            except OSError:  # gone, or somebody else's
+            except OSError:  # the process has ended or belongs to another user
                 continue
             if wanted in variables:
                 yield int(entry.name)
 
 
 def variables_of(process: Path) -> list[bytes]:
-    """The variables (``NAME=value``) that a process was started with; ``process``: its folder in /proc.
+    """Return the variables (``NAME=value``) that a process was started with; ``process``: its folder in /proc.
 
-    Inside exec(2) a process has none to show, and whoever started it goes on already: it is waited for, since a process
-    that is overlooked then is never ended.
+    Inside exec(2) the environment of a process reads as empty. This function waits up to ``EXEC_S`` seconds for the end
+    of exec(2), because a process that is overlooked would never be ended.
     """
     environ = process / "environ"
     variables = environ.read_bytes()
@@ -59,14 +60,14 @@ def variables_of(process: Path) -> list[bytes]:
 
 
 def _is_inside_exec(process: Path) -> bool:
-    """Whether its new memory has no environment yet (proc_pid_stat(5): the fields state, flags and env_end)."""
+    """Whether the process has no environment yet after exec(2) (proc_pid_stat(5): fields state, flags, env_end)."""
     fields = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
     state, flags, env_end = fields[0], int(fields[6]), int(fields[48])
     return state not in "ZX" and not flags & NOT_A_PROGRAM and env_end == 0
 
 
 def kill_marked(token: str, wait_s: float = 10.0) -> list[int]:
-    """SIGKILL every process of a launch until none is left. Returns those that would not die within ``wait_s``."""
+    """Send SIGKILL to every process of a launch until none is left. Returns the ids of survivors after ``wait_s``."""
     deadline = time.monotonic() + wait_s
     while alive := list(marked(token)):
         for pid in alive:
@@ -79,7 +80,7 @@ def kill_marked(token: str, wait_s: float = 10.0) -> list[int]:
 
 
 def terminate_marked(token: str, grace_s: float) -> None:
-    """SIGTERM every process of a launch, and wait at most so long until none is left."""
+    """Send SIGTERM to every process of a launch, and wait up to ``grace_s`` seconds until none is left."""
     deadline = time.monotonic() + grace_s
     for pid in marked(token):
         with contextlib.suppress(ProcessLookupError):
@@ -89,7 +90,7 @@ def terminate_marked(token: str, grace_s: float) -> None:
 
 
 def end_marked(token: str, grace_s: float) -> list[int]:
-    """End every process of a launch: told to, if it has a grace, then killed. Returns those that would not die."""
+    """End every process of a launch: SIGTERM if ``grace_s`` is not 0, then SIGKILL. Returns the ids of survivors."""
     if grace_s:
         terminate_marked(token, grace_s)
     return kill_marked(token)

@@ -1,4 +1,4 @@
-"""The environment of the ranks, and the facts about this machine that belong into a record."""
+"""Environment variables of the ranks, and facts about this machine for the record."""
 
 import hashlib
 import importlib.metadata
@@ -20,14 +20,14 @@ from memlab.plan import Plan, config_hash, needs_hub
 from memlab.redaction import is_secret_name, redact
 
 PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "datasets", "peft")
-"""Their versions change what is measured."""
+"""Packages whose versions change what is measured."""
 
 ADAPTER_PACKAGES = ("bitsandbytes",)
 KERNEL_PACKAGES = ("liger-kernel", "triton")
-"""Their versions change what is measured where a run uses them."""
+"""Optional packages whose versions change what is measured if a run uses them."""
 
 NOT_INHERITED = (
-    "CUDA_VISIBLE_DEVICES",  # the launcher is told of its GPUs with --include, and ignores this beside it
+    "CUDA_VISIBLE_DEVICES",  # memlab selects GPUs with --include, and the launcher then ignores this variable
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
     "TORCH_CUDA_ARCH_LIST",
@@ -41,17 +41,17 @@ NOT_INHERITED = (
 """Variables that the plan or the launcher decides, not the shell that memlab was started from."""
 
 CHANGES_FIGURES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_")
-"""How variables begin that change what is measured, if the shell that memlab was started from has set them."""
+"""Prefixes of variables that change what is measured if they are set in the shell that starts memlab."""
 
 HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
-"""On the way to the hub; in capitals too. The URL of a proxy may hold a password."""
+"""Variables of proxies to the hub; upper case is accepted too. The URL of a proxy may contain a password."""
 
 
 def rank_environment(plan: Plan, machine: Machine) -> dict[str, str]:
-    """The whole environment of the launcher and its ranks.
+    """Return the whole environment of the launcher and its ranks.
 
-    Secrets are left out, but for the hub's token, and a proxy's, where the plan needs the hub.
+    Leaves out secrets. If the plan needs the hub, it keeps the hub's token and a proxy's password.
     """
     inherited = {
         name: value
@@ -62,18 +62,18 @@ def rank_environment(plan: Plan, machine: Machine) -> dict[str, str]:
 
 
 def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
-    """The variables that memlab sets for the ranks."""
+    """Return the variables that memlab sets for the ranks."""
     variables = {
         **plan.environment,
-        # Beside the interpreter are the tools that build DeepSpeed's ops (ninja), whether or not the venv is activated.
+        # The interpreter's folder holds the tools that build DeepSpeed's ops (ninja); the venv may not be activated.
         "PATH": _put_first(Path(sys.executable).parent, "PATH"),
         "PYTHONPATH": _put_first(Path(memlab.__file__).parent.parent, "PYTHONPATH"),
-        "PYTHONSAFEPATH": "1",  # a folder named like a package, where memlab was started, must not shadow it
+        "PYTHONSAFEPATH": "1",  # a folder in the working directory must not shadow a package of the same name
         "TORCH_EXTENSIONS_DIR": str(extensions_dir()),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(_threads(plan, machine))),
     }
     if machine.gpus:
-        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, in which machine.py counts; CUDA's own differs
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, as in machine.py; CUDA's default order differs
         # An inherited list may name architectures that DeepSpeed cannot parse ("10.0a").
         capabilities = sorted({gpu.compute_capability for gpu in machine.gpus})
         variables["TORCH_CUDA_ARCH_LIST"] = ";".join(f"{major}.{minor}" for major, minor in capabilities)
@@ -81,7 +81,7 @@ def own_variables(plan: Plan, machine: Machine) -> dict[str, str]:
 
 
 def inherited_variables() -> dict[str, str]:
-    """Variables of the shell that reach the ranks and change what is measured. Paths are of this machine: left out."""
+    """Return variables of the shell that reach the ranks and change what is measured, except paths."""
     return {
         name: value
         for name, value in sorted(os.environ.items())
@@ -93,10 +93,10 @@ def inherited_variables() -> dict[str, str]:
 
 
 def _threads(plan: Plan, machine: Machine) -> int:
-    """Threads of a rank; by default every rank would start one for every core.
+    """Return the number of threads of a rank; by default every rank would start one per core.
 
-    Ranks share the cores: those of an offloaded optimizer, which has the machine to itself, all of them; others as many
-    as if every GPU had a rank, whether the others are used or not.
+    With an offloaded optimizer, which runs alone on the machine, its ranks share all cores. Otherwise each rank gets
+    the cores of one GPU: all cores divided by the GPUs of the machine, also if some GPUs are unused.
     """
     alone = plan.config["offload"]["optimizer"] != "none"
     sharing = plan.ranks_per_node if alone else max(plan.ranks_per_node, len(machine.gpus))
@@ -104,13 +104,16 @@ def _threads(plan: Plan, machine: Machine) -> int:
 
 
 def _put_first(folder: Path, variable: str) -> str:
-    """An inherited search path with ``folder`` before it, and without empty entries: they mean the current folder."""
+    """Prepend ``folder`` to an inherited search path and drop empty entries, which mean the current folder."""
     inherited = os.environ.get(variable, "").split(os.pathsep)
     return os.pathsep.join([str(folder), *filter(None, inherited)])
 
 
 def extensions_dir() -> Path:
-    """Where DeepSpeed's ops are built: apart for each combination of versions and processors; nobody else checks."""
+    """Return the build folder of DeepSpeed's ops, one per combination of versions and processors.
+
+    torch and DeepSpeed do not check whether a built op fits the versions and processors.
+    """
     versions = package_versions()
     processors = [_cpu_model(), *sorted({gpu.compute_capability for gpu in detect().gpus})]
     built_for = hashlib.sha256(repr(processors).encode()).hexdigest()[:8]
@@ -120,7 +123,7 @@ def extensions_dir() -> Path:
 
 @cache
 def _cpu_model() -> str:
-    """CPUAdam is compiled for the very processor it is built on."""
+    """Return the processor's model name: CPUAdam is compiled for exactly the processor it is built on."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -129,13 +132,13 @@ def _cpu_model() -> str:
 
 
 def cache_dir() -> Path:
-    """Where memlab keeps what can be made again. The XDG specification has a relative XDG_CACHE_HOME ignored."""
+    """Return memlab's cache folder. Ignores a relative XDG_CACHE_HOME, as the XDG specification requires."""
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (named if named.is_absolute() else Path.home() / ".cache") / "memlab"
 
 
 def sweep_stale_locks() -> list[Path]:
-    """Remove build locks that a killed build left behind: torch would wait for them for ever. Returns the removed."""
+    """Remove the locks of killed builds, for which torch would wait forever. Returns the removed locks."""
     folder = extensions_dir()
     folder.mkdir(parents=True, exist_ok=True)
     locks = list(folder.glob("*/lock"))
@@ -150,7 +153,7 @@ def sweep_stale_locks() -> list[Path]:
 
 
 def versions_used(plan: Plan) -> dict[str, str]:
-    """The versions of what a run of ``plan`` uses."""
+    """Return the versions of the packages that a run of ``plan`` uses."""
     config = from_dict(plan.config)
     optional = ADAPTER_PACKAGES if config.adapter.method == "qlora" else ()
     optional += KERNEL_PACKAGES if config.kernels.implementation == "liger" else ()
@@ -173,7 +176,7 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str]:
 
 
 def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
-    """What a figure depends on beside its configuration. No name of the machine and no path on it."""
+    """Return the facts that a measurement depends on besides its configuration, without host name and paths."""
     variables = {**inherited_variables(), **own_variables(plan, machine)}
     private = ("PATH", "PYTHONPATH", "TORCH_EXTENSIONS_DIR")
     return {
@@ -191,7 +194,7 @@ def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
 
 
 def fingerprint(plan: Plan, machine: Machine) -> str:
-    """Sixteen hexadecimal digits over all that decides a measurement: equal ones measure the same."""
+    """Hash everything that decides a measurement to 16 hexadecimal digits. Equal fingerprints measure the same."""
     versions = {name: version for name, version in versions_used(plan).items() if name != "memlab"}
     facts = [
         config_hash(from_dict(plan.config)),

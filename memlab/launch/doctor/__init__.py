@@ -1,4 +1,4 @@
-"""Whether this machine can measure a plan: facts are gathered in one place, and judged by pure functions."""
+"""The doctor, which checks whether this machine can measure a plan: facts.py gathers facts, checks.py judges them."""
 
 from collections.abc import Iterator
 
@@ -11,9 +11,9 @@ from memlab.plan import Plan
 
 
 def examine(plan: Plan, build_ops: bool) -> Iterator[Finding]:
-    """The findings, as they are found; with ``build_ops``, then what came of building each op that the plan needs.
+    """Yield each finding as soon as it is known. With ``build_ops``, also build each op that the plan needs.
 
-    For a plan that is unsupported nothing is built.
+    Builds nothing for an unsupported plan.
     """
     machine = detect()
     facts = gather(plan, machine)

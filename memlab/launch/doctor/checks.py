@@ -1,4 +1,4 @@
-"""The checks: pure functions from the facts to findings, in the order in which they are shown."""
+"""The doctor's checks: pure functions from facts to findings, in display order."""
 
 from collections.abc import Iterator
 
@@ -10,13 +10,13 @@ from memlab.launch.doctor.ops import NEED_NVCC, needed_ops
 from memlab.machine import GIB
 
 IDLE_BYTES = GIB
-"""What a driver may hold of a GPU that nobody uses."""
+"""Bytes that the driver may use on an idle GPU."""
 
 FREE_DISK_BYTES = GIB
-"""Enough for run folders and DeepSpeed's ops."""
+"""Free disk space that suffices for run folders and DeepSpeed's ops."""
 
 NCCL_SHARED_BYTES = GIB
-"""What NVIDIA's containers recommend for NCCL: ``--shm-size=1g``."""
+"""Shared memory for NCCL that NVIDIA's containers recommend: ``--shm-size=1g``."""
 
 SHM_COMM_BYTES = 2 * (1 + 32) * 2**20
 """Shared memory of one CPU rank: ``struct allreduce_workspace`` of DeepSpeed 0.19.8, csrc/cpu/comm/shm.cpp."""
@@ -29,7 +29,7 @@ REQUIREMENTS = {
     "hydra-core": ">=1.3.6,<1.4",
     "omegaconf": ">=2.3,<2.4",
 }
-"""The versions that fit together, as in pyproject.toml (a test compares). Its comments say why."""
+"""Versions that work together, as in pyproject.toml (a test compares them), where comments give the reasons."""
 
 
 def check_plan(facts: Facts) -> Iterator[Finding]:
@@ -76,7 +76,7 @@ def check_versions(facts: Facts) -> Iterator[Finding]:
 
 
 def check_torch(facts: Facts) -> Iterator[Finding]:
-    """Whether torch can use the GPUs: its CUDA against the driver's, its kernels against the GPUs."""
+    """Check whether torch can use the GPUs: its CUDA version against the driver's, its kernels against the GPUs."""
     torch = facts.torch
     if torch.error is not None:
         yield Finding(FAIL, "torch", f"cannot be imported: {torch.error}", "reinstall torch")
@@ -93,7 +93,10 @@ def check_torch(facts: Facts) -> Iterator[Finding]:
 
 
 def _cuda_finding(facts: Facts) -> Finding:
-    """CUDA programs run on a driver of the same major version; on an older minor one without PTX compilation."""
+    """Compare torch's CUDA with the driver's: the major version must not be newer than the driver's.
+
+    With a newer minor version than the driver's, programs run, but without PTX compilation.
+    """
     torch_cuda = _version(facts.torch.cuda)
     what = f"torch's CUDA is {facts.torch.cuda}, driver {facts.driver} runs up to {_dotted(facts.driver_cuda)}"
     if facts.driver_cuda is None or facts.driver_cuda >= torch_cuda:
@@ -103,7 +106,10 @@ def _cuda_finding(facts: Facts) -> Finding:
 
 
 def _has_kernels(architectures: list[str], gpu: GpuUse) -> bool:
-    """Binary code runs on the same major capability and a minor one not below its own; PTX on any newer GPU."""
+    """Whether one of the architectures runs on this GPU.
+
+    Binary code runs on the same major capability with the same or a newer minor one, PTX on every newer GPU.
+    """
     major, minor = gpu.compute_capability
     for architecture in architectures:
         kind, _, digits = architecture.rstrip("af").partition("_")
@@ -114,7 +120,7 @@ def _has_kernels(architectures: list[str], gpu: GpuUse) -> bool:
 
 
 def check_compiler(facts: Facts) -> Iterator[Finding]:
-    """What the ops of this plan, and no others, are compiled with."""
+    """Check the compilers that the ops of this plan need."""
     ops = needed_ops(facts.plan)
     if not ops:
         yield Finding(OK, "compiler", "none needed: the plan uses none of DeepSpeed's ops")
@@ -140,7 +146,7 @@ def _nvcc_finding(facts: Facts, ops: list[str]) -> Finding:
     what = f"CUDA {torch.nvcc} in {torch.cuda_home}, {wanted}; torch's CUDA is {torch.cuda}"
     if torch.cuda is not None and _version(torch.nvcc)[0] == _version(torch.cuda)[0]:
         return Finding(OK, subject, what)
-    return Finding(WARN, subject, what, fix)  # a build at first use is not refused, but may not compile or load
+    return Finding(WARN, subject, what, fix)  # torch does not refuse such a build, but it may fail to compile or load
 
 
 def check_disk(facts: Facts) -> Iterator[Finding]:
@@ -155,7 +161,7 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
 
 
 def check_shared_memory(facts: Facts) -> Iterator[Finding]:
-    """CPU ranks reduce through it; NCCL does between GPUs that have no other way to each other."""
+    """Check /dev/shm. CPU ranks reduce through it, and NCCL uses it between GPUs without a direct connection."""
     ranks = facts.plan.world_size
     on_cpu = facts.config.hardware.device == "cpu"
     needed = ranks * SHM_COMM_BYTES if on_cpu else NCCL_SHARED_BYTES if ranks > 1 else 0
@@ -169,7 +175,7 @@ def check_shared_memory(facts: Facts) -> Iterator[Finding]:
 
 
 def check_host_memory(facts: Facts) -> Iterator[Finding]:
-    """Whether what the plan offloads fits the host, pinned blocks included."""
+    """Check whether the plan's offloaded states fit into host memory, pinned blocks included."""
     if "cpu" not in (facts.config.offload.optimizer, facts.config.offload.param):
         return
     rank_bytes = offloaded_rank_bytes(facts)
@@ -186,7 +192,10 @@ def check_host_memory(facts: Facts) -> Iterator[Finding]:
 
 
 def check_pinned_memory(facts: Facts) -> Iterator[Finding]:
-    """CUDA pins memory whatever the limit; DeepSpeed's own pinning (NVMe buffers, DS_PIN_MEMORY_BACKEND) obeys it."""
+    """Check the limit of locked memory (ulimit -l).
+
+    CUDA ignores the limit; DeepSpeed's own pinning (NVMe buffers, DS_PIN_MEMORY_BACKEND) obeys it.
+    """
     if not _pins(facts):
         return
     rank_bytes = offloaded_rank_bytes(facts)
@@ -203,7 +212,7 @@ def check_pinned_memory(facts: Facts) -> Iterator[Finding]:
 
 
 def offloaded_rank_bytes(facts: Facts) -> int | None:
-    """Estimate of the host memory of one rank in bytes; ``None`` where the number of parameters is not known.
+    """Estimate the host memory of one rank in bytes; ``None`` if the number of parameters is unknown.
 
     An offloaded optimizer keeps four fp32 blocks (weights, gradients, two moments: 16 bytes a parameter), an offloaded
     parameter takes 2 bytes more. Torch rounds each pinned block up to a power of two.
@@ -217,7 +226,7 @@ def offloaded_rank_bytes(facts: Facts) -> int | None:
 
 
 def _pins(facts: Facts) -> bool:
-    """Nothing is pinned for ranks on a CPU."""
+    """Whether the plan pins host memory for offloading. Ranks on a CPU never do."""
     config = facts.config
     offloads = (config.offload.optimizer, config.offload.param) != ("none", "none")
     return offloads and config.offload.pin_memory and config.hardware.device == "cuda"

@@ -1,4 +1,4 @@
-"""The facts about this machine that a plan depends on. All that the doctor looks at is looked at here."""
+"""Facts about this machine that a plan depends on. Only this module reads them from the machine."""
 
 import contextlib
 import importlib.metadata
@@ -36,7 +36,7 @@ PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "hydra-core", "o
 
 @dataclass(frozen=True)
 class Process:
-    """A process that has memory on a GPU. ``used_bytes`` is ``None`` where the driver does not tell it."""
+    """A process that has memory on a GPU. ``used_bytes`` is ``None`` if the driver does not report it."""
 
     pid: int
     name: str
@@ -45,7 +45,7 @@ class Process:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """A GPU that the plan would use, before it does."""
+    """A GPU that the plan would use, and its current use by other processes."""
 
     id: str
     name: str
@@ -56,10 +56,10 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class TorchFacts:
-    """What memlab.worker.probe says. With ``error`` torch cannot be imported in a rank, and the rest is not known."""
+    """The output of memlab.worker.probe. With ``error``, a rank cannot import torch and all other fields are unset."""
 
     error: str | None = None
-    cuda: str | None = None  # that torch was built with; None: a build without CUDA
+    cuda: str | None = None  # the version that torch was built with; None: a build without CUDA
     available: bool = False  # whether torch can use the GPUs
     architectures: list[str] = field(default_factory=list)
     cuda_home: str | None = None
@@ -69,7 +69,7 @@ class TorchFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """Sizes in bytes. ``None``: there is none, or it does not apply to this plan."""
+    """Facts about the machine for one plan, sizes in bytes. ``None``: missing, or does not apply to this plan."""
 
     plan: Plan
     reasons: tuple[str, ...] = ()  # why the plan is unsupported
@@ -93,7 +93,7 @@ class Facts:
 
 
 def gather(plan: Plan, machine: Machine) -> Facts:
-    """Everything the checks look at. Takes a few seconds: torch is imported in a process of its own."""
+    """Gather all facts that the checks need. Takes a few seconds: a separate process imports torch."""
     config = from_dict(plan.config)
     environment = rank_environment(plan, machine)
     gpus = machine.gpus[: plan.world_size] if config.hardware.device == "cuda" else ()
@@ -122,12 +122,12 @@ def gather(plan: Plan, machine: Machine) -> Facts:
 
 
 def _ask_driver(question: Callable) -> Any:
-    """``question(pynvml)``, or ``None`` where there is no driver or it does not answer."""
+    """Return ``question(pynvml)``, or ``None`` if there is no driver or it raises an error."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # as machine.detect: then this is a machine without GPUs
+    except Exception:  # treated as a machine without GPUs, as in machine.detect
         return None
     try:
         return question(pynvml)
@@ -154,7 +154,7 @@ def _gpu_use(pynvml, gpu: Gpu) -> GpuUse:
 
 
 def _processes(pynvml, handle) -> Iterator[Process]:
-    with contextlib.suppress(pynvml.NVMLError):  # not told of a MIG slice, nor in some containers
+    with contextlib.suppress(pynvml.NVMLError):  # the driver lists no processes of a MIG slice or in some containers
         for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
             yield Process(process.pid, _process_name(pynvml, process.pid), process.usedGpuMemory)
 
@@ -162,7 +162,7 @@ def _processes(pynvml, handle) -> Iterator[Process]:
 def _process_name(pynvml, pid: int) -> str:
     try:
         return Path(pynvml.nvmlSystemGetProcessName(pid)).name
-    except pynvml.NVMLError:  # in another container
+    except pynvml.NVMLError:  # the process is in another container
         return "unknown"
 
 
@@ -178,7 +178,7 @@ def _versions() -> dict[str, str]:
 
 
 def _probe_torch(config: Config, environment: dict[str, str]) -> TorchFacts:
-    """What torch says in the environment of a rank; the model's parameters are counted where a check needs them."""
+    """Run memlab.worker.probe in the environment of a rank. It counts the model's parameters if the plan offloads."""
     offloads = (config.offload.optimizer, config.offload.param) != ("none", "none")
     model = [json.dumps(asdict(config.model))] if offloads else []
     command = [sys.executable, "-m", "memlab.worker.probe", *model]
@@ -203,19 +203,19 @@ def _first_line(command: list[str]) -> str | None:
 
 
 def _folders_written(config: Config) -> list[Path]:
-    """The run folders, the ops that are built, and where states are offloaded to."""
+    """List the folders that a run writes: run folders, built ops and the NVMe folder of offloaded states."""
     nvme = [Path(config.offload.nvme_path)] if config.offload.nvme_path else []
     return [Path("outputs").resolve(), cache_dir(), *nvme]
 
 
 def _free_bytes(folder: Path) -> int | None:
-    """Of the file system that a folder is on, or would be made on; ``None`` where we may not write."""
+    """Return the free bytes of the file system of ``folder``, which may not exist yet; ``None`` if not writable."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     return shutil.disk_usage(existing).free if os.access(existing, os.W_OK) else None
 
 
 def _free_host_memory() -> int:
-    """What the machine has available, or what is left of the limit of this container (cgroup v2) where that is less."""
+    """Return the smaller of the machine's available memory and the rest of this container's limit (cgroup v2)."""
     available = psutil.virtual_memory().available
     with contextlib.suppress(OSError, ValueError):  # cgroup v1, or the limit is "max"
         group = control_group()
@@ -225,7 +225,7 @@ def _free_host_memory() -> int:
 
 
 def _asks_hub(config: Config) -> bool:
-    """A plan does not look at the disk; a model and its tokenizer in a folder need no hub."""
+    """Whether a run needs the Hugging Face hub. A model and its tokenizer in a local folder do not need it."""
     return needs_hub(config) and (config.data.source == "guanaco" or not Path(config.model.path).is_dir())
 
 
@@ -235,7 +235,7 @@ def _reach_hub(environment: Mapping[str, str]) -> str:
     request = urllib.request.Request(os.environ.get("HF_ENDPOINT", HUB), method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=HUB_TIMEOUT_S).close()
-    except urllib.error.HTTPError:  # an answer, whatever it says of the front page
+    except urllib.error.HTTPError:  # any answer shows that the hub can be reached
         return "reached"
     except (OSError, ValueError) as error:
         return str(error)

@@ -1,4 +1,4 @@
-"""What the doctor says."""
+"""The findings of the doctor."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: ``fail`` means that the run would fail or measure something else, ``warn`` that it may."""
+    """One line of the doctor. ``fail``: the run would fail or measure something else; ``warn``: it may."""
 
     status: str  # OK, WARN or FAIL
     subject: str

@@ -1,4 +1,4 @@
-"""DeepSpeed's compiled ops: which of them a plan needs, and building them before anything is timed."""
+"""DeepSpeed's compiled ops: the ops that a plan needs, and building them before anything is timed."""
 
 import sys
 import tempfile
@@ -13,17 +13,17 @@ from memlab.machine import Machine
 from memlab.plan import Plan
 
 BUILD_TIMEOUT_S = 1200
-"""Ten times what the slowest op took on 2 cores."""
+"""Ten times the build time of the slowest op on 2 cores, in seconds."""
 
 GPU_OPTIMIZERS = {"adam": "FusedAdam", "adamw": "FusedAdam", "lamb": "FusedLamb", "lion": "FusedLion"}
 CPU_OPTIMIZERS = {"adam": "CPUAdam", "adamw": "CPUAdam", "adagrad": "CPUAdagrad", "lion": "CPULion"}
-"""The ``optimizer.type`` of the DeepSpeed JSON, in small letters -> the op behind it, on the GPU and offloaded.
+"""``optimizer.type`` of the DeepSpeed JSON in lower case -> its op, on the GPU and offloaded to the CPU.
 
-Source: ``DeepSpeedEngine._configure_basic_optimizer`` of DeepSpeed 0.19.8. Others are torch's and need no op.
+Source: ``DeepSpeedEngine._configure_basic_optimizer`` of DeepSpeed 0.19.8. Other optimizers are torch's and need no op.
 """
 
 NEED_NVCC = frozenset({"FusedAdam", "FusedLamb", "FusedLion", "Quantizer"})
-"""Ops with CUDA kernels; the others are compiled for the host alone, on a GPU machine too."""
+"""Ops with CUDA kernels. The other ops are compiled only for the host, also on a machine with GPUs."""
 
 
 LIBRARIES = {
@@ -37,16 +37,16 @@ LIBRARIES = {
     "Quantizer": "quantizer",
     "ShareMemComm": "deepspeed_shm_comm",
 }
-"""Op -> the ``NAME`` of its builder in deepspeed/ops/op_builder (DeepSpeed 0.19.8): its folder and file below
+"""Op -> ``NAME`` of its builder in deepspeed/ops/op_builder (DeepSpeed 0.19.8), which names its folder and file in
 TORCH_EXTENSIONS_DIR."""
 
 
 def needed_ops(plan: Plan) -> list[str]:
-    """DeepSpeed's ops that a run of the plan compiles at first use: names of its builders, without ``Builder``."""
+    """List the ops that a run of the plan compiles at first use: names of DeepSpeed's builders without ``Builder``."""
     zero = plan.deepspeed["zero_optimization"]
     offloaded = [zero[key]["device"] for key in ("offload_optimizer", "offload_param") if key in zero]
     on_cpu = plan.environment["DS_ACCELERATOR"] == "cpu"
-    ops = ["ShareMemComm"] if on_cpu else []  # with the process group, whatever the world size
+    ops = ["ShareMemComm"] if on_cpu else []  # compiled with the process group, for every world size
     optimizer = plan.deepspeed.get("optimizer")
     if optimizer is not None and not optimizer["params"].get("torch_adam"):
         names = CPU_OPTIMIZERS if "offload_optimizer" in zero else GPU_OPTIMIZERS
@@ -59,13 +59,13 @@ def needed_ops(plan: Plan) -> list[str]:
 
 
 def unbuilt_ops(plan: Plan) -> list[str]:
-    """The needed ops that are not built yet: a library in a folder of its name (torch.utils.cpp_extension)."""
+    """List the needed ops without a built library in their folder (layout of torch.utils.cpp_extension)."""
     folder = extensions_dir()
     return [op for op in needed_ops(plan) if not (folder / LIBRARIES[op] / f"{LIBRARIES[op]}.so").exists()]
 
 
 def build(op: str, plan: Plan, machine: Machine) -> Finding:
-    """Build an op as a rank would, or load it where it is built already. Takes up to a few minutes."""
+    """Build an op as a rank would, or load it if it is already built. Takes up to a few minutes."""
     subject = f"op {op}"
     with tempfile.TemporaryDirectory(prefix="memlab-build-") as folder:
         log = Path(folder) / "build.log"
@@ -74,14 +74,14 @@ def build(op: str, plan: Plan, machine: Machine) -> Finding:
             ended = launch.wait(lambda: BUILD_TIMEOUT_S, linger=lambda: None, stop=threading.Event())
         if ended.returncode == 0:
             return Finding(OK, subject, f"ready after {ended.seconds:.1f} s")
-        sweep_stale_locks()  # a build that was ended leaves one
+        sweep_stale_locks()  # a killed build leaves its lock
         if ended.how == "timeout":
             return Finding(FAIL, subject, f"not built after {BUILD_TIMEOUT_S} s", "build it while the machine is idle")
         return Finding(FAIL, subject, f"cannot be built: {_reason(log)}", "see the compiler and versions above")
 
 
 def _reason(log: Path) -> str:
-    """The first error of a compiler, or else the last line: a Python exception."""
+    """Return the first compiler error in a build log, or else its last line, a Python exception."""
     lines = [line.strip() for line in tail(log, 400).splitlines() if line.strip()]
     errors = [line for line in lines if "error:" in line]
     return (errors or lines[-1:] or ["nothing was said"])[0][:300]
