@@ -72,8 +72,9 @@ class Difference:
 
 
 def figures_of(run: Run) -> dict[str, Figure]:
-    """Return the figures by name: memory (``peak_reserved_bytes``: largest rank), phases
-    (``backward.peak_reserved_bytes``), then rates.
+    """Return the figures by name: memory, phases, rates.
+
+    Examples: ``peak_reserved_bytes`` (largest rank), ``backward.peak_reserved_bytes``, ``tokens_per_second``.
     """
     several = (value_at(run.config, "hardware.gpus") or 1) > 1
     found = {key: _spread(run.summary[key], several) for key in BYTES if isinstance(run.summary.get(key), dict)}

@@ -164,5 +164,5 @@ def _sums_right_of(values: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 
 def _criterion(error: float, n: int, parameters: int, y: np.ndarray) -> float:
-    floor = n * (1e-9 * float(np.abs(y).max())) ** 2  # so that an exact fit does not give log(0)
+    floor = n * (1e-9 * float(np.abs(y).max())) ** 2  # so that an exact fit does not win by log(0)
     return n * log(max(error, floor, 1e-300) / n) + parameters * log(n)

@@ -1,1 +1,1 @@
-"""What people read: the only place that formats. Programs read bytes and seconds; people read GiB."""
+"""Reports for people. Only this package formats: all other code keeps bytes and seconds, people read GiB."""

@@ -1,4 +1,4 @@
-"""docs/accuracy.md: errors of predictions as tables."""
+"""Text of docs/accuracy.md: errors of the predictions as tables."""
 
 from collections.abc import Mapping, Sequence
 
@@ -35,10 +35,13 @@ def document(
     kinds: Mapping[str, Mapping[str, int]],
     note: str = "",
 ) -> str:
-    """The page. ``predictor``: package -> version; ``sources``: what no trace sees, its value, and where that is from;
-    ``refused``: what could not be predicted, and why; ``imported``: points of other people's tables, judged apart;
-    ``kinds``: GPU -> kind of configuration -> number of measured engine configurations; ``note``: what is to be known
-    of the sweeps."""
+    """Write the whole page as Markdown.
+
+    ``predictor``: package -> version. ``sources``: a quantity that a trace cannot see, its value, and the source of the
+    value. ``refused``: runs that could not be predicted, with the reason. ``imported``: points of imported tables, in a
+    section of their own. ``kinds``: GPU -> kind of configuration -> number of measured engine configurations. ``note``:
+    a remark on the sweeps.
+    """
     parts = [
         "# Accuracy of predictions\n",
         _introduction(points, predictor),
@@ -143,7 +146,7 @@ def _sources(sources: Sequence[tuple[str, str, str]]) -> str:
 
 
 def _imported(points: Sequence[Judged]) -> list[str]:
-    """Errors against measurements with other versions, by series."""
+    """Write the section on an imported study, measured with other versions: errors by series."""
     versions = sorted({" ".join(f"{name} {version}" for name, version in point.versions.items()) for point in points})
     parts = [
         "## Against a public study\n",

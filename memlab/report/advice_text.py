@@ -1,4 +1,4 @@
-"""Advice in a terminal."""
+"""Terminal output of advice."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from memlab.report.text import SHOWN, say, show_command
 
 
 def show_advice(advice: Advice, out: Console) -> None:
-    """The recommendation, the ranking, what was left out, and what to run."""
+    """Print the recommendation, the ranking, the excluded runs, and the command with its DeepSpeed JSON."""
     names, usual = _names(advice)
     first, *rest = sentences(advice)
     say(first, out, "bold")
@@ -60,7 +60,7 @@ def _names(advice: Advice) -> tuple[dict[str, str], str]:
 
 
 def sentences(advice: Advice) -> list[str]:
-    """What to use, how much memory that leaves, what the next best would take, and whether models are compared."""
+    """Write the advice: the best candidate, its free memory, the next best, and a note if there are several models."""
     best, job = advice.best, advice.job
     names, _ = _names(advice)
     samples = f"{job.samples * job.epochs:,.0f} samples of {job.tokens:,} tokens"
@@ -89,7 +89,7 @@ def _against(advice: Advice, best: Candidate, names: Mapping[str, str]) -> str:
 
 
 def _several_models(advice: Advice) -> list[str]:
-    """That models are compared, of which a small one is fast, and how to ask about one."""
+    """Warn if the candidates are of several models, as a smaller model is faster; empty for one model."""
     models = {each.run.choices.get("model") or each.run.config["model"]["path"] for each in advice.candidates}
     if len(models) == 1:
         return []

@@ -1,4 +1,4 @@
-"""What a run answers, in one sentence: whether it fits or trained, how fast it is, and where its memory peaks."""
+"""Answer of a run in one sentence: whether it fits or trained, its speed, and the phase of its memory peak."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -33,11 +33,11 @@ ENDINGS = {
     "unsupported": ("Unsupported", ""),
     "interrupted": ("Interrupted", AGAIN),
 }
-"""Status of a run without figures -> how it ended, and what to do."""
+"""Status of a run without figures -> how the run ended, and what the user can do."""
 
 
 def answer(record: Record) -> str:
-    """One sentence about any record."""
+    """Write the sentence about any record."""
     if record.status == "ok":
         return _predicted(record) if record.source == "predicted" else _trained(record)
     if record.status == "gpu_oom":
@@ -50,10 +50,10 @@ def answer(record: Record) -> str:
 
 
 def how_sure(summary: Mapping[str, Any]) -> str:
-    """How sure the verdict of a predicted run is, in words; of one at the edge, how sure it is to fit.
+    """Write the probability of a predicted run's verdict; at the edge, the probability that the run fits.
 
-    A probability has the number of measured configurations of the same GPU and kind with it, and is not told where
-    these are too few. Empty where none was computed.
+    The text also gives the number of measured configurations of the same GPU and kind. If these are too few, the
+    probability is called unknown. Empty if no probability was computed.
     """
     probability = summary.get("fit_probability")
     if probability is None:
@@ -68,12 +68,12 @@ def how_sure(summary: Mapping[str, Any]) -> str:
 
 
 def is_calibrated(summary: Mapping[str, Any]) -> bool:
-    """Whether measurements of the same GPU and kind of configuration support a predicted run's probability."""
+    """Return whether enough configurations of the same GPU and kind were measured to show a probability."""
     return (summary.get("fit_probability_same_kind") or 0) >= FEW
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Whole numbers with neighbours together: ``0-3, 7``."""
+    """Write whole numbers with consecutive ones as a range: ``0-3, 7``."""
     spans: list[list[int]] = []
     for number in sorted(numbers):
         if spans and number == spans[-1][-1] + 1:
@@ -121,7 +121,7 @@ def _sentence(beginning: str, parts: Sequence[str]) -> str:
 
 
 def _need(record: Record) -> str:
-    """What the fullest rank takes, of what it can have."""
+    """Write the memory that the fullest rank takes and the memory that it can have."""
     ranks = record.ranks
     if not ranks:
         return "no figures"
@@ -136,7 +136,7 @@ def _need(record: Record) -> str:
 
 
 def _where(ranks: Sequence[Mapping[str, Any]], key: str, unit: str) -> str:
-    """``each GPU``, or the fullest where ranks differ in what is shown of them."""
+    """Write ``each GPU``, or ``the fullest GPU`` if the shown sizes of the ranks differ."""
     if len(ranks) == 1:
         return f"the {unit}"
     shown = {units.about(rank[key]) for rank in ranks if rank[key] is not None}
@@ -144,7 +144,7 @@ def _where(ranks: Sequence[Mapping[str, Any]], key: str, unit: str) -> str:
 
 
 def _taken(record: Record, ranks: Sequence[Mapping[str, Any]]) -> str:
-    """``46.5 of 79.2 GiB``: of the device, or of what ``per_process_memory_fraction`` leaves the allocator."""
+    """Write ``46.5 of 79.2 GiB``; the limit is the device's memory, or its ``per_process_memory_fraction``."""
     taken, limit = _highest(ranks, _taken_key(record, ranks)), _limit(record, ranks)
     of = f" of {units.about(limit)}" if limit else ""
     allowed = " that the allocator may take" if _fraction(record) < 1 else ""
@@ -152,19 +152,19 @@ def _taken(record: Record, ranks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _taken_key(record: Record, ranks: Sequence[Mapping[str, Any]]) -> str:
-    """The figure to hold against the limit: what the driver gave out, or the next best that is known."""
+    """Choose the figure to compare with the limit: memory given out by the driver, or the next best that is known."""
     keys = ("device_used_bytes", "peak_reserved_bytes", "peak_active_bytes", "peak_allocated_bytes")
     return next((key for key in keys[_fraction(record) < 1 :] if _highest(ranks, key)), keys[-1])
 
 
 def _limit(record: Record, ranks: Sequence[Mapping[str, Any]]) -> float | None:
-    """Bytes that a rank can have: of its device, or of what the allocator may take of the device."""
+    """Return the bytes that a rank can have: device memory times the allocator's fraction; ``None`` if unknown."""
     total = _highest(ranks, "device_total_bytes") or (record.config["hardware"]["memory_gib"] or 0) * GIB
     return total * _fraction(record) or None
 
 
 def _fraction(record: Record) -> float:
-    """The share of the device that the allocator may take."""
+    """Return the share of the device's memory that the allocator may take."""
     return allocator.parse(record.config["allocator"]["conf"]).memory_fraction
 
 
@@ -183,7 +183,7 @@ def _speed(record: Record) -> str:
 
 
 def _peak(record: Record) -> str:
-    """The phase in which the rank that allocates the most does so."""
+    """Name the phase of the peak of allocated memory, on the rank with the highest peak."""
     if not record.ranks:
         return ""
     fullest = max(record.ranks, key=lambda rank: rank["peak_allocated_bytes"] or 0)

@@ -1,4 +1,4 @@
-"""A comparison of runs, and the effects of an axis, in a terminal."""
+"""Terminal output of a comparison of runs, and of the effects of an axis."""
 
 from collections.abc import Sequence
 
@@ -14,30 +14,30 @@ from memlab.report.tables import show_table
 from memlab.report.text import SHOWN, say
 
 MAIN = ("peak_allocated_bytes", "peak_reserved_bytes", "host_peak_bytes", "step_seconds", "usd_per_million_tokens")
-"""Figures that are always shown; of the others those that changed by more than the noise."""
+"""Figures that are always shown. Other figures are shown if they changed by more than the noise."""
 
 FOLLOWING = ("device_used_bytes", "process_used_bytes", "iterations_per_second", "samples_per_second", "usd")
-"""Figures that say again what a main one says: reserved memory, the time of a step, what this run cost to measure."""
+"""Figures that follow from reserved memory or the step time, and the cost of measuring the run."""
 
 DIFFERENCE_DIGITS = 3
-"""Significant digits of a difference of speeds and of its noise; a difference of memory has the places of the sizes."""
+"""Significant digits of a difference of speeds and of its noise. Differences of memory have the sizes' decimals."""
 
 STAR = " *"
-"""Behind a figure that is within the noise."""
+"""Mark after a figure that is within the noise."""
 
 ANSWERED = {
     "peak_reserved_bytes": ("of reserved memory", "peak reserved memory"),
     "step_seconds": ("a step", "the time of a step"),
     "usd_per_million_tokens": ("a million tokens", "the price of a token"),
 }
-"""Figures that the first sentence tells: what follows a value, and the name of the figure."""
+"""Figures in the first sentence: the words after a value, and the name of the figure."""
 
 FEW = 3
-"""Pairs of options that the sentence about an axis tells."""
+"""Most pairs of options in the sentence about an axis."""
 
 
 def show_comparison(comparison: Comparison, out: Console, all_figures: bool = False) -> None:
-    """The answer, warnings, what differs, and what it did: the main figures and what changed by more than the noise."""
+    """Print the answer, warnings, what differs, the main figures, and figures that changed by more than the noise."""
     say(comparison_answer(comparison), out, "bold")
     show_warnings(comparison.warnings, out)
     names = letters(comparison.runs)
@@ -60,7 +60,7 @@ def show_comparison(comparison: Comparison, out: Console, all_figures: bool = Fa
 
 
 def comparison_answer(comparison: Comparison) -> str:
-    """What the other runs need, take and cost beside the first one, in a sentence."""
+    """Compare memory, step time and price of the other runs with the first run, in a sentence."""
     first, *others = names = letters(comparison.runs)
     if any(run.status not in ("ok", PLANNED) for run in comparison.runs):
         return ", ".join(f"{name} {_ending(run)}" for name, run in zip(names, comparison.runs, strict=True)) + "."
@@ -77,7 +77,7 @@ def comparison_answer(comparison: Comparison) -> str:
 
 
 def letters(runs: Sequence[Run]) -> list[str]:
-    """A short name for each run: A, B, ..."""
+    """Name each run with a letter: A, B, ..."""
     return [chr(ord("A") + index) for index in range(len(runs))]
 
 
@@ -92,7 +92,7 @@ def _ending(run: Run) -> str:
 
 
 def _against(base: str, other: str, differences: Sequence[tuple[str, Difference | None]]) -> str:
-    """``B takes 44.7 GiB of reserved memory (A 57.8 GiB, -22.5 %), ...``; empty without a figure that both have."""
+    """Write ``B takes 44.7 GiB of reserved memory (A 57.8 GiB, -22.5 %), ...``; empty if both share no figure."""
     told = [_told(base, key, difference) for key, difference in differences if difference]
     return f"{other} takes {', '.join(told)}" if told else ""
 
@@ -125,7 +125,7 @@ def _change_row(change: Change) -> list[str]:
 def _show_figures(
     figures: Sequence[FigureRow], place: int, base: str, other: str, out: Console, all_figures: bool
 ) -> None:
-    """One run's figures beside the first one's."""
+    """Print the figures of one run beside the figures of the first run."""
     known = [row for row in figures if row.figures[0] or row.figures[place + 1]]
     shown = [row for row in known if all_figures or _is_shown(row, row.differences[place])]
     both = {row.key: [each and each.value for each in (row.figures[0], row.figures[place + 1])] for row in shown}
@@ -150,7 +150,7 @@ def _is_shown(row: FigureRow, difference: Difference | None) -> bool:
 
 
 def _follows(key: str) -> bool:
-    """Whether other figures say what this one says; a phase reserves what the fullest phase before it has left."""
+    """Return whether a figure follows from others; a phase's reserved memory follows from earlier, fuller phases."""
     return key in FOLLOWING or key.endswith(".peak_reserved_bytes")
 
 
@@ -167,7 +167,7 @@ def _value(key: str, value: float | None, places: int, digits: int = 4) -> str:
 
 
 def _difference(key: str, difference: Difference | None, places: int) -> tuple[str, str, str]:
-    """Absolute, relative, and the noise with a star if the difference is within it."""
+    """Write the difference, its percentage, and the noise, with a star if the difference is within the noise."""
     if difference is None:
         return "-", "-", "-"
     change = units.signed(difference.absolute, _value(key, abs(difference.absolute), places, DIFFERENCE_DIGITS))
@@ -179,7 +179,7 @@ def _difference(key: str, difference: Difference | None, places: int) -> tuple[s
 
 
 def show_effects(effects: Effects, out: Console, all_figures: bool = False) -> None:
-    """The answer, warnings, the range over all pairs, the pairs, and who has no partner."""
+    """Print the answer, warnings, the range over all pairs, the pairs, and the runs without a partner."""
     say(effects_answer(effects), out, "bold")
     show_warnings(effects.warnings, out)
     rows = [
@@ -206,14 +206,16 @@ def show_effects(effects: Effects, out: Console, all_figures: bool = False) -> N
 
 
 def _is_finding(found: Range) -> bool:
-    """Whether any pair changed by more than its noise, and by a share that is seen."""
+    """Return whether any pair changed by more than its noise, and the change does not round to zero."""
     seen = units.percent(max(abs(found.lowest), abs(found.highest))) != units.percent(0)
     return seen and found.within_noise < found.pairs - found.unknown_noise
 
 
 def effects_answer(effects: Effects) -> str:
-    """What an option of the axis does in place of another one, over all pairs, in a sentence: of the two options with
-    the most pairs first, and of :data:`FEW` at most."""
+    """Write the effect of the axis over all pairs in a sentence.
+
+    It covers at most :data:`FEW` pairs of options, beginning with the options of the most pairs of runs.
+    """
     ranges: dict[tuple[str, str], list[Range]] = {}
     for each in effects.ranges:
         if each.key in ANSWERED:
@@ -225,8 +227,10 @@ def effects_answer(effects: Effects) -> str:
 
 
 def _changes_in_words(ranges: Sequence[Range]) -> str:
-    """``peak reserved memory by ..., the time of a step and the price of a token by ...``: figures that change alike
-    are told together."""
+    """Write ``peak reserved memory by ..., the time of a step and the price of a token by ...``.
+
+    Figures with the same change share their words.
+    """
     alike: dict[str, list[str]] = {}
     for each in ranges:
         alike.setdefault(_range_in_words(each), []).append(ANSWERED[each.key][1])
@@ -234,7 +238,7 @@ def _changes_in_words(ranges: Sequence[Range]) -> str:
 
 
 def _range_in_words(found: Range) -> str:
-    """The median, and over how many pairs it goes from where to where."""
+    """Write the median change, with the lowest, the highest, and the number of pairs."""
     median = units.percent(found.median)
     if found.pairs == 1:
         return f"{median} (one pair)"

@@ -1,4 +1,4 @@
-"""The page of families: what is predicted, and by name what is not and why."""
+"""Page of model families: which are predicted, and which are not, with the reason."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,14 @@ from memlab.report.units import gib
 from memlab.unknown import MODEL_FLOPS, WORK
 
 VERSIONS = ("torch", "deepspeed", "transformers")
-"""What decides the page."""
+"""Packages whose versions decide the contents of the page."""
 
 SHOWN = 200
-"""Characters of a reason."""
+"""Most characters of a reason."""
 
 
 def document(attempts: Sequence[Attempt], words: Sequence[str], versions: Mapping[str, str], cpu_limit_s: int) -> str:
-    """Markdown."""
+    """Write the page as Markdown."""
     predicted = [attempt for attempt in attempts if not attempt.reason]
     others = [attempt for attempt in attempts if attempt.reason]
     stated = ", ".join(f"{name} {versions[name]}" for name in VERSIONS)
@@ -66,6 +66,6 @@ def _names(attempt: Attempt) -> str:
 
 
 def _cell(text: str) -> str:
-    """One line of text that breaks no table and names no folder of this machine."""
+    """Make one line that fits a Markdown table and names no folder of this machine."""
     line = re.sub(r"(?<![\w.])/[^\s'\":]*/site-packages/", "", " ".join(text.split())).replace("|", "\\|")
     return line if len(line) <= SHOWN else f"{line[: SHOWN - 3]}..."

@@ -1,4 +1,4 @@
-"""What the doctor found, for a person at a terminal."""
+"""Terminal output of the findings of ``memlab doctor``."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ STYLES = {OK: "green", WARN: "yellow", FAIL: "bold red"}
 
 
 def show_findings(findings: Iterable[Finding], console: Console) -> bool:
-    """Print each finding as it comes, a line each. Returns whether none of them is a failure."""
+    """Print each finding as it comes, a line each. Returns whether none is a failure."""
     healthy = True
     for finding in findings:
         healthy = healthy and finding.status != FAIL

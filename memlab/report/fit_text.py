@@ -1,4 +1,4 @@
-"""Fits, and what they answer, in a terminal."""
+"""Terminal output of fits, and of what fits by them."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,14 @@ MIB = 2**20
 
 
 def equation(fit: Fit) -> str:
-    """``34.79 GiB + 6.90 MiB x tokens``, with the hinge where there is one."""
+    """Write ``34.79 GiB + 6.900 MiB x tokens``, with the hinge if the line has one."""
     line = fit.line
     variable = "tokens" if line.hinge is None else f"max(0, tokens - {line.hinge:,.0f})"
     return f"{units.gib(line.intercept)} GiB + {line.slope / MIB:.3f} MiB x {variable}"
 
 
 def flat_part(fit: Fit) -> str:
-    """Where the flat part ends, in words; empty for a straight line."""
+    """Write where the flat part ends; empty for a straight line."""
     line = fit.line
     if line.hinge is None:
         return ""
@@ -38,7 +38,7 @@ def show_fits(
     margin: float,
     out: Console,
 ) -> None:
-    """Equations with their quality, then the answers."""
+    """Print the equations with their quality, then what fits by each of them."""
     rows = [
         (
             fit.label,
@@ -73,7 +73,7 @@ def show_fits(
 
 
 def answer_text(fit: Fit, answer: Answer, memory_gib: float, margin: float) -> str:
-    """What fits, in a sentence or two."""
+    """Write what fits, in a few sentences."""
     room = f"In {memory_gib:g} GiB with {margin:.0%} kept free, {safe(fit.label)}:"
     if answer.tokens is None:
         return f"{room} nothing fits, not even one token."

@@ -1,4 +1,4 @@
-"""A frame as a Markdown table. Cells are escaped, so that a folder's name stays a name."""
+"""Markdown tables of pandas frames. Cells are escaped, so that a folder's name cannot become markup."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from memlab.terminal import safe
 
 
 def markdown_table(frame: Any) -> str:
-    """All rows and columns; bytes and seconds as they are, empty cells for what is not known."""
+    """Write all rows and columns; sizes in bytes, times in seconds, unknown values as empty cells."""
     lines = ["| " + " | ".join(map(_cell, frame.columns)) + " |", "|" + " --- |" * len(frame.columns)]
     lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in frame.itertuples(index=False)]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Short names of configurations: the model, the stage, and what is not usual among the configurations shown."""
+"""Short names of configurations: the model, the ZeRO stage, and options that most configurations do not have."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,14 @@ from memlab.analyse.run import Run, value_at
 from memlab.config import GROUPS
 
 PLAIN = ("model", "zero_stage")
-"""Groups whose options are told always where they vary, and without the group's name: zero3."""
+"""Groups whose option is in every name if it varies, without the group's name: zero3."""
 
 MOST_KEYS = 2
-"""Values that are told beside the options where these do not tell two configurations apart; then they are numbered."""
+"""Most values added to names whose options are equal. Names that are still equal get a number."""
 
 
 def usual_options(firsts: Sequence[Run]) -> dict[str, str]:
-    """Group -> the option that more than half of the configurations have, for the groups in which they differ."""
+    """Find the option that more than half of the configurations have, for each group in which they differ."""
     found = {}
     for group in _varied(firsts):
         option, count = Counter(run.choices.get(group) for run in firsts).most_common(1)[0]
@@ -26,7 +26,7 @@ def usual_options(firsts: Sequence[Run]) -> dict[str, str]:
 
 
 def short_names(firsts: Sequence[Run]) -> list[str]:
-    """A name for each configuration, given by one run of it. What is left out is in :func:`usual_options`."""
+    """Name each configuration, given by one run. Names leave out the :func:`usual_options`."""
     shown, usual = _varied(firsts) or list(PLAIN), usual_options(firsts)
     sources = len({run.source for run in firsts})
     words = [[*_options(run, shown, usual), *[run.source] * (sources > 1)] for run in firsts]
@@ -40,7 +40,7 @@ def short_names(firsts: Sequence[Run]) -> list[str]:
 
 
 def names_by_label(firsts: Mapping[str, Run]) -> tuple[dict[str, str], str]:
-    """Label -> short name of each configuration, and the options that these names leave out, as words."""
+    """Map labels to short names. Also returns the options that these names leave out, as words."""
     runs = list(firsts.values())
     usual = " ".join(f"{group}={option}" for group, option in usual_options(runs).items())
     return dict(zip(firsts, short_names(runs), strict=True)), usual
@@ -58,7 +58,7 @@ def _options(run: Run, shown: Sequence[str], usual: dict[str, str]) -> list[str]
 
 
 def _values_apart(runs: Sequence[Run]) -> list[list[str]]:
-    """``key=value`` words in which these runs differ, a list a run."""
+    """List for each run the ``key=value`` words in which these runs differ."""
     keys = [key for key in changed_keys([run.config for run in runs]) if not of_repeats(key) and key not in SHAPE]
     return [
         [f"{key}={value}" for key in keys[:MOST_KEYS] if (value := value_at(run.config, key)) is not None]

@@ -1,4 +1,4 @@
-"""Colours that stay apart for colour-blind readers, and the look that each configuration keeps in a whole report."""
+"""Colours that colour-blind readers can distinguish, and the style of each configuration in a whole report."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,8 +12,10 @@ OKABE_ITO = (
     ("#56B4E9", "#8FD0F5"),
     ("#6B6B6B", "#B4B4B4"),
 )
-"""Okabe and Ito (2008) on white, and lightened for a dark page. Their yellow is darkened and their black is grey, which
-have contrast on both."""
+"""Colours of Okabe and Ito (2008): on white, and lightened for a dark page.
+
+Yellow is darkened and black is replaced by grey, for contrast on both backgrounds.
+"""
 
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 MARKERS = ("o", "s", "^", "D", "v", "P", "p")
@@ -21,7 +23,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "p")
 
 @dataclass(frozen=True)
 class Style:
-    """How a configuration is drawn: its colour on white and on dark, its line, its marker."""
+    """Style of a configuration: its colour on white and on dark, its line, its marker."""
 
     color: str
     dark: str
@@ -30,9 +32,9 @@ class Style:
 
 
 def styles(labels: Iterable[str]) -> dict[str, Style]:
-    """A style for each label, by its place among them: the same labels always look the same.
+    """Assign a style to each label by its position: the same list of labels always gets the same styles.
 
-    Beyond seven configurations the colours recur, with another line and another marker.
+    From the eighth label on, the colours recur with another line and another marker.
     """
     found = {}
     for index, label in enumerate(labels):

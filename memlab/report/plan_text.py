@@ -1,4 +1,4 @@
-"""What fits, by prediction, in a terminal."""
+"""Terminal output of ``memlab plan``: which configurations fit, by prediction."""
 
 import time
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from memlab.terminal import safe
 WHY_WORTH_MEASURING = "no other one uses options as fast everywhere and fits as large a batch"
 
 PLAIN_S = 10.0
-"""How often a line tells of progress where the output is no terminal."""
+"""Seconds between lines of progress if the output is not a terminal."""
 
 
 class PlanProgress:
-    """To be used with ``with``: a bar on a terminal, plain lines elsewhere."""
+    """Progress display, used with ``with``: a bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, out: Console):
         self._out = out
@@ -47,7 +47,7 @@ class PlanProgress:
 
 
 def plan_answer(rows: Sequence[Row], cheapest: Row | None, measure: Sequence[Row]) -> str:
-    """What to rent or run, in a sentence: the cheapest of several machines, else the first that is worth measuring."""
+    """Recommend in a sentence what to rent or run: the cheapest of several machines, else the first worth measuring."""
     fitting = sum(bool(row.batch) for row in rows)
     if not fitting:
         return f"Nothing fits: none of {len(rows)} configurations has room for a batch of one."
@@ -59,7 +59,7 @@ def plan_answer(rows: Sequence[Row], cheapest: Row | None, measure: Sequence[Row
 
 
 def _speed_and_price(row: Row) -> list[str]:
-    """A lower bound of the time of a step is an upper bound of the speed, and the price follows from the speed."""
+    """Write speed and price. With only a lower bound of the step time, the speed is an upper bound ("at best")."""
     rate = row.summary.get("tokens_per_second")
     if rate is None:
         return [f"{units.usd(row.usd_per_hour)} an hour, speed not predicted"] if row.usd_per_hour else []
@@ -79,7 +79,7 @@ def _have_rates(rows: Sequence[Row]) -> bool:
 
 
 def show_rows(rows: Sequence[Row], out: Console) -> None:
-    """The largest batch of each configuration, and what it leaves."""
+    """Print the largest batch of each configuration, and the memory that it leaves free."""
     names = _names(rows)
     speed = any(row.summary.get("tokens_per_second") for row in rows)
     places = units.places(row.best.used for row in rows if row.best)
@@ -104,7 +104,7 @@ def show_rows(rows: Sequence[Row], out: Console) -> None:
 
 
 def show_measure(measure: Sequence[Row], shown: int, out: Console) -> None:
-    """What to measure before believing a prediction."""
+    """Print the configurations that are worth measuring."""
     if measure:
         why = "fastest first" if _have_rates(measure) else WHY_WORTH_MEASURING
         say(f"Worth measuring ({why}):", out)
@@ -115,7 +115,7 @@ def show_measure(measure: Sequence[Row], shown: int, out: Console) -> None:
 
 
 def changes_answer(base: Outcome, changes: Sequence[Change]) -> str:
-    """Whether a configuration fits as it is, and which single change makes it fit or saves the most, in a sentence."""
+    """Write in a sentence whether a configuration fits, and which single change saves the most memory."""
     if isinstance(base, str):
         return f"Not predicted: {base}."
     ends = {FITS: "Fits", EDGE: "At the edge", DOES_NOT_FIT: "Does not fit"}[base.verdict]
@@ -131,7 +131,7 @@ def changes_answer(base: Outcome, changes: Sequence[Change]) -> str:
 
 
 def show_changes(base: Outcome, changes: Sequence[Change], out: Console) -> None:
-    """What a configuration needs, and what each single change takes off."""
+    """Print the memory that a configuration needs, and the memory that each single change saves."""
     say(changes_answer(base, changes), out, "bold")
     if isinstance(base, str):
         return
@@ -158,14 +158,14 @@ def ending(outcome: Outcome) -> str:
 
 
 def _beyond(row: Row) -> str:
-    """How one sample more than the largest batch ends."""
+    """Write how a run with one sample more than the largest batch ends."""
     if not row.batch:
         return f"1: {ending(row.of_one)}"
     return "not tried" if row.next_up is None else f"{row.batch + 1}: {ending(row.next_up)}"
 
 
 def _probability(row: Row) -> str:
-    """That the largest batch does fit; a dash where too little like it was measured."""
+    """Write the probability that the largest batch fits; a dash if too few similar configurations were measured."""
     return units.whole_percent(row.summary["fit_probability"]) if is_calibrated(row.summary) else "-"
 
 

@@ -1,4 +1,4 @@
-"""One run, for a person at a terminal."""
+"""Terminal output of one run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,11 +29,11 @@ PHASE_FIGURES = {
 """Column -> key of the record."""
 
 TRACED = ("torch", "deepspeed", "transformers")
-"""The libraries that decide which memory a prediction finds."""
+"""Libraries whose versions decide the predicted memory."""
 
 
 def show_run(record: Record, console: Console) -> None:
-    """The answer, how the run ended in its own words, memory by rank and by phase, speed."""
+    """Print the answer, the run's status and reason, memory by rank and by phase, and speed."""
     say(answer(record), console, "bold green" if record.status == "ok" else "bold red")
     say(f"{record.run_id}  {record.source}: {record.status}", console)
     if record.reason and record.ranks:  # without ranks, the answer is the reason
@@ -48,7 +48,7 @@ def show_run(record: Record, console: Console) -> None:
 
 
 def _show_remedies(record: Record, console: Console) -> None:
-    """What could be changed so that it fits: of a prediction from what the peak is made of, else how to find out."""
+    """Print the changes that reduce the peak, if its breakdown is known, and the command that predicts each change."""
     if found := remedies(record):
         say("What takes the most off the peak:", console)
     for remedy in found:
@@ -58,7 +58,7 @@ def _show_remedies(record: Record, console: Console) -> None:
 
 
 def _show_ranks(record: Record, console: Console) -> None:
-    """A row for each rank; ranks that are alike in all that is shown share one."""
+    """Print a row for each rank; ranks with the same cells share a row."""
     places = _places(record.ranks, RANK_FIGURES)
     alike: dict[tuple[str, ...], list[int]] = {}
     for rank in record.ranks:
@@ -93,7 +93,7 @@ def _places(parts: Sequence[Mapping[str, Any]], figures: Mapping[str, str]) -> i
 
 
 def _ranges(record: Record) -> list[str]:
-    """Of a prediction: between which sizes reserved memory can lie, and what a training without warm-up reserves."""
+    """Write the range of a prediction's reserved memory, and the reserved memory of a training without warm-up."""
     known = [found for rank in record.ranks if (found := rank["peak_reserved_range_bytes"])]
     if "verdict" not in record.summary or not known:
         return []
@@ -112,7 +112,7 @@ def _ranges(record: Record) -> list[str]:
 
 
 def _versions(record: Record) -> list[str]:
-    """Of a prediction: the versions of the libraries whose memory it is."""
+    """Write the library versions that a prediction is for; empty for a measurement."""
     if "verdict" not in record.summary:
         return []
     known = [f"{name} {record.environment[name]}" for name in TRACED if name in record.environment]
@@ -135,14 +135,14 @@ def _speed(record: Record) -> list[str]:
 
 
 def _unknown(record: Record) -> list[str]:
-    """What could not be told beside memory, and why."""
+    """List the figures that are unknown, with the reason."""
     names = {MODEL_FLOPS: "model FLOPs and their utilisation", WORK: "step time"}
     reasons = {name: why for rank in record.ranks for name, why in rank.get("unknown", {}).items()}
     return [f"unknown: {names.get(name, name)} ({why})" for name, why in reasons.items()]
 
 
 def _spread(record: Record) -> str:
-    """Of a measured step its spread; of a predicted one the error of predictions like it, or that it is a bound."""
+    """Write the spread of a measured step, or the error of a predicted step, or that it is a lower bound."""
     summary, steps = record.summary, record.steps
     low, high, bound = (summary.get(f"step_seconds_{end}") for end in ("min", "max", "lower_bound"))
     if record.source == "measured":
@@ -158,7 +158,7 @@ def _spread(record: Record) -> str:
 
 
 def _took(timing: Mapping[str, Any]) -> list[str]:
-    """The wall clock of the whole run and of its parts; nothing for an import, which does not know."""
+    """Write the wall-clock time of the run and of its parts; empty for an imported run, which has none."""
     if timing.get("total_s") is None:
         return []
     names = {"launch_s": "launch", "build_s": "model", "init_s": "engine", "train_s": "training"}

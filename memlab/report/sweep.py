@@ -1,4 +1,4 @@
-"""A sweep, for a person: the preview before it, its progress, and the summary after it."""
+"""Terminal output of a sweep: the preview before it, its progress, and the summary after it."""
 
 import contextlib
 import threading
@@ -26,7 +26,7 @@ from memlab.terminal import safe
 STYLES = {"ok": "green", "gpu_oom": "yellow", "host_oom": "yellow", "unsupported": "dim"}
 
 NEWS = ("measured", "predicted", "implied")
-"""How a job can end that was to run."""
+"""Outcomes of a job that was to run."""
 
 
 def _launches(launches: Sequence[Sequence[Job]]) -> str:
@@ -37,7 +37,7 @@ def _launches(launches: Sequence[Sequence[Job]]) -> str:
 
 
 def show_preview(found: Assortment, root: Path, console: Console) -> None:
-    """Every job: done, unsupported, to predict, or in which launch it would run; and what that costs at most."""
+    """Print each job's state (done, unsupported, to predict, or its launch), and the most that the sweep costs."""
     table = Table(title=f"Sweep into {root} (nothing is started)", title_justify="left")
     for name in ("launch", "job", "state"):
         table.add_column(name, justify="right" if name == "launch" else "left", overflow="fold")
@@ -72,7 +72,7 @@ def show_preview(found: Assortment, root: Path, console: Console) -> None:
 
 @contextlib.contextmanager
 def progress(console: Console) -> Iterator["Progress"]:
-    """A live display on a terminal, plain lines elsewhere."""
+    """Show a live display on a terminal, plain lines elsewhere."""
     shown = Progress(console)
     if not console.is_terminal:
         yield shown
@@ -82,15 +82,15 @@ def progress(console: Console) -> Iterator["Progress"]:
 
 
 class Progress(Observer):
-    """What a sweep tells, for a person. The live display draws it in a thread of its own."""
+    """Progress of a sweep for a person. The live display draws it in its own thread."""
 
     def __init__(self, console: Console):
         self.console = console
         self.began_at = time.monotonic()
         self.total = 0
-        self.ended = 0  # of the total
-        self.ran = 0  # of those that ended: measured or predicted, and so a measure of the time that one takes
-        self.is_search = False  # nobody knows how many sizes it will try
+        self.ended = 0  # jobs of the total that ended
+        self.ran = 0  # ended jobs that were measured or predicted: used to estimate the time of a job
+        self.is_search = False  # a search: the number of sizes that it will try is unknown
         self.usd_per_hour = 0.0
         self.running: dict[str, list[Job]] = {}  # GPUs -> the jobs of the launch that are not finished
         self._drawing = threading.Lock()
@@ -153,8 +153,10 @@ class Progress(Observer):
         return grid
 
     def _eta(self) -> str:
-        """From what a finished job took so far, start-up and all. In a shared launch the first job waits for it, so the
-        time that is left is told too high at first."""
+        """Estimate the time that is left from the mean time of a finished job, start-up included.
+
+        The first job of a shared launch waits for the start-up, so the first estimates are too high.
+        """
         left = self.total - self.ended
         if not self.ran or left <= 0 or self.is_search:
             return ""
@@ -168,7 +170,7 @@ class Progress(Observer):
 
 
 def show_searches(searches: Iterable[Found], console: Console) -> None:
-    """What each search tried, and its answer."""
+    """Print the sizes that each search tried, and its answer."""
     for found in searches:
         kind = {"batch": "micro batch", "seq_len": "sequence length"}[found.job.config.sweep.search]
         table = Table(title=f"{found.job.plan.run_id}: {kind}", title_justify="left")
@@ -207,7 +209,7 @@ def _answer(found: Found, kind: str) -> str:
 
 
 def show_repeats(results: Sequence[Result], console: Console) -> None:
-    """Median and spread of what was measured more than once."""
+    """Print median and spread of each experiment that was measured more than once."""
     repeats: dict[str, list[Result]] = {}
     for result in results:
         if result.record and "step_seconds" in result.record.summary:
@@ -238,7 +240,7 @@ def _range(values: Sequence[float]) -> float:
 
 
 def show_summary(results: Sequence[Result], root: Path, seconds: float, console: Console) -> None:
-    """How every job ended, what it took, and where the run folders are."""
+    """Print how the jobs ended, their time and cost, and the folder of the runs."""
     statuses = Counter(result.record.status if result.record else "not reached" for result in results)
     ways = Counter(result.how for result in results)
     counts = ", ".join(f"{count} {name}" for name, count in statuses.most_common())

@@ -1,4 +1,4 @@
-"""The table and the page that a sweep leaves in its folder: nobody needs to know the commands that make them."""
+"""Table and page that a sweep writes into its folder, so that the user need not know the commands for them."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from memlab.record import SweepFolder
 
 
 def leave_table_and_page(root: Path, console: Console) -> None:
-    """Write both of all runs in the folder of a sweep, and name them: its last lines.
+    """Write the table and the page of all runs in the folder of a sweep, and print their paths.
 
-    The sweep is over and its records are on the disk, so whatever stands in the way costs one line and nothing else.
+    The sweep is over and its records are on the disk, so an error prints one line and raises nothing.
     """
     folder = SweepFolder(root)
     try:
@@ -26,8 +26,8 @@ def leave_table_and_page(root: Path, console: Console) -> None:
 
 
 def _write(folder: SweepFolder) -> int:
-    """The number of runs on the table and the page; neither is written where there are none."""
-    from memlab.analyse.collect import collect  # here, since pandas takes half a second that no sweep should begin with
+    """Write the table and the page unless there are no runs. Returns the number of runs."""
+    from memlab.analyse.collect import collect  # here: a sweep must not wait half a second for pandas
     from memlab.analyse.table import points_table
     from memlab.report.page import write_page
     from memlab.report.table_files import write_table

@@ -1,4 +1,4 @@
-"""Tables as files: CSV, Parquet and Markdown, each written whole or not at all."""
+"""Table files in CSV, Parquet and Markdown, each written whole or not at all."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from memlab.spreadsheet import escaped
 
 
 def _as_text(frame: Any) -> Any:
-    """The frame with names and texts as a spreadsheet shows them; numbers stay numbers."""
+    """Escape names and texts for a spreadsheet; numbers stay numbers."""
     texts = {name: column.map(_shown) for name, column in frame.items() if column.dtype.kind not in "iufb"}
     return frame.assign(**texts).rename(columns=escaped)
 
@@ -24,10 +24,10 @@ WRITERS: dict[str, Callable[[Any, Path], None]] = {
     "parquet": lambda frame, file: frame.to_parquet(file, index=False),
     "markdown": lambda frame, file: file.write_text(markdown_table(frame), encoding="utf-8"),
 }
-"""Format -> what writes a pandas frame in it."""
+"""Format -> function that writes a pandas frame in this format."""
 
 
 def write_table(frame: Any, file: Path, form: str = "csv") -> None:
-    """Write all rows and columns of a pandas frame. Raises :class:`WriteError`, and ImportError without pyarrow."""
-    with replacing(file, suffix=f".tmp{file.suffix}") as temporary:  # pandas compresses for .csv.gz
+    """Write all rows and columns of a pandas frame. Raises :class:`WriteError`, or ImportError without pyarrow."""
+    with replacing(file, suffix=f".tmp{file.suffix}") as temporary:  # pandas compresses by suffix: .csv.gz
         WRITERS[form](frame, temporary)

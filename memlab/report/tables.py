@@ -1,4 +1,4 @@
-"""Tables in a terminal, as wide as it is. What comes from a run folder is printed as text."""
+"""Tables as wide as the terminal. Text from a run folder is never printed as markup."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
@@ -13,13 +13,13 @@ from memlab.report.units import gib, number
 from memlab.terminal import safe
 
 NARROWEST = 24
-"""Characters that a name keeps as long as the table has columns that can be spared."""
+"""Fewest characters of a name, as long as the table has columns that can be dropped."""
 
 KEYS = 40
-"""As many in the first column, whose names tell the rows apart."""
+"""Fewest characters of a name in the first column, which identifies the rows."""
 
 FLOOR = 10
-"""Characters that a text keeps as long as the first column can be cut."""
+"""Fewest characters of a text, as long as the first column can be cut."""
 
 
 def show_table(
@@ -32,11 +32,10 @@ def show_table(
     common: Sequence[str] = (),
     spare: Sequence[str] = (),
 ) -> None:
-    """A table whose first ``left`` and last ``notes`` columns are text and the others figures, which are never cut.
+    """Print a table whose first ``left`` and last ``notes`` columns are text. All other columns are figures, never cut.
 
-    A column of ``common`` that has the same in all of several rows becomes a part of the title. Columns without
-    anything in them are left out and, where the terminal is too narrow for all others, those of ``spare``, the first
-    one first: a line then names them.
+    A column of ``common`` with the same value in all of several rows moves to the title. Empty columns are left out. If
+    the terminal is too narrow, columns of ``spare`` are dropped, the first one first, and a line names them.
     """
     lines = [[safe(cell) for cell in row] for row in rows]
     cells = {name: column for name, *column in zip(columns, *lines, strict=True)}
@@ -62,26 +61,29 @@ def show_table(
 
 
 def _figure_width(name: str, cells: Sequence[str]) -> int:
-    """Characters that a column of figures needs at least: its title may take several lines."""
+    """Return the fewest characters that a column of figures needs; its title may break into several lines."""
     return max(map(len, [*name.split(), *cells]), default=1)
 
 
 def _text_width(name: str, cells: Sequence[str]) -> int:
-    """Characters that a column of text needs at least: it may take several lines, and long words may be cut."""
+    """Return the fewest characters that a column of text needs; texts may break, and long words may be cut."""
     words = (word for cell in cells for word in cell.split(" "))
     return max([*map(len, name.split()), *(min(len(word), NARROWEST) for word in words)])
 
 
 def _room(widths: Mapping[str, int], out: Console) -> int:
-    """Characters that are left of a line beside the columns and their frames; negative if they do not fit."""
+    """Return the free characters of a line beside the columns and their frames; negative if these do not fit."""
     return out.width - sum(widths.values()) - 3 * len(widths) - 1
 
 
 def _spread(
     least: Mapping[str, int], cells: Mapping[str, Sequence[str]], texts: Sequence[str], out: Console
 ) -> dict[str, int]:
-    """The width of each column: what is left of the line goes to the texts first; what lacks is taken from the widest
-    text, from the first one last."""
+    """Compute the width of each column.
+
+    Free characters go to the text columns first. Lacking characters are taken from the widest text column, and from the
+    first column last.
+    """
     widths, room = dict(least), _room(least, out)
     for name in [*texts, *(name for name in least if name not in texts)]:
         more = max(0, min(room, max(map(len, [name, *cells[name]])) - widths[name]))
@@ -95,11 +97,11 @@ def _spread(
 
 
 SPARE = ("accelerate's", "DeepSpeed's estimate", "active GiB", "$", "tokens/s")
-"""Columns that :func:`show_points` leaves out where the terminal is too narrow, the first one first."""
+"""Columns that :func:`show_points` drops if the terminal is too narrow, the first one first."""
 
 
 def show_points(frame: Any, groups: Sequence[str], out: Console) -> None:
-    """The main columns of :func:`memlab.analyse.table.points_table`: what differs, memory, speed, cost."""
+    """Print the main columns of :func:`memlab.analyse.table.points_table`: what differs, memory, speed, cost."""
     varied = [group for group in groups if group not in ("seq_len", "batch") and frame[group].nunique(dropna=False) > 1]
     columns = {
         **{group: group for group in varied},
@@ -120,7 +122,7 @@ def show_points(frame: Any, groups: Sequence[str], out: Console) -> None:
     rows = [[_cell(key, row[key]) for key in shown] for row in ordered.head(SHOWN).to_dict("records")]
     titles, left = list(shown.values()), len(varied)
     if sum(len(group) + 3 for group in varied) > out.width // 2:
-        titles, left = [" ".join(titles[:left]), *titles[left:]], 1  # one column has all options, in its title's order
+        titles, left = [" ".join(titles[:left]), *titles[left:]], 1  # one column for all options, in the title's order
         rows = [[" ".join(row[: len(varied)]), *row[len(varied) :]] for row in rows]
     title = f"{len(frame):,} points; memory is the largest rank's"
     show_table(out, title, titles, rows, left, common=("batch", "status"), spare=SPARE)
@@ -129,7 +131,7 @@ def show_points(frame: Any, groups: Sequence[str], out: Console) -> None:
 
 
 def show_frame(frame: Any, out: Console) -> None:
-    """The first rows of any frame, without its empty columns, bytes in GiB."""
+    """Print the first rows of any frame, without its empty columns, sizes in GiB."""
     frame = frame.dropna(axis="columns", how="all")
     titles = [column.removesuffix("_bytes") + " GiB" if column.endswith("_bytes") else column for column in frame]
     rows = [[_cell(key, value) for key, value in row.items()] for row in frame.head(SHOWN).to_dict("records")]

@@ -1,4 +1,4 @@
-"""Sentences and commands in a terminal. What comes from a run folder is printed as text, without control characters."""
+"""Terminal output of sentences and commands. Text from a run folder is printed without control characters."""
 
 import os
 import sys
@@ -11,23 +11,23 @@ from rich.text import Text
 from memlab.terminal import safe
 
 PIPE_WIDTH = 200
-"""Columns where the output is no terminal and so tells no width."""
+"""Columns of the output if it is not a terminal."""
 
 SHOWN = 60
-"""Rows that are printed; the files have them all."""
+"""Most rows that are printed; files have all rows."""
 
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def console(file: Any = None) -> Console:
-    """As wide as the terminal, or as COLUMNS says."""
+    """Make a console as wide as the terminal, or as the variable COLUMNS says."""
     stream = file or sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
     return Console(file=file, width=width, highlight=False, markup=False, emoji=False)
 
 
 def fitted(text: str, width: int) -> str:
-    """``text`` with every word that is longer than a line cut in its middle: a name is told by both of its ends."""
+    """Cut every word of ``text`` that is longer than ``width`` in its middle: both ends of a name matter."""
     return " ".join(_cut(word, width) for word in text.split(" "))
 
 
@@ -48,7 +48,7 @@ def say(text: str, out: Console, style: str = "", indent: int = 0) -> None:
 
 
 def show_command(words: Sequence[str], out: Console) -> None:
-    """Print a shell command to be copied: where it is longer than a line, it goes on after a backslash."""
+    """Print a shell command to be copied, with a backslash at the end of each line but the last."""
     lines = [""]
     for word in map(safe, words):
         if lines[-1] and len(lines[-1]) + len(word) + 3 > out.width:
@@ -60,13 +60,13 @@ def show_command(words: Sequence[str], out: Console) -> None:
 
 
 def show_skipped(skipped: Iterable[Any], out: Console) -> None:
-    """A line for each place that could not be used."""
+    """Print a line for each path that was skipped."""
     for place in skipped:
         out.print(f"skipped {safe(place.path)}: {safe(place.reason)}", soft_wrap=True)
 
 
 def show_incomplete(runs: Iterable[Any], out: Console) -> None:
-    """A line for each run that calls itself ok and lacks something."""
+    """Print a line for each run with status ok that is incomplete."""
     for run in runs:
         if run.incomplete:
             out.print(f"incomplete {safe(run.run_id)}: {safe('; '.join(run.incomplete))}", soft_wrap=True)

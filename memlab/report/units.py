@@ -1,4 +1,4 @@
-"""Numbers with their units, for people."""
+"""Text of numbers with their units."""
 
 from collections.abc import Iterable
 from math import floor, log10
@@ -7,24 +7,24 @@ from memlab.machine import GIB
 
 
 def gib(size: float | None, places: int = 3) -> str:
-    """A size in GiB with so many figures after the point; a dash where there is none."""
+    """Write a size in GiB with ``places`` decimals; a dash for ``None``."""
     return "-" if size is None else f"{size / GIB:,.{places}f}"
 
 
 def places(sizes: Iterable[float | None]) -> int:
-    """Figures after the point that sizes in GiB of one table need: four significant ones of the largest, at most three
-    after the point."""
+    """Choose the decimals for sizes in GiB of one table: four significant digits of the largest size, but at most three
+    decimals."""
     largest = max((abs(size) for size in sizes if size is not None), default=0) / GIB
     return 3 if largest < 10 else 2 if largest < 100 else 1
 
 
 def about(size: float) -> str:
-    """A size in GiB within a sentence, to a tenth of a GiB or, of a small model's, to what shows it."""
+    """Write a size in GiB for a sentence: one decimal, two below 10 GiB, three below 0.1 GiB."""
     return gib(size, 3 if size < GIB / 10 else 2 if size < 10 * GIB else 1)
 
 
 def seconds(value: float | None) -> str:
-    """A time with three significant figures, in the unit that suits it; a dash where there is none."""
+    """Write a time with three significant digits, in s, ms or µs; a dash for ``None``."""
     if value is None:
         return "-"
     for unit, share in (("s", 1.0), ("ms", 1e-3)):
@@ -38,7 +38,7 @@ def _three(value: float) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """So many significant digits, and all of a whole number's; never an exponent."""
+    """Write a number with ``digits`` significant digits; a larger one as a whole number. Never writes an exponent."""
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else _plain(value, digits)
 
 
@@ -52,7 +52,7 @@ def tokens(count: int) -> str:
 
 
 def figure(key: str, value: float | None) -> str:
-    """The value of a record key with its unit, which the key's name tells."""
+    """Write the value of a record key with its unit, which follows from the key's name."""
     if value is None:
         return "-"
     if key.endswith("_bytes"):
@@ -65,41 +65,41 @@ def figure(key: str, value: float | None) -> str:
 
 
 def change(key: str, value: float) -> str:
-    """A difference of a record key, signed, with its unit."""
+    """Write a difference of a record key with its sign and unit."""
     return signed(value, figure(key, abs(value)))
 
 
 def signed(value: float, size: str) -> str:
-    """``size``, the size of ``value`` in words, behind its sign. What is shown as nothing has a plus."""
+    """Put the sign of ``value`` before ``size``, its text without a sign. A size shown as zero gets a plus."""
     return f"{'-' if value < 0 and any(digit in size for digit in '123456789') else '+'}{size}"
 
 
 def percent(share: float | None) -> str:
-    """A signed share in per cent, whole from 100 % on, ``+0.0 %`` for nothing; a dash where there is none."""
+    """Write a share as a signed percentage, whole from 100 % on, ``+0.0 %`` for zero; a dash for ``None``."""
     if share is None:
         return "-"
     return f"{100 * share:+z.1f} %" if abs(share) < 1 else f"{100 * share:+,.0f} %"
 
 
 def whole_percent(share: float) -> str:
-    """A share in whole per cent, without a sign."""
+    """Write a share as a whole percentage."""
     return f"{100 * share:.0f} %"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as hours and minutes, with the seconds themselves below an hour."""
+    """Write seconds as hours and minutes, or minutes and seconds below an hour."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
 def usd(amount: float | None) -> str:
-    """To the cent; what is less than one to two digits."""
+    """Write dollars to the cent, amounts below a cent with two significant digits; a dash for ``None``."""
     if amount is None:
         return "-"
     return f"${_plain(amount, 2)}" if 0 < amount < 0.01 else f"${amount:,.2f}"
 
 
 def name(key: str) -> str:
-    """A record key as words: ``backward.peak_reserved_bytes`` -> ``backward: peak reserved``."""
+    """Write a record key as words: ``backward.peak_reserved_bytes`` -> ``backward: peak reserved``."""
     return key.replace(".", ": ").removesuffix("_bytes").replace("_", " ").replace("usd", "USD")

@@ -1,4 +1,4 @@
-"""Figures for print: PNG and SVG, each kind from the same runs, a file for each model and machine."""
+"""Figures for print as PNG and SVG: every kind of figure, for each model and machine."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ from memlab.report.figures.sheet import NothingToDraw, Sheet, sheets
 from memlab.report.figures.step_memory import step_memory
 
 Kind = Callable[[Sheet], Iterator[tuple[str, Figure]]]
-"""Yields figures with what tells them apart within the kind; raises :class:`NothingToDraw`."""
+"""Function that yields figures, each with its part of the file name; raises :class:`NothingToDraw`."""
 
 KINDS: dict[str, Kind] = {
     "memory_over_seq_len": memory_over_seq_len,
@@ -44,7 +44,7 @@ KINDS: dict[str, Kind] = {
 
 
 def draw(runs: Sequence[Run], output: Path, kinds: Iterable[str]) -> Iterator[tuple[str, list[Path] | str]]:
-    """Write the figures of these kinds; yields each kind with the files written, or with why there are none."""
+    """Write the figures of these kinds. Yields each kind with the files written, or with the reason for none."""
     for sheet in sheets(runs):
         for kind in kinds:
             yield from _draw(KINDS[kind](sheet), kind, sheet, output)

@@ -1,4 +1,4 @@
-"""Every judged point at once: predicted against measured, whatever the model."""
+"""Figure of all judged points of all models: predicted against measured memory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ PANELS = {"allocated": "peak allocated", "reserved": "peak reserved", "after_ini
 
 
 def draw_accuracy(points: Sequence[Judged], folder: Path, name: str = "predicted_against_measured") -> list[Path]:
-    """PNG and SVG, a panel for each figure and a colour for each model."""
+    """Write PNG and SVG with a panel for each memory figure and a colour for each model. Returns the files."""
     with canvas.style():
         return canvas.save(_figure(points), folder, name)
 

@@ -1,4 +1,4 @@
-"""Size, type and legend of all figures: made for print, in a column of a page."""
+"""Size, fonts, legend and saving of all figures, for print in a column of a page."""
 
 import io
 import math
@@ -31,32 +31,32 @@ RC = {
     "figure.constrained_layout.w_pad": 0.08,
     "lines.linewidth": 1.5,
     "lines.markersize": 4.0,
-    "svg.hashsalt": "memlab",  # the same figure is the same file
+    "svg.hashsalt": "memlab",  # equal figures give equal files
     "path.simplify_threshold": 0.3,
 }
 
 DPI = 160
 
 WIDTH = 9.0
-"""Inches."""
+"""Width of a figure in inches."""
 
 LINE = 0.19
-"""Inches of height that a line of the legend takes."""
+"""Height of a line of the legend in inches."""
 
 FEW = 40
-"""Points of a line up to which each has a marker."""
+"""Most points of a line with a marker on each point."""
 
 OOM_COLOR = "#444444"
 
 
 def new_figure(rows: int = 1, columns: int = 1, height: float = 3.4, **options: Any) -> tuple[Figure, Any]:
-    """A figure and the array of its axes (always two-dimensional). ``height`` in inches, without the legend."""
+    """Make a figure and the two-dimensional array of its axes. ``height`` in inches, without the legend."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
 def finish(figure: Figure, sheet: Sheet, title: str, notes: Sequence[str] = ()) -> Figure:
-    """Title, what all configurations share, notes, and one legend below the axes, where it covers no data."""
+    """Add the title, the options that all configurations share, notes, and one legend below the axes."""
     subtitle = "\n".join(
         wrapped(line) for line in (", ".join(filter(None, [sheet.name, " ".join(sheet.common)])), *notes)
     )
@@ -76,12 +76,12 @@ def finish(figure: Figure, sheet: Sheet, title: str, notes: Sequence[str] = ()) 
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """``name``.png and ``name``.svg in ``folder``."""
+    """Write ``name``.png and ``name``.svg in ``folder``. Returns both paths."""
     stem = re.sub(r"[^A-Za-z0-9_.=-]+", "_", name)[:120].strip("_")
     png, svg = folder / f"{stem}.png", folder / f"{stem}.svg"
     pixels = io.BytesIO()
     figure.savefig(pixels, dpi=DPI, format="png")
-    image = Image.open(pixels).convert("RGB").quantize(256)  # a third of the size, and looks the same
+    image = Image.open(pixels).convert("RGB").quantize(256)  # a third of the bytes, without a visible difference
     with replacing(png) as temporary:
         image.save(temporary, format="png", optimize=True)
     with replacing(svg) as temporary:
@@ -90,12 +90,12 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def style():
-    """The context in which figures are made and saved."""
+    """Return the context in which figures are made and saved."""
     return matplotlib.rc_context(RC)
 
 
 def plain(text: str) -> str:
-    """Text that matplotlib must not take for mathematics."""
+    """Escape text so that matplotlib does not read it as mathematics."""
     return text.replace("$", r"\$")
 
 
@@ -104,19 +104,22 @@ def gib(sizes: Sequence[float]) -> list[float]:
 
 
 def thousands(axis: Any) -> None:
-    """Numbers of an axis with separators, without superfluous zeros."""
+    """Format the numbers of an axis with thousands separators, without trailing zeros."""
     axis.set_major_formatter(lambda value, _: f"{value:,.6g}")
 
 
 def counted(axes: Any, name: str) -> None:
-    """An x axis of whole numbers."""
+    """Set up an x axis of whole numbers."""
     axes.set_xlabel(name)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
     thousands(axes.xaxis)
 
 
 def from_zero(panels: Iterable[Any], memory_gib: float | None = None) -> None:
-    """One y axis from zero for all panels, up to the memory of a GPU where the data come near it, which is a line."""
+    """Give all panels the same y axis from zero.
+
+    If the data come near the memory of a GPU, this memory is drawn as a line.
+    """
     panels = list(panels)
     top = max((axes.dataLim.y1 for axes in panels if axes.has_data()), default=1.0) or 1.0
     near = memory_gib is not None and 0.6 * memory_gib < top <= 1.2 * memory_gib
@@ -127,21 +130,21 @@ def from_zero(panels: Iterable[Any], memory_gib: float | None = None) -> None:
 
 
 def marker_size(points: Sequence[Any]) -> float:
-    """Points of type: large for few of them, small for a cloud."""
+    """Return the marker size in typographic points: large for few data points, small for a cloud."""
     return 6.0 if len(points) <= FEW else 1.8 if is_cloud(points) else 4.0
 
 
 def is_cloud(points: Sequence[Any]) -> bool:
-    """Whether there are so many points that an SVG holds them as an image: as shapes they would be a megabyte."""
+    """Return whether an SVG holds the points as an image: as shapes, so many would take a megabyte."""
     return len(points) > 10 * FEW
 
 
 def mark_oom(axes: Any, position: float, color: str, label: str | None = None) -> None:
-    """A cross at the top of the panel, where a run did not fit: its memory is not known."""
+    """Draw a cross at the top of the panel for a run that ran out of GPU memory: its memory is not known."""
     look = {"marker": "X", "markersize": 7, "markeredgecolor": "white", "linestyle": "none", "zorder": 5}
     axes.plot(position, 0.97, color=color, label=label, transform=axes.get_xaxis_transform(), clip_on=False, **look)
 
 
 def wrapped(text: str, width: int = 120) -> str:
-    """Broken between words into lines of at most ``width`` characters."""
+    """Break text between words into lines of at most ``width`` characters."""
     return plain(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False))

@@ -1,4 +1,4 @@
-"""What a million tokens cost in each configuration."""
+"""Figure of the cost of a million tokens in each configuration."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ KEY = "usd_per_million_tokens"
 
 
 def cost(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    """A bar at the cheapest point of each configuration, cheapest first; a tick at every other point."""
+    """Draw a bar for the cheapest point of each configuration, cheapest first, and a tick for every other point."""
     priced = {}
     for label, members in sheet.configurations.items():
         points = [run for run in members if run.status == "ok" and run.summary.get(KEY)]
@@ -30,7 +30,7 @@ def cost(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         inside = [each for each in costs[1:] if each < right]
         axes.plot(inside, [place] * len(inside), "|", color="#333333", markersize=9, alpha=0.6)
         micro, tokens = point_of(priced[label][0])
-        # A caption in a band of its own, where no bar or tick is.
+        # The caption is right of the axes, so no bar or tick covers it.
         axes.text(
             1.01, place, f"\\${costs[0]:,.3g}  (batch {micro:,}, {tokens:,} tokens)", fontsize=8, va="center",
             transform=axes.get_yaxis_transform(),

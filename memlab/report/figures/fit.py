@@ -1,4 +1,4 @@
-"""The line or hinge through memory over tokens, with its equation and the point where it leaves the flat part."""
+"""Figure of the fitted line or hinge of memory over tokens, with its equation and the end of the flat part."""
 
 from collections.abc import Iterator
 from math import inf
@@ -30,7 +30,7 @@ COLUMNS, MOST = 2, 8
 
 
 def fit(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    """A panel for each configuration with three token counts or more: live tensors, then reserved memory."""
+    """Draw live tensors, then reserved memory: a panel for each configuration with three token counts or more."""
     drawn = 0
     for key in dict.fromkeys((sheet.held, "peak_reserved_bytes")):
         fits, _ = fit_all(sheet.runs, key)
@@ -43,7 +43,7 @@ def fit(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
 
 
 def _labels_of(sheet: Sheet) -> dict[str, str]:
-    """The label that a configuration has among those of the sheet alone -> the one it has in the whole report."""
+    """Map the label of a configuration within the sheet to its label in the whole report."""
     return dict(zip(configurations(sheet.runs), sheet.configurations, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Memory and speed over sequence length or micro batch: the mean line in a band from the lowest to the highest rank."""
+"""Figures of memory and speed over sequence length or micro batch: the mean, in a band from lowest to highest rank."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -80,7 +80,7 @@ def _speed(sheet: Sheet, axis: str) -> Figure:
 
 
 def _line(axes: Any, sheet: Sheet, series: Series, positions: Sequence[int], values: Sequence[Sequence[float]]) -> None:
-    """``values``: lowest, mean and highest at each position."""
+    """Draw one line with its band. ``values``: lowest, mean and highest at each position."""
     if not positions:
         return
     look = sheet.styles[series.label]

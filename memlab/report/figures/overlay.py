@@ -1,4 +1,4 @@
-"""Two options of an axis, or any two slices, over each other, with the difference below."""
+"""Figures of two options of an axis, or of any two slices, with the difference below."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,14 +14,14 @@ from memlab.report.figures.sheet import NothingToDraw, Sheet
 from memlab.report.palette import OKABE_ITO
 
 BASE, OTHER = OKABE_ITO[0][0], OKABE_ITO[1][0]
-"""Fixed, as the two lines are options, each of which may stand for several configurations."""
+"""Fixed colours: the two lines are options, and an option may have several configurations."""
 
 Group = tuple[str, str, str, int]
-"""Configuration that both share, base option, other option, micro batch."""
+"""Configuration shared by both options, base option, other option, micro batch."""
 
 
 def overlays(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    """For each axis and two options of it: every configuration in which both were measured at three lengths or more."""
+    """Draw each two options of each axis, for every configuration with three or more sequence lengths of both."""
     drawn = 0
     for axis in differing_axes(sheet.runs):
         if axis in ("seq_len", "batch"):
@@ -38,7 +38,7 @@ def overlays(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
 
 
 def slices_overlay(sheet: Sheet, effects: Effects) -> Iterator[tuple[str, Figure]]:
-    """Two slices of any kind; what else differs between them is written above the figure."""
+    """Draw two slices of any kind. Warnings about other differences go above the figure."""
     groups = _lines(effects, 2)
     if not groups:
         raise NothingToDraw("the slices have no two lengths at one batch in common")
@@ -50,7 +50,7 @@ def slices_overlay(sheet: Sheet, effects: Effects) -> Iterator[tuple[str, Figure
 
 
 def overlay(sheet: Sheet, pairs: Sequence[Pair], title: str, notes: Sequence[str]) -> Figure:
-    """Live tensors, reserved memory and speed of both, and below each the difference with its noise."""
+    """Draw live tensors, reserved memory and speed of both sides, with the difference and its noise below each."""
     keys = [key for key in (sheet.held, "peak_reserved_bytes", "tokens_per_second") if _has(pairs, key)]
     figure, panels = new_figure(2, len(keys), 4.4, sharex=True, gridspec_kw={"height_ratios": (3, 2)})
     for column, key in enumerate(keys):
@@ -68,7 +68,7 @@ def overlay(sheet: Sheet, pairs: Sequence[Pair], title: str, notes: Sequence[str
 
 
 def _lines(effects: Effects, least: int) -> dict[Group, list[Pair]]:
-    """The pairs that make a line of at least so many lengths."""
+    """Group the pairs into lines, and keep lines of at least ``least`` pairs."""
     groups: dict[Group, list[Pair]] = {}
     for pair in effects.pairs:
         groups.setdefault((pair.where, pair.base, pair.other, pair.micro), []).append(pair)

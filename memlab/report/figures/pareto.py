@@ -1,4 +1,4 @@
-"""Memory against speed, and the points that nothing beats in both."""
+"""Figure of memory against speed, with the Pareto front."""
 
 from collections.abc import Iterable, Iterator
 
@@ -20,11 +20,11 @@ from memlab.report.figures.canvas import (
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 
 LABELLED = 8
-"""Points of the front that are named; more would cover one another."""
+"""Most points of the front with a label; more labels would cover one another."""
 
 
 def pareto(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    """Reserved memory of the highest rank against tokens/s of all GPUs."""
+    """Draw reserved memory of the highest rank against tokens/s of all GPUs."""
     figure, panels = new_figure(1, 1, 4.0)
     axes = panels[0][0]
     drawn = []
@@ -57,7 +57,7 @@ def pareto(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
 
 
 def front(runs: Iterable[Run]) -> list[Run]:
-    """The runs to which no other is both faster and smaller, smallest first."""
+    """Find the runs that no other run beats in both memory and speed, least memory first."""
     found: list[Run] = []
     for run in sorted(runs, key=lambda run: (_memory(run), -_speed(run))):
         if not found or _speed(run) > _speed(found[-1]):

@@ -1,4 +1,4 @@
-"""Where in a run the memory goes: a bar a phase, stacked from what stays, what comes and goes, and what is unused."""
+"""Figure of memory by phase: a stacked bar per phase of memory that stays, that is freed, and that is unused."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ COLUMNS, MOST = 3, 9
 
 
 def phases(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    """The largest point of each configuration that ended as ok, up to nine of them."""
+    """Draw the largest point with status ok of each configuration, for at most nine configurations."""
     chosen = {}
     for label, members in sheet.configurations.items():
         known = [run for run in members if run.status == "ok" and any(phase in run.phases for phase in PHASES)]
@@ -49,7 +49,7 @@ def phases(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
 
 
 def stack(phase: dict[str, dict[str, int]]) -> list[float]:
-    """The heights of :data:`PARTS` in bytes; they add up to the reserved peak."""
+    """Return the heights of :data:`PARTS` in bytes; their sum is the reserved peak."""
     end, allocated, reserved = (
         phase.get(key, {}).get("max", 0)
         for key in ("end_allocated_bytes", "peak_allocated_bytes", "peak_reserved_bytes")

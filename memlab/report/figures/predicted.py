@@ -1,4 +1,4 @@
-"""Measured against predicted: each pair a point, with the line of equality and a band of 5 % around it."""
+"""Figure of predicted against measured memory: a point per pair, the line of equality, and a band of 5 %."""
 
 from collections.abc import Iterator
 from statistics import median

@@ -1,4 +1,4 @@
-"""Reserved against allocated: what the caching allocator holds beyond the tensors."""
+"""Figure of reserved against allocated memory: the bytes that the caching allocator holds beyond the tensors."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from memlab.report.figures.sheet import NothingToDraw, Sheet
 
 
 def reserved_against_allocated(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    """Left: both, with the line on which nothing is wasted. Right: the difference over the tokens of a forward."""
+    """Draw reserved against allocated memory with the line of equality; right of it, the difference over tokens."""
     held = sheet.held
     figure, panels = new_figure(1, 2)
     against, gap = panels[0]

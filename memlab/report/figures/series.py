@@ -1,4 +1,4 @@
-"""Runs of one configuration along one axis: what a line of a figure shows."""
+"""Series of a figure: runs of one configuration along one axis."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from memlab.analyse.run import Run
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 
 NAMES = {TOKENS: "sequence length, tokens", MICRO: "micro batch, samples per GPU"}
-"""Axis -> how it is written."""
+"""Axis -> its label in figures."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """``label`` is the configuration's, ``name`` what the legend says. Positions are those of the axis."""
+    """One line of a figure. ``label``: its configuration; ``name``: its legend. Positions are values of the axis."""
 
     label: str
     name: str
     points: dict[int, list[Run]]  # position -> the repeats that ended as ok
     ooms: tuple[int, ...]  # positions that ran out of GPU memory
-    turn: int  # the how many-eth series of its configuration
+    turn: int  # index of the series within its configuration
 
     def ranks(self, key: str) -> tuple[list[int], list[float], list[float], list[float]]:
-        """Positions with lowest, mean and highest rank of a figure, over all repeats."""
+        """Return positions, and lowest, mean and highest rank of a figure at each position, over all repeats."""
         rows = []
         for position, repeats in sorted(self.points.items()):
             found = [run.summary[key] for run in repeats if isinstance(run.summary.get(key), dict)]
@@ -33,7 +33,7 @@ class Series:
         return tuple(map(list, zip(*rows, strict=True))) if rows else ([], [], [], [])
 
     def rate(self, key: str) -> tuple[list[int], list[float], list[float], list[float]]:
-        """Positions with lowest, mean and highest of a figure of the summary, over repeats."""
+        """Return positions, and lowest, mean and highest value of a summary figure at each position, over repeats."""
         rows = []
         for position, repeats in sorted(self.points.items()):
             found = [run.summary[key] for run in repeats if run.summary.get(key) is not None]
@@ -43,7 +43,7 @@ class Series:
 
 
 def series_over(sheet: Sheet, axis: str) -> list[Series]:
-    """The series over sequence length or micro batch, the other one being fixed.
+    """Make the series over sequence length or micro batch; each series has one value of the other axis.
 
     Raises :class:`NothingToDraw` where no configuration has two positions.
     """

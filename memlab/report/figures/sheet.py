@@ -1,4 +1,4 @@
-"""What every figure starts from: the runs, their configurations by label, and the look of each."""
+"""Input of every figure: runs, their configurations by label, and the style of each configuration."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from memlab.report.palette import Style, styles
 
 
 class NothingToDraw(Exception):
-    """No run has what a figure shows; the message says what is lacking."""
+    """No run has the data that a figure shows; the message says which data are missing."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """The runs of one model on one kind of machine, ``name``; ``alone`` where the report has no other.
+    """The runs of one model on one kind of machine, called ``name``; ``alone`` if it is the report's only sheet.
 
-    ``styles`` are those of the whole report, so that a configuration looks the same on every sheet.
+    ``styles`` are shared by the whole report, so that a configuration looks the same on every sheet.
     """
 
     name: str
@@ -30,35 +30,38 @@ class Sheet:
 
     @property
     def common(self) -> list[str]:
-        """The words that all labels of the sheet share: they go into the title, once."""
+        """Words that all labels of the sheet share: the title has them once."""
         each = [label.split() for label in self.configurations]
         return [word for word in each[0] if all(word in words for words in each) and not word.startswith("model=")]
 
     def short(self, label: str) -> str:
-        """What tells a configuration from the others of this sheet; empty for the only one."""
+        """Return the label without the words that all labels of this sheet share; empty for the only one."""
         return " ".join(word for word in label.split() if word not in self.common and not word.startswith("model="))
 
     def look(self, words: str) -> Style:
-        """The style of the first configuration whose label has all these words, as labels of fewer axes do."""
+        """Return the style of the first configuration whose label has all these words.
+
+        ``words`` may be a label of fewer axes; without a match, the first configuration's style is returned.
+        """
         wanted = set(words.split())
         labels = [label for label in self.configurations if wanted <= set(label.split())] or list(self.configurations)
         return self.styles[labels[0]]
 
     @property
     def held(self) -> str:
-        """The figure for memory in live tensors: allocated, or active where allocated was not measured."""
+        """Figure for memory in live tensors: allocated, or active if allocated was not measured."""
         key = "peak_allocated_bytes"
         return key if any(peak(run, key) is not None for run in self.runs) else "peak_active_bytes"
 
     @property
     def memory_gib(self) -> float | None:
-        """Memory of one GPU, where it is the same for all."""
+        """Memory of one GPU; ``None`` if it differs between runs."""
         found = {value_at(run.config, "hardware.memory_gib") for run in self.runs}
         return found.pop() if len(found) == 1 else None
 
 
 def sheets(runs: Sequence[Run]) -> Iterator[Sheet]:
-    """One sheet for each model and machine: memory of different models has no place on one axis."""
+    """Yield one sheet for each model and machine: memory of different models must not share an axis."""
     named = configurations(runs)
     looks = styles(named)
     families: dict[str, dict[str, list[Run]]] = {}

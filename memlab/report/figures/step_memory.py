@@ -1,4 +1,4 @@
-"""Memory over time inside one step, of the records that keep it."""
+"""Figure of memory over time inside one step, for records that have this curve."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,11 +13,11 @@ from memlab.report.figures.canvas import OOM_COLOR, counted, finish, from_zero, 
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 
 MOST = 4
-"""Panels of a figure."""
+"""Most panels of a figure."""
 
 
 def step_memory(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    """The largest point of each configuration that has a curve, below one another."""
+    """Draw the largest point with a curve of each configuration, one panel below the other."""
     curves = {label: found for label, members in sheet.configurations.items() if (found := _largest(members))}
     if not curves:
         raise NothingToDraw("no record keeps its memory over a step (predictions do)")
@@ -44,7 +44,7 @@ def _largest(members: list[Run]) -> tuple[Run, Mapping[str, Any]] | None:
 
 
 def _curve(run: Run) -> Mapping[str, Any] | None:
-    """The curve of the rank with the highest peak; ``None`` where there is none of the promised shape."""
+    """Return the curve of the rank with the highest peak that has a valid curve; ``None`` without one."""
     try:
         ranks = RunFolder(run.path).read_record().ranks
     except RecordError:

@@ -1,4 +1,4 @@
-"""One HTML file that tells a sweep: it opens without a network, and nothing in a run folder can make it run code."""
+"""HTML page of a sweep in one file. It needs no network, and nothing in a run folder can make it run code."""
 
 from collections.abc import Sequence
 from pathlib import Path

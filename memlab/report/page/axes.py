@@ -1,4 +1,4 @@
-"""What each axis did, over all pairs of runs that differ in it alone; and which axes never vary alone."""
+"""Effects of each axis, over all pairs of runs that differ only in it, and axes that never vary alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
@@ -10,18 +10,18 @@ from memlab.analyse.run import Run
 from memlab.report import units
 
 POINT = ("seq_len", "batch")
-"""The groups that make the points of a configuration."""
+"""Groups that define the points of a configuration."""
 
 MANY = 40
-"""Configurations up to which every two are looked at; one more axis that never varies alone is found sooner."""
+"""Most configurations whose pairs are searched for axes that never vary alone."""
 
 
 COMPARED = ("peak_reserved_bytes", "samples_per_second", "usd_per_million_tokens")
-"""Figures that the page tells effects on, beside memory in live tensors."""
+"""Figures whose effects the page shows, beside memory in live tensors."""
 
 
 def all_effects(runs: Sequence[Run], figures: Mapping[int, Mapping[str, Figure]], held: str) -> list[Effects]:
-    """Of every axis in which runs differ, but the two that make the points. ``figures``: by a run's identity."""
+    """Compute the effects of each axis in which runs differ except :data:`POINT`. ``figures``: keyed by ``id(run)``."""
     axes = [axis for axis in differing_axes(runs) if axis not in POINT]
     axes = [axis for axis in axes if isinstance(runs[0].config.get(axis), dict) or axis == MODE]
     keys = (held, *COMPARED)
@@ -30,7 +30,7 @@ def all_effects(runs: Sequence[Run], figures: Mapping[int, Mapping[str, Figure]]
 
 
 def effect_sentences(effects: Sequence[Effects], held: str, most: int) -> list[str]:
-    """A sentence for each two options of an axis, those with the most pairs first; the last counts what is left out."""
+    """Write a sentence for each two options of an axis, most pairs first; the last one counts the omitted sentences."""
     found = [(axis, base, other, pairs) for axis in effects for (base, other), pairs in _by_options(axis).items()]
     found.sort(key=lambda each: -len(each[3]))
     told = [_effect_sentence(*each, held) for each in found[:most]]
@@ -45,7 +45,7 @@ def _by_options(effects: Effects) -> dict[tuple[str, str], list[Pair]]:
 
 
 def _effect_sentence(effects: Effects, base: str, other: str, pairs: Sequence[Pair], held: str) -> str:
-    """The range over all pairs, then how it goes from the shortest to the longest."""
+    """Write the range of the effect over all pairs, then how the effect changes along the sequence length."""
     ranges = {each.key: each for each in effects.ranges if (each.base, each.other) == (base, other)}
     parts = []
     for key in (held, "peak_reserved_bytes", "samples_per_second"):
@@ -59,7 +59,7 @@ def _effect_sentence(effects: Effects, base: str, other: str, pairs: Sequence[Pa
 
 
 def _course(pairs: Sequence[Pair]) -> str:
-    """How the effect on reserved memory changes along the sequence length, in the longest series."""
+    """Write the effect on reserved memory at the shortest and longest sequence length of the longest series."""
     key = "peak_reserved_bytes"
     series: dict[tuple[str, int], list[Pair]] = {}
     for pair in pairs:
@@ -74,7 +74,7 @@ def _course(pairs: Sequence[Pair]) -> str:
 
 
 def confounded(runs: Sequence[Run], effects: Sequence[Effects]) -> Iterator[str]:
-    """A sentence for each axis that never varies alone, with the fewest others that vary with it."""
+    """Yield a sentence for each axis that never varies alone, with the fewest axes that vary with it."""
     firsts = [members[0] for members in configurations(runs).values()][:MANY]
     together = [[axis for axis in differing_axes(pair) if axis not in POINT] for pair in combinations(firsts, 2)]
     told = set()

@@ -1,16 +1,16 @@
-"""The values of many points as one column, in the shortest of three forms that the page reads."""
+"""Encoding of the values of many points as one column, in the shortest of three forms."""
 
 from collections.abc import Sequence
 from typing import Any
 
 SHARE = 0.25
-"""Distinct values a point from which on numbering them would save nothing."""
+"""Distinct values per point above which numbering the values saves nothing."""
 
 
 def encoded(values: Sequence[Any]) -> Any:
-    """``{"all": value}`` where all are equal, ``{"of": values, "at": numbers}`` where few differ, else the list.
+    """Encode texts, numbers, booleans and ``None``.
 
-    Values are texts, numbers, truth values or ``None``.
+    Equal values give ``{"all": value}``, few distinct ones ``{"of": values, "at": numbers}``, others the list itself.
     """
     numbers: dict[tuple[type, Any], int] = {}
     at = [numbers.setdefault((type(value), value), len(numbers)) for value in values]

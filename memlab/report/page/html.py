@@ -1,4 +1,4 @@
-"""The page as text: style, script and data in one file, and a policy that lets the browser run that script alone."""
+"""HTML text of the page: style, script and data, and a content security policy that allows only this script."""
 
 import base64
 import hashlib
@@ -24,11 +24,11 @@ SCRIPTS = (
     "charts.js",
     "main.js",
 )
-"""In this order, in one scope of their own."""
+"""Scripts of the page, in this order in one scope."""
 
 
 def page(payload: dict[str, Any]) -> str:
-    """The whole file. Everything that is not memlab's own is data: JSON that no parser takes for markup or script."""
+    """Write the whole file. All text from outside memlab is in JSON that no parser reads as markup or script."""
     style = "\n".join(_asset(name) for name in STYLES)
     own = "\n".join(_asset(name) for name in SCRIPTS)
     script = f'{_asset("vendor/uPlot.iife.min.js")}\n(() => {{\n"use strict";\n{own}\n}})();\n'
@@ -44,11 +44,13 @@ def page(payload: dict[str, Any]) -> str:
 
 
 def embedded_json(values: Any) -> str:
-    """JSON for a script element, in ASCII: no ``<``, so no tag and no comment can begin in it, and no letter that an
-    editor or a terminal obeys."""
+    """Write JSON for a script element in ASCII.
+
+    It has no ``<``, so no tag or comment can begin in it, and no control characters for an editor or a terminal.
+    """
     try:
         text = _json(values)
-    except ValueError:  # looked for only where there is one: a page of 10,000 runs has a million numbers
+    except ValueError:  # replaced only after an error: a page of 10,000 runs has a million numbers
         text = _json(_finite(values))
     for letter in "<>&\x7f":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
@@ -60,7 +62,7 @@ def _json(values: Any) -> str:
 
 
 def _finite(values: Any) -> Any:
-    """Without infinite numbers, which a configuration can hold and JSON cannot."""
+    """Replace infinite numbers and NaN by ``None``: a configuration can hold them, JSON cannot."""
     if isinstance(values, dict):
         return {key: _finite(value) for key, value in values.items()}
     if isinstance(values, list | tuple):

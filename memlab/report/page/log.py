@@ -1,4 +1,4 @@
-"""The last lines of a run's logs, whatever their size and whatever is in them."""
+"""Last lines of a run's logs, of any size and with any bytes."""
 
 import os
 import stat
@@ -7,13 +7,13 @@ from pathlib import Path
 from memlab.record import RunFolder
 
 LAST_BYTES = 4096
-"""Of one log: what says how a run ended, at a size that 500 runs can have on one page."""
+"""Bytes of the end of a log: enough to show how the run ended, and small enough for 500 runs on a page."""
 
 MOST_LOGS = 2
 
 
 def log_tails(folder: RunFolder) -> dict[str, str]:
-    """File name -> its end. The launcher's log first; links are not followed."""
+    """Read the end of each log: file name -> text, the launcher's log first. Does not follow links."""
     logs = folder.path / RunFolder.LOGS
     if logs.is_symlink() or not logs.is_dir():
         return {}
@@ -24,7 +24,7 @@ def log_tails(folder: RunFolder) -> dict[str, str]:
 
 def _tail(path: Path) -> str:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not make us wait
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # O_NONBLOCK: do not wait for a pipe
     except OSError:
         return ""
     with os.fdopen(handle, "rb") as file:

@@ -1,4 +1,4 @@
-"""What the page knows, as plain data. Values that recur in many runs are kept once, in a pool."""
+"""Data of the page. Values that recur in many runs are stored once, in a pool."""
 
 import os
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ from memlab.report.palette import Style, styles
 
 
 def payload(runs: Sequence[Run], skipped: Sequence[Skipped], title: str) -> dict[str, Any]:
-    """Sizes in bytes, times in seconds; the page formats."""
+    """Build the data of the page: sizes in bytes, times in seconds; the scripts format them."""
     labelled = configurations(runs)
     names = dict(zip(labelled, short_names([members[0] for members in labelled.values()]), strict=True))
     named = {names[label]: members for label, members in labelled.items()}
     places = {id(run): number for number, members in enumerate(named.values()) for run in members}
-    fits = fits_table(runs, names)  # before the runs have another order, and so configurations other labels
+    fits = fits_table(runs, names)  # before the runs are sorted, which changes the labels
     runs = [run for members in named.values() for run in sorted(members, key=point_of)]
     names_of_runs = [name for name, members in named.items() for _ in members]
     figures = {id(run): figures_of(run) for run in runs}
@@ -73,7 +73,10 @@ def payload(runs: Sequence[Run], skipped: Sequence[Skipped], title: str) -> dict
 
 
 def _configurations(labelled: dict[str, list[Run]], names: dict[str, str]) -> list[dict[str, str]]:
-    """Name, all words, subject and look of each; those of one subject, which share charts, look different."""
+    """List name, all words, subject and style of each configuration.
+
+    Configurations of one subject share charts, so their styles differ.
+    """
     subjects: dict[str, list[str]] = {}
     for label, members in labelled.items():
         subjects.setdefault(subject_of(members[0]), []).append(label)

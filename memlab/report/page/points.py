@@ -1,4 +1,4 @@
-"""What the page knows of its points: a column for each figure and key, since most values recur or are not there."""
+"""Data of the page's points: a column for each figure and key, because most values recur or are missing."""
 
 import json
 import os
@@ -25,17 +25,17 @@ MAIN = {
     "tokens_per_second": "tokens/s",
     "usd_per_million_tokens": "per million tokens",
 }
-"""Columns of the table beside what varies, and what they are called; the unit comes behind."""
+"""Names of the main columns of the table, without units."""
 
 LOGGED = 500
-"""Runs whose logs' ends are on the page, those that did not end as ok first: a log is as large as all else of a run."""
+"""Most runs with the ends of their logs on the page: a log is as large as all other data of a run."""
 
 Figures = Mapping[int, Mapping[str, Figure]]
-"""The figures of each run, by its identity."""
+"""Figures of each run, keyed by ``id(run)``."""
 
 
 class Pool:
-    """Values by number; equal values have one number."""
+    """Numbered values; equal values share a number."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -48,18 +48,18 @@ class Pool:
         return number
 
     def column(self, values: Sequence[Any]) -> Any:
-        """The numbers of these values, encoded; a value that several runs share is looked at once."""
+        """Add these values and return their numbers, encoded. An object that several runs share is processed once."""
         places = {id(value): value for value in values}
         numbers = {place: None if value is None else self.add(value) for place, value in places.items()}
         return encoded([numbers[id(value)] for value in values])
 
     def columns(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """As :meth:`column`, for each key of these dictionaries."""
+        """Return a :meth:`column` for each key of these dictionaries."""
         return {key: self.column([row.get(key) for row in rows]) for key in _keys(rows)}
 
 
 def points_of(runs: Sequence[Run], places: Mapping[int, int], root: str, pool: Pool) -> dict[str, Any]:
-    """What every point has one text or number of. ``places``: the configuration's number, by the run's identity."""
+    """Make the columns with one value per point. ``places``: number of the configuration, keyed by ``id(run)``."""
     folders, names = zip(*(os.path.split(os.path.relpath(run.path, root)) for run in runs), strict=True)
     return {
         "id": [run.run_id for run in runs],
@@ -78,7 +78,7 @@ def points_of(runs: Sequence[Run], places: Mapping[int, int], root: str, pool: P
 
 
 def figure_columns(runs: Sequence[Run], figures: Figures) -> dict[str, dict[str, Any]]:
-    """Figure -> its name, its unit, its values, and where anything is known of them: noise, lowest and mean rank."""
+    """Map each figure to its name, unit and values, and to its noise, lowest and mean rank where known."""
     rows = [figures[id(run)] for run in runs]
     found = {}
     for key in _keys(rows):
@@ -95,7 +95,7 @@ def figure_columns(runs: Sequence[Run], figures: Figures) -> dict[str, dict[str,
 
 
 def phase_ends(runs: Sequence[Run]) -> dict[str, Any]:
-    """Phase -> bytes allocated at its end, largest rank. In the order of a run, unknown phases behind the known."""
+    """Map each phase to the bytes allocated at its end (largest rank): first known phases in run order, then others."""
     rows = [{name: each.get("end_allocated_bytes", {}).get("max") for name, each in run.phases.items()} for run in runs]
     found = _keys(rows)
     names = [name for name in (*PHASES, *sorted(set(found) - set(PHASES))) if name in found]
@@ -103,20 +103,20 @@ def phase_ends(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def timing_columns(runs: Sequence[Run]) -> dict[str, Any]:
-    """Part of the wall clock -> seconds."""
+    """Map each part of the wall-clock time to its seconds."""
     rows = [{key: value for key, value in run.timing.items() if not key.endswith("_range")} for run in runs]
     return {key: encoded([row.get(key) for row in rows]) for key in _keys(rows)}
 
 
 def logs_of(runs: Sequence[Run], pool: Pool) -> dict[int, dict[str, int]]:
-    """Point -> the ends of its logs, for the first :data:`LOGGED` runs."""
+    """Map points to the ends of their logs, for :data:`LOGGED` runs at most; runs that did not end as ok come first."""
     wanted = sorted(range(len(runs)), key=lambda place: runs[place].status == "ok")[:LOGGED]
     tails = {place: log_tails(RunFolder(runs[place].path)) for place in sorted(wanted)}
     return {place: {name: pool.add(text) for name, text in each.items()} for place, each in tails.items() if each}
 
 
 def deepspeed_of(run: Run) -> dict[str, Any]:
-    """The DeepSpeed JSON; empty where it is half-written or not JSON: the rest of the run can still be read."""
+    """Return the DeepSpeed JSON of a run; empty if it is unreadable, because the rest of the run is still readable."""
     try:
         return deepspeed_json(run)
     except RecordError:
@@ -124,7 +124,7 @@ def deepspeed_of(run: Run) -> dict[str, Any]:
 
 
 def unit_of(key: str) -> str:
-    """How the page writes a figure."""
+    """Return the unit in which the page writes a figure."""
     if key.endswith("_bytes"):
         return "bytes"
     if key.startswith("usd"):
@@ -135,7 +135,10 @@ def unit_of(key: str) -> str:
 
 
 def table_columns(runs: Sequence[Run], names: Sequence[str], figures: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Name of the configuration, point, main figures (their values are elsewhere), then the options that vary."""
+    """List the table's columns: configuration, point, status, main figures, estimates, options that vary.
+
+    Columns of figures have no values here: :func:`figure_columns` has them.
+    """
     columns = [_column("configuration", "configuration", "text", names)]
     for key, name in ((MICRO, "batch"), (TOKENS, "tokens")):
         columns.append(_column(key, name, "number", [value_at(run.config, key) for run in runs]))
@@ -147,7 +150,7 @@ def table_columns(runs: Sequence[Run], names: Sequence[str], figures: Mapping[st
 
 
 def _options(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The options of the groups in which runs differ, and the values that differ in groups without such options."""
+    """List columns of the options that vary, and of values that differ in groups whose option does not vary."""
     varied = [group for group in GROUPS if len({run.choices.get(group) for run in runs}) > 1]
     configs = [run.config for run in runs]
     loose = [
@@ -164,7 +167,7 @@ def _options(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _estimates(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """DeepSpeed's estimate and its error against the peak of reserved memory."""
+    """List columns of DeepSpeed's estimate and its error against peak reserved memory; empty without estimates."""
     estimates = [deepspeed_estimate(run) for run in runs]
     if not any(estimates):
         return []
@@ -193,7 +196,7 @@ def _keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def short(value: float | None) -> float | None:
-    """Whole bytes, and seven digits of anything else: more is noise, and many runs have many numbers."""
+    """Round from a million on to a whole number, else to seven significant digits, to keep the page small."""
     if value is None or isinstance(value, int):
         return value
     return round(value) if abs(value) >= 1e6 else float(f"{value:.7g}")

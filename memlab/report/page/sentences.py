@@ -1,4 +1,4 @@
-"""The first thing a reader sees: the answer, what was run and what was learned. A few sentences, however many runs."""
+"""Sentences at the top of the page: the answer, what was run and what was learned. Few, for any number of runs."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,16 +15,16 @@ from memlab.report import units
 from memlab.report.page.axes import confounded, effect_sentences
 
 FEW = 3
-"""Sentences of one kind, and names in one sentence; the tables have them all."""
+"""Most sentences of one kind, and most names in one sentence; the tables have all."""
 
 VERSIONS = ("torch", "cuda", "driver", "deepspeed", "transformers", "accelerate", "python", "nccl")
 
 Named = Mapping[str, Sequence[Run]]
-"""The runs of each configuration by its short name."""
+"""Runs of each configuration, keyed by its short name."""
 
 
 def answer(named: Named) -> str:
-    """One sentence: what is fastest where all runs are of one model and machine, else how many ran."""
+    """Write one sentence: the fastest point if all runs share model and machine, else how many points ran."""
     runs = [run for members in named.values() for run in members]
     ran = sum(run.status == "ok" for run in runs)
     verb = _ran_or_fit(runs)
@@ -45,12 +45,12 @@ def answer(named: Named) -> str:
 
 
 def _ran_or_fit(runs: Sequence[Run]) -> str:
-    """What the points that ended well did: those that are all predicted have not run."""
+    """Choose the verb for points with status ok: "fit" if all are predicted, else "ran"."""
     return "fit" if all(run.source == "predicted" for run in runs) else "ran"
 
 
 def sections(named: Named, effects: Sequence[Effects], skipped: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """Heading -> sentences; headings without any are left out. ``skipped``: place and reason."""
+    """Write the sentences of each heading; headings without sentences are left out. ``skipped``: place and reason."""
     runs = [run for members in named.values() for run in members]
     found = {
         "What was run": list(_what_was_run(runs, len(named))),
@@ -62,7 +62,7 @@ def sections(named: Named, effects: Sequence[Effects], skipped: Sequence[tuple[s
 
 
 def held_figure(runs: Sequence[Run]) -> str:
-    """Memory in live tensors: allocated, or active where allocated was not measured."""
+    """Return the figure for memory in live tensors: allocated, or active if allocated was not measured."""
     key = "peak_allocated_bytes"
     return key if any(peak(run, key) is not None for run in runs) else "peak_active_bytes"
 
@@ -73,7 +73,7 @@ def at_point(run: Run, name: str) -> str:
 
 
 def reserved_of(run: Run) -> str:
-    """The memory that a run reserved, of what its GPU has; empty where that is not known."""
+    """Write the memory that a run reserved and, if known, its GPU's memory; empty if reserved is unknown."""
     reserved, memory = peak(run, "peak_reserved_bytes"), value_at(run.config, "hardware.memory_gib")
     if not reserved:
         return ""
@@ -81,7 +81,7 @@ def reserved_of(run: Run) -> str:
 
 
 def fastest(named: Named) -> tuple[str, Run] | None:
-    """The run with the most tokens a second, with the name of its configuration."""
+    """Find the run with the most tokens/s, and the name of its configuration."""
     known = [(name, run) for name, members in named.items() for run in members if run.summary.get("tokens_per_second")]
     return max(known, key=lambda each: each[1].summary["tokens_per_second"], default=None)
 
@@ -134,7 +134,7 @@ def _what_fits(named: Named) -> Iterator[str]:
 
 
 def slowdowns(name: str, members: Sequence[Run]) -> Iterator[str]:
-    """Where a larger batch trains slower: it fits, but thrashes."""
+    """Yield a sentence for each larger batch with fewer samples/s: it fits, but thrashes."""
     known = sorted(
         (run for run in members if run.summary.get("samples_per_second")), key=lambda run: point_of(run)[::-1]
     )
@@ -171,7 +171,7 @@ def _care(runs: Sequence[Run], skipped: Sequence[tuple[str, str]]) -> Iterator[s
 
 
 def notes(runs: Sequence[Run], skipped: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
-    """What a reader of single points should know: kind, place, and why."""
+    """Yield a note (kind, place, reason) for each point to read with care, and for each skipped place."""
     for run in runs:
         if run.incomplete:
             yield "incomplete", run.run_id, "; ".join(run.incomplete)
@@ -192,6 +192,6 @@ def _few(values: Sequence[str]) -> str:
 
 
 def _first(sentences: Sequence[str]) -> list[str]:
-    """The first few, and how many more there are."""
+    """Return the first few sentences, and one that counts the others."""
     more = len(sentences) - FEW
     return [*sentences[:FEW], *([f"And {more:,} more of this kind."] if more > 0 else [])]

@@ -1,4 +1,4 @@
-"""The tables of the page that sort and filter: a head with units, and rows of texts and numbers."""
+"""Tables of the page that sort and filter: a head with units, and rows of texts and numbers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from memlab.report.page.points import short
 from memlab.report.page.sentences import Named, fastest, notes, slowdowns
 
 Table = dict[str, Any]
-"""``columns``: name and unit of each; ``rows``: a list of cells each."""
+"""A table: ``columns`` have name and unit, each of ``rows`` is a list of cells."""
 
 
 def leaderboard(named: Named) -> Table:
-    """A row for each configuration: how far it got, and the fastest of its points."""
+    """Make a row for each configuration: its fastest point, its largest point, its smallest out-of-memory."""
     columns = [
         ("model and GPUs", "text"),
         ("configuration", "text"),
@@ -60,7 +60,7 @@ def _leader(name: str, members: Sequence[Run]) -> list[Any]:
 
 
 def fits_table(runs: Sequence[Run], names: Mapping[str, str]) -> Table:
-    """Reserved memory as a line over tokens for each configuration, and what fits by it."""
+    """Make a row for each fit of reserved memory over tokens: the equation, and the tokens that fit by it."""
     columns = [
         ("configuration", "text"),
         ("peak reserved", "text"),
@@ -88,7 +88,7 @@ def fits_table(runs: Sequence[Run], names: Mapping[str, str]) -> Table:
 
 
 def effects_table(effects: Sequence[Effects], held: str) -> Table:
-    """The range of each axis' effect on memory, speed and price, over all pairs."""
+    """Make a row for each range of an axis' effect on memory, speed or price, over all pairs."""
     columns = [
         ("axis", "text"),
         ("from \N{RIGHTWARDS ARROW} to", "text"),
@@ -117,7 +117,7 @@ def effects_table(effects: Sequence[Effects], held: str) -> Table:
 
 
 def notes_table(runs: Sequence[Run], skipped: Sequence[tuple[str, str]]) -> Table:
-    """A row for each thing to know of a single point."""
+    """Make a row for each note on a single point or skipped place."""
     return _table([("kind", "text"), ("point", "text"), ("why", "text")], map(list, notes(runs, skipped)))
 
 

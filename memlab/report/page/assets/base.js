@@ -1,9 +1,9 @@
-// The data, and the two ways in which anything gets onto the page: text in elements, and numbers with units.
+// The page data, and helpers that write it: elements with text, and numbers with units.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const DASH = "\u2013";
 
-/** A column as a list, from whichever of its three forms it has (columns.py). */
+/** Decodes a column to a list, from any of the three forms of columns.py. */
 function decoded(column) {
   if (Array.isArray(column)) return column;
   return column.at ? column.at.map((place) => column.of[place]) : Array(DATA.count).fill(column.all);
@@ -31,7 +31,7 @@ const POINTS = Array.from({ length: DATA.count }, (_, index) => {
 
 const byId = (id) => document.getElementById(id);
 
-/** An element with properties and children. Strings become text, never markup. */
+/** Makes an element with properties and children. Strings become text, never markup. */
 function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -43,13 +43,13 @@ function h(tag, properties = {}, ...children) {
   return element;
 }
 
-// Made once: a formatter for each number would take most of the time of a large page.
+// Formatters are made once: making one for each number would take most of the time of a large page.
 const formatter = (options) => new Intl.NumberFormat("en-US", options);
 const WHOLE = formatter({ maximumFractionDigits: 0 });
 const SIGNIFICANT = new Map([4, 6, 7].map((digits) => [digits, formatter({ maximumSignificantDigits: digits })]));
 const [ONE_DIGIT, THREE_DIGITS] = [1, 3].map((digits) => formatter({ minimumFractionDigits: digits, maximumFractionDigits: digits }));
 
-/** Some significant digits, and never fewer than the whole part has. */
+/** Writes a number with `digits` significant digits, from 1000 on as a whole number. */
 const number = (value, digits = 4) => (Math.abs(value) >= 1000 ? WHOLE : SIGNIFICANT.get(digits)).format(value);
 
 const UNITS = { bytes: "GiB", usd: "USD", seconds: "s", rate: "", number: "", share: "", ratio: "", text: "" };
@@ -67,13 +67,13 @@ const WRITE = {
   text: (value) => String(value),
 };
 
-/** A value with its unit; a dash where there is none. */
+/** Writes a value with its unit; a dash without a value. */
 const write = (unit, value) => (value === null || value === undefined ? DASH : WRITE[unit](value));
 
-/** A value below a head that names the unit. */
+/** Writes a value without its unit, below a head that names the unit. */
 const bare = (unit, value) => (unit === "text" ? write(unit, value) : write(unit, value).replace(/^\$| GiB$| s$|\/s$/g, ""));
 
-/** A configuration value as in JSON, but texts without quotes. */
+/** Writes a configuration value as JSON, but texts without quotes. */
 const plain = (value) => (value === undefined || value === null ? DASH : typeof value === "string" ? value : JSON.stringify(value));
 
 const pooled = (columns, point) =>
@@ -85,11 +85,11 @@ const environmentOf = (point) => DATA.pool[point.environment];
 const causesOf = (point) => DATA.pool[point.causes];
 const logsOf = (point) => Object.entries(DATA.logs[point.index] ?? {}).map(([name, place]) => [name, DATA.pool[place]]);
 
-/** A figure of a point with its noise; null where the point has none. */
+/** Value of a figure of a point, and its noise; null if the point has none. */
 const figureOf = (point, key) => FIGURES[key]?.values[point.index] ?? null;
 const noiseOf = (point, key) => FIGURES[key]?.noise?.[point.index] ?? null;
 
-/** Lowest, mean and highest rank; null where they are not known or all alike. */
+/** Lowest, mean and highest rank of a figure; null if unknown or all equal. */
 function ranksOf(point, key) {
   const { min, mean, values } = FIGURES[key] ?? {};
   return min && min[point.index] !== null ? [min[point.index], mean[point.index], values[point.index]] : null;
@@ -100,12 +100,12 @@ const cell = (point, key) => columnOf[key].values[point.index];
 const microOf = (point) => cell(point, "batch.micro");
 const tokensOf = (point) => cell(point, "seq_len.tokens");
 
-/** The name of a figure with the unit that its numbers are in. */
+/** Name of a figure with the unit of its numbers. */
 const withUnit = ({ name, unit }) => (UNITS[unit] ? `${name}, ${UNITS[unit]}` : name);
 
 const pointName = (point) => `${point.label}, batch ${number(microOf(point))} x ${number(tokensOf(point))} token${tokensOf(point) === 1 ? "" : "s"}`;
 
-/** Nested objects as one, keys joined by dots. */
+/** Flattens nested objects to a map; keys are joined by dots. */
 function flatten(values, prefix = "") {
   const flat = new Map();
   for (const [key, value] of Object.entries(values)) {
@@ -116,7 +116,7 @@ function flatten(values, prefix = "") {
   return flat;
 }
 
-/** A table from a head and rows of texts or elements; the first `left` columns are text, the others figures. */
+/** Makes a table from a head and rows of texts or elements; the first `left` columns are text, the others figures. */
 function table(caption, head, rows, left = 1) {
   const line = (cells, tag) =>
     h("tr", {}, ...cells.map((content, at) => h(tag, { className: at < left ? "" : "figure", ...(tag === "th" ? { scope: "col" } : {}) }, content)));

@@ -1,15 +1,15 @@
-// Charts of the points that are shown: lines along sequence length or batch, clouds for any other two figures.
+// Charts of the shown points: lines along sequence length or batch, clouds for other pairs of figures.
 
 const hidden = new Set();
 const cards = [];
-// Axes that lines go along: name, and what is the same for all points of a line.
+// Axes with lines: name, and the value that all points of a line share.
 const LINES = { "seq_len.tokens": ["sequence length, tokens", microOf], "batch.micro": ["micro batch, samples per GPU", tokensOf] };
-const NEAR = 40; // pixels from which a point answers the pointer
-const MOST_DRAWN = 2000; // points of a chart; more hide each other
-const MOST_NAMED = 40; // configurations in the legend
+const NEAR = 40; // pixels between the pointer and a point that responds
+const MOST_DRAWN = 2000; // most points of a chart; more would hide each other
+const MOST_NAMED = 40; // most configurations in the legend
 const DASHES = { solid: [], dashed: [7, 4], dotted: [2, 3], dashdot: [8, 3, 2, 3] };
 
-/** What can be on an axis: key -> name, unit, value of a point. */
+/** Possible axes: key -> name, unit, value of a point. */
 function axesOfData() {
   const found = {
     "seq_len.tokens": { name: LINES["seq_len.tokens"][0], unit: "number", value: tokensOf },
@@ -26,13 +26,13 @@ const AXES = axesOfData();
 
 const scaled = (unit, value) => (value !== null && unit === "bytes" ? value / 2 ** 30 : value);
 
-/** Memory of two models, or on two kinds of GPU, has no place on one axis: the charts show one subject at a time. */
+/** The charts show one subject (model and GPUs) at a time: memory of two subjects must not share an axis. */
 const subjects = [...new Set(POINTS.map((point) => point.subject))];
 let chosenSubject = null;
 
 const charted = { subject: null, points: [] };
 
-/** The chosen subject where the filters leave any of its points, else the one with the most. */
+/** Draws the charts of the chosen subject or, if the filters remove all its points, of the subject with most points. */
 function chart() {
   const counts = new Map();
   for (const { subject } of state.shown) counts.set(subject, (counts.get(subject) ?? 0) + 1);
@@ -69,7 +69,7 @@ function makeSubjects() {
   byId("legend").before(h("label", { className: "subject" }, "model and GPUs ", select));
 }
 
-/** The configurations of the charted points: a click hides one of them. */
+/** Shows the configurations of the charted points; a click hides or shows one. */
 function showLegend() {
   const places = [...new Set(charted.points.map((point) => point.configuration))];
   const more = places.length - MOST_NAMED;
@@ -116,7 +116,7 @@ function makeCard(x, y) {
   return element;
 }
 
-/** The points of each line or cloud, in the order of x. */
+/** Groups the points into lines or clouds, each in the order of x. */
 function groupsOf(x, y) {
   const groups = new Map();
   for (const point of charted.points) {
@@ -136,23 +136,23 @@ function groupsOf(x, y) {
   const found = [...groups.values()];
   found.forEach((group) => group.rows.sort((a, b) => a.x - b.x));
   const lines = found.filter((group) => group.rows.length + group.ooms.length > 1);
-  return x in LINES && lines.length ? lines : found; // a lone point among lines belongs to the other axis
+  return x in LINES && lines.length ? lines : found; // drop single points if there are lines: they belong to lines along the other axis
 }
 
-/** Every so many-eth point of each group with its first and last, where there are more than a chart can show. */
+/** Thins out groups with more than MOST_DRAWN points in all: every n-th point of each, with its first and last. */
 function thinned(groups) {
   const step = Math.ceil(groups.reduce((sum, group) => sum + group.rows.length, 0) / MOST_DRAWN);
   if (step <= 1) return groups;
   return groups.map((group) => ({ ...group, rows: group.rows.filter((_, at) => at % step === 0 || at === group.rows.length - 1) }));
 }
 
-/** uPlot draws the axes; the groups, each with x of its own, are drawn by drawGroups. */
+/** Makes the data from which uPlot draws the axes; drawGroups draws the groups, which differ in their x. */
 const frameOf = (groups) => {
   const places = groups.flatMap((group) => group.rows.map((row) => row.x)).sort((a, b) => a - b);
   return [places, places.map(() => null)];
 };
 
-/** Pixels that the numbers beside an axis take. */
+/** Width in pixels of the numbers beside an axis. */
 const widthOf = (_, numbers) => Math.max(56, 12 + 7 * Math.max(0, ...(numbers ?? []).map((each) => each.length)));
 
 function plot(card, groups, place, tip) {
@@ -183,7 +183,7 @@ function plot(card, groups, place, tip) {
   return made;
 }
 
-/** Lines with dots, or dots alone. */
+/** Draws lines with dots, or only dots. */
 function drawGroups(u, groups, areLines) {
   const { ctx } = u;
   const ratio = devicePixelRatio;
@@ -213,7 +213,7 @@ function drawGroups(u, groups, areLines) {
   ctx.restore();
 }
 
-/** From the lowest to the highest rank. */
+/** Draws a band from the lowest to the highest rank. */
 function drawBands(u, groups) {
   u.ctx.save();
   u.ctx.globalAlpha = 0.18;
@@ -228,7 +228,7 @@ function drawBands(u, groups) {
   u.ctx.restore();
 }
 
-/** A cross at the top for an out-of-memory; the line of equality between two sizes; the front of memory and speed. */
+/** Draws a cross for each out-of-memory, the line of equality of two sizes, and the front of memory and speed. */
 function drawMarks(u, groups, card) {
   const { ctx } = u;
   const at = (x, y) => [u.valToPos(x, "x", true), u.valToPos(y, "y", true)];
@@ -263,7 +263,7 @@ function pathOf(u, groups, card) {
   return path;
 }
 
-/** The nearest point tells itself; a click opens it. */
+/** Describes the point nearest to the pointer; a click opens its details. */
 function listen(u, groups, card, tip) {
   const rows = groups.flatMap((group) => group.rows);
   let near = null;

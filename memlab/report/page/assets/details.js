@@ -1,4 +1,4 @@
-// Everything about one point, in a dialog.
+// Dialog with all data of one point.
 
 const PHASE_PARTS = [
   ["end_allocated_bytes", "stays", "allocated at the end of the phase"],
@@ -51,7 +51,7 @@ function figuresBlock(point) {
   return rows.length ? block("Figures", table("", ["figure (largest rank)", "value", "lowest to highest rank", "noise"], rows), true) : null;
 }
 
-/** The sizes of PHASE_PARTS in a phase of a point. */
+/** Sizes of PHASE_PARTS in a phase of a point. */
 const sizesOf = (point, phase) => PHASE_PARTS.map(([key]) => (key === "end_allocated_bytes" ? ENDS[phase][point.index] : figureOf(point, `${phase}.${key}`)));
 
 function phasesBlock(point) {
@@ -83,7 +83,7 @@ function deepspeedBlock(point) {
   return block("DeepSpeed JSON", h("div", { className: "with-copy" }, copy, shown), false);
 }
 
-/** To the clipboard; where the browser refuses, the text is selected for the reader to copy. */
+/** Copies text to the clipboard. If the browser refuses, selects the text so that the reader can copy it. */
 async function copyText(text, shown, button) {
   try {
     await navigator.clipboard.writeText(text);

@@ -1,9 +1,9 @@
-// What differs between two points, and what it did: as `memlab diff` tells it.
+// Differences between two points and their effects, as in `memlab diff`.
 
 const picked = [];
-const MOST_OFFERED = 200; // of a choice that a person would still scroll through
+const MOST_OFFERED = 200; // most points in a picker: more are too many to scroll through
 
-/** Choose a point for the comparison; a third one replaces the older of two. Choosing it again takes it back. */
+/** Picks a point for the comparison. A third point replaces the older one; picking a point again removes it. */
 function pick(point) {
   const at = picked.indexOf(point);
   if (at >= 0) picked.splice(at, 1);
@@ -29,7 +29,7 @@ function makePicker() {
   fill();
 }
 
-/** The first points that the filters leave, and the one that was picked. */
+/** Fills a picker with the first points that pass the filters, and the picked point. */
 function fillPicker(select, point) {
   const offered = state.shown.slice(0, MOST_OFFERED);
   if (point && !offered.includes(point)) offered.unshift(point);
@@ -61,7 +61,7 @@ function showDiff() {
   );
 }
 
-/** Keys whose values differ, with both values. */
+/** Lists the keys whose values differ, with both values. */
 function changes(a, b) {
   const keys = [...new Set([...a.keys(), ...b.keys()])];
   return keys.filter((key) => JSON.stringify(a.get(key)) !== JSON.stringify(b.get(key))).map((key) => [key, a.get(key), b.get(key)]);
@@ -69,10 +69,10 @@ function changes(a, b) {
 
 const ofRepeats = (key) => DATA.repeats.includes(key) || DATA.repeats.includes(key.split(".")[0]);
 const configChanges = (a, b) => changes(flatten(configOf(a)), flatten(configOf(b))).filter(([key]) => !ofRepeats(key));
-/** What both points state of their environments and that could change a figure. */
+/** Environment values that both points have, that differ, and that could change a figure. */
 const environmentChanges = (a, b) => changes(flatten(causesOf(a)), flatten(causesOf(b))).filter(([, x, y]) => x !== undefined && y !== undefined);
 
-/** Why a difference cannot be put down to one cause; then what is partial. */
+/** Lists reasons why a difference may have several causes, then points with partial figures. */
 function warnings(a, b) {
   const axes = [...new Set(configChanges(a, b).map(([key]) => key.split(".")[0]))];
   const found = [];
@@ -89,10 +89,10 @@ function warnings(a, b) {
   return found;
 }
 
-/** Whether a relative change against this value says anything. */
+/** Whether this value is large enough as the base of a relative change. */
 const isBase = (unit, value) => Math.abs(value) >= (unit === "bytes" ? DATA.small : Number.MIN_VALUE);
 
-/** Every figure of both: the difference, absolute and relative, and whether it is more than the noise. */
+/** Makes a table of all figures of both points: absolute and relative difference, and whether it exceeds the noise. */
 function effectTable(a, b) {
   const known = Object.entries(FIGURES).filter(([key]) => figureOf(a, key) !== null || figureOf(b, key) !== null);
   const rows = known.map(([key, { name, unit }]) => {

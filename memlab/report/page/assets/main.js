@@ -1,4 +1,4 @@
-// In the order of the page; charts are drawn when the rest can be read.
+// Builds the page from top to bottom; charts are drawn last, when the rest can be read.
 
 byId("title").textContent = DATA.title;
 byId("footer").textContent = `memlab ${DATA.version}. Everything on this page is in this file; it loads nothing.`;

@@ -1,10 +1,10 @@
-// A table of any number of rows: sorted by any column, a page of it at a time.
+// Table of any number of rows, sorted by any column and shown one page at a time.
 
 const collator = new Intl.Collator("en", { numeric: true });
 
 /**
- * `columns`: name and unit of each; `value(row, index)`: a cell's value, by which it sorts; `show(row, index)`: its
- * content where that is not the value alone; `lead(row)`: a first cell that does not sort.
+ * Makes a sortable table. `columns`: name and unit of each; `value(row, index)`: a cell's value for sorting;
+ * `show(row, index)`: a cell's content if it is not only the value; `lead(row)`: a first cell that does not sort.
  */
 function sortingTable({ id, name, columns, value, show, lead, decorate, pageSize }) {
   const state = { rows: [], sort: null, descending: false, first: 0 };
@@ -17,7 +17,7 @@ function sortingTable({ id, name, columns, value, show, lead, decorate, pageSize
   const [before, after] = [["Previous", -1], ["Next", 1]].map(([text, step]) => h("button", { type: "button", onclick: turn(step) }, text));
   const pager = h("div", { className: "pager" }, before, after, place);
 
-  /** What is not known comes last, whatever the direction. */
+  /** Sorts the rows; unknown values come last in both directions. */
   function sorted() {
     if (state.sort === null) return state.rows;
     const direction = state.descending ? -1 : 1;
@@ -76,7 +76,7 @@ function sortingTable({ id, name, columns, value, show, lead, decorate, pageSize
 
 const wordsOf = (text) => text.toLowerCase().split(/\s+/).filter(Boolean);
 
-/** A table of the data as it is, with a field for words that all must occur in a row. */
+/** Makes a table with a search field: shown rows contain all words in the field. */
 function findingTable(id, name, { columns, rows }, pageSize) {
   const made = sortingTable({ id, name, columns, value: (row, index) => row[index], pageSize });
   const texts = new Map(rows.map((row) => [row, row.join(" ").toLowerCase()]));

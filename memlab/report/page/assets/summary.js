@@ -1,6 +1,6 @@
-// The answer, what was learned in sentences, and the tables behind them.
+// Top of the page: the answer, the findings in sentences, and their tables.
 
-const LEADERS = 12; // rows of a page
+const LEADERS = 12; // rows on a page of the leaderboard
 const ROWS = 20;
 
 const TABLES = [

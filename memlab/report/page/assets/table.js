@@ -1,7 +1,7 @@
-// The points as a table: filtered by words and options.
+// Table of the points, filtered by words and options.
 
 const PAGE = 100;
-const MOST_OPTIONS = 60; // more are found with words
+const MOST_OPTIONS = 60; // a column with more options gets no filter: search it with words
 const state = { words: [], options: {}, shown: POINTS };
 
 const haystacks = POINTS.map((point) =>
@@ -50,7 +50,7 @@ function makeTable() {
   refresh();
 }
 
-/** Filter anew, and let the table and the charts follow. */
+/** Applies the filters to the table and the charts. */
 function refresh() {
   const options = Object.entries(state.options).filter(([, wanted]) => wanted !== "*");
   state.shown = POINTS.filter(

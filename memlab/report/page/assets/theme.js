@@ -1,4 +1,4 @@
-// Light or dark: as the system says until the reader chooses. Canvases are told to draw again.
+// Light or dark theme: the system's until the reader chooses one. Charts are redrawn after a change.
 
 const systemDark = matchMedia("(prefers-color-scheme: dark)");
 let chosenTheme = null;
