@@ -1,1 +1,1 @@
-"""The multirun launcher of memlab, as a Hydra plugin."""
+"""Hydra plugin: memlab's launcher and sweeper for multiruns."""

@@ -1,6 +1,6 @@
-"""``hydra/launcher=memlab``: hands the whole batch of jobs to memlab.launch.sweep. ``hydra/sweeper=memlab`` beside it.
+"""``hydra/launcher=memlab``, which passes all jobs of a sweep to memlab at once, and ``hydra/sweeper=memlab``.
 
-Hydra imports this module whenever it starts, tab completion included, so everything heavy is imported when it is used.
+Hydra imports this module at every start, also for tab completion. So heavy modules are imported only where used.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class MemlabLauncher(Launcher):
 
 
 class MemlabSweeper(BasicSweeper):
-    """Hydra's own, but that it writes nothing before every job of the sweep has composed, and no secret then."""
+    """Hydra's basic sweeper, but it writes nothing before all jobs of the sweep are composed, and never a secret."""
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         from memlab.compose import check_total, count_values
@@ -49,13 +49,13 @@ class MemlabSweeper(BasicSweeper):
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
         check_total(count_values(overrides))
         batches = self.split_arguments(overrides, self.max_batch_size)
-        if not isinstance(self.launcher, MemlabLauncher):  # which composes all jobs before it writes or runs anything
+        if not isinstance(self.launcher, MemlabLauncher):  # memlab's launcher itself composes all jobs before it writes
             self.begin(batches)
         returned: list[Sequence[JobReturn]] = []
         for batch in batches:
             returned.append(self.launcher.launch(batch, initial_job_idx=sum(map(len, returned))))
             for job in returned[-1]:
-                _ = job.return_value  # raises what the job has raised
+                _ = job.return_value  # raises the exception of a failed job
         return returned
 
     def begin(self, batches: Sequence[Sequence[Sequence[str]]]) -> None:
