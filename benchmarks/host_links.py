@@ -1,8 +1,8 @@
 """What copies between a GPU and its host take, and the host's own work: python benchmarks/host_links.py [--processes N]
 
-Every process has a GPU, and all do the same at a time. Rates are GB/s of one process: of a copy, the bytes that the GPU
-has; of work on the host, the bytes that are read and written. Beside docs/step_time.md, which says what steps with
-offload were found to take, these are what single operations can do on the same machine.
+Every process uses its own GPU, and all processes run the same operation at the same time. The rate of one process is in
+GB/s: for a copy, it counts the bytes on the GPU; for work on the host, the bytes read and written. The rates are for
+single operations; docs/step_time.md has the measured times of whole steps with offload.
 """
 
 import argparse
@@ -14,13 +14,13 @@ import torch
 from torch.multiprocessing import get_context
 
 SECONDS = 0.5
-"""That each operation is repeated for."""
+"""Seconds for which each operation is repeated."""
 
 ELEMENTS = 1 << 27
 
 
 def operations() -> Iterator[tuple[str, int, Callable[[], object]]]:
-    """Name, bytes, and what to do."""
+    """Yield name, number of bytes, and function of each operation."""
     for mib in (1, 8, 64, 512):
         nbytes = mib << 20
         on_gpu = torch.zeros(nbytes, dtype=torch.uint8, device="cuda")
@@ -48,7 +48,7 @@ def measure(rank: int, together, found) -> None:
     try:
         _measure(rank, together, found)
     except BaseException:
-        together.abort()  # or the others wait for ever
+        together.abort()  # otherwise the other processes wait for ever
         raise
 
 

@@ -1,26 +1,27 @@
-"""What memlab's instrumentation costs: the same training loop with and without it, in turns, in one process.
+"""Cost of memlab's instrumentation: one training loop with and without the meters, alternating, in one process.
 
     python -m benchmarks.instrumentation [--pairs N] [--output FILE] [OVERRIDES...]
 
-One rank trains the composed configuration (default: ``model=tiny``) in one ``Trainer.train()`` of one engine. Its steps
-come in blocks, without the meters and with them, in the order of ABBA so that a drift cancels out. Both kinds begin
-alike: unused memory is given back, peaks begin anew, and the warm-up steps (``measure.warmup``) are not timed.
+One rank trains the composed configuration (default: ``model=tiny``) in one ``Trainer.train()`` of one engine. The steps
+are split into blocks, bare (without the meters) and metered, in the order ABBA, so that a drift cancels out. All blocks
+begin in the same way: the allocator's cache is emptied, peaks are reset, and the warm-up steps (``measure.warmup``) are
+not timed.
 
-A *metered* block is what ``memlab run`` does: the engine's forward, backward and step count their memory by phase, each
-step is marked on the device's clock, the driver is asked for used memory, losses are kept. A *bare* block does none of
-this. What is compared:
+A *metered* block works like ``memlab run``: memory is counted for each phase (the engine's forward, backward and step),
+events mark each step on the device, the driver is queried for used memory, and losses are kept. A *bare* block does
+none of this. The benchmark compares:
 
-- step time: from the begin of one step to the begin of the next, on the device's clock (CUDA events; on a CPU the
-  process's clock), read by this benchmark in both kinds alike, so that it holds everything that happens between two
-  steps. Beside it stands the host's time inside the meters, an upper bound of what they can add to a step: it is free
-  of the noise of a whole step.
-- peak memory on a GPU: torch's peak allocated and reserved over the whole block, warm-up included: the largest of
-  memlab's peaks by phase against one that nobody reset in between.
-- peak memory on a CPU: the highest resident set of the timed steps. memlab's meter of live tensors is paused in them,
-  as in every run, so its time is in neither figure: it is paid in the warm-up.
+- Step time: from the begin of one step to the begin of the next, so it includes everything between two steps. The
+  benchmark itself reads it in both kinds of blocks, with CUDA events, or on a CPU with the clock of the process. It
+  also reports the host's time inside the meters, an upper bound of what the meters add to a step: this time is free of
+  the noise of a whole step.
+- Peak memory on a GPU: torch's peak allocated and reserved over the whole block, including the warm-up. In a metered
+  block this is the largest of memlab's peaks by phase; in a bare block, a peak without resets in between.
+- Peak memory on a CPU: the highest resident set of the timed steps. memlab's meter of live tensors is paused in the
+  timed steps, as in every run. So its cost, which falls into the warm-up, is in no figure.
 
-Costs are told as the median over the pairs of neighbouring blocks, with the quartiles. On a machine that others use,
-set OMP_NUM_THREADS=1 and take more pairs: the noise of a CPU is far above the cost.
+Costs are the median over the pairs of neighbouring blocks, with the quartiles. On a machine with other load, set
+OMP_NUM_THREADS=1 and use more pairs: the noise of a CPU is far larger than the cost.
 """
 
 import argparse
@@ -61,7 +62,7 @@ def main() -> None:
 
 
 def run_rank(plan: Plan, folder: Path, num_blocks: int) -> list[dict[str, Any]]:
-    """What each block took, measured in one rank: a process of its own, with the environment of a real run's."""
+    """Measure the blocks in one rank: a separate process with the environment of a real run. Returns their figures."""
     sweep_stale_locks()
     blocks = [RunFolder(folder / f"{index:03d}-{kind_of(index)}") for index in range(num_blocks)]
     for block in blocks:
@@ -78,12 +79,12 @@ def run_rank(plan: Plan, folder: Path, num_blocks: int) -> list[dict[str, Any]]:
 
 
 def kind_of(index: int) -> str:
-    """bare, metered, metered, bare, and again."""
+    """Return the kind of a block, in the order bare, metered, metered, bare, bare, ..."""
     return METERED if index % 4 in (1, 2) else BARE
 
 
 def compare(blocks: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """For each figure what the meters add, as a share of the bare block beside it: the quartiles over the pairs."""
+    """Compute the cost of the meters for each figure, as a share of the bare block: the quartiles over the pairs."""
     costs = {}
     for figure in ("step_seconds", "peak_bytes", "peak_reserved_bytes"):
         shares = []

@@ -1,4 +1,4 @@
-"""The rank of benchmarks.instrumentation: memlab's own session, in which every other block goes without its meters."""
+"""Rank process of benchmarks.instrumentation: memlab's own session, in which half of the blocks run without meters."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ from memlab.worker.session import ENGINE_PHASES, Session
 
 
 class Bare(Point):
-    """A point that begins like any other and then counts its steps, nothing else."""
+    """Point that begins like any other and then only counts its steps."""
 
     def begin(self) -> None:
         super().begin()
@@ -36,7 +36,7 @@ class Comparison(Session):
         self.blocks: list[dict[str, Any]] = []
 
     def meter_the_meter(self) -> None:
-        """Add up the host's time inside the meters: an upper bound of what they add to a step."""
+        """Add up the host's time inside the meters, an upper bound of what the meters add to a step."""
         enter = self.device.memory.enter
 
         def timed_enter(phase: str | None) -> None:
@@ -80,7 +80,7 @@ class Comparison(Session):
             self.blocks.append(self.figures(point, kind))
 
     def figures(self, point: Point, kind: str) -> dict[str, Any]:
-        """Times in seconds, sizes in bytes. The last step has no next one to be timed against."""
+        """Return the figures of a block, in seconds and bytes. The last step has no time: no step begins after it."""
         memory, on_gpu = self.device.memory, self.device.torch_device.type == "cuda"
         seconds = self.device.seconds_between
         return {

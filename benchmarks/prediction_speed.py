@@ -1,8 +1,8 @@
 """What a prediction costs, and how that grows: python benchmarks/prediction_speed.py [--model llama3_8b] [WORD ...]
 
-Each row is one prediction in a process of its own with an empty cache, but for the rows of points, which share one:
-seconds of the wall clock and of the processors, the largest resident set of its processes, and the events of its
-traces. Layers and ranks double from row to row; the first points of a configuration are traced, all others computed.
+Each row is one prediction in its own process with an empty cache; only the rows of different batches share one process.
+A row has wall-clock seconds, CPU seconds, the largest resident set of its processes, and the number of traced events.
+Layers and ranks grow from row to row. The first points of a configuration are traced, all others are computed.
 """
 
 import argparse
@@ -33,12 +33,15 @@ for words in json.loads(sys.argv[1]):
 LAYERS = (8, 16, 32, 64)
 GPUS = (1, 2, 8, 64)
 POINTS = (1, 2, 5, 6, 20)
-"""Micro batches, in this order."""
+"""Micro batches, predicted in this order."""
 
 
 def predicted(configurations: Sequence[Sequence[str]]) -> tuple[list[dict], float, float, float]:
-    """Predict them in one process with a cache of its own. Returns a result for each, and of all together the seconds
-    of the wall clock, those of the processors, and the largest resident set so far, in MiB."""
+    """Predict configurations in one process with its own cache.
+
+    Returns the result of each, then for all together: wall-clock seconds, CPU seconds, and the largest resident set of
+    any process so far in MiB.
+    """
     with tempfile.TemporaryDirectory() as cache:
         began, used = time.perf_counter(), _children().ru_utime + _children().ru_stime
         words = [sys.executable, "-c", PREDICT, json.dumps(configurations)]

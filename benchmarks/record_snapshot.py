@@ -1,9 +1,10 @@
-"""Record what torch's allocator really does, to test the replay with: run it on a GPU, commit what it writes.
+"""Recorder of what torch's allocator really does, for tests of the replay: run it on a GPU, and commit its output.
 
     python benchmarks/record_snapshot.py tests/data/allocator_default.json
     python benchmarks/record_snapshot.py tests/data/allocator_expandable.json --expandable
 
-A small training with torch alone: two streams, ``record_stream``, sizes on both sides of the allocator's limits.
+It runs a small training with torch alone: two streams, ``record_stream``, and sizes on both sides of the allocator's
+limits.
 """
 
 import argparse
@@ -26,7 +27,7 @@ KEPT = ("action", "addr", "size", "stream")
 
 
 def train(steps: int = 4) -> None:
-    """Every step: forward and backward with another length, gradients gathered on a side stream, the optimizer."""
+    """Train a small model. Each step has its own sequence length, and a side stream concatenates the gradients."""
     blocks = [nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)) for _ in range(6)]
     model = nn.Sequential(nn.Embedding(8192, 1024), *blocks, nn.Linear(1024, 8192)).cuda().bfloat16()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)

@@ -2,12 +2,14 @@
 
     python -m benchmarks.startup [--rounds N]
 
-Each round starts every command once, in turns, so that whatever else the machine does falls on all of them alike. The
-table has the median of the rounds: wall clock, CPU seconds (user + system), and CPU seconds as a multiple of those of
-`python -c "import hydra"`, which memlab cannot go below where it composes. The multiple depends on the machine least.
+Each round starts every command once, one after another, so that other load on the machine affects all commands alike.
+The table has the median over the rounds: wall-clock seconds, CPU seconds (user + system), and CPU seconds as a multiple
+of `python -c "import hydra"`, the minimum for a command that composes a configuration. The multiple depends less on the
+machine than the seconds do.
 
-Measured on 2 cores of a virtual machine (Intel Xeon), Python 3.11.7, hydra-core 1.3.8, load 1 to 3. Medians of 9 rounds
-(before: of 5, when launch.py imported all that a run needs and Hydra printed the help page).
+Measured on 2 cores of a virtual machine (Intel Xeon), Python 3.11.7, hydra-core 1.3.8, load 1 to 3. The figures are
+medians of 9 rounds. The columns "before" are medians of 5 rounds, from when launch.py imported everything that a run
+needs and Hydra printed the help page.
 
     command                     wall s   CPU s  of import hydra   before: wall s   CPU s  of import hydra
     python -c pass               0.010   0.009             0.07            0.010   0.010             0.07
@@ -54,7 +56,7 @@ COMPLETED = "python launch.py zero_stage="
 
 @dataclass
 class Cost:
-    """Of one process: wall clock and processor time in seconds."""
+    """Wall-clock and CPU seconds of one process."""
 
     wall: float
     cpu: float

@@ -2,17 +2,17 @@
 
     python -m benchmarks.sweep_overhead [POINTS ...] [--isolation fresh]
 
-A sweep over two ZeRO stages and as many lengths as it takes, from the command line to the last record: compose, plan,
-start, watch, record. All of it is memlab's own code, but a script stands in place of DeepSpeed's launcher and its ranks
-and writes the rank files at once. With ``--isolation fresh`` every point has a launch of its own (two processes and a
-time for memlab to see that they have ended); otherwise up to 64 share one, as they do by default.
+The benchmark runs a sweep over two ZeRO stages and POINTS / 2 lengths, from the command line to the last record:
+compose, plan, start, watch, record. All of this is memlab's own code. A script replaces DeepSpeed's launcher and its
+ranks and writes the rank files at once. With ``--isolation fresh`` every point has its own launch: two processes, and
+the time until memlab notices that they have ended. Otherwise up to 64 points share a launch, which is the default.
 
-Beside it, in turns and on the same words and conf/: Hydra's own launcher and sweeper (``hydra/launcher=basic``) running
-an empty function. Every measurement is a process of its own, imports included; CPU seconds are user + system of it and
-of all that it started. What grows linearly shows as constant last columns.
+For comparison, Hydra's own launcher and sweeper (``hydra/launcher=basic``) run an empty function on the same words and
+conf/. Every measurement is a separate process, including imports. CPU seconds are user + system, of this process and of
+all processes that it started. If a cost grows linearly, the last columns stay constant.
 
 Measured on 2 cores of a virtual machine (Intel Xeon, 2.5 GHz), Python 3.11.7, hydra-core 1.3.8, omegaconf 2.3.1. While
-1,000 points were measured, other programs kept it busy (load 5 to 10): those wall clocks are upper bounds.
+1,000 points were measured, the machine had other load (5 to 10), so the wall clocks of that row are upper bounds.
 
     points   memlab: wall s   CPU s   Hydra: wall s   CPU s   a point: memlab wall s  CPU s   of Hydra: wall  CPU
         10             1.98    1.96            4.08    4.08                    0.198  0.196             0.49 0.48
@@ -24,7 +24,7 @@ With ``--isolation fresh``:
         10             3.19    2.74            4.42    4.40                    0.319  0.274             0.72 0.62
        100            18.38   13.53           36.66   36.63                    0.184  0.135             0.50 0.37
 
-About 1.3 s of every row are paid once: the start of Python and Hydra, and the first compositions.
+About 1.3 s of every row are a fixed cost: the start of Python and Hydra, and the first compositions.
 """
 
 import argparse
@@ -74,7 +74,7 @@ hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(
 
 @dataclass
 class Cost:
-    """Of one process and all that it started: wall clock and processor time in seconds."""
+    """Wall-clock and CPU seconds of one process and of all processes that it started."""
 
     wall: float
     cpu: float
@@ -96,7 +96,7 @@ def hydra_cost(points: int) -> Cost:
 
 
 def cost_of(code: str, arguments: list[str], records: int) -> Cost:
-    """Run it in an empty folder, and see that it left as many records as it should."""
+    """Run Python code in an empty folder, and check that it leaves this number of records. Returns its cost."""
     with tempfile.TemporaryDirectory(prefix="memlab-overhead-") as folder:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": f"{folder}/cache"}
         began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -2,9 +2,9 @@
 
     python benchmarks/table_speed.py [FOLDERS ...]
 
-Makes the folders itself (records of 8 ranks, 8 phases and 10 steps) and prints seconds of wall clock with those of the
-processor, and milliseconds of processor a folder: linear growth shows as constant last columns. Each command is a
-process of its own, start-up and imports included.
+The benchmark makes the folders itself (records of 8 ranks, 8 phases and 10 steps). It prints wall-clock and CPU seconds
+of each command, and CPU milliseconds a folder. If the cost grows linearly, these last columns stay constant. Each
+command is a separate process, including start-up and imports.
 """
 
 import argparse
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def make_folder(root: Path, number: int) -> int:
-    """One run folder; returns the size of its record in bytes."""
+    """Make one run folder. Returns the size of its record in bytes."""
     config = Config(
         model=Model(path="test/model", config={"hidden_size": 4096, "vocab_size": 128256}),
         allocator=Allocator(conf=""),
@@ -69,12 +69,12 @@ def make_folder(root: Path, number: int) -> int:
     text = json.dumps(record.to_json(), indent=2)
     folder = root / plan.run_id
     folder.mkdir()
-    (folder / RunFolder.RECORD).write_text(text)  # not RunFolder.finish: its fsync is not what is measured here
+    (folder / RunFolder.RECORD).write_text(text)  # not RunFolder.finish, whose fsync is slow and not measured here
     return len(text)
 
 
 def seconds_of(words: Sequence[str], cache: Path) -> tuple[float, float]:
-    """Wall clock and processor time of one memlab command; on a busy machine they tell different things."""
+    """Run one memlab command. Returns its wall-clock and CPU seconds, which differ much on a busy machine."""
     begin, used = time.perf_counter(), _children_seconds()
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     subprocess.run(
