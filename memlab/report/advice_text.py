@@ -89,7 +89,7 @@ def _against(advice: Advice, best: Candidate, names: Mapping[str, str]) -> str:
 
 
 def _several_models(advice: Advice) -> list[str]:
-    """Warn if the candidates are of several models, as a smaller model is faster; empty for one model."""
+    """Warn that a smaller model is faster, and how to select one, if there are several models; else empty."""
     models = {each.run.choices.get("model") or each.run.config["model"]["path"] for each in advice.candidates}
     if len(models) == 1:
         return []

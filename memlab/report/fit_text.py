@@ -14,7 +14,7 @@ MIB = 2**20
 
 
 def equation(fit: Fit) -> str:
-    """Write ``34.79 GiB + 6.900 MiB x tokens``, with the hinge if the line has one."""
+    """Write ``34.790 GiB + 6.900 MiB x tokens``, with the hinge if the line has one."""
     line = fit.line
     variable = "tokens" if line.hinge is None else f"max(0, tokens - {line.hinge:,.0f})"
     return f"{units.gib(line.intercept)} GiB + {line.slope / MIB:.3f} MiB x {variable}"

@@ -17,7 +17,7 @@ PANELS = {"allocated": "peak allocated", "reserved": "peak reserved", "after_ini
 
 
 def draw_accuracy(points: Sequence[Judged], folder: Path, name: str = "predicted_against_measured") -> list[Path]:
-    """Write PNG and SVG with a panel for each memory figure and a colour for each model. Returns the files."""
+    """Write PNG and SVG with a panel for each memory figure and a colour for each model and number of GPUs."""
     with canvas.style():
         return canvas.save(_figure(points), folder, name)
 
