@@ -1,4 +1,4 @@
-"""A plan and the folder it belongs to: the unit that is run, skipped, or recorded without running."""
+"""Jobs: a plan and its run folder, the unit that memlab runs, skips or records without running."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,15 +20,15 @@ from memlab.segments import remove_segments
 from memlab.summary import slowest, summarise
 
 IMPLIED = "implied by "
-"""How the reason of a record begins that follows from another one; the run id of that one comes after it."""
+"""Prefix of the reason of an implied record. The run id of the record that implies it follows."""
 
 
 OUT_OF_MEMORY = ("gpu_oom", "host_oom")
-"""Statuses that larger jobs of the same configuration would end with as well: both kinds of memory grow with size."""
+"""Statuses that larger jobs of the same configuration would also end with, because memory grows with size."""
 
 
 def is_implied(record: Record) -> bool:
-    """Whether this out-of-memory follows from another one and was not seen itself."""
+    """Whether this out-of-memory follows from another record and was not measured."""
     return record.status in OUT_OF_MEMORY and (record.reason or "").startswith(IMPLIED)
 
 
@@ -37,7 +37,7 @@ class Job:
     plan: Plan
     folder: RunFolder
     prepare: Callable[[], None] = field(default=lambda: None, repr=False)
-    """Called before the plan is written: saves what composed it."""
+    """Called before the plan is written: saves the inputs that the plan was composed from."""
 
     @cached_property
     def config(self) -> Config:
@@ -45,7 +45,7 @@ class Job:
 
     @property
     def size(self) -> int:
-        """Tokens of a forward pass: what memory grows with."""
+        """Tokens of a forward pass. Memory grows with this size."""
         return self.config.batch.micro * self.config.seq_len.tokens
 
     @cached_property
@@ -62,13 +62,15 @@ class Job:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs of this machine it takes."""
+        """The number of GPUs of this machine that the job needs."""
         return self.plan.ranks_per_node if self.config.hardware.device == "cuda" else 0
 
     def is_alone(self, side_by_side: str) -> bool:
-        """Whether launches beside it would change its speed: an offloaded optimizer wants the whole host.
+        """Whether the job must run without other launches beside it, which would change its speed.
 
-        Nobody here knows of other nodes' GPUs, so a launch on several nodes is always alone.
+        ``side_by_side`` is the option of the sweep: with ``auto``, a job that offloads runs alone, because it uses the
+        whole host. CPU jobs always run alone, and so do jobs on several nodes: memlab does not know which GPUs of other
+        nodes are free.
         """
         if self.config.hardware.device == "cpu" or self.plan.is_multi_node:
             return True
@@ -78,10 +80,10 @@ class Job:
 
     @contextmanager
     def lock(self) -> Iterator[bool]:
-        """Hold the job's folder against other memlab processes. False: another one holds it.
+        """Lock the job's folder against other memlab processes. Yields false if another process holds the lock.
 
-        First ends what a killed memlab left running there: it would write the same files. Raises :class:`MemlabError`
-        where that cannot be killed.
+        First ends the processes that a killed memlab left running there, because they would write the same files.
+        Raises :class:`MemlabError` if they cannot be killed.
         """
         with self.folder.lock() as mine:
             if mine and (left := self.folder.kept_launch()):
@@ -104,10 +106,10 @@ class Job:
         self.folder.start(self.plan, command)
 
     def finished(self, machine: Machine, also_implied: bool = True) -> Record | None:
-        """The record of an earlier run that would come out the same again: same fingerprint, and a final status.
+        """Return the record of an earlier run with the same fingerprint and a final status, or ``None``.
 
-        Whether a job is supported is asked anew: a package, or a list of nodes, may be there by now. ``also_implied``:
-        one that was recorded without running counts too.
+        ``unsupported`` does not count as final here: a missing package or hostfile may exist by now. ``also_implied``:
+        accept implied records too.
         """
         try:
             record = self.folder.read_record()
@@ -118,7 +120,7 @@ class Job:
         return record if same and (also_implied or not is_implied(record)) else None
 
     def record_without_running(self, machine: Machine, status: str, reason: str) -> Record:
-        """For what is known without a run: meaningless combinations, and sizes beyond one that did not fit."""
+        """Record a status that needs no run: an unsupported combination, or a size above one that did not fit."""
         self.start(command=[])
         record = replace(self.new_record(machine, "fresh"), status=status, reason=reason)
         self.folder.finish(record)
@@ -139,7 +141,7 @@ class Job:
     def measured_record(
         self, machine: Machine, isolation: str, ranks: Sequence[dict[str, Any]], total_s: float
     ) -> Record:
-        """The record with what the ranks measured. ``total_s`` is the wall clock that this job took, in seconds."""
+        """Build the record from the results of the ranks. ``total_s``: wall-clock time of this job, in seconds."""
         config = self.config
         runtime = next((rank["runtime"] for rank in ranks if rank["runtime"]), {})
         ranks = [{key: value for key, value in rank.items() if key != "runtime"} for rank in ranks]

@@ -1,6 +1,6 @@
-"""Several nodes: how DeepSpeed's runner is told of them, and how what the ranks need reaches the other hosts.
+"""Launches on several nodes: the arguments of DeepSpeed's runner, and the environment of ranks on other hosts.
 
-The run folder, memlab and the Python environment are at the same path on every node (a shared file system).
+The run folder, memlab and the Python environment must have the same path on every node (a shared file system).
 """
 
 import contextlib
@@ -17,16 +17,16 @@ from memlab.plan import Plan
 from memlab.redaction import is_secret_name
 
 SENT_PREFIXES = ("MEMLAB_", "HF_", "NCCL_", "GLOO_")
-"""Variables of the shell that go to the other hosts beside those of the plan: caches and network interfaces."""
+"""Prefixes of shell variables that memlab sends to the other hosts with the plan's own: caches, network interfaces."""
 
 WORKER_FILE = Path(__file__).parents[1] / "worker" / "__main__.py"
 
 
 def node_words(plan: Plan) -> list[str]:
-    """The runner's arguments that say where the ranks are started."""
+    """Return the runner's arguments that select the hosts and launcher of the ranks."""
     hardware = plan.config["hardware"]
     launcher, gpus = hardware["launcher"], str(hardware["gpus"])
-    # Without --no_ssh_check DeepSpeed would call ssh, and with none of the options that pdsh is given.
+    # Without --no_ssh_check DeepSpeed would test ssh, without the ssh options that pdsh receives.
     words = ["--hostfile", str(Path(hardware["hostfile"]).resolve()), "--launcher", launcher, "--no_ssh_check"]
     words += ["--master_addr", master_address(plan)]
     nodes = ["--num_nodes", str(hardware["nodes"])]
@@ -41,28 +41,28 @@ def node_words(plan: Plan) -> list[str]:
 
 
 def worker_words(plan: Plan) -> list[str]:
-    """What a rank runs, for the runner. DeepSpeed's Slurm launcher starts files only."""
+    """Return the runner's arguments that name the rank's program. DeepSpeed's Slurm launcher starts only files."""
     by_file = plan.is_multi_node and plan.config["hardware"]["launcher"] == "slurm"
     return [str(WORKER_FILE)] if by_file else ["--module", "memlab.worker"]
 
 
 def master_address(plan: Plan) -> str:
-    """Where the ranks meet: the first host of the hostfile."""
+    """Return the host of rank 0, where the ranks meet: the first host of the hostfile."""
     return next(iter(read_hostfile(plan.config["hardware"]["hostfile"])))
 
 
 def takes_sigterm(plan: Plan) -> bool:
     """Whether the processes of a launch may be sent SIGTERM.
 
-    With pdsh, DeepSpeed's runner answers it with ``pkill -f`` of every DeepSpeed launch of this user on all hosts.
-    Killed, it cannot, and the ranks end with their connection (memlab.worker.lifeline).
+    With pdsh they may not: on SIGTERM, DeepSpeed's runner ends every DeepSpeed launch of this user on all hosts with
+    ``pkill -f``. SIGKILL avoids that, and the ranks end with their connection (memlab.worker.lifeline).
     """
     return not (plan.is_multi_node and plan.config["hardware"]["launcher"] == "pdsh")
 
 
 @contextlib.contextmanager
 def for_nodes(plan: Plan, machine: Machine, environment: dict[str, str], port: int) -> Iterator[dict[str, str]]:
-    """``environment`` of the runner, so that what the ranks need reaches them on every node while the block runs."""
+    """Extend the runner's ``environment`` so that the ranks on every node get their variables while the block runs."""
     if not plan.is_multi_node:
         yield environment
         return
@@ -93,11 +93,11 @@ def _is_sent(name: str) -> bool:
 
 
 def _in_double_quotes(value: str) -> str:
-    """DeepSpeed puts a value in double quotes for the remote shell, but escapes nothing in it."""
+    """Escape a value for double quotes: DeepSpeed adds the quotes for the remote shell, but escapes nothing."""
     return re.sub(r'([\\"$`])', r"\\\1", value)
 
 
 def failed_node(log: Path) -> int | None:
-    """The exit code of a node that has failed, from pdsh's output: pdsh itself goes on waiting for the others."""
+    """Return the exit code of a failed node from pdsh's output; pdsh itself keeps waiting for the other nodes."""
     match = re.search(r"ssh exited with exit code (\d+)", tail(log, 200))
     return int(match[1]) if match else None

@@ -1,6 +1,6 @@
-"""From what a launch left behind - rank files, an exit code, logs - to how a point ended, and why.
+"""Outcome of a point: status and reason, from the rank files, exit code and logs of its launch.
 
-Out-of-memory is a result. What the ranks say comes first; what can only be guessed from an exit code comes last.
+Out-of-memory is a result. The ranks' own reports come first; guesses from an exit code come last.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any
 from memlab.launch.process import Ended
 from memlab.record import RunFolder
 
-KILLED = {-9, 137, 247}  # SIGKILL, as subprocess, a shell and DeepSpeed's launcher report it
+KILLED = {-9, 137, 247}  # SIGKILL, as reported by subprocess, a shell and DeepSpeed's launcher
 CRASHED = {-11, 139, 245, -6, 134, 250}  # SIGSEGV and SIGABRT, likewise
 PORT_TAKEN = ("EADDRINUSE", "address already in use", "Address already in use")
 LAST_LINES = 15
@@ -20,9 +20,10 @@ LAST_LINES = 15
 def outcome(
     folder: RunFolder, ranks: Sequence[dict[str, Any]], world_size: int, ended: Ended, host_ooms: int
 ) -> tuple[str, str | None]:
-    """Status and reason of the point that a launch ended in.
+    """Return status and reason of the point that was running when the launch ended.
 
-    ``ranks`` are the rank files that exist; ``host_ooms`` counts what the kernel's out-of-memory killer ended.
+    ``ranks``: the rank files that exist. ``host_ooms``: the number of processes that the kernel's out-of-memory killer
+    ended.
     """
     failed = sorted((rank for rank in ranks if rank["status"] != "ok"), key=lambda rank: rank["rank"])
     missing = sorted(set(range(world_size)) - {rank["rank"] for rank in ranks})
@@ -58,7 +59,7 @@ def _failure(folder: RunFolder, failed: list[dict], missing: list[int], ended: E
         return "failed", (
             f"DeepSpeed's launcher was killed (its exit code was {ended.returncode}) while ranks {missing} were running"
         )
-    if failed and missing:  # survivors report a lost connection; whoever wrote nothing died first
+    if failed and missing:  # ranks without a file died first; the others report a lost connection
         return "failed", f"ranks {missing} died without a word (killed?); {_rank_reason(failed[0])}"
     if failed:
         return "infra", _rank_reason(failed[0])
@@ -79,7 +80,7 @@ def _rank_reason(rank: dict[str, Any]) -> str:
 
 
 def _last_words(folder: RunFolder, missing: list[int]) -> str:
-    """The last line that says something in the log of the first rank that failed, or in the launcher's."""
+    """Quote the last line with text in the log of the first missing rank, or else in the launcher's log."""
     for log in [*map(folder.rank_log, missing), folder.launcher_log]:
         lines = [line.strip() for line in tail(log, LAST_LINES).splitlines() if re.search(r"\w", line)]
         if lines:
@@ -88,7 +89,7 @@ def _last_words(folder: RunFolder, missing: list[int]) -> str:
 
 
 def tail(path: Path, lines: int) -> str:
-    """The last lines of a text file, at most 64 KiB of it; empty when there is none."""
+    """Return the last lines of a text file, at most 64 KiB; empty if there is no file."""
     try:
         with path.open("rb") as file:
             file.seek(0, 2)
@@ -100,7 +101,7 @@ def tail(path: Path, lines: int) -> str:
 
 
 def host_oom_kills() -> int:
-    """How many processes the kernel has killed for memory in this process's control group so far (cgroup v2)."""
+    """Count the processes that the kernel has killed for memory in this process's control group (cgroup v2)."""
     try:
         events = (control_group() / "memory.events").read_text()
     except OSError:
@@ -110,6 +111,6 @@ def host_oom_kills() -> int:
 
 
 def control_group() -> Path:
-    """The folder of this process's control group (cgroup v2: the last line of /proc/self/cgroup)."""
+    """Return the folder of this process's control group (cgroup v2: the last line of /proc/self/cgroup)."""
     group = Path("/proc/self/cgroup").read_text().strip().rpartition(":")[2].lstrip("/")
     return Path("/sys/fs/cgroup") / group

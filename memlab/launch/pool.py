@@ -1,4 +1,4 @@
-"""Which GPUs are free: launches that run side by side get disjoint ones, also from memlab processes beside this one."""
+"""Allocation of GPUs: launches side by side get disjoint GPUs, also across memlab processes on this machine."""
 
 import contextlib
 import os
@@ -15,14 +15,14 @@ POLL_S = 0.5
 
 
 class GpuPool:
-    """The GPUs of this machine. On a machine without any, one launch at a time."""
+    """The GPUs of this machine. On a machine without GPUs, one launch runs at a time."""
 
     def __init__(self, gpus: tuple[Gpu, ...]):
         self._all = gpus
         self._free = list(gpus)
         self._changed = threading.Condition()
         self._running = 0
-        self._is_alone = False  # whoever runs now wants nothing beside it
+        self._is_alone = False  # whether the running launch must have nothing beside it
 
     @contextlib.contextmanager
     def take(
@@ -32,9 +32,10 @@ class GpuPool:
         give_up: Callable[[], bool],
         on_wait: Callable[[str], None] = lambda text: None,
     ) -> Iterator[tuple[Gpu, ...] | None]:
-        """``count`` GPUs for as long as the block runs; ``alone``: with nothing beside it. ``None``: gave up.
+        """Hold ``count`` GPUs while the block runs; with ``alone``, without any other launch beside it.
 
-        ``on_wait`` is told when another memlab process on this machine must be waited for.
+        Yields the GPUs, or ``None`` once ``give_up`` returns true. ``on_wait`` is called with a message when another
+        memlab process on this machine holds a GPU or core.
         """
         with self._changed:
             while not (given_up := give_up()) and not self._available(count, alone):
@@ -67,16 +68,17 @@ class GpuPool:
 def _machine_wide(
     gpus: Sequence[Gpu], alone: bool, give_up: Callable[[], bool], on_wait: Callable[[str], None]
 ) -> Iterator[bool]:
-    """Hold GPUs and cores against other memlab processes: two measurements on one would measure each other.
+    """Lock GPUs and cores against other memlab processes: two measurements on one GPU would change each other.
 
-    Everybody shares the cores that it may run on, but those who want to be alone. False: gave up.
+    Launches share the locks of their cores; a launch with ``alone`` locks its cores exclusively. Yields false once
+    ``give_up`` returns true.
     """
     wanted = {f"gpu-{gpu.uuid or gpu.id}": False for gpu in gpus}
     wanted |= {f"core-{number}": not alone for number in os.sched_getaffinity(0)}
-    folder = cache_dir() / "locks" / socket.gethostname()  # the cache may be on a file system of several machines
+    folder = cache_dir() / "locks" / socket.gethostname()  # several machines may share the cache's file system
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
-        for name, shared in sorted(wanted.items()):  # all processes in the same order: no two wait for each other
+        for name, shared in sorted(wanted.items()):  # the same order in all processes, to avoid a deadlock
             if not _wait_for(folder / f"{name}.lock", shared, held, give_up, on_wait):
                 yield False
                 return

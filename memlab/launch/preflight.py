@@ -1,6 +1,6 @@
-"""What a configuration names outside itself - data, a model's folder, keys of its configuration - before any run.
+"""Checks before any run of the things that a configuration refers to: data, a model's folder, keys of the model.
 
-Each takes a second or less: what it finds would otherwise end a run after half a minute, and each point of a sweep.
+Each check takes a second or less. Without it, the same mistake would end every point of a sweep after half a minute.
 """
 
 import json
@@ -18,19 +18,19 @@ from memlab.config import Config, Model
 from memlab.errors import ConfigError
 
 CHECKED_BYTES = 64 * 2**20
-"""So much of a data file is read before a run; what is wrong behind it shows when the ranks read all of it."""
+"""Bytes of a data file that are read before a run. The ranks find mistakes after these bytes."""
 
 TIMEOUT_S = 60.0
 
 HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
-"""``name`` or ``owner/name``, as the Hugging Face hub has them."""
+"""Pattern of a model id of the Hugging Face hub: ``name`` or ``owner/name``."""
 
 
 def check(configs: Iterable[Config]) -> None:
-    """Raise :class:`ConfigError` for the first of these configurations that names what is not there or is broken."""
+    """Raise :class:`ConfigError` for the first reference of these configurations that is missing or broken."""
     configs = list(configs)
     for path, field in dict.fromkeys((c.data.path, c.data.text_field) for c in configs if c.data.source == "jsonl"):
-        if path:  # rules.py says that it is missing
+        if path:  # rules.py reports a missing data.path
             jsonl.check(Path(path), field, CHECKED_BYTES)
     for tokenizer in dict.fromkeys(c.data.tokenizer for c in configs if c.data.tokenizer):
         _check_place("data.tokenizer", tokenizer)
@@ -44,21 +44,23 @@ def check(configs: Iterable[Config]) -> None:
 
 
 def _check_place(key: str, path: str) -> None:
-    """A folder, or an id of the hub."""
+    """Raise :class:`ConfigError` unless ``path`` is a folder or has the form of a hub id."""
     if not Path(path).is_dir() and not HUB_ID.fullmatch(path):
         raise ConfigError(f"{key}={path}: no such folder, and no model of the hub, which are <name> or <owner>/<name>.")
 
 
 def _can_be_read(model: Model) -> bool:
-    """Whether there is something to check that needs neither the hub nor code of the model's own. What ships is
-    sound."""
+    """Whether the model's configuration needs a check and can be read without the hub and without the model's code.
+
+    Shipped configurations without overrides need no check.
+    """
     if model.config:
         return bool(model.overrides) or model.config not in shipped_models()
     return Path(model.path).is_dir() and not model.trust_remote_code
 
 
 def _check_model_configs(models: list[Model]) -> None:
-    """What transformers says of them, in a process of its own: only there may it be imported."""
+    """Let transformers check the models, in a separate process because this one must not import transformers."""
     if not models:
         return
     request = json.dumps([asdict(model) for model in models])
@@ -68,7 +70,7 @@ def _check_model_configs(models: list[Model]) -> None:
         done = subprocess.run(
             words, input=request, env=environment, capture_output=True, text=True, check=True, timeout=TIMEOUT_S
         )
-    except subprocess.SubprocessError:  # which says nothing of the models: the ranks will
+    except subprocess.SubprocessError:  # not the fault of a model: the ranks will report any mistake
         return
     for reason in filter(None, json.loads(done.stdout.splitlines()[-1])):
         raise ConfigError(reason)

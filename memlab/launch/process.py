@@ -1,7 +1,8 @@
 """The processes of one launch: started together, watched, and ended together, whatever happens.
 
-DeepSpeed's launcher leaves its ranks behind when it is killed, and then reports success. So its exit code is never
-trusted alone, and every process of a launch carries a token in its environment by which it is found, wherever it went.
+When DeepSpeed's launcher is killed, it leaves its ranks running and reports success. So memlab never trusts its exit
+code alone. Every process of a launch carries a token in its environment, by which memlab finds the process in any
+session or process group.
 """
 
 import contextlib
@@ -20,33 +21,33 @@ from memlab.launch import deadman
 
 POLL_S = 0.1
 TERMINATE_S = 5.0
-"""How long processes may take to end by themselves once they are told to."""
+"""Seconds that processes may take to end after SIGTERM."""
 KILL_S = 10.0
-"""How long processes may take to die when they are killed."""
+"""Seconds that processes may take to end after SIGKILL."""
 STACKS_S = 2.0
-"""How long ranks may take to write their Python stacks."""
+"""Seconds that ranks may take to write their Python stacks."""
 
 RANK_VARIABLES = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"SLURM_PROCID")
-"""Variables that hold a rank's number; who starts the ranks sets one of them."""
+"""Variables that may hold a rank's number. The program that starts the ranks sets one of them."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a launch ended. ``returncode`` is that of DeepSpeed's launcher, ``None`` when memlab ended it."""
+    """How a launch ended. ``returncode``: exit code of DeepSpeed's launcher, ``None`` if memlab ended the launch."""
 
     how: str  # exited | timeout | interrupted
     returncode: int | None
     seconds: float
-    outlived_by_ranks: bool = False  # the launcher was gone while ranks were still running
-    why: str = "by a signal"  # it was interrupted
-    stopped: tuple[int, ...] = ()  # ranks that SIGSTOP or a debugger held at the time-out: they could show no stack
+    outlived_by_ranks: bool = False  # whether ranks were still running when the launcher was gone
+    why: str = "by a signal"  # cause of an interruption
+    stopped: tuple[int, ...] = ()  # ranks held by SIGSTOP or a debugger at the time-out, which wrote no stacks
 
 
 class Launch:
-    """Use as a context manager: no process of it on this machine is alive after the block.
+    """The processes of a launch, as a context manager: after the block none of them is alive on this machine.
 
-    ``token``: what marks its processes, where it must be known before. ``sigterm``: whether they are told to end before
-    they are killed.
+    ``token``: the mark of the processes, if the caller has to know it before the start. ``sigterm``: whether to send
+    SIGTERM before SIGKILL.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Launch:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-        except BaseException:  # Ctrl-C too: what was started by then is not known here
+        except BaseException:  # Ctrl-C too: the launcher may already be running
             deadman.kill_marked(self.token, KILL_S)
             self._dismiss_deadman()
             raise
@@ -82,7 +83,7 @@ class Launch:
     def __exit__(self, *_) -> None:
         try:
             self.stop()
-        except KeyboardInterrupt:  # the first signal alone raises
+        except KeyboardInterrupt:  # only the first signal raises, so stop runs to its end now
             self.stop()
             raise
         finally:
@@ -95,9 +96,9 @@ class Launch:
     def wait(self, deadline: Callable[[], float], linger: Callable[[], float | None], stop: threading.Event) -> Ended:
         """Wait for the launcher to exit.
 
-        ``deadline()``, in seconds since the launch began, is when to give up; it may move while results come in. Once
-        ``linger()`` is a number, all results are there: the processes have so many seconds to exit, and then the launch
-        counts as exited. ``stop`` interrupts.
+        ``deadline()``: time limit in seconds since the launch began; it may move while results come in. ``linger()``:
+        ``None`` while results are expected, then the seconds that the processes have to exit; after these seconds the
+        launch counts as exited. ``stop``: interrupts the wait.
         """
         leave_at = None
         while self._process.poll() is None:
@@ -112,14 +113,14 @@ class Launch:
         return Ended("exited", self._process.returncode, self.seconds, bool(self.ranks()))
 
     def ranks(self) -> list[int]:
-        """Process ids of the ranks that are alive."""
+        """Return the process ids of the ranks that are alive."""
         return [pid for pid in deadman.marked(self.token) if _is_worker(_command_line(pid))]
 
     def stop(self) -> None:
-        """End every process of the launch: SIGTERM first (if at all), then SIGKILL until none is left.
+        """End every process of the launch: SIGTERM first (if ``sigterm``), then SIGKILL until none is left.
 
-        A process that waits inside the kernel (a driver, a network file system) does not die before that wait is over:
-        ``survivors`` has those that were left after ``KILL_S``.
+        A process that waits inside the kernel (a driver, a network file system) dies only after that wait.
+        ``survivors`` lists the processes that are alive after ``KILL_S`` seconds.
         """
         if self.sigterm and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -136,9 +137,9 @@ class Launch:
             self._deadman.communicate(deadman.DONE)
 
     def _dump_stacks(self) -> tuple[int, ...]:
-        """Ask every rank for its Python stacks: they go to its log (faulthandler, see memlab.worker).
+        """Make every rank write its Python stacks to its log (faulthandler, see memlab.worker).
 
-        Returns the ranks that cannot answer, because they are stopped.
+        Returns the ranks that cannot do so because they are stopped.
         """
         pids = self.ranks()
         for pid in pids:
@@ -154,7 +155,7 @@ def _is_worker(command_line: str) -> bool:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a signal or a debugger holds the process (proc_pid_stat(5): the states T and t)."""
+    """Whether a signal or a debugger has stopped the process (proc_pid_stat(5): states T and t)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "Tt"
     except OSError:
@@ -162,7 +163,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _rank_of(pid: int) -> int:
-    """The number of the rank that this process is, as DeepSpeed's launcher, mpirun or srun has told it."""
+    """Return the rank number of a process, as set by DeepSpeed's launcher, mpirun or srun."""
     variables = dict(each.partition(b"=")[::2] for each in deadman.variables_of(Path(f"/proc/{pid}")))
     return int(next(variables[name] for name in RANK_VARIABLES if name in variables))
 
