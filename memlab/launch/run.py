@@ -1,4 +1,4 @@
-"""Jobs in, records out: one launch measures one job, or several that differ in shape alone."""
+"""Measuring of jobs: one launch measures one job, or several jobs that differ only in shape. Each job gets a record."""
 
 import os
 import threading
@@ -26,10 +26,10 @@ from memlab.rules import unsupported
 from memlab.segments import remove_segments
 
 EXIT_S = 60.0
-"""How long a launch that has all its results may take to exit by itself. DeepSpeed's processes sometimes never do."""
+"""Seconds that a launch with all its results may take to exit. DeepSpeed's processes sometimes never exit."""
 
 FAILURE_S = 10.0
-"""How long the other nodes may go on once one has failed: the launchers of several nodes let them wait for it."""
+"""Seconds that the other nodes may go on after one has failed. Launchers for several nodes do not end them."""
 
 
 NOT_STARTED = "stopped by a signal before it was started"
@@ -37,20 +37,21 @@ NOT_STARTED = "stopped by a signal before it was started"
 
 @dataclass
 class Control:
-    """How a launch is told to stop, and whom it tells of each record."""
+    """Callbacks and the stop signal of a launch."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     enough: Callable[[], str | None] = lambda: None
-    """Asked all the time: a reason ends the launch. A job under way is recorded as interrupted, the rest not run."""
+    """Polled during a launch; a returned reason ends the launch. The running job is recorded as interrupted, later jobs
+    do not run."""
     on_record: Callable[[Job, Record], None] = lambda job, record: None
     on_wait: Callable[[str], None] = lambda text: None
-    """Told what takes minutes without a word."""
+    """Called with a message before a silent wait of minutes."""
 
 
 def run_one(job: Job, force: bool = False, on_wait: Callable[[str], None] = lambda text: None) -> Record:
-    """Measure one job, unless its folder already holds what would be measured again.
+    """Measure one job, unless its folder already holds a valid record.
 
-    ``on_wait`` is told what must be waited for: another memlab on this machine, or a compiler.
+    ``on_wait`` is called with a message before a wait for another memlab on this machine or for a compiler.
     """
     machine = detect()
     with job.lock() as mine, ExitStack() as taken:
@@ -72,10 +73,10 @@ def run_one(job: Job, force: bool = False, on_wait: Callable[[str], None] = lamb
 
 
 def launch_jobs(jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], control: Control) -> list[Record]:
-    """Measure jobs that differ in shape alone in one launch on these GPUs, one after another.
+    """Measure jobs that differ only in shape in one launch on these GPUs, one after another.
 
-    A record for each job that was reached, in order; the last of them is the one that the launch ended in. Every record
-    is on disk as soon as its job is over. What fails for a port or a network is tried once more.
+    Returns one record for each job that was reached, in order. If the launch ended early, the last record says why.
+    Every record is on disk as soon as its job is over. A failure of a port or of the network is retried once.
     """
     records = _Launching(jobs, machine, gpus, control, tries_again=True).run()
     if _is_worth_another_try(records[-1], control):
@@ -93,14 +94,14 @@ class _Launching:
         self.jobs, self.machine, self.control, self.tries_again = jobs, machine, control, tries_again
         self.plan, self.log = jobs[0].plan, jobs[0].folder.launcher_log
         self.world_size = self.plan.world_size
-        on_gpus = jobs[0].config.hardware.device == "cuda"  # a plan for the CPU takes none, whatever the machine has
+        on_gpus = jobs[0].config.hardware.device == "cuda"
         self.gpu_ids = [gpu.id for gpu in gpus[: self.plan.ranks_per_node]] if on_gpus else []
         self.records: list[Record] = []
-        self.reached_at = [0.0]  # seconds since the launch began at which each job was finished
-        self.is_started = False  # before that, what lies in the folders is of an earlier run
+        self.reached_at = [0.0]  # 0, then the seconds from the start of the launch to the end of each job
+        self.is_started = False  # until then, files in the run folders belong to an earlier run
         self.survivors: list[int] = []
-        self.has_enough = False  # told so between two jobs
-        self.cut_short: str | None = None  # told so in the middle of one: why
+        self.has_enough = False  # whether ``Control.enough`` ended the launch between two jobs
+        self.cut_short: str | None = None  # reason if ``Control.enough`` ended the launch during a job
 
     def run(self) -> list[Record]:
         kills = host_oom_kills()
@@ -115,12 +116,12 @@ class _Launching:
             ended = Ended("interrupted", None, ended.seconds, why=self.cut_short)
         try:
             self._finish(ended, kills)
-        except KeyboardInterrupt:  # the first signal alone raises
+        except KeyboardInterrupt:  # only the first signal raises, so this call runs to its end
             self._finish(ended, kills)
         return self.records
 
     def _finish(self, ended: Ended, kills: int) -> None:
-        """Write what is not yet written. ``kills``: how many the kernel had killed for memory before the launch."""
+        """Write the missing records. ``kills``: processes that the kernel had killed for memory before the launch."""
         self._collect(ended.seconds)
         if len(self.records) < len(self.jobs) and not self.has_enough:
             self._close(ended, host_oom_kills() - kills)
@@ -128,7 +129,7 @@ class _Launching:
             self._report_survivors(self.survivors)
 
     def _launch(self) -> Ended:
-        """Start the ranks, watch them, and see that none is left."""
+        """Start the ranks, wait for them, and end all that are left."""
         sweep_stale_locks()
         if ops := unbuilt_ops(self.plan):
             self.control.on_wait(f"building DeepSpeed's {', '.join(ops)}, once for these versions: this takes minutes")
@@ -143,7 +144,7 @@ class _Launching:
         if not plan.is_multi_node:
             environment["MEMLAB_LIFELINE"] = f"pid:{os.getpid()}"
         with ExitStack() as stack:
-            stack.callback(self._forget_launch, token)  # these two last, when no rank is left
+            stack.callback(self._forget_launch, token)  # this and remove_segments run last, when no rank is left
             stack.callback(remove_segments, port)
             environment = stack.enter_context(for_nodes(plan, self.machine, environment, port))
             launch = stack.enter_context(Launch(words, environment, self.log, token, takes_sigterm(plan)))
@@ -152,12 +153,15 @@ class _Launching:
         return ended
 
     def _forget_launch(self, token: str) -> None:
-        if not any(marked(token)):  # what could not be killed is ended by the next memlab that comes here
+        if not any(marked(token)):  # the next memlab in these folders ends the processes that could not be killed
             for job in self.jobs:
                 job.folder.forget_launch()
 
     def _report_survivors(self, pids: list[int]) -> None:
-        """What cannot be killed may still hold memory: nothing measured beside it could be trusted, so no more is."""
+        """Note the survivors in the last record and stop the sweep.
+
+        Processes that cannot be killed may still hold memory, which would change every later measurement.
+        """
         self.control.stop.set()
         record = self.records[-1]
         remark = f"processes {pids} could not be killed and may still hold memory"
@@ -165,12 +169,15 @@ class _Launching:
         self.jobs[len(self.records) - 1].folder.finish(record)
 
     def _deadline(self) -> float:
-        """Every job has its time limit, from when the one before it was finished."""
+        """Return the time limit of the current job, in seconds since the launch began.
+
+        The limit of each job starts when the previous job has finished.
+        """
         index = min(len(self.records), len(self.jobs) - 1)
         return self.reached_at[-1] + self.jobs[index].config.measure.timeout_s
 
     def _linger(self, now: float) -> float | None:
-        """How long the launch may go on, in seconds; ``None`` while there is more to expect."""
+        """Return the seconds that the launch may still take; ``None`` while results are expected."""
         has_failed = self._collect(now)
         if self.has_enough:
             return 0.0
@@ -182,7 +189,7 @@ class _Launching:
         return FAILURE_S if self.plan.is_multi_node and (has_failed or failed_node(self.log)) else None
 
     def _collect(self, now: float) -> bool:
-        """Write the records of the jobs that all ranks have finished. Returns whether a rank of the next one failed."""
+        """Write the records of jobs that all ranks have finished. Returns whether a rank of the next job has failed."""
         while len(self.records) < len(self.jobs) and not self.has_enough:
             ranks = self.jobs[len(self.records)].folder.read_ranks(self.world_size)
             failed = any(rank["status"] != "ok" for rank in ranks)
@@ -193,7 +200,7 @@ class _Launching:
         return False
 
     def _close(self, ended: Ended, host_ooms: int) -> None:
-        """Write the record of the job that the launch ended in."""
+        """Write the record of the job that was running when the launch ended."""
         folder = self.jobs[len(self.records)].folder
         ranks = folder.read_ranks(self.world_size)
         if self.plan.is_multi_node and ended.how == "exited":

@@ -1,8 +1,9 @@
-"""The largest micro batch, or the longest sequence, that trains: doubling, then bisection, in few launches.
+"""Search for the largest micro batch, or the longest sequence, that trains: doubling, then bisection, in few launches.
 
-Only an out-of-memory ends a launch, so each launch tries larger and larger sizes until one does not fit: first doubled
-ones, then ever finer ones below it. The largest that fits is measured once more, for longer and in a launch of its own,
-because a size that only just fits may spend its time in the allocator ("thrashes").
+Only an out-of-memory ends a launch, so each launch tries larger and larger sizes until one does not fit. The first
+launch doubles the size; later launches try sizes between the largest that fits and the smallest that does not. The
+largest size that fits is measured once more, for longer and in its own launch, because a size that only just fits may
+spend its time in the allocator ("thrashes").
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,18 +19,18 @@ from memlab.record import Record, RunFolder
 from memlab.rules import unsupported
 
 LIMITS = {"batch": 4096, "seq_len": 1_048_576}
-"""Where a search ends unless ``sweep.search_limit`` says otherwise."""
+"""Largest sizes that a search tries by default (``sweep.search_limit``)."""
 
 CONFIRMATION = Measure(warmup=5, steps=30)
-"""How the largest size is measured once more."""
+"""Warm-up and measured steps of the last measurement, of the largest size that fits."""
 
 SLOWER = 0.9
-"""A size that fits but trains fewer samples a second than this share of the best smaller one is said to thrash."""
+"""A size thrashes if it trains fewer tokens per second than this share of the fastest smaller size."""
 
 
 @dataclass
 class Found:
-    """The outcome of one search. ``tried`` maps each size to its record, ``best`` is the largest that was confirmed."""
+    """The outcome of one search. ``tried``: size -> record; ``best``: the largest confirmed size."""
 
     job: Job
     tried: dict[int, Record] = field(default_factory=dict)
@@ -39,16 +40,16 @@ class Found:
 
     @property
     def fits(self) -> int:
-        """The largest size that trained; 0 when none did."""
+        """The largest size that trained; 0 if none did."""
         return max((size for size, record in self.tried.items() if record.status == "ok"), default=0)
 
     @property
     def fails(self) -> int | None:
-        """The smallest size that was out of memory."""
+        """The smallest size that ran out of memory; ``None`` if none did."""
         return min((size for size, record in self.tried.items() if record.status.endswith("_oom")), default=None)
 
     def thrashes(self, size: int) -> bool:
-        """Fits, but the allocator had to free and retry, or it is slower than a smaller size."""
+        """Whether a size fits, but the allocator had to free and retry, or a smaller size is faster (``SLOWER``)."""
         record = self.tried[size]
         if record.status != "ok":
             return False
@@ -92,7 +93,7 @@ class SearchRun(SweepRun):
         return self._must_stop() or found.gave_up is not None
 
     def _try(self, found: Found, sizes: list[int]) -> None:
-        """Measure these sizes in one launch, until one does not fit."""
+        """Measure these sizes in one launch until one does not fit."""
         jobs = [at_size(found.job, size) for size in sizes]
         for size, record in zip(sizes, self._measure(jobs), strict=False):
             found.tried[size] = record
@@ -106,13 +107,13 @@ class SearchRun(SweepRun):
             found.confirmation = record
             if record.status == "ok":
                 found.best = size
-            elif record.status.endswith("_oom"):  # it only just fitted
+            elif record.status.endswith("_oom"):  # fits in the search, but not in the longer measurement
                 found.tried[size] = record
             else:
                 found.gave_up = f"{record.run_id} ended as {record.status}: {record.reason}"
 
     def _measure(self, jobs: list[Job]) -> list[Record]:
-        """Records in the order of the jobs, as far as they were reached; an earlier run's are taken as they are."""
+        """Return the records of the jobs that were reached, in order. Reuses records of an earlier run."""
         with ExitStack() as locks:
             for job in jobs:
                 if not locks.enter_context(job.lock()):
@@ -129,7 +130,7 @@ class SearchRun(SweepRun):
         return records
 
     def _known(self, jobs: list[Job]) -> list[Record]:
-        """What an earlier run has measured of these sizes, up to the first that did not fit."""
+        """Return an earlier run's records of these jobs, up to a missing one or the first that did not train."""
         records: list[Record] = []
         for job in jobs:
             record = None if self.force else job.finished(self.machine, also_implied=False)
@@ -143,7 +144,7 @@ class SearchRun(SweepRun):
 
 
 def next_sizes(found: Found, limit: int | None) -> Iterator[int]:
-    """The sizes of the next launch, ascending; none when the answer is known."""
+    """Yield the sizes of the next launch in ascending order; none if the search is over."""
     kind = found.job.config.sweep.search
     limit = limit or LIMITS[kind]
     start = size_of(found.job.config)
@@ -154,7 +155,7 @@ def next_sizes(found: Found, limit: int | None) -> Iterator[int]:
             size *= 2
         return
     low, high = found.fits, found.fails
-    step = 1 if kind == "batch" else max(1, low // 64)  # a sequence length need not be known to the token
+    step = 1 if kind == "batch" else max(1, low // 64)  # a sequence length within 1/64 is precise enough
     while high - low > step:
         low = (low + high) // 2
         yield low
@@ -165,7 +166,7 @@ def size_of(config: Config) -> int:
 
 
 def at_size(job: Job, size: int, measure: Measure | None = None) -> Job:
-    """The job at another size, in a folder of its own beside it."""
+    """Return the job at another size, with its own folder beside the job's."""
     config = job.config
     if config.sweep.search == "batch":
         config = replace(config, batch=replace(config.batch, micro=size))

@@ -1,9 +1,9 @@
-"""A whole sweep: every job gets a record, in as few launches as possible, whatever happens on the way.
+"""Execution of a sweep: every job gets a record, in as few launches as possible, also after failures.
 
-Jobs that are done are skipped, meaningless ones are recorded with their reason. The rest are gathered into launches
-(jobs that differ in shape alone share one, smallest first), which run side by side where there are GPUs for it. An
-out-of-memory ends its launch; larger jobs of the same configuration, and repeats of it, are then recorded as implied,
-and the others go on in a fresh one. A round of repeats begins when the one before it is over.
+memlab skips jobs that are done and records unsupported jobs with their reason. It groups the rest into launches: jobs
+that differ only in shape share a launch, smallest first. Launches run side by side if there are enough GPUs. An
+out-of-memory ends its launch. Larger jobs and repeats of the same configuration are then recorded as implied, and the
+other jobs go on in a new launch. A round of repeats begins when the previous round is over.
 """
 
 import random
@@ -27,12 +27,15 @@ from memlab.record import FINAL, Record
 from memlab.rules import unsupported
 
 JOBS_PER_LAUNCH = 64
-"""More share a launch's start-up so thinly that it no longer matters, and each holds a lock."""
+"""Maximum jobs of a launch. With more jobs, the start-up time per job hardly falls, and each job holds a lock."""
 
 
 @dataclass
 class Result:
-    """One job of a sweep. ``how``: measured, predicted, done (by an earlier run), implied, unsupported, not reached."""
+    """The result of one job of a sweep.
+
+    ``how``: measured, predicted, done (by an earlier run), implied, unsupported or not reached.
+    """
 
     job: Job
     record: Record | None
@@ -40,7 +43,7 @@ class Result:
 
 
 class Observer:
-    """What a sweep tells while it runs. Methods may be called from several threads, one at a time."""
+    """Callbacks of a running sweep. Several threads may call the methods, but only one at a time."""
 
     def began(self, to_run: Sequence[Sequence[Job]], known: Sequence[Result]) -> None: ...
     def waiting(self, text: str) -> None: ...
@@ -50,7 +53,7 @@ class Observer:
 
 @dataclass
 class Assortment:
-    """What is known of the jobs before anything runs."""
+    """The jobs of a sweep before anything runs: known results, and launches of the other jobs."""
 
     known: list[Result] = field(default_factory=list)
     launches: list[list[Job]] = field(default_factory=list)
@@ -60,7 +63,7 @@ class Assortment:
 
 
 def assort(jobs: Iterable[Job], machine: Machine, options: Sweep, force: bool, seed: int = 0) -> Assortment:
-    """Done, unsupported, or to run in which launch. Reads run folders; writes and starts nothing."""
+    """Sort jobs into done, unsupported and launches to run. Only reads run folders; writes and starts nothing."""
     found = Assortment()
     to_run = []
     for job in unique(jobs):
@@ -75,12 +78,12 @@ def assort(jobs: Iterable[Job], machine: Machine, options: Sweep, force: bool, s
 
 
 def gather(jobs: Sequence[Job], isolation: str, seed: int) -> list[list[Job]]:
-    """Jobs by launch, smallest first within one. Repeats of a job come in later rounds, each in an order of its own."""
+    """Group jobs into launches, smallest job first. Repeats of a job are in later rounds, each in its own order."""
     rounds: dict[int, dict[str, list[Job]]] = {}
     seen: Counter[tuple[int, str]] = Counter()
     for job in jobs:
         repeat, key = job.config.measure.repeat, job.memory_key
-        # Equal experiments may have several folders: each is a launch.
+        # Equal experiments may have several folders: each folder gets its own launch.
         if isolation == "fresh" or job.config.measure.protocol == "cold":
             seen[repeat, job.subject_key] += 1
             key = f"{job.subject_key}-{seen[repeat, job.subject_key]}"
@@ -93,10 +96,10 @@ def gather(jobs: Sequence[Job], isolation: str, seed: int) -> list[list[Job]]:
 
 
 def in_spread_orders(rounds: Sequence[Mapping[str, list[Job]]], chance: random.Random) -> Iterator[list[list[Job]]]:
-    """The groups of each round in a shuffled order, with a third of a round or more from a group to its repeat.
+    """Yield the groups of each round in shuffled order, with at least a third of a round from a group to its repeat.
 
-    The order of the next round is that of this one, cut in two parts of which each is shuffled in itself. A single
-    round is left as it is.
+    For the next round, this round's order is cut into two parts, and each part is shuffled. A single round keeps its
+    order.
     """
     order = list(dict.fromkeys(key for groups in rounds for key in groups))
     if len(rounds) > 1:
@@ -108,7 +111,7 @@ def in_spread_orders(rounds: Sequence[Mapping[str, list[Job]]], chance: random.R
 
 
 class SweepRun:
-    """The execution of a sweep. ``run`` returns a result for every job, and does so after an interruption as well."""
+    """The execution of a sweep. ``run`` returns a result for every job, also after an interruption."""
 
     def __init__(self, machine: Machine, options: Sweep, force: bool, observer: Observer):
         self.machine, self.options, self.force, self.observer = machine, options, force, observer
@@ -116,7 +119,7 @@ class SweepRun:
         self.stop = threading.Event()
         self.interrupted = False
         self.results: dict[str, Result] = {}
-        self._ooms: dict[str, list[Result]] = {}  # memory key -> those that were seen, not implied
+        self._ooms: dict[str, list[Result]] = {}  # memory key -> out-of-memory results that were measured
         self._waits_told: set[str] = set()
         self._telling = threading.Lock()
         self._usd_per_hour = 0.0
@@ -141,8 +144,11 @@ class SweepRun:
         return self._record(job, "unsupported", "; ".join(unsupported(job.config, self.machine)))
 
     def _record(self, job: Job, status: str, reason: str) -> Record:
-        """The record of a job that is not run, on disk unless writing fails, or another memlab, for which the job may
-        end otherwise, holds the folder."""
+        """Return the record of a job that is not run.
+
+        Writes the record to disk, unless writing fails or another memlab holds the folder: the job may end differently
+        there. Raises the error of a full disk.
+        """
         try:
             with job.lock() as mine:
                 if mine:
@@ -166,8 +172,10 @@ class SweepRun:
                 raise
 
     def _run_or_fail(self, jobs: list[Job]) -> None:
-        """Run a group. An exception ends its jobs alone: those without a result are recorded as failed. A full disk
-        ends the sweep, since nothing more could be recorded."""
+        """Run a group of jobs. After an exception, the group's jobs without a result are recorded as failed.
+
+        A full disk ends the whole sweep, because nothing more could be recorded.
+        """
         try:
             self._run_group(jobs)
         except Exception as error:
@@ -181,7 +189,7 @@ class SweepRun:
                 self._tell(Result(job, self._record(job, "failed", reason), "measured"))
 
     def _run_group(self, jobs: list[Job]) -> None:
-        """Jobs of one configuration, in as many launches as their ends take."""
+        """Run the jobs of one configuration, with a new launch after each launch that ends early."""
         while jobs and not self._must_stop():
             with ExitStack() as locks:
                 mine, elsewhere = [], []
@@ -191,7 +199,7 @@ class SweepRun:
                 if left:
                     left = left[self._launch(left) :]
             jobs = left + elsewhere
-            if not mine:  # another memlab measures all that is left: its records will do
+            if not mine:  # another memlab measures all remaining jobs: wait for its records
                 who, others = jobs[0].folder.holder(), f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
                 self._tell_waiting(
                     f"waiting for {jobs[0].folder}{others}: another memlab ({who}) measures there; "
@@ -200,7 +208,7 @@ class SweepRun:
                 self.stop.wait(1.0)
 
     def _launch(self, jobs: list[Job]) -> int:
-        """One launch. Returns how many of the jobs it has brought to an end."""
+        """Run one launch. Returns the number of jobs that are over."""
         alone = jobs[0].is_alone(self.options.side_by_side)
         with self.pool.take(jobs[0].gpus, alone, self._must_stop, self._tell_waiting) as gpus:
             if gpus is None:
@@ -211,7 +219,7 @@ class SweepRun:
             return len(launch_jobs(jobs, self.machine, gpus, control))
 
     def _drop_known(self, jobs: list[Job]) -> list[Job]:
-        """Without the jobs that another memlab has measured meanwhile, or that an out-of-memory has decided."""
+        """Drop jobs that another memlab has measured meanwhile, or that an out-of-memory implies."""
         left = []
         for job in jobs:
             if not self.force and (record := job.finished(self.machine, self.options.prune)):
@@ -224,7 +232,7 @@ class SweepRun:
         return left
 
     def _implied_by(self, job: Job) -> Record | None:
-        """A record out of memory at no larger batch and no longer sequence of the same configuration."""
+        """Return an out-of-memory record of the same configuration whose batch and sequence are not larger."""
         if not self.options.prune:
             return None
         for result in self._ooms.get(job.memory_key, []):
@@ -237,7 +245,7 @@ class SweepRun:
         return self.stop.is_set() or self.over_budget() is not None
 
     def over_budget(self) -> str | None:
-        """By which limit the time or the money for this sweep is spent; ``None`` while there is some left."""
+        """Name the limit of time or money that this sweep has reached; ``None`` if it has reached none."""
         options = self.options
         if options.max_hours is not None and (time.monotonic() - self._began) / 3600 >= options.max_hours:
             return f"at sweep.max_hours={options.max_hours:g}"
@@ -246,7 +254,7 @@ class SweepRun:
         return None
 
     def usd(self) -> float:
-        """What the hardware has cost since the sweep began; 0 where its price is not known."""
+        """Return the cost of the hardware since the sweep began, in US dollars; 0 if its price is unknown."""
         return (time.monotonic() - self._began) / 3600 * self._usd_per_hour
 
     def _tell_measured(self, job: Job, record: Record) -> None:
@@ -257,7 +265,7 @@ class SweepRun:
             self.results[str(result.job.folder)] = result
             if result.record.status in OUT_OF_MEMORY and not is_implied(result.record):
                 self._ooms.setdefault(result.job.memory_key, []).append(result)
-            with suppress(OSError):  # a terminal that went away must not end the measuring
+            with suppress(OSError):  # a closed terminal must not end the sweep
                 self.observer.finished(result)
 
     def _tell_waiting(self, text: str) -> None:
@@ -268,7 +276,7 @@ class SweepRun:
 
 
 def end_orphans(jobs: Iterable[Job]) -> None:
-    """End what a killed memlab left running in the folders of these jobs, done or not."""
+    """End the processes that a killed memlab left running in the folders of these jobs, also of finished jobs."""
     for job in jobs:
         if job.folder.kept_launch():
             with job.lock():
@@ -276,16 +284,16 @@ def end_orphans(jobs: Iterable[Job]) -> None:
 
 
 def usd_per_hour(jobs: Iterable[Job]) -> float:
-    """What the hardware of these jobs costs; 0 where its price is not known."""
+    """Return the price of the hardware of these jobs in US dollars per hour; 0 if it is unknown."""
     rates = (job.config.hardware.total_usd_per_hour for job in jobs)
     return next((rate for rate in rates if rate is not None), 0.0)
 
 
 def is_complete(results: Iterable[Result]) -> bool:
-    """Whether every job has a record that would come out the same again."""
+    """Whether every job has a record with a final status, which another run would not change."""
     return all(result.record is not None and result.record.status in FINAL for result in results)
 
 
 def unique(jobs: Iterable[Job]) -> list[Job]:
-    """Hydra runs equal points twice; here a folder is run once."""
+    """Drop jobs with the same folder: Hydra would run equal points twice."""
     return list({str(job.folder): job for job in jobs}.values())
