@@ -38,7 +38,7 @@ NOT_INHERITED = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""Variables that the plan or the launcher decides, not the shell that memlab was started from."""
+"""Variables that ranks do not inherit from the shell, because the plan or the launcher sets them."""
 
 CHANGES_FIGURES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_")
 """Prefixes of variables that change what is measured if they are set in the shell that starts memlab."""

@@ -96,7 +96,7 @@ class Job:
                 f"{self.folder}: processes {survivors} of an earlier launch cannot be killed and write there still; "
                 "choose another name, or restart the machine."
             )
-        if not any(marked_by("MASTER_PORT", str(port))):  # another launch may have been given the same port since
+        if not any(marked_by("MASTER_PORT", str(port))):  # otherwise a newer launch uses the same port
             remove_segments(port)
         self.folder.forget_launch()
 

@@ -17,7 +17,7 @@ from memlab.plan import Plan
 from memlab.redaction import is_secret_name
 
 SENT_PREFIXES = ("MEMLAB_", "HF_", "NCCL_", "GLOO_")
-"""Prefixes of shell variables that memlab sends to the other hosts with the plan's own: caches, network interfaces."""
+"""Prefixes of shell variables that memlab also sends to the other hosts: caches and network interfaces."""
 
 WORKER_FILE = Path(__file__).parents[1] / "worker" / "__main__.py"
 
@@ -78,7 +78,7 @@ def for_nodes(plan: Plan, machine: Machine, environment: dict[str, str], port: i
 
 
 def _meeting_point(plan: Plan, port: int) -> dict[str, str]:
-    if plan.config["hardware"]["launcher"] == "pdsh":  # DeepSpeed's launch.py, on each node, sets all of these
+    if plan.config["hardware"]["launcher"] == "pdsh":  # DeepSpeed's launch.py sets the variables below on each node
         return {"MEMLAB_LIFELINE": "stdin"}
     return {
         "MASTER_ADDR": master_address(plan),

@@ -59,7 +59,7 @@ class Found:
 
 
 class SearchRun(SweepRun):
-    """A sweep in which every job stands for a search from its own size upwards."""
+    """A sweep of searches. Each job gives the configuration and the first size of one search."""
 
     found: dict[str, Found]
 

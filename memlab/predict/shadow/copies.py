@@ -28,6 +28,6 @@ def to_copy_temporary(source: torch.Tensor, *, dtype=None, device=None, non_bloc
 def _temporary(source: torch.Tensor, device: torch.device, dtype: torch.dtype, non_blocking: bool) -> list[int]:
     if source.device.type == device.type or source.dtype is dtype or not non_blocking:
         return []
-    # To the host: converted first, then copied. From the host: copied first, into a temporary of the source's dtype.
+    # A copy to the host converts first. A copy from the host converts last, from a temporary of the source's dtype.
     itemsize = dtype.itemsize if source.device.type == NAME else source.element_size()
     return [source.numel() * itemsize]

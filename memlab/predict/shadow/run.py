@@ -36,7 +36,7 @@ def trace_all(request: Request) -> int:
     import deepspeed  # noqa: F401
     import transformers.trainer  # noqa: F401
 
-    gc.freeze()  # the forks share what was imported
+    gc.freeze()  # forks then share the memory of imported modules
     cores = Cores(Path(request.folder))
     waiting, running, asking = deque(request.families), 0, os.getppid()
     while waiting or running:

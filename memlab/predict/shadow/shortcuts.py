@@ -168,7 +168,7 @@ def _key(values: Iterable[Any]) -> tuple | None:
                 return None
             key.append(inner)
         else:
-            key.append((type(value), value))  # 1 is not 1.0
+            key.append((type(value), value))  # with the type, because 1 == 1.0
     return tuple(key)
 
 
