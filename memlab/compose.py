@@ -265,7 +265,7 @@ def check_total(counts: Mapping[str, int]) -> None:
 
 
 def check_runs(configs: Sequence[Config]) -> None:
-    """Refuse more runs than :data:`MOST_POINTS`. The words alone do not show it: a file may set ``measure.repeats``."""
+    """Refuse more runs than :data:`MOST_POINTS`. The words do not show their number: a file may set it."""
     runs = sum(config.measure.repeats for config in configs)
     if runs > MOST_POINTS:
         raise ConfigError(

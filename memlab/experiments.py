@@ -160,7 +160,7 @@ def _sweep_exit_code(sweep: SweepRun, results: list[Result]) -> int:
 
 
 def _saver(folder: RunFolder, composed: DictConfig, hydra_config: DictConfig, repeat: int) -> Callable[[], None]:
-    """Return a function that writes into the job's folder what Hydra would have written. It is called by the job."""
+    """Return a function that writes Hydra's files into the job's folder, for the job to call when it runs."""
 
     def save() -> None:
         task = OmegaConf.create({key: node for key, node in composed.items_ex(resolve=False) if key != "hydra"})

@@ -282,7 +282,7 @@ class RunFolder:
         marker.check(self.path, self._is_from_before_the_marker)
 
     def claim(self) -> None:
-        """Make the folder and mark it as memlab's. Raises :class:`FolderError` if it holds files of others."""
+        """Make the folder and mark it as memlab's. Raises :class:`FolderError` if it holds foreign files."""
         marker.claim(self.path, self._is_from_before_the_marker)
 
     def _is_from_before_the_marker(self) -> bool:
@@ -387,7 +387,7 @@ class SweepFolder:
         self.path = Path(path).resolve()
 
     def claim(self) -> None:
-        """Make the folder and mark it as memlab's. Raises :class:`FolderError` if it holds files of others."""
+        """Make the folder and mark it as memlab's. Raises :class:`FolderError` if it holds foreign files."""
         marker.claim(self.path, self._holds_runs)
 
     def claim_around_runs(self) -> None:

@@ -36,7 +36,7 @@ SPEED = (
     *("step_seconds", "step_seconds_min", "step_seconds_max"),
     *("iterations_per_second", "samples_per_second", "tokens_per_second"),
 )
-"""Figures of which a summary has all or none."""
+"""Speed figures. A summary has either all of them or none."""
 
 
 class Summary(TypedDict, total=False):

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def safe(value: Any) -> str:
-    """Convert ``value`` to one line, with a replacement mark for every unprintable character (escape, line end, bidi).
+    """Convert ``value`` to one line. A mark replaces each unprintable character (escape, line end, bidi mark).
 
     Use it for all text that memlab did not write itself: from records, imported tables, folder names, errors of
     libraries. Rich's markup stays as it is: print with ``markup=False``, or as a ``rich.text.Text``.
