@@ -265,7 +265,7 @@ def check_total(counts: Mapping[str, int]) -> None:
 
 
 def check_runs(configs: Sequence[Config]) -> None:
-    """Refuse more runs than :data:`MOST_POINTS`. The words do not show their number: a file may set it."""
+    """Refuse more runs than :data:`MOST_POINTS`, counted after composition: a file may set ``measure.repeats``."""
     runs = sum(config.measure.repeats for config in configs)
     if runs > MOST_POINTS:
         raise ConfigError(

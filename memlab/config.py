@@ -109,7 +109,7 @@ class ZeroStage:
 
 @dataclass
 class Offload:
-    """Where optimizer states and parameters live between uses (``offload_optimizer``, ``offload_param``)."""
+    """Places of optimizer states and parameters between uses (``offload_optimizer``, ``offload_param``)."""
 
     optimizer: str = one_of("none", "cpu", "nvme")
     param: str = one_of("none", "cpu", "nvme")
@@ -167,9 +167,9 @@ class Batch:
 class Precision:
     dtype: str = one_of("bf16", "fp16", "fp32")
     grad_accum_dtype: str | None = field(default=None, metadata={"choices": (None, "fp32", "bf16", "fp16")})
-    # None: dtype.
+    # None: the same as `dtype`.
     communication_dtype: str | None = field(default=None, metadata={"choices": (None, "fp32", "bf16", "fp16")})
-    # None: dtype.
+    # None: the same as `dtype`.
     bf16_master_weights_and_grads: bool = False
     bf16_optimizer_states: bool = False
     immediate_grad_update: bool = False
@@ -195,7 +195,7 @@ class Optimizer:
     eps: float = not_negative(1e-8)
     weight_decay: float = not_negative(0.0)
     gradient_clipping: float = not_negative(1.0)
-    # 0: none.
+    # Largest norm of the gradients; 0: no clipping.
 
 
 @dataclass
