@@ -71,7 +71,7 @@ def test_jobs_outlive_the_login_process_and_a_cancelled_one_is_resumed(cluster, 
     wait_until(lambda: len(queued(cluster)) == 3, 60, story)
     login.send_signal(signal.SIGKILL)
     login.wait()
-    wait_until(lambda: (path := run_folder(tmp_path, 64)) and (path / "logs" / "launcher.log").exists(), 120, story)
+    wait_until(lambda: (path := run_folder(tmp_path, 64)) and (path / "logs" / "launcher.log").exists(), 240, story)
     (middle,) = [job for job in queued(cluster) if job.endswith("_1")]
     subprocess.run(["scancel", middle], env=cluster, check=True)
     wait_until(lambda: queued(cluster) == [], 240, story)
