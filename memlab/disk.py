@@ -3,8 +3,10 @@
 import contextlib
 import errno
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from memlab.errors import WriteError
@@ -88,3 +90,21 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file, whole or not at all. Raises :class:`WriteError`, which names ``path``."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+
+
+def cache_dir() -> Path:
+    """Return memlab's cache folder. Ignores a relative XDG_CACHE_HOME, as the XDG specification requires."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if named and not Path(named).is_absolute():
+        _say_ignored(named)
+        named = ""
+    return (Path(named) if named else Path.home() / ".cache") / "memlab"
+
+
+@cache
+def _say_ignored(named: str) -> None:
+    """Say once a process that a relative XDG_CACHE_HOME has no effect."""
+    print(
+        f"memlab: XDG_CACHE_HOME={named!r} is ignored: choose an absolute path. The cache is in ~/.cache",
+        file=sys.stderr,
+    )

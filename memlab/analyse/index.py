@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from memlab.analyse.run import Run
+from memlab.disk import cache_dir
 
 VERSION = 2
 """Version of the rows. Increase it when :class:`Run`, :func:`run_of`, or the contents of a record change."""
@@ -32,9 +33,8 @@ _OWN = tuple(f.name for f in fields(Run) if f.name not in ("path", "detail", *_S
 
 
 def cache_file() -> Path:
-    """Return the path of the cache, below XDG_CACHE_HOME if it is set."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "memlab" / f"runs-v{VERSION}.sqlite"
+    """Return the path of the cache of parsed records."""
+    return cache_dir() / f"runs-v{VERSION}.sqlite"
 
 
 def load(root: str) -> dict[str, Row]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import memlab
 from memlab.config import from_dict
+from memlab.disk import cache_dir
 from memlab.launch.deadman import marked_by
 from memlab.machine import Machine, detect
 from memlab.plan import Plan, config_hash, needs_hub
@@ -129,12 +130,6 @@ def _cpu_model() -> str:
     except OSError:
         return platform.machine()
     return next((line for line in lines if line.startswith("model name")), platform.machine())
-
-
-def cache_dir() -> Path:
-    """Return memlab's cache folder. Ignores a relative XDG_CACHE_HOME, as the XDG specification requires."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (named if named.is_absolute() else Path.home() / ".cache") / "memlab"
 
 
 def sweep_stale_locks() -> list[Path]:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
-from memlab.disk import explain
-from memlab.launch.environment import cache_dir, versions_used
+from memlab.disk import cache_dir, explain
+from memlab.launch.environment import versions_used
 from memlab.plan import Plan
 from memlab.predict.events import Trace
 from memlab.predict.interpolate import ENOUGH, MINIMUM_TOKENS, UNCHECKED, Interpolator

@@ -77,6 +77,7 @@ MAY_IMPORT = {
         "unknown",
     },
     "analyse": {
+        "disk",
         *("errors", "json_file", "schema", "spreadsheet", "config", "conf_files", "plan", "machine", "record"),
         *("summary", "noise"),
     },
