@@ -49,7 +49,7 @@ study: setup     ## docs/study: the page and figures of the public study, where 
 	sh docs/study/make.sh $(BIN)/memlab $(STUDY) $(RUNS)
 
 accuracy: setup  ## docs/accuracy.md: every record of results/ predicted; with the study's points where make study was run
-	$(BIN)/memlab accuracy results --note results/SEEN.md --output docs --ratios memlab/predict/ratios.json --records outputs/accuracy \
+	$(BIN)/memlab accuracy results --note results/SEEN.md --output docs --ratios memlab/predict/memory/ratios.json --records outputs/accuracy \
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
 	$(BIN)/memlab figures results outputs/accuracy --output docs/accuracy --kind predicted_against_measured
 
@@ -66,8 +66,8 @@ results-report: setup  ## docs/results: the page of results/, and figures of the
 FITTED = adapters_and_kernels_1xH200 capped_1xH200 four_gpus_4xH200 llama3_8b_zero3_21_lengths_4xH200 \
 	llama3_8b_zero3_fresh_4xH200 offload_1xH200 offload_4xH200 one_gpu_grid_1xH200 qwen15_05b_1xH200 tinyllama_1b_1xH200
 
-calibration: setup  ## memlab/predict/calibration.json, the step time's costs, from the measurements in results/
-	$(BIN)/python -m memlab.predict.calibrate $(addprefix results/,$(FITTED))
+calibration: setup  ## memlab/predict/time/calibration.json, the step time's costs, from the measurements in results/
+	$(BIN)/python -m memlab.predict.time.calibrate $(addprefix results/,$(FITTED))
 
 clean:           ## remove the environment
 	rm -rf $(VENV)

@@ -32,12 +32,12 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from memlab.compose import compose_config
+from memlab.cli.compose import compose_config
+from memlab.core.plan import Plan, make_plan
 from memlab.launch.command import free_port
-from memlab.launch.environment import describe_environment, rank_environment, sweep_stale_locks
-from memlab.machine import detect
-from memlab.plan import Plan, make_plan
-from memlab.record import RunFolder, read_json, write_json
+from memlab.runs.record import RunFolder, read_json, write_json
+from memlab.system.environment import describe_environment, rank_environment, sweep_stale_locks
+from memlab.system.machine import detect
 
 DEFAULTS = ["hardware.gpus=1", "measure.warmup=3", "measure.steps=12"]
 RESULT = "blocks.json"

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 PREDICT = """
 import json, resource, sys, time
-from memlab.compose import compose_config
-from memlab.plan import make_plan
-from memlab.predict.cache import traces
-from memlab.predict.predict import predict
+from memlab.cli.compose import compose_config
+from memlab.core.plan import make_plan
+from memlab.predict.trace.store import traces
+from memlab.predict.prediction import predict
 for words in json.loads(sys.argv[1]):
     plan = make_plan(*compose_config(["mode=predict", *words]))
     began = time.perf_counter()

@@ -38,13 +38,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from memlab.record import RankResult
+from memlab.runs.record import RankResult
 
 ROOT = Path(__file__).resolve().parents[1]
 
 MEMLAB = """
 import sys
-from memlab import cli
+from memlab.cli import main as cli
 from memlab.launch import run
 
 stub, rank, *sys.argv[1:] = sys.argv[1:]
@@ -64,8 +64,8 @@ for folder in sys.argv[2:]:
 
 HYDRA = """
 import hydra
-from memlab.compose import CONFIG_NAME, register
-from memlab.conf_files import conf_dir
+from memlab.cli.compose import CONFIG_NAME, register
+from memlab.files.conf_files import conf_dir
 
 register()
 hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(lambda config: None)()

@@ -18,10 +18,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from memlab.config import Allocator, Batch, Config, Hardware, Model, SeqLen
-from memlab.plan import make_plan
-from memlab.record import FIRST_STEP_PHASES, PHASES, Phase, RankResult, Record, RunFolder
-from memlab.summary import summarise
+from memlab.core.config import Allocator, Batch, Config, Hardware, Model, SeqLen
+from memlab.core.plan import make_plan
+from memlab.core.summary import summarise
+from memlab.runs.record import FIRST_STEP_PHASES, PHASES, Phase, RankResult, Record, RunFolder
 
 ROOT = Path(__file__).parents[1]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from sampling import SAMPLE_S, Sampling
 
-from memlab import compose
-from memlab.config import Config, from_dict, to_dict
-from memlab.record import Phase, RankResult, Record
+from memlab.cli import compose
+from memlab.core.config import Config, from_dict, to_dict
+from memlab.runs.record import Phase, RankResult, Record
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "unit" / "golden"

@@ -32,8 +32,8 @@ class MemlabLauncher(Launcher):
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int):
-        from memlab.compose import compose_batch
-        from memlab.hydra_app import run_batch
+        from memlab.cli.compose import compose_batch
+        from memlab.cli.hydra_app import run_batch
 
         loader = self.hydra_context.config_loader
         return run_batch(self.config, list(compose_batch(loader, self.config, job_overrides)))
@@ -43,7 +43,7 @@ class MemlabSweeper(BasicSweeper):
     """Hydra's basic sweeper, but it writes nothing before all jobs of the sweep are composed, and never a secret."""
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
-        from memlab.compose import check_total, count_values
+        from memlab.cli.compose import check_total, count_values
 
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
@@ -59,8 +59,8 @@ class MemlabSweeper(BasicSweeper):
         return returned
 
     def begin(self, batches: Sequence[Sequence[Sequence[str]]]) -> None:
-        from memlab.compose import compose_batch, resolve
-        from memlab.experiments import begin_sweep, check_inputs
+        from memlab.cli.compose import compose_batch, resolve
+        from memlab.cli.experiments import begin_sweep, check_inputs
 
         words = [job for batch in batches for job in batch]
         check_inputs([resolve(job) for job in compose_batch(self.hydra_context.config_loader, self.config, words)])

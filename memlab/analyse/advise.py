@@ -11,11 +11,11 @@ from typing import Any
 
 from memlab.analyse.identity import configurations, families, point_of
 from memlab.analyse.run import Run, peak, value_at
-from memlab.conf_files import overrides_of
-from memlab.config import from_dict
-from memlab.errors import MemlabError
-from memlab.machine import GIB
-from memlab.plan import deepspeed_config
+from memlab.core.config import from_dict
+from memlab.core.errors import MemlabError
+from memlab.core.plan import deepspeed_config
+from memlab.files.conf_files import overrides_of
+from memlab.system.machine import GIB
 
 THRASH = 0.1
 """A run thrashes if it loses more than this share of the samples/s of a smaller batch of the same configuration."""

@@ -11,8 +11,8 @@ from typing import Any
 from memlab.analyse import index
 from memlab.analyse.gc_pause import without_cycle_collection
 from memlab.analyse.run import Run, run_of
-from memlab.errors import MemlabError, RecordError
-from memlab.record import RunFolder
+from memlab.core.errors import MemlabError, RecordError
+from memlab.runs.record import RunFolder
 
 MANY = 500
 """From this many folders on, all cores read; for fewer, starting the processes costs more than it saves."""

@@ -9,12 +9,12 @@ from typing import Any
 from memlab.analyse.figures import Difference, Figure, figures_of
 from memlab.analyse.identity import changed_keys, differing_axes, environment_changes, of_repeats
 from memlab.analyse.run import Run, value_at
-from memlab.conf_files import parse_yaml
-from memlab.config import GROUPS, from_dict, to_dict
-from memlab.errors import ConfigError, MemlabError
-from memlab.json_file import read_json
-from memlab.plan import deepspeed_config, run_id
-from memlab.record import RunFolder
+from memlab.core.config import GROUPS, from_dict, to_dict
+from memlab.core.errors import ConfigError, MemlabError
+from memlab.core.plan import deepspeed_config, run_id
+from memlab.files.conf_files import parse_yaml
+from memlab.files.json_file import read_json
+from memlab.runs.record import RunFolder
 
 PLANNED = "planned"
 """Status of a configuration that was read from a file and has not run."""

@@ -17,9 +17,9 @@ from memlab.analyse.diff import confounds, environment_confounds
 from memlab.analyse.figures import Difference, Figure, figures_of, interpolate, merge_repeats
 from memlab.analyse.identity import MODE, TOKENS, changed_keys, configurations, families, point_of
 from memlab.analyse.run import Run, value_at
-from memlab.config import GROUPS
-from memlab.errors import MemlabError, nearest
-from memlab.plan import UNREMARKABLE
+from memlab.core.config import GROUPS
+from memlab.core.errors import MemlabError, nearest
+from memlab.core.plan import UNREMARKABLE
 
 Series = Mapping[int, Sequence[Run]]
 """Runs by sequence length: the repeats of each point."""

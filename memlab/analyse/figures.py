@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 
 from memlab.analyse.run import Run, value_at
-from memlab.summary import BYTES
+from memlab.core.summary import BYTES
 
 RATES = ("iterations_per_second", "samples_per_second", "tokens_per_second", "usd_per_million_tokens")
 """Figures computed from the step time; they have the same relative noise."""

@@ -7,7 +7,7 @@ from statistics import median
 from memlab.analyse.identity import configurations, point_of, tokens_of
 from memlab.analyse.regression import Line, fit_line, flat_until, leave_one_out
 from memlab.analyse.run import Run, peak, value_at
-from memlab.machine import GIB
+from memlab.system.machine import GIB
 
 FLAT_BYTES = 2 * 2**20
 """Memory is flat as long as it varies by at most this: the step of requests of torch's allocator to the driver."""

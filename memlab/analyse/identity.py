@@ -6,9 +6,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from memlab.analyse.run import Run, flatten, value_at
-from memlab.config import GROUPS
-from memlab.errors import MemlabError, nearest
-from memlab.plan import NOT_MEASURED, SHAPE
+from memlab.core.config import GROUPS
+from memlab.core.errors import MemlabError, nearest
+from memlab.core.plan import NOT_MEASURED, SHAPE
 
 REPEATS = (*NOT_MEASURED, "measure.repeat", "seed")
 """Groups and keys in which repeats of one experiment may differ."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from memlab.analyse.imported import imported_record
-from memlab.conf_files import config_of
-from memlab.config import Config
-from memlab.errors import MemlabError
-from memlab.record import CUDA_ALLOCATOR, RankResult, Record
+from memlab.core.config import Config
+from memlab.core.errors import MemlabError
+from memlab.files.conf_files import config_of
+from memlab.runs.record import CUDA_ALLOCATOR, RankResult, Record
 
 MIB = 2**20
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from memlab.config import Config, to_dict
-from memlab.errors import MemlabError, RecordError
-from memlab.plan import config_hash, run_id
-from memlab.record import Record, RunFolder
-from memlab.summary import slowest, summarise
+from memlab.core.config import Config, to_dict
+from memlab.core.errors import MemlabError, RecordError
+from memlab.core.plan import config_hash, run_id
+from memlab.core.summary import slowest, summarise
+from memlab.runs.record import Record, RunFolder
 
 
 def imported_record(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from memlab.analyse.run import Run
-from memlab.disk import cache_dir
+from memlab.files.disk import cache_dir
 
 VERSION = 2
 """Version of the rows. Increase it when :class:`Run`, :func:`run_of`, or the contents of a record change."""

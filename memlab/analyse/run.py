@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any
 
 from memlab.analyse.complete import shortcomings
-from memlab.record import Record
-from memlab.summary import slowest
+from memlab.core.summary import slowest
+from memlab.runs.record import Record
 
 
 @dataclass

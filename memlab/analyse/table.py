@@ -11,9 +11,9 @@ from memlab.analyse.estimators import accelerate_estimate, deepspeed_estimate
 from memlab.analyse.gc_pause import without_cycle_collection
 from memlab.analyse.identity import changed_keys
 from memlab.analyse.run import Run, flatten, peak, value_at
-from memlab.config import GROUPS
-from memlab.errors import RecordError
-from memlab.record import RunFolder
+from memlab.core.config import GROUPS
+from memlab.core.errors import RecordError
+from memlab.runs.record import RunFolder
 
 ALWAYS = (
     "model.path",

@@ -6,9 +6,9 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from memlab.core.plan import Plan
 from memlab.launch.nodes import node_words, worker_words
-from memlab.plan import Plan
-from memlab.record import RunFolder
+from memlab.runs.record import RunFolder
 
 NO_HOSTFILE = "none"
 """Hostfile that does not exist: DeepSpeed then uses only this machine. By default it would read /job/hostfile."""

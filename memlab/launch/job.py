@@ -6,18 +6,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from memlab.config import Config, from_dict
-from memlab.errors import MemlabError, RecordError
-from memlab.launch.deadman import end_marked, marked_by
-from memlab.launch.environment import describe_environment, fingerprint
+from memlab.core.config import Config, from_dict
+from memlab.core.errors import MemlabError, RecordError
+from memlab.core.noise import doubts
+from memlab.core.plan import Plan, engine_key, memory_key, subject_key
+from memlab.core.summary import slowest, summarise
 from memlab.launch.nodes import takes_sigterm
 from memlab.launch.process import TERMINATE_S
-from memlab.machine import Machine
-from memlab.noise import doubts
-from memlab.plan import Plan, engine_key, memory_key, subject_key
-from memlab.record import FINAL, Record, RunFolder
-from memlab.segments import remove_segments
-from memlab.summary import slowest, summarise
+from memlab.runs.record import FINAL, Record, RunFolder
+from memlab.system.deadman import end_marked, marked_by
+from memlab.system.environment import describe_environment, fingerprint
+from memlab.system.machine import Machine
+from memlab.system.shared_memory import remove_segments
 
 IMPLIED = "implied by "
 """Prefix of the reason of an implied record. The run id of the record that implies it follows."""

@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from memlab.hostfile import read_hostfile
-from memlab.launch.environment import own_variables
+from memlab.core.plan import Plan
+from memlab.files.redaction import is_secret_name
 from memlab.launch.outcome import tail
-from memlab.machine import Machine
-from memlab.plan import Plan
-from memlab.redaction import is_secret_name
+from memlab.system.environment import own_variables
+from memlab.system.hostfile import read_hostfile
+from memlab.system.machine import Machine
 
 SENT_PREFIXES = ("MEMLAB_", "HF_", "NCCL_", "GLOO_")
 """Prefixes of shell variables that memlab also sends to the other hosts: caches and network interfaces."""

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from memlab.launch.environment import cache_dir
-from memlab.locks import hold, holder
-from memlab.machine import Gpu
+from memlab.system.environment import cache_dir
+from memlab.system.locks import hold, holder
+from memlab.system.machine import Gpu
 
 POLL_S = 0.5
 

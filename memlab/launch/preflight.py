@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from memlab import jsonl
-from memlab.conf_files import shipped_models
-from memlab.config import Config, Model
-from memlab.errors import ConfigError
+from memlab.core.config import Config, Model
+from memlab.core.errors import ConfigError
+from memlab.files import jsonl
+from memlab.files.conf_files import shipped_models
 
 CHECKED_BYTES = 64 * 2**20
 """Bytes of a data file that are read before a run. The ranks find mistakes after these bytes."""

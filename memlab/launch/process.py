@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from memlab.launch import deadman
+from memlab.system import deadman
 
 POLL_S = 0.1
 TERMINATE_S = 5.0

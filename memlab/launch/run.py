@@ -9,21 +9,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from memlab.errors import MemlabError
+from memlab.core.errors import MemlabError
+from memlab.core.plan import shape_of
 from memlab.launch.command import command, free_port
-from memlab.launch.deadman import TOKEN_VARIABLE, marked
 from memlab.launch.doctor.ops import unbuilt_ops
-from memlab.launch.environment import rank_environment, sweep_stale_locks
 from memlab.launch.job import Job
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
 from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.pool import GpuPool
 from memlab.launch.process import Ended, Launch
-from memlab.machine import Gpu, Machine, detect
-from memlab.plan import shape_of
-from memlab.record import Record
-from memlab.rules import unsupported
-from memlab.segments import remove_segments
+from memlab.rules.rules import unsupported
+from memlab.runs.record import Record
+from memlab.system.deadman import TOKEN_VARIABLE, marked
+from memlab.system.environment import rank_environment, sweep_stale_locks
+from memlab.system.machine import Gpu, Machine, detect
+from memlab.system.shared_memory import remove_segments
 
 EXIT_S = 60.0
 """Seconds that a launch with all its results may take to exit. DeepSpeed's processes sometimes never exit."""

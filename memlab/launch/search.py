@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from memlab.config import Config, Measure
-from memlab.errors import MemlabError
+from memlab.core.config import Config, Measure
+from memlab.core.errors import MemlabError
+from memlab.core.plan import make_plan
 from memlab.launch.job import Job
 from memlab.launch.sweep import Result, SweepRun, usd_per_hour
-from memlab.plan import make_plan
-from memlab.record import Record, RunFolder
-from memlab.rules import unsupported
+from memlab.rules.rules import unsupported
+from memlab.runs.record import Record, RunFolder
 
 LIMITS = {"batch": 4096, "seq_len": 1_048_576}
 """Largest sizes that a search tries by default (``sweep.search_limit``)."""

@@ -16,15 +16,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from memlab.config import Sweep
-from memlab.disk import is_full
-from memlab.errors import reason_of
+from memlab.core.config import Sweep
+from memlab.core.errors import reason_of
+from memlab.files.disk import is_full
 from memlab.launch.job import IMPLIED, OUT_OF_MEMORY, Job, is_implied
 from memlab.launch.pool import GpuPool
 from memlab.launch.run import Control, launch_jobs
-from memlab.machine import Machine
-from memlab.record import FINAL, Record
-from memlab.rules import unsupported
+from memlab.rules.rules import unsupported
+from memlab.runs.record import FINAL, Record
+from memlab.system.machine import Machine
 
 JOBS_PER_LAUNCH = 64
 """Maximum jobs of a launch. With more jobs, the start-up time per job hardly falls, and each job holds a lock."""

@@ -3,26 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from memlab.config import Config, from_dict
-from memlab.plan import Plan, make_plan
-from memlab.predict.events import Trace
-from memlab.predict.memory import estimate
-from memlab.predict.shadow.request import Point, Task, make
-from memlab.predict.timing import predict_timing
-
-
-@dataclass(frozen=True)
-class ModelFamily:
-    """A ``model_type`` of transformers and the class of its causal language model. ``config``: the value of
-    ``Config.model.config``; ``None`` if there is none, and ``reason`` says why."""
-
-    name: str
-    model: str
-    config: dict[str, Any] | None = None
-    attention: str = "sdpa"
-    reason: str = ""
+from memlab.core.config import Config, from_dict
+from memlab.core.plan import Plan, make_plan
+from memlab.predict.memory.estimate import estimate
+from memlab.predict.time.timing import predict_timing
+from memlab.predict.trace.events import Trace
+from memlab.predict.trace.model_family import ModelFamily
+from memlab.predict.trace.request import Point, Task, make
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""Configurations that cannot be predicted yet, one row each, in the form of memlab/rules.py."""
+"""Configurations that cannot be predicted yet, one row each, in the form of memlab/rules/rules.py."""
 
-from memlab.config import Config
-from memlab.machine import Machine
-from memlab.optimizers import package_of
-from memlab.rules import Rule, missing_extras, unsupported
+from memlab.core.config import Config
+from memlab.core.optimizers import package_of
+from memlab.rules.rules import Rule, missing_extras, unsupported
+from memlab.system.machine import Machine
 
 LIMITS = (
     Rule(

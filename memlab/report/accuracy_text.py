@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from memlab.analyse.accuracy import FIGURES, GROUPS, MARGIN, Errors, Judged, by, cell, errors_of, verdicts_of
-from memlab.predict.odds import FEW
+from memlab.accuracy.errors import FIGURES, GROUPS, MARGIN, Errors, Judged, by, cell, errors_of, verdicts_of
+from memlab.predict.memory.fit_probability import FEW
 
 NAMES = {
     "allocated": "peak allocated",

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from memlab.analyse.complete import shortcomings
-from memlab.machine import GIB
-from memlab.predict import allocator
-from memlab.predict.odds import FEW
-from memlab.predict.verdicts import DOES_NOT_FIT, EDGE
-from memlab.record import LIVE_TENSORS, Record
+from memlab.predict.memory import allocator
+from memlab.predict.memory.fit_probability import FEW
+from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE
 from memlab.report import units
-from memlab.terminal import safe
+from memlab.runs.record import LIVE_TENSORS, Record
+from memlab.system.machine import GIB
+from memlab.system.terminal import safe
 
 PHASES = {
     "model_build": "building the model",

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from memlab.core.unknown import MODEL_FLOPS, WORK
 from memlab.predict.families import Attempt
 from memlab.report.units import gib
-from memlab.unknown import MODEL_FLOPS, WORK
 
 VERSIONS = ("torch", "deepspeed", "transformers")
 """Packages whose versions decide the contents of the page."""

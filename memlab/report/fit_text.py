@@ -8,7 +8,7 @@ from memlab.analyse.fit import Answer, Fit, longest
 from memlab.report import units
 from memlab.report.tables import show_table
 from memlab.report.text import say
-from memlab.terminal import safe
+from memlab.system.terminal import safe
 
 MIB = 2**20
 

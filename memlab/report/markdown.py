@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from memlab.terminal import safe
+from memlab.system.terminal import safe
 
 
 def markdown_table(frame: Any) -> str:

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from memlab.analyse.identity import REPEATS, SHAPE, changed_keys, numbered, of_repeats
 from memlab.analyse.run import Run, value_at
-from memlab.config import GROUPS
+from memlab.core.config import GROUPS
 
 PLAIN = ("model", "zero_stage")
 """Groups whose option is in every name if it varies, without the group's name: zero3."""

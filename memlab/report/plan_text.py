@@ -7,14 +7,14 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from memlab.predict.memory import Estimate
-from memlab.predict.search import Change, Outcome, Row
-from memlab.predict.verdicts import DOES_NOT_FIT, EDGE, FITS
+from memlab.planner.search import Change, Outcome, Row
+from memlab.predict.memory.estimate import Estimate
+from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
 from memlab.report import units
 from memlab.report.answers import how_sure, is_calibrated
 from memlab.report.tables import show_table
 from memlab.report.text import say
-from memlab.terminal import safe
+from memlab.system.terminal import safe
 
 WHY_WORTH_MEASURING = "no other one uses options as fast everywhere and fits as large a batch"
 

@@ -5,15 +5,15 @@ from typing import Any
 
 from rich.console import Console
 
-from memlab.conf_files import overrides_of
-from memlab.predict.remedies import remedies
-from memlab.predict.verdicts import EDGE, FITS
-from memlab.record import FIRST_STEP_PHASES, LIVE_TENSORS, PHASES, Record
+from memlab.core.unknown import MODEL_FLOPS, WORK
+from memlab.files.conf_files import overrides_of
+from memlab.planner.remedies import remedies
+from memlab.predict.memory.verdicts import EDGE, FITS
 from memlab.report import units
 from memlab.report.answers import answer, ranges
 from memlab.report.tables import show_table
 from memlab.report.text import say, show_command
-from memlab.unknown import MODEL_FLOPS, WORK
+from memlab.runs.record import FIRST_STEP_PHASES, LIVE_TENSORS, PHASES, Record
 
 RANK_FIGURES = {
     "allocated": "peak_allocated_bytes",

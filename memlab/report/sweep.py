@@ -14,14 +14,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from memlab.core.noise import NOISY
 from memlab.launch.job import Job
 from memlab.launch.search import Found
 from memlab.launch.sweep import Assortment, Observer, Result, usd_per_hour
-from memlab.machine import GIB, used_bytes
-from memlab.noise import NOISY
-from memlab.record import Record
 from memlab.report import units
-from memlab.terminal import safe
+from memlab.runs.record import Record
+from memlab.system.machine import GIB, used_bytes
+from memlab.system.terminal import safe
 
 STYLES = {"ok": "green", "gpu_oom": "yellow", "host_oom": "yellow", "unsupported": "dim"}
 

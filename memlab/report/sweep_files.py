@@ -4,8 +4,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from memlab.errors import reason_of
-from memlab.record import SweepFolder
+from memlab.core.errors import reason_of
+from memlab.runs.record import SweepFolder
 
 
 def leave_table_and_page(root: Path, console: Console) -> None:

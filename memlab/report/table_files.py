@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memlab.disk import replacing
+from memlab.files.disk import replacing
+from memlab.files.spreadsheet import escaped
 from memlab.report.markdown import markdown_table
-from memlab.spreadsheet import escaped
 
 
 def _as_text(frame: Any) -> Any:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from memlab.report.text import SHOWN, fitted, say
 from memlab.report.units import gib, number
-from memlab.terminal import safe
+from memlab.system.terminal import safe
 
 NARROWEST = 24
 """Fewest characters of a name, as long as the table has columns that can be dropped."""

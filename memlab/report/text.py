@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from memlab.terminal import safe
+from memlab.system.terminal import safe
 
 PIPE_WIDTH = 200
 """Columns of the output if it is not a terminal."""

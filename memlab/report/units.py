@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from math import floor, log10
 
-from memlab.machine import GIB
+from memlab.system.machine import GIB
 
 
 def gib(size: float | None, places: int = 3) -> str:

@@ -8,7 +8,7 @@ from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_t
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
 from transformers.modeling_utils import set_quantized_state
 
-from memlab.config import Adapter, Checkpointing
+from memlab.core.config import Adapter, Checkpointing
 
 STORAGE_DTYPES = {"uint8": torch.uint8, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-from memlab import jsonl
-from memlab.config import Config, Data
-from memlab.errors import ConfigError
+from memlab.core.config import Config, Data
+from memlab.core.errors import ConfigError
+from memlab.files import jsonl
 
 SAMPLE = Path(__file__).parent / "sample"
 GUANACO = "timdettmers/openassistant-guanaco"

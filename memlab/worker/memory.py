@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from memlab.record import BEFORE_STEPS, CUDA_ALLOCATOR, LIVE_TENSORS, Phase
+from memlab.runs.record import BEFORE_STEPS, CUDA_ALLOCATOR, LIVE_TENSORS, Phase
 from memlab.worker.host import peak_resident_bytes, reset_peak_resident
 
 

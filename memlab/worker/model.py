@@ -5,8 +5,8 @@ import math
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from memlab.config import Config
-from memlab.errors import ConfigError
+from memlab.core.config import Config
+from memlab.core.errors import ConfigError
 from memlab.worker.model_config import model_config
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

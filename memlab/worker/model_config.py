@@ -13,8 +13,8 @@ if __name__ == "__main__":
 
 from transformers import AutoConfig, PretrainedConfig
 
-from memlab.config import Model
-from memlab.errors import ConfigError, nearest
+from memlab.core.config import Model
+from memlab.core.errors import ConfigError, nearest
 
 SIZES = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from memlab.config import Config
-from memlab.record import RankResult, RunFolder, write_json
+from memlab.core.config import Config
+from memlab.runs.record import RankResult, RunFolder, write_json
 from memlab.worker.data import Shape
 from memlab.worker.device import CpuDevice, CudaDevice
 from memlab.worker.host import resident_bytes

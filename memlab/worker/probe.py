@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.cpp_extension import CUDA_HOME
 
-from memlab.config import Model
+from memlab.core.config import Model
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from memlab.config import from_dict
-from memlab.plan import Plan
-from memlab.record import RankResult, RunFolder, write_json
-from memlab.unknown import MODEL_FLOPS, left_out
+from memlab.core.config import from_dict
+from memlab.core.plan import Plan
+from memlab.core.unknown import MODEL_FLOPS, left_out
+from memlab.runs.record import RankResult, RunFolder, write_json
 from memlab.worker.data import Batches
 from memlab.worker.device import rank_device, runtime_versions
 from memlab.worker.faults import describe

@@ -10,7 +10,7 @@ import os
 import deepspeed
 import torch
 
-from memlab.segments import segment
+from memlab.system.shared_memory import segment
 
 
 def map_and_release(rank: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import FAULTS, LAUNCH, SHORT
 
-from memlab.launch.deadman import marked_by
+from memlab.system.deadman import marked_by
 
 APART = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", '"$@" & wait $!; sleep 8', "sh"]
 """Runs a command in a process namespace of its own, which lives on for a moment after it."""

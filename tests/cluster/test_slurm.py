@@ -12,7 +12,7 @@ import pytest
 from local_slurm import PROGRAMS, slurm
 from support import LAUNCH, ROOT, SHORT, need, wait_until
 
-from memlab.launch.deadman import marked_by
+from memlab.system.deadman import marked_by
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long(100)]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from leftovers import segments_left, segments_left_since
 
-from memlab.launch.deadman import marked_by
+from memlab.system.deadman import marked_by
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(__file__).parent / "faults"

@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from memlab import segments
-from memlab.launch.deadman import marked_by
+from memlab.system import shared_memory as segments
+from memlab.system.deadman import marked_by
 
 SETTLED_S = 10.0  # another worker's launch removes its segments when its ranks are gone already
 

@@ -8,10 +8,10 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from memlab.plan import Plan
-from memlab.predict.events import ALLOC, FREE, PHASE, Trace
-from memlab.predict.shadow.kinds import KERNEL_SCRATCH
-from memlab.predict.shadow.request import Point, Task, make
+from memlab.core.plan import Plan
+from memlab.predict.trace.events import ALLOC, FREE, PHASE, Trace
+from memlab.predict.trace.kinds import KERNEL_SCRATCH
+from memlab.predict.trace.request import Point, Task, make
 
 COMPARED = ("model_build", "first_forward", "first_backward", "forward", "backward")
 

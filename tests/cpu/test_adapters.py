@@ -3,11 +3,11 @@
 import pytest
 from live_bytes import COMPARED, live_bytes, traced
 
-from memlab.compose import compose_config
+from memlab.cli.compose import compose_config
+from memlab.core.plan import Plan, make_plan
 from memlab.launch.job import Job
 from memlab.launch.run import run_one
-from memlab.plan import Plan, make_plan
-from memlab.record import RunFolder
+from memlab.runs.record import RunFolder
 
 pytestmark = pytest.mark.cpu
 

@@ -7,8 +7,8 @@ import shutil
 import pytest
 from live_bytes import COMPARED, live_bytes, traced
 
-from memlab.compose import compose_config
-from memlab.plan import make_plan
+from memlab.cli.compose import compose_config
+from memlab.core.plan import make_plan
 
 pytestmark = pytest.mark.cpu
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memlab.machine import detect
+from memlab.system.machine import detect
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not detect().gpus, reason="this machine has no GPU")]
 

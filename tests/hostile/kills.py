@@ -21,9 +21,9 @@ from pathlib import Path
 
 from leftovers import segments_left, segments_left_since
 
-from memlab.launch.deadman import marked_by
-from memlab.launch.environment import package_versions
-from memlab.record import Record, RunFolder
+from memlab.runs.record import Record, RunFolder
+from memlab.system.deadman import marked_by
+from memlab.system.environment import package_versions
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "MEMLAB_TEST_KILLS"  # every process of a sweep carries it
@@ -38,7 +38,7 @@ POINTS = 6
 
 VICTIMS = {
     "memlab": "launch.py",
-    "deadman": "memlab/launch/deadman.py",
+    "deadman": "memlab/system/deadman.py",
     "runner": "deepspeed.launcher.runner",
     "launcher": "deepspeed.launcher.launch",
     "rank": "memlab.worker",

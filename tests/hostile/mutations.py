@@ -12,8 +12,8 @@ from typing import Any
 
 from folders import make_config, make_record
 
-from memlab.config import Hardware
-from memlab.record import Record, RunFolder
+from memlab.core.config import Hardware
+from memlab.runs.record import Record, RunFolder
 
 TEXTS = (
     *("", "x", "a\nb", "%s %d {0}", "../../etc/passwd", "x" * 100_000, "ok", "measured", "fits", "1e400", "none"),

@@ -12,7 +12,7 @@ import pytest
 from folders import write
 from mutations import good, put
 
-from memlab import cli
+from memlab.cli import main as cli
 
 MUTATIONS = int(os.environ.get("MEMLAB_MUTATIONS", 30))
 FIRST_SEED = int(os.environ.get("MEMLAB_FIRST_SEED", 0))
@@ -72,7 +72,7 @@ def test_a_mutated_record_harms_no_figure(sweep, bad, tmp_path, capsys, seed):
 
 def ended(words: list[str], capsys: pytest.CaptureFixture, told: str) -> int:
     """The exit code of a command: as cli.main has it, but for exceptions that nobody foresaw, which fail the test."""
-    module = importlib.import_module(f"memlab.commands.{words[0]}")
+    module = importlib.import_module(f"memlab.cli.commands.{words[0]}")
     parser = argparse.ArgumentParser()
     module.add_arguments(parser)
     arguments = parser.parse_args(words[1:])

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from memlab.analyse.accuracy import judge
-from memlab.predict import cache
-from memlab.predict.again import launches, predictions
-from memlab.record import Record, RunFolder
+from memlab.accuracy.errors import judge
+from memlab.accuracy.repredict import launches, predictions
+from memlab.predict.trace import store as cache
+from memlab.runs.record import Record, RunFolder
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(45)]
 

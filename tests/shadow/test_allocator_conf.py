@@ -6,8 +6,8 @@ A build for CPUs reads the options that all devices share, and passes over the o
 import pytest
 import torch
 
-from memlab.allocator_conf import read
-from memlab.errors import ConfigError
+from memlab.core.allocator_conf import read
+from memlab.core.errors import ConfigError
 
 pytestmark = pytest.mark.shadow
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from memlab.predict.constants import generation
-from memlab.predict.shadow import attention
+from memlab.predict.trace.shadow import attention
 
 pytestmark = pytest.mark.shadow
 

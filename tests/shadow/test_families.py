@@ -2,11 +2,11 @@
 
 import pytest
 
-from memlab.commands.families import WORDS
-from memlab.compose import compose_config
+from memlab.cli.commands.families import WORDS
+from memlab.cli.compose import compose_config
+from memlab.core.unknown import MODEL_FLOPS
 from memlab.predict.families import attempts
-from memlab.predict.shadow.families import all_families, model_families
-from memlab.unknown import MODEL_FLOPS
+from memlab.predict.trace.shadow.families import all_families, model_families
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(30)]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from memlab.compose import compose_config
-from memlab.plan import make_plan
-from memlab.predict.allocator import Options
-from memlab.predict.events import ALLOC, FREE, PHASE, Trace
-from memlab.predict.shadow.request import Point, traces
+from memlab.cli.compose import compose_config
+from memlab.core.plan import make_plan
+from memlab.predict.memory.allocator import Options
+from memlab.predict.trace.events import ALLOC, FREE, PHASE, Trace
+from memlab.predict.trace.request import Point, traces
 
 pytestmark = pytest.mark.shadow
 

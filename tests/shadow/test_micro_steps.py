@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from memlab.compose import compose_config
-from memlab.plan import make_plan
-from memlab.predict.events import Trace
-from memlab.predict.micro_steps import repeated, with_few
-from memlab.predict.shadow.request import Point, Task, make
+from memlab.cli.compose import compose_config
+from memlab.core.plan import make_plan
+from memlab.predict.trace.events import Trace
+from memlab.predict.trace.micro_steps import repeated, with_few
+from memlab.predict.trace.request import Point, Task, make
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(25)]
 

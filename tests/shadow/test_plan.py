@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from memlab.compose import compose_config
-from memlab.launch.deadman import marked_by
-from memlab.plan import make_plan
-from memlab.predict import cache
-from memlab.predict.events import Trace
-from memlab.predict.predict import predict
-from memlab.predict.shadow.request import traces
+from memlab.cli.compose import compose_config
+from memlab.core.plan import make_plan
+from memlab.predict.prediction import predict
+from memlab.predict.trace import store as cache
+from memlab.predict.trace.events import Trace
+from memlab.predict.trace.request import traces
+from memlab.system.deadman import marked_by
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(45)]
 

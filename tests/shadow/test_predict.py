@@ -5,15 +5,15 @@ import json
 import pytest
 
 from memlab.analyse.collect import collect
-from memlab.compose import compose_config
+from memlab.cli.compose import compose_config
+from memlab.core.plan import make_plan
 from memlab.launch.job import Job
-from memlab.plan import make_plan
-from memlab.predict import cache
-from memlab.predict.events import ALLOC, EMPTY
-from memlab.predict.predict import predict, predict_one
-from memlab.predict.ranks import traced_ranks
-from memlab.predict.shadow.request import Point, traces
-from memlab.record import FIRST_STEP_PHASES, PHASES, RunFolder
+from memlab.predict.prediction import predict, predict_one
+from memlab.predict.trace import store as cache
+from memlab.predict.trace.events import ALLOC, EMPTY
+from memlab.predict.trace.ranks import traced_ranks
+from memlab.predict.trace.request import Point, traces
+from memlab.runs.record import FIRST_STEP_PHASES, PHASES, RunFolder
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(85)]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from memlab.compose import compose_config
-from memlab.plan import make_plan
-from memlab.predict.events import Site
-from memlab.predict.shadow.request import Point, traces
+from memlab.cli.compose import compose_config
+from memlab.core.plan import make_plan
+from memlab.predict.trace.events import Site
+from memlab.predict.trace.request import Point, traces
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]
 

@@ -2,16 +2,16 @@
 
 import pytest
 
-from memlab.compose import compose_config
-from memlab.plan import Plan, make_plan
-from memlab.predict import cache
-from memlab.predict.calibration import SHIPPED, load
-from memlab.predict.events import Trace
-from memlab.predict.predict import predict
-from memlab.predict.shadow.request import Point, Task, make
-from memlab.predict.step_time import counts
-from memlab.predict.work import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, COPY, KERNEL, PINNED
-from memlab.record import PHASES
+from memlab.cli.compose import compose_config
+from memlab.core.plan import Plan, make_plan
+from memlab.predict.prediction import predict
+from memlab.predict.time.calibration import SHIPPED, load
+from memlab.predict.time.step_time import counts
+from memlab.predict.trace import store as cache
+from memlab.predict.trace.events import Trace
+from memlab.predict.trace.request import Point, Task, make
+from memlab.predict.trace.work_items import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, COPY, KERNEL, PINNED
+from memlab.runs.record import PHASES
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(35)]
 

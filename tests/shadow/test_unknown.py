@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from memlab.compose import compose_config
-from memlab.plan import make_plan
-from memlab.predict.predict import predict
+from memlab.cli.compose import compose_config
+from memlab.core.plan import make_plan
+from memlab.predict.prediction import predict
 
 pytestmark = pytest.mark.shadow
 
@@ -31,7 +31,7 @@ def test_a_model_without_attention_is_predicted_without_model_flops(tmp_path, mo
 
 
 def test_a_step_is_counted_whole_or_not_at_all():
-    from memlab.predict.shadow.counting import Counter
+    from memlab.predict.trace.shadow.counting import Counter
 
     unknown = {}
     counter = Counter([], unknown)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memlab.compose import ADDED_GROUPS, conf_dir, options_of
-from memlab.config import GROUPS
+from memlab.cli.compose import ADDED_GROUPS, conf_dir, options_of
+from memlab.core.config import GROUPS
 
 CONF = Path(conf_dir())
 OPTIONS = {group: options_of(group) for group in GROUPS}

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
+from memlab.core.plan import Plan
 from memlab.launch.doctor.checks import CHECKS
 from memlab.launch.doctor.facts import gather
 from memlab.launch.doctor.finding import Finding
 from memlab.launch.doctor.ops import build, needed_ops
-from memlab.machine import detect
-from memlab.plan import Plan
+from memlab.system.machine import detect
 
 
 def examine(plan: Plan, build_ops: bool) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from packaging.specifiers import SpecifierSet
 from memlab.launch.doctor.facts import Facts, GpuUse
 from memlab.launch.doctor.finding import FAIL, OK, WARN, Finding
 from memlab.launch.doctor.ops import NEED_NVCC, needed_ops
-from memlab.machine import GIB
+from memlab.system.machine import GIB
 
 IDLE_BYTES = GIB
 """Bytes that the driver may use on an idle GPU."""

@@ -18,12 +18,12 @@ from typing import Any
 
 import psutil
 
-from memlab.config import Config, from_dict
-from memlab.launch.environment import cache_dir, rank_environment, sweep_stale_locks
+from memlab.core.config import Config, from_dict
+from memlab.core.plan import Plan, needs_hub
 from memlab.launch.outcome import control_group
-from memlab.machine import Gpu, Machine, nvml_handle
-from memlab.plan import Plan, needs_hub
-from memlab.rules import unsupported
+from memlab.rules.rules import unsupported
+from memlab.system.environment import cache_dir, rank_environment, sweep_stale_locks
+from memlab.system.machine import Gpu, Machine, nvml_handle
 
 PROBE_TIMEOUT_S = 120
 HUB_TIMEOUT_S = 5

@@ -5,12 +5,12 @@ import tempfile
 import threading
 from pathlib import Path
 
+from memlab.core.plan import Plan
 from memlab.launch.doctor.finding import FAIL, OK, Finding
-from memlab.launch.environment import extensions_dir, rank_environment, sweep_stale_locks
 from memlab.launch.outcome import tail
 from memlab.launch.process import Launch
-from memlab.machine import Machine
-from memlab.plan import Plan
+from memlab.system.environment import extensions_dir, rank_environment, sweep_stale_locks
+from memlab.system.machine import Machine
 
 BUILD_TIMEOUT_S = 1200
 """Ten times the build time of the slowest op on 2 cores, in seconds."""

@@ -10,12 +10,7 @@ from memlab.analyse.run import Run
 from memlab.report.figures import canvas
 from memlab.report.figures.cost import cost
 from memlab.report.figures.fit import fit
-from memlab.report.figures.over_axis import (
-    memory_over_batch,
-    memory_over_seq_len,
-    speed_over_batch,
-    speed_over_seq_len,
-)
+from memlab.report.figures.over_axis import memory_over_batch, memory_over_seq_len, speed_over_batch, speed_over_seq_len
 from memlab.report.figures.overlay import overlays, slices_overlay
 from memlab.report.figures.pareto import pareto
 from memlab.report.figures.phases import phases

@@ -6,10 +6,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from memlab.analyse.accuracy import Judged, by, errors_of
-from memlab.machine import GIB
+from memlab.accuracy.errors import Judged, by, errors_of
 from memlab.report.figures import canvas
 from memlab.report.palette import styles
+from memlab.system.machine import GIB
 
 BAND = 0.05
 

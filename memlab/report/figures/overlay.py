@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.effects import Effects, Pair, effects_by
 from memlab.analyse.identity import differing_axes
-from memlab.machine import GIB
 from memlab.report import units
 from memlab.report.figures.canvas import FEW, OOM_COLOR, counted, finish, from_zero, new_figure, plain, thousands
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 from memlab.report.palette import OKABE_ITO
+from memlab.system.machine import GIB
 
 BASE, OTHER = OKABE_ITO[0][0], OKABE_ITO[1][0]
 """Fixed colours: the two lines are options, and an option may have several configurations."""

@@ -6,7 +6,6 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.identity import point_of
 from memlab.analyse.run import Run, peak
-from memlab.machine import GIB
 from memlab.report.figures.canvas import (
     OOM_COLOR,
     finish,
@@ -18,6 +17,7 @@ from memlab.report.figures.canvas import (
     thousands,
 )
 from memlab.report.figures.sheet import NothingToDraw, Sheet
+from memlab.system.machine import GIB
 
 LABELLED = 8
 """Most points of the front with a label; more labels would cover one another."""

@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.effects import Pair, effects_by
 from memlab.analyse.identity import MODE
-from memlab.machine import GIB
 from memlab.report import units
 from memlab.report.figures.canvas import OOM_COLOR, finish, from_zero, new_figure, plain
 from memlab.report.figures.sheet import NothingToDraw, Sheet
+from memlab.system.machine import GIB
 
 BAND = 0.05
 

@@ -7,10 +7,10 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.identity import point_of, tokens_of
 from memlab.analyse.run import Run
-from memlab.errors import RecordError
-from memlab.record import RunFolder
+from memlab.core.errors import RecordError
 from memlab.report.figures.canvas import OOM_COLOR, counted, finish, from_zero, gib, new_figure, plain
 from memlab.report.figures.sheet import NothingToDraw, Sheet
+from memlab.runs.record import RunFolder
 
 MOST = 4
 """Most panels of a figure."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from memlab.analyse.collect import Skipped
 from memlab.analyse.run import Run
-from memlab.disk import write_whole
+from memlab.files.disk import write_whole
 from memlab.report.page.html import page
 from memlab.report.page.payload import payload
 

@@ -10,14 +10,14 @@ from memlab.analyse.estimators import deepspeed_estimate
 from memlab.analyse.figures import Figure
 from memlab.analyse.identity import MICRO, REPEATS, SHAPE, TOKENS, causes, changed_keys, of_repeats
 from memlab.analyse.run import Run, peak, value_at
-from memlab.config import GROUPS
-from memlab.errors import RecordError
-from memlab.noise import doubts
-from memlab.record import PHASES, RunFolder
+from memlab.core.config import GROUPS
+from memlab.core.errors import RecordError
+from memlab.core.noise import doubts
 from memlab.report import units
 from memlab.report.page.columns import encoded
 from memlab.report.page.log import log_tails
 from memlab.report.page.sentences import held_figure
+from memlab.runs.record import PHASES, RunFolder
 
 MAIN = {
     "peak_reserved_bytes": "peak reserved",

@@ -9,10 +9,10 @@ from memlab.analyse.advise import THRASH
 from memlab.analyse.effects import Effects
 from memlab.analyse.identity import environment_changes, point_of, subject_of, tokens_of
 from memlab.analyse.run import Run, peak, value_at
-from memlab.machine import GIB
-from memlab.noise import doubts
+from memlab.core.noise import doubts
 from memlab.report import units
 from memlab.report.page.axes import confounded, effect_sentences
+from memlab.system.machine import GIB
 
 FEW = 3
 """Most sentences of one kind, and most names in one sentence; the tables have all."""

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from memlab.config import Allocator, Batch, Config, Hardware, Measure, Model, SeqLen, ZeroStage
-from memlab.plan import make_plan
-from memlab.record import Phase, RankResult, Record, RunFolder
-from memlab.summary import summarise
+from memlab.core.config import Allocator, Batch, Config, Hardware, Measure, Model, SeqLen, ZeroStage
+from memlab.core.plan import make_plan
+from memlab.core.summary import summarise
+from memlab.runs.record import Phase, RankResult, Record, RunFolder
 
 MIB = 2**20
 

@@ -5,8 +5,8 @@ from folders import MIB, make_config, make_record, write
 
 from memlab.analyse.advise import Job, advise, command_words, deepspeed_of
 from memlab.analyse.collect import collect
-from memlab.config import Offload
-from memlab.errors import MemlabError
+from memlab.core.config import Offload
+from memlab.core.errors import MemlabError
 
 
 def add(folder, micro, seconds, offload="none", status="ok", allocated=100 * MIB):

@@ -7,12 +7,12 @@ import time
 import pytest
 from folders import make_config, make_record, write
 
-from memlab import json_file
 from memlab.analyse import collect as collecting
 from memlab.analyse import index
 from memlab.analyse.collect import collect
-from memlab.errors import MemlabError
-from memlab.record import RunFolder
+from memlab.core.errors import MemlabError
+from memlab.files import json_file
+from memlab.runs.record import RunFolder
 
 
 def only_reason(root) -> str:

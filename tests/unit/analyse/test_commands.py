@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from folders import make_config, make_record, write
 
-from memlab import cli
 from memlab.analyse.collect import collect
-from memlab.config import Offload
-from memlab.terminal import safe
+from memlab.cli import main as cli
+from memlab.core.config import Offload
+from memlab.system.terminal import safe
 
 HEAVY = ("torch", "deepspeed", "hydra", "omegaconf", "transformers", "accelerate")
 

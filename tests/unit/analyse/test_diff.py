@@ -8,10 +8,10 @@ from folders import MIB, make_config, make_record, write
 from memlab.analyse.collect import read_run
 from memlab.analyse.diff import compare, planned_run
 from memlab.analyse.figures import Difference, Figure, interpolate, merge_repeats
-from memlab.config import Checkpointing, Offload, to_dict
-from memlab.errors import MemlabError
-from memlab.plan import make_plan
-from memlab.record import RunFolder
+from memlab.core.config import Checkpointing, Offload, to_dict
+from memlab.core.errors import MemlabError
+from memlab.core.plan import make_plan
+from memlab.runs.record import RunFolder
 
 OFFLOAD = {"offload": Offload(optimizer="cpu")}
 

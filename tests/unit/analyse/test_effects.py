@@ -10,8 +10,8 @@ from memlab.analyse.collect import collect
 from memlab.analyse.effects import effects_by, effects_of_sets
 from memlab.analyse.identity import select
 from memlab.analyse.run import value_at
-from memlab.config import Checkpointing, Measure, Offload
-from memlab.errors import MemlabError
+from memlab.core.config import Checkpointing, Measure, Offload
+from memlab.core.errors import MemlabError
 
 
 def add(folder, tokens, offload="none", status="ok", **parts):

@@ -7,8 +7,8 @@ from memlab.analyse.diff import compare
 from memlab.analyse.import_csv import csv_records, parse_map
 from memlab.analyse.import_gpjt import guess_series, read_points, to_records
 from memlab.analyse.imported import write_records
-from memlab.config import from_dict
-from memlab.errors import MemlabError
+from memlab.core.config import from_dict
+from memlab.core.errors import MemlabError
 
 MIB = 2**20
 

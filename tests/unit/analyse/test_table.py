@@ -4,8 +4,8 @@ from folders import MIB, make_config, make_record, write
 
 from memlab.analyse.collect import collect
 from memlab.analyse.table import phases_table, points_table, ranks_table, steps_table
-from memlab.config import Offload
-from memlab.record import RunFolder
+from memlab.core.config import Offload
+from memlab.runs.record import RunFolder
 
 COLUMNS = """
 run_id path source status reason isolation fingerprint

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from memlab.core.plan import make_plan
 from memlab.launch import process, run
 from memlab.launch.job import Job
-from memlab.machine import Machine
-from memlab.plan import make_plan
-from memlab.record import RunFolder
+from memlab.runs.record import RunFolder
+from memlab.system.machine import Machine
 
 CPU = Machine()
 

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from memlab.core.plan import make_plan
 from memlab.launch.command import command, free_port
-from memlab.plan import make_plan
-from memlab.record import RunFolder
+from memlab.runs.record import RunFolder
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import pytest
 
-from memlab.json_file import read_json
+from memlab.files.json_file import read_json
 from memlab.launch.job import Job
-from memlab.machine import Machine
-from memlab.record import STATUSES, RunFolder
+from memlab.runs.record import STATUSES, RunFolder
+from memlab.system.machine import Machine
 
 CPU = Machine()
 ELSEWHERE = Machine(driver="580.1")

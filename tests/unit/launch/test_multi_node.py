@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from memlab.errors import ConfigError
-from memlab.hostfile import read_hostfile
+from memlab.core.errors import ConfigError
+from memlab.core.plan import config_hash, make_plan
+from memlab.core.summary import summarise
 from memlab.launch.command import command
-from memlab.launch.environment import own_variables
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
-from memlab.machine import Gpu, Machine
-from memlab.plan import config_hash, make_plan
-from memlab.record import RunFolder
-from memlab.rules import unsupported
-from memlab.summary import summarise
+from memlab.rules.rules import unsupported
+from memlab.runs.record import RunFolder
+from memlab.system.environment import own_variables
+from memlab.system.hostfile import read_hostfile
+from memlab.system.machine import Gpu, Machine
 from memlab.worker.rendezvous import find_rank
 
 PORT = 12345

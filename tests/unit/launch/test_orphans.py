@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from memlab import segments
-from memlab.config import Sweep
+from memlab.core.config import Sweep
 from memlab.launch import job as job_module
-from memlab.launch.deadman import TOKEN_VARIABLE, marked
 from memlab.launch.run import run_one
 from memlab.launch.sweep import Observer, SweepRun
-from memlab.machine import Machine
+from memlab.system import shared_memory as segments
+from memlab.system.deadman import TOKEN_VARIABLE, marked
+from memlab.system.machine import Machine
 
 TOKEN = "0123456789abcdef"
 PORT = 1  # of no launch

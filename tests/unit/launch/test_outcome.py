@@ -4,7 +4,7 @@ import pytest
 
 from memlab.launch.outcome import host_oom_kills, outcome, tail
 from memlab.launch.process import Ended
-from memlab.record import STATUSES, RunFolder
+from memlab.runs.record import STATUSES, RunFolder
 
 EXITED = Ended("exited", 0, 10.0)
 TIMEOUT = Ended("timeout", None, 1800.0)

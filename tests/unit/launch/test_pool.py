@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from memlab.launch.pool import GpuPool
-from memlab.machine import Gpu
+from memlab.system.machine import Gpu
 
 GPUS = tuple(Gpu(str(index), "NVIDIA H200", 1, (9, 0)) for index in range(4))
 

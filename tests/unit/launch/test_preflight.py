@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from memlab.compose import compose_config
-from memlab.errors import ConfigError
+from memlab.cli.compose import compose_config
+from memlab.core.errors import ConfigError
 from memlab.launch import preflight
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4}
@@ -129,7 +129,7 @@ class OwnConfig(PretrainedConfig):
 ASK = """
 import sys
 sys.modules["torch"] = None
-from memlab.config import Model
+from memlab.core.config import Model
 from memlab.worker.model_config import model_config
 print(model_config(Model(sys.argv[1], overrides={"anything": 5}, trust_remote_code=True)).anything)
 """

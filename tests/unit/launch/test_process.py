@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from memlab.launch import deadman, process
-from memlab.launch.deadman import marked, marked_by, variables_of
+from memlab.launch import process
 from memlab.launch.process import TERMINATE_S, Launch
+from memlab.system import deadman
+from memlab.system.deadman import marked, marked_by, variables_of
 
 ROOT = Path(__file__).parents[3]
 FOREVER = "import time; time.sleep(60)"

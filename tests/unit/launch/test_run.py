@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from memlab import segments
-from memlab.errors import MemlabError
+from memlab.core.errors import MemlabError
 from memlab.launch import process, run
-from memlab.launch.environment import fingerprint
 from memlab.launch.pool import GpuPool
 from memlab.launch.run import Control, launch_jobs, run_one
-from memlab.machine import GIB, Gpu, Machine
+from memlab.system import shared_memory as segments
+from memlab.system.environment import fingerprint
+from memlab.system.machine import GIB, Gpu, Machine
 
 CPU = Machine()
 H200S = tuple(Gpu(str(index), "NVIDIA H200", GIB, (9, 0)) for index in range(4))
@@ -130,7 +130,7 @@ def test_an_interrupt_becomes_a_record(deepspeed, job, monkeypatch):
 
 
 def interrupting_once(function):
-    """Ctrl-C as it is called. It raises once: memlab.signals sees to that."""
+    """Ctrl-C as it is called. It raises once: memlab.system.signals sees to that."""
     struck = []
 
     def interrupted(*arguments, **named):

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from memlab.config import Sweep
+from memlab.core.config import Sweep
 from memlab.launch.search import CONFIRMATION, Found, SearchRun, at_size, next_sizes
 from memlab.launch.sweep import Observer
-from memlab.machine import Machine
+from memlab.system.machine import Machine
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
-from memlab.config import Sweep
-from memlab.json_file import read_json
+from memlab.core.config import Sweep
+from memlab.files.json_file import read_json
 from memlab.launch.job import Job
 from memlab.launch.sweep import Observer, Result, SweepRun, assort, gather, is_complete
-from memlab.machine import GIB, Gpu, Machine
+from memlab.system.machine import GIB, Gpu, Machine
 
 CPU = Machine()
 

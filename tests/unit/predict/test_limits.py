@@ -2,9 +2,9 @@
 
 import pytest
 
-from memlab.compose import compose_config
-from memlab.machine import Machine
+from memlab.cli.compose import compose_config
 from memlab.predict.limits import unpredictable
+from memlab.system.machine import Machine
 
 
 @pytest.mark.parametrize(

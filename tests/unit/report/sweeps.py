@@ -5,7 +5,7 @@ from typing import Any
 
 from folders import MIB, make_config, make_record, write
 
-from memlab.config import Allocator
+from memlab.core.config import Allocator
 
 CONF = {"default": "", "expandable": "expandable_segments:True"}
 

@@ -1,8 +1,9 @@
 """The page of families counts them, and says of each that is not predicted why."""
 
-from memlab.predict.families import Attempt, ModelFamily
+from memlab.core.unknown import MODEL_FLOPS
+from memlab.predict.families import Attempt
+from memlab.predict.trace.model_family import ModelFamily
 from memlab.report.families_text import document
-from memlab.unknown import MODEL_FLOPS
 
 VERSIONS = {"torch": "2.8.0", "deepspeed": "0.19.8", "transformers": "5.0.0"}
 MAMBA = ModelFamily("mamba", "MambaForCausalLM", {"model_type": "mamba"}, "eager")

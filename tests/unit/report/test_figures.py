@@ -7,14 +7,14 @@ from folders import make_config
 from sweeps import add_point, small_sweep
 
 from memlab.analyse.collect import collect
-from memlab.cli import main
-from memlab.config import to_dict
-from memlab.record import RunFolder
+from memlab.cli.main import main
+from memlab.core.config import to_dict
 from memlab.report.figures import KINDS, canvas, draw
 from memlab.report.figures.pareto import front
 from memlab.report.figures.phases import stack
 from memlab.report.figures.sheet import NothingToDraw, sheets
 from memlab.report.palette import styles
+from memlab.runs.record import RunFolder
 
 LABELS = {
     "memory_over_seq_len": ("sequence length, tokens", "GiB per GPU"),

@@ -8,15 +8,15 @@ from sweeps import add_point, small_sweep
 
 from memlab.analyse.collect import Skipped, collect
 from memlab.analyse.figures import figures_of
-from memlab.cli import main
-from memlab.config import Offload, to_dict
-from memlab.record import RunFolder
+from memlab.cli.main import main
+from memlab.core.config import Offload, to_dict
 from memlab.report.names import short_names, usual_options
 from memlab.report.page.columns import encoded
 from memlab.report.page.html import embedded_json, page
 from memlab.report.page.log import LAST_BYTES, log_tails
 from memlab.report.page.payload import payload
 from memlab.report.page.points import Pool
+from memlab.runs.record import RunFolder
 
 HOSTILE = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=2">\u2028'
 

@@ -4,9 +4,9 @@ import io
 
 import pytest
 
-from memlab.config import Batch, Config, Hardware
-from memlab.predict.memory import Estimate
-from memlab.predict.search import Candidate, Change, Row
+from memlab.core.config import Batch, Config, Hardware
+from memlab.planner.search import Candidate, Change, Row
+from memlab.predict.memory.estimate import Estimate
 from memlab.report.plan_text import changes_answer, plan_answer, show_rows
 from memlab.report.text import console
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from memlab.config import Sweep
+from memlab.core.config import Sweep
+from memlab.core.plan import make_plan
 from memlab.launch.job import Job
 from memlab.launch.sweep import Assortment, Result, assort
-from memlab.machine import Machine
-from memlab.plan import make_plan
-from memlab.record import RunFolder
 from memlab.report.sweep import Progress, show_preview, show_summary
+from memlab.runs.record import RunFolder
+from memlab.system.machine import Machine
 
 ROOT = Path("/outputs/mine")
 

@@ -1,0 +1,1 @@
+"""Measured runs predicted again, and the errors of the predictions."""

@@ -1,0 +1,147 @@
+"""``memlab accuracy PATH... --output DIR``: predict measured runs, and write a report of the prediction errors."""
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from memlab.cli.commands.numbers import whole
+from memlab.core.errors import MemlabError, RecordError
+from memlab.files.disk import write_whole
+from memlab.system.terminal import safe
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folders that hold measured run folders")
+    parser.add_argument("--output", "-o", type=Path, metavar="DIR", help="where accuracy.md and accuracy.json go")
+    parser.add_argument(
+        "--imported",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="run folders of memlab import, judged apart",
+    )
+    parser.add_argument("--note", type=Path, metavar="FILE", help="a text about the sweeps, for the page")
+    parser.add_argument(
+        "--of-each", type=whole(2), default=3, metavar="N", help="so many points of each imported series (default: 3)"
+    )
+    parser.add_argument(
+        "--records", type=Path, metavar="DIR", help="keep the predicted records there, as run folders for figures"
+    )
+    parser.add_argument(
+        "--ratios",
+        type=Path,
+        metavar="FILE",
+        help="write what a verdict's probability comes from: memlab/predict/memory/ratios.json",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.accuracy.errors import reserved_ratios, to_json
+    from memlab.core.config import from_dict
+    from memlab.predict.constants import SOURCES
+    from memlab.predict.memory.fit_probability import kinds
+    from memlab.report.accuracy_text import document
+    from memlab.report.figures.accuracy import draw_accuracy
+    from memlab.system.environment import package_versions
+
+    note = arguments.note.read_text(encoding="utf-8") if arguments.note else ""
+    refused: list[tuple[str, str]] = []
+    pairs = [
+        pair
+        for name, records in sweeps(arguments.paths)
+        for pair in judged(name, records, refused, kept_in=arguments.records)
+    ]
+    points = [point for _, point in pairs]
+    if not points:
+        raise MemlabError(f"{' '.join(map(str, arguments.paths))}: no record of a GPU that could be predicted.")
+    imported = [
+        point
+        for name, records in sweeps(arguments.imported)
+        for _, point in judged(name, [without_download(each) for each in spread(records, arguments.of_each)], [], None)
+    ]
+    predictor = package_versions()
+    known = kinds(from_dict(truth.config) for truth, point in pairs if "reserved" in point.errors)
+    text = document(points, predictor, SOURCES, refused, imported, known, note)
+    if arguments.output is None:
+        print(text)
+    else:
+        _write(arguments.output / "accuracy.md", text)
+        for file in draw_accuracy(points, _folder(arguments.output / "accuracy")):
+            print(file)
+        _write_json(arguments.output / "accuracy.json", to_json(points, predictor, refused))
+    if arguments.ratios:
+        _write_json(arguments.ratios, {"predictor": predictor, "kinds": known, "ratios": reserved_ratios(points)})
+    return 0
+
+
+def sweeps(paths):
+    """Yield (name, records) of each folder that holds run folders, sorted by path."""
+    from memlab.runs.record import RunFolder
+
+    for path in paths:
+        folders = sorted({file.parent.parent for file in path.rglob(RunFolder.RECORD)})
+        for folder in folders:
+            records = []
+            for file in sorted(folder.glob(f"*/{RunFolder.RECORD}")):
+                try:
+                    records.append(RunFolder(file.parent).read_record())
+                except RecordError as error:
+                    print(f"skipped: {safe(error)}", file=sys.stderr)
+            yield folder.name, records
+
+
+def spread(records, count: int):
+    """Choose at most ``count`` records of a series, evenly spaced from its smallest to its largest point."""
+    ordered = sorted(records, key=lambda record: (record.config["batch"]["micro"], record.config["seq_len"]["tokens"]))
+    if len(ordered) <= count:
+        return ordered
+    return [ordered[round(place * (len(ordered) - 1) / (count - 1))] for place in range(count)]
+
+
+def without_download(record):
+    """Replace the data set of a record by random tokens: memory does not depend on the values of the tokens."""
+    return replace(record, config={**record.config, "data": {**record.config["data"], "source": "random"}})
+
+
+def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | None):
+    """Predict the measured records of a sweep; yield (record, point) of each, and print a line on standard error.
+
+    A record that cannot be predicted is added to ``refused`` with the reason instead. ``kept_in``: folder to keep the
+    predicted records in; ``None``: keep none.
+    """
+    from memlab.accuracy.errors import judge
+    from memlab.accuracy.repredict import predictions
+    from memlab.runs.record import RunFolder
+
+    for truth, guess in predictions(measured):
+        where = f"{name}/{truth.run_id}"
+        if guess.status not in ("ok", "gpu_oom"):
+            refused.append((where, guess.reason or guess.status))
+            print(safe(f"{where}: not predicted ({guess.reason})"), file=sys.stderr)
+            continue
+        point = judge(name, truth, guess)
+        errors = " ".join(f"{figure} {error:+.2%}" for figure, error in point.errors.items())
+        print(safe(f"{where}: {truth.status}, predicted {guess.status}; {errors}"), file=sys.stderr)
+        if kept_in:
+            folder = RunFolder(kept_in / name / truth.run_id)
+            folder.claim()
+            folder.finish(guess)
+        yield truth, point
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _write(file: Path, text: str) -> None:
+    _folder(file.parent)
+    write_whole(file, text.encode())
+    print(file)
+
+
+def _write_json(file: Path, values) -> None:
+    _write(file, json.dumps(values, indent=1) + "\n")

@@ -1,0 +1,38 @@
+"""``memlab advise PATH...``: recommend one of the measured or predicted configurations for a training."""
+
+import argparse
+
+from memlab.cli.commands.numbers import number, whole
+from memlab.cli.commands.selection import add_selection, selected
+from memlab.core.ranges import NOT_NEGATIVE, POSITIVE
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selection(parser)
+    parser.add_argument("--samples", type=whole(1), required=True, help="in the training set")
+    parser.add_argument("--epochs", type=number(POSITIVE), default=1.0)
+    parser.add_argument("--seq-len", type=whole(1), required=True, metavar="TOKENS", help="of a sample")
+    parser.add_argument(
+        "--effective-batch", type=whole(1), metavar="SAMPLES", help="of an optimizer step (default: any)"
+    )
+    parser.add_argument("--usd-per-hour", type=number(NOT_NEGATIVE), help="of the node (default: as the runs say)")
+    parser.add_argument(
+        "--gpu-memory", type=number(POSITIVE), metavar="GIB", help="of one GPU (default: as the runs say)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.analyse.advise import Job, advise
+    from memlab.report.advice_text import show_advice
+    from memlab.report.text import console
+
+    job = Job(
+        samples=arguments.samples,
+        epochs=arguments.epochs,
+        tokens=arguments.seq_len,
+        effective_batch=arguments.effective_batch,
+        usd_per_hour=arguments.usd_per_hour,
+        memory_gib=arguments.gpu_memory,
+    )
+    show_advice(advise(selected(arguments.paths, arguments.where), job), console())
+    return 0

@@ -1,0 +1,51 @@
+"""``memlab diff``: compare runs, two sets of runs, one axis of a sweep, or configuration files that have not run."""
+
+import argparse
+from pathlib import Path
+
+from memlab.cli.commands.selection import add_where, selected
+from memlab.core.errors import MemlabError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="RUN",
+        help="run folders, configuration files (JSON or YAML), two folders of runs, or with --by the folder of a sweep",
+    )
+    parser.add_argument("--by", metavar="AXIS", help="the one axis to look at: pairs all runs that differ in it alone")
+    help = "every figure, not only the main ones and those that changed by more than the noise"
+    parser.add_argument("--all", action="store_true", help=help)
+    add_where(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.analyse.diff import compare
+    from memlab.analyse.effects import effects_by, effects_of_sets
+    from memlab.report.diff_text import show_comparison, show_effects
+    from memlab.report.text import console
+
+    paths, by = arguments.paths, arguments.by
+    if len(paths) == 1 and by is None:
+        raise MemlabError("A diff needs two runs or more, or --by AXIS and the folder of a sweep.")
+    if len(paths) == 1:
+        show_effects(effects_by(selected(paths, arguments.where), by), console(), arguments.all)
+        return 0
+    sides = [_runs_of(path, arguments.where) for path in paths]
+    if all(len(side) == 1 for side in sides):
+        show_comparison(compare([side[0] for side in sides], by), console(), arguments.all)
+    elif len(sides) == 2:
+        folders = tuple(Path(path).resolve().name for path in paths)
+        names = folders if len(set(folders)) == len(folders) else tuple(paths)
+        show_effects(effects_of_sets(*sides, names=names, by=by), console(), arguments.all)
+    else:
+        raise MemlabError("More than two folders that hold several runs: give two, or one with --by AXIS.")
+    return 0
+
+
+def _runs_of(path: str, conditions: list[str]) -> list:
+    """Return the runs of one command-line word: a configuration file, or a folder with runs."""
+    from memlab.analyse.diff import planned_run
+
+    return [planned_run(Path(path))] if Path(path).is_file() else selected([path], conditions)

@@ -1,0 +1,57 @@
+"""``memlab figures PATH... --output DIR``: draw charts for print, as PNG and SVG."""
+
+import argparse
+from pathlib import Path
+
+from memlab.cli.commands.selection import add_selection, selected
+from memlab.core.errors import MemlabError, nearest
+from memlab.system.terminal import safe
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selection(parser)
+    parser.add_argument("--output", "-o", type=Path, required=True, metavar="DIR", help="where the files go")
+    parser.add_argument(
+        "--kind", nargs="+", default=[], metavar="KIND", help="only these (default: all that have data)"
+    )
+    parser.add_argument(
+        "--slices",
+        nargs=2,
+        metavar="KEY=VALUE,...",
+        help="the overlay of two configurations: zero_stage=zero3,offload=none zero_stage=zero2,offload=optimizer",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.report.figures import KINDS, draw
+
+    for kind in arguments.kind:
+        if kind not in KINDS:
+            raise MemlabError(f"--kind {kind}: no such figure. {nearest(kind, KINDS)}")
+    runs = selected(arguments.paths, arguments.where)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    drawn = _slices(runs, arguments) if arguments.slices else draw(runs, arguments.output, arguments.kind or KINDS)
+    written = [_report(kind, result) for kind, result in drawn]
+    return 0 if any(written) else 1
+
+
+def _slices(runs, arguments: argparse.Namespace):
+    from memlab.analyse.effects import effects_of_sets
+    from memlab.analyse.identity import select
+    from memlab.report.figures import draw_slices
+
+    sides = [select(runs, words.split(",")) for words in arguments.slices]
+    for words, side in zip(arguments.slices, sides, strict=True):
+        if not side:
+            raise MemlabError(f"--slices {words}: no run meets it.")
+    effects = effects_of_sets(*sides, names=tuple(arguments.slices))
+    return draw_slices([*sides[0], *sides[1]], effects, arguments.output)
+
+
+def _report(kind: str, result: list[Path] | str) -> bool:
+    """Print the files of a figure, or why it was not drawn. Returns whether it was drawn."""
+    if isinstance(result, str):
+        print(f"no {kind}: {safe(result)}")
+        return False
+    print(" ".join(map(str, result)))
+    return True

@@ -1,0 +1,31 @@
+"""``memlab fit PATH...``: fit a line of memory over tokens, and compute the longest sequence and batch that fit."""
+
+import argparse
+
+from memlab.cli.commands.numbers import number
+from memlab.cli.commands.selection import add_selection, selected
+from memlab.core.errors import MemlabError, nearest
+from memlab.core.ranges import POSITIVE, Range
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selection(parser)
+    parser.add_argument("--figure", default="peak_reserved_bytes", help="what to fit (default: %(default)s)")
+    parser.add_argument(
+        "--gpu-memory", type=number(POSITIVE), metavar="GIB", help="of one GPU (default: as the runs say)"
+    )
+    free = "a share from 0 to 1, kept free (default: %(default)s)"
+    parser.add_argument("--margin", type=number(Range(0.0, 1.0, below=True)), default=0.05, metavar="SHARE", help=free)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.analyse.fit import fit_all
+    from memlab.core.summary import BYTES
+    from memlab.report.fit_text import show_fits
+    from memlab.report.text import console
+
+    if arguments.figure not in BYTES:
+        raise MemlabError(f"--figure {arguments.figure}: no such figure. {nearest(arguments.figure, BYTES)}")
+    fits, without = fit_all(selected(arguments.paths, arguments.where), arguments.figure)
+    show_fits(fits, without, arguments.gpu_memory, arguments.margin, console())
+    return 0 if fits else 1

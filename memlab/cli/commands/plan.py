@@ -1,0 +1,211 @@
+"""``memlab plan WORD...``: predict, before renting, which combinations of options fit and with which largest batch."""
+
+import argparse
+import itertools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from memlab.cli.commands.files import add_files, write_files
+from memlab.cli.compose import check_total, compose_config, expand
+from memlab.core.config import GROUPS
+from memlab.core.errors import MemlabError
+from memlab.core.plan import Plan, make_plan
+from memlab.launch import preflight
+from memlab.planner.parallel import Together
+from memlab.planner.search import Candidate, Outcome, Row, cheapest, largest_batches, single_changes, worth_measuring
+from memlab.predict.limits import unpredictable
+from memlab.predict.time.calibration import check_calibrations
+from memlab.report.plan_text import PlanProgress, ending, plan_answer, show_changes, show_measure, show_rows
+from memlab.report.text import console, say
+
+AXES = {
+    "zero_stage": ("zero0", "zero1", "zero2", "zero3"),
+    "offload": ("none", "optimizer", "all"),
+    "checkpointing": ("none", "full"),
+    "allocator": ("default", "expandable"),
+}
+"""Axes that are combined by default, each with its options from the fastest to the one with the least memory."""
+
+CHANGES = (
+    ("allocator=expandable", "nothing that is computed"),
+    ("checkpointing=full", "a second forward pass in each step"),
+    ("zero_stage=zero1", "weights gathered after each step"),
+    ("zero_stage=zero2", "gradients reduced to their owners"),
+    ("zero_stage=zero3", "weights gathered in every pass"),
+    ("offload=optimizer", "an optimizer step on the CPU"),
+    ("offload=all", "that, and weights over PCIe in every pass"),
+    ("attention=sdpa", "nothing that is computed"),
+    ("kernels=liger", "another package"),
+    ("adapter=lora", "training an adapter in place of all weights"),
+)
+"""Single changes that can save memory, and what each costs."""
+
+SEARCHED = ("batch", "batch.micro")
+NAMING = ("model", "data", "predict")
+"""Groups whose values can name files, folders and keys outside memlab."""
+
+NOT_HERE = ("search", "sweep", "mode")
+
+SHOWN = 5
+"""Most configurations that are listed as worth measuring."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    help = "as for launch.py: model=llama3_8b hardware=a100_80g_x8 seq_len.tokens=2048; group=a,b walks these options"
+    parser.add_argument("words", nargs="+", metavar="WORD", help=help)
+    help = "one configuration in place of many: what it needs, and what each single change takes off"
+    parser.add_argument("--changes", action="store_true", help=help)
+    add_files(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    given = expand(arguments.words)
+    for key in given:
+        if key.split(".")[0] in NOT_HERE:
+            raise MemlabError(f"'{key}' has no place here: memlab plan predicts, and finds the largest batch itself.")
+    _check_files(given)
+    return _change(given, arguments) if arguments.changes else _walk(given, arguments)
+
+
+def _check_files(given: dict[str, list[str]]) -> None:
+    """Raise :class:`MemlabError` if a word names a file, folder or key that cannot be used.
+
+    This check comes before hundreds of combinations are composed. It uses all values of the groups in :data:`NAMING`,
+    and only the first value of every other word.
+    """
+    naming = [words for key, words in given.items() if key.lstrip("+").split(".")[0] in NAMING]
+    others = [words[0] for words in given.values() if words not in naming]
+    configs = [compose_config([*others, *words, "mode=predict"])[0] for words in itertools.product(*naming)]
+    preflight.check(configs)
+    check_calibrations(configs)
+
+
+def _walk(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
+    if key := next((key for key in SEARCHED if key in given), None):
+        raise MemlabError(f"'{key}' is what is searched for: leave it out, or ask about one size with --changes.")
+    out, progress_out = console(), console(sys.stderr)
+    axes = walked_axes(given)
+    candidates = combinations(given, axes)
+    if not candidates:
+        raise MemlabError("None of these combinations can be predicted; launch.py mode=predict says why.")
+    progress_out.print(f"{len(candidates)} configurations; Ctrl-C loses nothing that is traced")
+    with PlanProgress(progress_out) as progress, Together(progress.told) as predictor:
+        rows = largest_batches(candidates, predictor)
+    measure = worth_measuring(rows, [name for name in axes if name not in ("hardware", "allocator")])
+    several = len({row.candidate.options.get("hardware") for row in rows}) > 1
+    say(plan_answer(rows, cheapest(rows) if several else None, measure), out, "bold")
+    if not write_files(rows_frame(rows), arguments):
+        show_rows(rows, out)
+    show_measure(measure, SHOWN, out)
+    return 0 if any(row.batch for row in rows) else 1
+
+
+def walked_axes(given: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return key -> words of its values, for all axes to combine.
+
+    These are the keys with several values on the command line, and :data:`AXES`, except for an axis that the command
+    line sets, wholly (``offload=none``) or in part (``offload.ratio=0.5``).
+    """
+    settled = {key for key in AXES if key in given or any(word.startswith(f"{key}.") for word in given)}
+    defaults = {key: [f"{key}={option}" for option in options] for key, options in AXES.items() if key not in settled}
+    return {key: words for key, words in given.items() if len(words) > 1} | defaults
+
+
+def combinations(given: dict[str, list[str]], axes: dict[str, list[str]]) -> list[Candidate]:
+    """List all combinations of the axes that can be predicted."""
+    check_total({key: len(words) for key, words in axes.items()})
+    fixed = [words[0] for key, words in given.items() if key not in axes]
+    found = []
+    for words in itertools.product(*axes.values()):
+        config, choices = compose_config([*fixed, *words, "mode=predict"])
+        if not unpredictable(config):
+            options = {key: word.partition("=")[2] for key, word in zip(axes, words, strict=True)}
+            found.append(Candidate(options, config, choices))
+    return found
+
+
+def rows_frame(rows: Sequence[Row]) -> Any:
+    """Convert the rows to a data frame, with bytes as integers."""
+    import pandas
+
+    return pandas.DataFrame(
+        {
+            **row.candidate.options,
+            "largest_batch": row.batch,
+            "batch_of_one": ending(row.of_one),
+            "one_more": "" if row.next_up is None else ending(row.next_up),
+            "device_used_bytes": row.best.used if row.best else None,
+            "device_free_bytes": row.best.free if row.best else None,
+            "host_peak_bytes": row.best.host if row.best else None,
+            "fit_probability": row.summary.get("fit_probability"),
+            "fit_probability_same_kind": row.summary.get("fit_probability_same_kind"),
+            "tokens_per_second": row.summary.get("tokens_per_second"),
+            "usd_per_hour": row.usd_per_hour,
+            "usd_per_million_tokens": row.usd_per_million_tokens,
+        }
+        for row in rows
+    )
+
+
+def _change(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
+    several = next((key for key, words in given.items() if len(words) > 1), None)
+    if several:
+        raise MemlabError(f"--changes is about one configuration: give '{several}' one value.")
+    out = console()
+    base = _plan(given)
+    with PlanProgress(console(sys.stderr)) as progress, Together(progress.told) as predictor:
+        outcome, changes = single_changes(base, possible_changes(given, base), predictor)
+    if not write_files(_changes_frame(outcome, changes), arguments):
+        show_changes(outcome, changes, out)
+    return 0
+
+
+def possible_changes(given: dict[str, list[str]], base: Plan) -> list[tuple[str, str, Plan]]:
+    """List word, price and plan of every change that can be predicted and that changes the configuration."""
+    micro = base.config["batch"]["micro"]
+    possible = [change for change in CHANGES if change[0].split("=")[0] in GROUPS]
+    if micro > 1:
+        possible.append((f"batch.micro={micro // 2}", "more steps, or batch.accumulation"))
+    found = []
+    for word, price in possible:
+        replaced = SEARCHED if word.startswith("batch") else word.split("=")[:1]
+        rest = [words[0] for key, words in given.items() if key not in replaced]
+        config, choices = compose_config([*rest, word, "mode=predict"])
+        plan = make_plan(config, choices)
+        if plan.run_id != base.run_id and not unpredictable(config) and not _is_step_back(plan, base):
+            found.append((word, price, plan))
+    return found
+
+
+def _is_step_back(plan: Plan, base: Plan) -> bool:
+    """Whether ``plan`` shards or offloads less than ``base``."""
+
+    def reach(config: dict[str, Any]) -> tuple[int, bool, bool]:
+        offload = config["offload"]
+        return config["zero_stage"]["stage"], offload["optimizer"] != "none", offload["param"] != "none"
+
+    return any(new < old for new, old in zip(reach(plan.config), reach(base.config), strict=True))
+
+
+def _plan(given: dict[str, list[str]]) -> Plan:
+    config, choices = compose_config([*(words[0] for words in given.values()), "mode=predict"])
+    if reasons := unpredictable(config):
+        raise MemlabError("; ".join(reasons))
+    return make_plan(config, choices)
+
+
+def _changes_frame(base: Outcome, changes: Sequence) -> Any:
+    import pandas
+
+    rows = [("", base, None), *((change.word, change.outcome, change.saved) for change in changes)]
+    return pandas.DataFrame(
+        {
+            "change": word,
+            "ends": ending(outcome),
+            "needed_bytes": None if isinstance(outcome, str) else outcome.used,
+            "saved_bytes": saved,
+            "host_peak_bytes": None if isinstance(outcome, str) else outcome.host,
+        }
+        for word, outcome, saved in rows
+    )

@@ -1,0 +1,22 @@
+"""``memlab report PATH... [-o FILE]``: write one HTML page that opens anywhere."""
+
+import argparse
+from pathlib import Path
+
+from memlab.cli.commands.selection import add_selection, collected
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selection(parser)
+    parser.add_argument("--output", "-o", type=Path, default=Path("report.html"), metavar="FILE", help="%(default)s")
+    parser.add_argument("--title", help="default: the name of the folder")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.report.page import write_page
+
+    runs, skipped = collected(arguments.paths, arguments.where)
+    title = arguments.title or ", ".join(Path(path).resolve().name for path in arguments.paths)
+    write_page(runs, skipped, title, arguments.output)
+    print(f"{arguments.output}: {len(runs):,} points, {arguments.output.stat().st_size / 2**20:.1f} MiB")
+    return 0

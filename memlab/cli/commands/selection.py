@@ -1,0 +1,82 @@
+"""Selection of runs, shared by the commands: their folders, ``--where``, and messages about unusable folders."""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from memlab.core.errors import MemlabError
+from memlab.runs.record import RunFolder
+from memlab.system.terminal import safe
+
+OUTPUTS = Path("outputs")
+"""Default place of run folders, below the current folder (conf/hydra/memlab.yaml)."""
+
+
+def add_selection(parser: argparse.ArgumentParser, without: str = "") -> None:
+    """Add the arguments ``PATH`` and ``--where``.
+
+    ``without``: description for the help of what is used if no path is given; empty: a path is required.
+    """
+    help = "run folders, or folders that hold them" + f" (default: {without})" * bool(without)
+    parser.add_argument("paths", nargs="*" if without else "+", metavar="PATH", help=help)
+    add_where(parser)
+
+
+def add_where(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--where", nargs="+", default=[], metavar="KEY=VALUE", help="only these: zero_stage=zero3, seq_len.tokens=2048"
+    )
+
+
+def latest_run() -> Path:
+    """Find the run folder below ``OUTPUTS`` with the newest record, and name it on standard error."""
+    return _latest("run", (record.parent for record in _records()))
+
+
+def latest_sweep() -> Path:
+    """Find the folder below ``OUTPUTS`` that has several runs and the newest record of all such folders.
+
+    Names the folder on standard error.
+    """
+    runs = Counter(record.parent.parent for record in _records())  # in the order of the records
+    return _latest("sweep", (folder for folder, count in runs.items() if count > 1))
+
+
+def _latest(what: str, folders: Iterable[Path]) -> Path:
+    """Return the first of ``folders`` (newest first). Raises :class:`MemlabError` if there is none."""
+    found = next(iter(folders), None)
+    if found is None:
+        raise MemlabError(f"No {what} below {OUTPUTS}/ in the current folder. Name a folder: memlab COMMAND FOLDER.")
+    print(f"the latest {what}: {safe(found)}", file=sys.stderr)
+    return found
+
+
+def _records() -> list[Path]:
+    """List the records below ``OUTPUTS``, newest first."""
+    found = OUTPUTS.rglob(RunFolder.RECORD)
+    return sorted(found, key=lambda record: record.lstat().st_mtime_ns, reverse=True)
+
+
+def selected(paths, conditions):
+    """Return the runs. Prints a line on standard error for each skipped folder and each incomplete run."""
+    return collected(paths, conditions)[0]
+
+
+def collected(paths, conditions):
+    """Return the runs as :func:`selected`, and the places that were skipped."""
+    from memlab.analyse.collect import collect
+    from memlab.analyse.identity import select
+    from memlab.report.text import console, show_incomplete, show_skipped
+
+    collection = collect(paths)
+    runs = select(collection.runs, conditions)
+    errors = console(sys.stderr)
+    show_skipped(collection.skipped, errors)
+    show_incomplete(runs, errors)
+    if not runs:
+        raise MemlabError(
+            f"{', '.join(map(str, paths))}: no run that can be read{' and meets --where' * bool(conditions)}."
+        )
+    return runs, collection.skipped

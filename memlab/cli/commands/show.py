@@ -1,0 +1,19 @@
+"""``memlab show [RUN_FOLDER...]``: print the table of a run folder."""
+
+import argparse
+
+from memlab.cli.commands.selection import latest_run
+from memlab.runs.record import RunFolder
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="*", metavar="RUN_FOLDER", help="default: the latest run below outputs/")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.report.run_table import show_run
+    from memlab.report.text import console
+
+    for folder in arguments.folders or [latest_run()]:
+        show_run(RunFolder(folder).read_record(), console())
+    return 0

@@ -1,0 +1,40 @@
+"""``memlab table [PATH...]``: print run folders as one table, or write the table to files."""
+
+import argparse
+
+from memlab.cli.commands.files import add_files, write_files
+from memlab.cli.commands.selection import add_selection, latest_sweep, selected
+from memlab.system.terminal import safe
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selection(parser, without="the latest sweep below outputs/")
+    form = parser.add_mutually_exclusive_group()
+    for name in ("ranks", "phases", "steps"):
+        form.add_argument(
+            f"--{name}", dest="form", action="store_const", const=name, help=f"a row for each of the {name}"
+        )
+    add_files(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.analyse import table
+    from memlab.core.config import GROUPS
+    from memlab.report.tables import show_frame, show_points
+    from memlab.report.text import console
+
+    runs = selected(arguments.paths or [latest_sweep()], arguments.where)
+    problems: list[str] = []
+    if arguments.form is None:
+        frame = table.points_table(runs)
+    else:
+        long_form = {"ranks": table.ranks_table, "phases": table.phases_table, "steps": table.steps_table}
+        frame, problems = long_form[arguments.form](runs)
+    for problem in problems:
+        console().print(safe(problem), soft_wrap=True)
+    if not write_files(frame, arguments):
+        if arguments.form is None:
+            show_points(frame, GROUPS, console())
+        else:
+            show_frame(frame, console())
+    return 0

@@ -1,0 +1,179 @@
+"""Runs of what Hydra composed, one experiment or a sweep: they fill run folders and return an exit code."""
+
+import signal
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from rich.console import Console
+
+from memlab.cli.compose import check_runs, choices_of, resolve
+from memlab.core.config import Config
+from memlab.core.errors import ConfigError
+from memlab.core.plan import make_plan
+from memlab.launch import preflight
+from memlab.launch.job import Job
+from memlab.launch.run import run_one
+from memlab.launch.search import SearchRun
+from memlab.launch.sweep import Result, SweepRun, assort, is_complete, unique
+from memlab.predict.jobs import assort_predictions, predict_jobs
+from memlab.predict.prediction import finished, predict_one
+from memlab.predict.time.calibration import check_calibrations
+from memlab.report.run_table import show_run
+from memlab.report.sweep import progress, show_preview, show_repeats, show_searches, show_summary
+from memlab.report.sweep_files import leave_table_and_page
+from memlab.runs.record import Record, RunFolder, SweepFolder
+from memlab.system.machine import detect
+from memlab.system.signals import interrupt
+
+EXIT_CODES = {
+    "ok": 0,
+    "gpu_oom": 3,
+    "host_oom": 4,
+    "timeout": 5,
+    "failed": 6,
+    "infra": 7,
+    "unsupported": 8,
+    "interrupted": 130,
+}
+"""Status of a single run -> exit code. Exit code 2 means that the input was wrong and nothing ran."""
+
+INCOMPLETE = 1
+"""Exit code of a sweep in which a job has no final record. It is 0 if all jobs have one, 130 after an interrupt."""
+
+
+def run_composed(composed: DictConfig) -> tuple[str, int]:
+    """Run one composed configuration in the folder that Hydra made for it. Returns its status and the exit code."""
+    signal.signal(signal.SIGTERM, interrupt)  # in a Slurm job, submitit has set SIGTERM to be ignored
+    config = resolve(composed)
+    hydra_config = HydraConfig.get()
+    choices = choices_of({"hydra": hydra_config})
+    folder = RunFolder(hydra_config.runtime.output_dir)
+    if config.measure.repeats > 1 or config.sweep.dry_run or config.sweep.search != "none":
+        jobs = with_repeats(config, choices, folder, composed, hydra_config)
+        return "swept", run_jobs(jobs, config, folder.path.parent)
+    saver = _saver(folder, composed, hydra_config, config.measure.repeat)
+    record = run_single(Job(make_plan(config, choices), folder, saver), config)
+    return record.status, EXIT_CODES[record.status]
+
+
+def run_single(job: Job, config: Config) -> Record:
+    console = Console()
+    if config.mode == "predict":
+        record = (None if config.force else finished(job)) or predict_one(job)
+    else:
+        console.print(f"logs: {job.folder}/{RunFolder.LOGS}", highlight=False, markup=False, soft_wrap=True)
+        record = run_one(job, config.force, on_wait=lambda text: console.print(text, highlight=False, markup=False))
+    show_run(record, console)
+    console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
+    return record
+
+
+def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> int:
+    """Run the jobs that Hydra composed for a multirun. Returns the exit code.
+
+    ``config`` is the configuration that Hydra composed for the multirun as a whole.
+    """
+    root = Path(str(config.hydra.sweep.dir))
+    configs = [resolve(composed) for composed in batch]
+    if len({repr(one.sweep) for one in configs}) > 1:
+        raise ConfigError("sweep.* says how a sweep is carried out and cannot itself be swept: give it one value.")
+    check_inputs(configs)
+    jobs: list[Job] = []
+    for one, composed in zip(configs, batch, strict=True):
+        folder = RunFolder(root / str(composed.hydra.sweep.subdir))
+        jobs += with_repeats(one, choices_of(composed), folder, composed, composed.hydra)
+    for job in jobs:
+        job.folder.check()
+    begin_sweep(config)
+    return run_jobs(jobs, configs[0], root)
+
+
+def check_inputs(configs: Sequence[Config]) -> None:
+    """Raise :class:`MemlabError` if a configuration names a file, folder or key that cannot be used.
+
+    It is also raised for a search by prediction, and for too many runs in all.
+    """
+    check_runs(configs)
+    if any(config.mode == "predict" and config.sweep.search != "none" for config in configs):
+        raise ConfigError("a search measures; to find the largest batch by prediction: memlab plan ...")
+    preflight.check(configs)
+    check_calibrations(config for config in configs if config.mode == "predict")
+
+
+def begin_sweep(config: DictConfig) -> None:
+    """Mark the folder of a sweep as memlab's, and save there what Hydra composed for the sweep."""
+    folder = SweepFolder(str(config.hydra.sweep.dir))
+    folder.claim()
+    folder.save_hydra(OmegaConf.to_yaml(config))
+
+
+def with_repeats(
+    config: Config, choices: dict[str, str], folder: RunFolder, composed: DictConfig, hydra_config: DictConfig
+) -> list[Job]:
+    """Make ``measure.repeats`` jobs of a configuration, numbered from ``measure.repeat``.
+
+    The first job runs in ``folder``, the others in folders beside it. Each job saves ``composed`` and ``hydra_config``
+    (what Hydra composed) in its folder.
+    """
+    first = config.measure.repeat
+    jobs = []
+    for repeat in range(first, first + config.measure.repeats):
+        one = replace(config, measure=replace(config.measure, repeat=repeat))
+        where = folder if repeat == first else RunFolder(f"{folder}-r{repeat}")
+        jobs.append(Job(make_plan(one, choices), where, _saver(where, composed, hydra_config, repeat)))
+    return jobs
+
+
+def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
+    """Run a sweep, or show what it would run. Returns the exit code."""
+    machine, console = detect(), Console()
+    searching = config.sweep.search != "none"
+    to_predict = unique(job for job in jobs if job.config.mode == "predict")
+    to_measure = unique(job for job in jobs if job.config.mode == "measure")
+    if config.sweep.dry_run:
+        predictions = assort_predictions(to_predict, config.force)
+        measurements = assort(to_measure, machine, config.sweep, config.force, config.seed)
+        show_preview(predictions + measurements, root, console)
+        return 0
+    try:
+        with progress(console) as observer:
+            sweep = (SearchRun if searching else SweepRun)(machine, config.sweep, config.force, observer)
+            results = predict_jobs(to_predict, config.force, observer) if to_predict else []
+            results += sweep.run(to_measure, config.seed) if to_measure else []
+        if searching:
+            show_searches(sweep.found.values(), console)
+        show_repeats(results, console)
+        show_summary(results, root, observer.seconds, console)
+    finally:  # also after an interrupt, for the predictions that are done
+        leave_table_and_page(root, console)
+    return _sweep_exit_code(sweep, results)
+
+
+def _sweep_exit_code(sweep: SweepRun, results: list[Result]) -> int:
+    if sweep.interrupted:
+        return EXIT_CODES["interrupted"]
+    return 0 if is_complete(results) else INCOMPLETE
+
+
+def _saver(folder: RunFolder, composed: DictConfig, hydra_config: DictConfig, repeat: int) -> Callable[[], None]:
+    """Return a function that writes Hydra's files into the job's folder, for the job to call when it runs."""
+
+    def save() -> None:
+        task = OmegaConf.create({key: node for key, node in composed.items_ex(resolve=False) if key != "hydra"})
+        task.measure.repeat = repeat
+        own = deepcopy(hydra_config)  # all repeats of a job share one, and may be saved at the same time
+        with read_write(own), open_dict(own):
+            own.runtime.output_dir = str(folder)
+        folder.save_hydra(
+            {
+                "config": OmegaConf.to_yaml(task),
+                "hydra": OmegaConf.to_yaml({"hydra": own}),
+                "overrides": OmegaConf.to_yaml(own.overrides.task),
+            }
+        )
+
+    return save

@@ -1,0 +1,111 @@
+"""Types of the values inside a record. ``Record`` and ``RankResult`` themselves are in memlab/runs/record.py.
+
+memlab/core/schema.py turns these types into checks, which run once when a record is read. Later code relies on the
+types and checks nothing again, except for keys that are optional or may be ``None``.
+"""
+
+from typing import Annotated, Any, TypedDict
+
+from memlab.core.ranges import LARGEST_WHOLE, Range
+from memlab.core.schema import Limits
+
+Name = Annotated[str, Limits(printable=True)]
+Bytes = Annotated[int, Limits(range=Range(0, LARGEST_WHOLE))]
+Count = Annotated[int, Limits(range=Range(0, LARGEST_WHOLE))]
+Index = Annotated[int, Limits(range=Range(0, 1 << 16))]
+"""A rank, or a number of ranks."""
+
+Figure = Annotated[float, Limits(range=Range(-1e30, 1e30))]
+"""A number of a run. No real figure exceeds these bounds; within them, a product of a few figures cannot overflow."""
+
+Positive = Annotated[float, Limits(range=Range(1e-12, 1e30))]
+"""A number that is safe to divide by: the seconds of a step, a rate."""
+
+Seconds = Annotated[float, Limits(range=Range(0, 1e30))]
+
+
+class OverRanks(TypedDict):
+    """Largest, mean and smallest value of a figure over the ranks."""
+
+    max: Figure
+    mean: Figure
+    min: Figure
+
+
+SPEED = (
+    *("step_seconds", "step_seconds_min", "step_seconds_max"),
+    *("iterations_per_second", "samples_per_second", "tokens_per_second"),
+)
+"""Speed figures. A summary has either all of them or none."""
+
+
+class Summary(TypedDict, total=False):
+    """``Record.summary``. Any other key holds a :data:`Figure`, ``None`` or :class:`OverRanks`."""
+
+    step_seconds: Positive  # the median of the measured steps
+    step_seconds_min: Positive
+    step_seconds_max: Positive | None  # None: not known, since the predicted step time is a lower bound
+    step_seconds_lower_bound: Positive  # at the speeds in the datasheet
+    step_seconds_basis: Name  # calibration or lower bound
+    iterations_per_second: Positive
+    samples_per_second: Positive
+    tokens_per_second: Positive
+    parameters: Count
+    verdict: Name  # of the worst rank
+
+
+class StepError(TypedDict):
+    """Error of predicted step times of this kind, as a share of the step time."""
+
+    median: Figure
+    p90: Figure
+
+
+class Steps(TypedDict, total=False):
+    """``Record.steps``."""
+
+    warmup: Count
+    measured: Count
+    averaged_over: Count  # imports only: number of steps behind a mean, if the source has no single step times
+    repeat: Count
+    repeats: Count
+    seconds: list[Seconds]  # for each measured step, the seconds of the slowest rank
+    warmup_seconds: list[Seconds]
+    doubts: list[str]
+    basis: Name
+    basis_reason: str | None
+    error: StepError | None
+    calibration: str | None
+
+
+class Timing(TypedDict, total=False):
+    """``Record.timing``: wall-clock time by part of the run. Any other key also holds seconds."""
+
+    step_s_range: Annotated[list[Seconds | None], Limits(length=2)]  # the end is None if the step is a lower bound
+
+
+class Oom(TypedDict, total=False):
+    """An out-of-memory: where it occurred, and the requested bytes."""
+
+    phase: str | None
+    step: Count | None
+    requested_bytes: Bytes | None
+    event: Count
+    message: str | None
+
+
+class Breakdown(TypedDict):
+    """Bytes by kind at the peak of each phase, and the places in code that allocated most at the peak of the run."""
+
+    phases: dict[str, dict[str, int]]
+    peak_phase: str | None
+    largest: list[dict[str, Any]]
+
+
+class Curve(TypedDict):
+    """Memory over one step. All lists but ``phases`` have one length; ``phases`` holds [first event, name] pairs."""
+
+    event: list[Count]
+    allocated_bytes: list[Bytes]
+    reserved_bytes: list[Bytes]
+    phases: list[Annotated[list[int | str], Limits(length=2)]]

@@ -1,0 +1,274 @@
+"""Checks of plain values (as JSON and YAML hold them) against type annotations.
+
+A check is built once from the fields of a dataclass or typed dictionary, on first use. Supported types: ``Any``,
+``None``, bool, int, float, str, lists, dictionaries with text keys, dataclasses, typed dictionaries, and unions of
+these types. :class:`Limits` narrows a type: ``Annotated[list[int], Limits(length=2)]``, or as metadata of a field.
+"""
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from math import isfinite
+from reprlib import Repr
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from memlab.core.errors import nearest
+from memlab.core.ranges import Range
+
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = 60
+shown = _REPR.repr
+"""Format a value for an error message: short, however large or deeply nested the value is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits of a value besides its type. ``None``, if the type allows it, satisfies all limits."""
+
+    choices: tuple[Any, ...] | None = None
+    range: Range | None = None  # of a number; of a list, of each number in it
+    length: int | None = None  # of a list
+    printable: bool = False  # one line, without control characters
+
+
+@dataclasses.dataclass(frozen=True)
+class Others:
+    """Type of the values of all other keys, for a typed dictionary. Without it, they may be anything."""
+
+    annotation: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """Keys of a typed dictionary that must all be there if the first of them is."""
+
+    keys: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainOf:
+    """Other type whose plain form (as made by ``dataclasses.asdict``) the values must have."""
+
+    annotation: Any
+
+
+class SchemaError(ValueError):
+    """A value that its annotation does not allow."""
+
+    def __init__(self, problem: str):
+        super().__init__(problem)
+        self.problem = problem
+        self.path = ""
+
+    def within(self, key: str | int) -> "SchemaError":
+        """Add to the path the ``key`` under which a list or dictionary holds the value. Returns the same error."""
+        own = f"[{key}]" if isinstance(key, int) else key
+        self.path = own if not self.path else f"{own}{self.path}" if self.path[0] == "[" else f"{own}.{self.path}"
+        return self
+
+    def __str__(self) -> str:
+        return f"{shown(self.path)} {self.problem}" if self.path else self.problem
+
+
+Inside = Callable[[Any], None]
+"""Function that checks the parts and the limits of a value of the right type. Raises :class:`SchemaError`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """Check of a type. ``kinds``: the Python types that a value may have; ``name``: their name in error messages."""
+
+    kinds: frozenset[type]
+    name: str
+    inside: Inside | None = None
+
+    def __call__(self, value: Any) -> None:
+        """Raise :class:`SchemaError` for a value that is not allowed."""
+        if type(value) not in self.kinds:  # not isinstance, which takes a bool for an int
+            raise SchemaError(f"must be {self.name}, not {shown(value)}.")
+        if self.inside is not None:
+            self.inside(value)
+
+
+_PLAIN = {
+    bool: Check(frozenset({bool}), "true or false"),
+    int: Check(frozenset({int}), "a whole number"),
+    float: Check(frozenset({float, int}), "a number"),
+    str: Check(frozenset({str}), "text"),
+    types.NoneType: Check(frozenset({types.NoneType}), "null"),
+    Any: Check(frozenset({bool, int, float, str, types.NoneType, list, dict}), "any value"),
+    dict: Check(frozenset({dict}), "keys with values"),
+    list: Check(frozenset({list}), "a list"),
+}
+_LISTS = {float: "a list of numbers", str: "a list of names"}
+
+
+def check_field(spec: dataclasses.Field) -> Check:
+    """Build the check of a dataclass field from its type and the limits in its metadata."""
+    return check_of(Annotated[spec.type, Limits(**spec.metadata)] if spec.metadata else spec.type)
+
+
+@cache
+def check_of(annotation: Any) -> Check:
+    """Build the check of a type annotation."""
+    if annotation in _PLAIN:
+        return _PLAIN[annotation]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _narrowed(*arguments)
+    if origin in (Union, types.UnionType):
+        return _union([check_of(argument) for argument in arguments])
+    if origin is list:
+        return Check(frozenset({list}), _LISTS.get(arguments[0], "a list"), _of_items(check_of(arguments[0])))
+    if origin is dict:
+        return replace(_PLAIN[dict], inside=_of_keys({}, (), check_of(arguments[1])))
+    if dataclasses.is_dataclass(annotation):
+        known = {spec.name: check_field(spec) for spec in dataclasses.fields(annotation)}
+        return replace(_PLAIN[dict], inside=_of_keys(known, required(annotation), _PLAIN[Any]))
+    if is_typeddict(annotation):
+        return _typed_dict(annotation, Any)
+    raise TypeError(f"{annotation!r}: a schema cannot hold this type")
+
+
+def required(schema: type) -> tuple[str, ...]:
+    """List the fields of a dataclass that have no default."""
+    return tuple(
+        spec.name
+        for spec in dataclasses.fields(schema)
+        if spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
+    )
+
+
+def _narrowed(annotation: Any, *metadata: Any) -> Check:
+    check = check_of(annotation)
+    for each in metadata:
+        if isinstance(each, PlainOf):
+            check = check_of(each.annotation)
+        elif isinstance(each, Others):
+            check = _typed_dict(annotation, each.annotation)
+        else:
+            more = _within(each) if isinstance(each, Limits) else _has_together(each)
+            check = replace(check, inside=_both(check.inside, more))
+    return check
+
+
+def _typed_dict(schema: Any, others: Any) -> Check:
+    known = {name: check_of(hint) for name, hint in get_type_hints(schema, include_extras=True).items()}
+    needed = tuple(name for name in known if name in schema.__required_keys__)
+    return replace(_PLAIN[dict], inside=_of_keys(known, needed, check_of(others)))
+
+
+def _union(checks: list[Check]) -> Check:
+    insides = {kind: check.inside for check in checks for kind in check.kinds}
+
+    def inside(value: Any) -> None:
+        if (look := insides[type(value)]) is not None:
+            look(value)
+
+    name = ", or ".join(check.name for check in checks)
+    return Check(frozenset(insides), name, inside if any(insides.values()) else None)
+
+
+def _of_items(item: Check) -> Inside:
+    def inside(values: list[Any]) -> None:
+        if item.inside is None and item.kinds.issuperset(map(type, values)):
+            return  # fast path: most lists hold many plain numbers
+        for index, value in enumerate(values):
+            try:
+                item(value)
+            except SchemaError as error:
+                raise error.within(index) from None
+
+    return inside
+
+
+def _of_keys(known: Mapping[str, Check], needed: Sequence[str], others: Check) -> Inside:
+    def inside(values: dict[str, Any]) -> None:
+        for name in needed:
+            if name not in values:
+                raise SchemaError("is missing.").within(name)
+        key = ""
+        try:
+            for key, value in values.items():
+                check = known.get(key, others)
+                if type(value) in check.kinds:  # like Check.__call__, but without a function call for each value
+                    if check.inside is not None:
+                        check.inside(value)
+                elif check is not _PLAIN[Any]:
+                    check(value)
+        except SchemaError as error:
+            raise error.within(key) from None
+
+    return inside
+
+
+def _has_together(together: Together) -> Inside:
+    def inside(values: dict[str, Any]) -> None:
+        first = together.keys[0]
+        for name in together.keys if first in values else ():
+            if name not in values:
+                raise SchemaError(f"is missing beside '{first}'.").within(name)
+
+    return inside
+
+
+def _both(first: Inside | None, second: Inside) -> Inside:
+    if first is None:
+        return second
+
+    def inside(value: Any) -> None:
+        first(value)
+        second(value)
+
+    return inside
+
+
+def _within(limits: Limits) -> Inside:
+    """Build one check of all given limits: choices, length, range, printable."""
+    kinds = ((_one_of, limits.choices), (_as_long, limits.length), (_in_range, limits.range))
+    made = [make(limit) for make, limit in kinds if limit is not None] + [_on_one_line] * limits.printable
+
+    def inside(value: Any) -> None:
+        if value is not None:
+            for look in made:
+                look(value)
+
+    return inside
+
+
+def _one_of(choices: tuple[Any, ...]) -> Inside:
+    def inside(value: Any) -> None:
+        if value not in choices:
+            hint = nearest(str(value), [str(choice) for choice in choices])
+            raise SchemaError(f"cannot be {shown(value)}. {hint}")
+
+    return inside
+
+
+def _as_long(length: int) -> Inside:
+    def inside(value: Any) -> None:
+        if len(value) != length:
+            raise SchemaError(f"must be a list of {length} numbers, not {shown(value)}.")
+
+    return inside
+
+
+def _on_one_line(value: Any) -> None:
+    if not value.isprintable():
+        raise SchemaError(f"must be one line of printable text, not {shown(value)}.")
+
+
+def _in_range(allowed: Range) -> Inside:
+    low, high = allowed.minimum, allowed.maximum
+    closed = not (allowed.above or allowed.below) and isfinite(low) and isfinite(high)
+
+    def inside(value: Any) -> None:
+        for number in value if isinstance(value, list) else (value,):
+            if closed and low <= number <= high:  # fast path for most figures of a record
+                continue
+            if refusal := allowed.refusal(number):
+                raise SchemaError(f"must be {refusal}, not {shown(number)}.")
+
+    return inside

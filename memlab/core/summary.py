@@ -1,0 +1,104 @@
+"""Summary of a run from the figures of its ranks, the same for measured and predicted runs."""
+
+from collections.abc import Sequence
+from statistics import mean, median
+from typing import Any
+
+from memlab.core.config import Config
+from memlab.core.noise import spread
+
+BYTES = (
+    "peak_allocated_bytes",
+    "peak_active_bytes",
+    "peak_reserved_bytes",
+    "device_used_bytes",
+    "process_used_bytes",
+    "host_peak_bytes",
+    "host_pinned_bytes",
+)
+"""Memory figures of a rank, in bytes. The largest over the ranks decides whether a run fits; they are never summed."""
+
+
+def summarise(config: Config, ranks: Sequence[dict[str, Any]], total_s: float | None) -> dict[str, Any]:
+    """Compute the figures of a run from the dictionaries of its ranks. Figures that no rank has are left out.
+
+    ``total_s``: wall-clock seconds of the whole run, including start-up; they give the price of the run.
+    """
+    summary: dict[str, Any] = {}
+    for key in BYTES:
+        values = [rank[key] for rank in ranks if rank.get(key) is not None]
+        if values:
+            summary[key] = {"max": max(values), "mean": mean(values), "min": min(values)}
+    for key in ("num_alloc_retries", "num_ooms"):
+        values = [rank[key] for rank in ranks if rank.get(key) is not None]
+        if values:
+            summary[key] = max(values)
+    summary |= _parameters(ranks)
+    summary |= _loss(ranks)
+    seconds = slowest(ranks, "step_seconds")
+    if seconds:
+        summary |= _speed(config, ranks, seconds)
+    if total_s is not None and config.hardware.total_usd_per_hour is not None:
+        summary["usd"] = total_s / 3600 * config.hardware.total_usd_per_hour
+    return summary
+
+
+def slowest(ranks: Sequence[dict[str, Any]], key: str) -> list[float]:
+    """Return the seconds of the slowest rank for each step: the other ranks wait for it."""
+    columns = [rank[key] for rank in ranks if rank.get(key)]
+    return [max(step) for step in zip(*columns, strict=False)]
+
+
+def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float]) -> dict[str, Any]:
+    """Compute rates from the median step, so that one disturbed step does not change them."""
+    step = median(seconds)
+    world_size = config.hardware.world_size
+    samples = config.batch.micro * config.batch.accumulation * world_size
+    tokens = samples * config.seq_len.tokens
+    speed = {
+        "step_seconds": step,
+        "step_seconds_mean": mean(seconds),
+        "step_seconds_min": min(seconds),
+        "step_seconds_max": max(seconds),
+        "step_seconds_spread": spread(seconds),
+        "iterations_per_second": 1 / step,
+        "samples_per_second": samples / step,
+        "tokens_per_second": tokens / step,
+        "tokens_per_second_per_gpu": tokens / step / world_size,
+    }
+    flops = _first(ranks, "model_flops_per_step")
+    peak = peak_flops(config)
+    if flops:
+        speed["model_flops_per_second_per_gpu"] = flops / step
+        if peak:
+            speed["model_flops_utilization"] = flops / step / peak
+    if config.hardware.total_usd_per_hour is not None:
+        speed["usd_per_million_tokens"] = config.hardware.total_usd_per_hour / 3600 * step / tokens * 1e6
+    energies = [rank["energy_joules"] for rank in ranks if rank.get("energy_joules")]
+    if len(energies) == len(ranks):
+        speed["joules_per_token"] = sum(energies) / (tokens * len(seconds))
+    return speed
+
+
+def peak_flops(config: Config) -> float | None:
+    """Return the dense peak of one GPU in FLOP/s for the run's precision; ``None`` if it is not known."""
+    hardware = config.hardware
+    tflops = hardware.fp32_tflops if config.precision.dtype == "fp32" else hardware.bf16_tflops
+    return tflops * 1e12 if tflops else None
+
+
+def _loss(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    losses = _first(ranks, "losses")
+    skipped = _first(ranks, "skipped_steps")
+    figures = {"first_loss": losses[0], "last_loss": losses[-1]} if losses else {}
+    return figures if skipped is None else {**figures, "skipped_steps": skipped}
+
+
+def _parameters(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    keys = ("parameters", "trainable_parameters", "model_flops_per_step")
+    return {key: value for key in keys if (value := _first(ranks, key)) is not None}
+
+
+def _first(ranks: Sequence[dict[str, Any]], key: str) -> Any:
+    """Return a figure that is the same for all ranks from the first rank that has it."""
+    return next((rank[key] for rank in ranks if rank.get(key) not in (None, [])), None)

@@ -1,0 +1,111 @@
+"""Reader of the option files in ``conf/`` for code that must not import Hydra: analysis and imports.
+
+It supports the syntax of the shipped files: plain keys, and a ``defaults`` list of ``<file>@_here_`` and ``_self_``. It
+skips values that only Hydra can resolve (``${...}``); these keep the schema's default.
+"""
+
+import json
+import re
+import shlex
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from memlab.core.config import GROUPS, MISSING, Config, from_dict
+from memlab.core.errors import ConfigError, nearest
+from memlab.core.plan import NOT_MEASURED
+
+
+def conf_dir() -> str:
+    """Return the folder of the config groups: inside the package if installed from a wheel, else beside the package."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "conf"
+    return str(installed if installed.is_dir() else package.parent / "conf")
+
+
+@cache
+def option_values(group: str, option: str) -> dict[str, Any]:
+    """Return the values that ``group=option`` sets. Raises :class:`ConfigError` for an option that is not shipped."""
+    folder = Path(conf_dir()) / group
+    file = folder / f"{option}.yaml"
+    if not file.is_file():
+        hint = nearest(option, (other.stem for other in folder.glob("*.yaml")))
+        raise ConfigError(f"Unknown option '{option}' of config group '{group}'. {hint}")
+    return _read(file)
+
+
+@cache
+def shipped_models() -> list[dict[str, Any]]:
+    """Return ``model.config`` of each shipped option of the group ``model``."""
+    names = sorted(file.stem for file in Path(conf_dir(), "model").glob("*.yaml"))
+    return [option_values("model", name).get("config", {}) for name in names]
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse YAML into plain data as Hydra does: ``1e-5`` is a number, although YAML 1.1 takes it for text.
+
+    Raises ``yaml.YAMLError``.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Separate class, so that the resolver added below does not change ``yaml.SafeLoader`` itself."""
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
+    return yaml.load(text, Loader)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    own = parse_yaml(file.read_text(encoding="utf-8")) or {}
+    values: dict[str, Any] = {}
+    for entry in own.pop("defaults", ["_self_"]):
+        values |= own if entry == "_self_" else _read(file.parent / f"{entry.removesuffix('@_here_')}.yaml")
+    return {key: value for key, value in values.items() if not _needs_hydra(value)}
+
+
+def _needs_hydra(value: Any) -> bool:
+    return isinstance(value, str) and (value == "???" or "${" in value)
+
+
+def config_of(choices: dict[str, str], values: dict[str, Any]) -> Config:
+    """Build the configuration of these options (group -> option), then set these values (dotted key -> value)."""
+    unknown = sorted(set(choices) - set(GROUPS))
+    if unknown:
+        raise ConfigError(f"Unknown config group '{unknown[0]}'. {nearest(unknown[0], GROUPS)}")
+    composed: dict[str, Any] = {group: dict(option_values(group, option)) for group, option in choices.items()}
+    for dotted, value in values.items():
+        group, _, key = dotted.rpartition(".")
+        (composed.setdefault(group, {}) if group else composed)[key] = value
+    return from_dict(composed)
+
+
+def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:
+    """List the command-line words that compose ``config``: ``group=option``, and values that differ from the option."""
+    groups = [group for group in GROUPS if group not in NOT_MEASURED]
+    words = [f"{group}={choices[group]}" for group in groups if group in choices]
+    for group in groups:
+        given = asdict(getattr(Config(), group)) | _known_option(group, choices.get(group))
+        for key, value in config.get(group, {}).items():
+            if value != given.get(key, MISSING) and value not in ({}, MISSING):
+                words.append(f"{group}.{key}={_word(value)}")
+    return words
+
+
+def _known_option(group: str, option: str | None) -> dict[str, Any]:
+    """Return the values of a shipped option, or nothing for a user's own option: its values are then all listed."""
+    try:
+        return option_values(group, option) if option else {}
+    except ConfigError:
+        return {}
+
+
+def _word(value: Any) -> str:
+    """Write a value for Hydra's command line, with quotes if a shell or Hydra would split it."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    text = json.dumps(value).replace('"', "") if isinstance(value, list | dict) else str(value)
+    if isinstance(value, str) and not re.fullmatch(r"[\w./-]*", text):
+        mark = "'" if '"' in text else '"'  # double quotes: shlex.quote adds single ones
+        text = f"{mark}{text}{mark}"
+    return shlex.quote(text)

@@ -1,0 +1,110 @@
+"""Atomic file writing (a file is written whole or not at all), and one-line messages for path errors."""
+
+import contextlib
+import errno
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from memlab.core.errors import WriteError
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+_NOT_ALLOWED = "choose a place that you may read and write"
+_NO_FOLDER = "a file is where a folder is needed: choose another path, or move the file away"
+_FULL = "free some space, then run the same command again"
+
+WHAT_TO_DO = {
+    errno.EACCES: _NOT_ALLOWED,
+    errno.EPERM: _NOT_ALLOWED,
+    errno.EROFS: _NOT_ALLOWED,
+    errno.ENOENT: "correct the path, or make its folder first",
+    errno.EEXIST: _NO_FOLDER,
+    errno.ENOTDIR: _NO_FOLDER,
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+}
+
+SHOWN_CHARACTERS = 200
+"""Longest path that an error message shows whole; of a longer path, it shows the two ends."""
+
+
+def explain(error: OSError, path: str | os.PathLike | None = None) -> str:
+    """Describe an error in one line: the path (default: the error's own), what is wrong with it, and what to do."""
+    where = str(path or error.filename or "a file")
+    if len(where) > SHOWN_CHARACTERS:
+        where = f"{where[: SHOWN_CHARACTERS // 2]}...{where[-SHOWN_CHARACTERS // 2 :]}"
+    advice = WHAT_TO_DO.get(error.errno)
+    return f"{where}: {error.strerror or error}{f'; {advice}' if advice else ''}."
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether a full disk caused ``error``, so that nothing else can be written either."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            return True
+        error = error.__cause__
+    return False
+
+
+@contextlib.contextmanager
+def replacing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
+    """Yield a temporary file to write. It replaces ``path`` after the block, or is removed if the block raises.
+
+    The file lies beside ``path``. ``suffix``: the end of its name, for writers that choose a format by it. If ``path``
+    is a device or a pipe, ``path`` itself is yielded.
+    Raises :class:`WriteError`, which names ``path``.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            yield path
+        else:
+            with _temporary(path.resolve(), suffix) as temporary:
+                yield temporary
+    except OSError as error:
+        raise WriteError(f"Cannot write {explain(error, path)} Nothing half-written was left behind.") from error
+
+
+@contextlib.contextmanager
+def _temporary(path: Path, suffix: str) -> Iterator[Path]:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=suffix)
+    try:
+        yield Path(name)
+        os.fsync(handle)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    finally:
+        os.close(handle)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all. Raises :class:`WriteError`, which names ``path``."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def cache_dir() -> Path:
+    """Return memlab's cache folder. Ignores a relative XDG_CACHE_HOME, as the XDG specification requires."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if named and not Path(named).is_absolute():
+        _say_ignored(named)
+        named = ""
+    return (Path(named) if named else Path.home() / ".cache") / "memlab"
+
+
+@cache
+def _say_ignored(named: str) -> None:
+    """Say once a process that a relative XDG_CACHE_HOME has no effect."""
+    print(
+        f"memlab: XDG_CACHE_HOME={named!r} is ignored: choose an absolute path. The cache is in ~/.cache",
+        file=sys.stderr,
+    )

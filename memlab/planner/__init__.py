@@ -1,0 +1,1 @@
+"""What fits, before GPUs are rented: searches, remedies, many predictions at once."""

@@ -1,0 +1,120 @@
+"""Many predictions at once: one shadow process makes their traces, and their replays run on all cores."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+from memlab.core.config import from_dict
+from memlab.core.errors import reason_of
+from memlab.core.plan import Plan
+from memlab.predict.memory.estimate import Estimate, estimate
+from memlab.predict.prediction import predict
+from memlab.predict.time.calibration import calibration_for
+from memlab.predict.trace import store as cache
+
+KILLED = "the process that replayed it was killed, as the system does when memory runs out"
+"""Reason in place of an estimate."""
+
+
+class Together:
+    """Predictor of many plans, a context manager. ``told`` is called with the progress: ("tracing", 3, 12).
+
+    Each trace is written to disk at once, so an interrupted run continues where it stopped.
+    """
+
+    def __init__(self, told: Callable[[str, int, int], None]):
+        self._told = told
+        self._pool = _pool()
+
+    def __enter__(self) -> "Together":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def prepare(self, plans: Sequence[Plan]) -> None:
+        """Make the missing traces of ``plans`` and fit their calibrations once, not in every process.
+
+        A trace that fails here is tried again when its estimate is requested, which then reports the reason.
+        """
+        for plan in plans:
+            calibration_for(from_dict(plan.config))
+        cache.make_missing(plans, partial(self._told, "tracing"))
+
+    def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Estimate | str]:
+        """Return an estimate for each plan, or the reason why there is none."""
+        replayed = partial(_estimate, limited=limited)
+        found = dict(enumerate(self._map(replayed, plans, KILLED)))
+        while missing := {number: plans[number] for number, outcome in found.items() if outcome is None}:
+            failed = dict(cache.make_missing(missing.values(), partial(self._told, "tracing")))
+            found |= zip(missing, self._map(replayed, list(missing.values()), KILLED), strict=True)
+            for number, plan in missing.items():  # neither estimated nor failed: trace it in the next round
+                found[number] = found[number] or failed.get(cache.trace_folder(plan))
+        return [found[number] for number in range(len(plans))]
+
+    def summaries(self, plans: Sequence[Plan]) -> list[dict[str, Any]]:
+        """Predict the plans and return the summaries of their records."""
+        return self._map(_summary, plans, {})
+
+    def _map(self, function: Callable[[Plan], Any], plans: Sequence[Plan], killed: Any) -> list[Any]:
+        """Apply ``function`` to the plans on all cores and report progress. ``killed``: the result for a plan whose
+        replay gets its process killed."""
+        results = []
+        for result in self._results(function, plans, killed):
+            results.append(result)
+            self._told("replaying", len(results), len(plans))
+        return results
+
+    def _results(self, function: Callable[[Plan], Any], plans: Sequence[Plan], killed: Any) -> Iterator[Any]:
+        """Yield the results in the order of ``plans``. A process that is killed ends its pool. A new pool then replays
+        the first plan without a result alone, which shows whether this plan is the cause, and goes on with the
+        others."""
+        done = 0
+        while done < len(plans):
+            try:
+                for result in self._pool.map(function, plans[done:], chunksize=2):  # neighbours share a configuration
+                    done += 1
+                    yield result
+            except BrokenProcessPool:
+                self._pool = _pool()
+                yield self._alone(function, plans[done], killed)
+                done += 1
+
+    def _alone(self, function: Callable[[Plan], Any], plan: Plan, killed: Any) -> Any:
+        try:
+            return self._pool.submit(function, plan).result()
+        except BrokenProcessPool:
+            self._pool = _pool()
+            return killed
+
+
+def _pool() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(
+        len(os.sched_getaffinity(0)),
+        get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    )
+
+
+def _estimate(plan: Plan, limited: bool) -> Estimate | str | None:
+    """Estimate a plan; ``None`` where a trace is missing. An exception ends this estimate alone, and its reason is
+    returned."""
+    try:
+        traces = cache.known_traces(plan)
+        return None if traces is None else estimate(from_dict(plan.config), traces.values(), limited)
+    except Exception as error:
+        return reason_of(error)
+
+
+def _summary(plan: Plan) -> dict[str, Any]:
+    """Return the summary of a plan's predicted record; empty where the prediction failed."""
+    try:
+        return predict(plan).summary
+    except Exception:
+        return {}

@@ -1,0 +1,220 @@
+"""Search over predictions: the largest micro batch of many configurations at once, and what single changes save.
+
+A :class:`Predictor` predicts many plans at a time, so that it can trace all of them in one process and replay them on
+all cores.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from memlab.core.config import Config
+from memlab.core.plan import Plan, make_plan
+from memlab.predict.memory.estimate import Estimate
+from memlab.predict.memory.verdicts import FITS
+from memlab.runs.record import BEFORE_STEPS
+
+LARGEST_BATCH = 4096
+"""Largest micro batch of a search, as in a search that measures."""
+
+GUESSES = 6
+"""After so many sizes, a search doubles the batch instead of extrapolating memory."""
+
+FURTHEST = 4
+"""The next size is at most so many times the largest that fits: small batches do not show what determines the memory
+of large ones."""
+
+STEPS_DOWN = 3
+"""Sizes tried below a first guess that was too large, each twice as far down; from then on a search halves."""
+
+DECIDING = (1, 2, 3)
+"""Micro batches that are traced at the start. For most configurations all others are interpolated from them."""
+
+Outcome = Estimate | str
+"""An estimate, or the reason why there is none."""
+
+
+class Predictor(Protocol):
+    def prepare(self, plans: Sequence[Plan]) -> None:
+        """Prepare at once the estimates of ``plans`` and of all plans that differ from them in shape alone."""
+
+    def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Outcome]: ...
+
+    def summaries(self, plans: Sequence[Plan]) -> list[dict[str, Any]]:
+        """Predict the plans and return the summaries of their records."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One configuration. ``options``: group or key -> option, where it differs from the other configurations."""
+
+    options: dict[str, str]
+    config: Config
+    choices: dict[str, str]
+
+    def plan(self, micro: int) -> Plan:
+        return make_plan(replace(self.config, batch=replace(self.config.batch, micro=micro)), self.choices)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Result of one candidate's search. ``batch``: the largest micro batch that fits, 0 if none does. ``best`` and
+    ``summary``: the estimate and the record's summary at that batch. ``of_one``: the outcome of a batch of one."""
+
+    candidate: Candidate
+    batch: int
+    of_one: Outcome
+    best: Estimate | None = None
+    next_up: Outcome | None = None  # outcome of one more sample
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        return self.candidate.config.hardware.total_usd_per_hour
+
+    @property
+    def usd_per_million_tokens(self) -> float | None:
+        rate = self.summary.get("tokens_per_second")
+        if not rate or self.usd_per_hour is None:
+            return None
+        return self.usd_per_hour / 3600 / rate * 1e6
+
+
+def largest_batches(candidates: Sequence[Candidate], predictor: Predictor, limit: int = LARGEST_BATCH) -> list[Row]:
+    """Find the largest micro batch of each candidate that fits. All searches run side by side, one size of each at a
+    time."""
+    predictor.prepare([candidate.plan(size) for candidate in candidates for size in DECIDING])
+    tried: list[dict[int, Outcome]] = [{} for _ in candidates]
+    while wanted := {i: size for i, seen in enumerate(tried) if (size := next_size(seen, limit)) is not None}:
+        outcomes = predictor.estimates([candidates[i].plan(size) for i, size in wanted.items()])
+        for (i, size), outcome in zip(wanted.items(), outcomes, strict=True):
+            tried[i][size] = outcome
+    rows = []
+    for candidate, seen in zip(candidates, tried, strict=True):
+        best = max((size for size, outcome in seen.items() if fits(outcome)), default=0)
+        rows.append(Row(candidate, best, seen[1], seen[best] if best else None, seen.get(best + 1)))
+    fitting = [row for row in rows if row.batch]
+    summaries = iter(predictor.summaries([row.candidate.plan(row.batch) for row in fitting]))
+    return [replace(row, summary=next(summaries)) if row.batch else row for row in rows]
+
+
+def fits(outcome: Outcome) -> bool:
+    return isinstance(outcome, Estimate) and outcome.verdict == FITS
+
+
+def next_size(tried: dict[int, Outcome], limit: int) -> int | None:
+    """Return the micro batch to try next. ``None`` when the search is over: a size fits and the next one does not, or
+    an estimate failed."""
+    if any(isinstance(outcome, str) for outcome in tried.values()):
+        return None
+    low = max((size for size, outcome in tried.items() if fits(outcome)), default=0)
+    high = min((size for size, outcome in tried.items() if not fits(outcome)), default=limit + 1)
+    if high - low == 1:
+        return None
+    if low < 2:
+        return low + 1
+    failed = sum(not fits(outcome) for outcome in tried.values())
+    if failed > STEPS_DOWN:
+        return (low + high) // 2
+    if failed:  # a guess is seldom far off
+        return max(high - 2 ** (failed - 1), (low + high) // 2)
+    return max(low + 1, min(_guess(tried, low), FURTHEST * low, limit))
+
+
+def _guess(tried: dict[int, Estimate], low: int) -> int:
+    """Return the size at which the first phase fills the device, if every phase grows on linearly."""
+    before, at = max(size for size in tried if size < low), tried[low]
+    if len(tried) >= GUESSES or at.free is None:
+        return 2 * low
+    slopes = {phase: (held - tried[before].held.get(phase, held)) / (low - before) for phase, held in at.held.items()}
+    # Fragmentation takes the same share of a larger batch. ``used`` excludes the phases before the first step.
+    full = (at.used + at.free) * max(held for phase, held in at.held.items() if phase not in BEFORE_STEPS) / at.used
+    more = (round((full - at.held[phase]) / slope) for phase, slope in slopes.items() if slope > 0)
+    return low + min(more, default=low)
+
+
+def worth_measuring(rows: Sequence[Row], slowness: Sequence[str]) -> list[Row]:
+    """Choose the fitting rows that are worth measuring, at most one of the configurations that differ in their
+    allocator alone.
+
+    If all speeds are predicted, return all of them, the fastest first. Else return the rows that no other row beats: a
+    row beats another if it uses no slower option on any axis and fits at least as large a batch. ``slowness`` names the
+    axes whose options come from fast to slow.
+    """
+    fitting = [row for row in rows if row.batch]
+    if fitting and all("tokens_per_second" in row.summary for row in fitting):
+        return sorted(_one_allocator(fitting), key=lambda row: -row.summary["tokens_per_second"])
+    ranks = _option_ranks(rows, slowness)
+
+    def beats(one: Row, other: Row) -> bool:
+        ours, theirs = ranks[id(one)], ranks[id(other)]
+        no_worse = all(a <= b for a, b in zip(ours, theirs, strict=True)) and one.batch >= other.batch
+        return no_worse and (ours, -one.batch) != (theirs, -other.batch)
+
+    rest = _one_allocator(fitting)
+    return [row for row in rest if not any(beats(other, row) for other in rest)]
+
+
+def _one_allocator(rows: Sequence[Row]) -> list[Row]:
+    """Keep the first row with the largest batch among rows that differ in their allocator alone."""
+    chosen: dict[tuple, Row] = {}
+    for row in rows:
+        key = tuple((name, option) for name, option in row.candidate.options.items() if name != "allocator")
+        if key not in chosen or row.batch > chosen[key].batch:
+            chosen[key] = row
+    return list(chosen.values())
+
+
+def _option_ranks(rows: Sequence[Row], slowness: Sequence[str]) -> dict[int, tuple[int, ...]]:
+    """Return for each row how slow its option is on each axis: 0 is the first option that occurs in ``rows``."""
+    orders = {name: list(dict.fromkeys(row.candidate.options.get(name) for row in rows)) for name in slowness}
+    return {id(row): tuple(orders[name].index(row.candidate.options.get(name)) for name in slowness) for row in rows}
+
+
+def cheapest(rows: Sequence[Row]) -> Row | None:
+    """Return the cheapest row that fits: by dollars a token where all speeds are predicted, else by dollars an hour and
+    then by the larger batch. ``None`` where a price is missing or nothing fits."""
+    fitting = [row for row in rows if row.batch]
+    if not fitting or any(row.usd_per_hour is None for row in fitting):
+        return None
+    if all(row.usd_per_million_tokens is not None for row in fitting):
+        return min(fitting, key=lambda row: row.usd_per_million_tokens)
+    return min(fitting, key=lambda row: (row.usd_per_hour, -row.batch))
+
+
+@dataclass(frozen=True)
+class Change:
+    """One changed word of the command line and its outcome. ``saved``: bytes of the fullest GPU, negative where the
+    change needs more."""
+
+    word: str
+    price: str
+    outcome: Outcome
+    saved: int | None
+
+
+def single_changes(
+    base: Plan, changes: Sequence[tuple[str, str, Plan]], predictor: Predictor
+) -> tuple[Outcome, list[Change]]:
+    """Estimate ``base`` and each single change of it, on a device that is large enough. ``changes``: word, price, plan.
+
+    Returns the outcome of ``base`` and the changes: first the ones that fit the real device, then by the bytes saved.
+    """
+    plans = [base, *(plan for _, _, plan in changes)]
+    predictor.prepare(plans)
+    needs = predictor.estimates(plans, limited=False)
+    verdicts = predictor.estimates(plans)
+    outcomes = [
+        replace(need, verdict=limited.verdict) if _known(need) and _known(limited) else limited
+        for need, limited in zip(needs, verdicts, strict=True)
+    ]
+    first = outcomes[0]
+    found = [
+        Change(word, price, outcome, first.used - outcome.used if _known(first) and _known(outcome) else None)
+        for (word, price, _), outcome in zip(changes, outcomes[1:], strict=True)
+    ]
+    return first, sorted(found, key=lambda change: (not fits(change.outcome), -(change.saved or 0)))
+
+
+def _known(outcome: Outcome) -> bool:
+    return isinstance(outcome, Estimate)

@@ -1,0 +1,86 @@
+"""Predictions of a sweep. One process makes the needed traces first, on all cores; the others are interpolated."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from memlab.core.errors import reason_of
+from memlab.files.disk import is_full
+from memlab.launch.job import Job
+from memlab.launch.sweep import Assortment, Observer, Result
+from memlab.predict.limits import unpredictable
+from memlab.predict.prediction import failed_record, finished, not_predicted, predict_one
+from memlab.predict.trace import store as cache
+from memlab.runs.record import Record
+
+
+def assort_predictions(jobs: Iterable[Job], force: bool) -> Assortment:
+    """Sort jobs into done, unsupported and to predict. The jobs of one "launch" share their traces. Reads run folders,
+    writes nothing."""
+    found = Assortment()
+    sharing: dict[Path, list[Job]] = {}
+    for job in jobs:
+        if not force and (record := _finished(job)):
+            found.known.append(Result(job, record, "done"))
+        elif unpredictable(job.config):
+            found.known.append(Result(job, None, "unsupported"))
+        else:
+            sharing.setdefault(cache.trace_folder(job.plan), []).append(job)
+    found.launches = list(sharing.values())
+    return found
+
+
+def _finished(job: Job) -> Record | None:
+    """Return the job's record if it is still valid. ``None`` if not, or if the check fails, for instance because a
+    calibration cannot be fitted: the prediction then reports why."""
+    try:
+        return finished(job)
+    except Exception:
+        return None
+
+
+def predict_jobs(jobs: Sequence[Job], force: bool, observer: Observer) -> list[Result]:
+    """Predict every job and return its result. A trace that fails is tried once."""
+    found = assort_predictions(jobs, force)
+    observer.began(found.launches, found.known)
+    results = []
+
+    def tell(result: Result) -> None:
+        results.append(result)
+        observer.finished(result)
+
+    for result in found.known:
+        if result.record is None:
+            result.record = _predicted(result.job, None)
+        tell(result)
+    failed = _trace_deciding(found.launches, observer)
+    for group in found.launches:
+        reason = failed.get(cache.trace_folder(group[0].plan))
+        for job in group:
+            tell(Result(job, _predicted(job, reason), "predicted"))
+    return results
+
+
+def _trace_deciding(launches: Sequence[Sequence[Job]], observer: Observer) -> dict[Path, str]:
+    """Make the traces from which the others are interpolated. Returns the trace folders with a failed trace, each with
+    the reason. Empty if tracing could not even begin: then every job tries by itself, and its record has the reason."""
+    plans = [job.plan for group in launches for job in group]
+    deciding = cache.deciding(plans)
+    if deciding:
+        others = ", which decide the others" if len(deciding) < len(plans) else ""
+        observer.waiting(f"tracing {len(deciding)} point{'s' * (len(deciding) != 1)}{others}")
+    try:
+        return dict(cache.make_missing(deciding))
+    except Exception:
+        return {}
+
+
+def _predicted(job: Job, reason: str | None) -> Record:
+    """Return the job's record. ``reason``: why a trace of its configuration failed. An exception ends this job alone,
+    except on a full disk, where no other job could be recorded either."""
+    try:
+        untraced = reason is not None and cache.known_traces(job.plan) is None
+        return not_predicted(job, reason) if untraced else predict_one(job)
+    except Exception as error:
+        if is_full(error):
+            raise
+        return failed_record(job, reason_of(error))

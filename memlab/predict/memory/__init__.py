@@ -1,0 +1,1 @@
+"""Memory: a trace replayed through torch's allocator."""

@@ -1,0 +1,81 @@
+"""Breakdown of memory: its kinds at each peak, the code that made the largest allocations, its curve over one step."""
+
+from collections import Counter
+from typing import Any
+
+from memlab.predict.memory.replay import Replay
+from memlab.predict.trace.events import ALLOC, FREE, Trace
+
+CURVE_POINTS = 500
+LARGEST = 12
+SLACK = "allocator slack"
+"""Kind of the memory that the allocator holds beyond the requested bytes: rounding, unused rests of blocks, and free
+blocks."""
+
+
+def breakdown(trace: Trace, result: Replay) -> dict[str, Any]:
+    """Return the bytes by kind at each phase's allocated peak. The kinds of a phase add up to its reserved peak.
+
+    ``largest``: the places in the code that made most of the memory alive at the run's allocated peak.
+    """
+    moments: dict[int, list[str]] = {}
+    for name, event in result.peak_events.items():
+        if name in result.phases:  # not between two phases
+            moments.setdefault(event, []).append(name)
+    alive: dict[int, tuple[int, int]] = {}
+    phases: dict[str, dict[str, int]] = {}
+    largest: list[dict[str, Any]] = []
+    for index, event in enumerate(trace.events):
+        if event[0] == ALLOC:
+            alive[event[1]] = (event[2], event[4])
+        elif event[0] == FREE:
+            del alive[event[1]]
+        for name in moments.get(index, ()):
+            phases[name] = _by_kind(trace, alive, result.phases[name].peak_reserved_bytes)
+        if index == result.peak_event:
+            largest = _largest(trace, alive)
+    return {"phases": phases, "peak_phase": result.peak_phase, "largest": largest}
+
+
+def _by_kind(trace: Trace, alive: dict[int, tuple[int, int]], reserved: int) -> dict[str, int]:
+    kinds: Counter[str] = Counter()
+    for nbytes, site in alive.values():
+        kinds[trace.sites[site].kind] += nbytes
+    kinds[SLACK] = reserved - kinds.total()
+    return dict(kinds.most_common())
+
+
+def _largest(trace: Trace, alive: dict[int, tuple[int, int]]) -> list[dict[str, Any]]:
+    nbytes: Counter[int] = Counter()
+    count: Counter[int] = Counter()
+    for size, site in alive.values():
+        nbytes[site] += size
+        count[site] += 1
+    places = []
+    for number, total in nbytes.most_common(LARGEST):
+        site = trace.sites[number]
+        facts = {
+            "kind": site.kind,
+            "op": site.op,
+            "where": site.where,
+            "module": site.module,
+            "shape": list(site.shape),
+        }
+        places.append({"bytes": total, "count": count[number], **facts})
+    return places
+
+
+def curve(result: Replay) -> dict[str, list]:
+    """Return memory over one step in at most ``CURVE_POINTS`` points. Each point is the highest value of its interval.
+
+    The x-axis counts allocator events. ``phases``: the event at which each phase begins, and its name.
+    """
+    width = max(1, -(-len(result.course) // CURVE_POINTS))
+    rows = [result.course[start : start + width] for start in range(0, len(result.course), width)]
+    first = result.course[0][0] if result.course else 0
+    return {
+        "event": [row[0][0] - first for row in rows],
+        "allocated_bytes": [max(allocated for _, allocated, _ in row) for row in rows],
+        "reserved_bytes": [max(reserved for _, _, reserved in row) for row in rows],
+        "phases": [[index - first, name] for index, name in result.course_phases],
+    }

@@ -1,0 +1,121 @@
+"""Release delays of blocks that a side stream used, computed with the clocks of the step time model.
+
+When such a block is freed, torch records an event on the side stream. The block can be reused once a later request sees
+that the GPU has reached the event. The delay depends on how far the host runs ahead of the GPU: hardly at all where the
+step is host-bound, by many layers where it is bound by the GPU. step_time.py models both clocks.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from memlab.core.config import Config
+from memlab.predict.time.calibration import SHIPPED, Calibration, calibration_for, load
+from memlab.predict.time.step_time import clocks
+from memlab.predict.trace.events import ALLOC, FREE, SYNC, USE, Event, Trace
+from memlab.predict.trace.launch_order import origin
+
+
+def with_lags(trace: Trace, config: Config, host: float = 1.0) -> Trace:
+    """Return the trace with a release delay at each FREE of a block that a side stream used: after how many further
+    requests the block can be reused. The SYNC events are removed, because the delays include the host's waits.
+
+    The hardware entry must have the figures for a step time. If its GPU has no calibration, the shipped one is used:
+    host times depend on Python and the engine, not on the GPU. ``host``: factor on all host times.
+
+    Only the last step of a trace has its work counted. A block that an earlier step frees gets the delay of a block of
+    the same origin in the last step.
+    """
+    uses = _uses(trace)
+    lags = _lags_of_the_step(trace, config, host, uses)
+    known: dict[tuple, deque[int]] = defaultdict(deque)
+    origins = _origins(trace, uses)
+    for index, lag in lags.items():
+        known[origins[index]].append(lag)
+    events: list[Event] = list(trace.events)
+    for index, where in origins.items():
+        lag = lags.get(index)
+        if lag is None and known[where]:
+            lag = known[where][0]
+            known[where].rotate(-1)
+        events[index] = (FREE, events[index][1], lag or 0)
+    return _without_waits(replace(trace, events=events))
+
+
+def furthest_ahead(config: Config) -> float:
+    """Return the factor on host time for the rank whose host runs furthest ahead of its GPU.
+
+    Equal ranks free memory at different times, and the prediction is for the rank that reserves the most. No record
+    says how much the hosts differ; the median error of predicted step times is taken for it.
+    """
+    return 1.0 if config.hardware.world_size == 1 else 1 / (1 + _calibration(config).error["median"])
+
+
+def _calibration(config: Config) -> Calibration:
+    return calibration_for(config) or load(SHIPPED)
+
+
+def _without_waits(trace: Trace) -> Trace:
+    gone = [0, *accumulate(event[0] == SYNC for event in trace.events)]  # before each event
+    return replace(
+        trace,
+        events=[event for event in trace.events if event[0] != SYNC],
+        steps=[step - gone[step] for step in trace.steps],
+        places=[place - gone[place] for place in trace.places],
+    )
+
+
+def _lags_of_the_step(trace: Trace, config: Config, host: float, uses: Mapping[int, Collection[int]]) -> dict[int, int]:
+    """Return the release delays of the last step by the index of the FREE event. The clocks run the step once before,
+    as another step precedes it."""
+    clock = clocks(config, _calibration(config).costs.on_a_host(host))
+    clock.run(trace.work)
+    hosts: list[float] = []  # after each item of the work: the host's clock in seconds
+    busy: list[dict[int, float]] = []  # after each item: stream -> until when it is busy, in seconds
+    clock.run(trace.work, lambda: (hosts.append(clock.host), busy.append(dict(clock.streams))))
+    next_hosts: list[float] = []
+    clock.run(trace.work, lambda: next_hosts.append(clock.host))
+    requested = _at_requests(trace, hosts) + _at_requests(trace, next_hosts)
+    found, requests = {}, 0
+    for index in range(trace.steps[-1], len(trace.events)):
+        event = trace.events[index]
+        requests += event[0] == ALLOC
+        if event[0] == FREE and (streams := uses.get(event[1])):
+            until = busy[_item_before(trace, index)]
+            done = max(until.get(stream, 0.0) for stream in streams)
+            found[index] = bisect_right(requested, done, lo=requests) - requests
+    return found
+
+
+def _at_requests(trace: Trace, hosts: Sequence[float]) -> list[float]:
+    """Return the host's clock in seconds at each request of the last step."""
+    indices = range(trace.steps[-1], len(trace.events))
+    return [hosts[_item_before(trace, index)] for index in indices if trace.events[index][0] == ALLOC]
+
+
+def _item_before(trace: Trace, index: int) -> int:
+    return max(bisect_right(trace.places, index) - 1, 0)
+
+
+def _uses(trace: Trace) -> dict[int, set[int]]:
+    """Map the key of each block to the side streams that used it."""
+    own, found = {}, defaultdict(set)
+    for event in trace.events:
+        if event[0] == ALLOC:
+            own[event[1]] = event[3]
+        elif event[0] == USE and event[2] != own[event[1]]:
+            found[event[1]].add(event[2])
+    return found
+
+
+def _origins(trace: Trace, uses: Collection[int]) -> dict[int, tuple]:
+    """Map the index of each FREE of a block that a side stream used to the origin of the block."""
+    made, found = {}, {}
+    for index, event in enumerate(trace.events):
+        if event[0] == ALLOC and event[1] in uses:
+            made[event[1]] = origin(trace, event)
+        elif event[0] == FREE and event[1] in made:
+            found[index] = made[event[1]]
+    return found

@@ -1,0 +1,141 @@
+"""Replay of a trace through the allocator: peaks by phase, the event of each peak, and memory over one step."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from memlab.predict.memory.allocator import CachingAllocator, Options, OutOfMemory
+from memlab.predict.trace.events import ALLOC, EMPTY, FREE, PHASE, START, SYNC, USE, Event, Trace
+from memlab.runs.record import BEFORE_STEPS, Phase
+
+
+@dataclass
+class Replay:
+    """Result of a replay, in bytes. ``oom`` is set when a request found no room; the replay ends there."""
+
+    peak_allocated: int = 0
+    peak_active: int = 0
+    peak_reserved: int = 0
+    num_alloc_retries: int = 0
+    phases: dict[str, Phase] = field(default_factory=dict)
+    peak_phase: str = ""
+    peak_event: int = 0  # index of the event at the run's allocated peak
+    peak_events: dict[str, int] = field(default_factory=dict)  # phase -> index of the event at its allocated peak
+    oom: dict[str, Any] | None = None
+    course: list[tuple[int, int, int]] = field(default_factory=list)  # last step: event, allocated, reserved
+    course_phases: list[tuple[int, str]] = field(default_factory=list)
+
+
+def replay(
+    trace: Trace, options: Options, capacity: int, lag: int = 0, course: bool = False, cold: bool = False
+) -> Replay:
+    """Run the events of ``trace`` through an allocator of ``capacity`` bytes.
+
+    ``lag``: default release delay for FREE events that carry none (lags.py), as in :class:`CachingAllocator`. If the
+    trace is a launch of several points (launches.py), the result is the last point's. ``course``: keep memory over the
+    last step. ``cold``: as in a plain training, where peaks count from process start and the cache is not emptied
+    before the first step.
+    """
+    return replay_points(trace, options, capacity, lag, course, cold)[-1]
+
+
+def replay_points(
+    trace: Trace, options: Options, capacity: int, lag: int = 0, course: bool = False, cold: bool = False
+) -> list[Replay]:
+    """Replay a launch as :func:`replay` does, with a result for each point. An out-of-memory ends the launch and the
+    list."""
+    allocator = CachingAllocator(options, capacity, lag)
+    left_out = protocol(trace.events) if cold else ()
+    events = ((index, event) for index, event in enumerate(trace.events) if index not in left_out)
+    runner = _Runner(trace, events, allocator, trace.steps[-1] if course else len(trace.events))
+    try:
+        runner.run()
+    except OutOfMemory as error:
+        runner.result.oom = {"phase": runner.phase, "requested_bytes": error.requested_bytes, "event": runner.index}
+    runner.close_point()
+    return runner.results
+
+
+def protocol(events: Sequence[Event]) -> tuple[int, int]:
+    """Return the indices of the two events that measuring adds before the first step: EMPTY, then START."""
+    start = next(index for index, event in enumerate(events) if event[0] == START)
+    assert events[start - 1][0] == EMPTY
+    return start - 1, start
+
+
+class _Runner:
+    def __init__(
+        self, trace: Trace, events: Iterable[tuple[int, Event]], allocator: CachingAllocator, course_from: int
+    ):
+        """``events``: each with its index in the trace. ``course_from``: index from which the course is kept."""
+        self.trace, self.events, self.allocator = trace, events, allocator
+        self.course_from = course_from
+        self.index = 0
+        self.phase = ""
+        self.result = Replay()
+        self.results: list[Replay] = []
+        self.highest: dict[str, int] = {}  # allocated, by phase
+        self.retries_before = 0
+        self.steps_began = False
+
+    def run(self) -> None:
+        allocator, result, highest = self.allocator, self.result, 0
+        for index, event in self.events:
+            self.index, kind = index, event[0]
+            if kind == ALLOC:
+                allocator.malloc(event[1], event[2], event[3])
+                if allocator.allocated > self.highest.get(self.phase, 0):
+                    self.highest[self.phase] = allocator.allocated
+                    result.peak_events[self.phase] = index
+                    if allocator.allocated > highest:
+                        highest = allocator.allocated
+                        result.peak_event, result.peak_phase = index, self.phase
+            elif kind == FREE:
+                allocator.free(*event[1:])
+            elif kind == USE:
+                allocator.record_stream(event[1], event[2])
+            elif kind == SYNC:
+                allocator.synchronize(event[1])
+            elif kind == EMPTY:
+                allocator.empty_cache()
+            elif kind == PHASE:
+                self.close_phase()
+                self.phase = self.trace.phases[event[1]]
+                if self.phase and index >= self.course_from:
+                    result.course_phases.append((index, self.phase))
+            elif kind == START:
+                result, highest = self.begin_point(), 0
+            if index >= self.course_from:
+                result.course.append((index, allocator.allocated, allocator.reserved))
+
+    def begin_point(self) -> Replay:
+        """Start the result of a point, with new peaks. The phases before the first step are part of every point's
+        result."""
+        if self.steps_began:
+            self.close_point()
+        else:
+            self.close_phase()
+        self.steps_began = True
+        built = {name: replace(phase) for name, phase in self.result.phases.items() if name in BEFORE_STEPS}
+        events = {name: event for name, event in self.result.peak_events.items() if name in BEFORE_STEPS}
+        self.result = Replay(phases=built, peak_events=events)
+        self.highest = {}
+        return self.result
+
+    def close_point(self) -> None:
+        self.close_phase()
+        self.result.num_alloc_retries = self.allocator.num_alloc_retries - self.retries_before
+        self.retries_before = self.allocator.num_alloc_retries
+        self.results.append(self.result)
+
+    def close_phase(self) -> None:
+        allocator, result = self.allocator, self.result
+        result.peak_allocated = max(result.peak_allocated, allocator.peak_allocated)
+        result.peak_active = max(result.peak_active, allocator.peak_active)
+        result.peak_reserved = max(result.peak_reserved, allocator.peak_reserved)
+        if self.phase:
+            phase = result.phases.setdefault(self.phase, Phase(0, 0, 0))
+            phase.peak_allocated_bytes = max(phase.peak_allocated_bytes, allocator.peak_allocated)
+            phase.peak_reserved_bytes = max(phase.peak_reserved_bytes, allocator.peak_reserved)
+            phase.end_allocated_bytes = allocator.allocated
+        allocator.reset_peaks()

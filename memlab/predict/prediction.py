@@ -1,0 +1,150 @@
+"""Prediction of a plan as the record of a run: its traces, replayed through the allocator of the hardware entry."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any
+
+from memlab.core.config import Config, from_dict
+from memlab.core.plan import Plan, shape_of
+from memlab.core.summary import summarise
+from memlab.launch.job import Job
+from memlab.predict.limits import unpredictable
+from memlab.predict.memory.estimate import every_rank
+from memlab.predict.memory.fit_probability import shipped_ratios, support
+from memlab.predict.memory.verdicts import worst
+from memlab.predict.time.calibration import calibration_for
+from memlab.predict.time.timing import predict_timing
+from memlab.predict.trace import store as cache
+from memlab.predict.trace.events import Trace
+from memlab.predict.trace.request import ShadowError
+from memlab.runs.record import RankResult, Record
+from memlab.system.environment import describe_environment, fingerprint
+from memlab.system.machine import Machine
+
+NOWHERE = Machine()
+"""Empty machine: a prediction depends on the hardware entry alone, not on the machine that computes it."""
+
+
+def finished(job: Job) -> Record | None:
+    """Return the record in the job's folder if the same predictor and the same calibration made it, else ``None``."""
+    found = job.finished(NOWHERE)
+    if found is None or found.environment.get("predictor") != cache.code_digest():
+        return None
+    calibration = calibration_for(job.config)
+    return found if found.steps.get("calibration") == (calibration.digest if calibration else None) else None
+
+
+def predict_one(job: Job) -> Record:
+    """Predict one job and write its record."""
+    return _keep(job, lambda: predict(job.plan))
+
+
+def not_predicted(job: Job, reason: str) -> Record:
+    """Write the record of a job whose shadow run is known to fail."""
+    return _keep(job, lambda: _failed(job.plan, reason))
+
+
+def failed_record(job: Job, reason: str) -> Record:
+    """Return the record of a job whose prediction raised an exception, and write it if the disk permits."""
+    record = _record(job.plan, status="failed", reason=reason)
+    with suppress(Exception):  # writing may be what failed
+        _keep(job, lambda: record)
+    return record
+
+
+def _keep(job: Job, make: Callable[[], Record]) -> Record:
+    job.start(command=[])
+    record = make()
+    job.folder.finish(record)
+    return record
+
+
+def predict(plan: Plan) -> Record:
+    """Predict the record that a measurement of ``plan`` on its hardware entry would write: memory and step time."""
+    return predict_launch([plan])[0]
+
+
+def predict_launch(plans: Sequence[Plan]) -> list[Record]:
+    """Predict the records of plans that differ in shape alone and run one after another in one launch.
+
+    The order matters, because memory that a point leaves in the allocator is there when the next point begins. An
+    out-of-memory ends the launch: the plans after it have no record.
+    """
+    reasons = unpredictable(from_dict(plans[0].config))
+    if reasons:
+        return [_record(plan, status="unsupported", reason="; ".join(reasons)) for plan in plans]
+    began = time.perf_counter()
+    try:
+        traces = cache.traces_in_launch(plans)
+    except ShadowError as error:
+        return [_failed(plan, str(error)) for plan in plans]
+    took = {"trace_s": time.perf_counter() - began}  # trace_s and total_s are of the whole launch
+    results = every_rank(plans, traces)
+    took["total_s"] = time.perf_counter() - began
+    shapes = [list(shape_of(from_dict(plan.config))) for plan in plans]
+    return [
+        _point_record(plan, ranks, traces[index], took, shapes[:index])
+        for index, (plan, ranks) in enumerate(zip(plans, results, strict=False))
+    ]
+
+
+def _point_record(
+    plan: Plan,
+    results: Sequence[RankResult],
+    traces: Mapping[int, Trace],
+    took: dict[str, float],
+    before: list[list[int]],
+) -> Record:
+    config = from_dict(plan.config)
+    failed = next((rank for rank in results if rank.status != "ok"), None)
+    timing = None if failed else predict_timing(config, traces)
+    ranks = [asdict(replace(rank, step_seconds=[timing.seconds] if timing else [])) for rank in results]
+    return _record(
+        plan,
+        status=failed.status if failed else "ok",
+        reason=f"rank {failed.rank}: {failed.reason}" if failed else None,
+        ranks=ranks,
+        summary={
+            **summarise(config, ranks, total_s=None),
+            **(timing.summary() if timing else {}),
+            "verdict": worst(rank["verdict"] for rank in ranks),
+            **_odds(config, ranks),
+        },
+        steps=timing.steps() if timing else {},
+        timing={**(timing.timing() if timing else {}), **took},
+        isolation="shared" if before else "fresh",
+        before_in_launch=before,
+    )
+
+
+def _odds(config: Config, ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the probability that all ranks fit (computed for the rank with the least room), the number of measured
+    configurations whose errors it is based on, and how many of them have the same GPU and how many the same kind."""
+    known = next((rank["fit_probability"] for rank in ranks if rank["fit_probability"] is not None), None)
+    if known is None:
+        return {}
+    found = support(config)
+    return {
+        "fit_probability": known,
+        "fit_probability_from": len(shipped_ratios()),
+        "fit_probability_same_gpu": found.same_gpu,
+        "fit_probability_same_kind": found.same_kind,
+    }
+
+
+def _failed(plan: Plan, reason: str) -> Record:
+    return _record(plan, status="failed", reason=f"the shadow run failed: {reason}")
+
+
+def _record(plan: Plan, **outcome) -> Record:
+    return Record(
+        run_id=plan.run_id,
+        source="predicted",
+        config=plan.config,
+        choices=plan.choices,
+        fingerprint=fingerprint(plan, NOWHERE),
+        environment={**describe_environment(plan, NOWHERE), "predictor": cache.code_digest()},
+        **outcome,
+    )

@@ -1,0 +1,165 @@
+"""``python -m memlab.predict.time.calibrate RUNS... [--output FILE]``: fit the step time's costs to measured runs."""
+
+import argparse
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from memlab.core.config import Config, from_dict
+from memlab.core.errors import MemlabError
+from memlab.core.plan import make_plan
+from memlab.predict.limits import unpredictable
+from memlab.predict.time.calibration import SHIPPED, Calibration
+from memlab.predict.time.cost_fit import Case, Fit, check_enough, fit
+from memlab.predict.time.step_time import has_clocks, missing_figures
+from memlab.predict.trace import store as cache
+from memlab.predict.trace.events import Trace
+from memlab.predict.trace.request import ShadowError
+from memlab.runs.record import Record, RunFolder
+from memlab.system.terminal import safe
+
+VERSIONS = ("torch", "deepspeed", "transformers")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m memlab.predict.time.calibrate", description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="folders that hold run folders")
+    parser.add_argument("--output", type=Path, default=SHIPPED, metavar="FILE")
+    arguments = parser.parse_args()
+    try:
+        found = calibrate(usable(arguments.runs))
+        found.save(arguments.output)
+    except MemlabError as error:
+        print(safe(error), file=sys.stderr)
+        return 2
+    print(describe(found))
+    return 0
+
+
+def usable(folders: Iterable[Path]) -> list[Record]:
+    """Read the records below ``folders`` that measured a step on one node, with a configuration that can be
+    predicted."""
+    paths = sorted(path for folder in folders for path in folder.rglob(RunFolder.RECORD))
+    records = [RunFolder(path.parent).read_record() for path in paths]
+    return [record for record in records if _is_usable(record)]
+
+
+def _is_usable(record: Record) -> bool:
+    if record.source != "measured" or record.status != "ok" or "step_seconds" not in record.summary:
+        return False
+    config = from_dict(record.config)
+    return config.hardware.nodes == 1 and not unpredictable(config) and not missing_figures(config)
+
+
+def calibrate(records: Sequence[Record], fallback: Calibration | None = None) -> Calibration:
+    """Fit a calibration to ``records``. Costs that they do not determine are taken from ``fallback`` if it is of the
+    same GPU. Raises :class:`MemlabError` where the records are too few, or of several kinds of GPUs."""
+    check(records)
+    gpu = records[0].config["hardware"]["gpu"]
+    _trace_together(records)
+    traced: dict[tuple, Mapping[int, Trace]] = {}
+    cases = [case for record in records if (case := _case(record, traced))]
+    found = fit(cases, fallback.determined() if fallback and fallback.gpu == gpu else None)
+    return Calibration(
+        gpu=gpu,
+        costs=found.costs,
+        undetermined=found.undetermined,
+        single=found.single,
+        elsewhere=found.elsewhere,
+        error={"median": found.error(0.5), "p90": found.error(0.9)},
+        records=sorted(case.name for case in found.cases),
+        left_out=sorted(case.name for case in found.left_out),
+        errors_by_family=_by_family(found),
+        versions={name: sorted({str(record.environment.get(name)) for record in records}) for name in VERSIONS},
+    )
+
+
+def check(records: Sequence[Record]) -> None:
+    """Raise :class:`MemlabError` where the records are too few, or of several kinds of GPUs. Traces nothing."""
+    gpus = sorted({record.config["hardware"]["gpu"] for record in records})
+    if len(gpus) > 1:
+        raise MemlabError(f"A calibration is of one kind of GPU, and these runs are of {', '.join(gpus)}.")
+    check_enough([family(from_dict(record.config)) for record in records])
+
+
+def _trace_together(records: Sequence[Record]) -> None:
+    """Make the traces that all records need in one process. A failure is reported later, with its record."""
+    configs = [(from_dict(record.config), record.choices) for record in records]
+    plans = [make_plan(config, choices) for config, choices in configs]
+    cache.make_missing(
+        cache.deciding(plans), lambda done, of: print(f"\rtraced {done} of {of}", end="", file=sys.stderr)
+    )
+    print(file=sys.stderr)
+
+
+def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | None:
+    """Make the case of a record; ``None``, with a message, if its step cannot be traced. ``traced`` keeps the traces,
+    which records that differ in their allocator share."""
+    config = from_dict(record.config)
+    plan = make_plan(config, record.choices)
+    key = (cache.trace_folder(plan), config.batch.micro, config.batch.accumulation, config.seq_len.tokens)
+    try:
+        if key not in traced:
+            traced[key] = cache.traces(plan)
+    except ShadowError as error:
+        print(f"left out {record.run_id}: {safe(error)}", file=sys.stderr)
+        return None
+    if not has_clocks(config, traced[key].values()):
+        print(f"left out {record.run_id}: what its step asks of the machine is unknown", file=sys.stderr)
+        return None
+    return Case(record.run_id, family(config), config, traced[key], record.summary["step_seconds"])
+
+
+def family(config: Config) -> str:
+    """Name the engine configuration: the options that determine which work is done and how, but not batch and
+    length."""
+    offload = f"{config.offload.optimizer}/{config.offload.param}"
+    facts = {
+        "model": config.model.path,
+        "stage": config.zero_stage.stage,
+        "offload": None if offload == "none/none" else offload,
+        "checkpointing": "on" if config.checkpointing.enabled else None,
+        "attention": None if config.attention.implementation == "sdpa" else config.attention.implementation,
+        "precision": None if config.precision.dtype == "bf16" else config.precision.dtype,
+        "optimizer": None if config.optimizer.name == "AdamW" else config.optimizer.name,
+        "adapter": None if config.adapter.method == "none" else config.adapter.method,
+        "kernels": None if config.kernels.implementation == "none" else config.kernels.implementation,
+        "gpus": config.hardware.gpus,
+    }
+    return " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
+
+
+def _by_family(found: Fit) -> dict[str, float | None]:
+    families = sorted({case.family for case in found.cases})
+    errors = {
+        name: [error for case, error in zip(found.cases, found.errors, strict=True) if case.family == name]
+        for name in families
+    }
+    medians = {name: float(np.median(values)) for name, values in errors.items()}
+    return {name: None if math.isnan(value) else value for name, value in medians.items()}
+
+
+def describe(found: Calibration) -> str:
+    lines = [f"{found.gpu}: {len(found.records)} records of {len(found.errors_by_family)} configurations"]
+    costs = found.costs.to_json()
+    width = max(map(len, costs))
+    for name, value in costs.items():
+        note = "(not determined: at its bound)" if name in found.undetermined else ""
+        note = "(not determined: as it ships)" if name in found.elsewhere else note
+        note = "(one configuration alone tells it)" if name in found.single else note
+        lines.append(f"  {name:{width}} {value:<10.4g} {note}".rstrip())
+    lines.append(
+        f"  error, of configurations that the fit had not seen: median {found.error['median']:.1%}, "
+        f"90th percentile {found.error['p90']:.1%}"
+    )
+    for name, error in found.errors_by_family.items():
+        lines.append(f"  {'not judged' if error is None else f'{error:+10.1%}'}  {name}")
+    lines += [f"  left out: {name}" for name in found.left_out]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Step time of a prediction: the seconds, the error they may have, and when they are only a lower bound."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from memlab.core.config import Config
+from memlab.predict.time.calibration import calibration_for
+from memlab.predict.time.cost_fit import depends, rests_on
+from memlab.predict.time.step_time import LOWER_BOUND, has_clocks, step_seconds
+from memlab.predict.trace.events import Trace
+
+CALIBRATED = "calibrated"
+BOUND = "lower bound"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a step. ``seconds_range``: for nine in ten configurations that the calibration had not seen, the
+    measured time was within this range; its end is ``None`` for a lower bound. ``error``: the calibration's errors, as
+    shares of ``seconds``."""
+
+    seconds: float
+    seconds_range: tuple[float, float | None]
+    lower_bound: float  # seconds at full datasheet speed, with a host that takes no time
+    basis: str  # CALIBRATED or BOUND
+    why: str | None = None  # why it is a lower bound, or why the error may be larger
+    error: dict[str, float] | None = None
+    calibration: str | None = None  # digest of the calibration
+
+    def steps(self) -> dict[str, Any]:
+        """Return the fields of ``Record.steps``."""
+        return {
+            "seconds": [self.seconds],
+            "basis": self.basis,
+            "basis_reason": self.why,
+            "error": self.error,
+            "calibration": self.calibration,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return the fields of ``Record.summary`` that do not follow from ``seconds``."""
+        low, high = self.seconds_range
+        return {
+            "step_seconds_min": low,
+            "step_seconds_max": high,
+            "step_seconds_lower_bound": self.lower_bound,
+            "step_seconds_basis": self.basis,
+        }
+
+    def timing(self) -> dict[str, Any]:
+        """Return the fields of ``Record.timing``."""
+        return {
+            "step_s": self.seconds,
+            "step_s_range": list(self.seconds_range),
+            "step_s_lower_bound": self.lower_bound,
+        }
+
+
+def predict_timing(config: Config, traces: Mapping[int, Trace]) -> Timing | None:
+    """Predict the step time; ``None`` where the hardware entry lacks figures or the work of the step is unknown."""
+    if not has_clocks(config, traces.values()):
+        return None
+    bound = step_seconds(config, traces, LOWER_BOUND)
+    calibration = calibration_for(config)
+    if calibration is None:
+        why = f"no calibration for {config.hardware.gpu}"
+        return Timing(bound, (bound, None), bound, BOUND, why if config.hardware.nodes == 1 else "several nodes")
+    seconds = step_seconds(config, traces, calibration.costs)
+    known = Timing(
+        seconds, _range(seconds, bound, calibration.error["p90"]), bound, CALIBRATED, calibration=calibration.digest
+    )
+    if depends(config, traces, calibration.costs, calibration.undetermined):
+        why = f"it depends on what was not calibrated ({', '.join(calibration.undetermined)})"
+        return replace(known, seconds_range=(seconds, None), basis=BOUND, why=why)
+    alone = rests_on(config, traces, calibration.costs, calibration.single)
+    why = (
+        f"one configuration alone tells {', '.join(calibration.single)}, so the error may be larger" if alone else None
+    )
+    return replace(known, error=calibration.error, why=why)
+
+
+def _range(seconds: float, bound: float, error: float) -> tuple[float, float]:
+    return max(bound, seconds * (1 - error)), seconds * (1 + error)

@@ -1,0 +1,1 @@
+"""Traces: what a training step allocates and computes, event by event."""

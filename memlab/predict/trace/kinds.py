@@ -1,0 +1,84 @@
+"""Purposes of allocations, derived from the code that made them. For display only: no predicted figure depends on
+them."""
+
+from memlab.predict.trace.events import Site
+
+WEIGHTS = "weights"  # the full weights, or this rank's shard
+GATHERED = "gathered weights"
+GRADIENTS = "gradients"
+MASTER = "fp32 master weights"
+OPTIMIZER = "optimizer states"
+ACTIVATIONS = "activations"
+ACTIVATION_GRADIENTS = "activation gradients"
+LOGITS = "logits and loss"
+BUCKETS = "communication buckets"
+WRITTEN_OUT = "weights out of 4 bits"
+STEP = "temporaries of the step"
+KERNEL_SCRATCH = "kernel workspaces"
+SMALL = "small tensors"
+
+PARAMETER_GRADIENT = "parameter gradient"
+"""Placeholder for the function's name when a backward node produced the gradient of a parameter."""
+
+_BY_CODE = (
+    # part of the file's path, function or operator ("": any), kind; the first matching row decides
+    ("ops/adam/", "zeros_like", OPTIMIZER),
+    ("ops/lion/", "zeros_like", OPTIMIZER),
+    ("bitsandbytes/functional.py", "dequantize_4bit", WRITTEN_OUT),
+    ("fused_linear_cross_entropy.py", "", LOGITS),
+    ("optim", "zeros_like", OPTIMIZER),
+    ("optim", "", STEP),
+    ("ops/adam/", "", STEP),
+    ("ops/lion/", "", STEP),
+    ("partition_parameters.py", "_partition_param", WEIGHTS),
+    ("partition_parameters.py", "wrapped_fn", WEIGHTS),
+    ("partition_parameters.py", "", GATHERED),
+    ("zero/utils.py", "defragment", WEIGHTS),
+    ("coalesced_collectives.py", "", BUCKETS),
+    ("stage3.py", "_create_fp32_partitions", MASTER),
+    ("stage3.py", "zeros", GRADIENTS),
+    ("stage3.py", "_setup_for_real_optimizer", BUCKETS),
+    ("stage3.py", "partition_grads", GRADIENTS),
+    ("stage_1_and_2.py", "flatten_dense_tensors_aligned", WEIGHTS),
+    ("stage_1_and_2.py", "copy_grads_in_partition", GRADIENTS),
+    ("stage_1_and_2.py", "setup_buckets", BUCKETS),
+    ("stage_1_and_2.py", "allreduce_bucket", BUCKETS),
+    ("stage_1_and_2.py", "__init__", MASTER),
+    ("bf16_optimizer.py", "zeros", GRADIENTS),
+    ("bf16_optimizer.py", "_setup_for_real_optimizer", MASTER),
+)
+
+_BY_PHASE = {
+    "model_build": WEIGHTS,
+    "engine_init": MASTER,
+    "forward": ACTIVATIONS,
+    "backward": ACTIVATION_GRADIENTS,
+    "optimizer_step": STEP,
+}
+"""Kind of an allocation that matches no row of ``_BY_CODE``, by phase."""
+
+
+def kind_of(site: Site, phase: str, vocabulary: int) -> str:
+    phase = phase.removeprefix("first_")
+    if site.function == PARAMETER_GRADIENT:
+        return GRADIENTS
+    if phase in ("forward", "backward") and site.shape[-1:] == (vocabulary,):
+        return LOGITS
+    if "/models/" in site.where and phase == "backward":
+        return ACTIVATIONS  # recomputed
+    path = site.where.partition(":")[0]
+    names = ("", site.function, site.op.split(".")[1] if "." in site.op else site.op)
+    found = (kind for part, name, kind in _BY_CODE if part in path and name in names)
+    if "/optimizer" in path or "fused_optimizer" in path:
+        return _of_half_precision_optimizer(phase, site)
+    return next(found, _BY_PHASE.get(phase, ACTIVATIONS))
+
+
+def _of_half_precision_optimizer(phase: str, site: Site) -> str:
+    """Kind of an allocation by DeepSpeed's optimizers without ZeRO.
+
+    Engine initialisation creates the flattened weights and their fp32 copy.
+    """
+    if phase == "engine_init":
+        return MASTER if site.op.startswith("aten._to_copy") else WEIGHTS
+    return STEP

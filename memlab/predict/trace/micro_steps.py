@@ -1,0 +1,261 @@
+"""Traces of steps with many micro-steps (gradient accumulation), made from a trace with five micro-steps a step.
+
+The first micro-step of a step finds no gradients. The last one reduces the accumulated gradients, and the optimizer
+follows. Between them, the first few micro-steps of a run differ at ZeRO-3, which has to see the order of the modules
+before it can prefetch; from the fourth on all are alike. So five are traced, and the fourth is repeated. A micro-step
+lasts from the beginning of its forward pass to the beginning of the next one. The batch of the next micro-step is
+copied to the device at its end.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import ChainMap, Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, chain, count, pairwise
+
+from memlab.core.config import from_dict
+from memlab.core.plan import Plan, make_plan
+from memlab.predict.trace.events import ALLOC, FREE, HOST_ALLOC, HOST_FREE, PHASE, SYNC, USE, Event, Trace
+from memlab.predict.trace.work_items import COLLECTIVE, NUMBER, RECORD, Item
+
+TRACED = 5
+"""Micro-steps of a traced step: three that may differ, the one that is repeated, the last."""
+
+_MADE, _FREED = (ALLOC, HOST_ALLOC), (FREE, HOST_FREE)
+_WITH_BLOCK = (*_MADE, *_FREED, USE)
+
+
+def with_few(plan: Plan) -> Plan:
+    """Return the plan with at most ``TRACED`` micro-steps: the plan itself if it has no more."""
+    if plan.config["batch"]["accumulation"] <= TRACED:
+        return plan
+    config = from_dict(plan.config)
+    return make_plan(replace(config, batch=replace(config.batch, accumulation=TRACED)), plan.choices)
+
+
+def repeated(trace: Trace, micro_steps: int) -> Trace | None:
+    """Make the trace with ``micro_steps`` a step from a trace with ``TRACED``, equal to the trace of a shadow run.
+
+    ``None`` where a shadow run is needed: the micro-steps do not become alike, or the batches of a step, which are all
+    fetched before its first micro-step, are large enough to count as host memory.
+    """
+    steps = [_Step(trace, begins) for begins in _forwards(trace)]
+    work = _Work(trace, steps[-1])
+    if not (_become_alike(steps) and work.becomes_alike()) or _batches_count(trace):
+        return None
+    times = micro_steps - TRACED
+    longer = _Longer(trace, steps, times)
+    return replace(
+        trace,
+        events=longer.events,
+        steps=[longer.place(place) for place in trace.steps],
+        work=work.repeated(times),
+        places=work.places(times, earlier=longer.place(trace.steps[-1]) - trace.steps[-1]),
+    )
+
+
+def _forwards(trace: Trace) -> list[list[int]]:
+    """Return for each step the indices of the events that begin its forward passes."""
+    found: list[list[int]] = [[] for _ in trace.steps]
+    for place, event in enumerate(trace.events):
+        if event[0] == PHASE and trace.phases[event[1]].endswith("forward"):
+            found[bisect_right(trace.steps, place) - 1].append(place)
+    return found
+
+
+def _batches_count(trace: Trace) -> bool:
+    """Return whether the steps request host memory outside their phases, where batches are fetched."""
+    phase = ""
+    for event in trace.events[trace.steps[0] :]:
+        if event[0] == PHASE:
+            phase = trace.phases[event[1]]
+        elif event[0] == HOST_ALLOC and not phase:
+            return True
+    return False
+
+
+class _Step:
+    """The events of the micro-steps of one step.
+
+    ``begins``: index of the event that begins each micro-step. ``ends``: number of requests for device memory before
+    the first micro-step, and until the end of each but the last. ``requests``: number of requests in the fourth.
+    ``twins``: block made by the third micro-step -> the block that the fourth makes in its place.
+    """
+
+    def __init__(self, trace: Trace, begins: Sequence[int]):
+        self.begins = begins
+        self._phases = trace.phases
+        _, self.second, self.third, self.fourth = (trace.events[begin:end] for begin, end in pairwise(begins))
+        requests = [0, *accumulate(event[0] == ALLOC for event in trace.events[: begins[-1]])]
+        self.ends = [requests[begin] for begin in begins]
+        self.requests = self.ends[-1] - self.ends[-2]
+        self.twins = dict(zip(_made(self.third), _made(self.fourth), strict=False))
+
+    @property
+    def end(self) -> int:
+        """Index of the event after the fourth micro-step."""
+        return self.begins[-1]
+
+    def leaves_nothing(self) -> bool:
+        """Return whether every block that the third micro-step makes is freed by the end of the fourth."""
+        return self.twins.keys() <= {event[1] for event in (*self.third, *self.fourth) if event[0] in _FREED}
+
+    def form(self, before: Sequence[Event], events: Sequence[Event]) -> list[tuple]:
+        """Return the events of a micro-step in a form that can be compared with another micro-step, without waits.
+
+        A block is replaced by its number among the blocks that ``events`` make, or that the micro-step ``before``
+        makes. An older block has no number.
+        """
+        places = {block: (its is events, place) for its in (before, events) for place, block in enumerate(_made(its))}
+        found = []
+        for event in events:
+            if event[0] == PHASE:
+                found.append((PHASE, self._phases[event[1]].removeprefix("first_")))
+            elif event[0] in _WITH_BLOCK:
+                found.append((event[0], places.get(event[1]), *event[2:]))
+            elif event[0] != SYNC:
+                found.append(event)
+        return found
+
+    def waits(self) -> list[tuple[int, int]]:
+        """Return the requests that the host waits for in the fourth micro-step: (number of the micro-step that made the
+        request, number of requests from there to the end of that micro-step)."""
+        return [self._moment(event[1]) for event in self.fourth if event[0] == SYNC]
+
+    def later(self, requests: int, micro_steps: int) -> int:
+        """Return the number of requests at the same moment of the micro-step that comes ``micro_steps`` later."""
+        number, before_its_end = self._moment(requests)
+        beyond = max(number + micro_steps - len(self.ends) + 1, 0)
+        return self.ends[number + micro_steps - beyond] + beyond * self.requests - before_its_end
+
+    def _moment(self, requests: int) -> tuple[int, int]:
+        number = min(bisect_left(self.ends, requests), len(self.ends) - 1)
+        return number, self.ends[number] - requests
+
+
+def _made(events: Sequence[Event]) -> list[int]:
+    return [event[1] for event in events if event[0] in _MADE]
+
+
+def _become_alike(steps: Sequence[_Step]) -> bool:
+    """Return whether the fourth micro-step is the same in all steps, and in the last step the same as the third."""
+    last = steps[-1]
+    alike = last.form(last.third, last.fourth)
+    return (
+        alike == last.form(last.second, last.third)
+        and all(step.form(step.third, step.fourth) == alike and step.waits() == last.waits() for step in steps)
+        and all(step.leaves_nothing() and all(number for number, _ in step.waits()) for step in steps)
+    )
+
+
+class _Longer:
+    """The events of a trace in which the fourth micro-step of each step is repeated ``times`` more times."""
+
+    def __init__(self, trace: Trace, steps: Sequence[_Step], times: int):
+        self.events: list[Event] = []
+        self._times = times
+        self._done: list[_Step] = []
+        self._blocks: dict[int, int] = {}  # block of the short trace -> the latest block in its place
+        self._new = count(1)  # new block numbers, in the order in which a shadow run gives them
+        begin = 0
+        for step in steps:
+            self._copy(trace.events[begin : step.end])
+            for time in range(1, times + 1):
+                self._repeat(step, time)
+            self._done.append(step)
+            begin = step.end
+        self._copy(trace.events[begin:])
+
+    def place(self, place: int) -> int:
+        """Return the new index of an event of the short trace."""
+        return place + self._times * sum(len(step.fourth) for step in self._done if step.end <= place)
+
+    def _copy(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event[0] in _MADE:
+                self._blocks[event[1]] = next(self._new)
+            self._add(event, self._blocks)
+
+    def _repeat(self, step: _Step, time: int) -> None:
+        own: dict[int, int] = {}
+        of_the_one_before = {block: self._blocks[twin] for block, twin in step.twins.items()}
+        blocks = ChainMap(own, of_the_one_before, self._blocks)
+        for event in step.fourth:
+            if event[0] in _MADE:
+                own[event[1]] = next(self._new)
+            self._add((SYNC, step.later(event[1], time)) if event[0] == SYNC else event, blocks)
+        self._blocks |= own
+
+    def _add(self, event: Event, blocks: Mapping[int, int]) -> None:
+        if event[0] == SYNC:
+            event = (SYNC, self._requests(event[1]))
+        elif event[0] in _WITH_BLOCK:
+            event = (event[0], blocks[event[1]], *event[2:])
+        self.events.append(event)
+
+    def _requests(self, requests: int) -> int:
+        """Convert a number of requests of the short trace to the long one."""
+        for step in reversed(self._done):
+            if requests > step.ends[0]:
+                requests = step.later(requests, self._times)
+        return requests
+
+
+class _Work:
+    """The work of the last step, cut where its micro-steps begin."""
+
+    def __init__(self, trace: Trace, step: _Step):
+        self._length = len(step.fourth)
+        self._places = trace.places
+        self._cuts = [0, *(bisect_right(trace.places, begin) for begin in step.begins), len(trace.places)]
+        self._before, *self._micro_steps, self._rest = self._cut(trace.work)
+
+    def becomes_alike(self) -> bool:
+        """Return whether all micro-steps record as many events and launch as many collectives, and the third does the
+        same work as the fourth. Waits are not compared, because a wait for an event of the step before is not
+        counted."""
+        *_, third, fourth = map(_without_waits, self._micro_steps)
+        counts = [_counts(items) for items in self._micro_steps]
+        return third == fourth and all(each == counts[-1] for each in counts)
+
+    def repeated(self, times: int) -> list[Item]:
+        fourth = self._micro_steps[-1]
+        begin, within = _counts(self._before), _counts(fourth)
+        found = [*self._before, *chain.from_iterable(self._micro_steps)]
+        for time in range(1, times + 1):
+            found += [_later(item, time, begin, within) for item in fourth]
+        return [*found, *(_later(item, times, begin, within) for item in self._rest)]
+
+    def places(self, times: int, earlier: int) -> list[int]:
+        """Return the number of events before each item. ``earlier``: number of events added before the last step."""
+        before, *micro_steps, rest = self._cut([place + earlier for place in self._places])
+        found = [*before, *chain.from_iterable(micro_steps)]
+        for time in range(1, times + 1):
+            found += [place + time * self._length for place in micro_steps[-1]]
+        return [*found, *(place + times * self._length for place in rest)]
+
+    def _cut(self, items: list) -> list[list]:
+        """Cut ``items`` into the part before the first micro-step, the micro-steps one to four, and the rest."""
+        return [items[begin:end] for begin, end in pairwise(self._cuts)]
+
+
+def _without_waits(items: Iterable[Item]) -> list[Item]:
+    """Return the items without waits and records, and without their counts of operators and modules."""
+    return [(item[0], *item[3:]) for item in items if item[0] not in NUMBER]
+
+
+def _counts(items: Iterable[Item]) -> dict[int, int]:
+    """Count the recorded events and the collectives, which other items refer to by number."""
+    kinds = Counter(item[0] for item in items)
+    return {kind: kinds[kind] for kind in (RECORD, COLLECTIVE)}
+
+
+def _later(item: Item, micro_steps: int, begin: Mapping[int, int], within: Mapping[int, int]) -> Item:
+    """Return the item as it is ``micro_steps`` later, with the numbers of events and collectives moved on. ``begin``:
+    the counts before the first micro-step, whose numbers stay; ``within``: the counts of one micro-step."""
+    if item[0] not in NUMBER:
+        return item
+    place, kind = NUMBER[item[0]]
+    if item[place] < begin[kind]:
+        return item
+    return (*item[:place], item[place] + micro_steps * within[kind], *item[place + 1 :])

@@ -1,0 +1,156 @@
+"""Attention as CUDA would compute it: the kernel that is chosen, its saved tensors and its scratch memory.
+
+torch chooses the kernel of ``scaled_dot_product_attention`` by device, and would choose the one that needs the most
+memory for the simulated device. This module makes CUDA's choice instead. The kernels' own meta functions give the
+outputs and saved tensors. Source: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` of PyTorch 2.11.
+"""
+
+import torch
+
+from memlab.predict.constants import Generation
+from memlab.predict.trace.shadow.trace import Recorder
+
+FLASH = "memlab_fa"
+"""Name of the stand-in for the flash-attn package in transformers. If the name contained "flash", transformers would
+look for the package."""
+
+_MATH = torch._C._nn.scaled_dot_product_attention
+_aten = torch.ops.aten
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def install(recorder: Recorder, gpu: Generation) -> None:
+    from transformers import AttentionInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
+
+    torch.nn.functional.scaled_dot_product_attention = _Sdpa(gpu)
+    AttentionInterface.register(FLASH, _flash_attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(FLASH, flash_attention_mask)
+    recorder.workspaces[_aten._scaled_dot_product_flash_attention_backward.default] = flash_workspaces
+    recorder.workspaces[_aten._scaled_dot_product_cudnn_attention_backward.default] = cudnn_workspaces
+    recorder.workspaces[_aten._safe_softmax.default] = safe_softmax_temporaries
+    recorder.workspaces[_aten._softmax_backward_data.default] = softmax_backward_temporary
+
+
+def stand_in_for(implementation: str) -> str:
+    """Replace an attention implementation that needs the flash-attn package by its stand-in."""
+    return FLASH if implementation.startswith("flash") else implementation
+
+
+class _Sdpa:
+    """``torch.nn.functional.scaled_dot_product_attention`` on a GPU of one generation."""
+
+    def __init__(self, gpu: Generation):
+        self.gpu = gpu
+
+    def __call__(
+        self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+    ) -> torch.Tensor:
+        kernel = self.choose(query, key, value, attn_mask, enable_gqa)
+        if kernel == "math":
+            return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if kernel == "flash":
+            return flash(query, key, value, dropout_p, is_causal, scale)
+        if enable_gqa:  # the efficient kernel does not support fewer key heads than query heads; flash and cuDNN do
+            groups = query.shape[1] // key.shape[1]
+            if kernel == "efficient" and groups > 1:
+                return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=True)
+        bias = additive(attn_mask, query)
+        if kernel == "cudnn":
+            op = _aten._scaled_dot_product_cudnn_attention
+            return op(query, key, value, bias, True, dropout_p, is_causal, False, scale=scale)[0]
+        op = _aten._scaled_dot_product_efficient_attention
+        return op(query, key, value, aligned(bias), True, dropout_p, is_causal, scale=scale)[0]
+
+    def choose(self, query, key, value, mask: torch.Tensor | None, enable_gqa: bool) -> str:
+        if not enable_gqa and not query.shape[:2] == key.shape[:2] == value.shape[:2]:
+            return "math"  # fused kernels do not broadcast: sdp_utils_cpp.h, check_batch_size_and_num_heads_dense
+        half, head, value_head = query.dtype in _HALF, query.shape[-1], value.shape[-1]
+        if self.gpu.prefers_cudnn_attention and half and head <= 128 and head % 8 == 0 and query.shape[2] > 1:
+            return "cudnn"
+        if self.gpu.capability >= (8, 0) and half and mask is None and head == value_head <= 256:
+            return "flash"
+        return "efficient" if head % (8 if half else 4) == 0 else "math"
+
+
+def flash(query, key, value, dropout_p: float, is_causal: bool, scale: float | None) -> torch.Tensor:
+    """Call the flash kernel. Pads the head size to a multiple of 8, as torch does."""
+    head = query.shape[-1]
+    padding = -head % 8
+    if padding:
+        scale = scale or head**-0.5
+        query, key, value = (torch.nn.functional.pad(tensor, (0, padding)) for tensor in (query, key, value))
+    op = _aten._scaled_dot_product_flash_attention
+    out = op(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    return out[..., :head] if padding else out
+
+
+def additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
+    """Convert a boolean mask to one that is added to the scores, in the dtype of the query."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.where(mask, 0.0, float("-inf")).to(query.dtype)
+
+
+def aligned(bias: torch.Tensor | None) -> torch.Tensor | None:
+    """Align the rows of a mask for the efficient kernel: pad them to a multiple of 16 elements, then slice to size."""
+    if bias is None or bias.shape[-1] % 16 == 0:
+        return bias
+    return torch.nn.functional.pad(bias, (0, -bias.shape[-1] % 16))[..., : bias.shape[-1]]
+
+
+def _flash_attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **options):
+    """Compute attention as the flash-attn package would, ignoring the mask.
+
+    With a mask, the package would pack the samples without their padding. Here the packed samples keep their full size.
+    """
+    out = flash(query, key, value, dropout, True, scaling)
+    return out.transpose(1, 2), None
+
+
+def flash_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]:
+    """Scratch bytes of flash's backward, one entry per block.
+
+    The blocks are: the row sums of the softmax (fp32), the query gradient (accumulated in fp32), and, when several
+    query heads share a key head, the gradients of key and value for every query head.
+
+    Source: ``mha_bwd`` in pytorch's and flash-attn's ``flash_api.cpp`` (rows rounded up to 128, head size to 32).
+    """
+    batch, heads, rows, head = query.shape
+    rows_rounded, head_rounded = -(-rows // 128) * 128, -(-head // 32) * 32
+    sums = 4 * batch * heads * rows_rounded
+    return [sums, sums * head_rounded, *_expanded(query, key)]
+
+
+def cudnn_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]:
+    """Scratch bytes of cuDNN's backward: flash's blocks (see ``flash_workspaces``) as one block, without rounding up.
+
+    Source: measured. Memory histories of an H200 (cuDNN 9, PyTorch 2.11) show, byte for byte, one request of this size
+    for each layer: 2,377,984 (9 heads of 64, 3 of keys, 512 tokens), 2,130,176 (16 of 64, 16, 512) and 16,481,152 (32
+    of 128, 8, 501).
+    """
+    batch, heads, rows, head = query.shape
+    sums = 4 * batch * heads * rows
+    return [sums + sums * head + sum(_expanded(query, key)) + 256]
+
+
+def safe_softmax_temporaries(scores, *rest, **options) -> list[int]:
+    """Bytes of two masks: the scores that are minus infinity, and the rows in which all scores are.
+
+    Source: ``_safe_softmax`` in ``aten/src/ATen/native/transformers/attention.cpp`` of PyTorch 2.11.
+    """
+    return [scores.numel(), scores.numel() // scores.shape[-1]]
+
+
+def softmax_backward_temporary(grad, output, *rest, **options) -> list[int]:
+    """Bytes of the product of gradient and softmax result, which CUDA holds while it computes the new gradient.
+
+    Source: ``softmax_backward_cuda_out`` in ``aten/src/ATen/native/cuda/SoftMax.cu``.
+    """
+    return [output.numel() * output.element_size()]
+
+
+def _expanded(query, key) -> list[int]:
+    """Bytes of the gradients of key and value for every query head, before they are summed over shared key heads."""
+    batch, heads, _, head = query.shape
+    return [] if key.shape[1] == heads else 2 * [query.element_size() * batch * key.shape[2] * heads * head]

@@ -1,0 +1,33 @@
+"""Device memory of copies between host and device that also convert the dtype.
+
+Source: ``aten/src/ATen/native/cuda/Copy.cu``, ``copy_kernel_cuda``: a copy across devices between different dtypes goes
+through a contiguous temporary. Non-blocking copies convert on the GPU, blocking copies on the host.
+"""
+
+import torch
+
+from memlab.predict.trace.shadow.device import NAME
+from memlab.predict.trace.shadow.trace import Recorder
+
+
+def install(recorder: Recorder) -> None:
+    recorder.workspaces[torch.ops.aten.copy_.default] = copy_temporary
+    recorder.workspaces[torch.ops.aten._to_copy.default] = to_copy_temporary
+
+
+def copy_temporary(destination: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> list[int]:
+    """Bytes of the device temporary of ``destination.copy_(source)``."""
+    return _temporary(source, destination.device, destination.dtype, non_blocking)
+
+
+def to_copy_temporary(source: torch.Tensor, *, dtype=None, device=None, non_blocking=False, **layout) -> list[int]:
+    """Bytes of the device temporary of ``source.to(device, dtype)``, without its result."""
+    return _temporary(source, torch.device(device or source.device), dtype or source.dtype, non_blocking)
+
+
+def _temporary(source: torch.Tensor, device: torch.device, dtype: torch.dtype, non_blocking: bool) -> list[int]:
+    if source.device.type == device.type or source.dtype is dtype or not non_blocking:
+        return []
+    # A copy to the host converts first. A copy from the host converts last, from a temporary of the source's dtype.
+    itemsize = dtype.itemsize if source.device.type == NAME else source.element_size()
+    return [source.numel() * itemsize]

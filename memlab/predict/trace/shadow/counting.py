@@ -1,0 +1,303 @@
+"""Counts of the work in the last step of a shadow run: FLOPs, bytes, collectives, copies and waits.
+
+FLOPs come from torch's own formulas (torch.utils.flop_counter). Bytes are the sizes of the tensors that an operator
+reads and writes. Each tensor counts once, because eager PyTorch runs one kernel per operator.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from memlab.core.unknown import WORK, left_out
+from memlab.predict.trace.shadow import device
+from memlab.predict.trace.work_items import (
+    COLLECTIVE,
+    COLLECTIVES,
+    CONVERTED_FROM_HOST,
+    CONVERTED_TO_HOST,
+    COPY,
+    EVERYTHING,
+    HOST_MINIMUM_BYTES,
+    HOST_WAITS,
+    HOST_WORK,
+    KERNEL,
+    PAGEABLE,
+    PHASE,
+    PINNED,
+    RECORD,
+    STREAM_WAITS,
+    STREAM_WAITS_COLLECTIVE,
+    Item,
+)
+
+_aten = torch.ops.aten
+_HALF = (torch.bfloat16, torch.float16)
+_VALUE_OF = _aten._local_scalar_dense
+
+_NO_KERNEL = frozenset(
+    {
+        *(_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided),
+        *(_aten._unsafe_view, _aten._reshape_alias, _aten.lift_fresh, _aten.set_, _aten.resize_, _aten.record_stream),
+        torch.ops.prim.device,
+    }
+)
+_WRITES_ONLY = frozenset({_aten.copy_, _aten.zero_, _aten.fill_, _aten.normal_, _aten.uniform_})
+"""Operators that overwrite a tensor without reading it."""
+
+_READS_A_PART = frozenset(
+    {
+        *(_aten.embedding, _aten.index, _aten.index_select, _aten.gather),
+        *(_aten.nll_loss_forward, _aten.nll_loss_backward, _aten.slice_backward, _aten.select_backward),
+    }
+)
+"""Operators that read only as many bytes of their largest input as they write."""
+
+_BY_NAME = {
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "allreduce": "all_reduce",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "alltoall": "all_to_all",
+}
+"""Prefix of a c10d operator's name -> kind of collective. The first matching prefix decides."""
+
+
+class _Operator:
+    """Properties of an operator that follow from its schema and hold for every call."""
+
+    def __init__(self, func):
+        packet = func.overloadpacket
+        arguments = func._schema.arguments
+        self.namespace = func.namespace
+        self.has_kernel = packet not in _NO_KERNEL and not func.is_view
+        self.is_copy = packet in (_aten.copy_, _aten._to_copy)
+        self.is_value = packet is _VALUE_OF
+        self.writes_only = packet in _WRITES_ONLY
+        self.reads_a_part = packet in _READS_A_PART
+        self.flops = flop_registry.get(packet)
+        self.causal = next((i for i, argument in enumerate(arguments) if argument.name == "is_causal"), None)
+        returns_nothing = not func._schema.returns
+        self.written = [
+            i for i, a in enumerate(arguments) if returns_nothing and a.alias_info and a.alias_info.is_write
+        ]
+        if self.namespace == "c10d":
+            name = packet.__name__.lstrip("_")
+            kind = next((kind for start, kind in _BY_NAME.items() if name.startswith(start)), None)
+            self.collective = None if kind is None else COLLECTIVES.index(kind)
+
+
+class Counter:
+    """Work items of one step. Outside that step ``on`` is false and nothing is counted."""
+
+    def __init__(self, events: Sequence[Any], unknown: dict[str, str]):
+        """``events``: the events of the trace; each item stores how many of them precede it. ``unknown`` receives the
+        reason when an operator cannot be counted; then all items are dropped."""
+        self.on = False
+        self._unknown = unknown
+        self.items: list[Item] = []
+        self.places: list[int] = []
+        self._trace_events = events
+        self.operators = 0
+        self.modules = 0
+        self.collectives = 0
+        self._events: dict[int, int] = {}  # id of an event object: its number in this step
+        self._kept: list[Any] = []  # keeps event objects alive, so that no id is reused
+        self._known: dict[Any, _Operator] = {}
+
+    def start(self) -> None:
+        self.on = True
+
+    def stop(self) -> None:
+        if self.on:
+            self._add(HOST_WORK)  # includes the operators and modules after the last kernel
+        self.on = False
+
+    @contextmanager
+    def _given_up_on_error(self) -> Iterator[None]:
+        """Drop all items after an error: a partly counted step would be predicted as too fast."""
+        with left_out(WORK, self._unknown):
+            yield
+        if WORK in self._unknown:
+            self.on = False
+            self.items.clear()
+            self.places.clear()
+
+    def module(self) -> None:
+        """Count a module whose ``forward`` is entered."""
+        if self.on:
+            self.modules += 1
+
+    # --- operators
+
+    def operator(self, func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
+        """Count one operator call that went through the dispatcher."""
+        with self._given_up_on_error():
+            self._operator(func, args, kwargs, out)
+
+    def _operator(self, func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
+        known = self._known.get(func)
+        if known is None:
+            known = self._known[func] = _Operator(func)
+        if known.namespace == "prim":
+            return
+        self.operators += 1
+        if not known.has_kernel:
+            return
+        if known.namespace == "c10d":
+            return self._collective(known, args)
+        read = list(_tensors((args, kwargs)))
+        written = list(_tensors(out))
+        where = {tensor.device.type for tensor in (*read, *written)}
+        if known.is_value:
+            if device.NAME in where:
+                self.host_waits_for_stream()
+        elif known.is_copy and len(where) == 2:
+            self._copy(read[-1], written[0], bool(kwargs.get("non_blocking") or (len(args) > 2 and args[2])))
+        elif device.NAME in where:
+            sizes = self._sizes(known, args, read, written)
+            half = any(tensor.dtype in _HALF for tensor in read)
+            self._add(KERNEL, device.Stream.current.number, int(half), self._flops(known, args, kwargs, out), *sizes)
+        else:
+            self._host_work(*self._sizes(known, args, read, written))
+
+    def compiled(self, name: str, args: tuple) -> None:
+        """Count a call into a compiled extension or a Triton kernel, which bypasses the dispatcher.
+
+        Assumes that the call reads or writes each of its tensors once.
+        """
+        if self.on:
+            with self._given_up_on_error():
+                self._compiled(name, args)
+
+    def _compiled(self, name: str, args: tuple) -> None:
+        self.operators += 1
+        read = list(_tensors(args))
+        sizes = [_nbytes(tensor) for tensor in read]
+        if name.startswith(("multi_tensor_adam", "multi_tensor_lion")):  # lists of gradients, parameters and moments
+            lists = args[2]
+            sizes += [_nbytes(tensor) for tensor in _tensors(lists[1:])]
+        elif name.startswith(("adam_update", "lion_update")):  # the last arguments: parameter, gradient and moments
+            sizes += [_nbytes(read[0]), *map(_nbytes, read[2:])]
+        if any(tensor.device.type == device.NAME for tensor in read):
+            self._add(KERNEL, device.Stream.current.number, 0, 0, *sizes)
+        else:
+            self._host_work(*sizes)
+
+    def writes_out(self, *tensors: torch.Tensor, nbytes: int) -> None:
+        """Count a kernel that the dispatcher does not see: it reads ``tensors`` and writes ``nbytes``."""
+        if self.on:
+            self._add(KERNEL, device.Stream.current.number, 0, 0, *map(_nbytes, tensors), nbytes)
+
+    def _host_work(self, *sizes: int) -> None:
+        if sum(sizes) >= HOST_MINIMUM_BYTES:
+            self._add(HOST_WORK, *sizes)
+
+    def _copy(self, source: torch.Tensor, destination: torch.Tensor, non_blocking: bool) -> None:
+        """Count a copy between host and device, and its dtype conversion.
+
+        A non-blocking copy converts on the GPU. A blocking copy converts on the host, through a temporary host tensor
+        that has the dtype of the GPU's tensor (Copy.cu, see shadow/copies.py).
+        """
+        stream, to_host = device.Stream.current.number, source.device.type == device.NAME
+        if source.dtype is not destination.dtype and not non_blocking:
+            way = CONVERTED_TO_HOST if to_host else CONVERTED_FROM_HOST
+            self._add(COPY, stream, 1, way, _nbytes(source if to_host else destination))
+            return
+        way = PINNED if device.is_pinned(destination if to_host else source) else PAGEABLE
+        # CUDA's API synchronisation behaviour, cudaMemcpyAsync: a copy to pageable memory returns when it is done. A
+        # copy from pageable memory returns when the data has been staged; that wait is not modelled.
+        waits = not non_blocking or (to_host and way == PAGEABLE)
+        copy = (COPY, stream, int(waits), way, _nbytes(destination if to_host else source))
+        convert = (KERNEL, stream, 0, 0, _nbytes(source), _nbytes(destination))
+        converts = [convert] if source.dtype is not destination.dtype else []
+        for item in (*converts, copy) if to_host else (copy, *converts):
+            self._add(*item)
+
+    def _sizes(self, known: _Operator, args: tuple, read: list, written: list) -> list[int]:
+        if known.writes_only:
+            read = [tensor for tensor in read if all(tensor is not other for other in written)]
+        sizes = [_nbytes(tensor) for tensor in read]
+        results = [_nbytes(tensor) for tensor in written]
+        if known.reads_a_part and sizes:
+            sizes.remove(max(sizes))
+            sizes.append(max(results))
+        for position in known.written:
+            results += [_nbytes(tensor) for tensor in _tensors(args[position])] if position < len(args) else []
+        return [*sizes, *results]
+
+    def _flops(self, known: _Operator, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
+        if known.flops is None:
+            return 0
+        flops = int(known.flops(*args, **kwargs, out_val=out))
+        at = known.causal
+        causal = at is not None and (args[at] if at < len(args) else kwargs.get("is_causal"))
+        return flops // 2 if causal else flops  # torch's formulas count the full score matrix, the kernels skip half
+
+    def _collective(self, known: _Operator, args: tuple) -> None:
+        if known.collective is None:
+            return
+        group = next(torch.distributed.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch.ScriptObject))
+        sides = [sum(map(_nbytes, _tensors(arg))) for arg in args[:2]]
+        self._add(COLLECTIVE, device.Stream.current.number, known.collective, group.size(), max(sides))
+        self.collectives += 1
+
+    # --- waiting
+
+    def wait_for_collective(self, number: int) -> None:
+        """Make the current stream wait for collective ``number`` of this step."""
+        if self.on and number >= 0:
+            self._add(STREAM_WAITS_COLLECTIVE, device.Stream.current.number, number)
+
+    def last_collective(self) -> int:
+        return self.collectives - 1 if self.on else -1
+
+    def record(self, event: Any, stream: int) -> None:
+        if self.on:
+            number = self._events[id(event)] = len(self._kept)
+            self._kept.append(event)
+            self._add(RECORD, stream, number)
+
+    def stream_waits(self, stream: int, event: Any) -> None:
+        if self.on and id(event) in self._events:
+            self._add(STREAM_WAITS, stream, self._events[id(event)])
+
+    def host_waits(self, event: Any | None = None) -> None:
+        """Make the host wait for an event, or for everything that it has launched (``None``)."""
+        if self.on and event is None:
+            self._add(HOST_WAITS, EVERYTHING)
+        elif self.on and id(event) in self._events:
+            self._add(HOST_WAITS, self._events[id(event)])
+
+    def host_waits_for_stream(self) -> None:
+        event = object()
+        self.record(event, device.Stream.current.number)
+        self.host_waits(event)
+
+    def phase(self, index: int) -> None:
+        if self.on:
+            self._add(PHASE, index)
+
+    def _add(self, kind: int, *rest: int) -> None:
+        self.items.append((kind, self.operators, self.modules, *rest))
+        self.places.append(len(self._trace_events))
+        self.operators = self.modules = 0
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, tuple | list):
+        for value in values:
+            yield from _tensors(value)
+    elif isinstance(values, dict):
+        yield from _tensors(tuple(values.values()))
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    """Bytes in memory: at most the size of the storage, even for an expanded tensor."""
+    nbytes = tensor.numel() * tensor.element_size()
+    return nbytes if tensor.is_contiguous() else min(nbytes, tensor.untyped_storage().nbytes())

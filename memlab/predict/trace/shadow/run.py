@@ -1,0 +1,156 @@
+"""Execution of a request's tasks. The process imports everything once, then forks for each family of tasks.
+
+Tasks of a family differ only in shape. They share one engine start, then each runs in its own fork.
+"""
+
+import fcntl
+import gc
+import os
+import resource
+import signal
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memlab.core.config import from_dict
+from memlab.core.plan import Plan
+from memlab.predict import constants
+from memlab.predict.trace.events import Trace
+from memlab.predict.trace.request import Family, Request, variables
+from memlab.predict.trace.shadow import device, stand_ins
+from memlab.predict.trace.shadow.trace import Recorder
+from memlab.runs.record import RunFolder
+
+POLL_S = 0.02
+
+
+def trace_all(request: Request) -> int:
+    """Run every task, as many at a time as there are cores. A failed task leaves a log, but no trace."""
+    warnings.simplefilter("ignore")
+    stand_ins.install_in_torch()
+    import deepspeed  # noqa: F401
+    import transformers.trainer  # noqa: F401
+
+    gc.freeze()  # forks then share the memory of imported modules
+    cores = Cores(Path(request.folder))
+    waiting, running, asking = deque(request.families), 0, os.getppid()
+    while waiting or running:
+        if os.getppid() != asking:  # the parent was killed: start nothing more, let running tasks finish
+            waiting.clear()
+        while waiting and running < cores.count:
+            _in_a_fork(_trace_family, request, waiting.popleft(), cores)
+            running += 1
+        if running:
+            os.wait()
+            running -= 1
+    if os.getpgrp() == os.getpid():  # end the points whose family process died before them
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
+    return 0
+
+
+class Cores:
+    """Locks that limit the running processes to the number of cores. The kernel frees the lock of a killed process."""
+
+    def __init__(self, folder: Path):
+        self.count = len(os.sched_getaffinity(0))
+        self._locks = [(folder / f"core{number}.lock").open("w") for number in range(self.count)]
+
+    def take(self) -> None:
+        while not any(map(_locked, self._locks)):
+            time.sleep(POLL_S)
+
+    def give_back(self) -> None:
+        for lock in self._locks:
+            fcntl.lockf(lock, fcntl.LOCK_UN)
+
+
+def _locked(file) -> bool:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _in_a_fork(function: Callable[..., None], *arguments) -> None:
+    if os.fork():
+        return
+    try:
+        function(*arguments)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)  # skips the cleanup that the parent does
+
+
+def _trace_family(request: Request, family: Family, cores: Cores) -> None:
+    """Start the engine once for a family, then trace each of its points in a fork."""
+    _say_to(Path(request.folder) / family.log)
+    began, path = 0.0, ""
+
+    def split() -> tuple[int, int]:
+        nonlocal began, path
+        began = time.process_time()
+        cores.give_back()
+        forks = []
+        for shape in family.shapes:
+            forks.append(os.fork())
+            if not forks[-1]:
+                cores.take()
+                micro, tokens, path = shape
+                _say_to(Path(request.folder) / family.log_of(path))
+                return micro, tokens
+        for fork in forks:
+            os.waitpid(fork, 0)
+        os._exit(0)
+
+    cores.take()
+    if request.cpu_limit_s:
+        _limit_cpu_time(request.cpu_limit_s)
+    trace = trace_one(Plan(**request.plans[family.plan]), family.rank, split, request.steps, request.folder)
+    trace.seconds = began + time.process_time()
+    trace.save(Path(path))
+
+
+def _limit_cpu_time(seconds: int) -> None:
+    """End this process, and each fork, after so many seconds of CPU time; the kernel kills it 5 s later."""
+
+    def too_long(signal_number, frame):
+        # Not by an exception: thrown through torch's C++ frames it may abort the process without this reason.
+        os.write(2, f"TimeoutError: it takes more than {seconds} s of CPU time\n".encode())
+        os._exit(1)
+
+    signal.signal(signal.SIGXCPU, too_long)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+
+
+def _say_to(log: Path) -> None:
+    """Redirect standard output and error of this process to ``log``."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps: int, scratch: str) -> Trace:
+    """Trace the (batch, tokens) that ``split`` returns once the engine is ready. Works once per process."""
+    os.environ.update(variables(plan), RANK=str(rank))
+    trace = Trace(rank, plan.world_size)
+    hardware = plan.config["hardware"]
+    gpu = constants.generation(hardware["gpu"])
+    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    recorder = Recorder(trace, fake_mode, gpu)
+    recorder.padded = plan.config["data"]["source"] != "random"
+    device.install(recorder, rank, plan.world_size, hardware["memory_gib"])
+    stand_ins.install_in_libraries(recorder, fake_mode, gpu, from_dict(plan.config))
+    from memlab.predict.trace.shadow.training import Shadow
+
+    with fake_mode, recorder:
+        Shadow(plan, recorder, split, steps, RunFolder(scratch)).run()
+    return trace

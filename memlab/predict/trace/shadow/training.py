@@ -1,0 +1,118 @@
+"""Training of one rank on the simulated device: the same steps as memlab's worker, without measuring.
+
+Model, data, Trainer and phases are the worker's own code, so a prediction runs exactly what a measurement runs.
+"""
+
+import dataclasses
+import gc
+from collections.abc import Callable
+
+import torch
+
+from memlab.core.config import Config, from_dict
+from memlab.core.plan import Plan
+from memlab.core.unknown import MODEL_FLOPS, left_out
+from memlab.predict.trace.shadow import attention, device, stand_ins
+from memlab.predict.trace.shadow.trace import Recorder
+from memlab.runs.record import RunFolder
+from memlab.worker.data import Batches, Shape
+from memlab.worker.flops import model_flops
+from memlab.worker.model import build_model, parameter_counts
+from memlab.worker.session import ENGINE_PHASES, PointsTrainer, Steps, _passes_arguments_to_loss, training_arguments
+
+
+class Shadow:
+    """The worker's session (``memlab.worker.session.Session``), recorded instead of measured."""
+
+    def __init__(
+        self, plan: Plan, recorder: Recorder, split: Callable[[], tuple[int, int]], steps: int, scratch: RunFolder
+    ):
+        """``split`` returns (batch, tokens) and is called once the engine is ready. It may fork, because nothing before
+        depends on these two values."""
+        self.config = _predictable(from_dict(plan.config))
+        self.recorder = recorder
+        self.split = split
+        self.scratch = scratch
+        self.steps = steps
+        self.step = 0
+        self.plan = dataclasses.replace(plan, training_args={**plan.training_args, "max_steps": steps})
+
+    def run(self) -> None:
+        arguments = training_arguments([self.plan], self.scratch)
+        self.recorder.phase("model_build")
+        model = build_model(self.config, torch.device(device.DEVICE))
+        stand_ins.move_parameters(model)
+        self.recorder.phase(None)
+        trace = self.recorder.trace
+        trace.parameters, trace.trainable_parameters = parameter_counts(model)
+        with left_out(MODEL_FLOPS, trace.unknown):
+            trace.model_flops = _flops_by_token_and_pair(model)
+        self.recorder.sites.name_modules(model, on_entering=self.recorder.counter.module)
+        self.batches = self._batches(model)
+        trainer = PointsTrainer(model, arguments, self.batches, on_loss=lambda loss: None)
+        trainer.add_callback(Steps(self, trainer))
+        self.recorder.phase("engine_init")
+        trainer.train()
+
+    def _batches(self, model: torch.nn.Module) -> Batches:
+        return Batches(
+            self.config,
+            [self._shape(self.config.batch.micro, self.config.seq_len.tokens)],
+            vocabulary=model.config.get_text_config().vocab_size,
+            rank=self.recorder.trace.rank,
+            world_size=self.recorder.trace.world_size,
+            shift_labels=_passes_arguments_to_loss(model),
+        )
+
+    def _shape(self, micro: int, tokens: int) -> Shape:
+        return Shape(micro, tokens, self.config.batch.accumulation * self.steps)
+
+    # --- called by the worker's callback
+
+    def engine_is_ready(self, engine: torch.nn.Module) -> None:
+        self.recorder.phase(None)
+        micro, tokens = self.split()
+        self.recorder.trace.micro, self.recorder.trace.tokens = micro, tokens
+        self.batches.shapes = [self._shape(micro, tokens)] * len(self.batches)
+        for method, phase in ENGINE_PHASES.items():
+            setattr(engine, method, self._in_phase(phase, getattr(engine, method)))
+
+    def step_begin(self) -> None:
+        if self.step == 0:
+            gc.collect()
+            self.recorder.empty_cache()
+            self.recorder.start_over()
+        if self.step == self.steps - 1:
+            self.recorder.counter.start()
+        self.recorder.trace.steps.append(len(self.recorder.trace.events))
+
+    def step_end(self) -> None:
+        self.step += 1
+        if self.step == self.steps:
+            self.recorder.stop()
+
+    def _in_phase(self, phase: str, method):
+        def recorded(*args, **kwargs):
+            self.recorder.phase(phase if self.step else f"first_{phase}")
+            result = method(*args, **kwargs)
+            self.recorder.phase(None)
+            return result
+
+        return recorded
+
+
+def _flops_by_token_and_pair(model: torch.nn.Module) -> tuple[float, float]:
+    """Return the coefficients (a, b) of :func:`model_flops` for one sample: ``a * tokens + b * tokens**2``."""
+    one, two = model_flops(model, 1, 1), model_flops(model, 1, 2)
+    by_pair = (two - 2 * one) / 2
+    return one - by_pair, by_pair
+
+
+def _predictable(config: Config) -> Config:
+    """Return the configuration with stand-ins for the flash-attn package and for pretrained weights."""
+    implementation = attention.stand_in_for(config.attention.implementation)
+    return dataclasses.replace(
+        config,
+        attention=dataclasses.replace(config.attention, implementation=implementation),
+        model=dataclasses.replace(config.model, weights="random"),
+    )

@@ -1,0 +1,1 @@
+"""Combinations that cannot run, and why."""

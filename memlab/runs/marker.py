@@ -1,0 +1,41 @@
+"""Marker of memlab's folders: memlab writes only into folders that were empty, or that hold this marker file."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from memlab.core.errors import FolderError
+from memlab.files.disk import explain
+
+MARKER = ".memlab"
+TEXT = "A folder of memlab. Later runs replace and remove the files in it that have memlab's names, and no others.\n"
+
+
+def check(folder: Path, is_from_before: Callable[[], bool]) -> None:
+    """Raise :class:`FolderError` for a folder that holds files but no marker.
+
+    ``is_from_before``: returns whether an old memlab without markers made the folder. It is called only for a folder
+    without a marker; if it returns True, nothing is raised.
+    """
+    try:
+        names = os.listdir(folder)  # one call: another memlab may be making the folder now, marker first
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise FolderError(explain(error, folder)) from error
+    if names and MARKER not in names and not is_from_before():
+        raise FolderError(
+            f"{folder} holds files that are not memlab's ({min(names)}, for one): nothing was written. "
+            "Choose an empty folder or a new one."
+        )
+
+
+def claim(folder: Path, is_from_before: Callable[[], bool]) -> None:
+    """Make the folder and write the marker as its first file. Raises :class:`FolderError` as :func:`check`."""
+    check(folder, is_from_before)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / MARKER).exists():
+            (folder / MARKER).write_text(TEXT, encoding="utf-8")
+    except OSError as error:
+        raise FolderError(explain(error, error.filename or folder / MARKER)) from error  # a full disk names no file

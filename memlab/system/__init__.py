@@ -1,0 +1,1 @@
+"""Questions to the machine: GPUs, processes, locks, signals, shared memory, hostfiles."""

@@ -1,0 +1,27 @@
+"""DeepSpeed's hostfile: the nodes of a run, one ``<host> slots=<ranks>`` a line."""
+
+import re
+from pathlib import Path
+
+from memlab.core.errors import ConfigError
+
+_LINE = re.compile(r"(\S+)\s+slots=(\d+)")
+
+
+def read_hostfile(path: str) -> dict[str, int]:
+    """Read host -> slots, in the order of the file. Raises :class:`ConfigError` for a file that DeepSpeed refuses."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the hostfile {path} cannot be read ({error})") from error
+    slots: dict[str, int] = {}
+    for line in map(str.strip, lines):
+        if not line or line.startswith("#"):
+            continue
+        match = _LINE.match(line)
+        if not match or match[1] in slots:
+            raise ConfigError(
+                f"the hostfile {path} has a bad line: {line!r}; each host once, as '<host> slots=<ranks>'"
+            )
+        slots[match[1]] = int(match[2])
+    return slots

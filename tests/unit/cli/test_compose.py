@@ -1,0 +1,204 @@
+"""From words to a configuration, and how wrong words are refused."""
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from memlab.cli import compose
+from memlab.cli.compose import check_overrides, compose_config, options_of
+from memlab.core.errors import ConfigError
+from memlab.system import machine
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        check_overrides(words)
+    return str(error.value)
+
+
+def compose_refusal(*words: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        compose_config(words)
+    return str(error.value)
+
+
+def test_values_follow_the_words(composed):
+    config, choices = composed(
+        *("model=llama3_8b", "zero_stage=zero3", "offload=optimizer", "allocator=expandable", "checkpointing=full"),
+        *("seq_len.tokens=2048", "batch.micro=2", "hardware=h100_x8"),
+    )
+    assert config.model.config["num_hidden_layers"] == 32
+    assert (config.zero_stage.stage, config.offload.optimizer, config.offload.param) == (3, "cpu", "none")
+    assert config.allocator.conf == "expandable_segments:True"
+    assert config.checkpointing.enabled
+    assert (config.seq_len.tokens, config.batch.micro, config.hardware.gpus) == (2048, 2, 8)
+    assert (choices["model"], choices["seq_len"], choices["hardware"]) == ("llama3_8b", "s512", "h100_x8")
+
+
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "zero_stge=zero3",
+            "Unknown key 'zero_stge': the configuration has no 'zero_stge'. Did you mean 'zero_stage'?",
+        ),
+        ("batch.mikro=2", "Unknown key 'batch.mikro': config group 'batch' has no 'mikro'. Did you mean 'micro'?"),
+        (
+            "batch.micro.x=2",
+            "Unknown key 'batch.micro.x': 'batch.micro' is a single value and has no keys of its own.",
+        ),
+        ("hydrated=1", "Unknown key 'hydrated': the configuration has no 'hydrated'. "),
+    ],
+)
+def test_an_unknown_key_is_refused_whatever_stands_before_it(plus, word, message):
+    assert refusal(plus + word).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("zero_stage=3", "Unknown option '3' of config group 'zero_stage'. Did you mean 'zero3'?"),
+        ("model=lama3_8b", "Unknown option 'lama3_8b' of config group 'model'. Did you mean 'llama3_8b'?"),
+        (
+            "seq_len=731",
+            "Unknown option '731' of config group 'seq_len'. Set the value itself with seq_len.tokens=731.",
+        ),
+        ("batch=3", "Unknown option '3' of config group 'batch'. Set the value itself with batch.micro=3."),
+        ("offload=none,cpu", "Unknown option 'cpu' of config group 'offload'. Choose one of: "),
+        ("offlod/x=none", "Unknown config group 'offlod/x'. Did you mean 'offload'?"),
+        ("zero_stage@batch=zero3", "'zero_stage@batch': a config group has one place. Write zero_stage=<option>."),
+        ("~model", "'~model': no key can be deleted. Choose an option or a value instead."),
+        ("batch.micro=[1", "Cannot read the command line: "),
+    ],
+)
+def test_what_is_refused_before_hydra_sees_it(word, message):
+    assert refusal(word).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "word", ["zero_stage=glob(*)", "zero_stage=zero1,zero2", "seq_len.tokens=range(1,9,2)", "hydra.run.dir=x"]
+)
+def test_what_hydra_can_do_is_let_through(word):
+    check_overrides([word])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["seq_len.tokens=range(5,1)"], "'seq_len.tokens' stands for no value at all"),
+        (["seq_len.tokens=glob(*)"], "'seq_len.tokens' stands for no value at all"),
+        (["model=glob(nothing*)", "batch.micro=1,2"], "'model' stands for no value at all"),
+        (["seq_len.tokens=1,range(2,5)"], "'seq_len.tokens': a range stands alone"),
+    ],
+)
+def test_words_that_stand_for_no_points_are_refused(words, message):
+    assert refusal(*words).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (["seq_len.tokens=range(1,1000000000)"], "999,999,999 points (999,999,999 of seq_len.tokens)"),
+        (["seq_len.tokens=shuffle(range(1,1000000000))"], "999,999,999 points"),
+        (["seq_len.tokens=sort(range(1,1000000000),reverse=true)"], "999,999,999 points"),
+        (["optimizer.lr=range(0.0,1,1e-9)"], "1,000,000,000 points"),
+        (
+            ["seq_len.tokens=range(1,1001)", "batch.micro=range(100,0,-1)", "offload=none,all"],
+            "200,000 points (1,000 of seq_len.tokens x 100 of batch.micro x 2 of offload)",
+        ),
+        (["batch.micro=range(0,2000)", "measure.repeats=6"], "12,000 points (2,000 of batch.micro x 6 of"),
+    ],
+)
+def test_points_are_counted_before_they_are_made(words, count):
+    message = refusal(*words)
+    assert count in message and "10,000 at the most" in message
+
+
+def test_as_many_points_as_allowed_are_let_through():
+    check_overrides(["seq_len.tokens=range(1,10001)", "batch.micro=1", "model=glob(tiny)"])
+
+
+@pytest.mark.parametrize("word", ["batch.micro=range(1,9,0)", "optimizer.lr=range(0,inf,0.1)", "seed=range(0,nan)"])
+def test_a_range_without_an_end_is_refused(word):
+    assert refusal(word).endswith("a range has a finite start and stop, and a step that is not 0.")
+
+
+@pytest.mark.parametrize("url", ["https://me:sesame@example.org/model", "https://sesame@example.org/model"])
+def test_a_password_in_a_word_is_refused_without_repeating_it(url):
+    message = refusal(f"model.path={url}")
+    assert "model.path" in message and "sesame" not in message
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["batch.micro=two"], ["batch.micro", "two", "Integer"]),
+        (["batch.micro=0"], ["'batch.micro' must be at least 1, not 0."]),
+        (["precision.dtype=bf17"], ["Did you mean 'bf16'?"]),
+        (["allocator=custom"], ["'allocator.conf' has no value"]),
+        (["seed=1,2"], ["Ambiguous value", "seed=1,2"]),
+        (["+zero_stage=zero3"], ["zero_stage"]),
+    ],
+)
+def test_a_wrong_value_is_one_line(words, parts):
+    message = compose_refusal("hardware=cpu", *words)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+def test_keys_of_the_hugging_face_config_need_no_plus(composed):
+    config, _ = composed("model.overrides.num_hidden_layers=1", "hardware=cpu")
+    assert config.model.overrides == {"num_hidden_layers": 1}
+
+
+def test_own_options_stand_beside_the_shipped(tmp_path):
+    folder = tmp_path / "mine, it's all mine"
+    (folder / "seq_len").mkdir(parents=True)
+    (folder / "seq_len" / "s731.yaml").write_text("tokens: 731\n")
+    assert "s731" in options_of("seq_len", str(folder)) and "s512" in options_of("seq_len", str(folder))
+    config, choices = compose_config(["seq_len=s731", "hardware=cpu"], str(folder))
+    assert (config.seq_len.tokens, choices["seq_len"]) == (731, "s731")
+
+
+def test_composing_leaves_hydra_as_it_was(composed):
+    compose_config(["hardware=cpu"])
+    assert not GlobalHydra.instance().is_initialized()
+
+
+@pytest.fixture
+def local(monkeypatch):
+    """``local(machine)``: what hardware=auto says on that machine, for a mode."""
+
+    def on(found: machine.Machine, mode: str) -> dict:
+        monkeypatch.setattr(machine, "detect", lambda: found)
+        compose._local_hardware.cache_clear()
+        return compose._local_hardware(mode)
+
+    yield on
+    compose._local_hardware.cache_clear()
+
+
+H100 = machine.Gpu("0", "NVIDIA H100 80GB HBM3", 80 * machine.GIB, (9, 0))
+ODD = machine.Gpu("0", "NVIDIA Riva 128", machine.GIB, (1, 0))
+
+
+def test_auto_is_two_cpu_ranks_without_a_gpu(local):
+    found = local(machine.Machine(), "measure")
+    assert (found["device"], found["gpus"]) == ("cpu", 2)
+
+
+def test_auto_predicts_for_a_gpu_without_a_gpu(local):
+    found = local(machine.Machine(), "predict")
+    assert (found["device"], found["gpus"], found["bf16_tflops"]) == ("cuda", 1, 989.5)
+
+
+def test_auto_is_the_gpus_of_the_machine_with_their_published_figures(local):
+    found = local(machine.Machine((H100, H100)), "measure")
+    assert (found["gpu"], found["gpus"], found["memory_gib"]) == ("NVIDIA H100 80GB HBM3", 2, 80.0)
+    assert found["bf16_tflops"] == 989.5
+
+
+def test_auto_claims_no_figures_for_a_gpu_that_it_does_not_know(local):
+    found = local(machine.Machine((ODD,)), "measure")
+    assert (found["gpu"], found["bf16_tflops"], found["usd_per_hour"]) == ("NVIDIA Riva 128", None, None)

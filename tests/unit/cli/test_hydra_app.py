@@ -1,0 +1,211 @@
+"""From Hydra's batch to jobs: folders, repeats, what is saved beside each, and a multirun that only shows."""
+
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import OmegaConf
+
+from memlab.cli import compose, experiments, hydra_app
+from memlab.cli import main as cli
+from memlab.cli.compose import check_overrides
+from memlab.files.json_file import read_json
+from memlab.launch import run
+from memlab.runs.record import RunFolder
+
+
+def refuse_to_start(*_):
+    raise AssertionError("nothing may be started")
+
+
+@pytest.fixture
+def multirun(tmp_path, tmp_path_factory, monkeypatch, capfd):
+    """``multirun("seed=1,2")``: exit code and lines of launch.py -m with these words; nothing may be started."""
+    monkeypatch.setattr(hydra_app, "_exit_codes", [])
+    monkeypatch.setattr(hydra_app, "_errors", [])
+    monkeypatch.setattr(run, "command", refuse_to_start)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def sweep(*words: str, multirun: bool = True) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["launch.py", *["-m"] * multirun, "hardware=cpu", "name=mine", *words])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as left:
+            cli.launch()
+        return left.value.code or 0, capfd.readouterr().out
+
+    return sweep
+
+
+def records(folder: Path) -> list[Path]:
+    return sorted(folder.glob("outputs/mine/*/record.json"))
+
+
+def test_a_dry_run_shows_the_jobs_and_starts_nothing(multirun, tmp_path):
+    code, out = multirun("seq_len.tokens=8,16", "offload=none,param", "sweep.dry_run=true")
+    assert code == 0
+    rows = [line for line in out.splitlines() if "tiny-zero2" in line]
+    assert len(rows) == 4
+    assert sum("to run" in row for row in rows) == sum("unsupported" in row for row in rows) == 2
+    assert "2 to run in 1 launch, 2 known" in out
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_dry_run_knows_what_is_done(multirun, tmp_path):
+    multirun("seed=1", "offload=param")
+    assert len(records(tmp_path)) == 1
+    shown = multirun("seed=1", "offload=param", "sweep.dry_run=true")[1]
+    assert "0 to run in 0 launches, 1 known" in shown and "unsupported" in shown
+
+
+def test_a_sweep_of_what_means_nothing_is_complete_at_once(multirun, tmp_path):
+    code, out = multirun("seed=1,2", "offload=param")
+    assert code == 0
+    assert "2 jobs: 2 unsupported" in out and "table: " in out
+    for path in records(tmp_path):
+        saved = read_json(path)
+        hydra = path.parent / ".hydra"
+        assert f"seed: {saved['config']['seed']}" in (hydra / "config.yaml").read_text()
+        assert f"- seed={saved['config']['seed']}" in (hydra / "overrides.yaml").read_text()
+        assert str(path.parent) in (hydra / "hydra.yaml").read_text()
+        assert saved["choices"]["offload"] == "param"
+
+
+SWEPT = (
+    *("model=tiny,hf", "zero_stage=zero1,zero3", "seq_len.tokens=8,16", "++model.path=x/y", "offload=param"),
+    *(
+        "+zero_stage.leaf_module.a={b:[1,2]}",
+        "zero_stage.stage3_max_live_parameters=7,8",
+        "+zero_stage.zenflow.x='a,b'",
+    ),
+)
+
+
+def test_hydra_composes_once_for_each_combination_of_options(multirun, monkeypatch, tmp_path):
+    """And what comes of it is what Hydra would have composed for each job alone."""
+    composed, words, loaders = [], [], []
+    load, batch = ConfigLoaderImpl.load_sweep_config, hydra_app.run_batch
+
+    def counted(self, master, overrides):
+        words.append(overrides)
+        loaders.append((self, master))
+        return load(self, master, overrides)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
+    monkeypatch.setattr(hydra_app, "run_batch", lambda config, jobs: (composed.extend(jobs), batch(config, jobs))[1])
+    assert multirun(*SWEPT, "sweep.dry_run=true")[0] == 0
+    assert len(composed) == 16 and len(words) == 4
+    loader, master = loaders[0]
+    for job in composed:
+        alone = load(loader, master, OmegaConf.to_container(job.hydra.overrides.task))
+        assert OmegaConf.to_yaml(job) == OmegaConf.to_yaml(alone)
+        assert OmegaConf.to_container(job, resolve=True) == OmegaConf.to_container(alone, resolve=True)
+        assert job.hydra.job.override_dirname.count("seq_len.tokens=") == 1
+
+
+def test_what_cannot_be_composed_is_refused_before_anything_runs(multirun, tmp_path):
+    assert multirun("seed=1", "seq_len.tokens=8,x")[0] == 2
+    assert not list(tmp_path.rglob("plan.json"))
+
+
+@pytest.mark.parametrize("words", [["seq_len.tokens=8,x"], ["sweep.prune=true,false"]])
+def test_a_refused_sweep_leaves_nothing(multirun, tmp_path, words):
+    assert multirun("data.path=/x/sesame", *words)[0] == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_points_of_a_study_are_counted_before_they_are_made(multirun, tmp_path):
+    """They come from the file, not from the command line."""
+    (tmp_path / "mine" / "sweep").mkdir(parents=True)
+    (tmp_path / "mine" / "sweep" / "huge.yaml").write_text(
+        "# @package _global_\nhydra:\n  sweeper:\n    params:\n      seq_len.tokens: range(1,1000000000)\n"
+    )
+    code, _ = multirun("--config-dir", "mine", "sweep=huge")
+    assert code == 2
+    assert not list(tmp_path.glob("outputs/**/*.json"))
+
+
+def test_the_jobs_of_a_launcher_that_composes_elsewhere_are_looked_at_first(monkeypatch, tmp_path):
+    """Before anything is written: submitit's jobs compose on another machine."""
+    Plugins.instance()  # loads all plugins, anew if they were imported before: hence the late import
+    from hydra_plugins.memlab_launcher.launcher import MemlabLauncher, MemlabSweeper
+
+    happened = []
+
+    def launch(batch, initial_job_idx):
+        happened.append((initial_job_idx, batch))
+        return [JobReturn(status=JobStatus.COMPLETED)]
+
+    monkeypatch.setattr(compose, "compose_batch", lambda loader, config, batch: batch)
+    monkeypatch.setattr(compose, "resolve", lambda job: job)
+    monkeypatch.setattr(experiments, "check_inputs", lambda jobs: happened.append(("check", jobs)))
+    monkeypatch.setattr(experiments, "begin_sweep", lambda config: happened.append(("begin",)))
+    for launcher in (MemlabLauncher(), BasicLauncher()):
+        monkeypatch.setattr(launcher, "launch", launch)
+        sweeper = MemlabSweeper(max_batch_size=1)
+        sweeper.launcher = launcher
+        sweeper.hydra_context = SimpleNamespace(config_loader=None)
+        sweeper.sweep(["seed=1,2"])
+    launched = [(0, [["seed=1"]]), (1, [["seed=2"]])]
+    checked = [("check", [["seed=1"], ["seed=2"]]), ("begin",)]
+    assert happened == [*launched, *checked, *launched]
+
+
+def test_what_a_job_of_another_launcher_raises_is_raised(monkeypatch, capsys):
+    Plugins.instance()
+    from hydra_plugins.memlab_launcher.launcher import MemlabSweeper
+
+    failed = JobReturn(status=JobStatus.FAILED, _return_value=ValueError("odd"))
+    sweeper = MemlabSweeper(max_batch_size=None)
+    sweeper.launcher = SimpleNamespace(launch=lambda batch, initial_job_idx: [failed])
+    sweeper.hydra_context = SimpleNamespace(config_loader=None)
+    monkeypatch.setattr(sweeper, "begin", lambda batches: None)
+    with pytest.raises(ValueError, match="odd"):
+        sweeper.sweep(["seed=1"])
+
+
+@pytest.mark.parametrize("words", [["data=jsonl", "data.path=/nowhere"], ["model.overrides.hiden_size=5"]])
+def test_a_sweep_by_another_launcher_is_refused_as_early(multirun, tmp_path, words):
+    assert multirun("hydra/launcher=basic", "seed=1,2", *words)[0] == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_repeats_that_a_file_asks_for_are_counted(multirun, tmp_path):
+    (tmp_path / "mine" / "measure").mkdir(parents=True)
+    (tmp_path / "mine" / "measure" / "often.yaml").write_text("repeats: 6000\n")
+    assert multirun("--config-dir", "mine", "measure=often", "seed=1,2", "sweep.dry_run=true")[0] == 2
+    assert not list(tmp_path.glob("outputs"))
+
+
+def test_a_secret_among_the_words_reaches_no_file_of_a_sweep(multirun, tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "open-sesame")
+    multirun("seed=1", "offload=param", "data.path=/x/open-sesame")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) >= 8
+    assert not [str(path) for path in files if "sesame" in path.read_text()]
+
+
+def test_a_sweep_into_a_folder_of_ones_own(multirun, tmp_path):
+    multirun("seed=1,2", "offload=param", "hydra.sweep.dir=mine", "hydra.sweep.subdir='${seed}'")
+    assert [RunFolder(tmp_path / "mine" / seed).read_record().config["seed"] for seed in "12"] == [1, 2]
+
+
+@pytest.mark.parametrize("word", ["sweep=tiny_cpu", "+search=batch", "sweep=none"])
+def test_the_groups_of_sweeps_are_known(word):
+    check_overrides([word])
+
+
+def test_a_single_run_saves_it_for_every_repeat(multirun, tmp_path):
+    multirun("offload=param", "measure.repeats=2", multirun=False)
+    found = [path.parent / ".hydra" / "config.yaml" for path in records(tmp_path)]
+    assert sorted(OmegaConf.load(path).measure.repeat for path in found) == [1, 2]

@@ -1,0 +1,107 @@
+"""``memlab plan``: which configurations it walks, which changes it tries, and what it refuses. Nothing is predicted."""
+
+import pytest
+
+from memlab.cli.commands.plan import AXES, CHANGES, combinations, possible_changes, walked_axes
+from memlab.cli.compose import check_overrides, compose_config, expand
+from memlab.cli.main import main
+from memlab.core.config import GROUPS
+from memlab.core.plan import make_plan
+
+HERE = ("model=tiny", "hardware=h100_x8")
+
+
+def test_the_axes_are_walked_unless_they_are_settled():
+    axes = walked_axes(expand([*HERE, "zero_stage=zero2,zero3", "offload=none", "seq_len.tokens=512,1024"]))
+    assert axes == {
+        "zero_stage": ["zero_stage=zero2", "zero_stage=zero3"],
+        "seq_len.tokens": ["seq_len.tokens=512", "seq_len.tokens=1024"],
+        "checkpointing": ["checkpointing=none", "checkpointing=full"],
+        "allocator": ["allocator=default", "allocator=expandable"],
+    }
+
+
+def test_a_value_of_an_axis_settles_it():
+    assert "zero_stage" not in walked_axes(expand([*HERE, "zero_stage.stage=2"]))
+
+
+def test_combinations_that_mean_nothing_are_left_out():
+    given = expand([*HERE, "checkpointing=none", "allocator=default"])
+    found = [candidate.options for candidate in combinations(given, walked_axes(given))]
+    assert {"zero_stage": "zero0", "offload": "optimizer"} not in found
+    assert [options["zero_stage"] for options in found if options["offload"] == "all"] == ["zero3"]
+    assert len(found) == 4 + 3 + 1
+
+
+def test_several_machines(capsys):
+    given = expand(["model=tiny", "hardware=h100_x8,h200_x8", "zero_stage=zero3", "offload=none"])
+    candidates = combinations(given, walked_axes(given))
+    assert {(each.options["hardware"], each.config.hardware.memory_gib) for each in candidates} == {
+        ("h100_x8", 79.19),
+        ("h200_x8", 139.8),
+    }
+
+
+@pytest.mark.parametrize("words", [words for words, _ in CHANGES if words.split("=")[0] in GROUPS])
+def test_every_change_and_every_axis_is_there(words):
+    check_overrides([words])
+    for group, options in AXES.items():
+        check_overrides([f"{group}={option}" for option in options])
+
+
+def changes(*words):
+    given = expand([*HERE, *words])
+    config, choices = compose_config([*HERE, *words, "mode=predict"])
+    return [word for word, _, _ in possible_changes(given, make_plan(config, choices))]
+
+
+def test_the_changes_that_mean_something():
+    found = changes("zero_stage=zero2", "offload=none", "checkpointing=none", "batch.micro=5")
+    assert {"checkpointing=full", "allocator=expandable", "zero_stage=zero3", "offload=optimizer"} <= set(found)
+    assert "batch.micro=2" in found
+    assert not {"zero_stage=zero1", "offload=all", "attention=sdpa"} & set(found)
+
+
+def test_a_change_keeps_the_other_words():
+    given = expand([*HERE, "zero_stage=zero3", "offload=all", "batch=b4", "seq_len.tokens=77"])
+    config, choices = compose_config([*HERE, "zero_stage=zero3", "offload=all", "batch=b4", "seq_len.tokens=77"])
+    plans = {word: plan for word, _, plan in possible_changes(given, make_plan(config, choices))}
+    assert not {"offload=optimizer", "zero_stage=zero2"} & set(plans)
+    assert plans["batch.micro=2"].config["seq_len"]["tokens"] == 77
+    assert plans["checkpointing=full"].config["batch"]["micro"] == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["hardware=a100_80_x8"], "Did you mean 'a100_80g_x8'"),
+        (["batch=b4"], "'batch' is what is searched for"),
+        (["batch.micro=1,2"], "'batch.micro' is what is searched for"),
+        (["mode=measure"], "'mode' has no place here"),
+        (["sweep.prune=false"], "'sweep.prune' has no place here"),
+        (["--changes", "zero_stage=zero2,zero3"], "give 'zero_stage' one value"),
+        (["--changes", "zero_stage=zero2", "offload=param"], "only ZeRO stage 3 partitions parameters"),
+        (["hardware=cpu"], "None of these combinations can be predicted"),
+    ],
+)
+def test_what_is_refused(words, message, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(["plan", *words])
+    assert exit.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--changes"], ["seq_len.tokens=512,1024"]])
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("model.path=../../etc/passwd", "model.path=../../etc/passwd: no such folder"),
+        ("predict.calibrate=/nonexistent", "predict.calibrate=/nonexistent: no such file or folder."),
+    ],
+)
+def test_what_is_not_there_is_refused_before_anything_is_walked(words, word, message, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["plan", "model=hf", "model.path=gpt2", "hardware=h100_x8", word, *words])
+    assert left.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"memlab: {message}")

@@ -1,0 +1,74 @@
+"""What to change first, by arithmetic on a breakdown whose sums are known."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from memlab.core.config import to_dict
+from memlab.planner.remedies import remedies
+from memlab.report.run_table import show_run
+from memlab.system.machine import GIB
+
+KINDS = {
+    "weights": 16 * GIB,
+    "gradients": 8 * GIB,
+    "fp32 master weights": 4 * GIB,
+    "optimizer states": 12 * GIB,
+    "activations": 20 * GIB,
+    "activation gradients": 2 * GIB,
+    "logits and loss": 6 * GIB,
+    "allocator slack": GIB,
+}
+
+
+@pytest.fixture
+def predicted(record, rank, config):
+    def build(changes, kinds=KINDS):
+        ranks = [
+            rank(
+                number,
+                peak_reserved_bytes=size,
+                peak_reserved_range_bytes=[size, size],
+                breakdown={"phases": {"backward": of}, "peak_phase": "backward"},
+            )
+            for number, size, of in ((0, 1, {"weights": 1}), (1, 99, kinds), (2, 1, {}), (3, 1, {}))
+        ]
+        summary = {"verdict": "does_not_fit"}
+        return record(source="predicted", ranks=ranks, config=to_dict(config(changes)), summary=summary)
+
+    return build
+
+
+def test_stage_1(predicted):
+    found = remedies(predicted({"zero_stage.stage": 1, "batch.micro": 3}))
+    assert {each.change: each.nbytes / GIB for each in found} == {
+        "checkpointing=full": 20,
+        "batch.micro=1": pytest.approx(28 * 2 / 3),
+        "offload=optimizer": 16,
+        "zero_stage=zero2": 6,  # three of four shares of 8
+        "allocator=expandable": 1,
+    }
+    assert [each.nbytes for each in found] == sorted((each.nbytes for each in found), reverse=True)
+
+
+def test_stage_3_with_its_optimizer_offloaded(predicted):
+    changes = {"zero_stage.stage": 3, "offload.optimizer": "cpu", "checkpointing.enabled": True}
+    found = remedies(predicted({**changes, "allocator.conf": "expandable_segments:True"}))
+    assert {each.change: each.nbytes / GIB for each in found} == {"offload=all": 16}
+
+
+def test_what_is_not_there_cannot_be_taken_off(predicted):
+    found = remedies(predicted({"zero_stage.stage": 2}, kinds={"activations": 7}))
+    assert [(each.change, each.nbytes) for each in found] == [("checkpointing=full", 7)]
+
+
+def test_a_record_without_a_breakdown(record):
+    assert remedies(record(source="predicted")) == []
+
+
+def test_show_names_them(predicted):
+    out = io.StringIO()
+    show_run(predicted({"zero_stage.stage": 2}), Console(file=out, width=200))
+    assert "checkpointing=full: at most 20.0 GiB (activations)" in out.getvalue()
+    assert "memlab plan --changes model=tiny" in out.getvalue()

@@ -1,0 +1,99 @@
+"""When side streams let blocks go, on steps by hand. No torch."""
+
+from dataclasses import replace
+
+import pytest
+
+from memlab.core.config import Config, Hardware
+from memlab.predict.memory import release_delay as lags
+from memlab.predict.memory.release_delay import furthest_ahead, with_lags
+from memlab.predict.time.step_time import LAUNCH_QUEUE, LOWER_BOUND
+from memlab.predict.trace.events import ALLOC, FREE, SYNC, USE, Site, Trace
+from memlab.predict.trace.work_items import KERNEL
+
+HARDWARE = Hardware(
+    gpu="a round one", gpus=4, bf16_tflops=100.0, fp32_tflops=10.0, memory_gb_per_s=1000.0, link_gb_per_s=100.0,
+    host_gb_per_s=10.0,
+)  # fmt: skip
+CONFIG = Config(hardware=HARDWARE)
+MILLI_FLOPS = 10**11  # what the GPU does in a millisecond
+SITE = Site("weights", "all_gather", "", "", "layer", (1,))
+
+
+@pytest.fixture(autouse=True)
+def a_host_that_takes_a_millisecond_for_an_operator(monkeypatch):
+    costs = replace(LOWER_BOUND, operator_s=1e-3)
+    calibration = type("Calibration", (), {"costs": costs, "error": {"median": 0.25}})
+    monkeypatch.setattr(lags, "calibration_for", lambda config: calibration)
+
+
+def step(milliseconds: float, kernels: int = 1, then: int = 20) -> Trace:
+    """A block of stream 1 that stream 0 uses in ``kernels`` of so long each, and that is freed at once; ``then`` blocks
+    more, an operator before each."""
+    events = [(ALLOC, 0, 512, 1, 0), (USE, 0, 0)]
+    work = [(KERNEL, 0, 0, 0, 1, round(milliseconds * MILLI_FLOPS), 0)] * kernels
+    places = [len(events)] * kernels
+    events.append((FREE, 0))
+    for key in range(1, then + 1):
+        work.append((KERNEL, 1, 0, 2, 1, 0, 0))
+        places.append(len(events))
+        events += [(ALLOC, key, 512, 0, 0), (FREE, key)]
+    return Trace(0, 4, events=events, sites=[SITE], steps=[0], work=work, places=places)
+
+
+def lag(trace: Trace) -> int:
+    return with_lags(trace, CONFIG).events[2][2]
+
+
+def test_a_block_is_free_when_the_gpu_has_got_there():
+    assert lag(step(milliseconds=0)) == 0
+    assert lag(step(milliseconds=2.5)) == 2
+    assert lag(step(milliseconds=7.5)) == 7
+
+
+def test_it_may_take_until_the_next_step():
+    """The kernel begins at 12.5 ms, when that of the step before is done, and ends at 25 ms; the host is at 10 ms. Its
+    requests until then: ten in this step, the block at 20 ms and four more in the next one."""
+    assert lag(step(milliseconds=12.5, then=10)) == 10 + 1 + 4
+
+
+def test_the_host_is_no_further_ahead_than_the_queue_is_long():
+    """Of twice as many kernels as the queue holds, the host waits for the first half."""
+    assert lag(step(milliseconds=0.01, kernels=LAUNCH_QUEUE)) == 10
+    assert lag(step(milliseconds=0.01, kernels=2 * LAUNCH_QUEUE)) == 10
+
+
+def test_blocks_that_no_other_stream_used_have_none():
+    events = with_lags(step(milliseconds=5), CONFIG).events
+    assert [event for event in events if event[0] == FREE and len(event) > 2] == [events[2]]
+
+
+def test_the_first_step_waits_as_the_last_does():
+    last = step(milliseconds=2.5)
+    shift = 100
+    first = [(event[0], event[1] + shift, *event[2:]) for event in last.events]
+    both = replace(
+        last,
+        events=first + last.events,
+        steps=[0, len(first)],
+        places=[place + len(first) for place in last.places],
+    )
+    assert with_lags(both, CONFIG).events[2] == (FREE, shift, 2)
+
+
+def test_the_waits_of_the_host_are_in_the_lags_and_gone():
+    waited = step(milliseconds=2.5)
+    waited.events.insert(0, (SYNC, 0))
+    waited.steps, waited.places = [1], [place + 1 for place in waited.places]
+    found = with_lags(waited, CONFIG)
+    assert found.events == with_lags(step(milliseconds=2.5), CONFIG).events
+    assert (found.steps, found.places) == ([0], step(milliseconds=2.5).places)
+
+
+def test_a_faster_host_is_further_ahead():
+    assert with_lags(step(milliseconds=2.25), CONFIG, host=0.5).events[2][2] == 4
+
+
+def test_of_several_ranks_one_is_ahead_by_the_error_of_the_clocks():
+    assert furthest_ahead(CONFIG) == 0.8
+    assert furthest_ahead(replace(CONFIG, hardware=replace(HARDWARE, gpus=1))) == 1.0

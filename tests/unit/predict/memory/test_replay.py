@@ -1,0 +1,35 @@
+"""What a replay says of places in a trace, it says of the trace's own events."""
+
+import pytest
+
+from memlab.predict.memory.allocator import Options
+from memlab.predict.memory.replay import replay
+from memlab.predict.trace.events import ALLOC, EMPTY, FREE, PHASE, START, SYNC, Trace
+
+MIB = 1 << 20
+UNLIMITED = 1 << 62
+EVENTS = [
+    (PHASE, 1), (ALLOC, 1, 50 * MIB, 0, 0), (SYNC, 1), (FREE, 1), (PHASE, 0), (EMPTY,), (START,),
+    (PHASE, 2), (SYNC, 1), (ALLOC, 2, 20 * MIB, 0, 0), (SYNC, 2), (ALLOC, 3, 20 * MIB, 0, 0), (FREE, 3), (PHASE, 0),
+]  # fmt: skip
+HIGHEST, FORWARD = 11, 7
+TRACE = Trace(0, 1, events=EVENTS, phases=["", "engine_init", "forward"], steps=[FORWARD])
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_places_are_those_of_the_trace(cold):
+    found = replay(TRACE, Options(), UNLIMITED, course=True, cold=cold)
+    assert found.peak_events["forward"] == HIGHEST
+    assert found.course_phases[0] == (FORWARD, "forward")
+    assert max(found.course, key=lambda point: point[1])[0] == HIGHEST
+    assert found.peak_event == (1 if cold else HIGHEST)  # in a plain training, building counts
+
+
+def test_an_out_of_memory_is_at_its_request():
+    assert replay(TRACE, Options(), 50 * MIB).oom is None
+    assert replay(TRACE, Options(), 30 * MIB).oom["event"] == 1
+
+
+def test_without_the_protocol_nothing_is_given_back():
+    assert replay(TRACE, Options(), UNLIMITED).peak_reserved == 40 * MIB
+    assert replay(TRACE, Options(), UNLIMITED, cold=True).peak_reserved == 50 * MIB

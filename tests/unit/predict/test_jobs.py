@@ -1,0 +1,137 @@
+"""Predictions of a sweep: traced together, each with a record, and what cannot be traced is tried once."""
+
+import pytest
+
+from memlab.core.config import from_dict
+from memlab.core.errors import ConfigError, MemlabError
+from memlab.core.plan import make_plan
+from memlab.launch.job import Job
+from memlab.launch.sweep import Observer
+from memlab.predict import jobs as sweep
+from memlab.predict import prediction as predict
+from memlab.predict.trace import store as cache
+from memlab.runs.record import RunFolder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """The plans that were to be traced; those of stage 3 cannot be."""
+    asked = []
+
+    def make_missing(plans):
+        asked.extend(plans)
+        bad = {cache.trace_folder(plan) for plan in asked if plan.config["zero_stage"]["stage"] == 3}
+        return [(folder, "ValueError: no such layer") for folder in bad]
+
+    monkeypatch.setattr(cache, "make_missing", make_missing)
+    monkeypatch.setattr(predict, "predict", lambda plan: predict._record(plan, status="ok", steps={}))
+    return asked
+
+
+@pytest.fixture
+def job(config, tmp_path):
+    def build(stage: int, tokens: int, **changes) -> Job:
+        gpu = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "mode": "predict"}
+        plan = make_plan(config({"zero_stage.stage": stage, "seq_len.tokens": tokens, **gpu, **changes}), {})
+        return Job(plan, RunFolder(tmp_path / plan.run_id))
+
+    return build
+
+
+def test_every_job_has_a_record(job, traced):
+    jobs = [job(stage, tokens) for tokens in (10, 20, 30, 40, 50, 60, 70) for stage in (2, 3)]
+    results = sweep.predict_jobs(jobs, False, Observer())
+    assert {id(result.job) for result in results} == {id(each) for each in jobs}
+    assert all(result.job.folder.read_record().status == result.record.status for result in results)
+    found = {result.record.status for result in results if result.job.config.zero_stage.stage == 3}
+    assert found == {"failed"}
+    assert "no such layer" in next(result.record.reason for result in results if result.record.status == "failed")
+    # Of seven lengths the two smallest, the middle and the largest decide the others.
+    assert [plan.config["seq_len"]["tokens"] for plan in traced] == 2 * [10, 20, 40, 70]
+
+
+def test_what_is_done_is_not_predicted_again(job, traced, monkeypatch):
+    monkeypatch.setattr(predict, "calibration_for", lambda config: None)
+    one = job(2, 10)
+    sweep.predict_jobs([one], False, Observer())
+    (result,) = sweep.predict_jobs([one], False, Observer())
+    assert (result.how, len(traced)) == ("done", 1)
+    (forced,) = sweep.predict_jobs([one], True, Observer())
+    assert forced.how == "predicted"
+
+
+def test_allocators_share_their_traces(job):
+    jobs = [job(2, 10), job(2, 10, **{"allocator.conf": "expandable_segments:True"}), job(1, 10)]
+    found = sweep.assort_predictions(jobs, False)
+    assert sorted(len(group) for group in found.launches) == [1, 2]
+
+
+def test_what_cannot_be_predicted_is_recorded_so(job):
+    (result,) = sweep.predict_jobs([job(2, 10, **{"offload.param": "cpu"})], False, Observer())
+    assert result.record.status == "unsupported" and "stage 3" in result.record.reason.lower()
+
+
+def test_a_point_that_fails_takes_no_other_with_it(job, monkeypatch):
+    """Three lengths, of which the longest cannot be traced: the others are there."""
+    jobs = [job(2, tokens) for tokens in (10, 20, 4096)]
+    reason = [(cache.trace_folder(jobs[0].plan), "MemoryError: killed")]
+    there = lambda plan: None if plan.config["seq_len"]["tokens"] == 4096 else {}  # noqa: E731
+    monkeypatch.setattr(cache, "make_missing", lambda plans: reason)
+    monkeypatch.setattr(cache, "known_traces", there)
+    monkeypatch.setattr(predict, "predict", lambda plan: predict._record(plan, status="ok", steps={}))
+    results = sweep.predict_jobs(jobs, False, Observer())
+    assert [result.record.status for result in results] == ["ok", "ok", "failed"]
+
+
+@pytest.mark.parametrize(
+    "error", [ConfigError("no such option"), ZeroDivisionError("no such option"), OSError(13, "denied")]
+)
+def test_an_exception_of_a_point_is_the_end_of_that_point_alone(job, traced, monkeypatch, error):
+    def predicted(plan):
+        if plan.config["seq_len"]["tokens"] == 20:
+            raise error
+        return predict._record(plan, status="ok", steps={})
+
+    monkeypatch.setattr(predict, "predict", predicted)
+    results = sweep.predict_jobs([job(2, tokens) for tokens in (10, 20, 30)], False, Observer())
+    assert [result.record.status for result in results] == ["ok", "failed", "ok"]
+    failed = results[1].job.folder.read_record()
+    assert failed.status == "failed" and str(error) in failed.reason
+
+
+def test_what_cannot_be_fitted_ends_its_own_points_alone(job, traced, monkeypatch):
+    """In a second run, too, which asks first whether their records are still good."""
+
+    def calibration_for(config):
+        if config.predict.calibrate:
+            raise MemlabError("too few to calibrate on")
+
+    def predicted(plan):
+        calibration_for(from_dict(plan.config))
+        return predict._record(plan, status="ok", steps={})
+
+    monkeypatch.setattr(predict, "calibration_for", calibration_for)
+    monkeypatch.setattr(predict, "predict", predicted)
+    jobs = [job(2, 10), job(2, 10, **{"predict.calibrate": "mine"})]
+    jobs[1].start(command=[])
+    jobs[1].folder.finish(predict._record(jobs[1].plan, status="ok", steps={}))
+    results = sweep.predict_jobs(jobs, False, Observer())
+    assert {result.record.status: result.record.reason for result in results} == {
+        "ok": None,
+        "failed": "too few to calibrate on",
+    }
+
+
+def test_where_tracing_cannot_begin_every_point_says_why(job, monkeypatch):
+    def refused(*arguments):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(cache, "make_missing", refused)
+    results = sweep.predict_jobs([job(2, tokens) for tokens in (10, 20)], False, Observer())
+    assert [result.record.status for result in results] == ["failed", "failed"]
+    assert all("Too many open files" in result.record.reason for result in results)

@@ -1,0 +1,55 @@
+"""Why a trace is missing, from what the processes that should have made it said. No torch."""
+
+import pytest
+
+from memlab.predict.trace.request import LOG, Family, Point, ShadowError, traces
+
+FAMILY = Family(plan=0, rank=0)
+POINTS = [Point(0, micro, 8) for micro in (1, 2)]
+
+
+@pytest.fixture
+def reasons(tmp_path, monkeypatch, config):
+    """What is told of the first of two points when the processes wrote ``logs`` and no trace."""
+    from memlab.core.plan import make_plan
+    from memlab.predict.trace import request
+
+    def told(logs: dict[str, str]) -> str:
+        def process(*arguments, **options):
+            for name, text in logs.items():
+                (tmp_path / name).write_text(text)
+            return Ended()
+
+        monkeypatch.setattr(request.subprocess, "Popen", process)
+        with pytest.raises(ShadowError) as raised:
+            traces(make_plan(config(), {}), POINTS, tmp_path)
+        return str(raised.value)
+
+    return told
+
+
+class Ended:
+    pid, returncode = 2**31 - 1, 1  # nobody's
+
+    def poll(self):
+        return self.returncode
+
+    wait = poll
+
+
+def test_a_point_is_told_what_it_said_itself(reasons):
+    first, second = (FAMILY.log_of(point.file_name) for point in POINTS)
+    said = {first: "KeyError: 'of the first'\n", second: "ValueError: of the second\n", FAMILY.log: "started\n"}
+    assert reasons(said) == "KeyError: 'of the first'"
+
+
+def test_where_no_point_began_it_is_the_start_of_the_engine(reasons):
+    assert reasons({FAMILY.log: "RuntimeError: no engine\n", LOG: ""}) == "RuntimeError: no engine"
+
+
+def test_where_nothing_began_it_is_the_process(reasons):
+    assert reasons({LOG: "ModuleNotFoundError: No module named 'deepspeed'\n"}).startswith("ModuleNotFoundError")
+
+
+def test_where_nobody_said_anything(reasons):
+    assert reasons({LOG: ""}) == "its log is empty"
