@@ -1,0 +1,110 @@
+"""Meters inside the ranks of any training command: what runs there, and the files that the ranks leave.
+
+This package has no import of memlab and needs only the standard library and torch (Python 3.10, torch 2.4, transformers
+4.45, or newer). It imports itself by relative names, because a command's ranks load a copy of it under another name.
+
+**Before the command starts**, the parent calls ``install.install(run_folder, Options(...))``, which makes::
+
+    RUN_FOLDER/.attach/sitecustomize.py    the bootstrap, which Python imports at start
+    RUN_FOLDER/.attach/options.json        options.Options
+    RUN_FOLDER/.attach/memlab_attach/      a copy of this package
+
+and starts the command with ``install.environment(os.environ, run_folder)``: the caller's environment, in which only
+PYTHONPATH differs. The bootstrap hands on to the ``sitecustomize`` that it hides, takes its folder off ``sys.path``,
+and waits for the first ``import torch``. ``python -I``, ``-E``, ``-S`` and a container that drops PYTHONPATH load
+nothing: then no rank file appears.
+
+**A rank** is a process that makes an optimizer. Data loader workers, launchers and servers make none and write nothing.
+A process that fails before is a rank too if it began to load a model or to use a GPU. A rank's number is that of
+torch.distributed, else the variable RANK, else 0. Rank N writes::
+
+    RUN_FOLDER/rank{N}.json          whole or not at all; again after the first step, about every 10 s, and at its end
+    RUN_FOLDER/rank{N}.steps.jsonl   one line for each optimizer step, as soon as the device has done the step
+
+A second process that makes an optimizer under the same number (a command of two trainings) writes the same files into
+``RUN_FOLDER/.attach/again/PID/``.
+
+**rank{N}.json** has the keys of ``RankResult`` (bytes, seconds) and one more, ``attached``:
+
+``memory_source``
+    ``cuda_caching_allocator``, or ``host`` on a machine without a GPU. ``host``: only host memory and times are known;
+    the figures of the allocator are ``null`` and the top-level ``phases`` are empty.
+``status``, ``reason``, ``oom``
+    ``ok``; ``gpu_oom``, ``host_oom``, ``infra``, ``failed`` after an exception; ``interrupted`` while the rank runs, so
+    also after a kill. A rank that ended well without an optimizer step is ``failed: no optimizer step seen``. ``oom``:
+    ``requested_bytes``, ``message``, ``phase``, ``step``, and ``where`` (``file:line`` in the user's code).
+``peak_allocated_bytes``, ``peak_active_bytes``, ``peak_reserved_bytes``, ``num_alloc_retries``, ``num_ooms``
+    From the start of the process (protocol ``cold``): the allocator's cache is never emptied.
+``phases``
+    Phase -> ``peak_allocated_bytes``, ``peak_reserved_bytes``, ``end_allocated_bytes``, as in a run of memlab's own.
+    ``load``, ``model_build``, ``engine_init`` and ``resume`` happen before or between steps. ``forward``, ``backward``,
+    ``optimizer_step``, ``generate``, ``evaluate`` and ``save`` have the prefix ``first_`` the first time: in the first
+    optimizer step, or in the first evaluation, generation outside a step, or saving. A phase's figures leave out the
+    phases inside it.
+``warmup_seconds``, ``step_seconds``
+    The first step; the others. A step lasts from the end of the step before to its own end, on the device's clock,
+    without evaluation, saving, loading and resuming in between.
+``parameters``, ``trainable_parameters``, ``skipped_steps``, ``runtime``, ``timing``, ``unknown``
+    As in ``RankResult``. ``timing``: ``launch_s`` (from the parent's start to torch's import), ``build_s``, ``init_s``,
+    ``train_s``. ``unknown``: what could not be found out -> why.
+
+``attached``, all of it what was found in the process, not translated into memlab's words:
+
+``version``, ``pid``, ``rank``, ``local_rank``, ``world_size``, ``protocol`` (``cold``)
+``ended``
+    ``running``, ``finished`` (the interpreter ended), ``stopped`` (by ``--steps``), ``exception`` or ``exit``
+    (``sys.exit`` with a code other than 0; ``exit_code`` and ``where`` beside).
+``steps``
+    Number of optimizer steps that were done. ``micro_batches``: number of backward passes.
+``peak``
+    Of the highest allocated bytes (on ``host``: of the highest resident set): ``step`` (from 1; ``null``: outside
+    steps), ``phase``, ``where``, ``bytes``, and the row's ``samples``, ``tokens``, ``longest_sample`` if it is in a
+    step.
+``phases``
+    Phase -> ``count``, ``seconds`` (host clock, total), ``where`` (``file:line`` in the user's code at the highest
+    peak), ``step`` of that peak, ``peak_allocated_bytes``, ``peak_active_bytes``, ``peak_reserved_bytes``,
+    ``end_allocated_bytes``, ``used_bytes`` (the driver's figure for the device, highest seen), ``host_peak_bytes`` and
+    ``host_rss_bytes``. The figures of a device are ``null`` on ``host``.
+``other_devices``
+    GPUs besides ``device`` on which this process allocated: device, peaks of allocated and reserved since process
+    start.
+``optimizers``
+    Each that stepped: ``class`` (``module.Name``), ``defaults``, ``groups``, ``parameters``, ``dtypes``, ``steps``.
+``models``
+    Each module with parameters that is not part of another: ``class``, ``trained`` (an optimizer holds some of its
+    parameters), ``parameters``, ``trainable_parameters``, ``dtypes`` (dtype -> parameters), ``device``, ``config`` (of
+    transformers), ``attention`` (``config._attn_implementation``), ``gradient_checkpointing``, ``adapters`` (peft's
+    configurations by name), ``quantization``, ``wrappers`` (DistributedDataParallel, FSDP, OptimizedModule, ...).
+``deepspeed``
+    One for each engine: ``config`` (the JSON as the engine resolved it), ``zero`` (all keys of ``zero_optimization``
+    with their defaults), ``optimizer`` (the engine's wrapper class), ``micro_batch``, ``accumulation``,
+    ``train_batch``.
+``training_arguments``
+    ``class`` and ``values`` (``to_dict``) of the last Trainer that trained. ``trainer``: its class.
+``accelerate``
+    ``distributed_type``, ``mixed_precision``, ``accumulation``, ``dynamo``, ``fsdp`` and the like of the Accelerator's
+    state.
+``datasets``
+    What ``datasets`` read: each file's ``name`` and ``bytes``.
+``versions``
+    Distribution -> version, of those of interest that the process has imported. ``python`` among them.
+``environment``
+    Variables that change memory or speed (the allocator's, NCCL's, OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES, ...).
+``script``
+    ``path`` (relative to ``cwd``), ``sha256``, ``argv``, ``cwd``.
+``meter_errors``
+    Failures of memlab's own code in this process, each once, as ``place: Exception: message``. The script went on.
+
+Values under a name that holds secrets are blanked in the rank; the parent redacts the rest.
+
+**rank{N}.steps.jsonl**, one JSON object a line, in the order of the steps: ``step`` (from 1), ``seconds`` (``null``:
+not known), ``micro_batches``, ``samples``, ``tokens`` (with padding: elements of ``input_ids``), ``real_tokens`` (those
+that the attention mask keeps), ``longest_sample`` (tokens), ``peak_allocated_bytes``, ``peak_active_bytes``,
+``peak_reserved_bytes``, ``alloc_retries`` and ``ooms`` of this step, ``host_peak_bytes``, ``phase`` (the one with the
+highest allocated bytes), ``phases`` (phase -> peak allocated, peak reserved bytes), ``skipped`` (an overflow skipped
+it). A figure that is not known is ``null``. The last line of a killed rank may be cut off.
+
+**--steps N**: each rank raises ``SystemExit(0)`` in the user's thread after its N-th optimizer step, when all ranks
+have reached it. ``finally`` blocks and ``atexit`` functions run; what follows the training loop does not. ``ended``
+says ``stopped``. Ranks whose process ends otherwise cannot be told to stop.
+"""

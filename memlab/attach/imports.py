@@ -1,0 +1,55 @@
+"""Functions that are called as soon as a module has been imported."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+_waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
+
+
+def after(name: str, function: Callable[[ModuleType], None]) -> None:
+    """Call ``function`` with the module ``name`` after its import, or now if it has been imported."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        function(module)
+        return
+    _waiting.setdefault(name, []).append(function)
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+class _Finder:
+    """Asks the other finders for a module that is waited for, and lets its loader call the functions."""
+
+    def __init__(self):
+        self.searched: str | None = None
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in _waiting or self.searched == name:
+            return None
+        self.searched = name
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.searched = None
+        if spec is not None and spec.loader is not None:
+            _call_after(spec.loader, name)
+        return spec
+
+
+_finder = _Finder()
+
+
+def _call_after(loader, name: str) -> None:
+    """Wrap the loader's ``exec_module`` for one module: a loader of a zip file is shared by several."""
+    execute = loader.exec_module
+
+    def exec_module(module):
+        execute(module)
+        if module.__name__ == name:
+            loader.exec_module = execute
+            for function in _waiting.pop(name, ()):
+                function(module)
+
+    loader.exec_module = exec_module

@@ -1,0 +1,31 @@
+"""Put the bootstrap into a run folder, and onto the path of the processes of a command."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from .options import Options
+
+FOLDER = ".attach"
+PACKAGE = "memlab_attach"  # the name of the copy: a script that imports memlab gets its ordinary answer
+BOOTSTRAP = "sitecustomize.py"
+
+
+def install(run_folder: Path, options: Options) -> Path:
+    """Copy this package and write the options into the run folder. Returns the folder for PYTHONPATH."""
+    folder, package = run_folder / FOLDER, Path(__file__).parent
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(package, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", BOOTSTRAP))
+    shutil.copy(package / BOOTSTRAP, folder)
+    options.write(folder)
+    return folder
+
+
+def environment(environ: Mapping[str, str], run_folder: Path) -> dict[str, str]:
+    """Return the environment with the bootstrap first on PYTHONPATH, and otherwise as it is.
+
+    DeepSpeed's launcher carries PYTHONPATH to other nodes. They load the bootstrap if they see the run folder.
+    """
+    path = [str((run_folder / FOLDER).resolve()), *filter(None, [environ.get("PYTHONPATH")])]
+    return {**environ, "PYTHONPATH": os.pathsep.join(path)}

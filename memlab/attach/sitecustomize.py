@@ -1,0 +1,30 @@
+"""Bootstrap of memlab's meters in every Python process of a command: waits for torch, then loads the meters.
+
+Python imports this module at start, before the script, because its folder is on PYTHONPATH. A process that never
+imports torch pays for one small module and one more finder.
+"""
+
+import importlib
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def start(torch):
+    """Load the meters. Whatever fails in them, the script goes on."""
+    try:
+        importlib.import_module("memlab_attach.start").start(HERE)
+    except Exception as error:
+        print(f"memlab: nothing is measured in process {os.getpid()}: {error!r}", file=sys.stderr)
+
+
+def hand_on():
+    """Import the sitecustomize that this one hides. Without one, Python finds that none exists, and says nothing."""
+    del sys.modules["sitecustomize"]
+    importlib.import_module("sitecustomize")
+
+
+importlib.import_module("memlab_attach.imports").after("torch", start)
+sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != HERE]
+hand_on()
