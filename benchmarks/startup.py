@@ -36,7 +36,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 LAUNCH = [sys.executable, str(ROOT / "launch.py")]
-MEMLAB = [sys.executable, "-c", "from memlab.cli import main; main()"]
+MEMLAB = [sys.executable, "-c", "from memlab.cli.main import main; main()"]
 RUN = str(next((ROOT / "results" / "llama3_8b_zero3_fresh_4xH200").glob("*-zero3-s2001-*")))
 
 COMMANDS = {

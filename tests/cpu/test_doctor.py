@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def doctor(*words: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", "from memlab.cli import main; main()", "doctor", *words]
+    command = [sys.executable, "-c", "from memlab.cli.main import main; main()", "doctor", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
 
 

@@ -36,7 +36,7 @@ def own_cache(tmp_path_factory):
 
 
 def memlab(*words):
-    command = [sys.executable, "-c", "from memlab.cli import main; main()", *words]
+    command = [sys.executable, "-c", "from memlab.cli.main import main; main()", *words]
     return subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300
     )
@@ -80,7 +80,7 @@ def test_what_single_changes_save():
 
 def test_an_interrupted_plan_leaves_no_process_and_keeps_what_is_traced(tmp_path):
     words = ["plan", *WORDS, "zero_stage=zero1,zero2", "checkpointing=none", "allocator=default"]
-    command = [sys.executable, "-c", "from memlab.cli import main; main()", *words]
+    command = [sys.executable, "-c", "from memlab.cli.main import main; main()", *words]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path)}
     process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 120
