@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test test-all fuzz cluster faults lint study accuracy families calibration results-report clean
+.PHONY: help setup demo test test-all fuzz cluster faults lint study accuracy same families calibration results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -52,6 +52,12 @@ accuracy: setup  ## docs/accuracy.md: every record of results/ predicted; with t
 	$(BIN)/memlab accuracy results --note results/SEEN.md --output docs --ratios memlab/predict/memory/ratios.json --records outputs/accuracy \
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
 	$(BIN)/memlab figures results outputs/accuracy --output docs/accuracy --kind predicted_against_measured
+
+POINTS ?= 40
+BEFORE ?= outputs/accuracy
+
+same: setup      ## POINTS predictions compared, bit for bit, with those of BEFORE: make accuracy with the code before a change
+	$(BIN)/python tests/shadow/same_predictions.py results $(BEFORE) --points $(POINTS) --seed $(SEED)
 
 families: setup  ## docs/families.md: a small model of every family that transformers knows, predicted
 	$(BIN)/memlab families --output docs/families.md
