@@ -13,10 +13,11 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from memlab.launch.streams import Streams
 from memlab.system import deadman
 
 POLL_S = 0.1
@@ -51,10 +52,16 @@ class Launch:
     """
 
     def __init__(
-        self, command: list[str], environment: dict[str, str], log: Path, token: str | None = None, sigterm: bool = True
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        streams: Streams,
+        token: str | None = None,
+        sigterm: bool = True,
     ):
         self.token = token or uuid.uuid4().hex
         self.sigterm = sigterm
+        self.streams = streams
         self.began = time.monotonic()
         self.survivors: list[int] = []
         self._deadman = subprocess.Popen(
@@ -63,14 +70,12 @@ class Launch:
             start_new_session=True,
         )
         try:
-            with log.open("ab") as output:
+            with streams.opened() as arguments:
                 self._process = subprocess.Popen(
                     command,
                     env={**environment, deadman.TOKEN_VARIABLE: self.token},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
+                    start_new_session=streams.own_session,
+                    **arguments,
                 )
         except BaseException:  # Ctrl-C too: the launcher may already be running
             deadman.kill_marked(self.token, KILL_S)
@@ -123,14 +128,11 @@ class Launch:
         ``survivors`` lists the processes that are alive after ``KILL_S`` seconds.
         """
         if self.sigterm and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGTERM)
-            deadline = time.monotonic() + TERMINATE_S
-            while time.monotonic() < deadline and any(True for _ in deadman.marked(self.token)):
-                time.sleep(POLL_S)
+            deadman.terminate_marked(self.token, TERMINATE_S)
         self.survivors = deadman.kill_marked(self.token, KILL_S)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_S if not self.survivors else 0)
+        self.streams.drain(KILL_S if not self.survivors else 0)
 
     def _dismiss_deadman(self) -> None:
         with contextlib.suppress(BrokenPipeError):

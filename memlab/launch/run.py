@@ -18,6 +18,7 @@ from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
 from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.pool import GpuPool
 from memlab.launch.process import Ended, Launch
+from memlab.launch.streams import ToLog
 from memlab.rules.rules import unsupported
 from memlab.runs.record import Record
 from memlab.system.deadman import TOKEN_VARIABLE, marked
@@ -147,7 +148,7 @@ class _Launching:
             stack.callback(self._forget_launch, token)  # this and remove_segments run last, when no rank is left
             stack.callback(remove_segments, port)
             environment = stack.enter_context(for_nodes(plan, self.machine, environment, port))
-            launch = stack.enter_context(Launch(words, environment, self.log, token, takes_sigterm(plan)))
+            launch = stack.enter_context(Launch(words, environment, ToLog(self.log), token, takes_sigterm(plan)))
             ended = launch.wait(self._deadline, lambda: self._linger(launch.seconds), self.control.stop)
         self.survivors = launch.survivors
         return ended

@@ -9,6 +9,7 @@ from memlab.core.plan import Plan
 from memlab.launch.doctor.finding import FAIL, OK, Finding
 from memlab.launch.outcome import tail
 from memlab.launch.process import Launch
+from memlab.launch.streams import ToLog
 from memlab.system.environment import extensions_dir, rank_environment, sweep_stale_locks
 from memlab.system.machine import Machine
 
@@ -70,7 +71,7 @@ def build(op: str, plan: Plan, machine: Machine) -> Finding:
     with tempfile.TemporaryDirectory(prefix="memlab-build-") as folder:
         log = Path(folder) / "build.log"
         command = [sys.executable, "-m", "memlab.worker.build_op", op]
-        with Launch(command, rank_environment(plan, machine), log) as launch:
+        with Launch(command, rank_environment(plan, machine), ToLog(log)) as launch:
             ended = launch.wait(lambda: BUILD_TIMEOUT_S, linger=lambda: None, stop=threading.Event())
         if ended.returncode == 0:
             return Finding(OK, subject, f"ready after {ended.seconds:.1f} s")

@@ -14,6 +14,7 @@ import pytest
 
 from memlab.launch import process
 from memlab.launch.process import TERMINATE_S, Launch
+from memlab.launch.streams import ToLog
 from memlab.system import deadman
 from memlab.system.deadman import marked, marked_by, variables_of
 
@@ -60,7 +61,7 @@ def launch(tmp_path):
     tokens = []
 
     def start(command: list[str]) -> Launch:
-        started = Launch(command, dict(os.environ), tmp_path / "launcher.log")
+        started = Launch(command, dict(os.environ), ToLog(tmp_path / "launcher.log"))
         tokens.append(started.token)
         return started
 
@@ -229,7 +230,7 @@ def test_kernel_threads_and_those_on_their_way_out_are_not_waited_for(tmp_path, 
 
 def test_a_launch_that_is_given_up_at_once_leaves_nothing(tmp_path):
     for _ in range(10):
-        with Launch(["sleep", "60"], {}, tmp_path / "log", sigterm=False) as started:
+        with Launch(["sleep", "60"], {}, ToLog(tmp_path / "log"), sigterm=False) as started:
             pass
         assert (started.survivors, started._process.returncode) == ([], -signal.SIGKILL)
 
@@ -259,7 +260,7 @@ def test_who_cannot_be_killed_is_not_waited_for_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "kill", lambda pid, number: None)
     monkeypatch.setattr(os, "killpg", lambda group, number: None)
     began = time.monotonic()
-    started = Launch(python(FOREVER), dict(os.environ), tmp_path / "log")
+    started = Launch(python(FOREVER), dict(os.environ), ToLog(tmp_path / "log"))
     try:
         assert until(lambda: list(marked(started.token)) == [started._process.pid])
         with started:
@@ -275,8 +276,9 @@ PARENT = """
 import os, sys, threading
 from pathlib import Path
 from memlab.launch.process import Launch
+from memlab.launch.streams import ToLog
 command = [sys.executable, "-c", sys.argv[1]]
-with Launch(command, dict(os.environ), Path(sys.argv[2])) as launch:
+with Launch(command, dict(os.environ), ToLog(Path(sys.argv[2]))) as launch:
     print(launch.token, flush=True)
     launch.wait(lambda: 60, lambda: None, threading.Event())
 """
@@ -312,7 +314,7 @@ def children() -> str:
 def test_a_command_that_does_not_exist_leaves_no_watcher_behind(tmp_path):
     before = children()
     with pytest.raises(FileNotFoundError):
-        Launch([str(tmp_path / "nothing")], {}, tmp_path / "log")
+        Launch([str(tmp_path / "nothing")], {}, ToLog(tmp_path / "log"))
     assert children() == before
 
 
@@ -328,7 +330,7 @@ def test_ctrl_c_while_a_launch_is_started_leaves_no_process(monkeypatch, tmp_pat
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        Launch(python(FOREVER), dict(os.environ), tmp_path / "log", token)
+        Launch(python(FOREVER), dict(os.environ), ToLog(tmp_path / "log"), token)
     assert not any(marked(token))
 
 
