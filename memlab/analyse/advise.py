@@ -1,4 +1,4 @@
-"""Advice on a training job: time, cost and memory headroom with each measured or predicted run, and the best of them.
+"""Advice on a training: time, cost and memory headroom with each measured or predicted run, and the best run.
 
 A training of S samples takes S / (samples per second of the run) seconds. The run was timed with its own gradient
 accumulation. With more accumulation this time is an upper bound, because the optimizer then steps less often.
@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any
 
 from memlab.analyse.identity import configurations, families, point_of
-from memlab.analyse.run import Run, peak, value_at
+from memlab.analyse.run_view import RunView, peak, value_at
 from memlab.core.config import from_dict
 from memlab.core.errors import MemlabError
 from memlab.core.plan import deepspeed_config
@@ -25,8 +25,8 @@ TIGHT = 0.05
 
 
 @dataclass(frozen=True)
-class Job:
-    """A training job: ``samples`` times ``epochs`` at sequence length ``tokens``.
+class Training:
+    """A whole training: ``samples`` times ``epochs`` at sequence length ``tokens``.
 
     ``effective_batch``: samples of an optimizer step; ``None``: any.
     """
@@ -40,10 +40,10 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One run's configuration applied to the job. ``usd`` and ``headroom_bytes`` are ``None`` where not known."""
+class Projection:
+    """One run's configuration applied to the whole training. ``usd`` and ``headroom_bytes`` are ``None`` if unknown."""
 
-    run: Run
+    run: RunView
     label: str
     micro: int
     accumulation: int
@@ -56,69 +56,80 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Advice:
-    """Candidates for a job, fastest first. ``excluded``: runs that cannot do the job, with the reason.
+    """Projections of a training, fastest first. ``excluded``: runs that cannot do the training, with the reason.
 
-    ``best`` and ``cheapest`` have no cautions if any candidate has none.
+    ``best`` and ``cheapest`` have no cautions if any projection has none.
     """
 
-    job: Job
-    candidates: tuple[Candidate, ...]
+    training: Training
+    projections: tuple[Projection, ...]
     excluded: tuple[tuple[str, str], ...]
-    best: Candidate
-    cheapest: Candidate | None
+    best: Projection
+    cheapest: Projection | None
     next: tuple[str, ...]  # points to measure next, a sentence each
 
 
-def advise(runs: Sequence[Run], job: Job) -> Advice:
-    """Rank the runs at the job's sequence length. Raises :class:`MemlabError`, with the reasons, if none can do it."""
-    here = [run for run in runs if value_at(run.config, "seq_len.tokens") == job.tokens]
+def advise(runs: Sequence[RunView], training: Training) -> Advice:
+    """Rank the runs at the training's sequence length. Raises :class:`MemlabError`, with the reasons, if none fits."""
+    here = [run for run in runs if value_at(run.config, "seq_len.tokens") == training.tokens]
     if not here:
         lengths = sorted({value_at(run.config, "seq_len.tokens") for run in runs})
-        near = ", ".join(f"{length:,}" for length in sorted(lengths, key=lambda length: abs(length - job.tokens))[:5])
-        raise MemlabError(
-            f"No run has {job.tokens:,} tokens; nearest: {near or 'none'}. Measure there, or ask for one."
+        near = ", ".join(
+            f"{length:,}" for length in sorted(lengths, key=lambda length: abs(length - training.tokens))[:5]
         )
-    candidates, excluded = [], []
+        raise MemlabError(
+            f"No run has a sequence length of {training.tokens:,} tokens; the nearest have {near or 'none'}. Measure "
+            f"{training.tokens:,} tokens, or give one of these lengths as --seq-len."
+        )
+    projections, excluded = [], []
     for label, members in configurations(here).items():
         for run in members:
-            found = _candidate(run, label, job, members)
-            (excluded.append((run.run_id, found)) if isinstance(found, str) else candidates.append(found))
-    if not candidates:
+            found = _projection(run, label, training, members)
+            if isinstance(found, str):
+                excluded.append((run.run_id, found))
+            else:
+                projections.append(found)
+    if not projections:
         why = "; ".join(dict.fromkeys(reason for _, reason in excluded))
-        raise MemlabError(f"None of {len(here)} runs at {job.tokens:,} tokens can do it: {why}.")
-    candidates.sort(key=lambda candidate: candidate.seconds)
-    sound = [candidate for candidate in candidates if not candidate.cautions] or candidates
-    priced = [candidate for candidate in sound if candidate.usd is not None]
+        raise MemlabError(f"None of the {len(here)} runs at {training.tokens:,} tokens can do this training: {why}.")
+    projections.sort(key=lambda projection: projection.seconds)
+    sound = [projection for projection in projections if not projection.cautions] or projections
+    priced = [projection for projection in sound if projection.usd is not None]
     return Advice(
-        job=job,
-        candidates=tuple(candidates),
+        training=training,
+        projections=tuple(projections),
         excluded=tuple(excluded),
         best=sound[0],
-        cheapest=min(priced, key=lambda candidate: candidate.usd, default=None),
+        cheapest=min(priced, key=lambda projection: projection.usd, default=None),
         next=tuple(_measure_next(sound[0], runs)),
     )
 
 
-def _candidate(run: Run, label: str, job: Job, members: Iterable[Run]) -> Candidate | str:
-    """Return the candidate, or the reason why the run cannot do the job."""
+def _projection(run: RunView, label: str, training: Training, members: Iterable[RunView]) -> Projection | str:
+    """Return the projection, or the reason why the run cannot do the training."""
     if run.status != "ok":
         return f"ended as {run.status}"
     if not run.summary.get("samples_per_second"):
-        return "its speed is not known"
+        return "its speed is unknown"
     micro, gpus = value_at(run.config, "batch.micro"), value_at(run.config, "hardware.gpus")
     accumulation = value_at(run.config, "batch.accumulation") or 1
-    if job.effective_batch is not None:
-        if job.effective_batch % (micro * gpus):
-            return f"an effective batch of {job.effective_batch} is no multiple of its batch x GPUs"
-        accumulation = job.effective_batch // (micro * gpus)
-    memory = job.memory_gib or value_at(run.config, "hardware.memory_gib")
+    if training.effective_batch is not None:
+        if training.effective_batch % (micro * gpus):
+            return (
+                f"an effective batch of {training.effective_batch} is not a multiple of its micro batch x GPUs "
+                f"({micro * gpus})"
+            )
+        accumulation = training.effective_batch // (micro * gpus)
+    memory = training.memory_gib or value_at(run.config, "hardware.memory_gib")
     reserved = peak(run, "peak_reserved_bytes") or peak(run, "peak_allocated_bytes")
     headroom = None if memory is None or reserved is None else memory * GIB - reserved
     if headroom is not None and headroom < 0:
         return f"does not fit in {memory:g} GiB"
-    seconds = job.samples * job.epochs / run.summary["samples_per_second"]
-    price = job.usd_per_hour if job.usd_per_hour is not None else value_at(run.config, "hardware.usd_per_hour")
-    return Candidate(
+    seconds = training.samples * training.epochs / run.summary["samples_per_second"]
+    price = (
+        training.usd_per_hour if training.usd_per_hour is not None else value_at(run.config, "hardware.usd_per_hour")
+    )
+    return Projection(
         run=run,
         label=label,
         micro=micro,
@@ -131,7 +142,7 @@ def _candidate(run: Run, label: str, job: Job, members: Iterable[Run]) -> Candid
     )
 
 
-def _cautions(run: Run, headroom: float | None, memory: float | None, members: Iterable[Run]) -> list[str]:
+def _cautions(run: RunView, headroom: float | None, memory: float | None, members: Iterable[RunView]) -> list[str]:
     cautions = []
     rate = run.summary["samples_per_second"]
     smaller = [
@@ -141,16 +152,16 @@ def _cautions(run: Run, headroom: float | None, memory: float | None, members: I
     ]
     lost = 1 - rate / max(smaller, default=rate)
     if lost > THRASH:
-        cautions.append(f"thrashes: {lost:.0%} fewer samples/s than a smaller batch")
+        cautions.append(f"thrashes: {100 * lost:.0f} % fewer samples/s than a smaller batch")
     if run.summary.get("num_alloc_retries"):
         cautions.append(f"thrashes: the allocator had to retry {run.summary['num_alloc_retries']} times")
     if headroom is not None and headroom < TIGHT * memory * GIB:
-        cautions.append(f"tight: {headroom / (memory * GIB):.1%} of the memory is left")
+        cautions.append(f"tight: {100 * headroom / (memory * GIB):.1f} % of the memory is free")
     return cautions + run.incomplete
 
 
-def _measure_next(best: Candidate, runs: Iterable[Run]) -> list[str]:
-    """Suggest a larger micro batch to measure, if the best candidate's is the largest tried or a gap follows it."""
+def _measure_next(best: Projection, runs: Iterable[RunView]) -> list[str]:
+    """Suggest a larger micro batch to measure, if the best projection's is the largest tried or a gap follows it."""
     length = value_at(best.run.config, "seq_len.tokens")
     here = [run for run in runs if point_of(run)[1] == length]
     same = next(members for members in families(here) if best.run in members)
@@ -159,8 +170,8 @@ def _measure_next(best: Candidate, runs: Iterable[Run]) -> list[str]:
     step = best.micro - max(below, default=best.micro - 1)
     if not beyond:
         return [
-            f"batch.micro={best.micro + step}: {best.micro} is the largest batch that was tried of this configuration, "
-            "so the best may lie beyond."
+            f"batch.micro={best.micro + step}: {best.micro} is the largest batch tried with this configuration, and a "
+            "larger one may be faster."
         ]
     gap = min(beyond) - best.micro
     if gap > 1:
@@ -168,20 +179,20 @@ def _measure_next(best: Candidate, runs: Iterable[Run]) -> list[str]:
     return []
 
 
-def command_words(candidate: Candidate) -> list[str]:
-    """Return the command that runs the candidate: group options, then values that differ from these options.
+def command_words(projection: Projection) -> list[str]:
+    """Return the command that runs the projection: group options, then values that differ from these options.
 
     The words are quoted for a shell.
     """
-    return ["python", "launch.py", *overrides_of(candidate.run.choices, _as_advised(candidate))]
+    return ["python", "launch.py", *overrides_of(projection.run.choices, _as_advised(projection))]
 
 
-def deepspeed_of(candidate: Candidate) -> dict[str, Any]:
-    """Return the DeepSpeed JSON for training with the candidate."""
-    return deepspeed_config(from_dict(_as_advised(candidate)))
+def deepspeed_of(projection: Projection) -> dict[str, Any]:
+    """Return the DeepSpeed JSON for training with the projection."""
+    return deepspeed_config(from_dict(_as_advised(projection)))
 
 
-def _as_advised(candidate: Candidate) -> dict[str, Any]:
-    """Return the configuration of the run with the accumulation that the job needs."""
-    config = candidate.run.config
-    return {**config, "batch": {**config["batch"], "accumulation": candidate.accumulation}}
+def _as_advised(projection: Projection) -> dict[str, Any]:
+    """Return the configuration of the run with the accumulation that the training needs."""
+    config = projection.run.config
+    return {**config, "batch": {**config["batch"], "accumulation": projection.accumulation}}

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Any
 
-from memlab.analyse import index
-from memlab.analyse.gc_pause import without_cycle_collection
-from memlab.analyse.run import Run, run_of
+from memlab.analyse import run_cache
+from memlab.analyse.garbage_collector import paused_garbage_collector
+from memlab.analyse.run_view import RunView, view_of
 from memlab.core.errors import MemlabError, RecordError
 from memlab.runs.record import RunFolder
 
@@ -30,7 +30,7 @@ class Skipped:
 class Collection:
     """Runs that were found, ordered by path, and places that were skipped."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[RunView] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
 
@@ -42,16 +42,16 @@ def collect(paths: Sequence[str | os.PathLike]) -> Collection:
         root = os.path.realpath(path)
         if not os.path.isdir(root):
             raise MemlabError(f"{os.fspath(path)}: no such folder. Give run folders, or folders that hold them.")
-        with without_cycle_collection():
+        with paused_garbage_collector():
             _collect_root(root, seen, collection)
     collection.runs.sort(key=lambda run: run.path)
     return collection
 
 
 def _collect_root(root: str, seen: set[str], collection: Collection) -> None:
-    known = index.load(root)
-    rows: list[index.Row] = []
-    fresh: list[tuple[str, index.Stamp]] = []
+    known = run_cache.load(root)
+    rows: list[run_cache.Row] = []
+    fresh: list[tuple[str, run_cache.Stamp]] = []
     present: set[str] = set()
     for found in _walk(root):
         if isinstance(found, Skipped):
@@ -62,18 +62,21 @@ def _collect_root(root: str, seen: set[str], collection: Collection) -> None:
         if path not in seen:
             seen.add(path)
             row = known.get(path)
-            (rows.append(row) if row and row[1:3] == stamp else fresh.append(found))
+            if row and row[1:3] == stamp:
+                rows.append(row)
+            else:
+                fresh.append(found)
     read = _read_all(fresh)
     new = [row for row in read if not isinstance(row, Skipped)]
     collection.skipped += [row for row in read if isinstance(row, Skipped)]
     parts: dict[str, dict[str, Any]] = {}
-    collection.runs += [index.unpack(row, parts) for row in rows + new]
+    collection.runs += [run_cache.unpack(row, parts) for row in rows + new]
     gone = known.keys() - present
     if new or gone:
-        index.store(new, gone)
+        run_cache.store(new, gone)
 
 
-def _read_all(fresh: list[tuple[str, index.Stamp]]) -> list[index.Row | Skipped]:
+def _read_all(fresh: list[tuple[str, run_cache.Stamp]]) -> list[run_cache.Row | Skipped]:
     """Read the rows of these folders, on all cores for :data:`MANY` or more. Never forks a process that has threads."""
     if len(fresh) < MANY or threading.active_count() > 1:
         return [_read_row(found) for found in fresh]
@@ -81,21 +84,21 @@ def _read_all(fresh: list[tuple[str, index.Stamp]]) -> list[index.Row | Skipped]
         return list(pool.map(_read_row, fresh, chunksize=100))
 
 
-def _read_row(found: tuple[str, index.Stamp]) -> index.Row | Skipped:
+def _read_row(found: tuple[str, run_cache.Stamp]) -> run_cache.Row | Skipped:
     path, stamp = found
     try:
-        return index.pack(read_run(path), stamp)
+        return run_cache.pack(read_run(path), stamp)
     except RecordError as error:
         return Skipped(path, str(error).removeprefix(path + os.sep))
 
 
-def read_run(path: str | os.PathLike) -> Run:
+def read_run(path: str | os.PathLike) -> RunView:
     """Read the run of one folder. Raises :class:`RecordError` if it has no readable record of this schema version."""
     folder = RunFolder(path)
-    return run_of(folder.read_record(), str(folder))
+    return view_of(folder.read_record(), str(folder))
 
 
-def _walk(root: str) -> Iterator[tuple[str, index.Stamp] | Skipped]:
+def _walk(root: str) -> Iterator[tuple[str, run_cache.Stamp] | Skipped]:
     """Yield every run folder with the stamp of its record, and every skipped place. Never follows links."""
     waiting = [root]
     while waiting:

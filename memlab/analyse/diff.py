@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memlab.analyse.figures import Difference, Figure, figures_of
 from memlab.analyse.identity import changed_keys, differing_axes, environment_changes, of_repeats
-from memlab.analyse.run import Run, value_at
+from memlab.analyse.quantities import Difference, Quantity, quantities_of
+from memlab.analyse.run_view import RunView, value_at
 from memlab.core.config import GROUPS, from_dict, to_dict
 from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import deepspeed_config, run_id
@@ -21,7 +21,7 @@ PLANNED = "planned"
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangedKey:
     """A group or dotted key with its value in each run; ``None`` where a run lacks the key."""
 
     key: str
@@ -29,11 +29,11 @@ class Change:
 
 
 @dataclass(frozen=True)
-class FigureRow:
-    """One figure of all runs; ``differences`` are against the first run, ``None`` where either run lacks the figure."""
+class QuantityRow:
+    """One quantity of all runs. ``differences`` are against the first run; ``None`` if either run lacks it."""
 
     key: str
-    figures: tuple[Figure | None, ...]
+    quantities: tuple[Quantity | None, ...]
     differences: tuple[Difference | None, ...]
 
 
@@ -44,20 +44,20 @@ class Comparison:
     Show ``warnings`` first: they say what cannot be concluded.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[RunView, ...]
     warnings: tuple[str, ...]
-    choices: tuple[Change, ...]
-    values: tuple[Change, ...]
-    deepspeed: tuple[Change, ...]
-    environment: tuple[Change, ...]
-    figures: tuple[FigureRow, ...]
+    choices: tuple[ChangedKey, ...]
+    values: tuple[ChangedKey, ...]
+    deepspeed: tuple[ChangedKey, ...]
+    environment: tuple[ChangedKey, ...]
+    quantities: tuple[QuantityRow, ...]
 
 
-def compare(runs: Sequence[Run], by: str | None = None) -> Comparison:
+def compare(runs: Sequence[RunView], by: str | None = None) -> Comparison:
     """Compare two or more runs with the first. ``by`` names the one axis that should differ."""
     if len(runs) < 2:
         raise MemlabError("A diff needs two runs or more.")
-    options = [Change(group, tuple(run.choices.get(group) for run in runs)) for group in GROUPS]
+    options = [ChangedKey(group, tuple(run.choices.get(group) for run in runs)) for group in GROUPS]
     configs = [run.config for run in runs]
     jsons = [deepspeed_json(run) for run in runs]
     return Comparison(
@@ -66,12 +66,12 @@ def compare(runs: Sequence[Run], by: str | None = None) -> Comparison:
         choices=tuple(change for change in options if len(set(change.values)) > 1),
         values=_changes(configs, [key for key in changed_keys(configs) if not of_repeats(key)]),
         deepspeed=_changes(jsons, changed_keys(jsons)),
-        environment=tuple(Change(key, tuple(values)) for key, values in environment_changes(runs).items()),
-        figures=_figure_rows(runs),
+        environment=tuple(ChangedKey(key, tuple(values)) for key, values in environment_changes(runs).items()),
+        quantities=_quantity_rows(runs),
     )
 
 
-def confounds(runs: Sequence[Run], by: str | None = None) -> list[str]:
+def confounds(runs: Sequence[RunView], by: str | None = None) -> list[str]:
     """List the reasons why a difference between these runs may have several causes, a sentence each."""
     found = []
     axes = differing_axes(runs)
@@ -86,7 +86,7 @@ def confounds(runs: Sequence[Run], by: str | None = None) -> list[str]:
     return found + environment_confounds(runs)
 
 
-def environment_confounds(runs: Sequence[Run]) -> list[str]:
+def environment_confounds(runs: Sequence[RunView]) -> list[str]:
     """Warn of different versions, drivers or machines in one sentence; empty if the environments agree."""
     changes = environment_changes([run for run in runs if run.status != PLANNED])
     if not changes:
@@ -98,7 +98,7 @@ def environment_confounds(runs: Sequence[Run]) -> list[str]:
     return [f"The environments differ ({told}): part of the difference may be theirs."]
 
 
-def deepspeed_json(run: Run) -> dict[str, Any]:
+def deepspeed_json(run: RunView) -> dict[str, Any]:
     """Return the DeepSpeed JSON of a run: from its folder, else composed again from its configuration, else empty."""
     file = RunFolder(run.path).path / RunFolder.DEEPSPEED
     if run.status != PLANNED and file.is_file() and not file.is_symlink():
@@ -110,12 +110,12 @@ def deepspeed_json(run: Run) -> dict[str, Any]:
         return {}
 
 
-def planned_run(file: Path) -> Run:
-    """Read a plan, a record or a composed configuration (JSON or YAML) as a run without figures."""
+def planned_run(file: Path) -> RunView:
+    """Read a plan, a record or a composed configuration (JSON or YAML) as a run without quantities."""
     values = _read_values(file)
     config = from_dict(values.get("config", values) if "run_id" in values else values)
     choices = values.get("choices", {}) if "run_id" in values else {}
-    return Run(
+    return RunView(
         path=str(file),
         run_id=run_id(config),
         source="measured" if config.mode == "measure" else "predicted",
@@ -145,24 +145,24 @@ def _read_values(file: Path) -> dict[str, Any]:
     return values
 
 
-def _not_ok(runs: Sequence[Run]) -> list[str]:
+def _not_ok(runs: Sequence[RunView]) -> list[str]:
     return [
-        f"{run.run_id} ended as {run.status} ({run.reason or 'no reason given'}): its figures are partial or absent."
+        f"{run.run_id} ended as {run.status} ({run.reason or 'no reason given'}): its values are partial or absent."
         for run in runs
         if run.status not in ("ok", PLANNED)
     ] + [f"{run.run_id} is incomplete: {'; '.join(run.incomplete)}." for run in runs if run.incomplete]
 
 
-def _changes(dictionaries: Sequence[dict[str, Any]], keys: Sequence[str]) -> tuple[Change, ...]:
-    return tuple(Change(key, tuple(value_at(values, key) for values in dictionaries)) for key in keys)
+def _changes(dictionaries: Sequence[dict[str, Any]], keys: Sequence[str]) -> tuple[ChangedKey, ...]:
+    return tuple(ChangedKey(key, tuple(value_at(values, key) for values in dictionaries)) for key in keys)
 
 
-def _figure_rows(runs: Sequence[Run]) -> tuple[FigureRow, ...]:
-    figures = [figures_of(run) for run in runs]
+def _quantity_rows(runs: Sequence[RunView]) -> tuple[QuantityRow, ...]:
+    quantities = [quantities_of(run) for run in runs]
     rows = []
-    for key in dict.fromkeys(key for each in figures for key in each):
-        found = tuple(each.get(key) for each in figures)
+    for key in dict.fromkeys(key for each in quantities for key in each):
+        found = tuple(each.get(key) for each in quantities)
         base = found[0]
         differences = tuple(Difference(base, other) if base and other else None for other in found[1:])
-        rows.append(FigureRow(key, found, differences))
+        rows.append(QuantityRow(key, found, differences))
     return tuple(rows)

@@ -1,7 +1,7 @@
 """Effect of one axis over a whole sweep, or of one set of runs against another: pair by pair, and its range.
 
 The two runs of a pair have the same micro batch and sequence length. If one side was not measured at a length, its
-figures are interpolated linearly between its neighbours, and the pair records this. Nothing is extrapolated.
+quantities are interpolated linearly between its neighbours, and the pair records this. Nothing is extrapolated.
 """
 
 import json
@@ -14,18 +14,18 @@ from functools import cached_property
 from statistics import median
 
 from memlab.analyse.diff import confounds, environment_confounds
-from memlab.analyse.figures import Difference, Figure, figures_of, interpolate, merge_repeats
 from memlab.analyse.identity import MODE, TOKENS, changed_keys, configurations, families, point_of
-from memlab.analyse.run import Run, value_at
+from memlab.analyse.quantities import Difference, Quantity, interpolate, merge_repeats, quantities_of
+from memlab.analyse.run_view import RunView, value_at
 from memlab.core.config import GROUPS
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.plan import UNREMARKABLE
 
-Series = Mapping[int, Sequence[Run]]
+RunsByLength = Mapping[int, Sequence[RunView]]
 """Runs by sequence length: the repeats of each point."""
 
-Side = tuple[str, Series, Mapping[int, Mapping[str, Figure]]]
-"""One option of an axis: its name, its runs, and their figures by sequence length."""
+Side = tuple[str, RunsByLength, Mapping[int, Mapping[str, Quantity]]]
+"""One option of an axis: its name, its runs, and their quantities by sequence length."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Range:
-    """Relative effect on one figure over all pairs of two options: lowest, median, highest.
+class EffectRange:
+    """Relative effect on one quantity over all pairs of two options: lowest, median, highest.
 
     ``within_noise`` counts pairs whose difference is noise, ``unknown_noise`` pairs whose noise is not known.
     """
@@ -68,14 +68,14 @@ class Effects:
     """
 
     by: str
-    configurations: dict[str, Run] = field(default_factory=dict)
+    configurations: dict[str, RunView] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     unpaired: list[tuple[str, str]] = field(default_factory=list)
 
     @cached_property
-    def ranges(self) -> list[Range]:
-        """Ranges of every figure for every two options, in the order of the pairs."""
+    def ranges(self) -> list[EffectRange]:
+        """Ranges of every quantity for every two options, in the order of the pairs."""
         found: dict[tuple[str, str, str], list[Difference]] = {}
         for pair in self.pairs:
             for key, difference in pair.differences.items():
@@ -84,11 +84,11 @@ class Effects:
         return [_range(*names, differences) for names, differences in found.items()]
 
 
-Figures = Callable[[Run], Mapping[str, Figure]]
-"""Function that returns the figures of a run to compare."""
+QuantitiesOf = Callable[[RunView], Mapping[str, Quantity]]
+"""Function that returns the quantities of a run to compare."""
 
 
-def effects_by(runs: Sequence[Run], by: str, figures: Figures = figures_of) -> Effects:
+def effects_by(runs: Sequence[RunView], by: str, quantities: QuantitiesOf = quantities_of) -> Effects:
     """Pair the runs that differ only in ``by``: a group, a dotted key, or ``mode`` (measurement with prediction).
 
     Raises :class:`MemlabError` for an unknown axis.
@@ -103,16 +103,16 @@ def effects_by(runs: Sequence[Run], by: str, figures: Figures = figures_of) -> E
     effects = Effects(by, {where: members[0] for where, members in named.items()})
     where_of = {id(run): where for where, members in named.items() for run in members}
     for first, members in zip(firsts, alike, strict=True):
-        sides: dict[str, dict[int, list[Run]]] = {}
+        sides: dict[str, dict[int, list[RunView]]] = {}
         for run in members:
             tokens = 0 if group == "seq_len" else value_at(run.config, TOKENS)
             sides.setdefault(option_of(run), {}).setdefault(tokens, []).append(run)
-        _pair_all(effects, where_of[id(first)], sides, by, figures)
+        _pair_all(effects, where_of[id(first)], sides, by, quantities)
         effects.warnings += [w for w in environment_confounds(members) if w not in effects.warnings]
     return effects
 
 
-def _without(run: Run, by: str) -> Run:
+def _without(run: RunView, by: str) -> RunView:
     """Return the run without its option of the axis, so that both runs of a pair have the same label."""
     if by == MODE:
         return replace(run, source="")
@@ -121,7 +121,7 @@ def _without(run: Run, by: str) -> Run:
 
 
 def effects_of_sets(
-    base: Sequence[Run], other: Sequence[Run], names: tuple[str, str], by: str | None = None
+    base: Sequence[RunView], other: Sequence[RunView], names: tuple[str, str], by: str | None = None
 ) -> Effects:
     """Pair the points of two configurations, whatever differs between them; ``warnings`` lists the confounds.
 
@@ -132,24 +132,24 @@ def effects_of_sets(
         if count > 1:
             raise MemlabError(f"{name} holds {count} configurations; choose one with --where, or pair with --by AXIS.")
     effects = Effects(by or "set")
-    batches: dict[int, dict[str, dict[int, list[Run]]]] = {}
+    batches: dict[int, dict[str, dict[int, list[RunView]]]] = {}
     for name, members in zip(names, (base, other), strict=True):
         for run in members:
             micro, tokens = point_of(run)
             batches.setdefault(micro, {}).setdefault(name, {}).setdefault(tokens, []).append(run)
     for sides in batches.values():
-        _pair_all(effects, "", sides, "point", figures_of, names[0])
+        _pair_all(effects, "", sides, "point", quantities_of, names[0])
     effects.warnings += confounds(_at_one_point([base[0], other[0]]), by)
     return effects
 
 
-def _at_one_point(runs: Sequence[Run]) -> list[Run]:
+def _at_one_point(runs: Sequence[RunView]) -> list[RunView]:
     """Give all runs the sequence length and batch of the first, so that a comparison ignores the point."""
     first = runs[0].config
     return [replace(run, config={**run.config, "seq_len": first["seq_len"], "batch": first["batch"]}) for run in runs]
 
 
-def _option_of(runs: Sequence[Run], by: str) -> Callable[[Run], str]:
+def _option_of(runs: Sequence[RunView], by: str) -> Callable[[RunView], str]:
     """Return a function that names a run's option: the choice, with values where one choice has several."""
     group, _, key = by.partition(".")
     if by == MODE:
@@ -160,7 +160,7 @@ def _option_of(runs: Sequence[Run], by: str) -> Callable[[Run], str]:
     return lambda run: names[id(run.config.get(group))]
 
 
-def _names_of_parts(runs: Sequence[Run], group: str) -> dict[int, str]:
+def _names_of_parts(runs: Sequence[RunView], group: str) -> dict[int, str]:
     """Name each distinct part (the dictionary of ``group`` in a configuration), keyed by the part's ``id``.
 
     A name is the option, followed by the values in which parts with the same option differ.
@@ -183,21 +183,26 @@ def _names_of_parts(runs: Sequence[Run], group: str) -> dict[int, str]:
 
 
 def _pair_all(
-    effects: Effects, where: str, sides: Mapping[str, Series], what: str, figures: Figures, base: str | None = None
+    effects: Effects,
+    where: str,
+    sides: Mapping[str, RunsByLength],
+    what: str,
+    quantities: QuantitiesOf,
+    base: str | None = None,
 ) -> None:
     names = sorted(sides, key=lambda name: (name != base, name not in UNREMARKABLE, _natural(name)))
     if len(names) < 2:
-        lonely = [run for series in sides.values() for repeats in series.values() for run in repeats]
+        lonely = [run for by_length in sides.values() for repeats in by_length.values() for run in repeats]
         effects.unpaired += [(run.run_id, f"no run differs from it in {what} alone") for run in lonely]
         return
-    tables = {name: _figures_by_tokens(series, figures) for name, series in sides.items()}
+    tables = {name: _quantities_by_tokens(by_length, quantities) for name, by_length in sides.items()}
     for other in names[1:]:
-        _pair_series(effects, where, *((name, sides[name], tables[name]) for name in (names[0], other)))
+        _pair_lengths(effects, where, *((name, sides[name], tables[name]) for name in (names[0], other)))
 
 
-def _pair_series(effects: Effects, where: str, base: Side, other: Side) -> None:
+def _pair_lengths(effects: Effects, where: str, base: Side, other: Side) -> None:
     for tokens in sorted({*base[1], *other[1]}):
-        here = [series[tokens][0] for _, series, _ in (base, other) if tokens in series]
+        here = [by_length[tokens][0] for _, by_length, _ in (base, other) if tokens in by_length]
         found = [_at(table, tokens) for *_, table in (base, other)]
         bad = [run for run in here if run.status != "ok"]
         if bad or not all(found):
@@ -206,25 +211,25 @@ def _pair_series(effects: Effects, where: str, base: Side, other: Side) -> None:
             effects.unpaired += [(run.run_id, reason) for run in here]
             continue
         sides = zip(("base", "other"), (base[1], other[1]), strict=True)
-        missing = next((side for side, series in sides if tokens not in series), None)
+        missing = next((side for side, by_length in sides if tokens not in by_length), None)
         common = {key: Difference(found[0][key], found[1][key]) for key in found[0] if key in found[1]}
         micro, length = point_of(here[0])
         effects.pairs.append(Pair(where, micro, length, base[0], other[0], common, missing))
 
 
-def _reason(bad: Sequence[Run], tokens: int, missing: Sequence[str]) -> str:
+def _reason(bad: Sequence[RunView], tokens: int, missing: Sequence[str]) -> str:
     if bad:
         return f"{bad[0].run_id} ended as {bad[0].status}"
     return f"no measurement of {' or '.join(missing)} at or around {tokens} tokens"
 
 
-def _figures_by_tokens(series: Series, figures: Figures) -> dict[int, dict[str, Figure]]:
-    ok = {tokens: [run for run in repeats if run.status == "ok"] for tokens, repeats in series.items()}
-    return {tokens: merge_repeats([figures(run) for run in found]) for tokens, found in sorted(ok.items()) if found}
+def _quantities_by_tokens(by_length: RunsByLength, quantities: QuantitiesOf) -> dict[int, dict[str, Quantity]]:
+    ok = {tokens: [run for run in repeats if run.status == "ok"] for tokens, repeats in by_length.items()}
+    return {tokens: merge_repeats([quantities(run) for run in found]) for tokens, found in sorted(ok.items()) if found}
 
 
-def _at(table: Mapping[int, Mapping[str, Figure]], tokens: int) -> Mapping[str, Figure] | None:
-    """Return the figures at a sequence length, interpolated between its neighbours; ``None`` outside of the table."""
+def _at(table: Mapping[int, Mapping[str, Quantity]], tokens: int) -> Mapping[str, Quantity] | None:
+    """Return the quantities at a sequence length, interpolated between its neighbours; ``None`` outside the table."""
     if tokens in table:
         return table[tokens]
     lengths = list(table)
@@ -235,11 +240,11 @@ def _at(table: Mapping[int, Mapping[str, Figure]], tokens: int) -> Mapping[str, 
     return interpolate(table[low], table[high], (tokens - low) / (high - low))
 
 
-def _range(base: str, other: str, key: str, differences: Sequence[Difference]) -> Range:
+def _range(base: str, other: str, key: str, differences: Sequence[Difference]) -> EffectRange:
     relative = [difference.relative for difference in differences]
     noise = [difference.within_noise for difference in differences]
     counts = (len(relative), noise.count(True), noise.count(None))
-    return Range(base, other, key, min(relative), median(relative), max(relative), *counts)
+    return EffectRange(base, other, key, min(relative), median(relative), max(relative), *counts)
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:

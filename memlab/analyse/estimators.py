@@ -8,7 +8,7 @@ into account. The formulas are copied, so that neither library is imported.
 from collections.abc import Mapping
 from typing import Any
 
-from memlab.analyse.run import Run, value_at
+from memlab.analyse.run_view import RunView, value_at
 
 
 def zero3_model_states_bytes(
@@ -37,7 +37,7 @@ def zero2_model_states_bytes(parameters: int, gpus: int, offload_optimizer: bool
 
 def accelerate_bytes(parameters: int, dtype: str) -> int:
     """Estimate the bytes for training with Adam on one device. Source: ``estimate_training_usage`` in
-    ``accelerate/commands/estimate.py`` of accelerate 1.15; the largest figure, as in accelerate's table."""
+    ``accelerate/commands/estimate.py`` of accelerate 1.15; the largest quantity, as in accelerate's table."""
     fp32 = 4 * parameters
     return 4 * fp32 if dtype == "fp32" else 2 * fp32
 
@@ -55,7 +55,7 @@ def largest_layer_parameters(model_config: Mapping[str, Any]) -> int | None:
     return hidden * max(vocabulary, intermediate if isinstance(intermediate, int) else 0)
 
 
-def deepspeed_estimate(run: Run) -> int | None:
+def deepspeed_estimate(run: RunView) -> int | None:
     """Return DeepSpeed's estimate for a run, in bytes; ``None`` without a formula or without parameter counts."""
     parameters, gpus = run.summary.get("parameters"), value_at(run.config, "hardware.gpus")
     if not parameters or not gpus:
@@ -72,7 +72,7 @@ def deepspeed_estimate(run: Run) -> int | None:
     return zero3_model_states_bytes(parameters, layer, gpus, offload_optimizer, offload_param)
 
 
-def accelerate_estimate(run: Run) -> int | None:
+def accelerate_estimate(run: RunView) -> int | None:
     """Return accelerate's estimate for the model of a run, in bytes; ``None`` if the parameters were not counted."""
     parameters = run.summary.get("parameters")
     dtype = value_at(run.config, "precision.dtype")

@@ -6,7 +6,7 @@ from statistics import median
 
 from memlab.analyse.identity import configurations, point_of, tokens_of
 from memlab.analyse.regression import Line, fit_line, flat_until, leave_one_out
-from memlab.analyse.run import Run, peak, value_at
+from memlab.analyse.run_view import RunView, peak, value_at
 from memlab.system.machine import GIB
 
 FLAT_BYTES = 2 * 2**20
@@ -18,10 +18,10 @@ MARGIN = 0.05
 
 @dataclass(frozen=True)
 class Fit:
-    """Fit of ``figure`` (bytes, largest rank) over tokens (micro batch x sequence length) of one configuration."""
+    """Fit of ``quantity`` (bytes, largest rank) over tokens (micro batch x sequence length) of one configuration."""
 
     label: str
-    figure: str
+    quantity: str
     line: Line
     tokens: tuple[int, ...]
     bytes: tuple[float, ...]
@@ -42,7 +42,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Capacity:
     """The most tokens of one forward on one GPU whose memory, with the 95 % interval, stays within the budget.
 
     ``tokens`` is ``None`` if not even one token fits. ``limit`` says what limits the tokens: ``memory`` (the budget) or
@@ -63,27 +63,27 @@ class Answer:
         return (self.tokens or 0) // tokens
 
 
-def fit_all(runs: Iterable[Run], figure: str = "peak_reserved_bytes") -> tuple[list[Fit], list[tuple[str, str]]]:
+def fit_all(runs: Iterable[RunView], quantity: str = "peak_reserved_bytes") -> tuple[list[Fit], list[tuple[str, str]]]:
     """Fit each configuration. Returns the fits, and the configurations without a fit with the reason."""
     fits, without = [], []
     for label, members in configurations(runs).items():
-        measured = [run for run in members if run.status == "ok" and peak(run, figure)]
+        measured = [run for run in members if run.status == "ok" and peak(run, quantity)]
         if len({tokens_of(run) for run in measured}) < 3:
-            without.append((label, f"{len(measured)} points with {figure}; a fit needs three different token counts"))
+            without.append((label, f"{len(measured)} points with {quantity}; a fit needs three different token counts"))
         else:
-            fits.append(_fit(label, figure, measured, members))
+            fits.append(_fit(label, quantity, measured, members))
     return fits, without
 
 
-def _fit(label: str, figure: str, measured: Sequence[Run], members: Sequence[Run]) -> Fit:
-    points = sorted((tokens_of(run), peak(run, figure)) for run in measured)
+def _fit(label: str, quantity: str, measured: Sequence[RunView], members: Sequence[RunView]) -> Fit:
+    points = sorted((tokens_of(run), peak(run, quantity)) for run in measured)
     tokens, sizes = zip(*points, strict=True)
     line = fit_line(tokens, sizes)
     ooms = [tokens_of(run) for run in members if run.status == "gpu_oom"]
     places = [point_of(run) for run in measured]
     return Fit(
         label=label,
-        figure=figure,
+        quantity=quantity,
         line=line,
         tokens=tokens,
         bytes=sizes,
@@ -96,7 +96,7 @@ def _fit(label: str, figure: str, measured: Sequence[Run], members: Sequence[Run
     )
 
 
-def longest(fit: Fit, memory_gib: float, margin: float = MARGIN) -> Answer:
+def longest(fit: Fit, memory_gib: float, margin: float = MARGIN) -> Capacity:
     """Find the most tokens that fit in ``memory_gib`` while the share ``margin`` of the memory stays free."""
     budget = memory_gib * GIB * (1 - margin)
 
@@ -105,7 +105,7 @@ def longest(fit: Fit, memory_gib: float, margin: float = MARGIN) -> Answer:
         return fit.line.at(tokens) + (interval if interval != float("inf") else 0.0) <= budget
 
     if not fits(1):
-        return Answer(budget, None, "memory", False)
+        return Capacity(budget, None, "memory", False)
     low, high = 1, 1 << 40
     while high - low > 1:
         middle = (low + high) // 2
@@ -113,4 +113,4 @@ def longest(fit: Fit, memory_gib: float, margin: float = MARGIN) -> Answer:
     limit = "memory"
     if fit.oom_tokens is not None and low >= fit.oom_tokens:
         low, limit = max(fit.tokens), "oom"
-    return Answer(budget, low, limit, low > 2 * max(fit.tokens))
+    return Capacity(budget, low, limit, low > 2 * max(fit.tokens))

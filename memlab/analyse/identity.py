@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from memlab.analyse.run import Run, flatten, value_at
+from memlab.analyse.run_view import RunView, flatten, value_at
 from memlab.core.config import GROUPS
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.plan import NOT_MEASURED, SHAPE
@@ -20,7 +20,7 @@ MODE = "mode"
 """Name of the axis whose options are predicted and measured."""
 
 NO_CAUSE = ("git_sha", "git_dirty", "hostname_hash", "imported_from", "variables", "memlab", "cpu_count", "predictor")
-"""Environment keys that say where a figure comes from but cannot change the figure."""
+"""Environment keys that say where a quantity comes from but cannot change the quantity."""
 
 
 def of_repeats(key: str) -> bool:
@@ -28,24 +28,24 @@ def of_repeats(key: str) -> bool:
     return key in REPEATS or key.partition(".")[0] in REPEATS
 
 
-def tokens_of(run: Run) -> int:
+def tokens_of(run: RunView) -> int:
     """Return the tokens of one forward pass on one GPU: micro batch x sequence length. Memory is about linear in it."""
     return value_at(run.config, MICRO) * value_at(run.config, TOKENS)
 
 
-def point_of(run: Run) -> tuple[int, int]:
+def point_of(run: RunView) -> tuple[int, int]:
     """Return the micro batch and the sequence length."""
     return value_at(run.config, MICRO), value_at(run.config, TOKENS)
 
 
-def subject_of(run: Run) -> str:
+def subject_of(run: RunView) -> str:
     """Name the model and the machine: ``llama3_8b on 4 x NVIDIA H200``. Two subjects never share an axis of memory."""
     model = run.choices.get("model") or value_at(run.config, "model.path")
     gpus, gpu = value_at(run.config, "hardware.gpus"), value_at(run.config, "hardware.gpu")
     return f"{model} on {gpus} x {gpu or value_at(run.config, 'hardware.device')}"
 
 
-def families(runs: Sequence[Run], without: Iterable[str] = SHAPE) -> list[list[Run]]:
+def families(runs: Sequence[RunView], without: Iterable[str] = SHAPE) -> list[list[RunView]]:
     """Group the runs so that runs of one group differ only in ``without`` (groups or dotted keys) and as repeats do.
 
     With :data:`MODE` in ``without``, a prediction joins the measurement of the same experiment.
@@ -62,7 +62,7 @@ def families(runs: Sequence[Run], without: Iterable[str] = SHAPE) -> list[list[R
             texts[place] = _text_without(name, part, removed)
         return texts[place]
 
-    found: dict[tuple[str | None, ...], list[Run]] = {}
+    found: dict[tuple[str | None, ...], list[RunView]] = {}
     for run in runs:
         key = (None if MODE in removed else run.source, *(text(name, run.config.get(name)) for name in compared))
         found.setdefault(key, []).append(run)
@@ -76,13 +76,13 @@ def _text_without(name: str, part: Any, removed: Container[str]) -> str:
     return json.dumps(part, sort_keys=True)
 
 
-def configurations(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def configurations(runs: Iterable[RunView]) -> dict[str, list[RunView]]:
     """Group the runs by configuration, at any point: label -> runs. Labels name the options that differ."""
     found = families(list(runs))
     return dict(zip(labels([members[0] for members in found]), found, strict=True))
 
 
-def labels(firsts: Sequence[Run]) -> list[str]:
+def labels(firsts: Sequence[RunView]) -> list[str]:
     """Name each configuration with the command-line words of the groups in which the configurations differ.
 
     A number follows if two configurations have the same words.
@@ -120,13 +120,13 @@ def changed_keys(dictionaries: Sequence[Mapping[str, Any]]) -> list[str]:
     return changed
 
 
-def differing_axes(runs: Sequence[Run]) -> list[str]:
+def differing_axes(runs: Sequence[RunView]) -> list[str]:
     """List the groups (and single values) in which these runs differ, except keys in which repeats may differ."""
     keys = [key for key in changed_keys([run.config for run in runs]) if not of_repeats(key)]
     return list(dict.fromkeys(key.partition(".")[0] for key in keys))
 
 
-def environment_changes(runs: Sequence[Run]) -> dict[str, list[Any]]:
+def environment_changes(runs: Sequence[RunView]) -> dict[str, list[Any]]:
     """Find versions, drivers and the like that differ between runs: key -> the value of each run.
 
     A run without a value is ignored for this key: a prediction has no driver, a run without liger no triton.
@@ -137,7 +137,7 @@ def environment_changes(runs: Sequence[Run]) -> dict[str, list[Any]]:
 
 
 def causes(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the environment values that could change a figure.
+    """Return the environment values that could change a quantity.
 
     ``gpus`` lists only the kinds of GPU, not their number: the configuration has the number of GPUs that a run uses.
     """
@@ -147,7 +147,7 @@ def causes(environment: Mapping[str, Any]) -> dict[str, Any]:
     return stated
 
 
-def select(runs: Iterable[Run], conditions: Iterable[str]) -> list[Run]:
+def select(runs: Iterable[RunView], conditions: Iterable[str]) -> list[RunView]:
     """Select the runs that meet every ``KEY=VALUE``. Keys: a group (its option), ``status``, ``source``, or dotted."""
     chosen = list(runs)
     for condition in conditions:
@@ -161,7 +161,7 @@ def select(runs: Iterable[Run], conditions: Iterable[str]) -> list[Run]:
     return chosen
 
 
-def _named(run: Run, key: str) -> Any:
+def _named(run: RunView, key: str) -> Any:
     if key in ("status", "source"):
         return getattr(run, key)
     return run.choices.get(key) if key in GROUPS else value_at(run.config, key)

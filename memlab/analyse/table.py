@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from memlab.analyse.estimators import accelerate_estimate, deepspeed_estimate
-from memlab.analyse.gc_pause import without_cycle_collection
+from memlab.analyse.garbage_collector import paused_garbage_collector
 from memlab.analyse.identity import changed_keys
-from memlab.analyse.run import Run, flatten, peak, value_at
+from memlab.analyse.run_view import RunView, flatten, peak, value_at
 from memlab.core.config import GROUPS
 from memlab.core.errors import RecordError
 from memlab.runs.record import RunFolder
@@ -27,21 +27,21 @@ ALWAYS = (
 )
 """Configuration values that always have a column, even if all rows agree: charts and costs need them."""
 
-ESTIMATORS: dict[str, Callable[[Run], int | None]] = {
+ESTIMATORS: dict[str, Callable[[RunView], int | None]] = {
     "estimate_deepspeed": deepspeed_estimate,
     "estimate_accelerate": accelerate_estimate,
 }
 
 
-@without_cycle_collection()
-def points_table(runs: Sequence[Run]) -> pd.DataFrame:
+@paused_garbage_collector()
+def points_table(runs: Sequence[RunView]) -> pd.DataFrame:
     """Make a frame with one row per run, in the order given. Sizes are in bytes, times in seconds.
 
     Columns: ``run_id``, ``path``, ``source``, ``status``, ``reason``, ``isolation``, ``fingerprint``; the option of
     each group under the group's name; :data:`ALWAYS` and every other configuration value that is not the same in all
-    rows, dotted; environment values that are not the same in all rows (``environment_torch``); the summary's figures,
-    rank figures as ``_max``, ``_mean`` and ``_min``; ``timing_*``; the estimators' bytes with their relative error
-    against the largest ``peak_reserved_bytes``; ``incomplete``: what is missing from a run with status ok.
+    rows, dotted; environment values that are not the same in all rows (``environment_torch``); the summary's values,
+    quantities of ranks as ``_max``, ``_mean`` and ``_min``; ``timing_*``; the estimators' bytes with their relative
+    error against the largest ``peak_reserved_bytes``; ``incomplete``: what is missing from a run with status ok.
     """
     columns: dict[str, list[Any]] = {
         key: [getattr(run, key) for run in runs]
@@ -60,17 +60,17 @@ def points_table(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def ranks_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
+def ranks_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
     """Make a frame with one row per rank: ``run_id``, ``path`` and the single values that the rank measured."""
     return _long(runs, _rank_rows)
 
 
-def phases_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
+def phases_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
     """Make a frame with one row per rank and phase: ``run_id``, ``path``, ``rank``, ``phase`` and the phase's bytes."""
     return _long(runs, _phase_rows)
 
 
-def steps_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
+def steps_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
     """Make a frame with one row per rank and step.
 
     Columns: ``run_id``, ``path``, ``rank``, ``step``, ``warmup``, ``seconds``, ``loss``.
@@ -81,7 +81,7 @@ def steps_table(runs: Sequence[Run]) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _long(
-    runs: Sequence[Run], rows_of: Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
+    runs: Sequence[RunView], rows_of: Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
 ) -> tuple[pd.DataFrame, list[str]]:
     """Read the rows of every rank from the run folders. Also returns one line for each unreadable folder."""
     rows: list[dict[str, Any]] = []
@@ -130,7 +130,7 @@ def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     return {key: [row.get(key) for row in rows] for key in keys}
 
 
-def _estimates(runs: Sequence[Run]) -> dict[str, list[Any]]:
+def _estimates(runs: Sequence[RunView]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {}
     for name, estimate in ESTIMATORS.items():
         values = [estimate(run) for run in runs]

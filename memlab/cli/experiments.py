@@ -22,9 +22,9 @@ from memlab.launch.sweep import Result, SweepRun, assort, is_complete, unique
 from memlab.predict.jobs import assort_predictions, predict_jobs
 from memlab.predict.prediction import finished, predict_one
 from memlab.predict.time.calibration import check_calibrations
-from memlab.report.run_table import show_run
-from memlab.report.sweep import progress, show_preview, show_repeats, show_searches, show_summary
+from memlab.report.run_text import show_run
 from memlab.report.sweep_files import leave_table_and_page
+from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary
 from memlab.runs.record import Record, RunFolder, SweepFolder
 from memlab.system.machine import detect
 from memlab.system.signals import interrupt

@@ -77,8 +77,8 @@ def _introduction(points: Sequence[Judged], predictor: dict[str, str]) -> str:
 
 
 def _overall(points: Sequence[Judged]) -> str:
-    rows = [(NAMES[figure], errors_of(points, figure)) for figure in FIGURES]
-    return _table("figure", rows)
+    rows = [(NAMES[quantity], errors_of(points, quantity)) for quantity in FIGURES]
+    return _table("quantity", rows)
 
 
 def _verdicts(points: Sequence[Judged]) -> str:
@@ -107,8 +107,8 @@ def _kinds(kinds: Mapping[str, Mapping[str, int]]) -> str:
 def _by_sweep(points: Sequence[Judged], note: str) -> list[str]:
     sweeps = sorted(by(points, lambda point: point.sweep).items())
     parts = ["## By sweep\n", note]
-    for figure in ("allocated", "reserved"):
-        rows = [(f"{name}: {NAMES[figure]}", errors_of(some, figure)) for name, some in sweeps]
+    for quantity in ("allocated", "reserved"):
+        rows = [(f"{name}: {NAMES[quantity]}", errors_of(some, quantity)) for name, some in sweeps]
         parts.append(_table("sweep", rows))
     rows = [(name, verdicts_of(some)) for name, some in sweeps]
     lines = ["| sweep | points | out of memory | verdict right |", "|---|---|---|---|"]
@@ -118,21 +118,21 @@ def _by_sweep(points: Sequence[Judged], note: str) -> list[str]:
 
 def _by_family(points: Sequence[Judged]) -> list[str]:
     parts = []
-    for figure in ("allocated", "reserved", "after_init"):
-        parts.append(f"## {NAMES[figure].capitalize()}, by what was varied\n")
-        parts.append(_table("points", _by_axis(points, figure)))
+    for quantity in ("allocated", "reserved", "after_init"):
+        parts.append(f"## {NAMES[quantity].capitalize()}, by what was varied\n")
+        parts.append(_table("points", _by_axis(points, quantity)))
     parts.append("## Peak reserved, by cell\n")
     rows = [(" ".join(words), errors_of(some, "reserved")) for words, some in sorted(by(points, cell).items())]
     parts.append(_table("cell", rows))
     return parts
 
 
-def _by_axis(points: Sequence[Judged], figure: str) -> list[tuple[str, Errors | None]]:
+def _by_axis(points: Sequence[Judged], quantity: str) -> list[tuple[str, Errors | None]]:
     axes = {group: by(points, lambda point, group=group: point.choices[group]) for group in GROUPS}
     axes["GPUs"] = by(points, lambda point: str(point.gpus))
     axes["launch"] = by(points, lambda point: point.isolation)
     return [
-        (f"{axis}: {option}", errors_of(some, figure))
+        (f"{axis}: {option}", errors_of(some, quantity))
         for axis, options in axes.items()
         for option, some in sorted(options.items())
         if len(options) > 1
@@ -161,9 +161,9 @@ def _imported(points: Sequence[Judged]) -> list[str]:
         "How much of an error is the versions' and how much the prediction's own, these data cannot tell; that the "
         "peak with ZeRO-3 and checkpointing is predicted too low is not explained yet.\n",
     ]
-    for figure in ("active", "reserved"):
-        rows = [(series, errors_of(some, figure)) for series, some in sorted(by(points, lambda p: p.sweep).items())]
-        parts += [f"{NAMES[figure].capitalize()}:\n", _table("series", [*rows, ("all", errors_of(points, figure))])]
+    for quantity in ("active", "reserved"):
+        rows = [(series, errors_of(some, quantity)) for series, some in sorted(by(points, lambda p: p.sweep).items())]
+        parts += [f"{NAMES[quantity].capitalize()}:\n", _table("series", [*rows, ("all", errors_of(points, quantity))])]
     return [*parts, _verdicts(points)]
 
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from memlab.analyse.advise import Advice, Candidate, command_words, deepspeed_of
+from memlab.analyse.advise import Advice, Projection, command_words, deepspeed_of
 from memlab.report import units
-from memlab.report.names import names_by_label
-from memlab.report.tables import show_table
+from memlab.report.short_names import names_by_label
+from memlab.report.terminal_table import show_table
 from memlab.report.text import SHOWN, say, show_command
 
 
@@ -19,7 +19,7 @@ def show_advice(advice: Advice, out: Console) -> None:
     say(first, out, "bold")
     for sentence in rest:
         say(sentence, out)
-    shown = advice.candidates[:SHOWN]
+    shown = advice.projections[:SHOWN]
     places = units.places(each.headroom_bytes for each in shown)
     rows = [
         (
@@ -39,7 +39,7 @@ def show_advice(advice: Advice, out: Console) -> None:
     columns = ["#", "configuration", "source", "batch", "accumulation", "effective", "time", "cost"]
     columns += ["headroom GiB", "caution"]
     spare = ("source", "effective", "accumulation", "headroom GiB")
-    title = f"{len(advice.candidates):,} ways, fastest first"
+    title = f"{len(advice.projections):,} ways, fastest first"
     title += f"; where not named: {usual}" if usual else ""
     show_table(
         out, title, columns, rows, left=3, notes=1, common=("source", "batch", "accumulation", "effective"), spare=spare
@@ -56,14 +56,14 @@ def show_advice(advice: Advice, out: Console) -> None:
 
 
 def _names(advice: Advice) -> tuple[dict[str, str], str]:
-    return names_by_label({each.label: each.run for each in advice.candidates})
+    return names_by_label({each.label: each.run for each in advice.projections})
 
 
 def sentences(advice: Advice) -> list[str]:
-    """Write the advice: the best candidate, its free memory, the next best, and a note if there are several models."""
-    best, job = advice.best, advice.job
+    """Write the advice: the best projection, its free memory, the next best, and a note if there are several models."""
+    best, training = advice.best, advice.training
     names, _ = _names(advice)
-    samples = f"{job.samples * job.epochs:,.0f} samples of {job.tokens:,} tokens"
+    samples = f"{training.samples * training.epochs:,.0f} samples of {training.tokens:,} tokens"
     cost = "" if best.usd is None else f" and cost {units.usd(best.usd)}"
     first = (
         f"Use {names[best.label]} with batch {best.micro} x {best.accumulation} accumulation: {samples} "
@@ -72,8 +72,8 @@ def sentences(advice: Advice) -> list[str]:
     return [first, _room(best), _against(advice, best, names), *_several_models(advice)]
 
 
-def _against(advice: Advice, best: Candidate, names: Mapping[str, str]) -> str:
-    others = [each for each in advice.candidates if each.label != best.label]
+def _against(advice: Advice, best: Projection, names: Mapping[str, str]) -> str:
+    others = [each for each in advice.projections if each.label != best.label]
     if not others:
         return "No other configuration can do it."
     runner_up = others[0]
@@ -90,13 +90,13 @@ def _against(advice: Advice, best: Candidate, names: Mapping[str, str]) -> str:
 
 def _several_models(advice: Advice) -> list[str]:
     """Warn that a smaller model is faster, and how to select one, if there are several models; else empty."""
-    models = {each.run.choices.get("model") or each.run.config["model"]["path"] for each in advice.candidates}
+    models = {each.run.choices.get("model") or each.run.config["model"]["path"] for each in advice.projections}
     if len(models) == 1:
         return []
     return [f"These are {len(models)} models, of which a smaller one is faster: --where model=NAME asks about one."]
 
 
-def _room(best: Candidate) -> str:
+def _room(best: Projection) -> str:
     source = "predicted, not measured" if best.run.source == "predicted" else "measured"
     room = (
         "unknown headroom"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from memlab.analyse.complete import shortcomings
+from memlab.analyse.completeness import shortcomings
 from memlab.predict.memory import allocator
 from memlab.predict.memory.fit_probability import FEW
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE
@@ -33,7 +33,7 @@ ENDINGS = {
     "unsupported": ("Unsupported", ""),
     "interrupted": ("Interrupted", AGAIN),
 }
-"""Status of a run without figures -> how the run ended, and what the user can do."""
+"""Status of a run without quantities -> how the run ended, and what the user can do."""
 
 
 def answer(record: Record) -> str:
@@ -124,7 +124,7 @@ def _need(record: Record) -> str:
     """Write the memory that the fullest rank takes and the memory that it can have."""
     ranks = record.ranks
     if not ranks:
-        return "no figures"
+        return "no values"
     if ranks[0]["memory_source"] == LIVE_TENSORS:
         tensors, resident = (_highest(ranks, f"peak_{kind}_bytes") or 0 for kind in ("allocated", "reserved"))
         where = _where(ranks, "peak_reserved_bytes", "rank")
@@ -152,7 +152,7 @@ def _taken(record: Record, ranks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _taken_key(record: Record, ranks: Sequence[Mapping[str, Any]]) -> str:
-    """Choose the figure to compare with the limit: memory given out by the driver, or the next best that is known."""
+    """Choose the quantity to compare with the limit: memory given out by the driver, or the next best that is known."""
     keys = ("device_used_bytes", "peak_reserved_bytes", "peak_active_bytes", "peak_allocated_bytes")
     return next((key for key in keys[_fraction(record) < 1 :] if _highest(ranks, key)), keys[-1])
 

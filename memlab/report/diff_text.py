@@ -4,40 +4,40 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from memlab.analyse.diff import PLANNED, Change, Comparison, FigureRow
-from memlab.analyse.effects import Effects, Range
-from memlab.analyse.figures import Difference
-from memlab.analyse.run import Run
+from memlab.analyse.diff import PLANNED, ChangedKey, Comparison, QuantityRow
+from memlab.analyse.effects import EffectRange, Effects
+from memlab.analyse.quantities import Difference
+from memlab.analyse.run_view import RunView
 from memlab.report import units
-from memlab.report.names import names_by_label
-from memlab.report.tables import show_table
+from memlab.report.short_names import names_by_label
+from memlab.report.terminal_table import show_table
 from memlab.report.text import SHOWN, say
 
 MAIN = ("peak_allocated_bytes", "peak_reserved_bytes", "host_peak_bytes", "step_seconds", "usd_per_million_tokens")
-"""Figures that are always shown. Other figures are shown if they changed by more than the noise."""
+"""Quantities that are always shown. Other quantities are shown if they changed by more than the noise."""
 
 FOLLOWING = ("device_used_bytes", "process_used_bytes", "iterations_per_second", "samples_per_second", "usd")
-"""Figures that follow from reserved memory or the step time, and the cost of measuring the run."""
+"""Quantities that follow from reserved memory or the step time, and the cost of measuring the run."""
 
 DIFFERENCE_DIGITS = 3
 """Significant digits of a difference of speeds and of its noise. Differences of memory have the sizes' decimals."""
 
 STAR = " *"
-"""Mark after a figure that is within the noise."""
+"""Mark after a quantity that is within the noise."""
 
 ANSWERED = {
     "peak_reserved_bytes": ("of reserved memory", "peak reserved memory"),
     "step_seconds": ("a step", "the time of a step"),
     "usd_per_million_tokens": ("a million tokens", "the price of a token"),
 }
-"""Figures in the first sentence: the words after a value, and the name of the figure."""
+"""Quantities in the first sentence: the words after a value, and the name of the quantity."""
 
 FEW = 3
 """Most pairs of options in the sentence about an axis."""
 
 
-def show_comparison(comparison: Comparison, out: Console, all_figures: bool = False) -> None:
-    """Print the answer, warnings, what differs, the main figures, and figures that changed by more than the noise."""
+def show_comparison(comparison: Comparison, out: Console, all_quantities: bool = False) -> None:
+    """Print the answer, warnings, what differs, the main quantities, and those that changed by more than the noise."""
     say(comparison_answer(comparison), out, "bold")
     show_warnings(comparison.warnings, out)
     names = letters(comparison.runs)
@@ -49,14 +49,14 @@ def show_comparison(comparison: Comparison, out: Console, all_figures: bool = Fa
         "DeepSpeed JSON": comparison.deepspeed,
         "Environment": comparison.environment,
     }
-    hidden = [] if all_figures or not comparison.values else parts.pop("DeepSpeed JSON")
+    hidden = [] if all_quantities or not comparison.values else parts.pop("DeepSpeed JSON")
     for title, changes in parts.items():
         if changes:
             show_table(out, title, ["key", *names], map(_change_row, changes), left=1 + len(names))
     if hidden:
         say(f"Keys of the DeepSpeed JSON that differ accordingly: {len(hidden)} (--all shows them).", out)
     for place, name in enumerate(names[1:]):
-        _show_figures(comparison.figures, place, names[0], name, out, all_figures)
+        _show_quantities(comparison.quantities, place, names[0], name, out, all_quantities)
 
 
 def comparison_answer(comparison: Comparison) -> str:
@@ -64,7 +64,7 @@ def comparison_answer(comparison: Comparison) -> str:
     first, *others = names = letters(comparison.runs)
     if any(run.status not in ("ok", PLANNED) for run in comparison.runs):
         return ", ".join(f"{name} {_ending(run)}" for name, run in zip(names, comparison.runs, strict=True)) + "."
-    rows = [row for row in comparison.figures if row.key in ANSWERED]
+    rows = [row for row in comparison.quantities if row.key in ANSWERED]
     told = [
         _against(first, name, [(row.key, row.differences[place]) for row in rows]) for place, name in enumerate(others)
     ]
@@ -73,15 +73,15 @@ def comparison_answer(comparison: Comparison) -> str:
     changes = len(comparison.values)
     if not changes:
         return "Nothing differs in the configuration."
-    return f"The configurations differ in {changes} value{'s' * (changes != 1)}, and no figure is known of both."
+    return f"The configurations differ in {changes} value{'s' * (changes != 1)}, without a common quantity."
 
 
-def letters(runs: Sequence[Run]) -> list[str]:
+def letters(runs: Sequence[RunView]) -> list[str]:
     """Name each run with a letter: A, B, ..."""
     return [chr(ord("A") + index) for index in range(len(runs))]
 
 
-def _ending(run: Run) -> str:
+def _ending(run: RunView) -> str:
     endings = {
         "ok": "ran",
         PLANNED: "has not run",
@@ -92,7 +92,7 @@ def _ending(run: Run) -> str:
 
 
 def _against(base: str, other: str, differences: Sequence[tuple[str, Difference | None]]) -> str:
-    """Write ``B takes 44.7 GiB of reserved memory (A 57.8 GiB, -22.5 %), ...``; empty if both share no figure."""
+    """Write ``B takes 44.7 GiB of reserved memory (A 57.8 GiB, -22.5 %), ...``; empty if both share no quantity."""
     told = [_told(base, key, difference) for key, difference in differences if difference]
     return f"{other} takes {', '.join(told)}" if told else ""
 
@@ -118,17 +118,17 @@ def show_warnings(warnings: Sequence[str], out: Console) -> None:
         say(f"! {warning}", out, "yellow")
 
 
-def _change_row(change: Change) -> list[str]:
+def _change_row(change: ChangedKey) -> list[str]:
     return [change.key, *("-" if value is None else str(value) for value in change.values)]
 
 
-def _show_figures(
-    figures: Sequence[FigureRow], place: int, base: str, other: str, out: Console, all_figures: bool
+def _show_quantities(
+    quantities: Sequence[QuantityRow], place: int, base: str, other: str, out: Console, all_quantities: bool
 ) -> None:
-    """Print the figures of one run beside the figures of the first run."""
-    known = [row for row in figures if row.figures[0] or row.figures[place + 1]]
-    shown = [row for row in known if all_figures or _is_shown(row, row.differences[place])]
-    both = {row.key: [each and each.value for each in (row.figures[0], row.figures[place + 1])] for row in shown}
+    """Print the quantities of one run beside the quantities of the first run."""
+    known = [row for row in quantities if row.quantities[0] or row.quantities[place + 1]]
+    shown = [row for row in known if all_quantities or _is_shown(row, row.differences[place])]
+    both = {row.key: [each and each.value for each in (row.quantities[0], row.quantities[place + 1])] for row in shown}
     places = units.places(value for key, values in both.items() if _is_size(key) for value in values)
     rows = [
         (
@@ -140,17 +140,17 @@ def _show_figures(
     ]
     if rows:
         title = f"{other} against {base}: largest rank, memory in GiB; * is within the noise"
-        show_table(out, title, ["figure", base, other, f"{other} - {base}", "%", "noise"], rows, spare=("noise", "%"))
+        show_table(out, title, ["quantity", base, other, f"{other} - {base}", "%", "noise"], rows, spare=("noise", "%"))
     if left := len(known) - len(shown):
-        say(f"More figures, within the noise or following from these: {left} (--all shows them).", out)
+        say(f"More quantities, within the noise or following from these: {left} (--all shows them).", out)
 
 
-def _is_shown(row: FigureRow, difference: Difference | None) -> bool:
+def _is_shown(row: QuantityRow, difference: Difference | None) -> bool:
     return row.key in MAIN or (difference is not None and difference.is_finding and not _follows(row.key))
 
 
 def _follows(key: str) -> bool:
-    """Return whether a figure follows from others; a phase's reserved memory follows from earlier, fuller phases."""
+    """Return whether a quantity follows from others; a phase's reserved memory follows from earlier, fuller phases."""
     return key in FOLLOWING or key.endswith(".peak_reserved_bytes")
 
 
@@ -178,7 +178,7 @@ def _difference(key: str, difference: Difference | None, places: int) -> tuple[s
 # --- the effect of an axis --------------------------------------------------------------------------------------------
 
 
-def show_effects(effects: Effects, out: Console, all_figures: bool = False) -> None:
+def show_effects(effects: Effects, out: Console, all_quantities: bool = False) -> None:
     """Print the answer, warnings, the range over all pairs, the pairs, and the runs without a partner."""
     say(effects_answer(effects), out, "bold")
     show_warnings(effects.warnings, out)
@@ -193,19 +193,19 @@ def show_effects(effects: Effects, out: Console, all_figures: bool = False) -> N
             each.within_noise if each.unknown_noise < each.pairs else "unknown",
         )
         for each in effects.ranges
-        if all_figures or each.key in MAIN or (_is_finding(each) and not _follows(each.key))
+        if all_quantities or each.key in MAIN or (_is_finding(each) and not _follows(each.key))
     ]
     if effects.pairs:
-        columns = [effects.by, "figure", "lowest", "median", "highest", "pairs", "within noise"]
+        columns = [effects.by, "quantity", "lowest", "median", "highest", "pairs", "within noise"]
         title = f"Effect of {effects.by} over all pairs"
         show_table(out, title, columns, rows, left=2, common=[effects.by], spare=("within noise",))
         if left := len(effects.ranges) - len(rows):
-            say(f"More figures, within the noise or following from these: {left} (--all shows them).", out)
+            say(f"More quantities, within the noise or following from these: {left} (--all shows them).", out)
         _show_pairs(effects, out)
     _show_unpaired(effects, out)
 
 
-def _is_finding(found: Range) -> bool:
+def _is_finding(found: EffectRange) -> bool:
     """Return whether any pair changed by more than its noise, and the change does not round to zero."""
     seen = units.percent(max(abs(found.lowest), abs(found.highest))) != units.percent(0)
     return seen and found.within_noise < found.pairs - found.unknown_noise
@@ -216,7 +216,7 @@ def effects_answer(effects: Effects) -> str:
 
     It covers at most :data:`FEW` pairs of options, beginning with the options of the most pairs of runs.
     """
-    ranges: dict[tuple[str, str], list[Range]] = {}
+    ranges: dict[tuple[str, str], list[EffectRange]] = {}
     for each in effects.ranges:
         if each.key in ANSWERED:
             ranges.setdefault((each.base, each.other), []).append(each)
@@ -226,10 +226,10 @@ def effects_answer(effects: Effects) -> str:
     return f"{effects.by}: {'; '.join(told)}." if told else f"{effects.by}: no two runs differ in it alone."
 
 
-def _changes_in_words(ranges: Sequence[Range]) -> str:
+def _changes_in_words(ranges: Sequence[EffectRange]) -> str:
     """Write ``peak reserved memory by ..., the time of a step and the price of a token by ...``.
 
-    Figures with the same change share their words.
+    Quantities with the same change share their words.
     """
     alike: dict[str, list[str]] = {}
     for each in ranges:
@@ -237,7 +237,7 @@ def _changes_in_words(ranges: Sequence[Range]) -> str:
     return ", ".join(f"{' and '.join(names)} by {words}" for words, names in alike.items())
 
 
-def _range_in_words(found: Range) -> str:
+def _range_in_words(found: EffectRange) -> str:
     """Write the median change, with the lowest, the highest, and the number of pairs."""
     median = units.percent(found.median)
     if found.pairs == 1:

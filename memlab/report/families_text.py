@@ -56,7 +56,7 @@ def document(attempts: Sequence[Attempt], words: Sequence[str], versions: Mappin
 def _row(attempt: Attempt) -> str:
     step = f"{attempt.step_s:.3g}" if attempt.step_s is not None else "unknown"
     names = {MODEL_FLOPS: "model FLOPs", WORK: "work of a step"}
-    unknown = "; ".join(f"{names[figure]}: {_cell(why)}" for figure, why in attempt.unknown.items())
+    unknown = "; ".join(f"{names[quantity]}: {_cell(why)}" for quantity, why in attempt.unknown.items())
     return f"| {_names(attempt)} | {attempt.parameters:,} | {gib(attempt.used)} | {step} | {unknown} |"
 
 

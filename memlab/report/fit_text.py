@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from memlab.analyse.fit import Answer, Fit, longest
+from memlab.analyse.fit import Capacity, Fit, longest
 from memlab.report import units
-from memlab.report.tables import show_table
+from memlab.report.terminal_table import show_table
 from memlab.report.text import say
 from memlab.system.terminal import safe
 
@@ -46,7 +46,7 @@ def show_fits(
             f"+- {fit.line.slope_interval / MIB:.3f}",
             f"{fit.line.r2:.4f}",
             fit.line.n,
-            "-" if fit.median_error is None else f"{fit.median_error:.1%} / {fit.largest_error:.1%}",
+            "-" if fit.median_error is None else f"{100 * fit.median_error:.1f} % / {100 * fit.largest_error:.1f} %",
             flat_part(fit),
         )
         for fit in fits
@@ -60,32 +60,34 @@ def show_fits(
         "leave one out: median / largest",
         "flat part",
     ]
-    figure = units.name(fits[0].figure) if fits else "memory"
-    title = f"{figure}, largest rank, over tokens of one forward (batch x sequence length)"
+    quantity = units.name(fits[0].quantity) if fits else "memory"
+    title = f"{quantity}, largest rank, over tokens of one forward (batch x sequence length)"
     spare = ("flat part", "leave one out: median / largest", "R2", "slope, 95 %", "points")
     show_table(out, title, columns, rows, notes=1, spare=spare)
     for fit in fits:
         memory = memory_gib or fit.memory_gib
         if memory:
-            say(answer_text(fit, longest(fit, memory, margin), memory, margin), out)
+            say(capacity_text(fit, longest(fit, memory, margin), memory, margin), out)
     for label, reason in without:
         say(f"no fit for {label}: {reason}", out)
 
 
-def answer_text(fit: Fit, answer: Answer, memory_gib: float, margin: float) -> str:
-    """Write what fits, in a few sentences."""
-    room = f"In {memory_gib:g} GiB with {margin:.0%} kept free, {safe(fit.label)}:"
-    if answer.tokens is None:
+def capacity_text(fit: Fit, capacity: Capacity, memory_gib: float, margin: float) -> str:
+    """Write the capacity in a few sentences."""
+    room = f"In {memory_gib:g} GiB with {units.whole_percent(margin)} kept free, {safe(fit.label)}:"
+    if capacity.tokens is None:
         return f"{room} nothing fits, not even one token."
-    longest_each = ", ".join(f"{answer.sequence(micro):,} tokens at batch {micro}" for micro in fit.batches[:3])
+    longest_each = ", ".join(f"{capacity.sequence(micro):,} tokens at batch {micro}" for micro in fit.batches[:3])
     at = fit.lengths[-1]
-    parts = [
-        f"{room} up to {answer.tokens:,} tokens a forward: {longest_each}; batch {answer.batch(at)} at {at:,} tokens."
-    ]
-    if answer.limit == "oom":
-        parts.append(f"The line allows more, but {fit.oom_tokens:,} tokens were an out-of-memory.")
-    if answer.extrapolated:
-        parts.append(f"Extrapolated: the most that was measured is {max(fit.tokens):,}.")
-    if max(fit.tokens) > answer.tokens:
-        parts.append(f"{max(fit.tokens):,} were measured and ran, with less kept free or as the allocator gave way.")
+    largest = f"batch {capacity.batch(at)} at {at:,} tokens"
+    parts = [f"{room} up to {capacity.tokens:,} tokens in one forward: {longest_each}; {largest}."]
+    if capacity.limit == "oom":
+        parts.append(f"The line allows more, but a run with {fit.oom_tokens:,} tokens ran out of memory.")
+    if capacity.extrapolated:
+        parts.append(f"Extrapolated: no run has more than {max(fit.tokens):,} tokens.")
+    if max(fit.tokens) > capacity.tokens:
+        parts.append(
+            f"A run with {max(fit.tokens):,} tokens fitted, with less memory free or after the allocator returned "
+            "cached memory."
+        )
     return " ".join(parts)

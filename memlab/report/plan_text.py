@@ -12,7 +12,7 @@ from memlab.predict.memory.estimate import Estimate
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
 from memlab.report import units
 from memlab.report.answers import how_sure, is_calibrated
-from memlab.report.tables import show_table
+from memlab.report.terminal_table import show_table
 from memlab.report.text import say
 from memlab.system.terminal import safe
 
@@ -141,7 +141,7 @@ def show_changes(base: Outcome, changes: Sequence[Change], out: Console) -> None
             change.word,
             ending(change.outcome),
             change.price,
-            *(("-", "-", "-") if isinstance(change.outcome, str) else _figures(change, places)),
+            *(("-", "-", "-") if isinstance(change.outcome, str) else _quantities(change, places)),
         )
         for change in changes
     ]
@@ -149,7 +149,7 @@ def show_changes(base: Outcome, changes: Sequence[Change], out: Console) -> None
     show_table(out, "One change at a time, predicted", columns, rows, left=3, spare=("host GiB",))
 
 
-def _figures(change: Change, places: int) -> tuple[str, ...]:
+def _quantities(change: Change, places: int) -> tuple[str, ...]:
     return tuple(units.gib(size, places) for size in (change.outcome.used, change.saved, change.outcome.host))
 
 

@@ -139,7 +139,7 @@ def test_two_points_are_picked_and_their_diff_is_that_of_the_command(page, sweep
     told = page.text("#diff")
     comparison = compare([a, b])
     assert "allocator.conf" in told and "expandable_segments:True" in told
-    for row in comparison.figures:
+    for row in comparison.quantities:
         [difference] = row.differences
         line = next(line for line in told.splitlines() if line.startswith(units.name(row.key) + "\t"))
         assert units.percent(difference.relative).strip("+-") in line

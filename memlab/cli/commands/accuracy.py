@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from memlab.cli.commands.numbers import whole
+from memlab.cli.commands.number_types import whole
 from memlab.core.errors import MemlabError, RecordError
 from memlab.files.disk import write_whole
 from memlab.system.terminal import safe

@@ -2,8 +2,8 @@
 
 import argparse
 
-from memlab.cli.commands.numbers import number, whole
-from memlab.cli.commands.selection import add_selection, selected
+from memlab.cli.commands.number_types import number, whole
+from memlab.cli.commands.run_selection import add_selection, selected
 from memlab.core.ranges import NOT_NEGATIVE, POSITIVE
 
 
@@ -22,11 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from memlab.analyse.advise import Job, advise
+    from memlab.analyse.advise import Training, advise
     from memlab.report.advice_text import show_advice
     from memlab.report.text import console
 
-    job = Job(
+    training = Training(
         samples=arguments.samples,
         epochs=arguments.epochs,
         tokens=arguments.seq_len,
@@ -34,5 +34,5 @@ def run(arguments: argparse.Namespace) -> int:
         usd_per_hour=arguments.usd_per_hour,
         memory_gib=arguments.gpu_memory,
     )
-    show_advice(advise(selected(arguments.paths, arguments.where), job), console())
+    show_advice(advise(selected(arguments.paths, arguments.where), training), console())
     return 0

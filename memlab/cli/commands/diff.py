@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from memlab.cli.commands.selection import add_where, selected
+from memlab.cli.commands.run_selection import add_where, selected
 from memlab.core.errors import MemlabError
 
 

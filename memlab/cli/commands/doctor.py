@@ -17,7 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.cli.compose import compose_config
     from memlab.core.plan import make_plan
     from memlab.launch.doctor import examine
-    from memlab.report.findings import show_findings
+    from memlab.report.doctor_text import show_findings
 
     config, choices = compose_config(arguments.overrides, arguments.config_dir)
     if config.mode == "predict":

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from memlab.cli.commands.numbers import whole
+from memlab.cli.commands.number_types import whole
 from memlab.core.errors import MemlabError, nearest
 from memlab.files.disk import write_whole
 

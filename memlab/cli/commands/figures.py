@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from memlab.cli.commands.selection import add_selection, selected
+from memlab.cli.commands.run_selection import add_selection, selected
 from memlab.core.errors import MemlabError, nearest
 from memlab.system.terminal import safe
 

@@ -2,8 +2,8 @@
 
 import argparse
 
-from memlab.cli.commands.numbers import number
-from memlab.cli.commands.selection import add_selection, selected
+from memlab.cli.commands.number_types import number
+from memlab.cli.commands.run_selection import add_selection, selected
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.ranges import POSITIVE, Range
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from memlab.cli.commands.numbers import whole
+from memlab.cli.commands.number_types import whole
 from memlab.core.errors import MemlabError
 from memlab.system.terminal import safe
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from memlab.analyse.imported import write_records
+    from memlab.importers.records import write_records
 
     records_of = _gpjt if arguments.format == "gpjt" else _csv
     for file in arguments.files:
@@ -49,23 +49,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _gpjt(file: Path, arguments: argparse.Namespace):
-    from memlab.analyse.import_gpjt import guess_series, read_points, to_records
+    from memlab.importers.gpjt_study import guess_configuration, read_points, to_records
 
     given = {group: getattr(arguments, group) for group in GPJT_GROUPS}
-    series = guess_series(file, axis=arguments.axis, other=arguments.other, **given)
-    words = " ".join(f"{group}={series.choices[group]}" for group in GPJT_GROUPS)
-    print(f"{safe(file.name)}: {words}, over {series.axis}, the other axis at {series.other}")
-    if series.guessed:
-        print(f"{safe(file.name)}: the name does not tell {' and '.join(series.guessed)}; give it if that is wrong")
+    study_file = guess_configuration(file, axis=arguments.axis, other=arguments.other, **given)
+    words = " ".join(f"{group}={study_file.choices[group]}" for group in GPJT_GROUPS)
+    print(f"{safe(file.name)}: {words}, over {study_file.axis}, the other axis at {study_file.other}")
+    if study_file.guessed:
+        print(f"{safe(file.name)}: the name does not tell {' and '.join(study_file.guessed)}; give it if that is wrong")
     repeated = sum(point.repeated for point in read_points(file)[0])
     if repeated:
         print(f"{safe(file.name)}: {repeated} lines repeat an earlier line of their GPU; the last stands")
-    return to_records(file, series, arguments.correct_rate)
+    return to_records(file, study_file, arguments.correct_rate)
 
 
 def _csv(file: Path, arguments: argparse.Namespace):
-    from memlab.analyse.import_csv import csv_records, parse_map, typed
     from memlab.core.config import GROUPS
+    from memlab.importers.csv_table import csv_records, parse_map, typed
 
     fixed = {}
     for word in arguments.set:

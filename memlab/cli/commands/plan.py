@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from memlab.cli.commands.files import add_files, write_files
+from memlab.cli.commands.file_options import add_files, write_files
 from memlab.cli.compose import check_total, compose_config, expand
 from memlab.core.config import GROUPS
 from memlab.core.errors import MemlabError

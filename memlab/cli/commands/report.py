@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from memlab.cli.commands.selection import add_selection, collected
+from memlab.cli.commands.run_selection import add_selection, collected
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from memlab.cli.commands.selection import latest_run
+from memlab.cli.commands.run_selection import latest_run
 from memlab.runs.record import RunFolder
 
 
@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from memlab.report.run_table import show_run
+    from memlab.report.run_text import show_run
     from memlab.report.text import console
 
     for folder in arguments.folders or [latest_run()]:

@@ -2,8 +2,8 @@
 
 import argparse
 
-from memlab.cli.commands.files import add_files, write_files
-from memlab.cli.commands.selection import add_selection, latest_sweep, selected
+from memlab.cli.commands.file_options import add_files, write_files
+from memlab.cli.commands.run_selection import add_selection, latest_sweep, selected
 from memlab.system.terminal import safe
 
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse import table
     from memlab.core.config import GROUPS
-    from memlab.report.tables import show_frame, show_points
+    from memlab.report.terminal_table import show_frame, show_points
     from memlab.report.text import console
 
     runs = selected(arguments.paths or [latest_sweep()], arguments.where)

@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from memlab.analyse.effects import Effects
-from memlab.analyse.run import Run
+from memlab.analyse.run_view import RunView
 from memlab.report.figures import canvas
 from memlab.report.figures.cost import cost
 from memlab.report.figures.fit import fit
@@ -38,14 +38,14 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def draw(runs: Sequence[Run], output: Path, kinds: Iterable[str]) -> Iterator[tuple[str, list[Path] | str]]:
+def draw(runs: Sequence[RunView], output: Path, kinds: Iterable[str]) -> Iterator[tuple[str, list[Path] | str]]:
     """Write the figures of these kinds. Yields each kind with the files written, or with the reason for none."""
     for sheet in sheets(runs):
         for kind in kinds:
             yield from _draw(KINDS[kind](sheet), kind, sheet, output)
 
 
-def draw_slices(runs: Sequence[Run], effects: Effects, output: Path) -> Iterator[tuple[str, list[Path] | str]]:
+def draw_slices(runs: Sequence[RunView], effects: Effects, output: Path) -> Iterator[tuple[str, list[Path] | str]]:
     """Write the overlay of the two slices that ``effects`` compares."""
     sheet = next(sheets(runs))
     yield from _draw(slices_overlay(sheet, effects), "slices", sheet, output)

@@ -58,10 +58,10 @@ def _figure(sheet: Sheet, fits: list[tuple[str, Fit]]) -> Figure:
         _panel(axes, each, sheet.styles[label])
         words = [wrapped(sheet.short(label), 60), equation(each), _quality(each)]
         axes.set_title("\n".join(filter(None, words)), fontsize=8, loc="left")
-        axes.set_ylabel(f"{units.name(each.figure)}, GiB")
+        axes.set_ylabel(f"{units.name(each.quantity)}, GiB")
         counted(axes, "tokens of one forward (micro batch x sequence length)")
     more = [f"{MOST} of {len(fits)} configurations"] if len(fits) > MOST else []
-    return finish(figure, sheet, f"{units.name(fits[0][1].figure).capitalize()} over tokens, highest rank", more)
+    return finish(figure, sheet, f"{units.name(fits[0][1].quantity).capitalize()} over tokens, highest rank", more)
 
 
 def _panel(axes: Any, each: Fit, look: Style) -> None:

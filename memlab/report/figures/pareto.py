@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from matplotlib.figure import Figure
 
 from memlab.analyse.identity import point_of
-from memlab.analyse.run import Run, peak
+from memlab.analyse.run_view import RunView, peak
 from memlab.report.figures.canvas import (
     OOM_COLOR,
     finish,
@@ -56,18 +56,18 @@ def pareto(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     yield "", finish(figure, sheet, "Memory against speed", ["named: micro batch x tokens"])
 
 
-def front(runs: Iterable[Run]) -> list[Run]:
+def front(runs: Iterable[RunView]) -> list[RunView]:
     """Find the runs that no other run beats in both memory and speed, least memory first."""
-    found: list[Run] = []
+    found: list[RunView] = []
     for run in sorted(runs, key=lambda run: (_memory(run), -_speed(run))):
         if not found or _speed(run) > _speed(found[-1]):
             found.append(run)
     return found
 
 
-def _memory(run: Run) -> float:
+def _memory(run: RunView) -> float:
     return (peak(run, "peak_reserved_bytes") or 0) / GIB
 
 
-def _speed(run: Run) -> float:
+def _speed(run: RunView) -> float:
     return run.summary.get("tokens_per_second") or 0.0

@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from memlab.analyse.identity import point_of, tokens_of
-from memlab.analyse.run import Run
+from memlab.analyse.run_view import RunView
 from memlab.report.figures.canvas import finish, from_zero, new_figure, wrapped
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 from memlab.report.palette import OKABE_ITO
@@ -57,7 +57,7 @@ def stack(phase: dict[str, dict[str, int]]) -> list[float]:
     return [end, max(0, allocated - end), max(0, reserved - max(allocated, end))]
 
 
-def _bars(axes: Any, run: Run) -> None:
+def _bars(axes: Any, run: RunView) -> None:
     found = run.phases
     names = [name for name in PHASES if name in found]
     heights: Sequence[Sequence[float]] = [stack(found[name]) for name in names]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from matplotlib.figure import Figure
 
 from memlab.analyse.identity import tokens_of
-from memlab.analyse.run import peak
+from memlab.analyse.run_view import peak
 from memlab.report import units
 from memlab.report.figures.canvas import OOM_COLOR, counted, finish, from_zero, is_cloud, marker_size, new_figure, plain
 from memlab.report.figures.sheet import NothingToDraw, Sheet

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import mean
 
 from memlab.analyse.identity import MICRO, TOKENS, point_of
-from memlab.analyse.run import Run
+from memlab.analyse.run_view import RunView
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 
 NAMES = {TOKENS: "sequence length, tokens", MICRO: "micro batch, samples per GPU"}
@@ -18,7 +18,7 @@ class Series:
 
     label: str
     name: str
-    points: dict[int, list[Run]]  # position -> the repeats that ended as ok
+    points: dict[int, list[RunView]]  # position -> the repeats that ended as ok
     ooms: tuple[int, ...]  # positions that ran out of GPU memory
     turn: int  # index of the series within its configuration
 
@@ -58,12 +58,12 @@ def _all_series(sheet: Sheet, axis: str) -> Iterator[Series]:
     here, other = (1, 0) if axis == TOKENS else (0, 1)
     others = {point_of(run)[other] for run in sheet.runs}
     for label, members in sheet.configurations.items():
-        groups: dict[int, list[Run]] = {}
+        groups: dict[int, list[RunView]] = {}
         for run in members:
             groups.setdefault(point_of(run)[other], []).append(run)
         turn = 0
         for fixed, runs in sorted(groups.items()):
-            points: dict[int, list[Run]] = {}
+            points: dict[int, list[RunView]] = {}
             for run in runs:
                 if run.status == "ok":
                     points.setdefault(point_of(run)[here], []).append(run)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from memlab.analyse.identity import configurations, subject_of
-from memlab.analyse.run import Run, peak, value_at
+from memlab.analyse.run_view import RunView, peak, value_at
 from memlab.report.palette import Style, styles
 
 
@@ -21,11 +21,11 @@ class Sheet:
 
     name: str
     alone: bool
-    configurations: dict[str, list[Run]]
+    configurations: dict[str, list[RunView]]
     styles: dict[str, Style]
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RunView]:
         return [run for members in self.configurations.values() for run in members]
 
     @property
@@ -60,11 +60,11 @@ class Sheet:
         return found.pop() if len(found) == 1 else None
 
 
-def sheets(runs: Sequence[Run]) -> Iterator[Sheet]:
+def sheets(runs: Sequence[RunView]) -> Iterator[Sheet]:
     """Yield one sheet for each model and machine: memory of different models must not share an axis."""
     named = configurations(runs)
     looks = styles(named)
-    families: dict[str, dict[str, list[Run]]] = {}
+    families: dict[str, dict[str, list[RunView]]] = {}
     for label, members in named.items():
         families.setdefault(subject_of(members[0]), {})[label] = members
     for family, members in families.items():

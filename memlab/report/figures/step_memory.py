@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from memlab.analyse.identity import point_of, tokens_of
-from memlab.analyse.run import Run
+from memlab.analyse.run_view import RunView
 from memlab.core.errors import RecordError
 from memlab.report.figures.canvas import OOM_COLOR, counted, finish, from_zero, gib, new_figure, plain
 from memlab.report.figures.sheet import NothingToDraw, Sheet
@@ -35,7 +35,7 @@ def step_memory(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     yield "", finish(figure, sheet, "Memory inside one step", notes)
 
 
-def _largest(members: list[Run]) -> tuple[Run, Mapping[str, Any]] | None:
+def _largest(members: list[RunView]) -> tuple[RunView, Mapping[str, Any]] | None:
     for run in sorted((run for run in members if run.status == "ok"), key=tokens_of, reverse=True):
         curve = _curve(run)
         if curve:
@@ -43,7 +43,7 @@ def _largest(members: list[Run]) -> tuple[Run, Mapping[str, Any]] | None:
     return None
 
 
-def _curve(run: Run) -> Mapping[str, Any] | None:
+def _curve(run: RunView) -> Mapping[str, Any] | None:
     """Return the curve of the rank with the highest peak that has a valid curve; ``None`` without one."""
     try:
         ranks = RunFolder(run.path).read_record().ranks

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from memlab.analyse.effects import Effects, Pair, effects_by
-from memlab.analyse.figures import Figure
 from memlab.analyse.identity import MODE, configurations, differing_axes
-from memlab.analyse.run import Run
+from memlab.analyse.quantities import Quantity
+from memlab.analyse.run_view import RunView
 from memlab.report import units
 
 POINT = ("seq_len", "batch")
@@ -17,15 +17,18 @@ MANY = 40
 
 
 COMPARED = ("peak_reserved_bytes", "samples_per_second", "usd_per_million_tokens")
-"""Figures whose effects the page shows, beside memory in live tensors."""
+"""Quantities whose effects the page shows, beside memory in live tensors."""
 
 
-def all_effects(runs: Sequence[Run], figures: Mapping[int, Mapping[str, Figure]], held: str) -> list[Effects]:
-    """Compute the effects of each axis in which runs differ except :data:`POINT`. ``figures``: keyed by ``id(run)``."""
+def all_effects(runs: Sequence[RunView], quantities: Mapping[int, Mapping[str, Quantity]], held: str) -> list[Effects]:
+    """Compute the effects of each axis in which runs differ, except :data:`POINT`.
+
+    ``quantities`` is keyed by ``id(run)``.
+    """
     axes = [axis for axis in differing_axes(runs) if axis not in POINT]
     axes = [axis for axis in axes if isinstance(runs[0].config.get(axis), dict) or axis == MODE]
     keys = (held, *COMPARED)
-    compared = {place: {key: found[key] for key in keys if key in found} for place, found in figures.items()}
+    compared = {place: {key: found[key] for key in keys if key in found} for place, found in quantities.items()}
     return [effects_by(runs, axis, lambda run: compared[id(run)]) for axis in axes]
 
 
@@ -73,7 +76,7 @@ def _course(pairs: Sequence[Pair]) -> str:
     return f" Reserved memory over the longest series: {' and '.join(words)}."
 
 
-def confounded(runs: Sequence[Run], effects: Sequence[Effects]) -> Iterator[str]:
+def confounded(runs: Sequence[RunView], effects: Sequence[Effects]) -> Iterator[str]:
     """Yield a sentence for each axis that never varies alone, with the fewest axes that vary with it."""
     firsts = [members[0] for members in configurations(runs).values()][:MANY]
     together = [[axis for axis in differing_axes(pair) if axis not in POINT] for pair in combinations(firsts, 2)]

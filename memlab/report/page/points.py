@@ -1,4 +1,4 @@
-"""Data of the page's points: a column for each figure and key, because most values recur or are missing."""
+"""Data of the page's points: a column for each quantity and key, because most values recur or are missing."""
 
 import json
 import os
@@ -7,16 +7,16 @@ from typing import Any
 
 from memlab.analyse.diff import deepspeed_json
 from memlab.analyse.estimators import deepspeed_estimate
-from memlab.analyse.figures import Figure
 from memlab.analyse.identity import MICRO, REPEATS, SHAPE, TOKENS, causes, changed_keys, of_repeats
-from memlab.analyse.run import Run, peak, value_at
+from memlab.analyse.quantities import Quantity
+from memlab.analyse.run_view import RunView, peak, value_at
 from memlab.core.config import GROUPS
 from memlab.core.errors import RecordError
 from memlab.core.noise import doubts
 from memlab.report import units
-from memlab.report.page.columns import encoded
-from memlab.report.page.log import log_tails
-from memlab.report.page.sentences import held_figure
+from memlab.report.page.encoding import encoded
+from memlab.report.page.log_tails import log_tails
+from memlab.report.page.sentences import held_quantity
 from memlab.runs.record import PHASES, RunFolder
 
 MAIN = {
@@ -30,11 +30,11 @@ MAIN = {
 LOGGED = 500
 """Most runs with the ends of their logs on the page: a log is as large as all other data of a run."""
 
-Figures = Mapping[int, Mapping[str, Figure]]
-"""Figures of each run, keyed by ``id(run)``."""
+Quantities = Mapping[int, Mapping[str, Quantity]]
+"""Quantities of each run, keyed by ``id(run)``."""
 
 
-class Pool:
+class SharedValues:
     """Numbered values; equal values share a number."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Pool:
         return {key: self.column([row.get(key) for row in rows]) for key in _keys(rows)}
 
 
-def points_of(runs: Sequence[Run], places: Mapping[int, int], root: str, pool: Pool) -> dict[str, Any]:
+def points_of(runs: Sequence[RunView], places: Mapping[int, int], root: str, shared: SharedValues) -> dict[str, Any]:
     """Make the columns with one value per point. ``places``: number of the configuration, keyed by ``id(run)``."""
     folders, names = zip(*(os.path.split(os.path.relpath(run.path, root)) for run in runs), strict=True)
     return {
@@ -71,21 +71,23 @@ def points_of(runs: Sequence[Run], places: Mapping[int, int], root: str, pool: P
         "reason": encoded([run.reason for run in runs]),
         "doubts": encoded(["; ".join(doubts(run.step_seconds)) or None for run in runs]),
         "incomplete": encoded(["; ".join(run.incomplete) or None for run in runs]),
-        "choices": pool.column([run.choices for run in runs]),
-        "environment": pool.column([run.environment for run in runs]),
-        "causes": pool.column([causes(run.environment) for run in runs]),
+        "choices": shared.column([run.choices for run in runs]),
+        "environment": shared.column([run.environment for run in runs]),
+        "causes": shared.column([causes(run.environment) for run in runs]),
     }
 
 
-def figure_columns(runs: Sequence[Run], figures: Figures) -> dict[str, dict[str, Any]]:
-    """Map each figure to its name, unit and values, and to its noise, lowest and mean rank where known."""
-    rows = [figures[id(run)] for run in runs]
+def quantity_columns(runs: Sequence[RunView], quantities: Quantities) -> dict[str, dict[str, Any]]:
+    """Map each quantity to its name, unit and values, and to its noise, lowest and mean rank where known."""
+    rows = [quantities[id(run)] for run in runs]
     found = {}
     for key in _keys(rows):
         each = [row.get(key) for row in rows]
         found[key] = {"name": units.name(key), "unit": unit_of(key), "values": _numbers(each, "value")}
         found[key] |= (
-            {} if all(figure is None or figure.noise is None for figure in each) else {"noise": _numbers(each, "noise")}
+            {}
+            if all(quantity is None or quantity.noise is None for quantity in each)
+            else {"noise": _numbers(each, "noise")}
         )
         ranks = [run.summary.get(key) for run in runs]
         if any(isinstance(rank, dict) and rank["min"] != rank["max"] for rank in ranks):
@@ -94,7 +96,7 @@ def figure_columns(runs: Sequence[Run], figures: Figures) -> dict[str, dict[str,
     return found
 
 
-def phase_ends(runs: Sequence[Run]) -> dict[str, Any]:
+def phase_ends(runs: Sequence[RunView]) -> dict[str, Any]:
     """Map each phase to the bytes allocated at its end (largest rank): first known phases in run order, then others."""
     rows = [{name: each.get("end_allocated_bytes", {}).get("max") for name, each in run.phases.items()} for run in runs]
     found = _keys(rows)
@@ -102,20 +104,20 @@ def phase_ends(runs: Sequence[Run]) -> dict[str, Any]:
     return {name: encoded([row.get(name) for row in rows]) for name in names}
 
 
-def timing_columns(runs: Sequence[Run]) -> dict[str, Any]:
+def timing_columns(runs: Sequence[RunView]) -> dict[str, Any]:
     """Map each part of the wall-clock time to its seconds."""
     rows = [{key: value for key, value in run.timing.items() if not key.endswith("_range")} for run in runs]
     return {key: encoded([row.get(key) for row in rows]) for key in _keys(rows)}
 
 
-def logs_of(runs: Sequence[Run], pool: Pool) -> dict[int, dict[str, int]]:
+def logs_of(runs: Sequence[RunView], shared: SharedValues) -> dict[int, dict[str, int]]:
     """Map points to the ends of their logs, for :data:`LOGGED` runs at most; runs that did not end as ok come first."""
     wanted = sorted(range(len(runs)), key=lambda place: runs[place].status == "ok")[:LOGGED]
     tails = {place: log_tails(RunFolder(runs[place].path)) for place in sorted(wanted)}
-    return {place: {name: pool.add(text) for name, text in each.items()} for place, each in tails.items() if each}
+    return {place: {name: shared.add(text) for name, text in each.items()} for place, each in tails.items() if each}
 
 
-def deepspeed_of(run: Run) -> dict[str, Any]:
+def deepspeed_of(run: RunView) -> dict[str, Any]:
     """Return the DeepSpeed JSON of a run; empty if it is unreadable, because the rest of the run is still readable."""
     try:
         return deepspeed_json(run)
@@ -124,7 +126,7 @@ def deepspeed_of(run: Run) -> dict[str, Any]:
 
 
 def unit_of(key: str) -> str:
-    """Return the unit in which the page writes a figure."""
+    """Return the unit in which the page writes a quantity."""
     if key.endswith("_bytes"):
         return "bytes"
     if key.startswith("usd"):
@@ -134,22 +136,22 @@ def unit_of(key: str) -> str:
     return "seconds" if "seconds" in key else "number"
 
 
-def table_columns(runs: Sequence[Run], names: Sequence[str], figures: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the table's columns: configuration, point, status, main figures, estimates, options that vary.
+def table_columns(runs: Sequence[RunView], names: Sequence[str], quantities: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the table's columns: configuration, point, status, main quantities, estimates, options that vary.
 
-    Columns of figures have no values here: :func:`figure_columns` has them.
+    Columns of quantities have no values here: :func:`quantity_columns` has them.
     """
     columns = [_column("configuration", "configuration", "text", names)]
     for key, name in ((MICRO, "batch"), (TOKENS, "tokens")):
         columns.append(_column(key, name, "number", [value_at(run.config, key) for run in runs]))
     columns.append(_column("status", "status", "text", [run.status for run in runs]))
-    held = held_figure(runs)
+    held = held_quantity(runs)
     main = {held: units.name(held), **MAIN}
-    columns += [{"key": key, "name": name, "unit": unit_of(key)} for key, name in main.items() if key in figures]
+    columns += [{"key": key, "name": name, "unit": unit_of(key)} for key, name in main.items() if key in quantities]
     return columns + _estimates(runs) + _options(runs)
 
 
-def _options(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _options(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     """List columns of the options that vary, and of values that differ in groups whose option does not vary."""
     varied = [group for group in GROUPS if len({run.choices.get(group) for run in runs}) > 1]
     configs = [run.config for run in runs]
@@ -166,7 +168,7 @@ def _options(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return columns
 
 
-def _estimates(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _estimates(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     """List columns of DeepSpeed's estimate and its error against peak reserved memory; empty without estimates."""
     estimates = [deepspeed_estimate(run) for run in runs]
     if not any(estimates):
@@ -187,8 +189,8 @@ def _text(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else json.dumps(value)
 
 
-def _numbers(figures: Sequence[Figure | None], part: str) -> Any:
-    return encoded([None if figure is None else short(getattr(figure, part)) for figure in figures])
+def _numbers(quantities: Sequence[Quantity | None], part: str) -> Any:
+    return encoded([None if quantity is None else short(getattr(quantity, part)) for quantity in quantities])
 
 
 def _keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:

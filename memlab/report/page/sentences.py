@@ -8,7 +8,7 @@ from typing import Any
 from memlab.analyse.advise import THRASH
 from memlab.analyse.effects import Effects
 from memlab.analyse.identity import environment_changes, point_of, subject_of, tokens_of
-from memlab.analyse.run import Run, peak, value_at
+from memlab.analyse.run_view import RunView, peak, value_at
 from memlab.core.noise import doubts
 from memlab.report import units
 from memlab.report.page.axes import confounded, effect_sentences
@@ -19,7 +19,7 @@ FEW = 3
 
 VERSIONS = ("torch", "cuda", "driver", "deepspeed", "transformers", "accelerate", "python", "nccl")
 
-Named = Mapping[str, Sequence[Run]]
+Named = Mapping[str, Sequence[RunView]]
 """Runs of each configuration, keyed by its short name."""
 
 
@@ -44,7 +44,7 @@ def answer(named: Named) -> str:
     )
 
 
-def _ran_or_fit(runs: Sequence[Run]) -> str:
+def _ran_or_fit(runs: Sequence[RunView]) -> str:
     """Choose the verb for points with status ok: "fit" if all are predicted, else "ran"."""
     return "fit" if all(run.source == "predicted" for run in runs) else "ran"
 
@@ -55,24 +55,24 @@ def sections(named: Named, effects: Sequence[Effects], skipped: Sequence[tuple[s
     found = {
         "What was run": list(_what_was_run(runs, len(named))),
         "What fits": list(_what_fits(named)),
-        "What each axis did": effect_sentences(effects, held_figure(runs), FEW),
+        "What each axis did": effect_sentences(effects, held_quantity(runs), FEW),
         "Read with care": [*_first(list(confounded(runs, effects))), *_care(runs, skipped)],
     }
     return {heading: sentences for heading, sentences in found.items() if sentences}
 
 
-def held_figure(runs: Sequence[Run]) -> str:
-    """Return the figure for memory in live tensors: allocated, or active if allocated was not measured."""
+def held_quantity(runs: Sequence[RunView]) -> str:
+    """Return the quantity for memory in live tensors: allocated, or active if allocated was not measured."""
     key = "peak_allocated_bytes"
     return key if any(peak(run, key) is not None for run in runs) else "peak_active_bytes"
 
 
-def at_point(run: Run, name: str) -> str:
+def at_point(run: RunView, name: str) -> str:
     micro, tokens = point_of(run)
     return f"{name}, batch {micro:,} x {units.tokens(tokens)}"
 
 
-def reserved_of(run: Run) -> str:
+def reserved_of(run: RunView) -> str:
     """Write the memory that a run reserved and, if known, its GPU's memory; empty if reserved is unknown."""
     reserved, memory = peak(run, "peak_reserved_bytes"), value_at(run.config, "hardware.memory_gib")
     if not reserved:
@@ -80,7 +80,7 @@ def reserved_of(run: Run) -> str:
     return f", with {reserved / GIB:,.1f}" + (f" of {memory:.1f} GiB reserved" if memory else " GiB reserved")
 
 
-def fastest(named: Named) -> tuple[str, Run] | None:
+def fastest(named: Named) -> tuple[str, RunView] | None:
     """Find the run with the most tokens/s, and the name of its configuration."""
     known = [(name, run) for name, members in named.items() for run in members if run.summary.get("tokens_per_second")]
     return max(known, key=lambda each: each[1].summary["tokens_per_second"], default=None)
@@ -89,7 +89,7 @@ def fastest(named: Named) -> tuple[str, Run] | None:
 # --- what was run -----------------------------------------------------------------------------------------------------
 
 
-def _what_was_run(runs: Sequence[Run], configurations: int) -> Iterator[str]:
+def _what_was_run(runs: Sequence[RunView], configurations: int) -> Iterator[str]:
     subjects = Counter(subject_of(run) for run in runs)
     sources = " and ".join(sorted({run.source for run in runs}))
     told = "; ".join(f"{subject} ({count:,})" for subject, count in subjects.most_common(FEW))
@@ -109,7 +109,7 @@ def _range(values: set[int], unit: str = "") -> str:
     return f"{low:,}{unit}" if low == high else f"{low:,} to {high:,}{unit} ({len(values):,} values)"
 
 
-def _same(runs: Sequence[Run], key: str) -> Any:
+def _same(runs: Sequence[RunView], key: str) -> Any:
     values = {str(run.environment.get(key)) for run in runs}
     return values.pop() if len(values) == 1 and values != {"None"} else None
 
@@ -133,7 +133,7 @@ def _what_fits(named: Named) -> Iterator[str]:
     yield from _first([sentences[0] for sentences in thrashing if sentences])
 
 
-def slowdowns(name: str, members: Sequence[Run]) -> Iterator[str]:
+def slowdowns(name: str, members: Sequence[RunView]) -> Iterator[str]:
     """Yield a sentence for each larger batch with fewer samples/s: it fits, but thrashes."""
     known = sorted(
         (run for run in members if run.summary.get("samples_per_second")), key=lambda run: point_of(run)[::-1]
@@ -151,7 +151,7 @@ def slowdowns(name: str, members: Sequence[Run]) -> Iterator[str]:
 # --- care -------------------------------------------------------------------------------------------------------------
 
 
-def _care(runs: Sequence[Run], skipped: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _care(runs: Sequence[RunView], skipped: Sequence[tuple[str, str]]) -> Iterator[str]:
     changes = environment_changes(runs)
     if changes:
         told = "; ".join(
@@ -170,7 +170,7 @@ def _care(runs: Sequence[Run], skipped: Sequence[tuple[str, str]]) -> Iterator[s
         yield f"In the table of notes: {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}."
 
 
-def notes(runs: Sequence[Run], skipped: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+def notes(runs: Sequence[RunView], skipped: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
     """Yield a note (kind, place, reason) for each point to read with care, and for each skipped place."""
     for run in runs:
         if run.incomplete:

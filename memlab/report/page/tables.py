@@ -6,7 +6,7 @@ from typing import Any
 from memlab.analyse.effects import Effects
 from memlab.analyse.fit import MARGIN, fit_all, longest
 from memlab.analyse.identity import point_of, subject_of, tokens_of
-from memlab.analyse.run import Run, peak
+from memlab.analyse.run_view import RunView, peak
 from memlab.report import units
 from memlab.report.fit_text import equation
 from memlab.report.page.points import short
@@ -38,20 +38,20 @@ def leaderboard(named: Named) -> Table:
     return _table(columns, rows)
 
 
-def _leader(name: str, members: Sequence[Run]) -> list[Any]:
+def _leader(name: str, members: Sequence[RunView]) -> list[Any]:
     ran = [tokens_of(run) for run in members if run.status == "ok"]
     ooms = [tokens_of(run) for run in members if run.status == "gpu_oom"]
     thrashes = any(slowdowns(name, members))
     best = fastest({name: members})
-    figures = [None, None, None, None]
+    quantities = [None, None, None, None]
     if best:
         run, (micro, tokens) = best[1], point_of(best[1])
         rate, price = (run.summary.get(key) for key in ("tokens_per_second", "usd_per_million_tokens"))
-        figures = [short(rate), f"{micro:,} x {tokens:,}", peak(run, "peak_reserved_bytes"), short(price)]
+        quantities = [short(rate), f"{micro:,} x {tokens:,}", peak(run, "peak_reserved_bytes"), short(price)]
     return [
         subject_of(members[0]),
         name,
-        *figures,
+        *quantities,
         len(members),
         max(ran, default=None),
         min(ooms, default=None),
@@ -59,7 +59,7 @@ def _leader(name: str, members: Sequence[Run]) -> list[Any]:
     ]
 
 
-def fits_table(runs: Sequence[Run], names: Mapping[str, str]) -> Table:
+def fits_table(runs: Sequence[RunView], names: Mapping[str, str]) -> Table:
     """Make a row for each fit of reserved memory over tokens: the equation, and the tokens that fit by it."""
     columns = [
         ("configuration", "text"),
@@ -92,7 +92,7 @@ def effects_table(effects: Sequence[Effects], held: str) -> Table:
     columns = [
         ("axis", "text"),
         ("from \N{RIGHTWARDS ARROW} to", "text"),
-        ("figure", "text"),
+        ("quantity", "text"),
         ("lowest", "share"),
         ("median", "share"),
         ("highest", "share"),
@@ -116,7 +116,7 @@ def effects_table(effects: Sequence[Effects], held: str) -> Table:
     return _table(columns, rows)
 
 
-def notes_table(runs: Sequence[Run], skipped: Sequence[tuple[str, str]]) -> Table:
+def notes_table(runs: Sequence[RunView], skipped: Sequence[tuple[str, str]]) -> Table:
     """Make a row for each note on a single point or skipped place."""
     return _table([("kind", "text"), ("point", "text"), ("why", "text")], map(list, notes(runs, skipped)))
 

@@ -3,7 +3,7 @@
 import pytest
 from folders import MIB, make_config, make_record, write
 
-from memlab.analyse.advise import Job, advise, command_words, deepspeed_of
+from memlab.analyse.advise import Training, advise, command_words, deepspeed_of
 from memlab.analyse.collect import collect
 from memlab.core.config import Offload
 from memlab.core.errors import MemlabError
@@ -27,52 +27,54 @@ def runs(tmp_path):
 
 
 def test_the_ranking(runs):
-    advice = advise(runs, Job(samples=1000, epochs=2, tokens=512))
+    advice = advise(runs, Training(samples=1000, epochs=2, tokens=512))
     best = advice.best
     assert (best.micro, best.run.choices["offload"]) == (2, "none")
     assert best.seconds == pytest.approx(2000 / (4 / 0.8))
     assert best.usd == pytest.approx(best.seconds / 3600 * 3.6)
     assert best.headroom_bytes == 80 * 2**30 - 120 * MIB
-    assert [each.micro for each in advice.candidates] == [2, 1, 3, 8]
+    assert [each.micro for each in advice.projections] == [2, 1, 3, 8]
     assert [reason for _, reason in advice.excluded] == ["ended as gpu_oom"]
 
 
 def test_thrashing_and_tight_runs_carry_a_caution(runs):
-    three = next(each for each in advise(runs, Job(1000, 1, 512)).candidates if each.micro == 3)
-    assert three.cautions[0].startswith("thrashes: 25% fewer samples/s")
-    assert three.cautions[1].startswith("tight: 2.5% of the memory")
+    three = next(each for each in advise(runs, Training(1000, 1, 512)).projections if each.micro == 3)
+    assert three.cautions[0].startswith("thrashes: 25 % fewer samples/s")
+    assert three.cautions[1].startswith("tight: 2.5 % of the memory")
 
 
 def test_an_effective_batch_sets_the_accumulation(runs):
-    advice = advise(runs, Job(1000, 1, 512, effective_batch=8))
-    assert {(each.micro, each.accumulation) for each in advice.candidates} == {(1, 4), (2, 2)}
+    advice = advise(runs, Training(1000, 1, 512, effective_batch=8))
+    assert {(each.micro, each.accumulation) for each in advice.projections} == {(1, 4), (2, 2)}
     assert "batch.accumulation=2" in command_words(advice.best)
     assert deepspeed_of(advice.best)["gradient_accumulation_steps"] == 2
 
 
 def test_a_smaller_gpu_leaves_out_what_does_not_fit(runs):
-    reasons = [reason for _, reason in advise(runs, Job(1000, 1, 512, memory_gib=40)).excluded]
+    reasons = [reason for _, reason in advise(runs, Training(1000, 1, 512, memory_gib=40)).excluded]
     assert "does not fit in 40 GiB" in reasons
 
 
 def test_the_price_can_be_given(runs):
-    advice = advise(runs, Job(1000, 1, 512, usd_per_hour=36.0))
+    advice = advise(runs, Training(1000, 1, 512, usd_per_hour=36.0))
     assert advice.best.usd == pytest.approx(advice.best.seconds / 100)
 
 
 def test_what_to_measure_next(tmp_path):
     add(tmp_path, 1, 0.5)
     add(tmp_path, 2, 0.8)
-    at_the_edge = advise(collect([tmp_path]).runs, Job(1000, 1, 512))
-    assert at_the_edge.next[0].startswith("batch.micro=3: 2 is the largest batch that was tried")
+    at_the_edge = advise(collect([tmp_path]).runs, Training(1000, 1, 512))
+    assert at_the_edge.next[0].startswith("batch.micro=3: 2 is the largest batch tried")
     add(tmp_path, 6, 1.0, status="gpu_oom")
-    assert advise(collect([tmp_path]).runs, Job(1000, 1, 512)).next[0].startswith("batch.micro=4: nothing was tried")
+    assert (
+        advise(collect([tmp_path]).runs, Training(1000, 1, 512)).next[0].startswith("batch.micro=4: nothing was tried")
+    )
     add(tmp_path, 3, 1.0, status="gpu_oom")
-    assert advise(collect([tmp_path]).runs, Job(1000, 1, 512)).next == ()
+    assert advise(collect([tmp_path]).runs, Training(1000, 1, 512)).next == ()
 
 
 def test_nothing_can_do_it(runs):
-    with pytest.raises(MemlabError, match="No run has 4,096 tokens; nearest: 512"):
-        advise(runs, Job(1000, 1, 4096))
-    with pytest.raises(MemlabError, match="None of 5 runs at 512 tokens can do it"):
-        advise(runs, Job(1000, 1, 512, effective_batch=7))
+    with pytest.raises(MemlabError, match="No run has a sequence length of 4,096 tokens; the nearest have 512"):
+        advise(runs, Training(1000, 1, 4096))
+    with pytest.raises(MemlabError, match="None of the 5 runs at 512 tokens can do this training"):
+        advise(runs, Training(1000, 1, 512, effective_batch=7))

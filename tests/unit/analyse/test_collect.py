@@ -8,7 +8,7 @@ import pytest
 from folders import make_config, make_record, write
 
 from memlab.analyse import collect as collecting
-from memlab.analyse import index
+from memlab.analyse import run_cache
 from memlab.analyse.collect import collect
 from memlab.core.errors import MemlabError
 from memlab.files import json_file
@@ -221,7 +221,7 @@ def test_without_a_usable_index_everything_is_read(root, broken, monkeypatch, tm
         cache.write_text("not a folder")
     else:
         (cache / "memlab").mkdir(parents=True)
-        (cache / "memlab" / index.cache_file().name).write_bytes(b"garbage" * 1000)
+        (cache / "memlab" / run_cache.cache_file().name).write_bytes(b"garbage" * 1000)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     assert len(collect([root / collect([root]).runs[0].run_id]).runs) == 1
 

@@ -145,7 +145,7 @@ def test_import(tmp_path, capsys):
     ("cell", "message"),
     [
         ("[" * 500, "'seq_len.tokens' must be a whole number, not '[[["),
-        ("[" * 100_000, "column 'tokens' holds 100,000 letters; no value has more than 1,000"),
+        ("[" * 100_000, "column 'tokens' holds 100,000 characters; at most 1,000 are allowed"),
         ("\x1b]52;c;aGk=\x07", "'seq_len.tokens' must be a whole number, not '\\x1b]52;c;aGk=\\x07'."),
         ("9" * 400, "'seq_len.tokens' must be at most"),
     ],

@@ -7,7 +7,7 @@ from folders import MIB, make_config, make_record, write
 
 from memlab.analyse.collect import read_run
 from memlab.analyse.diff import compare, planned_run
-from memlab.analyse.figures import Difference, Figure, interpolate, merge_repeats
+from memlab.analyse.quantities import Difference, Quantity, interpolate, merge_repeats
 from memlab.core.config import Checkpointing, Offload, to_dict
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
@@ -37,7 +37,7 @@ def test_only_what_differs_is_shown(pair):
 
 
 def test_figures_with_their_noise(pair):
-    rows = {row.key: row.differences[0] for row in compare(pair).figures}
+    rows = {row.key: row.differences[0] for row in compare(pair).quantities}
     memory = rows["peak_allocated_bytes"]
     assert (memory.absolute, memory.relative, memory.noise) == (-20 * MIB, -0.2, 2 * MIB)
     assert memory.within_noise is False
@@ -50,23 +50,23 @@ def test_figures_with_their_noise(pair):
 def test_a_difference_within_the_noise_is_called_that(tmp_path):
     base = saved(tmp_path)
     other = saved(tmp_path, make_config(**OFFLOAD), allocated=101 * MIB, seconds=0.501)
-    rows = {row.key: row.differences[0] for row in compare([base, other]).figures}
+    rows = {row.key: row.differences[0] for row in compare([base, other]).quantities}
     assert rows["peak_allocated_bytes"].within_noise is True  # 1 MiB; the ranks differ by 2
     assert rows["step_seconds"].within_noise is True  # 1 ms; two standard errors of the median are 5
 
 
 def test_noise_of_one_rank_or_one_step_is_not_known(tmp_path):
-    assert Difference(Figure(1.0), Figure(2.0)).within_noise is None
-    assert Difference(Figure(1.0), Figure(2.0, 5.0)).within_noise is True
+    assert Difference(Quantity(1.0), Quantity(2.0)).within_noise is None
+    assert Difference(Quantity(1.0), Quantity(2.0, 5.0)).within_noise is True
 
 
 def test_a_share_is_told_of_a_base_that_is_worth_it_only(tmp_path):
     """13 bytes of pinned memory against 27 GiB are +27 GiB, not +225485783200 %."""
     base = saved(tmp_path, host_pinned_bytes=13)
     other = saved(tmp_path, make_config(**OFFLOAD), host_pinned_bytes=27 * 2**30)
-    (pinned,) = {row.key: row for row in compare([base, other]).figures}["host_pinned_bytes"].differences
+    (pinned,) = {row.key: row for row in compare([base, other]).quantities}["host_pinned_bytes"].differences
     assert (pinned.absolute, pinned.relative) == (27 * 2**30 - 13, None)
-    (back,) = {row.key: row for row in compare([other, base]).figures}["host_pinned_bytes"].differences
+    (back,) = {row.key: row for row in compare([other, base]).quantities}["host_pinned_bytes"].differences
     assert back.relative == pytest.approx(-1)
 
 
@@ -89,17 +89,17 @@ def test_a_prediction_has_no_driver_to_differ_in(tmp_path):
 
 def test_more_than_two_runs_are_compared_with_the_first(tmp_path):
     runs = [saved(tmp_path, make_config(tokens), allocated=tokens * MIB) for tokens in (100, 200, 400)]
-    rows = {row.key: row for row in compare(runs).figures}
+    rows = {row.key: row for row in compare(runs).quantities}
     assert [each.absolute for each in rows["peak_allocated_bytes"].differences] == [100 * MIB, 300 * MIB]
 
 
 def test_repeats_make_noise():
-    merged = merge_repeats([{"a": Figure(10.0, 1.0)}, {"a": Figure(14.0, 2.0)}])
-    assert merged["a"] == Figure(12.0, 4.0)
+    merged = merge_repeats([{"a": Quantity(10.0, 1.0)}, {"a": Quantity(14.0, 2.0)}])
+    assert merged["a"] == Quantity(12.0, 4.0)
 
 
 def test_interpolation_of_a_price_follows_its_rate():
-    low, high = ({"usd_per_million_tokens": Figure(price)} for price in (1000.0, 1.0))
+    low, high = ({"usd_per_million_tokens": Quantity(price)} for price in (1000.0, 1.0))
     assert interpolate(low, high, 0.5)["usd_per_million_tokens"].value == pytest.approx(2 / 1.001)
 
 
@@ -140,7 +140,7 @@ def test_configurations_are_compared_before_anything_ran(tmp_path, form):
         sides.append(planned_run(file))
     comparison = compare(sides)
     assert [change.key for change in comparison.values] == ["offload.optimizer"]
-    assert comparison.figures == ()
+    assert comparison.quantities == ()
     assert comparison.warnings == ()
 
 

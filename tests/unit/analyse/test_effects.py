@@ -9,7 +9,7 @@ from folders import MIB, make_config, make_record, write
 from memlab.analyse.collect import collect
 from memlab.analyse.effects import effects_by, effects_of_sets
 from memlab.analyse.identity import select
-from memlab.analyse.run import value_at
+from memlab.analyse.run_view import value_at
 from memlab.core.config import Checkpointing, Measure, Offload
 from memlab.core.errors import MemlabError
 

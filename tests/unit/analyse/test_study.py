@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from memlab.analyse.advise import Job, advise
+from memlab.analyse.advise import Training, advise
 from memlab.analyse.collect import collect
 from memlab.analyse.diff import compare
 from memlab.analyse.effects import effects_by, effects_of_sets
 from memlab.analyse.fit import fit_all, longest
 from memlab.analyse.identity import point_of, select
-from memlab.analyse.import_gpjt import guess_series, to_records
-from memlab.analyse.imported import write_records
-from memlab.analyse.run import run_of
+from memlab.analyse.run_view import view_of
+from memlab.importers.gpjt_study import guess_configuration, to_records
+from memlab.importers.records import write_records
 
 BESIDE = Path(__file__).resolve().parents[4] / "shared" / "reference" / "gpjt"
 
@@ -27,7 +27,7 @@ def runs(tmp_path_factory):
     """All 8B files as run folders."""
     output = tmp_path_factory.mktemp("study")
     for file in sorted(DATA.glob("8b-*.csv")):
-        write_records(to_records(file, guess_series(file)), output)
+        write_records(to_records(file, guess_configuration(file)), output)
     collection = collect([output])
     assert not collection.skipped
     assert not any(run.incomplete for run in collection.runs)
@@ -65,23 +65,23 @@ def test_offload_against_no_offload_is_confounded_by_three_axes(runs, zero3):
 
 
 def test_from_batch_13_to_14_it_thrashes(runs):
-    series = select(runs, ["zero_stage=zero3", "checkpointing=full", "allocator=expandable"])
-    thirteen, fourteen = (next(run for run in series if point_of(run)[0] == micro) for micro in (13, 14))
-    rows = {row.key: row.differences[0].relative for row in compare([thirteen, fourteen]).figures}
+    study_file = select(runs, ["zero_stage=zero3", "checkpointing=full", "allocator=expandable"])
+    thirteen, fourteen = (next(run for run in study_file if point_of(run)[0] == micro) for micro in (13, 14))
+    rows = {row.key: row.differences[0].relative for row in compare([thirteen, fourteen]).quantities}
     assert rows["iterations_per_second"] == pytest.approx(-0.38, abs=0.005)
     assert rows["samples_per_second"] == pytest.approx(-0.33, abs=0.005)
 
 
 def test_no_offload_beats_offload_over_two_epochs(runs):
-    advice = advise(runs, Job(samples=9846, epochs=2, tokens=2048))
+    advice = advise(runs, Training(samples=9846, epochs=2, tokens=2048))
     assert (advice.best.micro, advice.best.run.choices["offload"]) == (2, "none")
     assert advice.best.seconds == pytest.approx(1725, abs=2)
     assert advice.best.usd == pytest.approx(6.87, abs=0.01)
-    offloaded = next(each for each in advice.candidates if each.run.choices["offload"] == "optimizer")
+    offloaded = next(each for each in advice.projections if each.run.choices["offload"] == "optimizer")
     assert offloaded.micro == 16
     assert offloaded.seconds == pytest.approx(2309, abs=2)
-    at_14 = [each for each in advice.candidates if each.micro == 14 and each.run.choices["zero_stage"] == "zero3"]
-    assert at_14[0].cautions[0].startswith("thrashes: 35%")  # against batch 10
+    at_14 = [each for each in advice.projections if each.micro == 14 and each.run.choices["zero_stage"] == "zero3"]
+    assert at_14[0].cautions[0].startswith("thrashes: 35 %")  # against batch 10
 
 
 def test_memory_is_linear_in_tokens_and_tells_the_largest_batch(runs):
@@ -96,7 +96,7 @@ def test_memory_is_linear_in_tokens_and_tells_the_largest_batch(runs):
 
 def test_the_small_model_is_flat_to_918_tokens():
     file = DATA / "0.5b-seq-default.csv"
-    points = [run_of(record, record.run_id) for record in to_records(file, guess_series(file))]
+    points = [view_of(record, record.run_id) for record in to_records(file, guess_configuration(file))]
     (fit,), _ = fit_all(points, "peak_active_bytes")
     assert fit.flat_until == 918
     assert fit.line.hinge == pytest.approx(925, abs=2)

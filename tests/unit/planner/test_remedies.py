@@ -7,7 +7,7 @@ from rich.console import Console
 
 from memlab.core.config import to_dict
 from memlab.planner.remedies import remedies
-from memlab.report.run_table import show_run
+from memlab.report.run_text import show_run
 from memlab.system.machine import GIB
 
 KINDS = {

@@ -5,14 +5,14 @@ import shlex
 
 from sweeps import add_point, small_sweep
 
-from memlab.analyse.advise import Job, advise, command_words
+from memlab.analyse.advise import Training, advise, command_words
 from memlab.analyse.collect import collect
 from memlab.report.advice_text import sentences, show_advice
 from memlab.report.text import console
 
 
 def test_the_first_sentence_is_the_recommendation_and_the_command_is_whole(tmp_path, monkeypatch):
-    advice = advise(collect([small_sweep(tmp_path)]).runs, Job(samples=1000, epochs=1, tokens=512))
+    advice = advise(collect([small_sweep(tmp_path)]).runs, Training(samples=1000, epochs=1, tokens=512))
     monkeypatch.setenv("COLUMNS", "80")
     out = console(io.StringIO())
     show_advice(advice, out)
@@ -24,9 +24,9 @@ def test_the_first_sentence_is_the_recommendation_and_the_command_is_whole(tmp_p
 
 
 def test_of_several_models_it_says_how_to_ask_about_one(tmp_path):
-    job, told = Job(samples=1000, epochs=1, tokens=512), "These are 2 models"
-    assert told not in " ".join(sentences(advise(collect([small_sweep(tmp_path / "a")]).runs, job)))
+    training, told = Training(samples=1000, epochs=1, tokens=512), "These are 2 models"
+    assert told not in " ".join(sentences(advise(collect([small_sweep(tmp_path / "a")]).runs, training)))
     add_point(tmp_path / "b", 512, choices={"model": "large", "zero_stage": "zero2", "allocator": "default"})
     add_point(tmp_path / "c", 512, choices={"model": "small", "zero_stage": "zero2", "allocator": "default"})
     both = collect([tmp_path / "b", tmp_path / "c"]).runs
-    assert sentences(advise(both, job))[-1].startswith(told)
+    assert sentences(advise(both, training))[-1].startswith(told)

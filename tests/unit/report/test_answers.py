@@ -88,7 +88,7 @@ def test_a_training_says_what_it_took(record, rank, config):
         "Trained: 4.00 of 80.0 GiB on the fullest GPU (reserved 3.00); 0.500 s a step, 2,048 tokens/s; "
         "the peak is in the backward pass."
     )
-    assert answer(record(ranks=ranks[:1])).startswith("Trained, but incompletely (no figures of rank 1 (of 2)): ")
+    assert answer(record(ranks=ranks[:1])).startswith("Trained, but incompletely (no values of rank 1 (of 2)): ")
 
 
 def test_a_capped_allocator_is_held_against_its_share(record, rank):

@@ -9,15 +9,15 @@ from sweeps import small_sweep
 from memlab.analyse.collect import collect
 from memlab.analyse.diff import Comparison, compare
 from memlab.analyse.effects import Effects, Pair, effects_by
-from memlab.analyse.figures import Difference, Figure
-from memlab.analyse.run import Run
+from memlab.analyse.quantities import Difference, Quantity
+from memlab.analyse.run_view import RunView
 from memlab.report.diff_text import comparison_answer, effects_answer, show_comparison, show_effects
 from memlab.report.text import console
 
 GIB = 2**30
 
 
-def run(name: str, reserved=40.0, seconds=0.5, status="ok", **summary) -> Run:
+def run(name: str, reserved=40.0, seconds=0.5, status="ok", **summary) -> RunView:
     """Four GPUs whose ranks differ by 1 GiB of reserved memory; steps that vary by 1 %."""
     ranges = {
         "peak_allocated_bytes": {"max": 30 * GIB, "mean": 30 * GIB, "min": 30 * GIB},
@@ -26,7 +26,7 @@ def run(name: str, reserved=40.0, seconds=0.5, status="ok", **summary) -> Run:
         "host_peak_bytes": {"max": 5 * GIB, "mean": 5 * GIB, "min": 5 * GIB},
     }
     figures = {**ranges, "step_seconds": seconds, "usd_per_million_tokens": seconds, "tokens_per_second": 1 / seconds}
-    return Run(
+    return RunView(
         path=name,
         run_id=name,
         source="measured",
@@ -85,7 +85,7 @@ def test_it_fits_80_columns_and_no_name_breaks(monkeypatch):
 
 
 def test_the_effect_of_an_axis_is_a_sentence():
-    differences = [{"peak_reserved_bytes": Difference(Figure(10.0), Figure(value))} for value in (8.0, 9.0, 6.0)]
+    differences = [{"peak_reserved_bytes": Difference(Quantity(10.0), Quantity(value))} for value in (8.0, 9.0, 6.0)]
     pairs = [Pair("", 1, 512, "none", "full", each) for each in differences]
     assert effects_answer(Effects("checkpointing", pairs=pairs)) == (
         "checkpointing: full in place of none changes peak reserved memory by -20.0 % (-40.0 % to -10.0 %, 3 pairs)."
@@ -94,7 +94,7 @@ def test_the_effect_of_an_axis_is_a_sentence():
 
 
 def test_figures_that_change_alike_are_told_together_and_few_options_in_all():
-    half = Difference(Figure(2.0), Figure(1.0))
+    half = Difference(Quantity(2.0), Quantity(1.0))
     differences = {"step_seconds": half, "usd_per_million_tokens": half}
     pairs = [Pair("", 1, 512, "a", other, differences) for other in ("b", "c", "d", "e", "e")]
     told = effects_answer(Effects("offload", pairs=pairs))

@@ -7,15 +7,15 @@ import pytest
 from sweeps import add_point, small_sweep
 
 from memlab.analyse.collect import Skipped, collect
-from memlab.analyse.figures import figures_of
+from memlab.analyse.quantities import quantities_of
 from memlab.cli.main import main
 from memlab.core.config import Offload, to_dict
-from memlab.report.names import short_names, usual_options
-from memlab.report.page.columns import encoded
+from memlab.report.page.encoding import encoded
 from memlab.report.page.html import embedded_json, page
-from memlab.report.page.log import LAST_BYTES, log_tails
+from memlab.report.page.log_tails import LAST_BYTES, log_tails
 from memlab.report.page.payload import payload
-from memlab.report.page.points import Pool
+from memlab.report.page.points import SharedValues
+from memlab.report.short_names import short_names, usual_options
 from memlab.runs.record import RunFolder
 
 HOSTILE = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=2">\u2028'
@@ -178,8 +178,8 @@ def test_the_columns_hold_every_figure_of_every_run(runs):
     ids = values["points"]["id"]
     by_id = {run.run_id: run for run in runs}
     for key in ("peak_reserved_bytes", "tokens_per_second", "backward.peak_allocated_bytes"):
-        found = dict(zip(ids, column(values, values["figures"][key]["values"]), strict=True))
-        known = {name: figures_of(run).get(key) for name, run in by_id.items()}
+        found = dict(zip(ids, column(values, values["quantities"][key]["values"]), strict=True))
+        known = {name: quantities_of(run).get(key) for name, run in by_id.items()}
         assert found == {name: figure and pytest.approx(figure.value) for name, figure in known.items()}
 
 
@@ -196,12 +196,12 @@ def test_what_varies_together_is_called_confounded(tmp_path):
 
 
 def test_skipped_and_incomplete_runs_are_told(tmp_path, runs):
-    runs[0].incomplete = ["no figures of rank 1 (of 2)"]
+    runs[0].incomplete = ["no values of rank 1 (of 2)"]
     values = payload(runs, [Skipped(runs[0].path + "-x", "no record.json")], "sweep")
     told = sentences(values, "Read with care")
     assert "1 incomplete, 1 skipped" in told
     rows = {kind: why for kind, _, why in values["tables"]["notes"]["rows"]}
-    assert rows == {"incomplete": "no figures of rank 1 (of 2)", "skipped": "no record.json"}
+    assert rows == {"incomplete": "no values of rank 1 (of 2)", "skipped": "no record.json"}
 
 
 def test_paths_are_told_from_the_folder_on(tmp_path, runs):
@@ -224,13 +224,13 @@ def test_environments_are_compared_by_what_they_are(runs):
         run.environment = {**run.environment, "gpus": ["A100"] * (1 + place), "hostname_hash": str(place)}
     values = payload(runs, [], "sweep")
     (number,) = set(column(values, values["points"]["causes"]))
-    assert values["pool"][number]["gpus"] == "A100" and "hostname_hash" not in values["pool"][number]
+    assert values["shared"][number]["gpus"] == "A100" and "hostname_hash" not in values["shared"][number]
 
 
 def test_equal_values_are_kept_once():
-    pool = Pool()
-    assert pool.columns([{"a": {"x": 1}, "c": 2}, {"a": {"x": 1}}]) == {"a": {"all": 0}, "c": [1, None]}
-    assert pool.values == [{"x": 1}, 2]
+    shared = SharedValues()
+    assert shared.columns([{"a": {"x": 1}, "c": 2}, {"a": {"x": 1}}]) == {"a": {"all": 0}, "c": [1, None]}
+    assert shared.values == [{"x": 1}, 2]
 
 
 def test_only_the_end_of_a_log_is_kept(tmp_path):
@@ -257,7 +257,7 @@ def test_a_damaged_deepspeed_json_costs_only_itself(tmp_path):
     path = add_point(tmp_path, 128)
     (path / RunFolder.DEEPSPEED).write_text("{")
     values = payload(collect([tmp_path]).runs, [], "sweep")
-    assert values["deepspeed"] == {} and values["figures"]
+    assert values["deepspeed"] == {} and values["quantities"]
 
 
 def test_five_hundred_points_stay_small(tmp_path):

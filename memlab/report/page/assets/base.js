@@ -3,7 +3,7 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const DASH = "\u2013";
 
-/** Decodes a column to a list, from any of the three forms of columns.py. */
+/** Decodes a column to a list, from any of the three forms of encoding.py. */
 function decoded(column) {
   if (Array.isArray(column)) return column;
   return column.at ? column.at.map((place) => column.of[place]) : Array(DATA.count).fill(column.all);
@@ -16,10 +16,10 @@ const CONFIG = decodedAll(DATA.config);
 const DEEPSPEED = decodedAll(DATA.deepspeed);
 const TIMING = decodedAll(DATA.timing);
 const ENDS = decodedAll(DATA.ends);
-const FIGURES = Object.fromEntries(
-  Object.entries(DATA.figures).map(([key, { name, unit, ...columns }]) => [key, { name, unit, ...decodedAll(columns) }]),
+const QUANTITIES = Object.fromEntries(
+  Object.entries(DATA.quantities).map(([key, { name, unit, ...columns }]) => [key, { name, unit, ...decodedAll(columns) }]),
 );
-const COLUMNS = DATA.columns.map((column) => ({ ...column, values: column.values ? decoded(column.values) : FIGURES[column.key].values }));
+const COLUMNS = DATA.columns.map((column) => ({ ...column, values: column.values ? decoded(column.values) : QUANTITIES[column.key].values }));
 
 const POINTS = Array.from({ length: DATA.count }, (_, index) => {
   const point = { index, ...Object.fromEntries(Object.entries(OF_POINTS).map(([key, column]) => [key, column[index]])) };
@@ -76,22 +76,22 @@ const bare = (unit, value) => (unit === "text" ? write(unit, value) : write(unit
 /** Writes a configuration value as JSON, but texts without quotes. */
 const plain = (value) => (value === undefined || value === null ? DASH : typeof value === "string" ? value : JSON.stringify(value));
 
-const pooled = (columns, point) =>
-  Object.fromEntries(Object.entries(columns).filter(([, column]) => column[point.index] !== null).map(([key, column]) => [key, DATA.pool[column[point.index]]]));
-const configOf = (point) => pooled(CONFIG, point);
-const deepspeedOf = (point) => pooled(DEEPSPEED, point);
-const choicesOf = (point) => DATA.pool[point.choices];
-const environmentOf = (point) => DATA.pool[point.environment];
-const causesOf = (point) => DATA.pool[point.causes];
-const logsOf = (point) => Object.entries(DATA.logs[point.index] ?? {}).map(([name, place]) => [name, DATA.pool[place]]);
+const sharedOf = (columns, point) =>
+  Object.fromEntries(Object.entries(columns).filter(([, column]) => column[point.index] !== null).map(([key, column]) => [key, DATA.shared[column[point.index]]]));
+const configOf = (point) => sharedOf(CONFIG, point);
+const deepspeedOf = (point) => sharedOf(DEEPSPEED, point);
+const choicesOf = (point) => DATA.shared[point.choices];
+const environmentOf = (point) => DATA.shared[point.environment];
+const causesOf = (point) => DATA.shared[point.causes];
+const logsOf = (point) => Object.entries(DATA.logs[point.index] ?? {}).map(([name, place]) => [name, DATA.shared[place]]);
 
-/** Value of a figure of a point, and its noise; null if the point has none. */
-const figureOf = (point, key) => FIGURES[key]?.values[point.index] ?? null;
-const noiseOf = (point, key) => FIGURES[key]?.noise?.[point.index] ?? null;
+/** Value of a quantity of a point, and its noise; null if the point has none. */
+const quantityOf = (point, key) => QUANTITIES[key]?.values[point.index] ?? null;
+const noiseOf = (point, key) => QUANTITIES[key]?.noise?.[point.index] ?? null;
 
-/** Lowest, mean and highest rank of a figure; null if unknown or all equal. */
+/** Lowest, mean and highest rank of a quantity; null if unknown or all equal. */
 function ranksOf(point, key) {
-  const { min, mean, values } = FIGURES[key] ?? {};
+  const { min, mean, values } = QUANTITIES[key] ?? {};
   return min && min[point.index] !== null ? [min[point.index], mean[point.index], values[point.index]] : null;
 }
 
@@ -100,7 +100,7 @@ const cell = (point, key) => columnOf[key].values[point.index];
 const microOf = (point) => cell(point, "batch.micro");
 const tokensOf = (point) => cell(point, "seq_len.tokens");
 
-/** Name of a figure with the unit of its numbers. */
+/** Name of a quantity with the unit of its numbers. */
 const withUnit = ({ name, unit }) => (UNITS[unit] ? `${name}, ${UNITS[unit]}` : name);
 
 const pointName = (point) => `${point.label}, batch ${number(microOf(point))} x ${number(tokensOf(point))} token${tokensOf(point) === 1 ? "" : "s"}`;
@@ -116,10 +116,10 @@ function flatten(values, prefix = "") {
   return flat;
 }
 
-/** Makes a table from a head and rows of texts or elements; the first `left` columns are text, the others figures. */
+/** Makes a table from a head and rows of texts or elements; the first `left` columns are text, the others quantities. */
 function table(caption, head, rows, left = 1) {
   const line = (cells, tag) =>
-    h("tr", {}, ...cells.map((content, at) => h(tag, { className: at < left ? "" : "figure", ...(tag === "th" ? { scope: "col" } : {}) }, content)));
+    h("tr", {}, ...cells.map((content, at) => h(tag, { className: at < left ? "" : "number", ...(tag === "th" ? { scope: "col" } : {}) }, content)));
   return h(
     "table",
     {},

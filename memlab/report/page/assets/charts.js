@@ -1,4 +1,4 @@
-// Charts of the shown points: lines along sequence length or batch, clouds for other pairs of figures.
+// Charts of the shown points: lines along sequence length or batch, clouds for other pairs of quantities.
 
 const hidden = new Set();
 const cards = [];
@@ -16,8 +16,8 @@ function axesOfData() {
     "batch.micro": { name: LINES["batch.micro"][0], unit: "number", value: microOf },
     forward: { name: "tokens of one forward", unit: "number", value: (point) => microOf(point) * tokensOf(point) },
   };
-  for (const [key, { name, unit }] of Object.entries(FIGURES)) {
-    if (!key.includes(".")) found[key] = { name, unit, value: (point) => figureOf(point, key) };
+  for (const [key, { name, unit }] of Object.entries(QUANTITIES)) {
+    if (!key.includes(".")) found[key] = { name, unit, value: (point) => quantityOf(point, key) };
   }
   return found;
 }
@@ -110,7 +110,7 @@ function makeCard(x, y) {
     thin.textContent = drawn < count ? `${WHOLE.format(drawn)} of ${WHOLE.format(count)} points are drawn` : "";
     card.plot?.destroy();
     tip.hidden = true;
-    card.plot = count ? plot(card, groups, place, tip) : (place.replaceChildren("None of the points shown ran and has both figures."), null);
+    card.plot = count ? plot(card, groups, place, tip) : (place.replaceChildren("No point shown has both values."), null);
   };
   cards.push(card);
   return element;

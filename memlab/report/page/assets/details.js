@@ -15,7 +15,7 @@ function showDetails(point) {
     h("p", {}, h("code", {}, point.id), " ", statusMark(point)),
     h("p", { className: "hint" }, point.path),
     ...[point.reason, point.incomplete, point.doubts].filter(Boolean).map((text) => h("p", { className: "care" }, text)),
-    ...[figuresBlock(point), phasesBlock(point)].filter(Boolean),
+    ...[quantitiesBlock(point), phasesBlock(point)].filter(Boolean),
     block("Options", keyTable(choicesOf(point)), true),
     block("Configuration", keyTable(configOf(point)), false),
     deepspeedBlock(point),
@@ -37,22 +37,22 @@ function keyTable(values) {
   return rows.length ? table("", ["key", "value"], rows, 2) : h("p", {}, "not kept");
 }
 
-function figuresBlock(point) {
-  const rows = Object.entries(FIGURES)
-    .filter(([key]) => !key.includes(".") && figureOf(point, key) !== null)
+function quantitiesBlock(point) {
+  const rows = Object.entries(QUANTITIES)
+    .filter(([key]) => !key.includes(".") && quantityOf(point, key) !== null)
     .map(([key, { name, unit }]) => {
       const ranks = ranksOf(point, key);
-      return [name, write(unit, figureOf(point, key)), ranks ? `${write(unit, ranks[0])} to ${write(unit, ranks[2])}` : DASH, write(unit, noiseOf(point, key))];
+      return [name, write(unit, quantityOf(point, key)), ranks ? `${write(unit, ranks[0])} to ${write(unit, ranks[2])}` : DASH, write(unit, noiseOf(point, key))];
     });
   for (const [key, column] of Object.entries(TIMING)) {
     const value = column[point.index];
     if (value !== null) rows.push([`time: ${key.replace(/_s$/, "")}`, write("seconds", value), DASH, DASH]);
   }
-  return rows.length ? block("Figures", table("", ["figure (largest rank)", "value", "lowest to highest rank", "noise"], rows), true) : null;
+  return rows.length ? block("Quantities", table("", ["quantity (largest rank)", "value", "lowest to highest rank", "noise"], rows), true) : null;
 }
 
 /** Sizes of PHASE_PARTS in a phase of a point. */
-const sizesOf = (point, phase) => PHASE_PARTS.map(([key]) => (key === "end_allocated_bytes" ? ENDS[phase][point.index] : figureOf(point, `${phase}.${key}`)));
+const sizesOf = (point, phase) => PHASE_PARTS.map(([key]) => (key === "end_allocated_bytes" ? ENDS[phase][point.index] : quantityOf(point, `${phase}.${key}`)));
 
 function phasesBlock(point) {
   const phases = Object.keys(ENDS).map((name) => [name, sizesOf(point, name)]).filter(([, sizes]) => sizes.some((size) => size !== null));

@@ -69,10 +69,10 @@ function changes(a, b) {
 
 const ofRepeats = (key) => DATA.repeats.includes(key) || DATA.repeats.includes(key.split(".")[0]);
 const configChanges = (a, b) => changes(flatten(configOf(a)), flatten(configOf(b))).filter(([key]) => !ofRepeats(key));
-/** Environment values that both points have, that differ, and that could change a figure. */
+/** Environment values that both points have, that differ, and that could change a quantity. */
 const environmentChanges = (a, b) => changes(flatten(causesOf(a)), flatten(causesOf(b))).filter(([, x, y]) => x !== undefined && y !== undefined);
 
-/** Lists reasons why a difference may have several causes, then points with partial figures. */
+/** Lists reasons why a difference may have several causes, then points with partial quantities. */
 function warnings(a, b) {
   const axes = [...new Set(configChanges(a, b).map(([key]) => key.split(".")[0]))];
   const found = [];
@@ -83,7 +83,7 @@ function warnings(a, b) {
     found.push(`The environments differ (${told}): part of the difference may be theirs.`);
   }
   for (const point of [a, b]) {
-    if (point.status !== "ok") found.push(`${point.id} ended as ${point.status} (${point.reason ?? "no reason given"}): its figures are partial or absent.`);
+    if (point.status !== "ok") found.push(`${point.id} ended as ${point.status} (${point.reason ?? "no reason given"}): its values are partial or absent.`);
     if (point.incomplete) found.push(`${point.id} is incomplete: ${point.incomplete}.`);
   }
   return found;
@@ -92,11 +92,11 @@ function warnings(a, b) {
 /** Whether this value is large enough as the base of a relative change. */
 const isBase = (unit, value) => Math.abs(value) >= (unit === "bytes" ? DATA.small : Number.MIN_VALUE);
 
-/** Makes a table of all figures of both points: absolute and relative difference, and whether it exceeds the noise. */
+/** Makes a table of all quantities of both points: absolute and relative difference, and whether it exceeds the noise. */
 function effectTable(a, b) {
-  const known = Object.entries(FIGURES).filter(([key]) => figureOf(a, key) !== null || figureOf(b, key) !== null);
+  const known = Object.entries(QUANTITIES).filter(([key]) => quantityOf(a, key) !== null || quantityOf(b, key) !== null);
   const rows = known.map(([key, { name, unit }]) => {
-    const [x, y] = [figureOf(a, key), figureOf(b, key)];
+    const [x, y] = [quantityOf(a, key), quantityOf(b, key)];
     const cells = [name, write(unit, x), write(unit, y)];
     if (x === null || y === null) return [...cells, DASH, DASH, DASH];
     const difference = y - x;
@@ -107,7 +107,7 @@ function effectTable(a, b) {
     const verdict = noise === null ? "unknown" : `${write(unit, noise)}${within ? " (within it)" : ""}`;
     return [...cells, sign + write(unit, Math.abs(difference)), isBase(unit, x) ? write("share", difference / x) : DASH, verdict];
   });
-  const head = ["figure (largest rank)", "A", "B", "B - A", "%", "noise"];
+  const head = ["quantity (largest rank)", "A", "B", "B - A", "%", "noise"];
   const names = h("p", {}, h("strong", {}, "A "), pointName(a), h("br"), h("strong", {}, "B "), pointName(b));
-  return h("div", { className: "scroll" }, names, rows.length ? table("What it did", head, rows) : h("p", {}, "Neither has figures."));
+  return h("div", { className: "scroll" }, names, rows.length ? table("What it did", head, rows) : h("p", {}, "Neither point has values."));
 }

@@ -41,11 +41,11 @@ function sortingTable({ id, name, columns, value, show, lead, decorate, pageSize
     const arrow = isSorted ? (state.descending ? " \u25bc" : " \u25b2") : "";
     const order = isSorted ? (state.descending ? "descending" : "ascending") : "none";
     const button = h("button", { type: "button", onclick: () => sortBy(index) }, withUnit(column) + arrow);
-    return h("th", { scope: "col", className: column.unit === "text" ? "" : "figure", "aria-sort": order }, button);
+    return h("th", { scope: "col", className: column.unit === "text" ? "" : "number", "aria-sort": order }, button);
   }
 
   function line(row) {
-    const cells = columns.map(({ unit }, index) => h("td", { className: unit === "text" ? "" : "figure" }, show?.(row, index) ?? bare(unit, value(row, index))));
+    const cells = columns.map(({ unit }, index) => h("td", { className: unit === "text" ? "" : "number" }, show?.(row, index) ?? bare(unit, value(row, index))));
     const made = h("tr", {}, lead ? h("td", { className: "look" }, ...lead(row)) : null, ...cells);
     decorate?.(made, row);
     return made;

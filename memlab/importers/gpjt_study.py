@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from memlab.analyse.imported import imported_record
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
 from memlab.files.conf_files import config_of
+from memlab.importers.records import imported_record
 from memlab.runs.record import CUDA_ALLOCATOR, RankResult, Record
 
 MIB = 2**20
@@ -38,8 +38,8 @@ COMMON = {"precision": "fp16", "attention": "sdpa", "optimizer": "adamw", "data"
 
 
 @dataclass(frozen=True)
-class Series:
-    """Configuration of a file: its group options, its axis, and the fixed value of the other axis."""
+class StudyFile:
+    """One file of the study: its group options, its axis, and the fixed value of the other axis."""
 
     choices: dict[str, str]
     axis: str  # seq_len | batch
@@ -48,8 +48,8 @@ class Series:
 
 
 @dataclass
-class Point:
-    """One value of the axis with the figures of each GPU's line."""
+class StudyPoint:
+    """One value of the axis with the quantities of each GPU's line."""
 
     value: int
     oom: bool = False
@@ -57,7 +57,7 @@ class Point:
     repeated: int = 0  # lines that replaced an earlier line of the same GPU
 
 
-def guess_series(file: Path, **given: str | int | None) -> Series:
+def guess_configuration(file: Path, **given: str | int | None) -> StudyFile:
     """Guess the configuration from the file name; values in ``given`` (a group, ``axis`` or ``other``) take precedence.
 
     Without ``default`` or ``expandable`` in the name, expandable segments are assumed; without a stage, ZeRO-3, as in
@@ -74,22 +74,22 @@ def guess_series(file: Path, **given: str | int | None) -> Series:
         "allocator": "default" if "default" in name else "expandable",
         "hardware": "rtx3090_x1" if small else "a100_80g_x8",
     }
-    told = {"zero_stage": ("zero",), "allocator": ("default", "expandable")}
-    guessed = [group for group, words in told.items() if not any(word in name for word in words)]
+    words_of = {"zero_stage": ("zero",), "allocator": ("default", "expandable")}
+    guessed = [group for group, words in words_of.items() if not any(word in name for word in words)]
     axis = given.pop("axis", None) or ("batch" if "batch" in name else "seq_len")
     other = given.pop("other", None) or (2048 if axis == "batch" else 1)
     chosen = {group: str(option) for group, option in given.items() if option is not None}
-    return Series(choices | chosen, str(axis), int(other), tuple(group for group in guessed if group not in chosen))
+    return StudyFile(choices | chosen, str(axis), int(other), tuple(group for group in guessed if group not in chosen))
 
 
-def read_points(file: Path) -> tuple[list[Point], int]:
+def read_points(file: Path) -> tuple[list[StudyPoint], int]:
     """Read the points of a file, in file order, and its number of GPUs. Raises :class:`MemlabError` with the line."""
-    points: dict[int, Point] = {}
+    points: dict[int, StudyPoint] = {}
     gpus = 0
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise MemlabError(f"{file}: cannot be read ({error})") from error
+        raise MemlabError(f"{file}: cannot be read ({error}). Give a file of the study, in UTF-8.") from error
     for number, line in enumerate(lines, 1):
         cells = [cell.strip() for cell in line.split(",")]
         if cells == [""]:
@@ -99,56 +99,58 @@ def read_points(file: Path) -> tuple[list[Point], int]:
         except (ValueError, OverflowError) as error:
             raise MemlabError(f"{file}:{number}: {error}") from error
     if not gpus:
-        raise MemlabError(f"{file}: no line with memory figures")
+        raise MemlabError(f"{file}: no line holds memory values. Give a file of the study gpjt/fine-tune-2024-04.")
     return list(points.values()), gpus
 
 
-def _read_line(cells: list[str], points: dict[int, Point]) -> int:
+def _read_line(cells: list[str], points: dict[int, StudyPoint]) -> int:
     """Add one line to its point. Returns the number of GPUs in the columns of the line; 0 for an OOM line."""
     value = int(cells[0])
     if value < 1:
         raise ValueError(f"the first column must be at least 1, not {value}")
-    point = points.setdefault(value, Point(value))
+    point = points.setdefault(value, StudyPoint(value))
     if cells[1:] == ["OOM"]:
         point.oom = True
         return 0
     gpus, odd = divmod(len(cells) - 2, 2)
     if odd or gpus < 1:
-        raise ValueError(f"{len(cells)} columns; expected the axis, a pair for each GPU, and iterations/s")
+        raise ValueError(f"{len(cells)} columns; expected the axis value, a pair for each GPU, and iterations/s")
     numbers = [float(cell) for cell in cells[1:]]
     if not all(math.isfinite(number) and number >= 0 for number in numbers) or numbers[-1] == 0:
-        raise ValueError("a figure is not a finite number above zero")
+        raise ValueError("a value is not a finite number above zero")
     pairs = zip(numbers[:-1:2], numbers[1:-1:2], strict=True)
     filled = [(rank, pair) for rank, pair in enumerate(pairs) if any(pair)]
     if not filled:
-        raise ValueError("no GPU has a figure")
+        raise ValueError("no GPU has a value")
     for rank, (active, reserved) in filled:
         point.repeated += rank in point.ranks
         point.ranks[rank] = (round(active * MIB), round(reserved * MIB), numbers[-1])
     return gpus
 
 
-def to_records(file: Path, series: Series, correct_rate: bool = False) -> Iterable[Record]:
+def to_records(file: Path, study_file: StudyFile, correct_rate: bool = False) -> Iterable[Record]:
     """Yield a record for each point. ``correct_rate``: multiply iterations/s by 28/29 (see :data:`TIMED_STEPS`)."""
     points, gpus = read_points(file)
     environment = {**ENVIRONMENT, "imported_from": file.name, "rate_corrected": correct_rate}
     for point in points:
-        config = _config(series, point.value, gpus)
-        ranks = [] if point.oom else [_rank(rank, point, series, config, correct_rate) for rank in sorted(point.ranks)]
-        yield imported_record(config, series.choices, environment, ranks, "gpu_oom" if point.oom else "ok")
+        config = _config(study_file, point.value, gpus)
+        ranks = (
+            [] if point.oom else [_rank(rank, point, study_file, config, correct_rate) for rank in sorted(point.ranks)]
+        )
+        yield imported_record(config, study_file.choices, environment, ranks, "gpu_oom" if point.oom else "ok")
 
 
-def _config(series: Series, value: int, gpus: int) -> Config:
+def _config(study_file: StudyFile, value: int, gpus: int) -> Config:
     """Build the configuration of a point, as the study ran it.
 
     Each point had its own process, with peaks from process start (protocol ``cold``). The model was built outside
     zero.Init, and DeepSpeed 0.14.2 uses memory-efficient linear layers only inside zero.Init. Checkpoints are
     reentrant, the default of transformers 4.40.
     """
-    other = next(axis for axis in AXES if axis != series.axis)
+    other = next(axis for axis in AXES if axis != study_file.axis)
     values = {
-        AXES[series.axis]: value,
-        AXES[other]: series.other,
+        AXES[study_file.axis]: value,
+        AXES[other]: study_file.other,
         "hardware.gpus": gpus,
         "model.weights": "pretrained",
         "optimizer.lr": 8e-5,
@@ -156,14 +158,14 @@ def _config(series: Series, value: int, gpus: int) -> Config:
         "measure.warmup": 2,
         "measure.steps": TIMED_STEPS,
         "measure.protocol": "cold",
-        "checkpointing.reentrant": series.choices["checkpointing"] != "none",
+        "checkpointing.reentrant": study_file.choices["checkpointing"] != "none",
     }
-    if series.choices["zero_stage"] == "zero3":
+    if study_file.choices["zero_stage"] == "zero3":
         values["zero_stage.memory_efficient_linear"] = False
-    return config_of(series.choices, values)
+    return config_of(study_file.choices, values)
 
 
-def _rank(rank: int, point: Point, series: Series, config: Config, correct_rate: bool) -> dict[str, Any]:
+def _rank(rank: int, point: StudyPoint, study_file: StudyFile, config: Config, correct_rate: bool) -> dict[str, Any]:
     active, reserved, rate = point.ranks[rank]
     result = RankResult(
         rank=rank,
@@ -173,6 +175,6 @@ def _rank(rank: int, point: Point, series: Series, config: Config, correct_rate:
         peak_active_bytes=active,
         peak_reserved_bytes=reserved,
         step_seconds=[1 / (rate * CORRECTION if correct_rate else rate)],
-        parameters=PARAMETERS.get(series.choices["model"]),
+        parameters=PARAMETERS.get(study_file.choices["model"]),
     )
     return result.to_json()

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from memlab.report.tables import show_table
+from memlab.report.terminal_table import show_table
 from memlab.report.text import console, fitted, say, show_command
 
 NAME = "Llama_3.1_8B-zero2-allocator-checkpointing-s1024-b16-lora16-1xH200-47c90967"

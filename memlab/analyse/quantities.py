@@ -1,16 +1,16 @@
-"""Figures of a run that are compared with other runs, each with its noise."""
+"""Quantities of a run that are compared with other runs, each with its noise."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from memlab.analyse.run import Run, value_at
+from memlab.analyse.run_view import RunView, value_at
 from memlab.core.summary import BYTES
 
 RATES = ("iterations_per_second", "samples_per_second", "tokens_per_second", "usd_per_million_tokens")
-"""Figures computed from the step time; they have the same relative noise."""
+"""Quantities computed from the step time; they have the same relative noise."""
 
-PHASE_FIGURES = ("peak_allocated_bytes", "peak_reserved_bytes")
+PHASE_QUANTITIES = ("peak_allocated_bytes", "peak_reserved_bytes")
 
 SMALL = 2**20
 """Bytes. A relative change is not computed from a base below this, for example 13 bytes of pinned memory."""
@@ -23,7 +23,7 @@ STANDARD_ERROR_OF_MEDIAN = 1.2533
 
 
 @dataclass(frozen=True)
-class Figure:
+class Quantity:
     """A value with its noise (how far chance moves it) in the same unit; ``None``: the noise is unknown.
 
     Noise of memory is the spread over ranks, which do the same work. Noise of speed is two standard errors of the
@@ -38,10 +38,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference ``other - base``. ``within_noise`` is ``None`` if neither figure has a known noise."""
+    """The difference ``other - base``. ``within_noise`` is ``None`` if neither quantity has a known noise."""
 
-    base: Figure
-    other: Figure
+    base: Quantity
+    other: Quantity
 
     @property
     def absolute(self) -> float:
@@ -55,8 +55,8 @@ class Difference:
 
     @property
     def noise(self) -> float | None:
-        """Larger noise of the two figures: a difference up to this is no finding."""
-        known = [figure.noise for figure in (self.base, self.other) if figure.noise is not None]
+        """Larger noise of the two quantities: a difference up to this is no finding."""
+        known = [quantity.noise for quantity in (self.base, self.other) if quantity.noise is not None]
         return max(known) if known else None
 
     @property
@@ -71,57 +71,57 @@ class Difference:
         return not self.within_noise
 
 
-def figures_of(run: Run) -> dict[str, Figure]:
-    """Return the figures by name: memory, phases, rates.
+def quantities_of(run: RunView) -> dict[str, Quantity]:
+    """Return the quantities by name: memory, phases, rates.
 
     Examples: ``peak_reserved_bytes`` (largest rank), ``backward.peak_reserved_bytes``, ``tokens_per_second``.
     """
     several = (value_at(run.config, "hardware.gpus") or 1) > 1
     found = {key: _spread(run.summary[key], several) for key in BYTES if isinstance(run.summary.get(key), dict)}
     for phase, values in run.phases.items():
-        found |= {f"{phase}.{key}": _spread(values[key], several) for key in PHASE_FIGURES if key in values}
+        found |= {f"{phase}.{key}": _spread(values[key], several) for key in PHASE_QUANTITIES if key in values}
     step = run.summary.get("step_seconds")
     if step:
         noise = _noise_of_median(run.step_seconds)
-        found["step_seconds"] = Figure(step, noise)
+        found["step_seconds"] = Quantity(step, noise)
         relative = None if noise is None else noise / step
         for key in RATES:
             value = run.summary.get(key)
             if value is not None:
-                found[key] = Figure(value, None if relative is None else relative * value)
+                found[key] = Quantity(value, None if relative is None else relative * value)
     for key in ("usd", "num_alloc_retries"):
         if run.summary.get(key) is not None:
-            found[key] = Figure(run.summary[key])
+            found[key] = Quantity(run.summary[key])
     return found
 
 
-def merge_repeats(repeats: Sequence[Mapping[str, Figure]]) -> dict[str, Figure]:
-    """Average each figure over repeats of one experiment; the noise is at least the spread over the repeats."""
+def merge_repeats(repeats: Sequence[Mapping[str, Quantity]]) -> dict[str, Quantity]:
+    """Average each quantity over repeats of one experiment; the noise is at least the spread over the repeats."""
     if len(repeats) == 1:
         return dict(repeats[0])
     merged = {}
     for key in [key for key in repeats[0] if all(key in each for each in repeats)]:
         values = [each[key].value for each in repeats]
         noises = [each[key].noise for each in repeats if each[key].noise is not None]
-        merged[key] = Figure(mean(values), max([max(values) - min(values), *noises]), repeats[0][key].small)
+        merged[key] = Quantity(mean(values), max([max(values) - min(values), *noises]), repeats[0][key].small)
     return merged
 
 
-def interpolate(low: Mapping[str, Figure], high: Mapping[str, Figure], share: float) -> dict[str, Figure]:
-    """Interpolate each figure at ``share`` of the way from ``low`` to ``high``, with the larger noise of the two."""
+def interpolate(low: Mapping[str, Quantity], high: Mapping[str, Quantity], share: float) -> dict[str, Quantity]:
+    """Interpolate each quantity at ``share`` of the way from ``low`` to ``high``, with the larger noise of the two."""
     between = {}
     for key in [key for key in low if key in high]:
         a, b = low[key], high[key]
         value = a.value + share * (b.value - a.value)
         if key == "usd_per_million_tokens":  # proportional to 1 / rate, and the rate is linear
             value = 1 / (1 / a.value + share * (1 / b.value - 1 / a.value))
-        noises = [figure.noise for figure in (a, b) if figure.noise is not None]
-        between[key] = Figure(value, max(noises) if noises else None, a.small)
+        noises = [quantity.noise for quantity in (a, b) if quantity.noise is not None]
+        between[key] = Quantity(value, max(noises) if noises else None, a.small)
     return between
 
 
-def _spread(values: Mapping[str, float], several: bool) -> Figure:
-    return Figure(values["max"], values["max"] - values["min"] if several else None, SMALL)
+def _spread(values: Mapping[str, float], several: bool) -> Quantity:
+    return Quantity(values["max"], values["max"] - values["min"] if several else None, SMALL)
 
 
 def _noise_of_median(seconds: Sequence[float]) -> float | None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from memlab.analyse.identity import REPEATS, SHAPE, changed_keys, numbered, of_repeats
-from memlab.analyse.run import Run, value_at
+from memlab.analyse.run_view import RunView, value_at
 from memlab.core.config import GROUPS
 
 PLAIN = ("model", "zero_stage")
@@ -15,7 +15,7 @@ MOST_KEYS = 2
 """Most values added to names whose options are equal. Names that are still equal get a number."""
 
 
-def usual_options(firsts: Sequence[Run]) -> dict[str, str]:
+def usual_options(firsts: Sequence[RunView]) -> dict[str, str]:
     """Find the option that more than half of the configurations have, for each group in which they differ."""
     found = {}
     for group in _varied(firsts):
@@ -25,7 +25,7 @@ def usual_options(firsts: Sequence[Run]) -> dict[str, str]:
     return found
 
 
-def short_names(firsts: Sequence[Run]) -> list[str]:
+def short_names(firsts: Sequence[RunView]) -> list[str]:
     """Name each configuration, given by one run. Names leave out the :func:`usual_options`."""
     shown, usual = _varied(firsts) or list(PLAIN), usual_options(firsts)
     sources = len({run.source for run in firsts})
@@ -39,25 +39,25 @@ def short_names(firsts: Sequence[Run]) -> list[str]:
     return numbered(" ".join(each) or run.run_id for each, run in zip(words, firsts, strict=True))
 
 
-def names_by_label(firsts: Mapping[str, Run]) -> tuple[dict[str, str], str]:
+def names_by_label(firsts: Mapping[str, RunView]) -> tuple[dict[str, str], str]:
     """Map labels to short names. Also returns the options that these names leave out, as words."""
     runs = list(firsts.values())
     usual = " ".join(f"{group}={option}" for group, option in usual_options(runs).items())
     return dict(zip(firsts, short_names(runs), strict=True)), usual
 
 
-def _varied(firsts: Sequence[Run]) -> list[str]:
+def _varied(firsts: Sequence[RunView]) -> list[str]:
     groups = [group for group in GROUPS if group not in ("seq_len", "batch", *REPEATS)]
     return [group for group in groups if len({run.choices.get(group) for run in firsts}) > 1]
 
 
-def _options(run: Run, shown: Sequence[str], usual: dict[str, str]) -> list[str]:
+def _options(run: RunView, shown: Sequence[str], usual: dict[str, str]) -> list[str]:
     known = [(group, run.choices[group]) for group in shown if group in run.choices]
     told = [(group, option) for group, option in known if option != usual.get(group)]
     return [option if group in PLAIN else f"{group}={option}" for group, option in told]
 
 
-def _values_apart(runs: Sequence[Run]) -> list[list[str]]:
+def _values_apart(runs: Sequence[RunView]) -> list[list[str]]:
     """List for each run the ``key=value`` words in which these runs differ."""
     keys = [key for key in changed_keys([run.config for run in runs]) if not of_repeats(key) and key not in SHAPE]
     return [

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from memlab.report.run_table import show_run
+from memlab.report.run_text import show_run
 from memlab.report.text import console
 from memlab.report.units import gib
 from memlab.runs.record import LIVE_TENSORS

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from memlab.analyse.complete import shortcomings
+from memlab.analyse.completeness import shortcomings
 from memlab.core.summary import slowest
 from memlab.runs.record import Record
 
 
 @dataclass
-class Run:
+class RunView:
     """One finished run. Bytes are integers, times are seconds. Runs may share dictionaries: treat them as read-only."""
 
     path: str
@@ -32,7 +32,7 @@ class Run:
 
     @property
     def phases(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Phase -> figure -> ``max`` and ``min`` over ranks."""
+        """Phase -> quantity -> ``max`` and ``min`` over ranks."""
         return self._parsed_detail[0]
 
     @property
@@ -45,11 +45,11 @@ class Run:
         return json.loads(self.detail)
 
 
-def run_of(record: Record, path: str) -> Run:
+def view_of(record: Record, path: str) -> RunView:
     """Make the run of a record that was read from the run folder ``path``."""
     own = ("run_id", "source", "status", "reason", "fingerprint", "isolation")
     shared = ("config", "choices", "environment", "summary", "timing")
-    return Run(
+    return RunView(
         path=path,
         **{key: getattr(record, key) for key in own + shared},
         incomplete=shortcomings(record),
@@ -78,9 +78,9 @@ def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -
     return flat
 
 
-def peak(run: Run, figure: str) -> float | None:
-    """Return the largest value over ranks of a figure of the summary, in bytes: it decides whether the run fits."""
-    values = run.summary.get(figure)
+def peak(run: RunView, quantity: str) -> float | None:
+    """Return the largest value over ranks of a quantity of the summary, in bytes: it decides whether the run fits."""
+    values = run.summary.get(quantity)
     return values.get("max") if isinstance(values, dict) else None
 
 

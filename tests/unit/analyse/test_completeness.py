@@ -2,7 +2,7 @@
 
 from folders import make_config, make_ranks, make_record
 
-from memlab.analyse.complete import shortcomings
+from memlab.analyse.completeness import shortcomings
 
 
 def record_with(**changes):
@@ -19,7 +19,7 @@ def test_a_complete_run():
 def test_a_missing_rank():
     record = make_record()
     del record.ranks[0]
-    assert shortcomings(record) == ["no figures of rank 0 (of 2)"]
+    assert shortcomings(record) == ["no values of rank 0 (of 2)"]
 
 
 def test_a_rank_twice():

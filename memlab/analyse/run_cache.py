@@ -14,11 +14,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from memlab.analyse.run import Run
+from memlab.analyse.run_view import RunView
 from memlab.files.disk import cache_dir
 
 VERSION = 2
-"""Version of the rows. Increase it when :class:`Run`, :func:`run_of`, or the contents of a record change."""
+"""Version of the rows. Increase it when :class:`RunView`, :func:`view_of`, or the contents of a record change."""
 
 Stamp = tuple[int, int]
 """Modification time in nanoseconds and size in bytes of a record."""
@@ -29,7 +29,7 @@ Row = tuple[str, int, int, str, str, str, str]
 _SHARED = ("config", "environment")
 """Dictionaries whose parts recur in many runs; each distinct part is parsed once and shared."""
 
-_OWN = tuple(f.name for f in fields(Run) if f.name not in ("path", "detail", *_SHARED))
+_OWN = tuple(f.name for f in fields(RunView) if f.name not in ("path", "detail", *_SHARED))
 
 
 def cache_file() -> Path:
@@ -63,16 +63,16 @@ def _connect() -> sqlite3.Connection:
     return database
 
 
-def pack(run: Run, stamp: Stamp) -> Row:
+def pack(run: RunView, stamp: Stamp) -> Row:
     """Make the row of a run."""
     own = json.dumps([getattr(run, name) for name in _OWN])
     return (run.path, *stamp, own, run.detail, _lines(run.config), _lines(run.environment))
 
 
-def unpack(row: Row, parts: dict[str, dict[str, Any]]) -> Run:
+def unpack(row: Row, parts: dict[str, dict[str, Any]]) -> RunView:
     """Make the run of a row. ``parts`` caches parsed parts: give the same dictionary to every call."""
     shared = dict(zip(_SHARED, (_merge(text, parts) for text in row[5:]), strict=True))
-    return Run(path=row[0], detail=row[4], **dict(zip(_OWN, json.loads(row[3]), strict=True)), **shared)
+    return RunView(path=row[0], detail=row[4], **dict(zip(_OWN, json.loads(row[3]), strict=True)), **shared)
 
 
 def _lines(values: dict[str, Any]) -> str:

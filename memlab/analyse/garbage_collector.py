@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def without_cycle_collection() -> Iterator[None]:
+def paused_garbage_collector() -> Iterator[None]:
     """Disable the cycle collector inside a ``with``: among a million JSON objects it would search again and again."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -15,7 +15,7 @@ def shortcomings(record: Record) -> list[str]:
     if record.status != "ok":
         return []
     if record.source != "measured":
-        return [] if record.summary else ["no figures"]
+        return [] if record.summary else ["no values"]
     return [*_ranks(record), *_steps(record), *_losses(record)]
 
 
@@ -26,7 +26,7 @@ def _ranks(record: Record) -> list[str]:
     if isinstance(planned, int) and planned < 1 << 16:
         missing = sorted(set(range(planned)) - {rank for rank in present if isinstance(rank, int)})
         if missing:
-            found.append(f"no figures of rank {', '.join(map(str, missing))} (of {planned})")
+            found.append(f"no values of rank {', '.join(map(str, missing))} (of {planned})")
     twice = sorted({str(rank) for rank in present if present.count(rank) > 1})
     if twice:
         found.append(f"rank {', '.join(twice)} is there more than once")

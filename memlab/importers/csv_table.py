@@ -1,14 +1,13 @@
-"""Import of CSV files as records: one line per point or per rank, with a map from record keys to columns."""
+"""Import of CSV files as records: a line for each point or rank, with a map from record keys to columns."""
 
 import csv
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from memlab.analyse.imported import imported_record
 from memlab.core.config import GROUPS, Config
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.plan import config_hash
@@ -16,6 +15,7 @@ from memlab.core.schema import shown
 from memlab.core.summary import BYTES
 from memlab.files.conf_files import config_of
 from memlab.files.spreadsheet import unescaped
+from memlab.importers.records import imported_record
 from memlab.runs.record import CUDA_ALLOCATOR, ISOLATIONS, STATUSES, RankResult, Record
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -24,8 +24,8 @@ UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**
 LONGEST = 1000
 """Most characters of a cell."""
 
-FIGURES = (*BYTES, "step_seconds", "iterations_per_second", "parameters", "rank", "status", "isolation")
-"""Record keys that a column can hold, beside dotted configuration keys and group names (for the option)."""
+RECORD_KEYS = (*BYTES, "step_seconds", "iterations_per_second", "parameters", "rank", "status", "isolation")
+"""Record keys that a column can hold. A column can also hold a dotted configuration key, or the option of a group."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ def parse_map(words: Iterable[str]) -> list[Column]:
     for word in words:
         key, equals, name = word.partition("=")
         if not equals or not name:
-            raise MemlabError(f"--map {word}: expected KEY=COLUMN or KEY=COLUMN:UNIT")
-        if key not in FIGURES and key not in GROUPS and key.partition(".")[0] not in GROUPS:
-            raise MemlabError(f"--map {word}: no record key '{key}'. {nearest(key, [*FIGURES, *GROUPS])}")
+            raise MemlabError(f"--map {word}: write KEY=COLUMN or KEY=COLUMN:UNIT.")
+        if key not in RECORD_KEYS and key not in GROUPS and key.partition(".")[0] not in GROUPS:
+            raise MemlabError(f"--map {word}: no record key '{key}'. {nearest(key, [*RECORD_KEYS, *GROUPS])}")
         unit = "B"
         if key in BYTES:
             name, _, unit = name.rpartition(":") if ":" in name else (name, "", "B")
@@ -55,29 +55,46 @@ def parse_map(words: Iterable[str]) -> list[Column]:
     return columns
 
 
+@dataclass
+class _TablePoint:
+    """The lines of the table that have the same configuration: the ranks of one point."""
+
+    config: Config
+    choices: dict[str, str]
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    statuses: list[str] = field(default_factory=list)
+    isolations: list[str] = field(default_factory=list)
+
+    def add(self, values: dict[str, Any]) -> None:
+        """Add one line, given as record key -> value."""
+        status = _status(values)
+        self.statuses.append(status)
+        self.isolations.append(values.get("isolation", "fresh"))
+        if status == "ok":
+            self.ranks.append(_rank(values, len(self.ranks)))
+
+    def record(self, source: str) -> Record:
+        """Make the record: ``ok`` if all lines are, ``shared`` if any line is."""
+        status = next((status for status in self.statuses if status != "ok"), "ok")
+        record = imported_record(self.config, self.choices, {"imported_from": source}, self.ranks, status)
+        return replace(record, isolation="shared" if "shared" in self.isolations else "fresh")
+
+
 def csv_records(file: Path, columns: list[Column], fixed: dict[str, str]) -> Iterator[Record]:
     """Yield a record for each point of the table. ``fixed``: group options and dotted values of all lines.
 
     Lines with the same configuration are ranks of one point. Raises :class:`MemlabError` with the faulty line.
     """
-    points: dict[str, tuple[Config, dict[str, str], list[dict[str, Any]], list[str]]] = {}
-    isolations: dict[str, str] = {}
+    points: dict[str, _TablePoint] = {}
     for number, line in enumerate(_lines(file, columns), 2):
         try:
             values = {column.key: _value(column, cell) for column in columns if (cell := _cell(column, line)) != ""}
             choices, config = _configuration({**fixed, **values})
-            point = config_hash(config)
-            _, _, ranks, statuses = points.setdefault(point, (config, choices, [], []))
-            isolations[point] = values.get("isolation", "fresh")
-            statuses.append(_status(values))
-            if statuses[-1] == "ok":
-                ranks.append(_rank(values, len(ranks)))
+            points.setdefault(config_hash(config), _TablePoint(config, choices)).add(values)
         except (ValueError, OverflowError, MemlabError) as error:
             raise MemlabError(f"{file}:{number}: {error}") from error
-    for point, (config, choices, ranks, statuses) in points.items():
-        status = next((status for status in statuses if status != "ok"), "ok")
-        record = imported_record(config, choices, {"imported_from": file.name}, ranks, status)
-        yield replace(record, isolation=isolations[point])
+    for point in points.values():
+        yield point.record(file.name)
 
 
 def _lines(file: Path, columns: list[Column]) -> list[dict[str, str]]:
@@ -87,12 +104,12 @@ def _lines(file: Path, columns: list[Column]) -> list[dict[str, str]]:
             rows.fieldnames = [unescaped(name) for name in rows.fieldnames or ()]
             lines = list(rows)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise MemlabError(f"{file}: cannot be read ({error})") from error
+        raise MemlabError(f"{file}: cannot be read ({error}). Give a CSV file in UTF-8.") from error
     missing = [column.name for column in columns if not lines or column.name not in lines[0]]
     if missing:
         found = [name for name in lines[0] if name] if lines else []
         raise MemlabError(
-            f"{file}: no column '{missing[0]}'. {nearest(missing[0], found) if found else 'It is empty.'}"
+            f"{file}: no column '{missing[0]}'. {nearest(missing[0], found) if found else 'The file is empty.'}"
         )
     return lines
 
@@ -100,7 +117,7 @@ def _lines(file: Path, columns: list[Column]) -> list[dict[str, str]]:
 def _cell(column: Column, line: dict[str, str]) -> str:
     text = unescaped(line[column.name])
     if len(text) > LONGEST:
-        raise ValueError(f"column '{column.name}' holds {len(text):,} letters; no value has more than {LONGEST:,}")
+        raise ValueError(f"column '{column.name}' holds {len(text):,} characters; at most {LONGEST:,} are allowed")
     return text
 
 
@@ -119,7 +136,7 @@ def _value(column: Column, text: str) -> Any:
 def _positive(column: Column, text: str) -> float:
     value = float(text)
     if not math.isfinite(value) or value <= 0:
-        raise ValueError(f"column '{column.name}' holds {shown(text)}, not a number above zero")
+        raise ValueError(f"column '{column.name}' holds {shown(text)}; give a number above zero")
     return value
 
 

@@ -11,17 +11,17 @@ from memlab.planner.remedies import remedies
 from memlab.predict.memory.verdicts import EDGE, FITS
 from memlab.report import units
 from memlab.report.answers import answer, ranges
-from memlab.report.tables import show_table
+from memlab.report.terminal_table import show_table
 from memlab.report.text import say, show_command
 from memlab.runs.record import FIRST_STEP_PHASES, LIVE_TENSORS, PHASES, Record
 
-RANK_FIGURES = {
+RANK_QUANTITIES = {
     "allocated": "peak_allocated_bytes",
     "reserved": "peak_reserved_bytes",
     "used": "device_used_bytes",
     "host": "host_peak_bytes",
 }
-PHASE_FIGURES = {
+PHASE_QUANTITIES = {
     "allocated": "peak_allocated_bytes",
     "reserved": "peak_reserved_bytes",
     "allocated at its end": "end_allocated_bytes",
@@ -59,16 +59,16 @@ def _show_remedies(record: Record, console: Console) -> None:
 
 def _show_ranks(record: Record, console: Console) -> None:
     """Print a row for each rank; ranks with the same cells share a row."""
-    places = _places(record.ranks, RANK_FIGURES)
+    places = _places(record.ranks, RANK_QUANTITIES)
     alike: dict[tuple[str, ...], list[int]] = {}
     for rank in record.ranks:
-        figures = (units.gib(rank[key], places) for key in RANK_FIGURES.values())
+        quantities = (units.gib(rank[key], places) for key in RANK_QUANTITIES.values())
         retries = "-" if rank["num_alloc_retries"] is None else str(rank["num_alloc_retries"])
-        alike.setdefault((rank["device_name"], *figures, retries), []).append(rank["rank"])
+        alike.setdefault((rank["device_name"], *quantities, retries), []).append(rank["rank"])
     name = "rank" if len(record.ranks) == 1 else "ranks"
     rows = [(ranges(numbers), *cells) for cells, numbers in alike.items()]
     title = f"Peak memory of the training steps, GiB ({_meaning(record)})"
-    show_table(console, title, [name, "device", *RANK_FIGURES, "retries"], rows, left=2)
+    show_table(console, title, [name, "device", *RANK_QUANTITIES, "retries"], rows, left=2)
 
 
 def _show_phases(record: Record, console: Console) -> None:
@@ -76,20 +76,20 @@ def _show_phases(record: Record, console: Console) -> None:
         phase: [rank["phases"][phase] for rank in record.ranks if phase in rank["phases"]]
         for phase in (*PHASES[:2], *FIRST_STEP_PHASES, *PHASES[2:])
     }
-    places = _places([values for phases in found.values() for values in phases], PHASE_FIGURES)
+    places = _places([values for phases in found.values() for values in phases], PHASE_QUANTITIES)
     rows = [
         (
             phase.replace("_", " "),
-            *(units.gib(max(one[key] for one in phases), places) for key in PHASE_FIGURES.values()),
+            *(units.gib(max(one[key] for one in phases), places) for key in PHASE_QUANTITIES.values()),
         )
         for phase, phases in found.items()
         if phases
     ]
-    show_table(console, "Peak by phase, highest rank, GiB", ["phase", *PHASE_FIGURES], rows)
+    show_table(console, "Peak by phase, highest rank, GiB", ["phase", *PHASE_QUANTITIES], rows)
 
 
-def _places(parts: Sequence[Mapping[str, Any]], figures: Mapping[str, str]) -> int:
-    return units.places(part[key] for part in parts for key in figures.values())
+def _places(parts: Sequence[Mapping[str, Any]], quantities: Mapping[str, str]) -> int:
+    return units.places(part[key] for part in parts for key in quantities.values())
 
 
 def _ranges(record: Record) -> list[str]:
@@ -135,7 +135,7 @@ def _speed(record: Record) -> list[str]:
 
 
 def _unknown(record: Record) -> list[str]:
-    """List the figures that are unknown, with the reason."""
+    """List the quantities that are unknown, with the reason."""
     names = {MODEL_FLOPS: "model FLOPs and their utilisation", WORK: "step time"}
     reasons = {name: why for rank in record.ranks for name, why in rank.get("unknown", {}).items()}
     return [f"unknown: {names.get(name, name)} ({why})" for name, why in reasons.items()]

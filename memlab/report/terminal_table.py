@@ -32,7 +32,7 @@ def show_table(
     common: Sequence[str] = (),
     spare: Sequence[str] = (),
 ) -> None:
-    """Print a table whose first ``left`` and last ``notes`` columns are text. All other columns are figures, never cut.
+    """Print a table whose first ``left`` and last ``notes`` columns are text. All other columns are numbers, never cut.
 
     A column of ``common`` with the same value in all of several rows moves to the title. Empty columns are left out. If
     the terminal is too narrow, columns of ``spare`` are dropped, the first one first, and a line names them.
@@ -44,10 +44,10 @@ def show_table(
     title = "; ".join([title, *(f"{name} {cells[name][0]}" for name in same)])
     kept = [name for name in columns if name not in (*same, *empty)]
     texts = [name for name in (*columns[:left], *columns[len(columns) - notes :]) if name in kept]
-    least = {name: _figure_width(name, cells[name]) for name in kept}
+    least = {name: _number_width(name, cells[name]) for name in kept}
     least |= {name: _text_width(name, cells[name]) for name in texts[1:]}
     least |= {name: min(least[name], max(KEYS, len(name))) for name in texts[:1]}
-    dropped = [name for name in spare if _room(least, out) < 0 and least.pop(name, None)]
+    dropped = _drop(least, spare, out)
     widths = _spread(least, cells, [name for name in texts if name in least], out)
     table = Table(title=Text(title), title_justify="left")
     for name, width in widths.items():
@@ -60,8 +60,18 @@ def show_table(
         say(f"The terminal is too narrow for: {', '.join(reversed(dropped))}.", out)
 
 
-def _figure_width(name: str, cells: Sequence[str]) -> int:
-    """Return the fewest characters that a column of figures needs; its title may break into several lines."""
+def _drop(least: dict[str, int], spare: Sequence[str], out: Console) -> list[str]:
+    """Remove columns of ``spare`` from ``least`` until the others fit. Returns the names of the removed columns."""
+    dropped = []
+    for name in spare:
+        if _room(least, out) < 0 and name in least:
+            del least[name]
+            dropped.append(name)
+    return dropped
+
+
+def _number_width(name: str, cells: Sequence[str]) -> int:
+    """Return the fewest characters that a column of numbers needs; its title may break into several lines."""
     return max(map(len, [*name.split(), *cells]), default=1)
 
 

@@ -1,0 +1,1 @@
+"""Importers: other people's tables -> records in run folders."""
