@@ -39,8 +39,7 @@ A second process that makes an optimizer under the same number (a command of two
     Phase -> ``peak_allocated_bytes``, ``peak_reserved_bytes``, ``end_allocated_bytes``, as in a run of memlab's own.
     ``load``, ``model_build``, ``engine_init`` and ``resume`` happen before or between steps. ``forward``, ``backward``,
     ``optimizer_step``, ``generate``, ``evaluate`` and ``save`` have the prefix ``first_`` the first time: in the first
-    optimizer step, or in the first evaluation, generation outside a step, or saving. A phase's figures leave out the
-    phases inside it.
+    optimizer step, or in the first generation, evaluation or saving. A phase's figures leave out the phases inside it.
 ``warmup_seconds``, ``step_seconds``
     The first step; the others. A step lasts from the end of the step before to its own end, on the device's clock,
     without evaluation, saving, loading and resuming in between.
@@ -52,8 +51,8 @@ A second process that makes an optimizer under the same number (a command of two
 
 ``version``, ``pid``, ``rank``, ``local_rank``, ``world_size``, ``protocol`` (``cold``)
 ``ended``
-    ``running``, ``finished`` (the interpreter ended), ``stopped`` (by ``--steps``), ``exception`` or ``exit``
-    (``sys.exit`` with a code other than 0; ``exit_code`` and ``where`` beside).
+    ``running``, ``finished`` (the interpreter ended), ``stopped`` (by ``--steps``), ``exception`` (``failed_in``: the
+    phase; ``where``) or ``exit`` (``sys.exit`` with a code other than 0: ``exit_code``, ``where``).
 ``steps``
     Number of optimizer steps that were done. ``micro_batches``: number of backward passes.
 ``peak``
@@ -69,7 +68,8 @@ A second process that makes an optimizer under the same number (a command of two
     GPUs besides ``device`` on which this process allocated: device, peaks of allocated and reserved since process
     start.
 ``optimizers``
-    Each that stepped: ``class`` (``module.Name``), ``defaults``, ``groups``, ``parameters``, ``dtypes``, ``steps``.
+    Each that stepped: ``class`` (``module.Name``), ``defaults``, ``groups``, ``parameters``, ``dtypes``, ``calls`` of
+    its ``step`` (ZeRO makes several a step).
 ``models``
     Each module with parameters that is not part of another: ``class``, ``trained`` (an optimizer holds some of its
     parameters), ``parameters``, ``trainable_parameters``, ``dtypes`` (dtype -> parameters), ``device``, ``config`` (of

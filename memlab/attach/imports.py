@@ -49,7 +49,8 @@ def _call_after(loader, name: str) -> None:
         execute(module)
         if module.__name__ == name:
             loader.exec_module = execute
-            for function in _waiting.pop(name, ()):
-                function(module)
+            while functions := _waiting.pop(name, ()):  # a function may wait for more of the same module
+                for function in functions:
+                    function(module)
 
     loader.exec_module = exec_module

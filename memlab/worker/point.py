@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from memlab.attach.host import resident_bytes
 from memlab.core.config import Config
 from memlab.runs.record import RankResult, RunFolder, write_json
 from memlab.worker.data import Shape
 from memlab.worker.device import CpuDevice, CudaDevice
-from memlab.worker.host import resident_bytes
 
 
 class Point:

@@ -15,13 +15,13 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from memlab.attach.faults import describe
 from memlab.core.config import from_dict
 from memlab.core.plan import Plan
 from memlab.core.unknown import MODEL_FLOPS, left_out
 from memlab.runs.record import RankResult, RunFolder, write_json
 from memlab.worker.data import Batches
 from memlab.worker.device import rank_device, runtime_versions
-from memlab.worker.faults import describe
 from memlab.worker.flops import model_flops
 from memlab.worker.model import base_model, build_model, parameter_counts
 from memlab.worker.output import write_output_to

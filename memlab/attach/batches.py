@@ -1,0 +1,105 @@
+"""Sizes of batches: samples, tokens and the longest sample, without making the device compute or the host wait."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+REMEMBERED = 256  # batches that a loader has given out and no forward has used yet
+
+
+@dataclass(frozen=True)
+class Size:
+    """``None``: cannot be told from the batch."""
+
+    samples: int | None = None
+    tokens: int | None = None  # with padding
+    real_tokens: int | None = None  # those that the attention mask keeps
+    longest: int | None = None  # tokens of the longest sample, without padding if that is known
+
+    def __add__(self, other: "Size") -> "Size":
+        """Add the sizes of two micro batches. A figure that one of them lacks is not known of both."""
+        values = [
+            None if None in pair else combine(pair)
+            for pair, combine in (
+                ((self.samples, other.samples), sum),
+                ((self.tokens, other.tokens), sum),
+                ((self.real_tokens, other.real_tokens), sum),
+                ((self.longest, other.longest), max),
+            )
+        ]
+        return Size(*values)
+
+
+def size_of(batch: Any) -> Size:
+    """Measure a batch: tokens are the elements of ``input_ids``, or of the first two-dimensional integer tensor.
+
+    Preference data of TRL holds one such tensor for each of ``chosen`` and ``rejected``: then each is counted.
+    """
+    named = dict(batch) if isinstance(batch, Mapping) else {}
+    tensors = [value for value in (named.values() if named else _flat(batch)) if isinstance(value, torch.Tensor)]
+    samples = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
+    ids = [value for name, value in named.items() if name.endswith("input_ids") and _is_tokens(value)]
+    ids = ids or [tensor for tensor in tensors if _is_tokens(tensor)][:1]
+    if not ids:
+        return Size(samples)
+    tokens = sum(tensor.numel() for tensor in ids)
+    if lengths := _packed_lengths(named):
+        return Size(samples, tokens, sum(lengths), max(lengths))
+    masks = [value for name, value in named.items() if name.endswith("attention_mask") and _is_tokens(value)]
+    if len(masks) == len(ids) and all(mask.device.type == "cpu" for mask in masks):
+        kept = [mask.count_nonzero(dim=-1) for mask in masks]
+        return Size(samples, tokens, int(sum(k.sum() for k in kept)), int(max(k.max() for k in kept)))
+    return Size(samples, tokens, None, max(tensor.shape[-1] for tensor in ids))
+
+
+def _is_tokens(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dim() == 2
+        and value.numel() > 0
+        and not (value.is_floating_point() or value.is_complex())
+    )
+
+
+def _packed_lengths(named: Mapping[str, Any]) -> list[int]:
+    """Return the lengths of the samples of a packed batch: its position ids begin at 0 with each sample."""
+    positions = named.get("position_ids")
+    if not _is_tokens(positions) or positions.device.type != "cpu" or "attention_mask" in named:
+        return []
+    starts = (positions.flatten() == 0).nonzero().flatten().tolist()
+    return [end - start for start, end in zip(starts, [*starts[1:], positions.numel()], strict=True)]
+
+
+def _flat(batch: Any) -> list[Any]:
+    """List the members of nested tuples, lists and dicts."""
+    if isinstance(batch, Mapping):
+        return [leaf for value in batch.values() for leaf in _flat(value)]
+    if isinstance(batch, tuple | list):
+        return [leaf for value in batch for leaf in _flat(value)]
+    return [batch]
+
+
+class Batches:
+    """Sizes of the batches that loaders gave out, found again by the batch itself."""
+
+    def __init__(self):
+        self._sizes: OrderedDict[int, Size] = OrderedDict()
+        self.latest: Size | None = None
+
+    def given(self, batch: Any, size: Size | None = None) -> None:
+        """Note a batch that a loader gives out. ``size``: what was measured before it went to the device."""
+        self.latest = self._sizes[id(batch)] = size or size_of(batch)
+        while len(self._sizes) > REMEMBERED:
+            self._sizes.popitem(last=False)
+
+    def used(self, batch: Any) -> None:
+        """Note the batch of the forward that begins."""
+        self.latest = self._sizes.pop(id(batch), None) or size_of(batch)
+
+    def take(self) -> Size:
+        """Return the size of the batch whose backward begins."""
+        taken, self.latest = self.latest, None
+        return taken or Size()

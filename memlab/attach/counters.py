@@ -1,0 +1,81 @@
+"""Torch's memory counters of GPUs, which memlab resets at each phase while the script keeps its own view.
+
+torch.cuda and torch.accelerator read and reset the counters through functions of ``torch._C``. :class:`Counters` stands
+in for these functions. What the script reads is the maximum of torch's peak and of the peaks that memlab has reset
+since the script's own last reset.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+READ = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
+RESET_PEAKS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+RESET_TOTALS = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats")
+TOTALS = ("num_alloc_retries", "num_ooms")
+
+
+class Counters:
+    """The counters of all devices. ``functions``: ``torch._C``, or a stand-in with the same names."""
+
+    def __init__(self, functions: Any):
+        self.functions = functions
+        self.read: Callable[[int], dict[str, Any]] = functions._cuda_memoryStats
+        self._reset: Callable[[int], None] = functions._cuda_resetPeakMemoryStats
+        self._carried: dict[int, dict[str, Any]] = {}  # device -> peaks that memlab has reset and the script has not
+        self._totals: dict[int, dict[str, int]] = {}  # device -> totals that the script has reset
+        self.before_script_reset: Callable[[int], None] = lambda device: None
+
+    def reset_peaks(self, device: int, stats: dict[str, Any]) -> None:
+        """Reset the peaks, which the script still sees. ``stats``: what ``read`` has just returned."""
+        _raise(self._carried.setdefault(device, {}), stats)
+        self._reset(device)
+
+    def totals(self, device: int, stats: dict[str, Any]) -> tuple[int, int]:
+        """Return the allocator's retries and out-of-memory errors since the process began."""
+        before = self._totals.get(device, {})
+        retries, ooms = (stats.get(name, 0) + before.get(name, 0) for name in TOTALS)
+        return retries, ooms
+
+    def install(self) -> None:
+        """Give the script functions with its own view."""
+        for names, stand_in in (
+            (READ, self._script_reads),
+            (RESET_PEAKS, self._script_resets_peaks),
+            (RESET_TOTALS, self._script_resets_totals),
+        ):
+            for name in names:
+                if hasattr(self.functions, name):
+                    setattr(self.functions, name, stand_in(getattr(self.functions, name)))
+
+    def _script_reads(self, read: Callable) -> Callable:
+        def script_stats(device: int) -> dict[str, Any]:
+            stats = read(device)
+            _raise(stats, self._carried.get(device, {}))
+            return stats
+
+        return script_stats
+
+    def _script_resets_peaks(self, reset: Callable) -> Callable:
+        def script_reset(device: int) -> None:
+            self.before_script_reset(device)
+            self._carried.pop(device, None)
+            reset(device)
+
+        return script_reset
+
+    def _script_resets_totals(self, reset: Callable) -> Callable:
+        def script_reset(device: int) -> None:
+            totals = dict(zip(TOTALS, self.totals(device, self.read(device)), strict=True))
+            reset(device)
+            self._totals[device] = totals
+
+        return script_reset
+
+
+def _raise(peaks: dict[str, Any], others: dict[str, Any]) -> None:
+    """Raise each ``peak`` in ``peaks`` to that in ``others``, at any depth. A group that is missing is added."""
+    for name, value in others.items():
+        if isinstance(value, dict):
+            _raise(peaks.setdefault(name, {}), value)
+        elif name == "peak":
+            peaks[name] = max(peaks.get(name, 0), value)

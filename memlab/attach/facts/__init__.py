@@ -1,0 +1,32 @@
+"""What the script set, as found in the process: raw facts under the names of their libraries, for ``attached``."""
+
+from ..failures import contained
+from ..session import Session
+from . import libraries, machine, models
+from .plain import plain
+
+FACTS = {
+    "optimizers": models.optimizers,
+    "models": models.models,
+    "deepspeed": libraries.engines,
+    "trainer": libraries.trainer,
+    "training_arguments": libraries.training_arguments,
+    "accelerate": libraries.accelerator,
+    "datasets": libraries.data_files,
+    "versions": lambda session: machine.versions(),
+    "environment": lambda session: machine.environment(),
+    "script": lambda session: machine.script(),
+}
+
+THAT_CHANGE = ("optimizers", "datasets")
+"""Facts that are found out again at the end."""
+
+
+def gather(session: Session) -> None:
+    """Find out the facts that are not known or may have changed. What fails is noted and left out."""
+    for name, find in FACTS.items():
+        if name in session.facts and name not in THAT_CHANGE:
+            continue
+        found = contained(find)(session)
+        if found is not None:
+            session.facts[name] = plain(found)

@@ -1,0 +1,66 @@
+"""Versions, environment and the script."""
+
+import hashlib
+import os
+import platform
+import re
+import sys
+from importlib import metadata
+from typing import Any
+
+import torch
+
+DISTRIBUTIONS = {
+    **{name: name for name in ("torch", "transformers", "deepspeed", "accelerate", "trl", "peft", "datasets")},
+    **{
+        name: name
+        for name in ("bitsandbytes", "triton", "axolotl", "llamafactory", "unsloth", "torchtitan", "lightning")
+    },
+    "flash_attn": "flash-attn",
+    "liger_kernel": "liger-kernel",
+    "xformers": "xformers",
+}
+"""Module -> its distribution."""
+
+_VARIABLES = re.compile(
+    r"(PYTORCH|TORCH|NCCL|CUDA|CUBLAS|OMP|MKL|ACCELERATE|DS|TRANSFORMERS|HF)_\w+|LOCAL_WORLD_SIZE|WORLD_SIZE"
+)
+_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the distributions that the process has imported."""
+    found = {"python": platform.python_version()}
+    for module, distribution in DISTRIBUTIONS.items():
+        if module in sys.modules:
+            try:
+                found[distribution] = metadata.version(distribution)
+            except metadata.PackageNotFoundError:
+                found[distribution] = str(getattr(sys.modules[module], "__version__", "unknown"))
+    return found
+
+
+def runtime_versions() -> dict[str, Any]:
+    """Return the versions of CUDA, NCCL and cuDNN, which package metadata does not contain."""
+    if not torch.cuda.is_initialized():
+        return {"cuda": None, "nccl": None, "cudnn": None}
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"cuda": torch.version.cuda, "nccl": nccl, "cudnn": torch.backends.cudnn.version()}
+
+
+def environment() -> dict[str, str]:
+    """Return the variables that change memory or speed."""
+    return {
+        name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name) and not _SECRET.search(name)
+    }
+
+
+def script() -> dict[str, Any]:
+    """Describe the script: its path as it is found from the current folder, its digest, its arguments."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    digest = None
+    if main and os.path.isfile(main):
+        with open(main, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
+    path = os.path.relpath(main) if main else None
+    return {"path": path, "sha256": digest, "argv": sys.argv, "cwd": os.getcwd()}

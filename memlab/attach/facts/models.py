@@ -1,0 +1,108 @@
+"""Models and optimizers of a process."""
+
+import gc
+import math
+from collections import Counter
+from typing import Any
+
+import torch
+
+from ..session import Session
+
+WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
+"""Attributes under which a wrapper holds the module that it wraps."""
+
+
+def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
+    """Count all parameters and the trainable ones: shared parameters once, partitioned ones with their full size."""
+    sizes = {id(p): (parameter_size(p), p.requires_grad) for p in model.parameters()}.values()
+    return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
+
+
+def parameter_size(parameter: torch.nn.Parameter) -> int:
+    """Count the elements of a parameter, before partitioning and before quantization to 4 bits."""
+    if quant_state := getattr(parameter, "quant_state", None):
+        return math.prod(quant_state.shape)
+    return getattr(parameter, "ds_numel", parameter.numel())
+
+
+def optimizers(session: Session) -> list[dict[str, Any]]:
+    """Describe each optimizer that stepped, the ones that are gone left out."""
+    found = []
+    for known in session.stepped.values():
+        optimizer = known["optimizer"]()
+        if optimizer is not None:
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            found.append(
+                {
+                    "class": class_name(optimizer),
+                    "defaults": optimizer.defaults,
+                    "groups": len(optimizer.param_groups),
+                    "parameters": sum(map(parameter_size, parameters)),
+                    "dtypes": _dtypes(parameters),
+                    "calls": known["calls"],
+                }
+            )
+    return found
+
+
+def models(session: Session) -> list[dict[str, Any]]:
+    """Describe each module of the process that has parameters and is not part of another."""
+    trained = {id(p) for optimizer in session.optimizers for group in optimizer.param_groups for p in group["params"]}
+    engines = [engine.module for engine in (ref() for ref in session.engines) if engine is not None]
+    found = []
+    for root in _roots():
+        model, wrappers = _unwrapped(root)
+        parameters = list(model.parameters())
+        if parameters:
+            is_trained = any(id(p) in trained for p in parameters) or any(model is module for module in engines)
+            found.append({**_described(model, parameters), "trained": is_trained, "wrappers": wrappers})
+    return sorted(found, key=lambda model: (not model["trained"], -model["parameters"]))
+
+
+def _roots() -> list[torch.nn.Module]:
+    """Find the modules that no other module holds."""
+    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+    inside = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inside]
+
+
+def _unwrapped(module: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:
+    """Return the module inside its wrappers, and the names of their classes from the outside in."""
+    wrappers = []
+    while True:
+        inner = next((child for name, child in module.named_children() if name in WRAPPERS), None)
+        if inner is None or len(list(module.children())) > 1:
+            return module, wrappers
+        wrappers.append(type(module).__name__)
+        module = inner
+
+
+def _described(model: torch.nn.Module, parameters: list[torch.nn.Parameter]) -> dict[str, Any]:
+    total, trainable = parameter_counts(model)
+    config = getattr(model, "config", None)
+    adapters = getattr(model, "peft_config", None)
+    return {
+        "class": class_name(model),
+        "parameters": total,
+        "trainable_parameters": trainable,
+        "dtypes": _dtypes(parameters),
+        "device": str(parameters[0].device),
+        "config": config.to_dict() if hasattr(config, "to_dict") else None,
+        "attention": getattr(config, "_attn_implementation", None),
+        "gradient_checkpointing": any(getattr(module, "gradient_checkpointing", False) for module in model.modules()),
+        "adapters": {name: each.to_dict() for name, each in adapters.items()} if adapters else None,
+        "quantization": getattr(config, "quantization_config", None) and str(config.quantization_config),
+    }
+
+
+def _dtypes(parameters: list[torch.nn.Parameter]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for parameter in parameters:
+        counts[str(parameter.dtype).removeprefix("torch.")] += parameter_size(parameter)
+    return dict(counts)
+
+
+def class_name(value: Any) -> str:
+    """Return ``module.Name`` of a value's class."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"

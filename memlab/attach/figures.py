@@ -1,0 +1,46 @@
+"""Peaks of a phase or of a step, folded together from readings."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .memory import Reading
+
+
+@dataclass
+class Figures:
+    """Bytes; ``None``: not counted here. Peaks are the highest of all readings, ``end_...`` belong to the last one."""
+
+    count: int = 0
+    seconds: float = 0.0
+    where: str | None = None  # in the user's code, at the highest peak
+    step: int | None = None  # of the highest peak
+    peak_allocated_bytes: int | None = None
+    peak_active_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    end_allocated_bytes: int | None = None
+    used_bytes: int | None = None
+    host_peak_bytes: int | None = None
+    host_rss_bytes: int | None = None
+
+    @property
+    def deciding_peak(self) -> int:
+        return (self.host_peak_bytes if self.peak_allocated_bytes is None else self.peak_allocated_bytes) or 0
+
+    def fold(self, reading: Reading) -> bool:
+        """Add a reading. Returns whether the deciding peak rose."""
+        rises = reading.deciding_peak > self.deciding_peak
+        self.peak_allocated_bytes = highest(self.peak_allocated_bytes, reading.peak_allocated)
+        self.peak_active_bytes = highest(self.peak_active_bytes, reading.peak_active)
+        self.peak_reserved_bytes = highest(self.peak_reserved_bytes, reading.peak_reserved)
+        self.used_bytes = highest(self.used_bytes, reading.used)
+        self.host_peak_bytes = highest(self.host_peak_bytes, reading.host_peak)
+        self.end_allocated_bytes, self.host_rss_bytes = reading.allocated, reading.host_rss
+        return rises
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def highest(*values: int | None) -> int | None:
+    """Return the highest known value, ``None`` if none is known."""
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,62 @@
+"""Memory figures of this process from the operating system, in bytes (Linux, proc(5))."""
+
+import contextlib
+import resource
+from pathlib import Path
+
+STATUS = Path("/proc/self/status")
+
+
+def resident_bytes() -> int:
+    """Return the current resident set in bytes."""
+    return resident_and_peak()[0]
+
+
+def peak_resident_bytes() -> int:
+    """Return the highest resident set in bytes since the process began, or since :func:`reset_peak_resident`."""
+    return resident_and_peak()[1]
+
+
+def resident_and_peak() -> tuple[int, int]:
+    """Return both figures from one reading, in bytes."""
+    text = STATUS.read_bytes()
+    return _field(text, b"VmRSS:"), _field(text, b"VmHWM:")
+
+
+def reset_peak_resident() -> None:
+    """Reset the peak of :func:`peak_resident_bytes` by writing "5" to clear_refs (proc(5))."""
+    with contextlib.suppress(OSError):  # some containers forbid it: then each peak is the peak since the process began
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+class HostMemory:
+    """The resident set, whose peak memlab resets while the script keeps its view: ``resource.getrusage``."""
+
+    def __init__(self):
+        self.highest = 0  # since the process began
+
+    def install(self) -> None:
+        getrusage = resource.getrusage
+
+        def script_getrusage(who: int) -> resource.struct_rusage:
+            usage = getrusage(who)
+            if who != resource.RUSAGE_SELF:
+                return usage
+            values = list(usage)
+            values[2] = max(usage.ru_maxrss, self.highest // 1024)  # ru_maxrss, in KiB on Linux
+            return resource.struct_rusage(values)
+
+        resource.getrusage = script_getrusage
+
+    def turn(self) -> tuple[int, int]:
+        """Return the resident set now and its peak since the last turn, and begin a new one."""
+        now, peak = resident_and_peak()
+        self.highest = max(self.highest, peak)
+        reset_peak_resident()
+        return now, peak
+
+
+def _field(text: bytes, name: bytes) -> int:
+    """Return a figure of /proc/self/status, 0 if it is not there."""
+    _, _, after = text.partition(name)
+    return int(after.split(maxsplit=1)[0]) * 1024 if after else 0

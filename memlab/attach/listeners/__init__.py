@@ -1,0 +1,41 @@
+"""What memlab listens to: one module for each library, which has a function ``listen(module, session)``.
+
+It is called after the import of the library's module, and makes the session hear of its functions. A library that has
+changed its names is noted as a failure of memlab and is not listened to; the others are.
+"""
+
+from types import ModuleType
+
+from .. import imports
+from ..failures import note
+from ..session import Session
+from . import accelerate, datasets, deepspeed, saving, torch, transformers
+
+LISTENERS = {
+    "torch.nn.parallel.distributed": torch.listen_to_ddp,
+    "torch.distributed.fsdp": torch.listen_to_fsdp,
+    "torch.distributed.checkpoint": saving.listen_to_distributed_checkpoints,
+    "safetensors.torch": saving.listen_to_safetensors,
+    "deepspeed": deepspeed.listen,
+    "transformers.modeling_utils": transformers.listen_to_models,
+    "transformers.generation.utils": transformers.listen_to_generation,
+    "transformers.trainer": transformers.listen_to_trainer,
+    "accelerate.accelerator": accelerate.listen,
+    "accelerate.data_loader": accelerate.listen_to_loaders,
+    "datasets.builder": datasets.listen,
+}
+"""Module whose import is waited for -> what then listens."""
+
+
+def listen_to_all(session: Session) -> None:
+    """Listen to torch, without which nothing is measured, and to each library as soon as it is imported."""
+    torch.listen(session)
+    for name, listen in LISTENERS.items():
+
+        def attach(module: ModuleType, name=name, listen=listen) -> None:
+            try:
+                listen(module, session)
+            except Exception as error:
+                note(f"listener of {name}", error)
+
+        imports.after(name, attach)

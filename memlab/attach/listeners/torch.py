@@ -1,0 +1,76 @@
+"""torch itself: optimizers, backward, data loaders, evaluation mode, and the wrappers of distributed training."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ..phases import BACKWARD, ENGINE_INIT, OPTIMIZER_STEP
+from ..session import Session
+from .saving import listen_to_torch
+from .wrap import during, listening
+
+
+def listen(session: Session) -> None:
+    _optimizers(session)
+    during(torch.autograd, "backward", session, BACKWARD)
+    listening(torch.nn.Module, "eval", before=session.evaluation_begins)
+    _loaders(session)
+    listen_to_torch(session)
+    listening(sys, "exit", before=lambda code=None, /: session.exits(code))
+    if hasattr(torch._C, "_cuda_attach_out_of_memory_observer"):
+        torch.cuda._lazy_call(lambda: torch._C._cuda_attach_out_of_memory_observer(session.runs_out_of_memory))
+
+
+def _optimizers(session: Session) -> None:
+    def step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            session.optimizer_step_begins(optimizer)
+
+    def step_ends(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            session.optimizer_step_ends(optimizer)
+
+    register_optimizer_step_pre_hook(step_begins)
+    register_optimizer_step_post_hook(step_ends)
+    listening(
+        torch.optim.Optimizer, "__init__", after=lambda _, optimizer, *args, **kw: session.optimizer_made(optimizer)
+    )
+    listening(torch.optim.Optimizer, "zero_grad", after=lambda *args, **kwargs: session.forward_begins())
+    _gradient_scalers(session)
+
+
+def _gradient_scalers(session: Session) -> None:
+    """``GradScaler.step`` leaves out the optimizer's step after an overflow, so that no hook is called."""
+    from torch.amp import GradScaler
+
+    calls: list[int] = []
+
+    def step_begins(*args: Any, **kwargs: Any) -> None:
+        calls.append(session.optimizer_calls)
+
+    def step_ended(*args: Any, **kwargs: Any) -> None:
+        session.step_ends(skipped=session.optimizer_calls == calls.pop())
+
+    during(GradScaler, "step", session, OPTIMIZER_STEP, before=step_begins, after=step_ended)
+
+
+def _loaders(session: Session) -> None:
+    """Batches are measured as a loader gives them out: they are still on the host, so that masks can be read."""
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    listening(_BaseDataLoaderIter, "__next__", after=lambda batch, *args: session.loader_gave(batch))
+
+
+def listen_to_ddp(module: ModuleType, session: Session) -> None:
+    wrapper = module.DistributedDataParallel
+    during(wrapper, "__init__", session, ENGINE_INIT)
+    listening(wrapper, "forward", before=lambda _, *args, **kwargs: session.forward_begins(kwargs or args))
+
+
+def listen_to_fsdp(module: ModuleType, session: Session) -> None:
+    if hasattr(module, "fully_shard"):  # FSDP2, public since torch 2.6
+        during(module, "fully_shard", session, ENGINE_INIT)
+    during(module.FullyShardedDataParallel, "__init__", session, ENGINE_INIT)

@@ -1,0 +1,45 @@
+"""transformers: loading and saving of models, generation, and Trainer."""
+
+import weakref
+from types import ModuleType
+from typing import Any
+
+from ..phases import EVALUATE, GENERATE, LOAD, RESUME, SAVE
+from ..session import Session
+from .wrap import during, listening
+
+EVALUATIONS = ("evaluate", "predict")
+SAVINGS = ("_save_checkpoint", "save_model")
+RESUMPTIONS = ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_best_model")
+
+
+def listen_to_models(module: ModuleType, session: Session) -> None:
+    during(module.PreTrainedModel, "from_pretrained", session, LOAD)
+    during(module.PreTrainedModel, "save_pretrained", session, SAVE)
+
+
+def listen_to_generation(module: ModuleType, session: Session) -> None:
+    during(module.GenerationMixin, "generate", session, GENERATE)
+
+
+def listen_to_trainer(module: ModuleType, session: Session) -> None:
+    trainer = module.Trainer
+    for name in EVALUATIONS:
+        during(trainer, name, session, EVALUATE)
+    for name in SAVINGS:
+        during(trainer, name, session, SAVE)
+    for name in RESUMPTIONS:
+        during(trainer, name, session, RESUME)
+
+    def train_begins(self: Any, *args: Any, **kwargs: Any) -> None:
+        session.trainer, session.trainer_runs = weakref.ref(self), True
+        session.setting_up()
+
+    def train_ended(*args: Any, **kwargs: Any) -> None:
+        session.trainer_runs = False
+
+    def step_begins(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> None:
+        session.forward_begins(inputs)
+
+    listening(trainer, "train", before=train_begins, after=train_ended)
+    listening(trainer, "training_step", before=step_begins)

@@ -1,0 +1,58 @@
+"""Wrappers of a library's functions. What torch.compile traces goes past them, so it compiles as it would without."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..failures import contained
+from ..session import Session
+
+Told = Callable[..., Any]
+
+
+def during(owner: Any, name: str, session: Session, phase: str, before: Told | None = None, after: Told | None = None):
+    """Replace ``owner.name``: its calls are a phase. ``before`` gets the arguments, ``after`` the result as well."""
+    function, rewrap = _function_of(owner, name)
+    told, heard = _told(before), _told(after)
+
+    @functools.wraps(function)
+    def measured(*args, **kwargs):
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        told(*args, **kwargs)
+        with session.running(phase):
+            result = function(*args, **kwargs)
+        heard(result, *args, **kwargs)
+        return result
+
+    setattr(owner, name, rewrap(measured))
+
+
+def listening(owner: Any, name: str, before: Told | None = None, after: Told | None = None) -> None:
+    """Replace ``owner.name``: its calls are heard of. ``before`` gets the arguments, ``after`` the result as well."""
+    function, rewrap = _function_of(owner, name)
+    told, heard = _told(before), _told(after)
+
+    @functools.wraps(function)
+    def heard_of(*args, **kwargs):
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        told(*args, **kwargs)
+        result = function(*args, **kwargs)
+        heard(result, *args, **kwargs)
+        return result
+
+    setattr(owner, name, rewrap(heard_of))
+
+
+def _function_of(owner: Any, name: str) -> tuple[Callable, Callable]:
+    """Return the function behind an attribute, and what makes an attribute of its replacement."""
+    raw = vars(owner)[name]
+    kind = type(raw)
+    return (raw.__func__, kind) if kind in (classmethod, staticmethod) else (raw, lambda function: function)
+
+
+def _told(listener: Told | None) -> Told:
+    return (lambda *args, **kwargs: None) if listener is None else contained(listener)

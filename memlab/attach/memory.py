@@ -1,0 +1,109 @@
+"""Readings of this process's memory, from one boundary of phases to the next."""
+
+from dataclasses import dataclass
+
+import torch
+
+from .counters import Counters
+from .host import HostMemory
+
+CUDA_ALLOCATOR = "cuda_caching_allocator"
+HOST = "host"
+
+
+@dataclass
+class Reading:
+    """Memory in bytes: now, and peaks since the last reading. The device's figures are ``None`` without a device."""
+
+    host_rss: int
+    host_peak: int
+    allocated: int | None = None
+    peak_allocated: int | None = None
+    peak_active: int | None = None
+    peak_reserved: int | None = None
+    used: int | None = None  # the driver's figure for the whole device
+    retries: int | None = None  # since the process began
+    ooms: int | None = None
+
+    @property
+    def deciding_peak(self) -> int:
+        """The peak by which phases are compared: allocated on a device, else resident on the host."""
+        return self.host_peak if self.peak_allocated is None else self.peak_allocated
+
+
+class Memory:
+    """The counters of the device that this process uses, and of the host.
+
+    The device is the current one until :meth:`settle`. Without CUDA in use, which memlab never starts, there is none.
+    """
+
+    def __init__(self):
+        self.host = HostMemory()
+        self.counters = Counters(torch._C) if hasattr(torch._C, "_cuda_memoryStats") else None
+        self._settled: int | None = None
+        self._held: dict[int, tuple[int, int, int]] = {}  # device -> peaks that the script has reset
+        self._used: tuple[int, int | None] = (-1, None)  # reserved bytes, and what the driver said then
+
+    def install(self) -> None:
+        """Let the script keep its own view of all figures that memlab resets."""
+        self.host.install()
+        if self.counters:
+            self.counters.before_script_reset = self._hold
+            self.counters.install()
+
+    @property
+    def device(self) -> int | None:
+        """Index of the device, ``None`` without one."""
+        if self.counters is None or not torch.cuda.is_initialized():
+            return None
+        return torch.cuda.current_device() if self._settled is None else self._settled
+
+    def settle(self) -> None:
+        """Keep to the current device from now on."""
+        self._settled = self.device
+
+    def turn(self) -> Reading:
+        """Return the figures since the last turn, and reset the peaks. No synchronisation, no allocation."""
+        reading = Reading(*self.host.turn())
+        device = self.device
+        if device is None:
+            return reading
+        stats = self.counters.read(device)
+        if not stats:
+            return reading
+        peaks = _peaks(stats)
+        held = self._held.pop(device, peaks)
+        reading.allocated = stats["allocated_bytes"]["all"]["current"]
+        reading.peak_allocated, reading.peak_active, reading.peak_reserved = map(max, peaks, held)
+        reading.retries, reading.ooms = self.counters.totals(device, stats)
+        reading.used = self._used_bytes(device, stats["reserved_bytes"]["all"]["current"])
+        self.counters.reset_peaks(device, stats)
+        return reading
+
+    def others(self) -> dict[int, tuple[int, int]]:
+        """Return peaks of allocated and reserved bytes of the process's other devices, as the script would read."""
+        if self.device is None:
+            return {}
+        found = {}
+        for index in range(torch.cuda.device_count()):
+            peaks = torch.cuda.max_memory_allocated(index), torch.cuda.max_memory_reserved(index)
+            if index != self.device and peaks[1]:
+                found[index] = peaks
+        return found
+
+    def _used_bytes(self, device: int, reserved: int) -> int | None:
+        """Ask the driver only if the allocator holds more or less than before: the question takes a while."""
+        if reserved != self._used[0]:
+            free, total = torch.cuda.mem_get_info(device)
+            self._used = reserved, total - free
+        return self._used[1]
+
+    def _hold(self, device: int) -> None:
+        peaks = _peaks(self.counters.read(device))
+        self._held[device] = tuple(map(max, peaks, self._held.get(device, peaks)))
+
+
+def _peaks(stats: dict) -> tuple[int, int, int]:
+    names = ("allocated_bytes", "active_bytes", "reserved_bytes")
+    allocated, active, reserved = (stats[name]["all"]["peak"] for name in names)
+    return allocated, active, reserved

@@ -1,0 +1,153 @@
+"""The file of a rank: its number, its place, and its content."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import failures
+from .facts import gather
+from .facts.machine import runtime_versions
+from .figures import Figures
+from .install import FOLDER
+from .memory import CUDA_ALLOCATOR, HOST
+from .phases import ENGINE_INIT, MODEL_BUILD
+from .session import Session
+
+VERSION = 1
+RUNNING = {"status": "interrupted", "reason": "The process was killed, or it still runs.", "ended": "running"}
+
+
+class RankFile:
+    """Writes what a session knows. The place is chosen with the first writing, when the rank's number is known."""
+
+    def __init__(self, session: Session):
+        self.session = session
+        self.rank: int | None = None
+        self.path: Path | None = None
+
+    def write(self, outcome: dict[str, Any]) -> None:
+        """Write the file, whole or not at all."""
+        if self.path is None:
+            self._choose_place()
+            self.session.rows.open(self.path.with_suffix(".steps.jsonl"))
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps(self._content(outcome), indent=1, allow_nan=False) + "\n", "utf-8")
+        temporary.replace(self.path)
+
+    def write_at_the_end(self) -> None:
+        """Write the file for a process that ends now, with facts that nobody has asked for yet."""
+        session = self.session
+        session.finish()
+        gather(session)
+        self.write(session.outcome())
+
+    def _choose_place(self) -> None:
+        """Claim the number of this rank. A process that is not the first one with it goes into a folder of its own."""
+        self.rank, folder = rank_number(), Path(self.session.options.folder)
+        claim = folder / FOLDER / f"rank{self.rank}.pid"
+        try:
+            with claim.open("x") as file:
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            folder = folder / FOLDER / "again" / str(os.getpid())
+            folder.mkdir(parents=True)
+        self.path = folder / f"rank{self.rank}.json"
+
+    def _content(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of the file (attach/__init__.py)."""
+        session, device = self.session, self.session.memory.device
+        total, (retries, ooms) = session.total, session.retries_and_ooms
+        properties = None if device is None else torch.cuda.get_device_properties(device)
+        seconds = session.rows.seconds
+        trained = next((model for model in session.facts.get("models", ()) if model["trained"]), {})
+        return {
+            "rank": self.rank,
+            "device": "cpu" if device is None else f"cuda:{device}",
+            "device_name": "CPU" if device is None else properties.name,
+            "memory_source": HOST if device is None else CUDA_ALLOCATOR,
+            "status": outcome["status"],
+            "reason": outcome.get("reason"),
+            "device_total_bytes": None if device is None else properties.total_memory,
+            "peak_allocated_bytes": total.peak_allocated_bytes,
+            "peak_active_bytes": total.peak_active_bytes,
+            "peak_reserved_bytes": total.peak_reserved_bytes,
+            "device_used_bytes": total.used_bytes,
+            "host_rss_bytes": total.host_rss_bytes,
+            "host_peak_bytes": total.host_peak_bytes,
+            "host_pinned_bytes": _pinned_bytes(),
+            "num_alloc_retries": retries,
+            "num_ooms": ooms,
+            "phases": {} if device is None else {name: _of_allocator(each) for name, each in session.phases.items()},
+            "warmup_seconds": [each for each in seconds[:1] if each is not None],
+            "step_seconds": [each for each in seconds[1:] if each is not None],
+            "skipped_steps": session.steps_skipped,
+            "parameters": trained.get("parameters"),
+            "trainable_parameters": trained.get("trainable_parameters"),
+            "unknown": session.unknown(),
+            "oom": outcome.get("oom"),
+            "runtime": runtime_versions(),
+            "timing": self._timing(),
+            "attached": self._attached(outcome),
+        }
+
+    def _timing(self) -> dict[str, float]:
+        session, began = self.session, self.session.options.started_at
+        timing = {"launch_s": session.started - began} if began else {}
+        for name, phase in (("build_s", MODEL_BUILD), ("init_s", ENGINE_INIT)):
+            if phase in session.phases:
+                timing[name] = session.phases[phase].seconds
+        if session.steps_done:
+            timing["train_s"] = sum(each for each in session.rows.seconds if each is not None)
+        return timing
+
+    def _attached(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        session = self.session
+        return {
+            "version": VERSION,
+            "pid": os.getpid(),
+            "rank": self.rank,
+            "local_rank": _number("LOCAL_RANK"),
+            "world_size": dist.get_world_size() if _is_distributed() else _number("WORLD_SIZE") or 1,
+            "protocol": "cold",
+            **{name: outcome.get(name) for name in ("ended", "exit_code", "where", "failed_in")},
+            "steps": session.steps_done,
+            "micro_batches": session.micro_batches,
+            "peak": session.peak,
+            "phases": {name: figures.to_json() for name, figures in session.phases.items()},
+            "other_devices": [
+                {"device": f"cuda:{index}", "peak_allocated_bytes": allocated, "peak_reserved_bytes": reserved}
+                for index, (allocated, reserved) in session.memory.others().items()
+            ],
+            **session.facts,
+            "meter_errors": failures.noted,
+        }
+
+
+def rank_number() -> int:
+    """Return this process's rank: torch.distributed's, else that of the launcher, else 0."""
+    return dist.get_rank() if _is_distributed() else _number("RANK") or 0
+
+
+def _is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _number(variable: str) -> int | None:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else None
+
+
+def _of_allocator(figures: Figures) -> dict[str, int | None]:
+    names = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
+    return {name: getattr(figures, name) or 0 for name in names}
+
+
+def _pinned_bytes() -> int | None:
+    """Return the peak of torch's pinned host memory since the process began, in bytes."""
+    if not torch.cuda.is_initialized() or not hasattr(torch.cuda, "host_memory_stats"):
+        return None
+    return torch.cuda.host_memory_stats().get("allocated_bytes.peak")

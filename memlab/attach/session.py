@@ -1,0 +1,459 @@
+"""What one process of a command measures: its phases, its optimizer steps and how it ended.
+
+Listeners (listeners/) call the methods below. None of them raises into the script, except the end that ``--steps`` asks
+for: ``SystemExit(0)``.
+"""
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from . import faults, stop
+from .batches import Batches, Size, size_of
+from .clock import Mark, mark
+from .failures import contained
+from .figures import Figures
+from .memory import Memory
+from .options import Options
+from .phases import (
+    BACKWARD,
+    BESIDE_STEPS,
+    ENGINE_INIT,
+    EVALUATE,
+    FORWARD,
+    GENERATE,
+    IN_A_STEP,
+    LOAD,
+    MODEL_BUILD,
+    ONCE,
+    OPTIMIZER_STEP,
+    SAVE,
+    Piece,
+    Timeline,
+)
+from .steps import Rows, Step
+from .where import raised_at, user_line
+
+SAVE_EVERY_S = 10
+"""Seconds after which the rank's file is written again at the end of a step."""
+
+
+LAST_WAIT_S = 5
+"""Seconds to wait for the device at the end: after a failure it may never come."""
+
+
+class Session:
+    def __init__(self, options: Options, memory: Memory):
+        self.options = options
+        self.pid = os.getpid()
+        self.started = time.time()
+        self.memory = memory
+        self.timeline = Timeline(self.memory, self._ended)
+        self.phases: dict[str, Figures] = {}
+        self.total = Figures()
+        self.peak: dict[str, Any] = {}
+        self.batches = Batches()
+        self.rows = Rows()
+        self.step: Step | None = None  # None before the first forward
+        self.steps_done = self.steps_skipped = self.micro_batches = self.optimizer_calls = 0
+        self.optimizers: weakref.WeakSet = weakref.WeakSet()
+        self.stepped: dict[int, dict[str, Any]] = {}  # what is known of each optimizer that stepped
+        self.facts: dict[str, Any] = {}  # what the script set (facts/)
+        self.engines: list[weakref.ref] = []  # of DeepSpeed
+        self.trainer: weakref.ref | None = None
+        self.accelerator: weakref.ref | None = None
+        self.data_files: list[str] = []
+        self.trainer_runs = False
+        self.oom: dict[str, Any] | None = None
+        self.failure: dict[str, Any] | None = None  # the last exception that left a phase
+        self.exit: tuple[int, str | None] | None = None  # code of sys.exit, and where
+        self.stopped = False
+        self.on_first_step: Callable[[], None] = lambda: None
+        self.on_save: Callable[[], None] = lambda: None
+        self._saved_at = 0.0
+        self._evaluated: torch.nn.Module | None = None
+        self._end: Mark | None = None  # of a step that has not been closed
+        self._skipped = False
+        self._step_call: tuple[int, Any] | None = None  # depth and code of the call of the optimizer's step
+        self._read_ahead: deque[Size] | None = None
+        self._beside_since: Mark | None = None
+        self._retries: int | None = None
+        self._ooms: int | None = None
+
+    def begin_again(self) -> None:
+        """Begin anew in a forked process, which may become a rank. A child of a rank stays unmeasured."""
+        if not self.is_rank:
+            calls = self.on_first_step, self.on_save
+            Session.__init__(self, self.options, self.memory)
+            self.on_first_step, self.on_save = calls
+
+    @property
+    def is_active(self) -> bool:
+        """Whether events come from the process and the thread that this session measures."""
+        return os.getpid() == self.pid and self.timeline.is_mine()
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether this process trains: it made an optimizer."""
+        return self.timeline.thread is not None
+
+    # --- phases
+
+    @contextmanager
+    def running(self, phase: str) -> Iterator[None]:
+        """Give the time inside to a phase, unless it is a part of one that runs."""
+        entered = self.enter(phase)
+        try:
+            yield
+        except BaseException as error:
+            self.fails(error)
+            raise
+        finally:
+            if entered:
+                self.leave()
+
+    @contained
+    def enter(self, phase: str) -> bool:
+        """Begin a phase. Returns whether :meth:`leave` has to end it."""
+        if not self.is_active:
+            return False
+        self._before_event(by=phase)
+        if phase == ENGINE_INIT and self.timeline.base in (MODEL_BUILD, ENGINE_INIT):
+            self.setting_up()
+            return False
+        if phase == BACKWARD and self.is_rank:
+            self._begin_training()
+        entered = self.timeline.enter(phase)
+        if entered and phase == BACKWARD and self.step is not None:
+            self.micro_batches += 1
+            self.step.add_batch(self.batches.take())
+        elif entered and phase in BESIDE_STEPS:
+            self._beside_since = self._mark()
+        return entered
+
+    @contained
+    def leave(self) -> None:
+        phase = self.timeline.current
+        self.timeline.leave()
+        if phase in BESIDE_STEPS and self.step is not None:
+            self.step.beside.append((self._beside_since, self._mark()))
+
+    def _before_event(self, by: str | None = None) -> None:
+        """End what went on until this event: a step of several optimizers, an evaluation of a plain loop."""
+        self._drop_left_optimizer_step()
+        self._end_evaluation(by)
+        if by != OPTIMIZER_STEP:
+            self.close_step()
+            self.stop_if_asked()
+
+    @contained
+    def forward_begins(self, batch: Any = None) -> None:
+        """Begin a forward. ``batch``: what the model is called with, if the listener sees it."""
+        if not self.trains_now:
+            return
+        self._before_event()
+        if self.timeline.stack:
+            return
+        if batch is not None and (self.batches.latest is None or self.trainer_runs):
+            self.batches.used(batch)
+        self.timeline.begin_base(FORWARD)
+        self._begin_training()
+
+    @contained
+    def loader_gave(self, batch: Any, size: Size | None = None) -> None:
+        """Note a batch of a data loader. ``size``: what was measured before the batch went to the device."""
+        if self._read_ahead is not None:
+            self._read_ahead.append(size_of(batch))
+        elif self.trains_now:
+            self.batches.given(batch, size)
+            if not self.trainer_runs:  # Trainer fetches all batches of a step at once
+                self.forward_begins()
+
+    @contextmanager
+    def reading_ahead(self, sizes: deque[Size]) -> Iterator[None]:
+        """Let the batches that loaders give out inside wait in ``sizes``: another loader gives them out later."""
+        outer, self._read_ahead = self._read_ahead, sizes if self.is_active else self._read_ahead
+        try:
+            yield
+        finally:
+            self._read_ahead = outer
+
+    @property
+    def trains_now(self) -> bool:
+        """Whether what a listener hears of can be a part of training."""
+        return self.is_active and self.is_rank and torch.is_grad_enabled()
+
+    @contained
+    def setting_up(self) -> None:
+        """Note that the model is built, and that what trains it is being made."""
+        if self.is_active and self.timeline.base == MODEL_BUILD:
+            self.timeline.begin_base(ENGINE_INIT)
+
+    @contained
+    def evaluation_begins(self, module: torch.nn.Module) -> None:
+        """Note ``module.eval()``: an evaluation begins, if the module is trained and no Trainer tells better."""
+        if self.step is None or not self.is_active or self.trainer_runs or self.timeline.beside_steps:
+            return
+        trained = {id(p) for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]}
+        if any(id(parameter) in trained for parameter in module.parameters()) and self.enter(EVALUATE):
+            self._evaluated = module
+
+    def _end_evaluation(self, by: str | None = None) -> None:
+        """End an evaluation of a plain loop: the module trains again, or another phase begins."""
+        module = self._evaluated
+        if module is not None and (module.training or by not in (None, GENERATE)):
+            self._evaluated = None
+            self.leave()
+
+    # --- steps
+
+    @contained
+    def optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
+        if os.getpid() == self.pid:
+            self.timeline.thread = self.timeline.thread or threading.get_ident()
+            self.optimizers.add(optimizer)
+            self.setting_up()
+
+    @contained
+    def optimizer_step_begins(self, optimizer: torch.optim.Optimizer) -> None:
+        """Begin ``optimizer.step()``, which may be a part of an engine's step, or of another optimizer's."""
+        if self.is_active and self.enter(OPTIMIZER_STEP):
+            self._step_call = _call_of_step()
+
+    def optimizer_step_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        """End ``optimizer.step()``, and with it the step if it is no part of an engine's."""
+        self._note_step_of(optimizer)
+        if self.is_active and self._step_call is not None and self._step_call == _call_of_step():
+            self._step_call = None
+            self.leave()
+            self.step_ends()
+
+    def step_ends(self, skipped: bool = False) -> None:
+        """End an optimizer step. With several optimizers, others may belong to it: then the next event closes it.
+
+        ``skipped``: by an overflow. Raises ``SystemExit(0)`` after the last step that ``--steps`` asks for.
+        """
+        if self.is_active:
+            self._end, self._skipped = self._mark(), skipped
+            if len(self.optimizers) <= 1:
+                self.close_step()
+                self.stop_if_asked()
+
+    @contained
+    def _note_step_of(self, optimizer: torch.optim.Optimizer) -> None:
+        known = self.stepped.setdefault(id(optimizer), {"optimizer": weakref.ref(optimizer), "calls": 0})
+        known["calls"] += 1
+        self.optimizer_calls += 1
+
+    def _drop_left_optimizer_step(self) -> None:
+        """End an optimizer step that an exception left: torch then calls no hook after it."""
+        if self._step_call is not None and not _is_running(*self._step_call):
+            self._step_call = None
+            self.leave()
+
+    @contained
+    def close_step(self) -> None:
+        """Close the step whose optimizers have stepped. Those that step inside a backward close it after that."""
+        if self.step is None or self._end is None or BACKWARD in self.timeline.stack:
+            return
+        end, self._end = self._end, None
+        self.rows.add(self.step, end, self._skipped)
+        if self.peak.get("step") == self.step.number and self.step.size:
+            size = self.step.size
+            self.peak |= {"samples": size.samples, "tokens": size.tokens, "longest_sample": size.longest}
+        self.steps_done += 1
+        self.steps_skipped += self._skipped
+        if self.steps_done == 1:
+            self.memory.settle()
+            self.on_first_step()
+            end = self._mark()
+        self.step = Step(self.steps_done + 1, end, self.step.retries, self.step.ooms)
+        if time.monotonic() - self._saved_at > SAVE_EVERY_S or self.steps_done == 1:
+            self.save()
+
+    def stop_if_asked(self) -> None:
+        if self.options.steps and self.steps_done >= self.options.steps and not self.stopped:
+            self.stopped = True
+            stop.wait_for_all_ranks()
+            raise SystemExit(0)
+
+    def _begin_training(self) -> None:
+        """Begin the first step."""
+        if self.step is None:
+            self.step = Step(1, self._mark(), self._retries, self._ooms)
+            self.save()
+
+    # --- ends
+
+    @contained
+    def fails(self, error: BaseException) -> None:
+        """Describe an exception that leaves a phase, and do not keep it: its traceback holds tensors.
+
+        The innermost phase that the exception leaves is the one in which it was raised. The script may go on.
+        """
+        if self.is_active and isinstance(error, Exception) and (self.failure or {}).get("id") != id(error):
+            self.failure = {"id": id(error), **self._described(error, self.timeline.current)}
+
+    def _described(self, error: BaseException, phase: str | None) -> dict[str, Any]:
+        status, reason, oom = faults.describe(error)
+        where = raised_at(error)
+        if oom is not None:
+            seen = self.oom or {"phase": phase, "step": self.step and self.step.number, "where": where}
+            oom = {**oom, **{key: value for key, value in seen.items() if value is not None}}
+        told = {"status": status, "reason": reason, "oom": oom}
+        return {**told, "ended": "exception", "failed_in": phase, "where": where}
+
+    @contained
+    def runs_out_of_memory(self, device: int, requested: int, *_: int) -> None:
+        """Note what torch's allocator could not provide. The script may go on."""
+        main = sys._current_frames().get(self.timeline.thread or threading.get_ident())
+        self.oom = {
+            "requested_bytes": requested,
+            "phase": self.timeline.current,
+            "step": self.steps_done + 1 if self.step else None,
+            "where": user_line(main),
+        }
+
+    @contained
+    def exits(self, code: Any) -> None:
+        """Note a call of ``sys.exit``."""
+        if self.is_active:
+            number = code if isinstance(code, int) else 0 if code is None else 1
+            self.exit = number, user_line()
+
+    def outcome(self) -> dict[str, Any]:
+        """Return ``status``, ``reason``, ``oom`` and what ``attached`` says of the end, for a process that ends now."""
+        error = getattr(sys, "last_value", None)
+        code, where = self.exit or (0, None)
+        if self.stopped:
+            return {"status": "ok", "ended": "stopped"}
+        if error is not None:
+            known = self.failure if self.failure and self.failure["id"] == id(error) else {}
+            return self._described(error, known.get("failed_in"))
+        if code and self.failure:
+            return {**self.failure, "exit_code": code}
+        if code:
+            reason = f"The script ended itself with exit code {code}."
+            return {"status": "failed", "reason": reason, "ended": "exit", "exit_code": code, "where": where}
+        if not self.steps_done:
+            return {"status": "failed", "reason": "no optimizer step seen", "ended": "finished"}
+        return {"status": "ok", "ended": "finished"}
+
+    @property
+    def is_worth_a_file(self) -> bool:
+        """Whether this process trained, or failed on its way there."""
+        failed = getattr(sys, "last_value", None) is not None or self.failure is not None
+        return self.is_rank or (failed and (LOAD in self.phases or self.memory.device is not None))
+
+    @contained
+    def finish(self) -> None:
+        """End what runs: the process ends now. Waits a little for the device to reach the end of the last step."""
+        self._end_evaluation(by=SAVE)
+        self.close_step()
+        ended_well = self.outcome()["ended"] in ("finished", "stopped")
+        self.timeline.cut(None if ended_well and self.steps_done else self.timeline.current)
+        if ended_well:
+            self._forget_step_after_the_last()
+        deadline = time.monotonic() + LAST_WAIT_S
+        while self.rows.is_waiting and time.monotonic() < deadline:
+            self.rows.flush()
+            time.sleep(0.01)
+        self.rows.flush(at_last=True)
+
+    def _forget_step_after_the_last(self) -> None:
+        """What came after the last optimizer step was no step."""
+        if self.peak.get("step", 0) == self.steps_done + 1:
+            self.peak["step"] = None
+        for figures in self.phases.values():
+            if figures.step == self.steps_done + 1:
+                figures.step = None
+
+    def unknown(self) -> dict[str, str]:
+        """Name the figures that could not be found out, with the reasons."""
+        reasons = {"losses": "A command's losses are not read: the host would wait for the device."}
+        if self.memory.device is None:
+            reasons["peak_allocated_bytes"] = "The process used no GPU: torch counts no memory of the host."
+        if not any(model["trained"] for model in self.facts.get("models", ())):
+            reasons["parameters"] = "No module was found that holds the parameters of the optimizer."
+        if ENGINE_INIT not in self.phases:
+            reasons["engine_init"] = (
+                "Nothing showed where the making of the optimizer ended and the first forward began."
+            )
+        return reasons
+
+    @contained
+    def save(self) -> None:
+        """Write the rank's file as it is now."""
+        self._saved_at = time.monotonic()
+        self.on_save()
+
+    # --- figures
+
+    @property
+    def retries_and_ooms(self) -> tuple[int | None, int | None]:
+        """Return the allocator's retries and out-of-memory errors since the process began."""
+        return self._retries, self._ooms
+
+    def _mark(self) -> Mark:
+        return mark(self.memory.device is not None)
+
+    def _ended(self, piece: Piece) -> None:
+        """Fold a piece into its phase, into the running step and into the process."""
+        in_step = self.step is not None and not self.timeline.beside_steps
+        if piece.reading.retries is not None:
+            self._retries, self._ooms = piece.reading.retries, piece.reading.ooms
+        if piece.phase is not None:
+            key = self._key(piece.phase)
+            figures = self.phases.setdefault(key, Figures())
+            if figures.fold(piece.reading):
+                figures.where, figures.step = piece.where, self.step.number if in_step else None
+            figures.seconds += piece.seconds
+            figures.count += piece.ends_phase
+        if in_step:
+            self.step.fold(piece)
+        if self.total.fold(piece.reading):
+            self.peak = {
+                "step": self.step.number if in_step else None,
+                "phase": self._key(piece.phase) if piece.phase else None,
+                "where": piece.where,
+                "bytes": self.total.deciding_peak,
+            }
+
+    def _key(self, phase: str) -> str:
+        """Name a phase with the prefix ``first_`` the first time: it makes states and buffers that stay."""
+        if phase in ONCE:
+            return phase
+        first = self.phases.get(f"first_{phase}")
+        is_first = self.steps_done == 0 if phase in IN_A_STEP else first is None or first.count == 0
+        return f"first_{phase}" if is_first else phase
+
+
+def _call_of_step() -> tuple[int, Any]:
+    """Return the depth and the code of the frame that calls torch's hooks of optimizer steps."""
+    frame = sys._getframe()
+    while frame.f_globals.get("__package__", "").startswith(__package__):
+        frame = frame.f_back
+    return _depth(frame), frame.f_code
+
+
+def _is_running(depth: int, code: Any) -> bool:
+    frame = sys._getframe()
+    for _ in range(_depth(frame) - depth):
+        frame = frame.f_back
+    return _depth(frame) == depth and frame.f_code is code
+
+
+def _depth(frame: FrameType) -> int:
+    depth = 0
+    while frame := frame.f_back:
+        depth += 1
+    return depth

@@ -1,0 +1,125 @@
+"""Optimizer steps as rows: what each took, written as soon as the device has done it."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .batches import Size
+from .clock import Mark, seconds
+from .figures import Figures
+from .phases import Piece
+
+
+@dataclass
+class Step:
+    """The running optimizer step, from the end of the one before."""
+
+    number: int  # from 1
+    begin: Mark
+    retries_before: int | None = None
+    ooms_before: int | None = None
+    micro_batches: int = 0
+    size: Size | None = None  # of all micro batches together
+    figures: Figures = field(default_factory=Figures)
+    phases: dict[str, Figures] = field(default_factory=dict)
+    beside: list[tuple[Mark, Mark]] = field(default_factory=list)  # evaluations, savings: no part of the step's time
+    highest: str | None = None  # phase of the highest peak
+    retries: int | None = None
+    ooms: int | None = None
+
+    def fold(self, piece: Piece) -> None:
+        if self.figures.fold(piece.reading):
+            self.highest = piece.phase
+        if piece.phase is not None:
+            self.phases.setdefault(piece.phase, Figures()).fold(piece.reading)
+        self.retries, self.ooms = piece.reading.retries, piece.reading.ooms
+
+    def add_batch(self, size: Size) -> None:
+        self.micro_batches += 1
+        self.size = size if self.size is None else self.size + size
+
+    def row(self, skipped: bool) -> dict[str, Any]:
+        """Return the figures of the step, without its seconds."""
+        size, peaks = self.size or Size(), self.figures
+        return {
+            "step": self.number,
+            "seconds": None,
+            "micro_batches": self.micro_batches,
+            "samples": size.samples,
+            "tokens": size.tokens,
+            "real_tokens": size.real_tokens,
+            "longest_sample": size.longest,
+            "peak_allocated_bytes": peaks.peak_allocated_bytes,
+            "peak_active_bytes": peaks.peak_active_bytes,
+            "peak_reserved_bytes": peaks.peak_reserved_bytes,
+            "alloc_retries": _since(self.retries_before, self.retries),
+            "ooms": _since(self.ooms_before, self.ooms),
+            "host_peak_bytes": peaks.host_peak_bytes,
+            "phase": self.highest,
+            "phases": {
+                name: [figures.peak_allocated_bytes, figures.peak_reserved_bytes]
+                for name, figures in self.phases.items()
+                if figures.peak_allocated_bytes is not None
+            },
+            "skipped": skipped,
+        }
+
+
+def _since(before: int | None, now: int | None) -> int | None:
+    return None if now is None else now - (before or 0)
+
+
+@dataclass
+class _Pending:
+    row: dict[str, Any]
+    begin: Mark
+    end: Mark
+    beside: list[tuple[Mark, Mark]]
+
+    @property
+    def is_past(self) -> bool:
+        return self.begin.is_past and self.end.is_past
+
+    def finish(self) -> None:
+        beside = sum(seconds(*marks) for marks in self.beside)
+        self.row["seconds"] = max(seconds(self.begin, self.end) - beside, 0.0)
+
+
+class Rows:
+    """Rows of all steps. A row waits for the device to reach the end of its step; the host never waits."""
+
+    def __init__(self):
+        self.seconds: list[float | None] = []
+        self._pending: list[_Pending] = []
+        self._done: list[str] = []  # lines that have no file yet
+        self._file = None
+
+    def open(self, path: Path) -> None:
+        """Write all rows to a file, from the first one on."""
+        self._file = path.open("w", encoding="utf-8")
+        self._write()
+
+    def add(self, step: Step, end: Mark, skipped: bool) -> None:
+        self._pending.append(_Pending(step.row(skipped), step.begin, end, step.beside))
+        self.flush()
+
+    def flush(self, at_last: bool = False) -> None:
+        """Write the rows whose steps the device has done; ``at_last``: the others, too, without their seconds."""
+        while self._pending and (self._pending[0].is_past or at_last):
+            pending = self._pending.pop(0)
+            if pending.is_past:
+                pending.finish()
+            self.seconds.append(pending.row["seconds"])
+            self._done.append(json.dumps(pending.row))
+        self._write()
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._pending)
+
+    def _write(self) -> None:
+        if self._file is not None and self._done:
+            self._file.write("".join(f"{line}\n" for line in self._done))
+            self._file.flush()
+            self._done.clear()

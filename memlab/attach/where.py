@@ -1,0 +1,48 @@
+"""The place in the user's code: the innermost frame that is not of Python, of an installed package or of memlab."""
+
+import os
+import sys
+import sysconfig
+from types import FrameType
+
+_START = os.getcwd()
+_NOT_THE_USERS = (
+    os.path.dirname(os.path.abspath(__file__)),
+    *(os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")),
+)
+_names: dict[str, str | None] = {}
+
+
+def user_line(frame: FrameType | None = None) -> str | None:
+    """Return ``file:line`` of the innermost frame of the user, the file relative to the folder of the start.
+
+    ``frame``: default, the caller's. ``None``: no frame is the user's, as under a command of an installed package.
+    """
+    frame = frame or sys._getframe(1)
+    while frame is not None:
+        name = _names.get(frame.f_code.co_filename, "")
+        if name == "":
+            name = _names[frame.f_code.co_filename] = _user_file(frame.f_code.co_filename)
+        if name is not None:
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
+
+
+def raised_at(error: BaseException) -> str | None:
+    """Return ``file:line`` of the innermost frame of the user in the traceback of an exception."""
+    traceback, found = error.__traceback__, None
+    while traceback is not None:
+        name = _user_file(traceback.tb_frame.f_code.co_filename)
+        found = f"{name}:{traceback.tb_lineno}" if name else found
+        traceback = traceback.tb_next
+    return found
+
+
+def _user_file(file: str) -> str | None:
+    if file.startswith("<") or {"site-packages", "dist-packages"} & set(file.split(os.sep)):
+        return None
+    path = os.path.realpath(os.path.join(_START, file))
+    if path.startswith(tuple(folder + os.sep for folder in _NOT_THE_USERS)):
+        return None
+    return os.path.relpath(path, _START) if path.startswith(_START + os.sep) else path
