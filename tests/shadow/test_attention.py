@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from memlab.predict.constants import generation
-from memlab.predict.trace.shadow import attention
+from memlab.predict.trace.shadow.stand_ins import attention, softmax
 
 pytestmark = pytest.mark.shadow
 
@@ -46,5 +46,5 @@ def test_a_softmax_needs_memory_beside_its_result():
     """What Falcon-7B's backward on an H200 needed beside its tensors: 1,136 MiB for the scores of 2,048 tokens in fp32,
     and forward 284 for a mask of them."""
     scores = torch.empty(1, 71, 2048, 2048, device="meta")
-    assert attention.softmax_backward_temporary(scores, scores, -1, torch.float32) == [1136 << 20]
-    assert attention.safe_softmax_temporaries(scores, -1) == [284 << 20, 71 * 2048]
+    assert softmax.backward_product(scores, scores, -1, torch.float32) == [1136 << 20]
+    assert softmax.safe_softmax_masks(scores, -1) == [284 << 20, 71 * 2048]

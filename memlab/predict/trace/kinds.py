@@ -1,6 +1,8 @@
 """Purposes of allocations, derived from the code that made them. For display only: no predicted figure depends on
 them."""
 
+from collections.abc import Sequence
+
 from memlab.predict.trace.events import Site
 
 WEIGHTS = "weights"  # the full weights, or this rank's shard
@@ -24,8 +26,6 @@ _BY_CODE = (
     # part of the file's path, function or operator ("": any), kind; the first matching row decides
     ("ops/adam/", "zeros_like", OPTIMIZER),
     ("ops/lion/", "zeros_like", OPTIMIZER),
-    ("bitsandbytes/functional.py", "dequantize_4bit", WRITTEN_OUT),
-    ("fused_linear_cross_entropy.py", "", LOGITS),
     ("optim", "zeros_like", OPTIMIZER),
     ("optim", "", STEP),
     ("ops/adam/", "", STEP),
@@ -58,7 +58,8 @@ _BY_PHASE = {
 """Kind of an allocation that matches no row of ``_BY_CODE``, by phase."""
 
 
-def kind_of(site: Site, phase: str, vocabulary: int) -> str:
+def kind_of(site: Site, phase: str, vocabulary: int, of_libraries: Sequence[tuple[str, str, str]]) -> str:
+    """Return the purpose of an allocation. ``of_libraries``: further rows, which go before those of ``_BY_CODE``."""
     phase = phase.removeprefix("first_")
     if site.function == PARAMETER_GRADIENT:
         return GRADIENTS
@@ -68,7 +69,7 @@ def kind_of(site: Site, phase: str, vocabulary: int) -> str:
         return ACTIVATIONS  # recomputed
     path = site.where.partition(":")[0]
     names = ("", site.function, site.op.split(".")[1] if "." in site.op else site.op)
-    found = (kind for part, name, kind in _BY_CODE if part in path and name in names)
+    found = (kind for part, name, kind in (*of_libraries, *_BY_CODE) if part in path and name in names)
     if "/optimizer" in path or "fused_optimizer" in path:
         return _of_half_precision_optimizer(phase, site)
     return next(found, _BY_PHASE.get(phase, ACTIVATIONS))

@@ -4,7 +4,7 @@ FLOPs come from torch's own formulas (torch.utils.flop_counter). Bytes are the s
 reads and writes. Each tensor counts once, because eager PyTorch runs one kernel per operator.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -149,8 +149,8 @@ class Counter:
             return
         if known.namespace == "c10d":
             return self._collective(known, args)
-        read = list(_tensors((args, kwargs)))
-        written = list(_tensors(out))
+        read = list(tensors_in((args, kwargs)))
+        written = list(tensors_in(out))
         where = {tensor.device.type for tensor in (*read, *written)}
         if known.is_value:
             if device.NAME in where:
@@ -164,33 +164,27 @@ class Counter:
         else:
             self._host_work(*self._sizes(known, args, read, written))
 
-    def compiled(self, name: str, args: tuple) -> None:
-        """Count a call into a compiled extension or a Triton kernel, which bypasses the dispatcher.
+    def library_call(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Count a call into compiled code, which bypasses the dispatcher.
 
-        Assumes that the call reads or writes each of its tensors once.
+        ``tensors`` names each tensor once if the call reads or writes it, and twice if it does both.
         """
         if self.on:
             with self._given_up_on_error():
-                self._compiled(name, args)
+                self._library_call(list(tensors))
 
-    def _compiled(self, name: str, args: tuple) -> None:
+    def _library_call(self, tensors: list[torch.Tensor]) -> None:
         self.operators += 1
-        read = list(_tensors(args))
-        sizes = [_nbytes(tensor) for tensor in read]
-        if name.startswith(("multi_tensor_adam", "multi_tensor_lion")):  # lists of gradients, parameters and moments
-            lists = args[2]
-            sizes += [_nbytes(tensor) for tensor in _tensors(lists[1:])]
-        elif name.startswith(("adam_update", "lion_update")):  # the last arguments: parameter, gradient and moments
-            sizes += [_nbytes(read[0]), *map(_nbytes, read[2:])]
-        if any(tensor.device.type == device.NAME for tensor in read):
-            self._add(KERNEL, device.Stream.current.number, 0, 0, *sizes)
+        sizes = map(bytes_in_memory, tensors)
+        if any(tensor.device.type == device.NAME for tensor in tensors):
+            self.kernel(*sizes)
         else:
             self._host_work(*sizes)
 
-    def writes_out(self, *tensors: torch.Tensor, nbytes: int) -> None:
-        """Count a kernel that the dispatcher does not see: it reads ``tensors`` and writes ``nbytes``."""
+    def kernel(self, *sizes: int) -> None:
+        """Count a kernel that the dispatcher does not see. ``sizes``: bytes of each tensor that it reads or writes."""
         if self.on:
-            self._add(KERNEL, device.Stream.current.number, 0, 0, *map(_nbytes, tensors), nbytes)
+            self._add(KERNEL, device.Stream.current.number, 0, 0, *sizes)
 
     def _host_work(self, *sizes: int) -> None:
         if sum(sizes) >= HOST_MINIMUM_BYTES:
@@ -200,19 +194,19 @@ class Counter:
         """Count a copy between host and device, and its dtype conversion.
 
         A non-blocking copy converts on the GPU. A blocking copy converts on the host, through a temporary host tensor
-        that has the dtype of the GPU's tensor (Copy.cu, see shadow/copies.py).
+        that has the dtype of the GPU's tensor (Copy.cu, see shadow/stand_ins/host_copies.py).
         """
         stream, to_host = device.Stream.current.number, source.device.type == device.NAME
         if source.dtype is not destination.dtype and not non_blocking:
             way = CONVERTED_TO_HOST if to_host else CONVERTED_FROM_HOST
-            self._add(COPY, stream, 1, way, _nbytes(source if to_host else destination))
+            self._add(COPY, stream, 1, way, bytes_in_memory(source if to_host else destination))
             return
         way = PINNED if device.is_pinned(destination if to_host else source) else PAGEABLE
         # CUDA's API synchronisation behaviour, cudaMemcpyAsync: a copy to pageable memory returns when it is done. A
         # copy from pageable memory returns when the data has been staged; that wait is not modelled.
         waits = not non_blocking or (to_host and way == PAGEABLE)
-        copy = (COPY, stream, int(waits), way, _nbytes(destination if to_host else source))
-        convert = (KERNEL, stream, 0, 0, _nbytes(source), _nbytes(destination))
+        copy = (COPY, stream, int(waits), way, bytes_in_memory(destination if to_host else source))
+        convert = (KERNEL, stream, 0, 0, bytes_in_memory(source), bytes_in_memory(destination))
         converts = [convert] if source.dtype is not destination.dtype else []
         for item in (*converts, copy) if to_host else (copy, *converts):
             self._add(*item)
@@ -220,13 +214,15 @@ class Counter:
     def _sizes(self, known: _Operator, args: tuple, read: list, written: list) -> list[int]:
         if known.writes_only:
             read = [tensor for tensor in read if all(tensor is not other for other in written)]
-        sizes = [_nbytes(tensor) for tensor in read]
-        results = [_nbytes(tensor) for tensor in written]
+        sizes = [bytes_in_memory(tensor) for tensor in read]
+        results = [bytes_in_memory(tensor) for tensor in written]
         if known.reads_a_part and sizes:
             sizes.remove(max(sizes))
             sizes.append(max(results))
         for position in known.written:
-            results += [_nbytes(tensor) for tensor in _tensors(args[position])] if position < len(args) else []
+            results += (
+                [bytes_in_memory(tensor) for tensor in tensors_in(args[position])] if position < len(args) else []
+            )
         return [*sizes, *results]
 
     def _flops(self, known: _Operator, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
@@ -241,7 +237,7 @@ class Counter:
         if known.collective is None:
             return
         group = next(torch.distributed.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch.ScriptObject))
-        sides = [sum(map(_nbytes, _tensors(arg))) for arg in args[:2]]
+        sides = [sum(map(bytes_in_memory, tensors_in(arg))) for arg in args[:2]]
         self._add(COLLECTIVE, device.Stream.current.number, known.collective, group.size(), max(sides))
         self.collectives += 1
 
@@ -287,17 +283,18 @@ class Counter:
         self.operators = self.modules = 0
 
 
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested lists, tuples and dictionaries."""
     if isinstance(values, torch.Tensor):
         yield values
     elif isinstance(values, tuple | list):
         for value in values:
-            yield from _tensors(value)
+            yield from tensors_in(value)
     elif isinstance(values, dict):
-        yield from _tensors(tuple(values.values()))
+        yield from tensors_in(tuple(values.values()))
 
 
-def _nbytes(tensor: torch.Tensor) -> int:
-    """Bytes in memory: at most the size of the storage, even for an expanded tensor."""
+def bytes_in_memory(tensor: torch.Tensor) -> int:
+    """Return the bytes that a tensor takes: at most the size of its storage, even if it is expanded."""
     nbytes = tensor.numel() * tensor.element_size()
     return nbytes if tensor.is_contiguous() else min(nbytes, tensor.untyped_storage().nbytes())

@@ -22,8 +22,8 @@ from memlab.core.plan import Plan
 from memlab.predict import constants
 from memlab.predict.trace.events import Trace
 from memlab.predict.trace.request import Family, Request, variables
-from memlab.predict.trace.shadow import device, stand_ins
-from memlab.predict.trace.shadow.trace import Recorder
+from memlab.predict.trace.shadow import device, stand_ins, torch_patches
+from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.runs.record import RunFolder
 
 POLL_S = 0.02
@@ -32,7 +32,7 @@ POLL_S = 0.02
 def trace_all(request: Request) -> int:
     """Run every task, as many at a time as there are cores. A failed task leaves a log, but no trace."""
     warnings.simplefilter("ignore")
-    stand_ins.install_in_torch()
+    torch_patches.install()
     import deepspeed  # noqa: F401
     import transformers.trainer  # noqa: F401
 
@@ -145,12 +145,13 @@ def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps
     hardware = plan.config["hardware"]
     gpu = constants.generation(hardware["gpu"])
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    recorder = Recorder(trace, fake_mode, gpu)
+    recorder = Recorder(trace, fake_mode)
     recorder.padded = plan.config["data"]["source"] != "random"
     device.install(recorder, rank, plan.world_size, hardware["memory_gib"])
-    stand_ins.install_in_libraries(recorder, fake_mode, gpu, from_dict(plan.config))
+    torch_patches.describe_gpu(gpu)
     from memlab.predict.trace.shadow.training import Shadow
 
+    config = stand_ins.install(recorder, from_dict(plan.config), gpu)
     with fake_mode, recorder:
-        Shadow(plan, recorder, split, steps, RunFolder(scratch)).run()
+        Shadow(plan, config, recorder, split, steps, RunFolder(scratch)).run()
     return trace

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import torch
 
-from memlab.core.config import Config, from_dict
+from memlab.core.config import Config
 from memlab.core.plan import Plan
 from memlab.core.unknown import MODEL_FLOPS, left_out
-from memlab.predict.trace.shadow import attention, device, stand_ins
-from memlab.predict.trace.shadow.trace import Recorder
+from memlab.predict.trace.shadow import device, torch_patches
+from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.runs.record import RunFolder
 from memlab.worker.data import Batches, Shape
 from memlab.worker.flops import model_flops
@@ -25,11 +25,20 @@ class Shadow:
     """The worker's session (``memlab.worker.session.Session``), recorded instead of measured."""
 
     def __init__(
-        self, plan: Plan, recorder: Recorder, split: Callable[[], tuple[int, int]], steps: int, scratch: RunFolder
+        self,
+        plan: Plan,
+        config: Config,
+        recorder: Recorder,
+        split: Callable[[], tuple[int, int]],
+        steps: int,
+        scratch: RunFolder,
     ):
-        """``split`` returns (batch, tokens) and is called once the engine is ready. It may fork, because nothing before
-        depends on these two values."""
-        self.config = _predictable(from_dict(plan.config))
+        """Train as in ``plan``, with the model and data of ``config``.
+
+        ``split`` returns (batch, tokens) and is called once the engine is ready. It may fork, because nothing before
+        depends on these two values.
+        """
+        self.config = config
         self.recorder = recorder
         self.split = split
         self.scratch = scratch
@@ -41,7 +50,7 @@ class Shadow:
         arguments = training_arguments([self.plan], self.scratch)
         self.recorder.phase("model_build")
         model = build_model(self.config, torch.device(device.DEVICE))
-        stand_ins.move_parameters(model)
+        torch_patches.move_parameters(model)
         self.recorder.phase(None)
         trace = self.recorder.trace
         trace.parameters, trace.trainable_parameters = parameter_counts(model)
@@ -106,13 +115,3 @@ def _flops_by_token_and_pair(model: torch.nn.Module) -> tuple[float, float]:
     one, two = model_flops(model, 1, 1), model_flops(model, 1, 2)
     by_pair = (two - 2 * one) / 2
     return one - by_pair, by_pair
-
-
-def _predictable(config: Config) -> Config:
-    """Return the configuration with stand-ins for the flash-attn package and for pretrained weights."""
-    implementation = attention.stand_in_for(config.attention.implementation)
-    return dataclasses.replace(
-        config,
-        attention=dataclasses.replace(config.attention, implementation=implementation),
-        model=dataclasses.replace(config.model, weights="random"),
-    )

@@ -5,10 +5,17 @@ memory for the simulated device. This module makes CUDA's choice instead. The ke
 outputs and saved tensors. Source: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` of PyTorch 2.11.
 """
 
-import torch
+from dataclasses import replace
 
+import torch
+from transformers import AttentionInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
+
+from memlab.core.config import Config
 from memlab.predict.constants import Generation
-from memlab.predict.trace.shadow.trace import Recorder
+from memlab.predict.trace.shadow.kernel import Kernel
+from memlab.predict.trace.shadow.recorder import Recorder
+from memlab.predict.trace.shadow.stand_ins import StandIn
 
 FLASH = "memlab_fa"
 """Name of the stand-in for the flash-attn package in transformers. If the name contained "flash", transformers would
@@ -19,22 +26,27 @@ _aten = torch.ops.aten
 _HALF = (torch.bfloat16, torch.float16)
 
 
-def install(recorder: Recorder, gpu: Generation) -> None:
-    from transformers import AttentionInterface
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
+def stand_in(config: Config, gpu: Generation) -> StandIn:
+    def install(recorder: Recorder) -> None:
+        torch.nn.functional.scaled_dot_product_attention = _Sdpa(gpu)
+        AttentionInterface.register(FLASH, _flash_attention)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(FLASH, flash_attention_mask)
 
-    torch.nn.functional.scaled_dot_product_attention = _Sdpa(gpu)
-    AttentionInterface.register(FLASH, _flash_attention)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(FLASH, flash_attention_mask)
-    recorder.workspaces[_aten._scaled_dot_product_flash_attention_backward.default] = flash_workspaces
-    recorder.workspaces[_aten._scaled_dot_product_cudnn_attention_backward.default] = cudnn_workspaces
-    recorder.workspaces[_aten._safe_softmax.default] = safe_softmax_temporaries
-    recorder.workspaces[_aten._softmax_backward_data.default] = softmax_backward_temporary
+    return StandIn(
+        replace=install,
+        configured=_without_flash_attn,
+        kernels={
+            _aten._scaled_dot_product_flash_attention_backward.default: Kernel(workspaces=flash_workspaces),
+            _aten._scaled_dot_product_cudnn_attention_backward.default: Kernel(workspaces=cudnn_workspaces),
+        },
+    )
 
 
-def stand_in_for(implementation: str) -> str:
+def _without_flash_attn(config: Config) -> Config:
     """Replace an attention implementation that needs the flash-attn package by its stand-in."""
-    return FLASH if implementation.startswith("flash") else implementation
+    if not config.attention.implementation.startswith("flash"):
+        return config
+    return replace(config, attention=replace(config.attention, implementation=FLASH))
 
 
 class _Sdpa:
@@ -132,22 +144,6 @@ def cudnn_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]
     batch, heads, rows, head = query.shape
     sums = 4 * batch * heads * rows
     return [sums + sums * head + sum(_expanded(query, key)) + 256]
-
-
-def safe_softmax_temporaries(scores, *rest, **options) -> list[int]:
-    """Bytes of two masks: the scores that are minus infinity, and the rows in which all scores are.
-
-    Source: ``_safe_softmax`` in ``aten/src/ATen/native/transformers/attention.cpp`` of PyTorch 2.11.
-    """
-    return [scores.numel(), scores.numel() // scores.shape[-1]]
-
-
-def softmax_backward_temporary(grad, output, *rest, **options) -> list[int]:
-    """Bytes of the product of gradient and softmax result, which CUDA holds while it computes the new gradient.
-
-    Source: ``softmax_backward_cuda_out`` in ``aten/src/ATen/native/cuda/SoftMax.cu``.
-    """
-    return [output.numel() * output.element_size()]
 
 
 def _expanded(query, key) -> list[int]:

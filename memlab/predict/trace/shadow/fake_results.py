@@ -71,7 +71,7 @@ class _Fresh:
     device: torch.device
 
 
-class Shortcuts:
+class FakeResults:
     """Computes results of operators within one fake mode."""
 
     def __init__(self, mode: FakeTensorMode):
@@ -80,7 +80,7 @@ class Shortcuts:
         self._makes_new: dict[Any, bool] = {}
         self._known: dict[tuple, list[_Fresh | None] | _Fresh | None] = {}
 
-    def answer(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def of(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return the result of ``func``."""
         if func is _EMPTY:
             return self._empty(args, kwargs)

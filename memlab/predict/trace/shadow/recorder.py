@@ -2,29 +2,26 @@
 
 import contextlib
 import sys
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memlab.predict.constants import Generation
 from memlab.predict.trace.events import ALLOC, EMPTY, FREE, HOST_ALLOC, HOST_FREE, PHASE, START, SYNC, USE, Trace
-from memlab.predict.trace.reduction_scratch import over_rows
 from memlab.predict.trace.shadow import device
+from memlab.predict.trace.shadow.allocation_sites import AllocationSites
 from memlab.predict.trace.shadow.counting import Counter
-from memlab.predict.trace.shadow.shortcuts import Shortcuts
-from memlab.predict.trace.shadow.sites import Sites
+from memlab.predict.trace.shadow.fake_results import FakeResults
+from memlab.predict.trace.shadow.kernel import Blocks, Kernel
 
 _VALUE_OF = torch.ops.aten._local_scalar_dense.default
 _TO_COPY = torch.ops.aten._to_copy.default
 _ALL = torch.ops.aten.all.default
-_EQUAL = torch.ops.aten.equal.default
 _DEVICE = torch.ops.prim.device.default
 _ADD, _ADD_IN_PLACE = torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor
-_SUMS = frozenset({torch.ops.aten.sum.dim_IntList, torch.ops.aten.mean.dim})
 
 _DERIVATIVES_IN_PLACE = {
     torch.ops.aten.index_put.default: torch.ops.aten.index_put_.default,
@@ -34,8 +31,8 @@ _DERIVATIVES_IN_PLACE = {
 for ordinary tensors. Source: ``index_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``,
 ``value_selecting_reduction_backward`` in ``aten/src/ATen/native/ReduceOps.cpp``."""
 
-_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm)
-_BLAS = frozenset(op for product in _PRODUCTS for op in (product.default, product.out))
+_ORDINARY = Kernel()
+"""Kernel of an operator without a stand-in: it takes no memory but that of its result."""
 
 _OWN_USES, _OWN_STORAGE_USES = 4, 2
 """Use counts of a gradient that only autograd holds, and of its storage, while it is an argument here. They include the
@@ -48,14 +45,12 @@ HOST_MINIMUM_BYTES = 1 << 20
 class Recorder(TorchDispatchMode):
     """Dispatch mode that writes events into ``trace``. Enter it inside ``fake_mode``."""
 
-    def __init__(self, trace: Trace, fake_mode: FakeTensorMode, gpu: Generation):
+    def __init__(self, trace: Trace, fake_mode: FakeTensorMode):
         super().__init__()
-        self._gpu = gpu
-        self._blas_handles: set[tuple[int, int]] = set()
         self.trace = trace
-        self._fake_mode = fake_mode
-        self._shortcuts = Shortcuts(fake_mode)
-        self.sites = Sites(trace.sites)
+        self.fake_mode = fake_mode
+        self._results = FakeResults(fake_mode)
+        self.sites = AllocationSites(trace.sites)
         self.counter = Counter(trace.events, trace.unknown)
         self.allocated_bytes = 0
         self.requests = 0  # device allocations so far, including workspaces: the clock of the replay
@@ -63,8 +58,7 @@ class Recorder(TorchDispatchMode):
         self._alive: dict[int, weakref.ref] = {}
         self._next_key = 0
         self._pinning = False
-        self.workspaces: dict[object, Callable[..., list[int]]] = {}  # operator -> bytes from its arguments
-        self.temporaries: dict[object, Callable[..., list[int]]] = {}  # likewise; allocated before the result
+        self.kernels: dict[OpOverload, Kernel] = {}  # operators that a stand-in describes
         self.padded = False  # whether samples are padded, so that a mask is not all ones
 
     @classmethod
@@ -79,26 +73,26 @@ class Recorder(TorchDispatchMode):
             if self.counter.on:
                 self.counter.operator(func, args, kwargs, None)
             return self._value(args[0])
-        if func is _EQUAL and args[0].device.type == device.NAME:
-            return False  # liger-kernel compares a loss's gradient with one; unless equal, it scales in place
         if func is _TO_COPY:
             args = (self._without_value(args[0]), *args[1:])
         if func is _ADD and _accumulates(*args, **kwargs):
             func = _ADD_IN_PLACE
         elif func in _DERIVATIVES_IN_PLACE and _is_derivative():
             func = _DERIVATIVES_IN_PLACE[func]
-        held = self._take(func, self.temporaries[func](*args, **kwargs)) if func in self.temporaries else ()
-        out = self._shortcuts.answer(func, args, kwargs)
+        kernel = self.kernels.get(func, _ORDINARY)
+        if kernel.answer is not None and args[0].device.type == device.NAME:
+            return kernel.answer(*args, **kwargs)
+        owner = kernel.owner or func
+        for sizes in kernel.launches(*args, **kwargs):
+            self.counter.kernel(*sizes)
+        held = self._take(owner, kernel.temporaries(*args, **kwargs))
+        out = self._results.of(func, args, kwargs)
         self._see(out, func)
         self._give_back(held)
         if self.counter.on:
             self.counter.operator(func, args, kwargs, out)
-        if func in _BLAS:
-            self._hold_blas_workspace()
-        elif func in _SUMS:
-            self._sum(func, *args)
-        elif func in self.workspaces:
-            self._give_back(self._take(func, self.workspaces[func](*args, **kwargs)))
+        self._give_back(self._take(owner, kernel.workspaces(*args, **kwargs)))
+        self._take(owner, kernel.kept(*args, **kwargs))
         if func is _ALL:
             out._memlab_true = not self.padded
         return out
@@ -196,35 +190,17 @@ class Recorder(TorchDispatchMode):
 
         self._alive[key] = weakref.ref(storage, gone)
 
-    def _take(self, func, sizes: list[int]) -> list[int]:
+    def _take(self, owner: object, blocks: Blocks) -> list[int]:
         """Record allocations of a kernel and return their keys, for ``_give_back`` when the kernel is done."""
-        keys = [self._new_key() for _ in sizes]
-        for key, nbytes in zip(keys, sizes, strict=True):
-            self._request(key, nbytes, self.sites.of_scratch(func, nbytes))
+        keys = []
+        for block in blocks:
+            nbytes, reduction = (block, ()) if isinstance(block, int) else (block.buffer_bytes, block)
+            keys.append(self._new_key())
+            self._request(keys[-1], nbytes, self.sites.of_scratch(owner, nbytes), *reduction)
         return keys
-
-    def _sum(self, func, tensor: torch.Tensor, dims: Sequence[int] | None = None, *rest) -> None:
-        """Record the buffer of a sum. A buffer that is needed only at other sizes is recorded with 0 bytes."""
-        if tensor.device.type != device.NAME or not tensor.is_floating_point():
-            return
-        summed = {dim % tensor.dim() for dim in dims or range(tensor.dim())}
-        found = over_rows(tensor.shape, tensor.stride(), tensor.storage_offset(), summed, self._gpu)
-        if found:
-            key = self._new_key()
-            self._request(key, found.buffer_bytes, self.sites.of_scratch(func, found.buffer_bytes), *found)
-            self._give_back([key])
 
     def _give_back(self, keys: Iterable[int]) -> None:
         self._events.extend((FREE, key) for key in keys)
-
-    def _hold_blas_workspace(self) -> None:
-        """Record the cuBLAS workspace at a thread's first matrix product on a stream. It is never freed."""
-        stream = device.Stream.current.number
-        handle = (threading.get_ident(), stream)
-        if handle not in self._blas_handles:
-            self._blas_handles.add(handle)
-            nbytes = self._gpu.cublas_workspace
-            self._request(self._new_key(), nbytes, self.sites.of_scratch("cuBLAS", nbytes))
 
     def _request(self, key: int, nbytes: int, site: int, *reduction: int) -> None:
         self._events.append((ALLOC, key, nbytes, device.Stream.current.number, site, *reduction))
@@ -237,7 +213,7 @@ class Recorder(TorchDispatchMode):
     def _without_value(self, tensor: torch.Tensor) -> FakeTensor:
         """Return the tensor without known values: fake mode would really copy known values to the device."""
         if not isinstance(tensor, FakeTensor):
-            return self._fake_mode.from_tensor(tensor)
+            return self.fake_mode.from_tensor(tensor)
         tensor.constant = None
         return tensor
 

@@ -1,4 +1,4 @@
-"""Device memory of copies between host and device that also convert the dtype.
+"""Copies between host and device that also convert the dtype: their temporary on the device.
 
 Source: ``aten/src/ATen/native/cuda/Copy.cu``, ``copy_kernel_cuda``: a copy across devices between different dtypes goes
 through a contiguous temporary. Non-blocking copies convert on the GPU, blocking copies on the host.
@@ -6,22 +6,29 @@ through a contiguous temporary. Non-blocking copies convert on the GPU, blocking
 
 import torch
 
+from memlab.core.config import Config
+from memlab.predict.constants import Generation
 from memlab.predict.trace.shadow.device import NAME
-from memlab.predict.trace.shadow.trace import Recorder
+from memlab.predict.trace.shadow.kernel import Kernel
+from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
-def install(recorder: Recorder) -> None:
-    recorder.workspaces[torch.ops.aten.copy_.default] = copy_temporary
-    recorder.workspaces[torch.ops.aten._to_copy.default] = to_copy_temporary
+def stand_in(config: Config, gpu: Generation) -> StandIn:
+    return StandIn(
+        kernels={
+            torch.ops.aten.copy_.default: Kernel(workspaces=copy_temporary),
+            torch.ops.aten._to_copy.default: Kernel(workspaces=to_copy_temporary),
+        }
+    )
 
 
 def copy_temporary(destination: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> list[int]:
-    """Bytes of the device temporary of ``destination.copy_(source)``."""
+    """Return the bytes of the device temporary of ``destination.copy_(source)``."""
     return _temporary(source, destination.device, destination.dtype, non_blocking)
 
 
 def to_copy_temporary(source: torch.Tensor, *, dtype=None, device=None, non_blocking=False, **layout) -> list[int]:
-    """Bytes of the device temporary of ``source.to(device, dtype)``, without its result."""
+    """Return the bytes of the device temporary of ``source.to(device, dtype)``, without its result."""
     return _temporary(source, torch.device(device or source.device), dtype or source.dtype, non_blocking)
 
 

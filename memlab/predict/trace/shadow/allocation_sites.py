@@ -44,11 +44,12 @@ prefixes are whole paths, because a parent folder may have any name, also ``meml
 _TORCH_OPTIMIZERS = _TORCH + "optim/"
 
 
-class Sites:
+class AllocationSites:
     """Numbers for distinct sites; ``sites`` is the list that they index."""
 
     def __init__(self, sites: list[Site]):
         self.phase = ""
+        self.kinds: tuple[tuple[str, str, str], ...] = ()  # of libraries' allocations (stand_ins.StandIn)
         self._vocabulary = 0
         self._modules = [""]  # stack of the names of modules whose forward runs
         self._sites = sites
@@ -66,7 +67,7 @@ class Sites:
             function = PARAMETER_GRADIENT if node is not None and _is_parameter_gradient(node, tensor) else ""
         module = self._modules[-1]
         site = Site("", str(func), where, function, module, tuple(tensor.shape))
-        return self._number(replace(site, kind=kind_of(site, self.phase, self._vocabulary)))
+        return self._number(replace(site, kind=kind_of(site, self.phase, self._vocabulary, self.kinds)))
 
     def of_scratch(self, op, nbytes: int) -> int:
         return self._number(Site(KERNEL_SCRATCH, str(op), "", "", self._modules[-1], (nbytes,)))

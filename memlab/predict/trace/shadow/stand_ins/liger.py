@@ -7,16 +7,34 @@ import sys
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 
-import liger_kernel.transformers  # noqa: F401  (everything that it patches models with)
-from triton.runtime.jit import KernelInterface
+import torch
 
+from memlab.core.config import Config
+from memlab.predict.constants import Generation
+from memlab.predict.trace.kinds import LOGITS
 from memlab.predict.trace.shadow import device
-from memlab.predict.trace.shadow.counting import Counter
-from memlab.predict.trace.shadow.trace import Recorder
+from memlab.predict.trace.shadow.counting import Counter, tensors_in
+from memlab.predict.trace.shadow.kernel import Kernel
+from memlab.predict.trace.shadow.recorder import Recorder
+from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
-def install(recorder: Recorder) -> None:
-    recorder.trace.smooth_from = None  # the fused loss works in chunks of a power of two of tokens
+def stand_in(config: Config, gpu: Generation) -> StandIn | None:
+    if config.kernels.implementation != "liger":
+        return None
+    return StandIn(
+        replace=_replace_launches,
+        # Each loss compares its gradient with 1. Unless they are equal, it launches a kernel that scales in place.
+        kernels={torch.ops.aten.equal.default: Kernel(answer=lambda first, second: False)},
+        kinds=(("fused_linear_cross_entropy.py", "", LOGITS),),
+        smooth_from=None,  # the fused loss works in chunks of a power of two of tokens
+    )
+
+
+def _replace_launches(recorder: Recorder) -> None:
+    import liger_kernel.transformers  # noqa: F401  (everything that it patches models with)
+    from triton.runtime.jit import KernelInterface
+
     KernelInterface.__getitem__ = lambda kernel, grid: _launch(recorder.counter)
     for name, module in list(sys.modules.items()):
         if name.startswith("liger_kernel.ops."):
@@ -25,7 +43,7 @@ def install(recorder: Recorder) -> None:
 
 def _launch(counter: Counter) -> Callable[..., None]:
     def count(*args, **kwargs) -> None:
-        counter.compiled("Triton", (*args, *kwargs.values()))
+        counter.library_call(tensors_in((args, kwargs)))
 
     return count
 

@@ -1,35 +1,15 @@
-"""Stand-ins for code that needs a real device: compiled kernels, in-place conversions and queries of GPU properties.
-
-All other code of a shadow run is the installed DeepSpeed, transformers, accelerate and torch, unchanged.
-"""
+"""Patches of torch for fake tensors, and the properties of the GPU that libraries query."""
 
 from types import SimpleNamespace
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 
-from memlab.core.config import Config
 from memlab.predict.constants import Generation
-from memlab.predict.trace.shadow import attention, collectives, copies, device
-from memlab.predict.trace.shadow.counting import Counter
-from memlab.predict.trace.shadow.trace import Recorder
+from memlab.predict.trace.shadow import collectives, device
 
 
-class _Kernels:
-    """A compiled extension whose functions do nothing but count: the kernels only write into existing tensors."""
-
-    def __init__(self, counter: Counter):
-        self._counter = counter
-
-    def __getattr__(self, name):
-        def kernel(*args, **kwargs):
-            self._counter.compiled(name, args)
-            return 0
-
-        return kernel
-
-
-def install_in_torch() -> None:
+def install() -> None:
     """Patch torch. Call before importing DeepSpeed, which keeps references to functions of torch."""
     _no_compiler()
     _whole_backwards()
@@ -38,22 +18,6 @@ def install_in_torch() -> None:
     _list_indices()
     _module_conversion()
     _foreach_optimizers()
-
-
-def install_in_libraries(recorder: Recorder, fake_mode: FakeTensorMode, gpu: Generation, config: Config) -> None:
-    _compiled_kernels(recorder.counter)
-    _questions_about_the_gpu(gpu)
-    _agreement_between_ranks()
-    copies.install(recorder)
-    attention.install(recorder, gpu)
-    if config.adapter.method == "qlora":
-        from memlab.predict.trace.shadow import four_bits
-
-        four_bits.install(recorder, fake_mode, gpu)
-    if config.kernels.implementation == "liger":
-        from memlab.predict.trace.shadow import liger
-
-        liger.install(recorder)
 
 
 def _no_compiler() -> None:
@@ -70,13 +34,6 @@ def _whole_backwards() -> None:
 
 def _never_called(*args, **kwargs):
     raise NotImplementedError("fake tensors need no kernel")
-
-
-def _compiled_kernels(counter: Counter) -> None:
-    from deepspeed.ops.op_builder.builder import OpBuilder
-    from deepspeed.ops.op_builder.cpu import NotImplementedBuilder  # builder of ops that exist only for GPUs
-
-    OpBuilder.load = NotImplementedBuilder.load = lambda self, verbose=True: _Kernels(counter)
 
 
 def _tensor_constructor() -> None:
@@ -151,7 +108,8 @@ def _foreach_optimizers() -> None:
         module._get_foreach_kernels_supported_devices = lambda: [*supported, device.NAME]
 
 
-def _questions_about_the_gpu(gpu: Generation) -> None:
+def describe_gpu(gpu: Generation) -> None:
+    """Answer the queries of torch, transformers and accelerate about the GPU."""
     import transformers.training_args
     import transformers.utils.import_utils
     from accelerate import PartialState
@@ -165,11 +123,3 @@ def _questions_about_the_gpu(gpu: Generation) -> None:
     # transformers skips masks that are not needed, except for fake tensors.
     transformers.utils.import_utils.is_fake_tensor = lambda tensor: False
     PartialState._prepare_backend = lambda self, *args, **kwargs: (collectives.BACKEND, DistributedType.MULTI_GPU)
-
-
-def _agreement_between_ranks() -> None:
-    """Disable ZeRO-3's comparisons with rank 0: each traced rank runs alone."""
-    import deepspeed.runtime.zero.utils as zero_utils
-
-    zero_utils.get_lst_from_rank0 = lambda numbers: numbers
-    zero_utils.assert_lst_len_same_as_other_ranks = lambda numbers: None

@@ -1,0 +1,36 @@
+"""What a CUDA kernel does that the result of its operator does not show: memory, further launches, FLOPs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memlab.predict.trace.reduction_scratch import Reduction
+
+Blocks = Sequence[int | Reduction]
+"""Device memory that a kernel requests, one entry for each block: its bytes, or the sum whose partial sums it holds."""
+
+
+def _nothing(*args: Any, **options: Any) -> tuple[()]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The CUDA kernel of an operator. Each function receives the arguments of the operator's call.
+
+    answer       the result, for an operator on the device that reads values; else fake tensors give the result
+    temporaries  blocks that are allocated before the result and freed after it
+    workspaces   blocks that are allocated after the result and freed at once
+    kept         blocks that are allocated after the result and never freed
+    launches     kernels that run before the operator's own: for each, the bytes of every tensor that it reads or writes
+    flops        FLOPs of the call, with shapes in place of tensors (a formula of ``torch.utils.flop_counter``)
+    owner        who requests the blocks, for display; the operator unless given
+    """
+
+    answer: Callable[..., Any] | None = None
+    temporaries: Callable[..., Blocks] = _nothing
+    workspaces: Callable[..., Blocks] = _nothing
+    kept: Callable[..., Blocks] = _nothing
+    launches: Callable[..., Sequence[Sequence[int]]] = _nothing
+    flops: Callable[..., int] | None = None
+    owner: str = ""

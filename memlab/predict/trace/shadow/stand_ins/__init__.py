@@ -1,0 +1,62 @@
+"""Stand-ins for libraries and kernels that need a GPU, one file for each.
+
+A stand-in says what it replaces, what it allocates and what it counts. Everything else in a shadow run is the installed
+DeepSpeed, transformers, accelerate and torch, unchanged. To add a stand-in, add a file here that defines
+``stand_in(config, gpu)``, which returns a :class:`StandIn`, or ``None`` when a run with that configuration does not
+need it. No other file changes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pkgutil import iter_modules
+
+from torch._ops import OpOverload
+from torch.utils.flop_counter import register_flop_formula
+
+from memlab.core.config import Config
+from memlab.predict.constants import Generation
+from memlab.predict.trace.shadow.kernel import Kernel
+from memlab.predict.trace.shadow.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """Replacement for a library, or for kernels of torch.
+
+    replace      patches the library in this process, before the model is built; it cannot be undone
+    configured   returns the configuration to build, where a library is chosen by name
+    kernels      operator -> what its CUDA kernel allocates and counts
+    kinds        (part of a file's path, function or operator ("": any), kind): the purpose of the library's allocations
+    smooth_from  tokens in a batch from which each size is one formula of batch and tokens; ``None``: never
+    """
+
+    replace: Callable[[Recorder], None] = lambda recorder: None
+    configured: Callable[[Config], Config] = lambda config: config
+    kernels: Mapping[OpOverload, Kernel] = field(default_factory=dict)
+    kinds: Sequence[tuple[str, str, str]] = ()
+    smooth_from: int | None = 1
+
+
+def install(recorder: Recorder, config: Config, gpu: Generation) -> Config:
+    """Install every stand-in that a run with ``config`` needs on ``gpu``; return the configuration to build."""
+    for module in iter_modules(__path__):
+        stand_in = import_module(f"{__name__}.{module.name}").stand_in(config, gpu)
+        if stand_in is not None:
+            _install(stand_in, recorder)
+            config = stand_in.configured(config)
+    return config
+
+
+def _install(stand_in: StandIn, recorder: Recorder) -> None:
+    stand_in.replace(recorder)
+    recorder.sites.kinds += stand_in.kinds
+    recorder.trace.smooth_from = _larger(recorder.trace.smooth_from, stand_in.smooth_from)
+    for operator, kernel in stand_in.kernels.items():
+        recorder.kernels[operator] = kernel
+        if kernel.flops is not None:
+            register_flop_formula(operator.overloadpacket)(kernel.flops)
+
+
+def _larger(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else max(first, second)

@@ -1,0 +1,33 @@
+"""cuBLAS: its workspace, which torch allocates at a thread's first matrix product on a stream and never frees.
+
+Source: ``getCUDABlasLtWorkspace`` and ``getCurrentCUDABlasHandle`` in ``aten/src/ATen/cuda/CublasHandlePool.cpp``.
+"""
+
+import threading
+
+import torch
+
+from memlab.core.config import Config
+from memlab.predict.constants import Generation
+from memlab.predict.trace.shadow import device
+from memlab.predict.trace.shadow.kernel import Kernel
+from memlab.predict.trace.shadow.stand_ins import StandIn
+
+_aten = torch.ops.aten
+_PRODUCTS = [
+    *(_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default),
+    *(_aten.mm.out, _aten.addmm.out, _aten.bmm.out, _aten.baddbmm.out),
+]
+
+
+def stand_in(config: Config, gpu: Generation) -> StandIn:
+    handles: set[tuple[int, int]] = set()
+
+    def workspace(*args, **options) -> list[int]:
+        handle = (threading.get_ident(), device.Stream.current.number)
+        if handle in handles:
+            return []
+        handles.add(handle)
+        return [gpu.cublas_workspace]
+
+    return StandIn(kernels=dict.fromkeys(_PRODUCTS, Kernel(kept=workspace, owner="cuBLAS")))
