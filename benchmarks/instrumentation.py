@@ -57,7 +57,7 @@ def main() -> None:
     print(report(plan, blocks, costs))
     if arguments.output:
         environment = describe_environment(plan, detect())
-        figures = {"costs": costs, "blocks": blocks, "config": plan.config, "environment": environment}
+        figures = {"costs": costs, "blocks": blocks, "config": plan.to_json()["config"], "environment": environment}
         write_json(arguments.output.resolve(), figures)
 
 
@@ -101,7 +101,7 @@ def report(plan: Plan, blocks: list[dict[str, Any]], costs: dict[str, dict[str, 
     bare, metered = ([block for block in blocks if block["kind"] == kind] for kind in (BARE, METERED))
     steps = [median(block["step_seconds"]) for block in bare]
     inside = median(block["meter_seconds_per_step"] for block in metered)
-    memory = "peak allocated" if plan.config["hardware"]["device"] == "cuda" else "peak resident"
+    memory = "peak allocated" if plan.config.hardware.device == "cuda" else "peak resident"
     names = {"step_seconds": "step time", "peak_bytes": memory, "peak_reserved_bytes": "peak reserved"}
     lines = [
         f"{plan.run_id}, 1 rank, {len(bare)} pairs of blocks of {len(bare[0]['step_seconds'])} timed steps",

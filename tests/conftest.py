@@ -143,7 +143,7 @@ def record(config, rank):
             "run_id": "tiny-zero2-s512-b1-2xH200-0123abcd",
             "source": "measured",
             "status": "ok",
-            "config": to_dict(config()),
+            "config": config(),
             "choices": {"model": "tiny"},
             "fingerprint": "0123456789abcdef",
             "ranks": [rank(0), rank(1)],

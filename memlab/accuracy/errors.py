@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from memlab.core.config import from_dict
 from memlab.core.plan import engine_key
 from memlab.runs.record import Record
 
@@ -58,7 +57,7 @@ class Judged:
 
 def judge(sweep: str, measured: Record, predicted: Record) -> Judged:
     """Compare a measured record with its prediction; errors are empty unless both ended as ok."""
-    config = from_dict(measured.config)
+    config = measured.config
     both_ran = measured.status == predicted.status == "ok"
     return Judged(
         sweep=sweep,

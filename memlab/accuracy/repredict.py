@@ -2,11 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from memlab.core.config import Config, from_dict, to_dict
+from memlab.core.config import Config
 from memlab.core.plan import Plan, engine_key, make_plan, shape_of
 from memlab.predict.limits import unpredictable
 from memlab.predict.prediction import predict_launch
@@ -28,14 +27,13 @@ class Launch:
     def plans(self) -> list[Plan]:
         """Return a plan for every point, made from one record, because the points of a launch differ in shape alone."""
         record = next(iter(self.records.values()))
-        config = from_dict(record.config)
-        return [make_plan(_with_shape(config, shape), record.choices) for shape in self.shapes]
+        return [make_plan(_with_shape(record.config, shape), record.choices) for shape in self.shapes]
 
 
 def predictions(sweep: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
     """Yield (measured, predicted) for each record of a sweep that shows whether GPU memory was enough."""
     found = [(launch, launch.plans()) for launch in launches(sweep)]
-    traceable = [plans for _, plans in found if not unpredictable(from_dict(plans[0].config))]
+    traceable = [plans for _, plans in found if not unpredictable(plans[0].config)]
     cache.make_missing(cache.deciding(chain.from_iterable(traceable)))  # all in one process
     for launch, plans in found:
         predicted: list[Record] = []
@@ -50,8 +48,8 @@ def launches(sweep: Iterable[Record]) -> list[Launch]:
     by_engine: dict[str, list[Record]] = defaultdict(list)
     for record in sweep:
         judged = record.source == "measured" and record.status in JUDGED
-        if judged and record.config["hardware"]["device"] == "cuda":
-            by_engine[engine_key(from_dict(record.config))].append(record)
+        if judged and record.config.hardware.device == "cuda":
+            by_engine[engine_key(record.config)].append(record)
     return [launch for records in by_engine.values() for launch in _of_one_engine(_with_order(records))]
 
 
@@ -64,7 +62,7 @@ def _of_one_engine(records: Sequence[Record]) -> list[Launch]:
             launch = Launch(shapes=before)
             found.append(launch)
         launch.records[len(before)] = record
-        launch.shapes.append(shape_of(from_dict(record.config)))
+        launch.shapes.append(shape_of(record.config))
     return found
 
 
@@ -80,16 +78,15 @@ def _with_order(records: Sequence[Record]) -> list[Record]:
             before = []
         ordered.append(replace(record, before_in_launch=list(before)))
         if record.isolation != "fresh":
-            before.append(list(shape_of(from_dict(record.config))))
+            before.append(list(shape_of(record.config)))
     return ordered
 
 
 def _size(record: Record) -> int:
-    micro, tokens = shape_of(from_dict(record.config))
+    micro, tokens = shape_of(record.config)
     return micro * tokens
 
 
 def _with_shape(config: Config, shape: tuple[int, int]) -> Config:
-    values = deepcopy(to_dict(config))
-    values["batch"]["micro"], values["seq_len"]["tokens"] = shape
-    return from_dict(values)
+    micro, tokens = shape
+    return replace(config, batch=replace(config.batch, micro=micro), seq_len=replace(config.seq_len, tokens=tokens))

@@ -20,13 +20,11 @@ def shortcomings(record: Record) -> list[str]:
 
 
 def _ranks(record: Record) -> list[str]:
-    planned = record.config.get("hardware", {}).get("gpus")
-    present = [rank.get("rank") for rank in record.ranks]
+    planned = record.config.hardware.gpus
+    present = [rank["rank"] for rank in record.ranks]
     found = []
-    if isinstance(planned, int) and planned < 1 << 16:
-        missing = sorted(set(range(planned)) - {rank for rank in present if isinstance(rank, int)})
-        if missing:
-            found.append(f"no values of rank {', '.join(map(str, missing))} (of {planned})")
+    if missing := sorted(set(range(planned)) - set(present)):
+        found.append(f"no values of rank {', '.join(map(str, missing))} (of {planned})")
     twice = sorted({str(rank) for rank in present if present.count(rank) > 1})
     if twice:
         found.append(f"rank {', '.join(twice)} is there more than once")
@@ -37,8 +35,8 @@ def _ranks(record: Record) -> list[str]:
 
 
 def _steps(record: Record) -> list[str]:
-    planned = record.config.get("measure", {}).get("steps")
-    if planned is None or record.steps.get("averaged_over") == planned:  # an import may have only the mean
+    planned = record.config.measure.steps
+    if record.steps.get("averaged_over") == planned:  # an import may have only the mean
         return []
     short = [rank for rank in record.ranks if len(rank.get("step_seconds") or []) != planned]
     counts = ", ".join(f"rank {rank.get('rank')}: {len(rank.get('step_seconds') or [])}" for rank in short[:3])

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from memlab.analyse.completeness import shortcomings
+from memlab.core.config import to_dict
 from memlab.core.summary import slowest
 from memlab.runs.record import Record
 
@@ -47,11 +48,12 @@ class RunView:
 
 def view_of(record: Record, path: str) -> RunView:
     """Make the run of a record that was read from the run folder ``path``."""
-    own = ("run_id", "source", "status", "reason", "fingerprint", "isolation")
-    shared = ("config", "choices", "environment", "summary", "timing")
+    same = ("run_id", "source", "status", "reason", "fingerprint", "isolation")
+    same += ("choices", "environment", "summary", "timing")
     return RunView(
         path=path,
-        **{key: getattr(record, key) for key in own + shared},
+        config=to_dict(record.config),
+        **{key: getattr(record, key) for key in same},
         incomplete=shortcomings(record),
         detail=json.dumps([_phases(record.ranks), slowest(record.ranks, "step_seconds")]),
     )

@@ -360,15 +360,6 @@ FREE_DICTS = ("model.config", "model.overrides", "zero_stage.zenflow", "zero_sta
 """Fields whose keys belong to the schema of transformers or DeepSpeed. memlab passes them on as they are."""
 
 
-_DEFAULTS = {name: dataclasses.asdict(value) for name, value in vars(Config()).items() if name in GROUPS}
-_OWN_DEFAULTS = {name: value for name, value in vars(Config()).items() if name not in GROUPS}
-
-
-def completed(values: dict[str, Any]) -> dict[str, Any]:
-    """Add default values for keys that the schema got after this (already checked) configuration was written."""
-    return _OWN_DEFAULTS | values | {group: known | values.get(group, {}) for group, known in _DEFAULTS.items()}
-
-
 def from_dict(values: dict[str, Any], prefix: str = "") -> Config:
     """Build the typed configuration from a resolved dictionary. Raises :class:`ConfigError` if the schema refuses it.
 

@@ -9,11 +9,12 @@ any script, and a diff of two runs shows what differs.
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Annotated, Any
 
-from memlab.core.config import Adapter, Config, Kernels, Offload, Precision, ZeroStage, to_dict
+from memlab.core.config import Adapter, Config, Kernels, Offload, Precision, ZeroStage, from_dict, to_dict
 from memlab.core.optimizers import DEEPSPEED, TORCH_ADAM
+from memlab.core.schema import PlainOf
 
 NOT_MEASURED = ("name", "force", "predict", "sweep", "measure.timeout_s", "measure.repeats", "hardware.hostfile")
 """Keys that do not change what is measured, so they are left out of the hash of a run."""
@@ -61,7 +62,7 @@ class Plan:
     """
 
     run_id: str
-    config: dict[str, Any]
+    config: Annotated[Config, PlainOf(dict[str, Any])]
     choices: dict[str, str]
     world_size: int
     deepspeed: dict[str, Any]
@@ -70,21 +71,27 @@ class Plan:
 
     @property
     def ranks_per_node(self) -> int:
-        return self.config["hardware"]["gpus"]
+        return self.config.hardware.gpus
 
     @property
     def is_multi_node(self) -> bool:
-        return self.config["hardware"]["nodes"] > 1
+        return self.config.hardware.nodes > 1
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Plan":
+        """Make the plan of plain values. Raises :class:`ConfigError` for a configuration that the schema refuses."""
+        known = {f.name: values[f.name] for f in fields(cls)}
+        return cls(**{**known, "config": from_dict(values["config"], "config.")})
 
 
 def make_plan(config: Config, choices: dict[str, str]) -> Plan:
     """Make the plan of a configuration. ``choices`` maps each group to the chosen option."""
     return Plan(
         run_id=run_id(config),
-        config=to_dict(config),
+        config=config,
         choices=dict(choices),
         world_size=config.hardware.world_size,
         deepspeed=deepspeed_config(config),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config import Config, to_dict
+from memlab.core.config import Config
 from memlab.core.errors import MemlabError, RecordError
 from memlab.core.plan import config_hash, run_id
 from memlab.core.summary import slowest, summarise
@@ -28,7 +28,7 @@ def imported_record(
         source="measured",
         status=status,
         reason=None if status == "ok" else f"{status} in {environment['imported_from']}",
-        config=to_dict(config),
+        config=config,
         choices=choices,
         fingerprint=hashlib.sha256(facts.encode()).hexdigest()[:16],
         environment=environment,

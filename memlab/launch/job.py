@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from memlab.core.config import Config, from_dict
+from memlab.core.config import Config
 from memlab.core.errors import MemlabError, RecordError
 from memlab.core.noise import doubts
 from memlab.core.plan import Plan, engine_key, memory_key, subject_key
@@ -39,9 +39,9 @@ class Job:
     prepare: Callable[[], None] = field(default=lambda: None, repr=False)
     """Called before the plan is written: saves the inputs that the plan was composed from."""
 
-    @cached_property
+    @property
     def config(self) -> Config:
-        return from_dict(self.plan.config)
+        return self.plan.config
 
     @property
     def size(self) -> int:

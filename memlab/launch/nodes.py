@@ -24,16 +24,16 @@ WORKER_FILE = Path(__file__).parents[1] / "worker" / "__main__.py"
 
 def node_words(plan: Plan) -> list[str]:
     """Return the runner's arguments that select the hosts and launcher of the ranks."""
-    hardware = plan.config["hardware"]
-    launcher, gpus = hardware["launcher"], str(hardware["gpus"])
+    hardware = plan.config.hardware
+    launcher, gpus = hardware.launcher, str(hardware.gpus)
     # Without --no_ssh_check DeepSpeed would test ssh, without the ssh options that pdsh receives.
-    words = ["--hostfile", str(Path(hardware["hostfile"]).resolve()), "--launcher", launcher, "--no_ssh_check"]
+    words = ["--hostfile", str(Path(hardware.hostfile).resolve()), "--launcher", launcher, "--no_ssh_check"]
     words += ["--master_addr", master_address(plan)]
-    nodes = ["--num_nodes", str(hardware["nodes"])]
+    nodes = ["--num_nodes", str(hardware.nodes)]
     if launcher == "pdsh":
         return [*words, *nodes, "--num_gpus", gpus]
     if launcher == "slurm":
-        on_gpus = ["--num_gpus", gpus] if hardware["device"] == "cuda" else []
+        on_gpus = ["--num_gpus", gpus] if hardware.device == "cuda" else []
         # A failed rank ends the others, as DeepSpeed's own launcher does on one node.
         return [*words, *nodes, *on_gpus, f"--launcher_args=--ntasks-per-node={gpus} --kill-on-bad-exit=1"]
     # By default mpirun gives each rank one core, which would starve an offloaded optimizer.
@@ -42,13 +42,13 @@ def node_words(plan: Plan) -> list[str]:
 
 def worker_words(plan: Plan) -> list[str]:
     """Return the runner's arguments that name the rank's program. DeepSpeed's Slurm launcher starts only files."""
-    by_file = plan.is_multi_node and plan.config["hardware"]["launcher"] == "slurm"
+    by_file = plan.is_multi_node and plan.config.hardware.launcher == "slurm"
     return [str(WORKER_FILE)] if by_file else ["--module", "memlab.worker"]
 
 
 def master_address(plan: Plan) -> str:
     """Return the host of rank 0, where the ranks meet: the first host of the hostfile."""
-    return next(iter(read_hostfile(plan.config["hardware"]["hostfile"])))
+    return next(iter(read_hostfile(plan.config.hardware.hostfile)))
 
 
 def takes_sigterm(plan: Plan) -> bool:
@@ -57,7 +57,7 @@ def takes_sigterm(plan: Plan) -> bool:
     With pdsh they may not: on SIGTERM, DeepSpeed's runner ends every DeepSpeed launch of this user on all hosts with
     ``pkill -f``. SIGKILL avoids that, and the ranks end with their connection (memlab.worker.lifeline).
     """
-    return not (plan.is_multi_node and plan.config["hardware"]["launcher"] == "pdsh")
+    return not (plan.is_multi_node and plan.config.hardware.launcher == "pdsh")
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def for_nodes(plan: Plan, machine: Machine, environment: dict[str, str], port: i
         yield environment
         return
     environment = environment | _meeting_point(plan, port)
-    if plan.config["hardware"]["launcher"] == "slurm":  # srun passes on the whole environment
+    if plan.config.hardware.launcher == "slurm":  # srun passes on the whole environment
         yield environment
         return
     names = {*own_variables(plan, machine), *_meeting_point(plan, port), *filter(_is_sent, environment)}
@@ -78,7 +78,7 @@ def for_nodes(plan: Plan, machine: Machine, environment: dict[str, str], port: i
 
 
 def _meeting_point(plan: Plan, port: int) -> dict[str, str]:
-    if plan.config["hardware"]["launcher"] == "pdsh":  # DeepSpeed's launch.py sets the variables below on each node
+    if plan.config.hardware.launcher == "pdsh":  # DeepSpeed's launch.py sets the variables below on each node
         return {"MEMLAB_LIFELINE": "stdin"}
     return {
         "MASTER_ADDR": master_address(plan),

@@ -9,7 +9,6 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
-from memlab.core.config import from_dict
 from memlab.core.errors import reason_of
 from memlab.core.plan import Plan
 from memlab.predict.memory.estimate import Estimate, estimate
@@ -43,7 +42,7 @@ class Together:
         A trace that fails here is tried again when its estimate is requested, which then reports the reason.
         """
         for plan in plans:
-            calibration_for(from_dict(plan.config))
+            calibration_for(plan.config)
         cache.make_missing(plans, partial(self._told, "tracing"))
 
     def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Estimate | str]:
@@ -107,7 +106,7 @@ def _estimate(plan: Plan, limited: bool) -> Estimate | str | None:
     returned."""
     try:
         traces = cache.known_traces(plan)
-        return None if traces is None else estimate(from_dict(plan.config), traces.values(), limited)
+        return None if traces is None else estimate(plan.config, traces.values(), limited)
     except Exception as error:
         return reason_of(error)
 

@@ -9,7 +9,7 @@ memory that a change adds (buffers, gathered weights, the inputs that checkpoint
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memlab.core.config import Config, from_dict
+from memlab.core.config import Config
 from memlab.predict.memory.breakdown import SLACK
 from memlab.predict.trace import kinds
 from memlab.runs.record import Record
@@ -43,7 +43,7 @@ def remedies(record: Record) -> list[Remedy]:
         return []
     found = [
         Remedy(change, int(share * sum(phases[peak].get(kind, 0) for kind in of)), of)
-        for change, share, of in _changes(from_dict(record.config), len(record.ranks))
+        for change, share, of in _changes(record.config, len(record.ranks))
     ]
     return sorted((remedy for remedy in found if remedy.nbytes > 0), key=lambda remedy: -remedy.nbytes)
 

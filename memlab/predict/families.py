@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from memlab.core.config import Config, from_dict
+from memlab.core.config import Config
 from memlab.core.plan import Plan, make_plan
 from memlab.predict.memory.estimate import estimate
 from memlab.predict.time.timing import predict_timing
@@ -56,7 +56,7 @@ def _attempt(family: ModelFamily, task: Task | None, failed: dict[Path, str]) ->
     if task.path in failed:
         return Attempt(family, reason=failed[task.path])
     trace = Trace.load(task.path)
-    config = from_dict(task.plan.config)
+    config = task.plan.config
     timing = predict_timing(config, {0: trace})
     return Attempt(
         family,

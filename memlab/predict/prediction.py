@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from memlab.core.config import Config, from_dict
+from memlab.core.config import Config
 from memlab.core.plan import Plan, shape_of
 from memlab.core.summary import summarise
 from memlab.launch.job import Job
@@ -72,7 +72,7 @@ def predict_launch(plans: Sequence[Plan]) -> list[Record]:
     The order matters, because memory that a point leaves in the allocator is there when the next point begins. An
     out-of-memory ends the launch: the plans after it have no record.
     """
-    reasons = unpredictable(from_dict(plans[0].config))
+    reasons = unpredictable(plans[0].config)
     if reasons:
         return [_record(plan, status="unsupported", reason="; ".join(reasons)) for plan in plans]
     began = time.perf_counter()
@@ -83,7 +83,7 @@ def predict_launch(plans: Sequence[Plan]) -> list[Record]:
     took = {"trace_s": time.perf_counter() - began}  # trace_s and total_s are of the whole launch
     results = every_rank(plans, traces)
     took["total_s"] = time.perf_counter() - began
-    shapes = [list(shape_of(from_dict(plan.config))) for plan in plans]
+    shapes = [list(shape_of(plan.config)) for plan in plans]
     return [
         _point_record(plan, ranks, traces[index], took, shapes[:index])
         for index, (plan, ranks) in enumerate(zip(plans, results, strict=False))
@@ -97,7 +97,7 @@ def _point_record(
     took: dict[str, float],
     before: list[list[int]],
 ) -> Record:
-    config = from_dict(plan.config)
+    config = plan.config
     failed = next((rank for rank in results if rank.status != "ok"), None)
     timing = None if failed else predict_timing(config, traces)
     ranks = [asdict(replace(rank, step_seconds=[timing.seconds] if timing else [])) for rank in results]

@@ -159,13 +159,13 @@ def _taken_key(record: Record, ranks: Sequence[Mapping[str, Any]]) -> str:
 
 def _limit(record: Record, ranks: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the bytes that a rank can have: device memory times the allocator's fraction; ``None`` if unknown."""
-    total = _highest(ranks, "device_total_bytes") or (record.config["hardware"]["memory_gib"] or 0) * GIB
+    total = _highest(ranks, "device_total_bytes") or (record.config.hardware.memory_gib or 0) * GIB
     return total * _fraction(record) or None
 
 
 def _fraction(record: Record) -> float:
     """Return the share of the device's memory that the allocator may take."""
-    return allocator.parse(record.config["allocator"]["conf"]).memory_fraction
+    return allocator.parse(record.config.allocator.conf).memory_fraction
 
 
 def _speed(record: Record) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
+from memlab.core.config import to_dict
 from memlab.core.unknown import MODEL_FLOPS, WORK
 from memlab.files.conf_files import overrides_of
 from memlab.planner.remedies import remedies
@@ -54,7 +55,7 @@ def _show_remedies(record: Record, console: Console) -> None:
     for remedy in found:
         say(f"{remedy.change}: at most {units.about(remedy.nbytes)} GiB ({', '.join(remedy.kinds)})", console, indent=2)
     say("What each change would save, by prediction:", console)
-    show_command(["memlab", "plan", "--changes", *overrides_of(record.choices, record.config)], console)
+    show_command(["memlab", "plan", "--changes", *overrides_of(record.choices, to_dict(record.config))], console)
 
 
 def _show_ranks(record: Record, console: Console) -> None:

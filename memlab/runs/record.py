@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from memlab.core.config import MISSING, completed, from_dict
+from memlab.core.config import MISSING, Config, from_dict
 from memlab.core.errors import ConfigError, FolderError, RecordError
 from memlab.core.plan import LATER_GROUPS, SHAPE, Plan
 from memlab.core.record_schema import (
@@ -147,7 +147,7 @@ class Record:
     run_id: Name
     source: Annotated[str, Limits(choices=SOURCES)]
     status: Annotated[str, Limits(choices=STATUSES)]
-    config: dict[str, Any]  # config.to_dict of a Config
+    config: Annotated[Config, PlainOf(dict[str, Any])]
     choices: dict[str, Name]
     fingerprint: Name
     reason: str | None = None
@@ -184,7 +184,7 @@ class Record:
         try:
             check_of(cls)(values)
             known = {f.name: values[f.name] for f in fields(cls)}
-            known["config"] = _whole_config(values["config"])
+            known["config"] = _config_of(values["config"])
             known["ranks"] = [_whole_rank(rank) for rank in values["ranks"]]
             later = LATER_GROUPS.keys() - values["config"].keys()
             known["choices"] = {**dict.fromkeys(later, "none"), **values["choices"]}
@@ -207,17 +207,17 @@ def _whole_rank(values: dict[str, Any]) -> dict[str, Any]:
     return _NOT_KNOWN | {name: value for name, value in values.items() if name in _KNOWN}
 
 
-def _whole_config(values: dict[str, Any]) -> dict[str, Any]:
-    """Check a configuration and add defaults for newer keys. The keys of its shape get no defaults.
+def _config_of(values: dict[str, Any]) -> Config:
+    """Check and decode a configuration. Newer keys get their defaults, except the keys of the shape.
 
     Raises :class:`ConfigError` for a bad value, :class:`SchemaError` if a key of the shape is missing.
     """
-    from_dict({name: _known(part) for name, part in values.items()}, "config.")
+    config = from_dict({name: _known(part) for name, part in values.items()}, "config.")
     for key in SHAPE:
         group, _, name = key.partition(".")
         if name not in values.get(group, ()):
             raise SchemaError("is missing.").within(f"config.{key}")
-    return completed(values)
+    return config
 
 
 def _known(part: Any) -> Any:
@@ -350,10 +350,9 @@ class RunFolder:
         values = read_json(path)
         try:
             check_of(Plan)(values)
-            from_dict(values["config"], "config.")
+            return Plan.from_json(values)
         except (SchemaError, ConfigError) as error:
             raise RecordError(f"{path}: damaged plan: {error}") from error
-        return Plan(**{f.name: values[f.name] for f in fields(Plan)})
 
     def read_ranks(self, world_size: int) -> list[dict[str, Any]]:
         """Read the files of the ranks. A rank without a readable, valid file is left out."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import memlab
-from memlab.core.config import from_dict
 from memlab.core.plan import Plan, config_hash, needs_hub
 from memlab.files.disk import cache_dir
 from memlab.files.redaction import is_secret_name, redact
@@ -99,7 +98,7 @@ def _threads(plan: Plan, machine: Machine) -> int:
     With an offloaded optimizer, which runs alone on the machine, its ranks share all cores. Otherwise each rank gets
     the cores of one GPU: all cores divided by the GPUs of the machine, also if some GPUs are unused.
     """
-    alone = plan.config["offload"]["optimizer"] != "none"
+    alone = plan.config.offload.optimizer != "none"
     sharing = plan.ranks_per_node if alone else max(plan.ranks_per_node, len(machine.gpus))
     return max(1, len(os.sched_getaffinity(0)) // sharing)
 
@@ -149,7 +148,7 @@ def sweep_stale_locks() -> list[Path]:
 
 def versions_used(plan: Plan) -> dict[str, str]:
     """Return the versions of the packages that a run of ``plan`` uses."""
-    config = from_dict(plan.config)
+    config = plan.config
     optional = ADAPTER_PACKAGES if config.adapter.method == "qlora" else ()
     optional += KERNEL_PACKAGES if config.kernels.implementation == "liger" else ()
     return {**package_versions(), **_versions(optional)}
@@ -192,7 +191,7 @@ def fingerprint(plan: Plan, machine: Machine) -> str:
     """Hash everything that decides a measurement to 16 hexadecimal digits. Equal fingerprints measure the same."""
     versions = {name: version for name, version in versions_used(plan).items() if name != "memlab"}
     facts = [
-        config_hash(from_dict(plan.config)),
+        config_hash(plan.config),
         platform.python_version_tuple()[:2],
         versions,
         machine.driver,
@@ -207,7 +206,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _is_needed(name: str, plan: Plan) -> bool:
-    return (name in HUB_TOKENS or name.lower() in PROXIES) and needs_hub(from_dict(plan.config))
+    return (name in HUB_TOKENS or name.lower() in PROXIES) and needs_hub(plan.config)
 
 
 @cache

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from memlab.attach.faults import describe
-from memlab.core.config import from_dict
 from memlab.core.plan import Plan
 from memlab.core.unknown import MODEL_FLOPS, left_out
 from memlab.runs.record import RankResult, RunFolder, write_json
@@ -61,12 +60,11 @@ def fail_before_the_device(folder: RunFolder, rank: int, error: BaseException) -
 class Session:
     def __init__(self, folders: Sequence[RunFolder], rank: int):
         self.plans = [folder.read_plan() for folder in folders]
-        self.config = from_dict(self.plans[0].config)
+        self.config = self.plans[0].config
         self.rank = rank
         self.device = rank_device(self.config.hardware.device, int(os.environ["LOCAL_RANK"]))
         self.points = [
-            Point(folder, from_dict(plan.config), rank, self.device)
-            for folder, plan in zip(folders, self.plans, strict=True)
+            Point(folder, plan.config, rank, self.device) for folder, plan in zip(folders, self.plans, strict=True)
         ]
         self.index = 0
 

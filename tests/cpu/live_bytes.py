@@ -18,7 +18,7 @@ COMPARED = ("model_build", "first_forward", "first_backward", "forward", "backwa
 
 def traced(plans: Sequence[Plan], folder: Path) -> list[Trace]:
     """The first rank of each plan, as if it had GPUs. All in one shadow process, which works in ``folder``."""
-    points = [Point(0, plan.config["batch"]["micro"], plan.config["seq_len"]["tokens"]) for plan in plans]
+    points = [Point(0, plan.config.batch.micro, plan.config.seq_len.tokens) for plan in plans]
     tasks = [
         Task(_on_a_gpu(plan), point, folder / f"{number}.trace.json")
         for number, (plan, point) in enumerate(zip(plans, points, strict=True))
@@ -46,5 +46,6 @@ def live_bytes(trace: Trace) -> dict[str, int]:
 def _on_a_gpu(plan: Plan) -> Plan:
     """The same plan, DeepSpeed JSON included, for a GPU."""
     arguments = {key: value for key, value in plan.training_args.items() if key != "use_cpu"}
-    hardware = {**plan.config["hardware"], "device": "cuda", "gpu": "NVIDIA A100"}
-    return dataclasses.replace(plan, training_args=arguments, config={**plan.config, "hardware": hardware})
+    hardware = dataclasses.replace(plan.config.hardware, device="cuda", gpu="NVIDIA A100")
+    config = dataclasses.replace(plan.config, hardware=hardware)
+    return dataclasses.replace(plan, training_args=arguments, config=config)

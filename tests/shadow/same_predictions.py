@@ -22,7 +22,6 @@ from typing import Any
 
 from memlab.accuracy.repredict import predictions
 from memlab.cli.commands.accuracy import sweeps
-from memlab.core.config import from_dict
 from memlab.core.plan import make_plan
 from memlab.predict.trace.store import trace_folder
 from memlab.runs.record import Record, RunFolder
@@ -73,7 +72,7 @@ def groups(measured: Mapping[str, Sequence[Record]], before: Mapping[tuple[str, 
     for name, records in measured.items():
         for record in records:
             if (name, record.run_id) in before:
-                found[trace_folder(make_plan(from_dict(record.config), record.choices))].append((name, record.run_id))
+                found[trace_folder(make_plan(record.config, record.choices))].append((name, record.run_id))
     return list(found.values())
 
 

@@ -26,7 +26,7 @@ transformers."""
 def test_two_steps_take_and_free_the_same_blocks(tmp_path, name):
     recorded = json.loads((DATA / f"{name}.json").read_text())
     plan = make_plan(*compose_config(["mode=predict", "measure=quick", *recorded["words"]]))
-    point = Point(0, 1, plan.config["seq_len"]["tokens"])
+    point = Point(0, 1, plan.config.seq_len.tokens)
     found = blocks(traces(plan, [point], tmp_path)[point], recorded["minimum_bytes"])
     assert kept(found) == kept(recorded["blocks"]) == 2  # of the forward, and of autograd's own thread
     assert without_first_workspace(found) == without_first_workspace(recorded["blocks"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from memlab.cli.commands.number_types import whole
 from memlab.core.errors import MemlabError, RecordError
+from memlab.core.plan import shape_of
 from memlab.files.disk import write_whole
 from memlab.system.terminal import safe
 
@@ -40,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from memlab.accuracy.errors import reserved_ratios, to_json
-    from memlab.core.config import from_dict
     from memlab.predict.constants import SOURCES
     from memlab.predict.memory.fit_probability import kinds
     from memlab.report.accuracy_text import document
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         for _, point in judged(name, [without_download(each) for each in spread(records, arguments.of_each)], [], None)
     ]
     predictor = package_versions()
-    known = kinds(from_dict(truth.config) for truth, point in pairs if "reserved" in point.errors)
+    known = kinds(truth.config for truth, point in pairs if "reserved" in point.errors)
     text = document(points, predictor, SOURCES, refused, imported, known, note)
     if arguments.output is None:
         print(text)
@@ -95,7 +95,7 @@ def sweeps(paths):
 
 def spread(records, count: int):
     """Choose at most ``count`` records of a series, evenly spaced from its smallest to its largest point."""
-    ordered = sorted(records, key=lambda record: (record.config["batch"]["micro"], record.config["seq_len"]["tokens"]))
+    ordered = sorted(records, key=lambda record: shape_of(record.config))
     if len(ordered) <= count:
         return ordered
     return [ordered[round(place * (len(ordered) - 1) / (count - 1))] for place in range(count)]
@@ -103,7 +103,7 @@ def spread(records, count: int):
 
 def without_download(record):
     """Replace the data set of a record by random tokens: memory does not depend on the values of the tokens."""
-    return replace(record, config={**record.config, "data": {**record.config["data"], "source": "random"}})
+    return replace(record, config=replace(record.config, data=replace(record.config.data, source="random")))
 
 
 def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | None):

@@ -8,7 +8,7 @@ from typing import Any
 
 from memlab.cli.commands.file_options import add_files, write_files
 from memlab.cli.compose import check_total, compose_config, expand
-from memlab.core.config import GROUPS
+from memlab.core.config import GROUPS, Config
 from memlab.core.errors import MemlabError
 from memlab.core.plan import Plan, make_plan
 from memlab.launch import preflight
@@ -163,7 +163,7 @@ def _change(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
 
 def possible_changes(given: dict[str, list[str]], base: Plan) -> list[tuple[str, str, Plan]]:
     """List word, price and plan of every change that can be predicted and that changes the configuration."""
-    micro = base.config["batch"]["micro"]
+    micro = base.config.batch.micro
     possible = [change for change in CHANGES if change[0].split("=")[0] in GROUPS]
     if micro > 1:
         possible.append((f"batch.micro={micro // 2}", "more steps, or batch.accumulation"))
@@ -181,9 +181,8 @@ def possible_changes(given: dict[str, list[str]], base: Plan) -> list[tuple[str,
 def _is_step_back(plan: Plan, base: Plan) -> bool:
     """Whether ``plan`` shards or offloads less than ``base``."""
 
-    def reach(config: dict[str, Any]) -> tuple[int, bool, bool]:
-        offload = config["offload"]
-        return config["zero_stage"]["stage"], offload["optimizer"] != "none", offload["param"] != "none"
+    def reach(config: Config) -> tuple[int, bool, bool]:
+        return config.zero_stage.stage, config.offload.optimizer != "none", config.offload.param != "none"
 
     return any(new < old for new, old in zip(reach(plan.config), reach(base.config), strict=True))
 

@@ -12,13 +12,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from memlab.core.config import Config, from_dict
+from memlab.core.config import Config
 from memlab.core.plan import Plan, needs_hub
 from memlab.launch.outcome import control_group
 from memlab.rules.rules import unsupported
@@ -87,14 +86,14 @@ class Facts:
     removed_locks: int = 0
     hub: str | None = None  # "reached", "offline", or the error
 
-    @cached_property
+    @property
     def config(self) -> Config:
-        return from_dict(self.plan.config)
+        return self.plan.config
 
 
 def gather(plan: Plan, machine: Machine) -> Facts:
     """Gather all facts that the checks need. Takes a few seconds: a separate process imports torch."""
-    config = from_dict(plan.config)
+    config = plan.config
     environment = rank_environment(plan, machine)
     gpus = machine.gpus[: plan.world_size] if config.hardware.device == "cuda" else ()
     compiler = shutil.which(environment.get("CXX", "c++"), path=environment["PATH"])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from memlab.core.config import Config, from_dict
+from memlab.core.config import Config
 from memlab.core.plan import Plan
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.memory import allocator
@@ -43,7 +43,7 @@ def every_rank(plans: Sequence[Plan], traces: Sequence[Mapping[int, Trace]]) -> 
     ``traces``: for each point rank -> trace, as if the point ran alone. A rank without a trace gets a copy of the
     result of the traced rank that it equals. Points after an out-of-memory are left out.
     """
-    configs = [from_dict(plan.config) for plan in plans]
+    configs = [plan.config for plan in plans]
     total, _, capacity = _memory(configs[0])
     ranks = {rank: _Rank(configs[0], [point[rank] for point in traces], capacity, course=True) for rank in traces[0]}
     results = {rank: _results(configs, one, [point[rank] for point in traces]) for rank, one in ranks.items()}

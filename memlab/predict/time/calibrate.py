@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from memlab.core.config import Config, from_dict
+from memlab.core.config import Config
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
 from memlab.predict.limits import unpredictable
@@ -50,7 +50,7 @@ def usable(folders: Iterable[Path]) -> list[Record]:
 def _is_usable(record: Record) -> bool:
     if record.source != "measured" or record.status != "ok" or "step_seconds" not in record.summary:
         return False
-    config = from_dict(record.config)
+    config = record.config
     return config.hardware.nodes == 1 and not unpredictable(config) and not missing_figures(config)
 
 
@@ -58,7 +58,7 @@ def calibrate(records: Sequence[Record], fallback: Calibration | None = None) ->
     """Fit a calibration to ``records``. Costs that they do not determine are taken from ``fallback`` if it is of the
     same GPU. Raises :class:`MemlabError` where the records are too few, or of several kinds of GPUs."""
     check(records)
-    gpu = records[0].config["hardware"]["gpu"]
+    gpu = records[0].config.hardware.gpu
     _trace_together(records)
     traced: dict[tuple, Mapping[int, Trace]] = {}
     cases = [case for record in records if (case := _case(record, traced))]
@@ -79,15 +79,15 @@ def calibrate(records: Sequence[Record], fallback: Calibration | None = None) ->
 
 def check(records: Sequence[Record]) -> None:
     """Raise :class:`MemlabError` where the records are too few, or of several kinds of GPUs. Traces nothing."""
-    gpus = sorted({record.config["hardware"]["gpu"] for record in records})
+    gpus = sorted({record.config.hardware.gpu for record in records})
     if len(gpus) > 1:
         raise MemlabError(f"A calibration is of one kind of GPU, and these runs are of {', '.join(gpus)}.")
-    check_enough([family(from_dict(record.config)) for record in records])
+    check_enough([family(record.config) for record in records])
 
 
 def _trace_together(records: Sequence[Record]) -> None:
     """Make the traces that all records need in one process. A failure is reported later, with its record."""
-    configs = [(from_dict(record.config), record.choices) for record in records]
+    configs = [(record.config, record.choices) for record in records]
     plans = [make_plan(config, choices) for config, choices in configs]
     cache.make_missing(
         cache.deciding(plans), lambda done, of: print(f"\rtraced {done} of {of}", end="", file=sys.stderr)
@@ -98,7 +98,7 @@ def _trace_together(records: Sequence[Record]) -> None:
 def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | None:
     """Make the case of a record; ``None``, with a message, if its step cannot be traced. ``traced`` keeps the traces,
     which records that differ in their allocator share."""
-    config = from_dict(record.config)
+    config = record.config
     plan = make_plan(config, record.choices)
     key = (cache.trace_folder(plan), config.batch.micro, config.batch.accumulation, config.seq_len.tokens)
     try:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, count, pairwise
 
-from memlab.core.config import from_dict
 from memlab.core.plan import Plan, make_plan
 from memlab.predict.trace.events import ALLOC, FREE, HOST_ALLOC, HOST_FREE, PHASE, SYNC, USE, Event, Trace
 from memlab.predict.trace.work_items import COLLECTIVE, NUMBER, RECORD, Item
@@ -27,9 +26,9 @@ _WITH_BLOCK = (*_MADE, *_FREED, USE)
 
 def with_few(plan: Plan) -> Plan:
     """Return the plan with at most ``TRACED`` micro-steps: the plan itself if it has no more."""
-    if plan.config["batch"]["accumulation"] <= TRACED:
+    config = plan.config
+    if config.batch.accumulation <= TRACED:
         return plan
-    config = from_dict(plan.config)
     return make_plan(replace(config, batch=replace(config.batch, accumulation=TRACED)), plan.choices)
 
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
-from memlab.core.plan import Plan
+from memlab.core.config import to_dict
+from memlab.core.plan import Plan, shape_of
 from memlab.files.disk import cache_dir, explain
 from memlab.predict.trace.events import Trace
 from memlab.predict.trace.micro_steps import repeated, with_few
@@ -63,7 +64,7 @@ def deciding(plans: Iterable[Plan]) -> list[Plan]:
         sharing.setdefault(trace_folder(plan), []).append(plan)
     found = []
     for group in sharing.values():
-        group.sort(key=lambda plan: plan.config["batch"]["micro"] * plan.config["seq_len"]["tokens"])
+        group.sort(key=lambda plan: plan.config.batch.micro * plan.config.seq_len.tokens)
         few = len(group) <= ENOUGH + 1
         found += group if few else [group[0], group[1], group[len(group) // 2], group[-1]]
     return found
@@ -81,7 +82,7 @@ def known_traces(plan: Plan) -> dict[int, Trace] | None:
 
 def points(plan: Plan) -> list[Point]:
     """Return the points whose traces a prediction of ``plan`` needs: one for each rank that differs."""
-    micro, tokens = plan.config["batch"]["micro"], plan.config["seq_len"]["tokens"]
+    micro, tokens = shape_of(plan.config)
     return [Point(rank, micro, tokens) for rank in traced_ranks(plan)]
 
 
@@ -152,7 +153,7 @@ def known(plan: Plan, point: Point) -> Trace | None:
     found = _known_as_it_is(few, point)
     if few is plan or found is None:
         return found
-    return repeated(found, plan.config["batch"]["accumulation"]) or _known_as_it_is(plan, point)
+    return repeated(found, plan.config.batch.accumulation) or _known_as_it_is(plan, point)
 
 
 def _to_trace(plan: Plan, point: Point) -> Plan | None:
@@ -234,16 +235,16 @@ def _interpolator(paths: tuple[Path, ...], enough: int) -> Interpolator:
 
 
 def _fingerprint(plan: Plan) -> str:
-    config = {key: value for key, value in plan.config.items() if key not in IRRELEVANT}
-    config["batch"] = {"accumulation": plan.config["batch"]["accumulation"]}
-    hardware = {key: plan.config["hardware"][key] for key in ("gpu", "gpus", "nodes", "memory_gib", "device")}
+    config = {key: value for key, value in to_dict(plan.config).items() if key not in IRRELEVANT}
+    config["batch"] = {"accumulation": plan.config.batch.accumulation}
+    hardware = {key: getattr(plan.config.hardware, key) for key in ("gpu", "gpus", "nodes", "memory_gib", "device")}
     facts = [{**config, "hardware": hardware}, versions_used(plan), _model_files(plan), code_digest("trace")]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _model_files(plan: Plan) -> str:
     """Return the ``config.json`` of a model in a local folder, which may change while its path stays; else ``""``."""
-    path = Path(plan.config["model"]["path"]) / "config.json"
+    path = Path(plan.config.model.path) / "config.json"
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 

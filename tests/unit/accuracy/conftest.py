@@ -2,8 +2,6 @@
 
 import pytest
 
-from memlab.core.config import to_dict
-
 
 @pytest.fixture
 def measured(config, record):
@@ -11,8 +9,6 @@ def measured(config, record):
 
     def build(tokens, isolation, before=None, timing=None, stage=2, device="cuda", **changes):
         values = config({"seq_len.tokens": tokens, "zero_stage.stage": stage, "hardware.device": device})
-        return record(
-            config=to_dict(values), isolation=isolation, before_in_launch=before, timing=timing or {}, **changes
-        )
+        return record(config=values, isolation=isolation, before_in_launch=before, timing=timing or {}, **changes)
 
     return build

@@ -22,7 +22,7 @@ def test_a_point_without_a_record_is_run_again_all_the_same(measured):
     (launch,) = launches([measured(30, "shared", before=[[1, 10], [1, 20]])])
     assert launch.shapes == [(1, 10), (1, 20), (1, 30)]
     assert list(launch.records) == [2]
-    assert [plan.config["seq_len"]["tokens"] for plan in launch.plans()] == [10, 20, 30]
+    assert [plan.config.seq_len.tokens for plan in launch.plans()] == [10, 20, 30]
 
 
 def test_older_records_by_size_and_start_up_time(measured):
@@ -47,4 +47,4 @@ def test_predictions_are_not_judged(measured):
 
 def test_configurations_survive(measured):
     record = measured(10, "fresh")
-    assert to_dict(from_dict(record.config)) == record.config
+    assert from_dict(to_dict(record.config)) == record.config

@@ -197,7 +197,7 @@ def test_a_secret_among_the_words_reaches_no_file_of_a_sweep(multirun, tmp_path,
 
 def test_a_sweep_into_a_folder_of_ones_own(multirun, tmp_path):
     multirun("seed=1,2", "offload=param", "hydra.sweep.dir=mine", "hydra.sweep.subdir='${seed}'")
-    assert [RunFolder(tmp_path / "mine" / seed).read_record().config["seed"] for seed in "12"] == [1, 2]
+    assert [RunFolder(tmp_path / "mine" / seed).read_record().config.seed for seed in "12"] == [1, 2]
 
 
 @pytest.mark.parametrize("word", ["sweep=tiny_cpu", "+search=batch", "sweep=none"])

@@ -67,8 +67,8 @@ def test_a_change_keeps_the_other_words():
     config, choices = compose_config([*HERE, "zero_stage=zero3", "offload=all", "batch=b4", "seq_len.tokens=77"])
     plans = {word: plan for word, _, plan in possible_changes(given, make_plan(config, choices))}
     assert not {"offload=optimizer", "zero_stage=zero2"} & set(plans)
-    assert plans["batch.micro=2"].config["seq_len"]["tokens"] == 77
-    assert plans["checkpointing=full"].config["batch"]["micro"] == 4
+    assert plans["batch.micro=2"].config.seq_len.tokens == 77
+    assert plans["checkpointing=full"].config.batch.micro == 4
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_a_plan_does_not_change_its_configuration(config):
 
 def test_a_plan_survives_json(planned):
     plan = planned("gpu_zero3_own_buckets")
-    assert Plan(**plan.to_json()) == plan
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 # --- identity

@@ -18,7 +18,7 @@ def test_a_table_with_a_line_for_each_point(csv_file):
     assert records[0].summary["peak_reserved_bytes"]["max"] == 10.5 * 2**30
     assert records[1].summary["tokens_per_second"] == 1024
     assert records[1].choices["zero_stage"] == "zero3"
-    assert records[1].config["zero_stage"]["stage"] == 3
+    assert records[1].config.zero_stage.stage == 3
 
 
 def test_a_table_with_a_line_for_each_rank(csv_file):

@@ -2,7 +2,6 @@
 
 import pytest
 
-from memlab.core.config import from_dict
 from memlab.core.errors import MemlabError
 from memlab.importers.gpjt_study import guess_configuration, read_points, to_records
 
@@ -27,8 +26,8 @@ def test_the_lines_of_the_ranks_become_one_record(csv_file):
     assert (second.status, third.status) == ("ok", "gpu_oom")
     assert second.summary["samples_per_second"] == pytest.approx(4.0)
     assert third.ranks == []
-    assert from_dict(first.config).hardware.gpus == 2
-    assert first.config["seq_len"]["tokens"] == 2048
+    assert first.config.hardware.gpus == 2
+    assert first.config.seq_len.tokens == 2048
 
 
 def test_the_rate_can_be_corrected(csv_file):
@@ -41,7 +40,7 @@ def test_the_rate_can_be_corrected(csv_file):
 def test_one_gpu_has_one_pair(csv_file):
     file = csv_file("1, 10900, 14024, 7.2\n2, 10900, 14026, 9.2\n", "0.5b-seq-default.csv")
     records = list(to_records(file, guess_configuration(file)))
-    assert [record.config["seq_len"]["tokens"] for record in records] == [1, 2]
+    assert [record.config.seq_len.tokens for record in records] == [1, 2]
     assert records[0].summary["parameters"] == 463_987_712
 
 

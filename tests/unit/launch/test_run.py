@@ -234,7 +234,7 @@ def measured(jobs, control: Control | None = None):
 def test_points_of_one_launch_have_a_record_each(deepspeed, points):
     played, told = deepspeed(), []
     records = measured(points(), Control(on_record=lambda job, record: told.append(record)))
-    assert [record.config["seq_len"]["tokens"] for record in records] == [1, 2, 3]
+    assert [record.config.seq_len.tokens for record in records] == [1, 2, 3]
     assert {(record.status, record.isolation) for record in records} == {("ok", "shared")}
     assert [record.before_in_launch for record in records] == [[], [[1, 1]], [[1, 1], [1, 2]]]
     assert [one.folder.read_record() for one in points()] == records == told

@@ -27,13 +27,13 @@ def traced(monkeypatch):
     asked, there = [], set()
 
     def make_missing(plans, told):
-        sizes = [plan.config["batch"]["micro"] for plan in plans]
+        sizes = [plan.config.batch.micro for plan in plans]
         there.update(size for size in sizes if size in {size for sizes in asked for size in sizes})
         asked.append(sizes)
-        return [(cache.trace_folder(plan), "no such model") for plan in plans if plan.config["batch"]["micro"] == 13]
+        return [(cache.trace_folder(plan), "no such model") for plan in plans if plan.config.batch.micro == 13]
 
     def estimate(plan, limited):
-        size = plan.config["batch"]["micro"]
+        size = plan.config.batch.micro
         return f"{size} fits" if size in there else None
 
     monkeypatch.setattr(together, "ProcessPoolExecutor", lambda *arguments, **options: Here())
@@ -61,7 +61,7 @@ def test_what_cannot_be_traced_is_told(traced, plans):
 
 def test_an_exception_ends_one_estimate_alone(plans, monkeypatch):
     def known_traces(plan):
-        if plan.config["batch"]["micro"] == 2:
+        if plan.config.batch.micro == 2:
             raise ZeroDivisionError("no such layer")
         return {}
 
@@ -77,7 +77,7 @@ def test_an_exception_ends_one_estimate_alone(plans, monkeypatch):
 
 def _estimate_or_die(plan, limited):
     """Runs in a process of the pool. Size 13 gets it killed, size 1 the first time only."""
-    size = plan.config["batch"]["micro"]
+    size = plan.config.batch.micro
     with suppress(FileExistsError):
         if size == 1:
             os.mkdir(os.environ["SEEN"])

@@ -5,7 +5,6 @@ import io
 import pytest
 from rich.console import Console
 
-from memlab.core.config import to_dict
 from memlab.planner.remedies import remedies
 from memlab.report.run_text import show_run
 from memlab.system.machine import GIB
@@ -35,7 +34,7 @@ def predicted(record, rank, config):
             for number, size, of in ((0, 1, {"weights": 1}), (1, 99, kinds), (2, 1, {}), (3, 1, {}))
         ]
         summary = {"verdict": "does_not_fit"}
-        return record(source="predicted", ranks=ranks, config=to_dict(config(changes)), summary=summary)
+        return record(source="predicted", ranks=ranks, config=config(changes), summary=summary)
 
     return build
 

@@ -35,10 +35,10 @@ class Formula:
     prepared: list[int] = field(default_factory=list)
 
     def prepare(self, plans):
-        self.prepared = [plan.config["batch"]["micro"] for plan in plans]
+        self.prepared = [plan.config.batch.micro for plan in plans]
 
     def estimates(self, plans, limited=True):
-        sizes = [plan.config["batch"]["micro"] for plan in plans]
+        sizes = [plan.config.batch.micro for plan in plans]
         self.asked.append(sizes)
         return [estimate(self.used(size), CAPACITY if limited else 1 << 62) for size in sizes]
 

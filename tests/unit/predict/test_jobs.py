@@ -2,7 +2,6 @@
 
 import pytest
 
-from memlab.core.config import from_dict
 from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import make_plan
 from memlab.launch.job import Job
@@ -25,7 +24,7 @@ def traced(monkeypatch):
 
     def make_missing(plans):
         asked.extend(plans)
-        bad = {cache.trace_folder(plan) for plan in asked if plan.config["zero_stage"]["stage"] == 3}
+        bad = {cache.trace_folder(plan) for plan in asked if plan.config.zero_stage.stage == 3}
         return [(folder, "ValueError: no such layer") for folder in bad]
 
     monkeypatch.setattr(cache, "make_missing", make_missing)
@@ -52,7 +51,7 @@ def test_every_job_has_a_record(job, traced):
     assert found == {"failed"}
     assert "no such layer" in next(result.record.reason for result in results if result.record.status == "failed")
     # Of seven lengths the two smallest, the middle and the largest decide the others.
-    assert [plan.config["seq_len"]["tokens"] for plan in traced] == 2 * [10, 20, 40, 70]
+    assert [plan.config.seq_len.tokens for plan in traced] == 2 * [10, 20, 40, 70]
 
 
 def test_what_is_done_is_not_predicted_again(job, traced, monkeypatch):
@@ -80,7 +79,7 @@ def test_a_point_that_fails_takes_no_other_with_it(job, monkeypatch):
     """Three lengths, of which the longest cannot be traced: the others are there."""
     jobs = [job(2, tokens) for tokens in (10, 20, 4096)]
     reason = [(cache.trace_folder(jobs[0].plan), "MemoryError: killed")]
-    there = lambda plan: None if plan.config["seq_len"]["tokens"] == 4096 else {}  # noqa: E731
+    there = lambda plan: None if plan.config.seq_len.tokens == 4096 else {}  # noqa: E731
     monkeypatch.setattr(cache, "make_missing", lambda plans: reason)
     monkeypatch.setattr(cache, "known_traces", there)
     monkeypatch.setattr(predict, "predict", lambda plan: predict._record(plan, status="ok", steps={}))
@@ -93,7 +92,7 @@ def test_a_point_that_fails_takes_no_other_with_it(job, monkeypatch):
 )
 def test_an_exception_of_a_point_is_the_end_of_that_point_alone(job, traced, monkeypatch, error):
     def predicted(plan):
-        if plan.config["seq_len"]["tokens"] == 20:
+        if plan.config.seq_len.tokens == 20:
             raise error
         return predict._record(plan, status="ok", steps={})
 
@@ -112,7 +111,7 @@ def test_what_cannot_be_fitted_ends_its_own_points_alone(job, traced, monkeypatc
             raise MemlabError("too few to calibrate on")
 
     def predicted(plan):
-        calibration_for(from_dict(plan.config))
+        calibration_for(plan.config)
         return predict._record(plan, status="ok", steps={})
 
     monkeypatch.setattr(predict, "calibration_for", calibration_for)

@@ -93,7 +93,7 @@ def test_a_training_says_what_it_took(record, rank, config):
 
 def test_a_capped_allocator_is_held_against_its_share(record, rank):
     capped = record(ranks=[rank(0, device_total_bytes=80 * GIB)])
-    capped.config["allocator"] = {"conf": "per_process_memory_fraction:0.1"}
+    capped.config.allocator.conf = "per_process_memory_fraction:0.1"
     assert "3.00 of 8.00 GiB that the allocator may take on the GPU (allocated 2.00)" in answer(capped)
 
 

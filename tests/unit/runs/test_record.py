@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from memlab.core.config import to_dict
 from memlab.core.errors import FolderError, RecordError, WriteError
 from memlab.core.plan import make_plan
 from memlab.files.disk import write_whole
@@ -242,26 +241,25 @@ def test_ranks_that_wrote_nothing_are_left_out(folder, rank):
     assert folder.read_ranks(4) == [rank(1)]
 
 
-def test_groups_added_since_are_none_in_older_records(config):
-    values = to_dict(config())
-    del values["adapter"], values["kernels"]
-    old = Record(run_id="x", source="measured", status="ok", config=values, choices={"model": "tiny"}, fingerprint="f")
-    read = Record.from_json(old.to_json(), "old")
-    assert read.config == to_dict(config())
+def test_groups_added_since_are_none_in_older_records(config, record):
+    old = record(choices={"model": "tiny"}).to_json()
+    del old["config"]["adapter"], old["config"]["kernels"]
+    read = Record.from_json(old, "old")
+    assert read.config == config()
     assert read.choices == {"model": "tiny", "adapter": "none", "kernels": "none"}
 
 
 def test_a_model_that_an_imported_table_does_not_name_is_not_known(config):
-    values = to_dict(config())
-    values["model"]["path"] = "???"
-    imported = Record(run_id="x", source="measured", status="ok", config=values, choices={}, fingerprint="f")
-    assert Record.from_json(imported.to_json(), "imported").config["model"]["path"] == "???"
+    imported = Record(run_id="x", source="measured", status="ok", config=config(), choices={}, fingerprint="f")
+    imported.config.model.path = "???"
+    assert Record.from_json(imported.to_json(), "imported").config.model.path == "???"
 
 
 def test_figures_added_since_are_not_known_of_older_records(config):
     old = {"rank": 0, "device": "cuda:0", "device_name": "GPU", "memory_source": "cuda_caching_allocator"}
-    values = to_dict(config())
-    record = Record(run_id="x", source="measured", status="ok", config=values, choices={}, fingerprint="f", ranks=[old])
+    record = Record(
+        run_id="x", source="measured", status="ok", config=config(), choices={}, fingerprint="f", ranks=[old]
+    )
     (rank,) = Record.from_json(record.to_json(), "old").ranks
     assert rank["device"] == "cuda:0" and rank["breakdown"] is None and rank["losses"] == []
 

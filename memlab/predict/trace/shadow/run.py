@@ -17,7 +17,6 @@ from pathlib import Path
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memlab.core.config import from_dict
 from memlab.core.plan import Plan
 from memlab.predict import constants
 from memlab.predict.trace.events import Trace
@@ -113,7 +112,7 @@ def _trace_family(request: Request, family: Family, cores: Cores) -> None:
     cores.take()
     if request.cpu_limit_s:
         _limit_cpu_time(request.cpu_limit_s)
-    trace = trace_one(Plan(**request.plans[family.plan]), family.rank, split, request.steps, request.folder)
+    trace = trace_one(Plan.from_json(request.plans[family.plan]), family.rank, split, request.steps, request.folder)
     trace.seconds = began + time.process_time()
     trace.save(Path(path))
 
@@ -142,16 +141,16 @@ def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps
     """Trace the (batch, tokens) that ``split`` returns once the engine is ready. Works once per process."""
     os.environ.update(variables(plan), RANK=str(rank))
     trace = Trace(rank, plan.world_size)
-    hardware = plan.config["hardware"]
-    gpu = constants.generation(hardware["gpu"])
+    hardware = plan.config.hardware
+    gpu = constants.generation(hardware.gpu)
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     recorder = Recorder(trace, fake_mode)
-    recorder.padded = plan.config["data"]["source"] != "random"
-    device.install(recorder, rank, plan.world_size, hardware["memory_gib"])
+    recorder.padded = plan.config.data.source != "random"
+    device.install(recorder, rank, plan.world_size, hardware.memory_gib)
     torch_patches.describe_gpu(gpu)
     from memlab.predict.trace.shadow.training import Shadow
 
-    config = stand_ins.install(recorder, from_dict(plan.config), gpu)
+    config = stand_ins.install(recorder, plan.config, gpu)
     with fake_mode, recorder:
         Shadow(plan, config, recorder, split, steps, RunFolder(scratch)).run()
     return trace

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from memlab.core.config import Config, Hardware, ZeroStage, to_dict
+from memlab.core.config import Config, Hardware, ZeroStage
 from memlab.core.errors import MemlabError
 from memlab.predict.time.calibration import SHIPPED, Calibration, check_calibrations, load
 from memlab.predict.time.cost_fit import Case, fit, non_negative_least_squares, weighted_quantile
@@ -141,7 +141,7 @@ def test_runs_that_cannot_be_fitted_are_refused_before_anything_is_traced(config
         hardware |= {"hardware.host_gb_per_s": 1.0, "hardware.memory_gib": 80.0}
         folder = RunFolder(tmp_path / str(number))
         folder.path.mkdir()
-        folder.finish(record(config=to_dict(config(hardware))))
+        folder.finish(record(config=config(hardware)))
 
     def refusal() -> str:
         with pytest.raises(MemlabError) as error:

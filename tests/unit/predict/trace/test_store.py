@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from memlab.core.config import from_dict
 from memlab.core.plan import make_plan
 from memlab.predict.trace import store as cache
 from memlab.predict.trace.events import ALLOC, Site, Trace
@@ -103,7 +102,7 @@ def test_two_points_say_nothing_where_the_first_rank_follows_no_law(made, plan):
 
 def test_nodes_tell_traces_apart(plan):
     one = plan(stage=3, micro=1)
-    two = make_plan(replace(from_dict(one.config), hardware=replace(from_dict(one.config).hardware, nodes=2)), {})
+    two = make_plan(replace(one.config, hardware=replace(one.config.hardware, nodes=2)), {})
     assert cache.trace_folder(one) != cache.trace_folder(two)
 
 
