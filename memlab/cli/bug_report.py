@@ -21,7 +21,7 @@ def report_bug(error: Exception) -> None:
         print(*map(safe, trace.splitlines()), sep="\n", file=sys.stderr)
     message = safe(redact(f"{type(error).__name__}: {error}"))
     print(f"memlab: unexpected {message[:200]}", file=sys.stderr)
-    print("memlab: this is a bug in memlab. Please report it to its authors, with the log.", file=sys.stderr)
+    print("memlab: this is a bug in memlab. Please report it to the authors and attach the log.", file=sys.stderr)
     print(f"memlab: log: {_logged(trace)} ({SHOW}=1 prints it)", file=sys.stderr)
 
 

@@ -1,8 +1,7 @@
 """Composition with Hydra: command-line words -> Config.
 
-Only this module, launch.py and the launcher plugin use Hydra. Hydra accepts unknown keys after a ``+`` and suggests no
-similar name for a misspelt word. So memlab checks the words against the schema before Hydra composes, and the composed
-result afterwards.
+Hydra accepts unknown keys after a ``+`` and suggests no similar name for a misspelt word. So memlab checks the words
+against the schema before Hydra composes, and the composed result afterwards.
 """
 
 import contextlib
@@ -45,7 +44,7 @@ COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, Recursi
 """Exceptions raised for a command line, or for a file in ``--config-dir``, that cannot be composed."""
 
 MOST_POINTS = 10_000
-"""Largest number of points in one sweep: to compose this many takes minutes and gigabytes."""
+"""Largest number of points in one sweep. Composing this many takes minutes and gigabytes."""
 
 FREE_VALUE = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 """Groups whose options are numbers -> the field that takes any other number."""
@@ -238,7 +237,10 @@ def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None
     """Raise :class:`ConfigError`, with the nearest valid name, for an unknown group, option or key."""
     for word in words:
         if has_credentials(word):
-            raise ConfigError(f"'{word.split('=')[0]}' holds a password: it would be written to the run folder.")
+            raise ConfigError(
+                f"'{word.split('=')[0]}' holds a password, which would be written to the run folder. Remove it "
+                "from the URL."
+            )
     try:
         overrides = OverridesParser.create().parse_overrides(list(words))
     except COMPOSITION_ERRORS as error:
@@ -246,7 +248,10 @@ def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None
     check_total(count_values(overrides, config_dir))
     for override in overrides:
         if override.key_or_group == "hydra.output_subdir":
-            raise ConfigError("'hydra.output_subdir' cannot be set: what composed a run is in .hydra/ of its folder.")
+            raise ConfigError(
+                "'hydra.output_subdir' cannot be set: memlab keeps the composed configuration in .hydra/ of the run "
+                "folder. Leave it out."
+            )
         if not re.match(r"hydra([./@]|$)", override.key_or_group):
             _check_override(override, config_dir)
 
@@ -256,12 +261,12 @@ def check_total(counts: Mapping[str, int]) -> None:
     total = math.prod(counts.values())
     if not total:
         empty = next(key for key, count in counts.items() if not count)
-        raise ConfigError(f"'{empty}' stands for no value at all: widen the range or the pattern.")
+        raise ConfigError(f"'{empty}' has no value: widen its range or pattern.")
     if total > MOST_POINTS:
         factors = " x ".join(f"{count:,} of {key}" for key, count in counts.items() if count > 1)
         raise ConfigError(
-            f"That is {total:,} points ({factors}), and memlab goes through {MOST_POINTS:,} at the most: give fewer "
-            "values, or a larger step: range(start,stop,step)."
+            f"The sweep has {total:,} points ({factors}); memlab runs at most {MOST_POINTS:,}. Give fewer values, or a "
+            "larger step in range(start,stop,step)."
         )
 
 
@@ -270,8 +275,8 @@ def check_runs(configs: Sequence[Config]) -> None:
     runs = sum(config.measure.repeats for config in configs)
     if runs > MOST_POINTS:
         raise ConfigError(
-            f"measure.repeats makes {runs:,} runs of {len(configs):,} points, and memlab goes through {MOST_POINTS:,} "
-            "at the most: give fewer repeats, or fewer points."
+            f"measure.repeats makes {runs:,} runs of {len(configs):,} points; memlab runs at most {MOST_POINTS:,}. "
+            "Give fewer repeats or fewer points."
         )
 
 
@@ -286,7 +291,9 @@ def _count(override: Override, config_dir: str | None) -> int:
         return _range_length(override.key_or_group, value)
     if isinstance(value, ChoiceSweep):
         if any(isinstance(each, Sweep | Glob) for each in value.list):
-            raise ConfigError(f"'{override.key_or_group}': a range stands alone, not in a list of values.")
+            raise ConfigError(
+                f"'{override.key_or_group}': a range cannot be one of several values. Give the range alone."
+            )
         return len(value.list)
     if isinstance(value, Glob):
         return len(value.filter(options_of(override.key_or_group, config_dir)))
@@ -296,7 +303,7 @@ def _count(override: Override, config_dir: str | None) -> int:
 
 def _range_length(key: str, values: RangeSweep) -> int:
     if not values.step or not all(math.isfinite(number) for number in (values.start, values.stop, values.step)):
-        raise ConfigError(f"'{key}': a range has a finite start and stop, and a step that is not 0.")
+        raise ConfigError(f"'{key}': a range needs a finite start and stop, and a step other than 0.")
     return max(0, math.ceil((Fraction(values.stop) - Fraction(values.start)) / Fraction(values.step)))
 
 
@@ -317,9 +324,9 @@ def expand(words: Sequence[str], config_dir: str | None = None) -> dict[str, lis
 def _check_override(override: Override, config_dir: str | None) -> None:
     key = override.key_or_group
     if override.is_delete():
-        raise ConfigError(f"'~{key}': no key can be deleted. Choose an option or a value instead.")
+        raise ConfigError(f"'~{key}': keys cannot be deleted. Choose an option or a value instead.")
     if override.package is not None:
-        raise ConfigError(f"'{key}@{override.package}': a config group has one place. Write {key}=<option>.")
+        raise ConfigError(f"'{key}@{override.package}': a config group cannot be moved. Write {key}=<option>.")
     if key in GROUPS or key in ADDED_GROUPS:
         _check_options(key, override, config_dir)
     elif "/" in key:
@@ -355,7 +362,7 @@ def check_key(key: str) -> None:
             return
         here = ".".join(path)
         if not dataclasses.is_dataclass(values):
-            raise ConfigError(f"Unknown key '{key}': '{here}' is a single value and has no keys of its own.")
+            raise ConfigError(f"Unknown key '{key}': '{here}' is a single value. Write {here}=<value>.")
         fields = _fields(values)
         if part not in fields:
             where = f"config group '{here}'" if here else "the configuration"

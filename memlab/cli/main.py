@@ -14,19 +14,19 @@ from memlab.system.signals import end_on_signals
 from memlab.system.terminal import safe
 
 COMMANDS = {
-    "run": "measure or predict one experiment, or with -m a sweep of them (the same as launch.py)",
-    "plan": "before renting: what fits, by prediction, over zero_stage, offload, checkpointing, allocator and batch",
-    "doctor": "check this machine before it is paid for: GPUs, versions, compiler, disk; build DeepSpeed's ops",
-    "show": "print the table of a run folder",
-    "table": "run folders as one table: a row a point, or a row a rank, phase or step",
-    "diff": "what differs between runs, and what it did to memory, speed and cost",
-    "fit": "memory as a line over tokens for each configuration, and what is the longest that fits",
-    "advise": "the configuration to train with: fastest, cheapest, with headroom",
-    "figures": "charts for print, PNG and SVG: memory, speed, phases, fit, cost, overlays",
-    "report": "one HTML page that opens anywhere: summary, table, charts, details, diff of any two runs",
-    "accuracy": "predict what was measured, and publish how far off that is",
-    "families": "predict a small model of every family that transformers knows: which work, and why others do not",
-    "import": "other people's tables as run folders",
+    "run": "measure or predict one experiment or, with -m, a sweep (the same as launch.py)",
+    "plan": "predict, before renting, which configurations fit and with which largest batch",
+    "doctor": "check this machine before a run: GPUs, versions, compiler, disk; build DeepSpeed's ops",
+    "show": "print memory, speed and status of a run",
+    "table": "print run folders as one table: a row for each run, rank, phase or step",
+    "diff": "compare runs: what differs, and its effect on memory, speed and cost",
+    "fit": "fit memory over tokens for each configuration, and compute the longest sequence that fits",
+    "advise": "recommend the configuration for a training: the fastest, the cheapest, and their free memory",
+    "figures": "draw charts for print as PNG and SVG: memory, speed, phases, fit, cost, overlays",
+    "report": "write one HTML page that opens anywhere: summary, table, charts, details, diff of any two runs",
+    "accuracy": "predict measured runs again, and report the errors of the predictions",
+    "families": "predict a small model of every family that transformers knows, and say why some cannot be predicted",
+    "import": "convert other people's tables to run folders",
 }
 """Sub-command -> help text. Each sub-command is a module of memlab.cli.commands, imported only when it is used."""
 
@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _command(words: list[str]) -> int:
     """Run the sub-command that ``words`` begin with. Returns the exit code."""
-    parser = _Parser(prog="memlab", description="What fits, how fast is it, what does it cost.")
+    parser = _Parser(prog="memlab", description="What fits, how fast it is, and what it costs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     wanted = words[0] if words and words[0] in COMMANDS else None
     for name, help in COMMANDS.items():
@@ -88,8 +88,8 @@ def refuse_to_run_inside_a_launcher() -> None:
     if tasks.isdecimal() and int(tasks) > 1:
         if os.environ.get("SLURM_PROCID") == "0":
             print(
-                "memlab: started by srun in several tasks at once. memlab starts the ranks itself: run "
-                "'srun --ntasks=1 python launch.py ...', or leave srun out inside an allocation.",
+                "memlab: srun started memlab in several tasks. memlab starts the ranks itself: run "
+                "'srun --ntasks=1 python launch.py ...', or omit srun inside an allocation.",
                 file=sys.stderr,
             )
         sys.exit(2)
@@ -98,7 +98,7 @@ def refuse_to_run_inside_a_launcher() -> None:
         return
     if rank == "0" and os.environ.get("RANK", "0") == "0":
         print(
-            "memlab: started inside a distributed launcher (LOCAL_RANK is set). memlab starts the ranks itself: run "
+            "memlab: a distributed launcher started memlab (LOCAL_RANK is set). memlab starts the ranks itself: run "
             "'python launch.py ...', not 'deepspeed launch.py' or 'torchrun launch.py'.",
             file=sys.stderr,
         )

@@ -80,10 +80,24 @@ def config_of(choices: dict[str, str], values: dict[str, Any]) -> Config:
     return from_dict(composed)
 
 
+@cache
+def default_options() -> dict[str, str]:
+    """Return group -> option of the defaults list in ``conf/config.yaml``."""
+    entries = parse_yaml(Path(conf_dir(), "config.yaml").read_text(encoding="utf-8"))["defaults"]
+    pairs = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items()]
+    return {group: option for group, option in pairs if group in GROUPS}
+
+
 def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:
-    """List the command-line words that compose ``config``: ``group=option``, and values that differ from the option."""
+    """List the command-line words that compose ``config``: ``group=option``, and values that differ from the option.
+
+    Options that conf/config.yaml chooses by default are left out, except the model.
+    """
     groups = [group for group in GROUPS if group not in NOT_MEASURED]
-    words = [f"{group}={choices[group]}" for group in groups if group in choices]
+    implied = {group: option for group, option in default_options().items() if group != "model"}
+    words = [
+        f"{group}={choices[group]}" for group in groups if group in choices and choices[group] != implied.get(group)
+    ]
     for group in groups:
         given = asdict(getattr(Config(), group)) | _known_option(group, choices.get(group))
         for key, value in config.get(group, {}).items():

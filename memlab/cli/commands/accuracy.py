@@ -15,27 +15,28 @@ from memlab.system.terminal import safe
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folders that hold measured run folders")
-    parser.add_argument("--output", "-o", type=Path, metavar="DIR", help="where accuracy.md and accuracy.json go")
+    help = "folder for accuracy.md and accuracy.json (default: print the page)"
+    parser.add_argument("--output", "-o", type=Path, metavar="DIR", help=help)
     parser.add_argument(
         "--imported",
         nargs="+",
         type=Path,
         default=[],
         metavar="PATH",
-        help="run folders of memlab import, judged apart",
+        help="run folders of memlab import, reported in their own section",
     )
-    parser.add_argument("--note", type=Path, metavar="FILE", help="a text about the sweeps, for the page")
+    parser.add_argument("--note", type=Path, metavar="FILE", help="a text about the sweeps, added to the page")
     parser.add_argument(
-        "--of-each", type=whole(2), default=3, metavar="N", help="so many points of each imported series (default: 3)"
+        "--of-each", type=whole(2), default=3, metavar="N", help="points of each imported series (default: 3)"
     )
     parser.add_argument(
-        "--records", type=Path, metavar="DIR", help="keep the predicted records there, as run folders for figures"
+        "--records", type=Path, metavar="DIR", help="folder for the predicted records, for example for memlab figures"
     )
     parser.add_argument(
         "--ratios",
         type=Path,
         metavar="FILE",
-        help="write what a verdict's probability comes from: memlab/predict/memory/ratios.json",
+        help="write the errors from which probabilities are computed: memlab/predict/memory/ratios.json",
     )
 
 
@@ -56,7 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     points = [point for _, point in pairs]
     if not points:
-        raise MemlabError(f"{' '.join(map(str, arguments.paths))}: no record of a GPU that could be predicted.")
+        raise MemlabError(
+            f"{' '.join(map(str, arguments.paths))}: no GPU record can be predicted. Name folders of measured runs."
+        )
     imported = [
         point
         for name, records in sweeps(arguments.imported)

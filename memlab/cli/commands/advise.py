@@ -9,15 +9,16 @@ from memlab.core.ranges import NOT_NEGATIVE, POSITIVE
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
-    parser.add_argument("--samples", type=whole(1), required=True, help="in the training set")
-    parser.add_argument("--epochs", type=number(POSITIVE), default=1.0)
-    parser.add_argument("--seq-len", type=whole(1), required=True, metavar="TOKENS", help="of a sample")
+    parser.add_argument("--samples", type=whole(1), required=True, help="number of samples in the training set")
+    parser.add_argument("--epochs", type=number(POSITIVE), default=1.0, help="passes over them (default: %(default)s)")
+    parser.add_argument("--seq-len", type=whole(1), required=True, metavar="TOKENS", help="tokens of a sample")
     parser.add_argument(
-        "--effective-batch", type=whole(1), metavar="SAMPLES", help="of an optimizer step (default: any)"
+        "--effective-batch", type=whole(1), metavar="SAMPLES", help="samples of an optimizer step (default: any)"
     )
-    parser.add_argument("--usd-per-hour", type=number(NOT_NEGATIVE), help="of the node (default: as the runs say)")
+    help = "price of the node per hour (default: the price in the runs)"
+    parser.add_argument("--usd-per-hour", type=number(NOT_NEGATIVE), metavar="USD", help=help)
     parser.add_argument(
-        "--gpu-memory", type=number(POSITIVE), metavar="GIB", help="of one GPU (default: as the runs say)"
+        "--gpu-memory", type=number(POSITIVE), metavar="GIB", help="memory of one GPU (default: the memory in the runs)"
     )
 
 

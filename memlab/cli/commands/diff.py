@@ -12,10 +12,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="+",
         metavar="RUN",
-        help="run folders, configuration files (JSON or YAML), two folders of runs, or with --by the folder of a sweep",
+        help="run folders, configuration files (JSON or YAML), two folders of runs, or a sweep folder with --by",
     )
-    parser.add_argument("--by", metavar="AXIS", help="the one axis to look at: pairs all runs that differ in it alone")
-    help = "every figure, not only the main ones and those that changed by more than the noise"
+    parser.add_argument("--by", metavar="AXIS", help="compare all pairs of runs that differ only in this axis")
+    help = "show every quantity, not only the main ones and those that changed by more than the noise"
     parser.add_argument("--all", action="store_true", help=help)
     add_where(parser)
 
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     paths, by = arguments.paths, arguments.by
     if len(paths) == 1 and by is None:
-        raise MemlabError("A diff needs two runs or more, or --by AXIS and the folder of a sweep.")
+        raise MemlabError("memlab diff needs two runs or more. For the effect of one axis of a sweep, add --by AXIS.")
     if len(paths) == 1:
         show_effects(effects_by(selected(paths, arguments.where), by), console(), arguments.all)
         return 0
@@ -40,7 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
         names = folders if len(set(folders)) == len(folders) else tuple(paths)
         show_effects(effects_of_sets(*sides, names=names, by=by), console(), arguments.all)
     else:
-        raise MemlabError("More than two folders that hold several runs: give two, or one with --by AXIS.")
+        raise MemlabError(
+            "memlab diff compares at most two folders that hold several runs: name two, or one with --by AXIS."
+        )
     return 0
 
 

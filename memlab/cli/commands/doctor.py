@@ -6,8 +6,10 @@ from memlab.core.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", help="the words of the run to check for: model=tiny zero_stage=zero3")
-    parser.add_argument("--config-dir", help="a folder with config groups of your own")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="WORD", help="configuration of the planned run: model=tiny zero_stage=zero3"
+    )
+    parser.add_argument("--config-dir", metavar="DIR", help="a folder with your own options of config groups")
     parser.add_argument("--no-build", action="store_true", help="do not build DeepSpeed's ops")
 
 
@@ -21,6 +23,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     config, choices = compose_config(arguments.overrides, arguments.config_dir)
     if config.mode == "predict":
-        raise ConfigError("mode=predict runs on any machine: there is nothing to check. Leave it out.")
+        raise ConfigError("mode=predict runs on any machine, so there is nothing to check. Leave it out.")
     findings = examine(make_plan(config, choices), build_ops=not arguments.no_build)
     return 0 if show_findings(findings, Console()) else 1

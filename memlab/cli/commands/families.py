@@ -15,13 +15,13 @@ WORDS = ("hardware=h200_x1", "zero_stage=zero2", "seq_len.tokens=64", "batch.mic
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="model types of transformers (default: all)")
-    parser.add_argument("--output", "-o", type=Path, metavar="FILE", help="where the page goes (default: printed)")
+    parser.add_argument("--output", "-o", type=Path, metavar="FILE", help="file for the page (default: print the page)")
     parser.add_argument(
         "--limit",
         type=whole(1),
         default=60,
         metavar="SECONDS",
-        help="CPU time that each may take (default: %(default)s)",
+        help="CPU time allowed for each family (default: %(default)s)",
     )
 
 
@@ -34,15 +34,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     known = all_families()
     if unknown := sorted(set(arguments.names) - set(known)):
-        raise MemlabError(f"{unknown[0]}: no causal language model of transformers. {nearest(unknown[0], known)}")
+        raise MemlabError(f"{unknown[0]}: not a causal language model of transformers. {nearest(unknown[0], known)}")
     families = model_families(arguments.names or known)
     config, _ = compose_config(["mode=predict", *WORDS])
 
-    def tell(done: int) -> None:
+    def show_progress(done: int) -> None:
         print(f"\rtraced {done} of {len(families)}", end="", file=sys.stderr)
 
     with tempfile.TemporaryDirectory(prefix="memlab-families-") as folder:
-        found = attempts(families, config, Path(folder), arguments.limit, tell)
+        found = attempts(families, config, Path(folder), arguments.limit, show_progress)
     print(file=sys.stderr)
     text = document(found, WORDS, package_versions(), arguments.limit)
     if arguments.output is None:

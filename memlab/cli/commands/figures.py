@@ -10,15 +10,15 @@ from memlab.system.terminal import safe
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
-    parser.add_argument("--output", "-o", type=Path, required=True, metavar="DIR", help="where the files go")
+    parser.add_argument("--output", "-o", type=Path, required=True, metavar="DIR", help="folder for the files")
     parser.add_argument(
-        "--kind", nargs="+", default=[], metavar="KIND", help="only these (default: all that have data)"
+        "--kind", nargs="+", default=[], metavar="KIND", help="draw only these kinds (default: all that have data)"
     )
     parser.add_argument(
         "--slices",
         nargs=2,
         metavar="KEY=VALUE,...",
-        help="the overlay of two configurations: zero_stage=zero3,offload=none zero_stage=zero2,offload=optimizer",
+        help="overlay two configurations: zero_stage=zero3,offload=none zero_stage=zero2,offload=optimizer",
     )
 
 
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     for kind in arguments.kind:
         if kind not in KINDS:
-            raise MemlabError(f"--kind {kind}: no such figure. {nearest(kind, KINDS)}")
+            raise MemlabError(f"--kind {kind}: no such kind of figure. {nearest(kind, KINDS)}")
     runs = selected(arguments.paths, arguments.where)
     arguments.output.mkdir(parents=True, exist_ok=True)
     drawn = _slices(runs, arguments) if arguments.slices else draw(runs, arguments.output, arguments.kind or KINDS)
@@ -43,7 +43,7 @@ def _slices(runs, arguments: argparse.Namespace):
     sides = [select(runs, words.split(",")) for words in arguments.slices]
     for words, side in zip(arguments.slices, sides, strict=True):
         if not side:
-            raise MemlabError(f"--slices {words}: no run meets it.")
+            raise MemlabError(f"--slices {words}: no run has these values. memlab table lists the runs.")
     effects = effects_of_sets(*sides, names=tuple(arguments.slices))
     return draw_slices([*sides[0], *sides[1]], effects, arguments.output)
 

@@ -11,7 +11,7 @@ FORMATS = ("csv", "parquet", "markdown")
 
 def add_files(parser: argparse.ArgumentParser) -> None:
     for name in FORMATS:
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help="write all rows and columns there")
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help="write all rows and columns to this file")
 
 
 def write_files(frame: Any, arguments: argparse.Namespace) -> bool:
@@ -21,11 +21,12 @@ def write_files(frame: Any, arguments: argparse.Namespace) -> bool:
     """
     from memlab.report.table_files import write_table
 
-    asked = {name: getattr(arguments, name) for name in FORMATS if getattr(arguments, name)}
-    for name, file in asked.items():
+    requested = {name: getattr(arguments, name) for name in FORMATS if getattr(arguments, name)}
+    for name, file in requested.items():
         try:
             write_table(frame, file, name)
         except ImportError as error:
-            raise MemlabError(f"--{name} needs a package that is not installed: {error.name or 'pyarrow'}.") from error
+            package = error.name or "pyarrow"
+            raise MemlabError(f"--{name} needs a package that is not installed: pip install {package}.") from error
         print(f"{file}: {len(frame):,} rows, {len(frame.columns)} columns")
-    return bool(asked)
+    return bool(requested)

@@ -10,11 +10,12 @@ from memlab.core.ranges import POSITIVE, Range
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
-    parser.add_argument("--figure", default="peak_reserved_bytes", help="what to fit (default: %(default)s)")
+    help = "memory quantity to fit, a key of the record (default: %(default)s)"
+    parser.add_argument("--figure", default="peak_reserved_bytes", metavar="KEY", help=help)
     parser.add_argument(
-        "--gpu-memory", type=number(POSITIVE), metavar="GIB", help="of one GPU (default: as the runs say)"
+        "--gpu-memory", type=number(POSITIVE), metavar="GIB", help="memory of one GPU (default: the memory in the runs)"
     )
-    free = "a share from 0 to 1, kept free (default: %(default)s)"
+    free = "share of the memory that stays free, from 0 to 1 (default: %(default)s)"
     parser.add_argument("--margin", type=number(Range(0.0, 1.0, below=True)), default=0.05, metavar="SHARE", help=free)
 
 
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.report.text import console
 
     if arguments.figure not in BYTES:
-        raise MemlabError(f"--figure {arguments.figure}: no such figure. {nearest(arguments.figure, BYTES)}")
+        raise MemlabError(f"--figure {arguments.figure}: no such memory quantity. {nearest(arguments.figure, BYTES)}")
     fits, without = fit_all(selected(arguments.paths, arguments.where), arguments.figure)
     show_fits(fits, without, arguments.gpu_memory, arguments.margin, console())
     return 0 if fits else 1

@@ -13,29 +13,34 @@ GPJT_GROUPS = ("model", "zero_stage", "offload", "checkpointing", "allocator", "
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     formats = parser.add_subparsers(dest="format", required=True, metavar="FORMAT")
-    gpjt = formats.add_parser("gpjt", help="the CSV files of the study gpjt/fine-tune-2024-04: a line for each rank")
+    gpjt = formats.add_parser("gpjt", help="import the CSV files of the study gpjt/fine-tune-2024-04: one line a rank")
     gpjt.add_argument("files", nargs="+", type=Path, metavar="FILE")
     for group in GPJT_GROUPS:
-        gpjt.add_argument(f"--{group.replace('_', '-')}", metavar="OPTION", help="default: what the file's name tells")
-    gpjt.add_argument("--axis", choices=("seq_len", "batch"), help="what the first column is (default: by the name)")
-    gpjt.add_argument("--other", type=whole(1), help="the value of the other axis (default: 2048 tokens, or batch 1)")
+        help = f"option of the group {group} (default: guessed from the file name)"
+        gpjt.add_argument(f"--{group.replace('_', '-')}", metavar="OPTION", help=help)
+    help = "meaning of the first column (default: guessed from the file name)"
+    gpjt.add_argument("--axis", choices=("seq_len", "batch"), help=help)
+    help = "value of the axis that the file does not vary (default: 2048 tokens, or batch 1)"
+    gpjt.add_argument("--other", type=whole(1), metavar="VALUE", help=help)
     gpjt.add_argument(
-        "--correct-rate", action="store_true", help="multiply iterations/s by 28/29: the study divides 29 by 28 steps"
+        "--correct-rate",
+        action="store_true",
+        help="multiply iterations/s by 28/29, since the study divides 29 steps by the time of 28",
     )
-    table = formats.add_parser("csv", help="any table with a header line: a line for each point, or for each rank")
+    table = formats.add_parser("csv", help="import any table with a header line: one line a point, or one line a rank")
     table.add_argument("files", nargs="+", type=Path, metavar="FILE")
     table.add_argument(
         "--map",
         nargs="+",
         required=True,
         metavar="KEY=COLUMN[:UNIT]",
-        help="where a record key is found, for instance seq_len.tokens=length peak_reserved_bytes=memory:GiB",
+        help="the column of each record key, for example seq_len.tokens=length peak_reserved_bytes=memory:GiB",
     )
     table.add_argument(
-        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="what all lines share: zero_stage=zero3"
+        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="values that all lines share: zero_stage=zero3"
     )
     for each in (gpjt, table):
-        each.add_argument("--output", type=Path, required=True, metavar="DIR", help="where the run folders go")
+        each.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for the run folders")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,12 +59,13 @@ def _gpjt(file: Path, arguments: argparse.Namespace):
     given = {group: getattr(arguments, group) for group in GPJT_GROUPS}
     study_file = guess_configuration(file, axis=arguments.axis, other=arguments.other, **given)
     words = " ".join(f"{group}={study_file.choices[group]}" for group in GPJT_GROUPS)
-    print(f"{safe(file.name)}: {words}, over {study_file.axis}, the other axis at {study_file.other}")
+    print(f"{safe(file.name)}: {words}; the axis is {study_file.axis}, the other axis is {study_file.other}")
     if study_file.guessed:
-        print(f"{safe(file.name)}: the name does not tell {' and '.join(study_file.guessed)}; give it if that is wrong")
+        options = " ".join(f"--{group.replace('_', '-')}" for group in study_file.guessed)
+        print(f"{safe(file.name)}: {' and '.join(study_file.guessed)} guessed, since the name lacks it: set {options}")
     repeated = sum(point.repeated for point in read_points(file)[0])
     if repeated:
-        print(f"{safe(file.name)}: {repeated} lines repeat an earlier line of their GPU; the last stands")
+        print(f"{safe(file.name)}: {repeated} lines repeat an earlier line of the same GPU; the last one counts")
     return to_records(file, study_file, arguments.correct_rate)
 
 
@@ -71,6 +77,6 @@ def _csv(file: Path, arguments: argparse.Namespace):
     for word in arguments.set:
         key, equals, value = word.partition("=")
         if not equals:
-            raise MemlabError(f"--set {word}: expected KEY=VALUE")
+            raise MemlabError(f"--set {word}: write KEY=VALUE.")
         fixed[key] = value if key in GROUPS else typed(value)
     return csv_records(file, parse_map(arguments.map), fixed)

@@ -28,33 +28,36 @@ AXES = {
 """Axes that are combined by default, each with its options from the fastest to the one with the least memory."""
 
 CHANGES = (
-    ("allocator=expandable", "nothing that is computed"),
+    ("allocator=expandable", "no extra computation"),
     ("checkpointing=full", "a second forward pass in each step"),
     ("zero_stage=zero1", "weights gathered after each step"),
     ("zero_stage=zero2", "gradients reduced to their owners"),
     ("zero_stage=zero3", "weights gathered in every pass"),
     ("offload=optimizer", "an optimizer step on the CPU"),
-    ("offload=all", "that, and weights over PCIe in every pass"),
-    ("attention=sdpa", "nothing that is computed"),
-    ("kernels=liger", "another package"),
+    ("offload=all", "an optimizer step on the CPU, and weights over PCIe in every pass"),
+    ("attention=sdpa", "no extra computation"),
+    ("kernels=liger", "one more package"),
     ("adapter=lora", "training an adapter in place of all weights"),
 )
 """Single changes that can save memory, and what each costs."""
 
-SEARCHED = ("batch", "batch.micro")
-NAMING = ("model", "data", "predict")
+BATCH_WORDS = ("batch", "batch.micro")
+"""Keys of the micro batch. The search for the largest batch sets it."""
+
+GROUPS_THAT_NAME_FILES = ("model", "data", "predict")
 """Groups whose values can name files, folders and keys outside memlab."""
 
-NOT_HERE = ("search", "sweep", "mode")
+REFUSED = ("search", "sweep", "mode")
+"""Keys that have no meaning in a plan, which always predicts and always searches."""
 
 SHOWN = 5
-"""Most configurations that are listed as worth measuring."""
+"""Number of configurations listed as worth measuring."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    help = "as for launch.py: model=llama3_8b hardware=a100_80g_x8 seq_len.tokens=2048; group=a,b walks these options"
+    help = "as for launch.py: model=llama3_8b hardware=a100_80g_x8 seq_len.tokens=2048; group=a,b tries both options"
     parser.add_argument("words", nargs="+", metavar="WORD", help=help)
-    help = "one configuration in place of many: what it needs, and what each single change takes off"
+    help = "predict only this configuration, and the memory that each single change saves"
     parser.add_argument("--changes", action="store_true", help=help)
     add_files(parser)
 
@@ -62,34 +65,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     given = expand(arguments.words)
     for key in given:
-        if key.split(".")[0] in NOT_HERE:
-            raise MemlabError(f"'{key}' has no place here: memlab plan predicts, and finds the largest batch itself.")
+        if key.split(".")[0] in REFUSED:
+            raise MemlabError(f"'{key}': memlab plan always predicts and searches the largest batch. Leave it out.")
     _check_files(given)
-    return _change(given, arguments) if arguments.changes else _walk(given, arguments)
+    return _plan_changes(given, arguments) if arguments.changes else _plan_batches(given, arguments)
 
 
 def _check_files(given: dict[str, list[str]]) -> None:
     """Raise :class:`MemlabError` if a word names a file, folder or key that cannot be used.
 
-    This check comes before hundreds of combinations are composed. It uses all values of the groups in :data:`NAMING`,
-    and only the first value of every other word.
+    This check comes before hundreds of combinations are composed. It uses all values of
+    :data:`GROUPS_THAT_NAME_FILES`, and only the first value of every other word.
     """
-    naming = [words for key, words in given.items() if key.lstrip("+").split(".")[0] in NAMING]
+    naming = [words for key, words in given.items() if key.lstrip("+").split(".")[0] in GROUPS_THAT_NAME_FILES]
     others = [words[0] for words in given.values() if words not in naming]
     configs = [compose_config([*others, *words, "mode=predict"])[0] for words in itertools.product(*naming)]
     preflight.check(configs)
     check_calibrations(configs)
 
 
-def _walk(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
-    if key := next((key for key in SEARCHED if key in given), None):
-        raise MemlabError(f"'{key}' is what is searched for: leave it out, or ask about one size with --changes.")
+def _plan_batches(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
+    """Find the largest batch of each configuration, and print or write the table. Returns the exit code."""
+    if key := next((key for key in BATCH_WORDS if key in given), None):
+        raise MemlabError(f"'{key}': memlab plan searches the batch. Leave it out, or predict one size with --changes.")
     out, progress_out = console(), console(sys.stderr)
-    axes = walked_axes(given)
+    axes = combined_axes(given)
     candidates = combinations(given, axes)
     if not candidates:
-        raise MemlabError("None of these combinations can be predicted; launch.py mode=predict says why.")
-    progress_out.print(f"{len(candidates)} configurations; Ctrl-C loses nothing that is traced")
+        raise MemlabError(
+            "None of these combinations can be predicted. Run one with launch.py mode=predict to see the reason."
+        )
+    progress_out.print(f"{len(candidates)} configurations; after Ctrl-C, finished traces are kept")
     with PlanProgress(progress_out) as progress, Together(progress.told) as predictor:
         rows = largest_batches(candidates, predictor)
     measure = worth_measuring(rows, [name for name in axes if name not in ("hardware", "allocator")])
@@ -101,7 +107,7 @@ def _walk(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
     return 0 if any(row.batch for row in rows) else 1
 
 
-def walked_axes(given: dict[str, list[str]]) -> dict[str, list[str]]:
+def combined_axes(given: dict[str, list[str]]) -> dict[str, list[str]]:
     """Return key -> words of its values, for all axes to combine.
 
     These are the keys with several values on the command line, and :data:`AXES`, except for an axis that the command
@@ -148,10 +154,11 @@ def rows_frame(rows: Sequence[Row]) -> Any:
     )
 
 
-def _change(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
+def _plan_changes(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:
+    """Predict one configuration and its single changes, and print or write the table. Returns the exit code."""
     several = next((key for key, words in given.items() if len(words) > 1), None)
     if several:
-        raise MemlabError(f"--changes is about one configuration: give '{several}' one value.")
+        raise MemlabError(f"--changes needs one configuration: give '{several}' one value.")
     out = console()
     base = _plan(given)
     with PlanProgress(console(sys.stderr)) as progress, Together(progress.told) as predictor:
@@ -169,7 +176,7 @@ def possible_changes(given: dict[str, list[str]], base: Plan) -> list[tuple[str,
         possible.append((f"batch.micro={micro // 2}", "more steps, or batch.accumulation"))
     found = []
     for word, price in possible:
-        replaced = SEARCHED if word.startswith("batch") else word.split("=")[:1]
+        replaced = BATCH_WORDS if word.startswith("batch") else word.split("=")[:1]
         rest = [words[0] for key, words in given.items() if key not in replaced]
         config, choices = compose_config([*rest, word, "mode=predict"])
         plan = make_plan(config, choices)

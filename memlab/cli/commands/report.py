@@ -8,8 +8,9 @@ from memlab.cli.commands.run_selection import add_selection, collected
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
-    parser.add_argument("--output", "-o", type=Path, default=Path("report.html"), metavar="FILE", help="%(default)s")
-    parser.add_argument("--title", help="default: the name of the folder")
+    help = "file for the page (default: %(default)s)"
+    parser.add_argument("--output", "-o", type=Path, default=Path("report.html"), metavar="FILE", help=help)
+    parser.add_argument("--title", help="title of the page (default: the name of the folder)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ def add_selection(parser: argparse.ArgumentParser, without: str = "") -> None:
 
 def add_where(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--where", nargs="+", default=[], metavar="KEY=VALUE", help="only these: zero_stage=zero3, seq_len.tokens=2048"
+        "--where", nargs="+", default=[], metavar="KEY=VALUE", help="use only runs with zero_stage=zero3, for example"
     )
 
 
@@ -77,6 +77,7 @@ def collected(paths, conditions):
     show_incomplete(runs, errors)
     if not runs:
         raise MemlabError(
-            f"{', '.join(map(str, paths))}: no run that can be read{' and meets --where' * bool(conditions)}."
+            f"{', '.join(map(str, paths))}: no readable run{' that meets --where' * bool(conditions)}. Name run "
+            "folders, or folders that hold them."
         )
     return runs, collection.skipped

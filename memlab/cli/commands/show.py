@@ -7,7 +7,8 @@ from memlab.runs.record import RunFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", nargs="*", metavar="RUN_FOLDER", help="default: the latest run below outputs/")
+    help = "run folders (default: the latest run below outputs/)"
+    parser.add_argument("folders", nargs="*", metavar="RUN_FOLDER", help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:

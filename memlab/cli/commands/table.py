@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     for name in ("ranks", "phases", "steps"):
         form.add_argument(
-            f"--{name}", dest="form", action="store_const", const=name, help=f"a row for each of the {name}"
+            f"--{name}", dest="form", action="store_const", const=name, help=f"a row for each {name.removesuffix('s')}"
         )
     add_files(parser)
 

@@ -120,10 +120,10 @@ def test_markdown_escapes_names(tmp_path, capsys):
     ("words", "message"),
     [
         (["table", "nowhere"], "no such folder"),
-        (["diff", "."], "A diff needs two runs or more"),
+        (["diff", "."], "memlab diff needs two runs or more"),
         (["fit", ".", "--figure", "peak_reserved"], "Did you mean 'peak_reserved_bytes'"),
         (["fit", ".", "--margin", "5"], "argument --margin: must be less than 1.0, not 5 (memlab fit --help"),
-        (["table", "."], "no run that can be read"),
+        (["table", "."], "no readable run"),
     ],
 )
 def test_errors_are_one_line(tmp_path, monkeypatch, capsys, words, message):

@@ -98,7 +98,7 @@ def test_inside_a_launcher_one_process_says_so_and_none_goes_on(launch, here, va
     done = launch("hardware=cpu", **variables)
     assert done.returncode == 2 and done.stdout == ""
     assert len(lines(done)) == words
-    assert all("started inside a distributed launcher" in line for line in lines(done))
+    assert all("a distributed launcher started memlab" in line for line in lines(done))
     assert not list(here.iterdir())
 
 
@@ -106,7 +106,7 @@ def test_inside_a_launcher_one_process_says_so_and_none_goes_on(launch, here, va
 def test_of_the_tasks_of_srun_one_says_so_and_none_goes_on(launch, here, task, words):
     done = launch("hardware=cpu", SLURM_STEP_NUM_TASKS="2", SLURM_PROCID=task)
     assert (done.returncode, done.stdout, len(lines(done))) == (2, "", words)
-    assert all("started by srun in several tasks" in line and "srun --ntasks=1" in line for line in lines(done))
+    assert all("srun started memlab in several tasks" in line and "srun --ntasks=1" in line for line in lines(done))
     assert not list(here.iterdir())
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.cli.commands.plan import AXES, CHANGES, combinations, possible_changes, walked_axes
+from memlab.cli.commands.plan import AXES, CHANGES, combinations, combined_axes, possible_changes
 from memlab.cli.compose import check_overrides, compose_config, expand
 from memlab.cli.main import main
 from memlab.core.config import GROUPS
@@ -12,7 +12,7 @@ HERE = ("model=tiny", "hardware=h100_x8")
 
 
 def test_the_axes_are_walked_unless_they_are_settled():
-    axes = walked_axes(expand([*HERE, "zero_stage=zero2,zero3", "offload=none", "seq_len.tokens=512,1024"]))
+    axes = combined_axes(expand([*HERE, "zero_stage=zero2,zero3", "offload=none", "seq_len.tokens=512,1024"]))
     assert axes == {
         "zero_stage": ["zero_stage=zero2", "zero_stage=zero3"],
         "seq_len.tokens": ["seq_len.tokens=512", "seq_len.tokens=1024"],
@@ -22,12 +22,12 @@ def test_the_axes_are_walked_unless_they_are_settled():
 
 
 def test_a_value_of_an_axis_settles_it():
-    assert "zero_stage" not in walked_axes(expand([*HERE, "zero_stage.stage=2"]))
+    assert "zero_stage" not in combined_axes(expand([*HERE, "zero_stage.stage=2"]))
 
 
 def test_combinations_that_mean_nothing_are_left_out():
     given = expand([*HERE, "checkpointing=none", "allocator=default"])
-    found = [candidate.options for candidate in combinations(given, walked_axes(given))]
+    found = [candidate.options for candidate in combinations(given, combined_axes(given))]
     assert {"zero_stage": "zero0", "offload": "optimizer"} not in found
     assert [options["zero_stage"] for options in found if options["offload"] == "all"] == ["zero3"]
     assert len(found) == 4 + 3 + 1
@@ -35,7 +35,7 @@ def test_combinations_that_mean_nothing_are_left_out():
 
 def test_several_machines(capsys):
     given = expand(["model=tiny", "hardware=h100_x8,h200_x8", "zero_stage=zero3", "offload=none"])
-    candidates = combinations(given, walked_axes(given))
+    candidates = combinations(given, combined_axes(given))
     assert {(each.options["hardware"], each.config.hardware.memory_gib) for each in candidates} == {
         ("h100_x8", 79.19),
         ("h200_x8", 139.8),
@@ -75,10 +75,10 @@ def test_a_change_keeps_the_other_words():
     ("words", "message"),
     [
         (["hardware=a100_80_x8"], "Did you mean 'a100_80g_x8'"),
-        (["batch=b4"], "'batch' is what is searched for"),
-        (["batch.micro=1,2"], "'batch.micro' is what is searched for"),
-        (["mode=measure"], "'mode' has no place here"),
-        (["sweep.prune=false"], "'sweep.prune' has no place here"),
+        (["batch=b4"], "'batch': memlab plan searches the batch"),
+        (["batch.micro=1,2"], "'batch.micro': memlab plan searches the batch"),
+        (["mode=measure"], "'mode': memlab plan always predicts"),
+        (["sweep.prune=false"], "'sweep.prune': memlab plan always predicts"),
         (["--changes", "zero_stage=zero2,zero3"], "give 'zero_stage' one value"),
         (["--changes", "zero_stage=zero2", "offload=param"], "only ZeRO stage 3 partitions parameters"),
         (["hardware=cpu"], "None of these combinations can be predicted"),

@@ -45,6 +45,11 @@ def test_only_what_the_options_do_not_set_is_named():
     assert words == [f"{group}={option}" for group, option in CHOICES.items()] + ["seq_len.tokens=731"]
 
 
+def test_of_the_default_options_only_the_model_is_named():
+    config, choices = compose_config(["hardware=h100_x1"])
+    assert overrides_of(choices, to_dict(config)) == ["model=tiny", "hardware=h100_x1"]
+
+
 def test_numbers_are_numbers():
     assert parse_yaml("a: 1e-5\nb: 1.0e-5\nc: x1e-5") == {"a": 1e-5, "b": 1e-5, "c": "x1e-5"}
 
