@@ -102,19 +102,26 @@ def report(plan: Plan, blocks: list[dict[str, Any]], costs: dict[str, dict[str, 
     steps = [median(block["step_seconds"]) for block in bare]
     inside = median(block["meter_seconds_per_step"] for block in metered)
     memory = "peak allocated" if plan.config.hardware.device == "cuda" else "peak resident"
-    names = {"step_seconds": "step time", "peak_bytes": memory, "peak_reserved_bytes": "peak reserved"}
     lines = [
         f"{plan.run_id}, 1 rank, {len(bare)} pairs of blocks of {len(bare[0]['step_seconds'])} timed steps",
         f"bare step: {median(steps):.5f} s (blocks: {min(steps):.5f} to {max(steps):.5f}), "
         f"{memory} {median(block['peak_bytes'] for block in bare) / 2**20:,.1f} MiB",
+        *lines_of_costs(costs, memory),
+        f"the host's time inside the meters: {inside * 1e3:.3f} ms a step, {inside / median(steps):.3%} of a bare one",
+    ]
+    return "\n".join(lines)
+
+
+def lines_of_costs(costs: dict[str, dict[str, float]], memory: str) -> list[str]:
+    """Say what the meters add. ``memory``: what ``peak_bytes`` is a peak of."""
+    names = {"step_seconds": "step time", "peak_bytes": memory, "peak_reserved_bytes": "peak reserved"}
+    return [
         "what the meters add, median of the pairs (quartiles):",
         *(
             f"  {names[figure]:<15} {cost['median']:+.3%}  ({cost['lower']:+.3%} to {cost['upper']:+.3%})"
             for figure, cost in costs.items()
         ),
-        f"the host's time inside the meters: {inside * 1e3:.3f} ms a step, {inside / median(steps):.3%} of a bare one",
     ]
-    return "\n".join(lines)
 
 
 def _median(values: float | list[float] | None) -> float | None:

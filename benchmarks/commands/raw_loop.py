@@ -1,0 +1,22 @@
+"""A plain PyTorch loop over texts of different lengths, which writes down its own step times and torch's peaks."""
+
+import sys
+
+import torch
+from measures_itself import Clock, model_and_rows
+from torch.utils.data import DataLoader
+
+output, size, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model, rows, pad = model_and_rows(size, steps, device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+clock = Clock()
+for batch in DataLoader(rows, batch_size=4, collate_fn=pad):
+    batch = {name: tensor.to(device) for name, tensor in batch.items()}
+    loss = model(**batch).loss
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    clock.step()
+clock.write(output)

@@ -1,0 +1,28 @@
+"""transformers.Trainer on texts of different lengths, which writes down its own step times and torch's peaks."""
+
+import sys
+import tempfile
+
+import torch
+from measures_itself import Clock, model_and_rows
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+output, size, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+on_gpu = torch.cuda.is_available()
+model, rows, pad = model_and_rows(size, steps, "cuda" if on_gpu else "cpu")
+
+
+class Times(TrainerCallback):
+    def on_step_end(self, *args, **kwargs):
+        clock.step()
+
+
+with tempfile.TemporaryDirectory() as folder:
+    arguments = TrainingArguments(
+        folder, per_device_train_batch_size=4, max_steps=steps, learning_rate=1e-5, logging_steps=1000, report_to=[],
+        save_strategy="no", use_cpu=not on_gpu, disable_tqdm=True, bf16=on_gpu, remove_unused_columns=False,
+    )  # fmt: skip
+    trainer = Trainer(model, arguments, train_dataset=rows, data_collator=pad, callbacks=[Times()])
+    clock = Clock()
+    trainer.train()
+clock.write(output)
