@@ -9,10 +9,10 @@ any script, and a diff of two runs shows what differs.
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from memlab.core.config import Adapter, Config, Kernels, Offload, Precision, ZeroStage, from_dict, to_dict
+from memlab.core.config import Adapter, Config, Kernels, Offload, Precision, ZeroStage, to_dict
 from memlab.core.optimizers import DEEPSPEED, TORCH_ADAM
 from memlab.core.schema import PlainOf
 
@@ -79,12 +79,6 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Plan":
-        """Make the plan of plain values. Raises :class:`ConfigError` for a configuration that the schema refuses."""
-        known = {f.name: values[f.name] for f in fields(cls)}
-        return cls(**{**known, "config": from_dict(values["config"], "config.")})
 
 
 def make_plan(config: Config, choices: dict[str, str]) -> Plan:

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from memlab.analyse.completeness import shortcomings
+from memlab.core.record import LIVE_TENSORS, Record
 from memlab.predict.memory import allocator
 from memlab.predict.memory.fit_probability import FEW
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE
 from memlab.report import units
-from memlab.runs.record import LIVE_TENSORS, Record
 from memlab.system.machine import GIB
 from memlab.system.terminal import safe
 

@@ -4,6 +4,7 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import Plan, make_plan
+from memlab.core.record import PHASES
 from memlab.predict.prediction import predict
 from memlab.predict.time.calibration import SHIPPED, load
 from memlab.predict.time.step_time import counts
@@ -11,7 +12,6 @@ from memlab.predict.trace import store as cache
 from memlab.predict.trace.events import Trace
 from memlab.predict.trace.request import Point, Task, make
 from memlab.predict.trace.work_items import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, COPY, KERNEL, PINNED
-from memlab.runs.record import PHASES
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(35)]
 

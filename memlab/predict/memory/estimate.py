@@ -6,6 +6,7 @@ from functools import cached_property
 
 from memlab.core.config import Config
 from memlab.core.plan import Plan
+from memlab.core.record import PREDICTED, RankResult
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.memory import allocator
 from memlab.predict.memory.breakdown import breakdown, curve
@@ -18,7 +19,6 @@ from memlab.predict.time.step_time import counts, has_clocks
 from memlab.predict.trace.events import USE, Trace
 from memlab.predict.trace.launch_order import in_one_launch
 from memlab.predict.trace.ranks import stands_for
-from memlab.runs.record import PREDICTED, RankResult
 from memlab.system.machine import GIB
 
 AT_ONCE, AT_THE_NEXT_WAIT = 0, 1 << 62

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from memlab.core.record import BEFORE_STEPS, Phase
 from memlab.predict.memory.allocator import CachingAllocator, Options, OutOfMemory
 from memlab.predict.trace.events import ALLOC, EMPTY, FREE, PHASE, START, SYNC, USE, Event, Trace
-from memlab.runs.record import BEFORE_STEPS, Phase
 
 
 @dataclass

@@ -14,7 +14,7 @@ from memlab.predict.time.cost_fit import Case, fit, non_negative_least_squares, 
 from memlab.predict.time.step_time import LOWER_BOUND, Costs, step_seconds
 from memlab.predict.trace.events import Trace
 from memlab.predict.trace.work_items import COLLECTIVE, HOST_WORK, KERNEL
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 HARDWARE = Hardware(
     gpu="a round one",
