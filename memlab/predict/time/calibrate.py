@@ -17,8 +17,8 @@ from memlab.predict.time.calibration import SHIPPED, Calibration
 from memlab.predict.time.cost_fit import Case, Fit, check_enough, fit
 from memlab.predict.time.step_time import has_clocks, missing_figures
 from memlab.predict.trace import store as cache
-from memlab.predict.trace.events import Trace
 from memlab.predict.trace.request import ShadowError
+from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
 from memlab.system.terminal import safe
 

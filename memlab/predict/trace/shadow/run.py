@@ -19,10 +19,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memlab.core.plan import Plan
 from memlab.predict import constants
-from memlab.predict.trace.events import Trace
 from memlab.predict.trace.request import Family, Request, variables
 from memlab.predict.trace.shadow import device, stand_ins, torch_patches
 from memlab.predict.trace.shadow.recorder import Recorder
+from memlab.predict.trace.trace_format import Trace
 from memlab.runs.decode import decode_plan
 from memlab.runs.folder import RunFolder
 
