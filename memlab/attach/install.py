@@ -10,6 +10,7 @@ from .options import Options
 FOLDER = ".attach"
 PACKAGE = "memlab_attach"  # the name of the copy: a script that imports memlab gets its ordinary answer
 BOOTSTRAP = "sitecustomize.py"
+LOADED = "loaded"  # the bootstrap makes this file once a process of the command has imported torch
 
 
 def install(run_folder: Path, options: Options) -> Path:
@@ -29,3 +30,19 @@ def environment(environ: Mapping[str, str], run_folder: Path) -> dict[str, str]:
     """
     path = [str((run_folder / FOLDER).resolve()), *filter(None, [environ.get("PYTHONPATH")])]
     return {**environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def has_loaded(run_folder: Path) -> bool:
+    """Whether a process of the command has imported torch under the bootstrap."""
+    return (run_folder / FOLDER / LOADED).exists()
+
+
+def remove(run_folder: Path) -> None:
+    """Remove what was installed, once the command is over; only the files of its other trainings stay."""
+    folder = run_folder / FOLDER
+    for path in folder.glob("*"):
+        if path.is_file():
+            path.unlink()
+    shutil.rmtree(folder / PACKAGE, ignore_errors=True)
+    if not any(folder.glob("*")):
+        folder.rmdir()

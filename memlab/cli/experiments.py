@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from rich.console import Console
 
 from memlab.cli.compose import check_runs, choices_of, resolve
+from memlab.cli.exit_codes import EXIT_CODES
 from memlab.core.config import Config
 from memlab.core.errors import ConfigError
 from memlab.core.plan import make_plan
-from memlab.core.record import Record
 from memlab.launch import preflight
 from memlab.launch.job import Job
 from memlab.launch.run import run_one
@@ -26,21 +26,9 @@ from memlab.predict.time.calibration import check_calibrations
 from memlab.report.run_text import show_run
 from memlab.report.sweep_files import leave_table_and_page
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary
-from memlab.runs.folder import RunFolder, SweepFolder
+from memlab.runs.record import Record, RunFolder, SweepFolder
 from memlab.system.machine import detect
 from memlab.system.signals import interrupt
-
-EXIT_CODES = {
-    "ok": 0,
-    "gpu_oom": 3,
-    "host_oom": 4,
-    "timeout": 5,
-    "failed": 6,
-    "infra": 7,
-    "unsupported": 8,
-    "interrupted": 130,
-}
-"""Status of a single run -> exit code. Exit code 2 means that the input was wrong and nothing ran."""
 
 INCOMPLETE = 1
 """Exit code of a sweep in which a job has no final record. It is 0 if all jobs have one, 130 after an interrupt."""

@@ -7,6 +7,7 @@ transformers keep their names. ``None`` means that other values decide; the comm
 import dataclasses
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -239,6 +240,16 @@ class Data:
 
 
 @dataclass
+class Training:
+    """Whose training runs: memlab's own worker, or a command of yours."""
+
+    loop: str = one_of("memlab", "command")
+    command: str = ""
+    # The words of your command, as in a shell. {key} stands for the value of a key (model.path, batch.micro, ...),
+    # {deepspeed_json} for the DeepSpeed JSON that memlab writes, {run_dir} for the run folder, {{ for a brace.
+
+
+@dataclass
 class Hardware:
     """The machine to measure on, or the machine to predict for."""
 
@@ -340,6 +351,7 @@ class Config:
     adapter: Adapter = field(default_factory=Adapter)
     kernels: Kernels = field(default_factory=Kernels)
     data: Data = field(default_factory=Data)
+    training: Training = field(default_factory=Training)
     hardware: Hardware = field(default_factory=Hardware)
     measure: Measure = field(default_factory=Measure)
     predict: Predict = field(default_factory=Predict)
@@ -376,6 +388,18 @@ def from_dict(values: dict[str, Any], prefix: str = "") -> Config:
 def to_dict(config: Config) -> dict[str, Any]:
     """Convert a configuration to a plain dictionary; the inverse of :func:`from_dict`."""
     return dataclasses.asdict(config)
+
+
+def without(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Copy a plain configuration without these groups and dotted keys."""
+    removed = set(keys)
+    parts = {name: part for name, part in values.items() if name not in removed}
+    return {
+        name: {key: value for key, value in part.items() if f"{name}.{key}" not in removed}
+        if isinstance(part, dict)
+        else part
+        for name, part in parts.items()
+    }
 
 
 def _check_optimizer(optimizer: Optimizer) -> None:

@@ -9,10 +9,11 @@ any script, and a diff of two runs shows what differs.
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
-from memlab.core.config import Adapter, Config, Kernels, Offload, Precision, ZeroStage, to_dict
+from memlab.core.config import Config, Offload, Precision, ZeroStage, from_dict, to_dict, without
 from memlab.core.optimizers import DEEPSPEED, TORCH_ADAM
 from memlab.core.schema import PlainOf
 
@@ -22,14 +23,14 @@ NOT_MEASURED = ("name", "force", "predict", "sweep", "measure.timeout_s", "measu
 SHAPE = ("seq_len.tokens", "batch.micro")
 """Keys that may differ between the points of one launch: they change the data, not the engine."""
 
-LATER_GROUPS = {"adapter": asdict(Adapter()), "kernels": asdict(Kernels())}
-"""Groups that older records lack -> their defaults (the option ``none``). Defaults are left out of the hash, so the
-names of older run folders stay valid."""
+LATER_GROUPS = {"adapter": "none", "kernels": "none", "training": "memlab"}
+"""Groups that older records lack -> the option that they stand for, whose values are the group's defaults. Defaults are
+left out of the hash, so the names of older run folders stay valid."""
 
 LATER_KEYS = {"measure.protocol": "steps"}
 """Single keys that older records lack -> their defaults, which are also left out of the hash."""
 
-UNREMARKABLE = frozenset({"none", "default", "bf16", "sdpa", "AdamW", "random"})
+UNREMARKABLE = frozenset({"none", "default", "bf16", "sdpa", "AdamW", "random", "memlab"})
 """Common values, which are left out of the names of run folders."""
 
 STAGE3_ONLY = (
@@ -58,7 +59,8 @@ class Plan:
 
     ``deepspeed`` is the DeepSpeed JSON. ``training_args`` holds the keyword arguments of
     ``transformers.TrainingArguments``. ``environment`` holds environment variables that must be set in the ranks before
-    torch is imported. ``world_size`` is the number of ranks.
+    torch is imported. ``world_size`` is the number of ranks. ``unknown_config``: groups and dotted keys of ``config``
+    that only a command of the user's own decides.
     """
 
     run_id: str
@@ -68,6 +70,7 @@ class Plan:
     deepspeed: dict[str, Any]
     training_args: dict[str, Any]
     environment: dict[str, str]
+    unknown_config: list[str] = field(default_factory=list)
 
     @property
     def ranks_per_node(self) -> int:
@@ -78,7 +81,14 @@ class Plan:
         return self.config.hardware.nodes > 1
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        values = asdict(self)
+        return {**values, "config": without(values["config"], self.unknown_config)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Plan":
+        """Make the plan of plain values. Raises :class:`ConfigError` for a configuration that the schema refuses."""
+        known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        return cls(**{**known, "config": from_dict(values["config"], "config.")})
 
 
 def make_plan(config: Config, choices: dict[str, str]) -> Plan:
@@ -97,17 +107,18 @@ def make_plan(config: Config, choices: dict[str, str]) -> Plan:
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 
-def run_id(config: Config) -> str:
+def run_id(config: Config, unknown: Collection[str] = ()) -> str:
     """Name the run folder: ``<main settings>-<hash of the resolved configuration>``.
 
     Only values count: an option, and the same values typed one by one, give the same name and so the same run folder.
+    ``unknown``: groups and dotted keys that are not known; the name leaves them out.
     """
-    return f"{_slug(config)}-{config_hash(config)}"
+    return f"{_slug(config, unknown)}-{config_hash(config, unknown)}"
 
 
-def config_hash(config: Config) -> str:
-    """Hash everything that can change what is measured; eight hexadecimal digits."""
-    return _hash_without(config, NOT_MEASURED)
+def config_hash(config: Config, unknown: Collection[str] = ()) -> str:
+    """Hash everything that can change what is measured; eight hexadecimal digits. ``unknown`` as in :func:`run_id`."""
+    return _hash_without(config, (*NOT_MEASURED, *unknown))
 
 
 def shape_of(config: Config) -> tuple[int, int]:
@@ -130,41 +141,39 @@ def subject_key(config: Config) -> str:
     return _hash_without(config, (*NOT_MEASURED, "measure.repeat"))
 
 
-def _hash_without(config: Config, keys: tuple[str, ...]) -> str:
-    identity = to_dict(config)
-    for key in keys:
-        _delete(identity, key)
-    for group, absent in LATER_GROUPS.items():
-        if identity[group] == absent:
-            del identity[group]
-    for key, absent in LATER_KEYS.items():
-        if _value(identity, key) == absent:
-            _delete(identity, key)
+def _hash_without(config: Config, keys: Iterable[str]) -> str:
+    values = to_dict(config)
+    later = [group for group in LATER_GROUPS if getattr(config, group) == getattr(Config(), group)]
+    later += [key for key, absent in LATER_KEYS.items() if _value(values, key) == absent]
+    identity = without(values, [*keys, *later])
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _slug(config: Config) -> str:
-    parts = [
-        config.model.path.rstrip("/").split("/")[-1],
-        f"zero{config.zero_stage.stage}",
-        _offload_word(config.offload),
-        _allocator_word(config.allocator.conf),
-        "checkpointing" if config.checkpointing.enabled else "none",
-        f"s{config.seq_len.tokens}",
-        f"b{config.batch.micro}",
-        f"x{config.batch.accumulation}" if config.batch.accumulation > 1 else "none",
-        config.precision.dtype,
-        config.attention.implementation,
-        config.optimizer.name,
-        f"{config.adapter.method}{config.adapter.rank}" if config.adapter.method != "none" else "none",
-        config.kernels.implementation,
-        config.data.source,
-        f"{config.hardware.nodes}nodes" if config.hardware.nodes > 1 else "none",
-        f"{config.hardware.gpus}x{config.hardware.gpu.removeprefix('NVIDIA ') or config.hardware.device}",
-        f"r{config.measure.repeat}" if config.measure.repeat > 1 else "none",
-        "predicted" if config.mode == "predict" else "none",
-    ]
-    words = [re.sub(r"[^A-Za-z0-9_.]+", "_", part) for part in parts if part not in UNREMARKABLE]
+def _slug(config: Config, unknown: Collection[str]) -> str:
+    offload, batch, adapter, hardware = config.offload, config.batch, config.adapter, config.hardware
+    parts = {
+        "model.path": config.model.path.rstrip("/").split("/")[-1],
+        "training.loop": config.training.loop,
+        "zero_stage.stage": f"zero{config.zero_stage.stage}",
+        "offload.optimizer": _offload_word(offload),
+        "allocator.conf": _allocator_word(config.allocator.conf),
+        "checkpointing.enabled": "checkpointing" if config.checkpointing.enabled else "none",
+        "seq_len.tokens": f"s{config.seq_len.tokens}",
+        "batch.micro": f"b{batch.micro}",
+        "batch.accumulation": f"x{batch.accumulation}" if batch.accumulation > 1 else "none",
+        "precision.dtype": config.precision.dtype,
+        "attention.implementation": config.attention.implementation,
+        "optimizer.name": config.optimizer.name,
+        "adapter.method": f"{adapter.method}{adapter.rank}" if adapter.method != "none" else "none",
+        "kernels.implementation": config.kernels.implementation,
+        "data.source": config.data.source,
+        "hardware.nodes": f"{hardware.nodes}nodes" if hardware.nodes > 1 else "none",
+        "hardware.gpus": f"{hardware.gpus}x{hardware.gpu.removeprefix('NVIDIA ') or hardware.device}",
+        "measure.repeat": f"r{config.measure.repeat}" if config.measure.repeat > 1 else "none",
+        "mode": "predicted" if config.mode == "predict" else "none",
+    }
+    known = [part for key, part in parts.items() if not {key, key.partition(".")[0]} & set(unknown)]
+    words = [re.sub(r"[^A-Za-z0-9_.]+", "_", part) for part in known if part not in UNREMARKABLE]
     return "-".join(words)[:150]
 
 
@@ -187,13 +196,6 @@ def _value(values: dict[str, Any], dotted: str) -> Any:
     for key in dotted.split("."):
         values = values[key]
     return values
-
-
-def _delete(values: dict[str, Any], dotted: str) -> None:
-    *parents, key = dotted.split(".")
-    for parent in parents:
-        values = values[parent]
-    del values[key]
 
 
 # --- DeepSpeed --------------------------------------------------------------------------------------------------------

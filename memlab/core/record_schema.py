@@ -1,4 +1,4 @@
-"""Types of the values inside a record. ``Record`` and ``RankResult`` themselves are in memlab/core/record.py.
+"""Types of the values inside a record. ``Record`` and ``RankResult`` themselves are in memlab/runs/record.py.
 
 memlab/core/schema.py turns these types into checks, which run once when a record is read. Later code relies on the
 types and checks nothing again, except for keys that are optional or may be ``None``.
@@ -48,8 +48,8 @@ class Summary(TypedDict, total=False):
     step_seconds_lower_bound: Positive  # at the speeds in the datasheet
     step_seconds_basis: Name  # calibration or lower bound
     iterations_per_second: Positive
-    samples_per_second: Positive
-    tokens_per_second: Positive
+    samples_per_second: Positive | None  # None: not known, since the batches of a command need not say
+    tokens_per_second: Positive | None
     parameters: Count
     verdict: Name  # of the worst rank
 
@@ -72,10 +72,28 @@ class Steps(TypedDict, total=False):
     seconds: list[Seconds]  # for each measured step, the seconds of the slowest rank
     warmup_seconds: list[Seconds]
     doubts: list[str]
+    rows: list[dict[str, Any]]  # of a command: an entry for each optimizer step, over all ranks (runs/step_rows.py)
     basis: Name
     basis_reason: str | None
     error: StepError | None
     calibration: str | None
+
+
+class Disagreement(TypedDict):
+    """A key that was composed with one value while the script used another."""
+
+    key: Name
+    composed: Any
+    found: Any
+
+
+class Command(TypedDict, total=False):
+    """``Record.command``: the user's command, how it ended, and where it did not use what was composed."""
+
+    words: list[str]
+    exit_code: int | None  # None: memlab ended the command
+    steps: Count | None  # that it was to end after
+    disagreements: list[Disagreement]
 
 
 class Timing(TypedDict, total=False):

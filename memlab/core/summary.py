@@ -1,6 +1,7 @@
 """Summary of a run from the figures of its ranks, the same for measured and predicted runs."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
@@ -19,10 +20,21 @@ BYTES = (
 """Memory figures of a rank, in bytes. The largest over the ranks decides whether a run fits; they are never summed."""
 
 
-def summarise(config: Config, ranks: Sequence[dict[str, Any]], total_s: float | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Work:
+    """Samples and tokens of the measured steps, over all ranks: their means over the steps. ``None``: not known."""
+
+    samples: float | None
+    tokens: float | None
+
+
+def summarise(
+    config: Config, ranks: Sequence[dict[str, Any]], total_s: float | None, work: Work | None = None
+) -> dict[str, Any]:
     """Compute the figures of a run from the dictionaries of its ranks. Figures that no rank has are left out.
 
-    ``total_s``: wall-clock seconds of the whole run, including start-up; they give the price of the run.
+    ``total_s``: wall-clock seconds of the whole run, including start-up; they give the price of the run. ``work``: for
+    steps of different sizes; by default every step has the batch and the length of the configuration.
     """
     summary: dict[str, Any] = {}
     for key in BYTES:
@@ -37,7 +49,7 @@ def summarise(config: Config, ranks: Sequence[dict[str, Any]], total_s: float | 
     summary |= _loss(ranks)
     seconds = slowest(ranks, "step_seconds")
     if seconds:
-        summary |= _speed(config, ranks, seconds)
+        summary |= _speed(config, ranks, seconds, work)
     if total_s is not None and config.hardware.total_usd_per_hour is not None:
         summary["usd"] = total_s / 3600 * config.hardware.total_usd_per_hour
     return summary
@@ -49,12 +61,19 @@ def slowest(ranks: Sequence[dict[str, Any]], key: str) -> list[float]:
     return [max(step) for step in zip(*columns, strict=False)]
 
 
-def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float]) -> dict[str, Any]:
-    """Compute rates from the median step, so that one disturbed step does not change them."""
+def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float], work: Work | None) -> dict[str, Any]:
+    """Compute rates from the median step, so that one disturbed step does not change them.
+
+    Steps of different sizes have no usual step: their rates are over all of them.
+    """
     step = median(seconds)
     world_size = config.hardware.world_size
-    samples = config.batch.micro * config.batch.accumulation * world_size
-    tokens = samples * config.seq_len.tokens
+    if work is None:
+        samples = config.batch.micro * config.batch.accumulation * world_size
+        work, usual = Work(samples, samples * config.seq_len.tokens), step
+    else:
+        usual = mean(seconds)
+    tokens_per_second = None if work.tokens is None else work.tokens / usual
     speed = {
         "step_seconds": step,
         "step_seconds_mean": mean(seconds),
@@ -62,9 +81,9 @@ def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float]
         "step_seconds_max": max(seconds),
         "step_seconds_spread": spread(seconds),
         "iterations_per_second": 1 / step,
-        "samples_per_second": samples / step,
-        "tokens_per_second": tokens / step,
-        "tokens_per_second_per_gpu": tokens / step / world_size,
+        "samples_per_second": None if work.samples is None else work.samples / usual,
+        "tokens_per_second": tokens_per_second,
+        "tokens_per_second_per_gpu": None if tokens_per_second is None else tokens_per_second / world_size,
     }
     flops = _first(ranks, "model_flops_per_step")
     peak = peak_flops(config)
@@ -72,11 +91,11 @@ def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float]
         speed["model_flops_per_second_per_gpu"] = flops / step
         if peak:
             speed["model_flops_utilization"] = flops / step / peak
-    if config.hardware.total_usd_per_hour is not None:
-        speed["usd_per_million_tokens"] = config.hardware.total_usd_per_hour / 3600 * step / tokens * 1e6
+    if config.hardware.total_usd_per_hour is not None and tokens_per_second:
+        speed["usd_per_million_tokens"] = config.hardware.total_usd_per_hour / 3600 / tokens_per_second * 1e6
     energies = [rank["energy_joules"] for rank in ranks if rank.get("energy_joules")]
-    if len(energies) == len(ranks):
-        speed["joules_per_token"] = sum(energies) / (tokens * len(seconds))
+    if len(energies) == len(ranks) and work.tokens:
+        speed["joules_per_token"] = sum(energies) / (work.tokens * len(seconds))
     return speed
 
 

@@ -42,6 +42,46 @@ def shipped_models() -> list[dict[str, Any]]:
     return [option_values("model", name).get("config", {}) for name in names]
 
 
+def shipped_model(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the option of the group ``model`` for this Hugging Face configuration, and its ``model.config``.
+
+    The configuration may have more keys than the option, which then have transformers' defaults. The option is ``hf``,
+    without ``model.config``, if no shipped model has these values.
+    """
+    for file in sorted(Path(conf_dir(), "model").glob("*.yaml")):
+        known = option_values("model", file.stem).get("config", {})
+        if known and all(config.get(key) == value for key, value in known.items()):
+            return file.stem, known
+    return "hf", {}
+
+
+def known_gpu(name: str) -> dict[str, Any]:
+    """Return the values of conf/hardware/gpu/ for a GPU of this name, as the driver reports it; empty if none fits."""
+    files = sorted(Path(conf_dir(), "hardware", "gpu").glob("*.yaml"))
+    return next((values for values in map(_read, files) if values["gpu"].lower() in name.lower()), {})
+
+
+NAMED_BY = {"adapter": ("method",), "checkpointing": ("enabled",)}
+"""Group -> the keys by which an option is recognised, where an option sets other keys too."""
+
+
+def matching_option(group: str, values: dict[str, Any]) -> str | None:
+    """Return the shipped option of a group that these values agree with: the one that sets the most keys.
+
+    ``values`` may lack keys; an option that sets one of them does not match. ``None`` if no option does.
+    """
+    if group == "model":
+        return shipped_model(values["config"])[0] if "config" in values else None
+    names = sorted(file.stem for file in Path(conf_dir(), group).glob("*.yaml"))
+    options = {name: _identity(group, option_values(group, name)) for name in names}
+    found = [name for name, set in options.items() if set and set.items() <= values.items()]
+    return max(found, key=lambda name: len(options[name]), default=None)
+
+
+def _identity(group: str, option: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in option.items() if key in NAMED_BY.get(group, option)}
+
+
 def parse_yaml(text: str) -> Any:
     """Parse YAML into plain data as Hydra does: ``1e-5`` is a number, although YAML 1.1 takes it for text.
 

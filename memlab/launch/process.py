@@ -117,6 +117,17 @@ class Launch:
                 return Ended("timeout", None, self.seconds, stopped=self._dump_stacks())
         return Ended("exited", self._process.returncode, self.seconds, bool(self.ranks()))
 
+    def tell(self, number: int | None) -> None:
+        """Send a signal to the launcher, if a number is given and the launcher still runs."""
+        if number is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def leave(self, seconds: float) -> None:
+        """Wait until no process of the launch is left; ``seconds`` at most."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and (self._process.poll() is None or any(deadman.marked(self.token))):
+            time.sleep(POLL_S)
+
     def ranks(self) -> list[int]:
         """Return the process ids of the ranks that are alive."""
         return [pid for pid in deadman.marked(self.token) if _is_worker(_command_line(pid))]

@@ -4,15 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from memlab.analyse.completeness import shortcomings
-from memlab.core.record import LIVE_TENSORS, Record
 from memlab.predict.memory import allocator
 from memlab.predict.memory.fit_probability import FEW
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE
 from memlab.report import units
+from memlab.runs.record import HOST, LIVE_TENSORS, Record
 from memlab.system.machine import GIB
 from memlab.system.terminal import safe
 
 PHASES = {
+    "load": "loading the weights",
     "model_build": "building the model",
     "engine_init": "engine initialisation",
     "first_forward": "the first forward pass",
@@ -21,6 +22,10 @@ PHASES = {
     "forward": "the forward pass",
     "backward": "the backward pass",
     "optimizer_step": "the optimizer step",
+    "resume": "resuming",
+    **dict.fromkeys(("first_evaluate", "evaluate"), "evaluation"),
+    **dict.fromkeys(("first_generate", "generate"), "generation"),
+    **dict.fromkeys(("first_save", "save"), "saving"),
 }
 
 AGAIN = "the same command runs it again"
@@ -125,6 +130,9 @@ def _need(record: Record) -> str:
     ranks = record.ranks
     if not ranks:
         return "no values"
+    if ranks[0]["memory_source"] == HOST:
+        resident = _highest(ranks, "host_peak_bytes") or 0
+        return f"{units.about(resident)} GiB resident on {_where(ranks, 'host_peak_bytes', 'rank')}"
     if ranks[0]["memory_source"] == LIVE_TENSORS:
         tensors, resident = (_highest(ranks, f"peak_{kind}_bytes") or 0 for kind in ("allocated", "reserved"))
         where = _where(ranks, "peak_reserved_bytes", "rank")
@@ -177,9 +185,9 @@ def _speed(record: Record) -> str:
         return (
             f"{step}, within {units.whole_percent(error['p90'])} in 9 of 10 predictions" if error else f"{step} at best"
         )
-    price = summary.get("usd_per_million_tokens")
+    price, rate = summary.get("usd_per_million_tokens"), summary["tokens_per_second"]
     cost = "" if price is None else f", {units.usd(price)} a million tokens"
-    return f"{step}, {units.number(summary['tokens_per_second'])} tokens/s{cost}"
+    return f"{step}{'' if rate is None else f', {units.number(rate)} tokens/s'}{cost}"
 
 
 def _peak(record: Record) -> str:

@@ -6,15 +6,16 @@ from typing import Any
 from rich.console import Console
 
 from memlab.core.config import to_dict
-from memlab.core.record import FIRST_STEP_PHASES, LIVE_TENSORS, PHASES, Record
 from memlab.core.unknown import MODEL_FLOPS, WORK
 from memlab.files.conf_files import overrides_of
 from memlab.planner.remedies import remedies
 from memlab.predict.memory.verdicts import EDGE, FITS
 from memlab.report import units
 from memlab.report.answers import answer, ranges
+from memlab.report.command_text import command_sentences, show_command_phases
 from memlab.report.terminal_table import show_table
 from memlab.report.text import say, show_command
+from memlab.runs.record import FIRST_STEP_PHASES, HOST, LIVE_TENSORS, PHASES, Record
 
 RANK_QUANTITIES = {
     "allocated": "peak_allocated_bytes",
@@ -41,8 +42,12 @@ def show_run(record: Record, console: Console) -> None:
         say(record.reason, console, indent=2)
     if record.ranks:
         _show_ranks(record, console)
-        _show_phases(record, console)
-        for sentence in (*_ranges(record), *_speed(record), *_versions(record), *_unknown(record)):
+        if record.command:
+            show_command_phases(record, console)
+        else:
+            _show_phases(record, console)
+        sentences = (*command_sentences(record), *_ranges(record), *_speed(record))
+        for sentence in (*sentences, *_versions(record), *_unknown(record)):
             say(sentence, console)
     if record.ranks and (record.status == "gpu_oom" or record.summary.get("verdict", FITS) != FITS):
         _show_remedies(record, console)
@@ -68,7 +73,8 @@ def _show_ranks(record: Record, console: Console) -> None:
         alike.setdefault((rank["device_name"], *quantities, retries), []).append(rank["rank"])
     name = "rank" if len(record.ranks) == 1 else "ranks"
     rows = [(ranges(numbers), *cells) for cells, numbers in alike.items()]
-    title = f"Peak memory of the training steps, GiB ({_meaning(record)})"
+    since = "from process start" if record.config.measure.protocol == "cold" else "of the training steps"
+    title = f"Peak memory {since}, GiB ({_meaning(record)})"
     show_table(console, title, [name, "device", *RANK_QUANTITIES, "retries"], rows, left=2)
 
 
@@ -124,7 +130,8 @@ def _speed(record: Record) -> list[str]:
     summary = record.summary
     if "step_seconds" not in summary:
         return []
-    parts = [f"{units.number(summary['tokens_per_second'])} tokens/s"]
+    known = [key for key in ("tokens", "samples") if summary.get(f"{key}_per_second") is not None]
+    parts = [f"{units.number(summary[f'{key}_per_second'])} {key}/s" for key in known[:1]]
     if summary.get("model_flops_utilization") is not None:
         parts.append(f"model FLOP utilisation {100 * summary['model_flops_utilization']:.1f} %")
     if summary.get("last_loss") is not None:
@@ -132,7 +139,7 @@ def _speed(record: Record) -> list[str]:
     if summary.get("usd") is not None:
         parts.append(f"{units.usd(summary['usd'])} for this run")
     step = f"step {units.seconds(summary['step_seconds'])} ({_spread(record)})"
-    return [step, *record.steps.get("doubts", []), ", ".join(parts), *_took(record.timing)]
+    return [step, *record.steps.get("doubts", []), *filter(None, [", ".join(parts)]), *_took(record.timing)]
 
 
 def _unknown(record: Record) -> list[str]:
@@ -168,6 +175,8 @@ def _took(timing: Mapping[str, Any]) -> list[str]:
 
 
 def _meaning(record: Record) -> str:
+    if any(rank["memory_source"] == HOST for rank in record.ranks):
+        return "no GPU: only the resident set of each process is known"
     if any(rank["memory_source"] == LIVE_TENSORS for rank in record.ranks):
         return "a CPU: allocated is live tensors, reserved is the process's resident set"
     return "torch's caching allocator" if record.source == "measured" else "predicted"

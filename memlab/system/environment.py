@@ -178,12 +178,19 @@ def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
         **versions_used(plan),
         "git_sha": _git("rev-parse", "HEAD"),
         "git_dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        **describe_machine(machine),
+        "variables": {name: value for name, value in variables.items() if name not in private},
+    }
+
+
+def describe_machine(machine: Machine) -> dict[str, Any]:
+    """Return the facts of the machine that a measurement depends on, without its name."""
+    return {
         "driver": machine.driver,
         "gpus": [gpu.name for gpu in machine.gpus],
         "cpu_count": os.cpu_count(),
         "platform": platform.platform(),
         "hostname_hash": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8],
-        "variables": {name: value for name, value in variables.items() if name not in private},
     }
 
 

@@ -15,10 +15,13 @@ def end_on_signals() -> None:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """End the run by KeyboardInterrupt. Later signals only print a message: they must not interrupt the clean-up."""
+    """End the run by KeyboardInterrupt, whose argument is the signal's number.
+
+    Later signals only print a message: they must not interrupt the clean-up.
+    """
     for ending in ENDING:
         signal.signal(ending, _go_on_ending)
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(number)
 
 
 def _go_on_ending(number: int, frame: FrameType | None) -> None:

@@ -21,8 +21,7 @@ from pathlib import Path
 
 from leftovers import segments_left, segments_left_since
 
-from memlab.core.record import Record
-from memlab.runs.folder import RunFolder
+from memlab.runs.record import Record, RunFolder
 from memlab.system.deadman import marked_by
 from memlab.system.environment import package_versions
 

@@ -7,9 +7,8 @@ import pytest
 
 from memlab.accuracy.errors import judge
 from memlab.accuracy.repredict import launches, predictions
-from memlab.core.record import Record
 from memlab.predict.trace import store as cache
-from memlab.runs.folder import RunFolder
+from memlab.runs.record import Record, RunFolder
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(45)]
 

@@ -28,7 +28,7 @@ CIRCLES_YET = {
     *(f"predict.trace.shadow.{name}" for name in ("accelerator", "collectives", "device")),
 }
 
-UNKNOWN_TO = {"report": {"launch", "worker", "attach"}, "launch": {"attach"}}
+UNKNOWN_TO = {"report": {"launch", "worker", "attach"}}
 """Part -> parts before it that it must not know of."""
 
 MAY_IMPORT_TORCH = ("worker", "attach", "predict.trace.shadow")
@@ -114,7 +114,7 @@ IMPORTED = (
     *(
         "memlab.core.plan",
         "memlab.rules.rules",
-        "memlab.runs.folder",
+        "memlab.runs.record",
         "memlab.core.summary",
         "memlab.system.machine",
         "memlab.launch.run",

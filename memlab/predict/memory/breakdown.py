@@ -4,8 +4,7 @@ from collections import Counter
 from typing import Any
 
 from memlab.predict.memory.replay import Replay
-from memlab.predict.trace.events import Alloc, Free
-from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.events import ALLOC, FREE, Trace
 
 CURVE_POINTS = 500
 LARGEST = 12
@@ -27,10 +26,10 @@ def breakdown(trace: Trace, result: Replay) -> dict[str, Any]:
     phases: dict[str, dict[str, int]] = {}
     largest: list[dict[str, Any]] = []
     for index, event in enumerate(trace.events):
-        if isinstance(event, Alloc):
-            alive[event.key] = (event.nbytes, event.site)
-        elif isinstance(event, Free):
-            del alive[event.key]
+        if event[0] == ALLOC:
+            alive[event[1]] = (event[2], event[4])
+        elif event[0] == FREE:
+            del alive[event[1]]
         for name in moments.get(index, ()):
             phases[name] = _by_kind(trace, alive, result.phases[name].peak_reserved_bytes)
         if index == result.peak_event:

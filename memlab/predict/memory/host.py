@@ -4,8 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from memlab.predict.constants import HOST_PROCESS_BYTES, pinned_block
-from memlab.predict.trace.events import HostAlloc, HostFree
-from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.events import HOST_ALLOC, HOST_FREE, Trace
 
 
 @dataclass
@@ -27,9 +26,9 @@ def host_peak(trace: Trace) -> HostPeak:
     alive: dict[int, tuple[int, bool]] = {}
     kept: Counter[int] = Counter()
     for event in trace.events:
-        if isinstance(event, HostAlloc):
-            nbytes = event.nbytes
-            if event.pinned:
+        if event[0] == HOST_ALLOC:
+            _, key, nbytes, is_pinned = event
+            if is_pinned:
                 nbytes = pinned_block(nbytes)
                 if kept[nbytes]:
                     kept[nbytes] -= 1
@@ -37,10 +36,10 @@ def host_peak(trace: Trace) -> HostPeak:
                     pinned += nbytes
             else:
                 pageable += nbytes
-            alive[event.key] = (nbytes, event.pinned)
+            alive[key] = (nbytes, bool(is_pinned))
             highest = max(highest, pageable + pinned)
-        elif isinstance(event, HostFree):
-            nbytes, was_pinned = alive.pop(event.key)
+        elif event[0] == HOST_FREE:
+            nbytes, was_pinned = alive.pop(event[1])
             if was_pinned:
                 kept[nbytes] += 1
             else:

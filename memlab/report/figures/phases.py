@@ -7,10 +7,10 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.identity import point_of, tokens_of
 from memlab.analyse.run_view import RunView
-from memlab.core.record import PHASES
 from memlab.report.figures.canvas import finish, from_zero, new_figure, wrapped
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 from memlab.report.palette import OKABE_ITO
+from memlab.runs.record import PHASES
 from memlab.system.machine import GIB
 
 PARTS = (

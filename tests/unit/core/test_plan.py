@@ -8,8 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from memlab.core.config import ZeroStage, to_dict
-from memlab.core.plan import applies, config_hash, make_plan, needs_hub, run_id
-from memlab.runs.decode import decode_plan
+from memlab.core.plan import Plan, applies, config_hash, make_plan, needs_hub, run_id
 
 PLANS = {
     "cpu_defaults": ["hardware=cpu"],
@@ -103,7 +102,7 @@ def test_a_plan_does_not_change_its_configuration(config):
 
 def test_a_plan_survives_json(planned):
     plan = planned("gpu_zero3_own_buckets")
-    assert decode_plan(plan.to_json(), "plan") == plan
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 # --- identity

@@ -2,9 +2,8 @@
 
 from memlab.predict.memory.allocator import Options
 from memlab.predict.memory.replay import replay, replay_points
-from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free
+from memlab.predict.trace.events import ALLOC, EMPTY, FREE, PHASE, START, Site, Trace
 from memlab.predict.trace.launch_order import cycle, in_one_launch
-from memlab.predict.trace.trace_format import Site, Trace
 
 MIB = 1 << 20
 PHASES = ["", "engine_init", "first_forward", "first_optimizer_step", "forward", "optimizer_step"]
@@ -20,11 +19,11 @@ def trace_of(tokens: int) -> Trace:
     keys = iter(range(1, 100))
 
     def phase(name):
-        add(BeginPhase(PHASES.index(name)))
+        add((PHASE, PHASES.index(name)))
 
     def alloc(mib, site):
         key = next(keys)
-        add(Alloc(key, mib * MIB, 0, site))
+        add((ALLOC, key, mib * MIB, 0, site))
         return key
 
     phase("engine_init")
@@ -33,14 +32,14 @@ def trace_of(tokens: int) -> Trace:
     loss = None
     for step, prefix in enumerate(("first_", "")):
         if step == 0:
-            trace.events += [EmptyCache(), BeginPoint()]
+            trace.events += [(EMPTY,), (START,)]
         trace.steps.append(len(trace.events))
         phase(f"{prefix}forward")
         activations = alloc(tokens, ACTIVATIONS)
         if loss is not None:
-            add(Free(loss))
+            add((FREE, loss))
         loss = alloc(2, LOSS)
-        add(Free(activations))
+        add((FREE, activations))
         phase("")
         phase(f"{prefix}optimizer_step")
         if step == 0:
@@ -74,7 +73,7 @@ def test_what_a_step_left_is_freed_once():
     """However many points: one loss is alive, and the states are made once."""
     launch = in_one_launch([trace_of(tokens) for tokens in (20, 30, 40, 50)])
     assert replay(launch, Options(), 1 << 40).phases["optimizer_step"].end_allocated_bytes == 152 * MIB
-    assert sum(isinstance(event, BeginPoint) for event in launch.events) == 4
+    assert sum(event[0] == START for event in launch.events) == 4
     assert len(launch.steps) == 8
 
 

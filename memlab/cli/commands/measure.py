@@ -1,0 +1,56 @@
+"""``memlab measure [options] -- COMMAND WORDS...``: measure a training command of your own, unmodified."""
+
+import argparse
+import datetime
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from memlab.cli.commands.number_types import whole
+from memlab.cli.commands.run_selection import OUTPUTS
+from memlab.cli.exit_codes import EXIT_CODES
+from memlab.core.errors import MemlabError
+
+USAGE = "memlab measure [options] -- COMMAND WORDS..."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = USAGE
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="the run folder (default: a new one below outputs/)"
+    )
+    help = "end after N optimizer steps, on all ranks at once and with exit code 0"
+    parser.add_argument("--steps", type=whole(1), metavar="N", help=help)
+    parser.add_argument("--timeout", type=whole(1), metavar="S", help="end the command after S seconds")
+    parser.add_argument("--force", action="store_true", help="replace an earlier run in the folder")
+    help = "the command and its words, as you type them without memlab"
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND WORDS...", help=help)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.launch.user_command.measure import measure
+    from memlab.report.run_text import show_run
+    from memlab.report.text import console
+    from memlab.runs.record import RunFolder
+
+    words = arguments.words[arguments.words[:1] == ["--"] :]
+    if not words:
+        raise MemlabError(f"No command to measure. {USAGE}")
+    folder = RunFolder(arguments.output or _new_folder(words))
+    record = measure(words, folder, arguments.steps, arguments.timeout, arguments.force)
+    errors = console(sys.stderr)  # standard output is the command's
+    show_run(record, errors)
+    errors.print(f"run folder: {folder}", soft_wrap=True)
+    exit_code = record.command["exit_code"]
+    if exit_code is None:
+        return EXIT_CODES[record.status]
+    return exit_code if exit_code >= 0 else 128 - exit_code  # as a shell reports a signal
+
+
+def _new_folder(words: Sequence[str]) -> Path:
+    """Name a folder by the day, the script and the time of day."""
+    scripts = [Path(word).stem for word in words if word.endswith(".py")]
+    name = re.sub(r"[^\w.]+", "_", scripts[0] if scripts else Path(words[0]).name)
+    now = datetime.datetime.now()
+    return OUTPUTS / f"{now:%Y-%m-%d}" / f"{name}-{now:%H%M%S}"

@@ -1,0 +1,308 @@
+"""Configuration of a command that memlab did not compose, from what its ranks found in their processes.
+
+The keys are those of conf/. A key is translated only where it means the same thing in memlab's own runs; every other
+key is unknown, and named as such. Keys that have no effect under the values that were found (the rank of an adapter,
+if there is none) keep their defaults.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from memlab.core.config import GROUPS, Adapter, Checkpointing, Config, Offload, Precision, ZeroStage, from_dict
+from memlab.core.errors import ConfigError
+from memlab.core.optimizers import NAMES
+from memlab.files.conf_files import known_gpu, matching_option, option_values, shipped_model
+
+Facts = Mapping[str, Any]
+"""``attached`` of a rank's file; its keys are described in memlab/attach/__init__.py."""
+
+GIB = 2**30
+
+SETTINGS = ("predict", "sweep", "mode", "name", "force", "measure.timeout_s", "measure.repeats", "measure.repeat")
+"""Groups and keys that say nothing about the command."""
+
+OPTIMIZERS = {
+    "AdamW": "adamw_torch",
+    "SGD": "sgd",
+    "Adagrad": "adagrad",
+    "RMSprop": "rmsprop",
+    "Adafactor": "adafactor",
+}
+"""Classes of torch.optim and transformers -> transformers' name for them."""
+
+OTHER_OPTIONS = {"hardware": "auto", "predict": "default", "sweep": "none", "training": "command"}
+"""Group -> option, where the option does not follow from single values."""
+
+
+@dataclass(frozen=True)
+class FoundConfig:
+    """``unknown``: groups and dotted keys of ``config`` that could not be found out; they hold defaults there."""
+
+    config: Config
+    choices: dict[str, str]
+    unknown: tuple[str, ...]
+
+
+def found_config(
+    ranks: Sequence[Mapping[str, Any]], rows: Mapping[int, Sequence[Mapping[str, Any]]], command: str
+) -> FoundConfig:
+    """Translate the files of the ranks, lowest rank first.
+
+    ``rows``: rank -> the rows of its steps. ``command``: the command line that ran. Without ranks, only the command is
+    known.
+    """
+    known: dict[str, Any] = {"training.loop": "command", "training.command": command}
+    known |= {"measure.protocol": "cold", "measure.snapshot": False}
+    if ranks:
+        facts = ranks[0]["attached"]
+        known |= _hardware(ranks) | _shape(facts, rows) | _model(facts) | _deepspeed(facts) | _trainer(facts)
+        known |= _precision(facts) | _attention_and_checkpointing(facts) | _adapter(facts) | _optimizer(facts)
+        known |= {"allocator.conf": _allocator(facts), "measure.steps": max(1, len(ranks[0]["step_seconds"]))}
+    values = {key: value for key, value in known.items() if _is_valid(key, value)}
+    config = from_dict(_nested(values))
+    return FoundConfig(config, _choices(config, values), tuple(_unknown(values)))
+
+
+def _hardware(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first, facts = ranks[0], ranks[0]["attached"]
+    world_size = facts.get("world_size") or len(ranks)
+    here = min(facts.get("local_world_size") or world_size, world_size)
+    on_gpu = first["device"].startswith("cuda")
+    total = first["device_total_bytes"]
+    return {
+        "hardware.device": "cuda" if on_gpu else "cpu",
+        "hardware.nodes": max(1, world_size // here),
+        "hardware.hostfile": None,
+        "hardware.launcher": None,
+        **_prefixed("hardware", known_gpu(first["device_name"]) if on_gpu else option_values("hardware", "cpu")),
+        "hardware.gpu": first["device_name"],
+        "hardware.gpus": here,
+        "hardware.memory_gib": round(total / GIB, 2) if on_gpu and total else None,
+    }
+
+
+def _shape(facts: Facts, rows: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return batch and length as the model saw them: the largest of all steps and ranks."""
+    engine = next(iter(facts.get("deepspeed") or ()), {})
+
+    def largest(key: str, default: int | None = None) -> int | None:
+        return max((row[key] for each in rows.values() for row in each if row.get(key)), default=default)
+
+    return {
+        "batch.micro": largest("largest_micro_batch", engine.get("micro_batch")),
+        "batch.accumulation": largest("micro_batches", engine.get("accumulation")),
+        "seq_len.tokens": largest("padded_length"),
+    }
+
+
+def _model(facts: Facts) -> dict[str, Any]:
+    config = _trained(facts).get("config") or {}
+    path = config.get("_name_or_path")
+    if not path:
+        return {}
+    known = {"model.path": path, "model.config": shipped_model(config)[1], "model.overrides": {}}
+    if "load" in facts.get("phases", {}):
+        known["model.weights"] = "pretrained"
+    return known
+
+
+def _trained(facts: Facts) -> Mapping[str, Any]:
+    """Return the largest model that an optimizer trains; empty if none is known."""
+    models = [model for model in facts.get("models") or () if model.get("trained")]
+    return max(models, key=lambda model: model.get("parameters") or 0, default={})
+
+
+def _deepspeed(facts: Facts) -> dict[str, Any]:
+    """Return what the first engine's JSON says; nothing without DeepSpeed, whose stage 0 is not plain torch."""
+    engine = next(iter(facts.get("deepspeed") or ()), None)
+    if engine is None:
+        return {}
+    zero, json = dict(engine["zero"]), engine["config"]
+    offload = {part: zero.pop(f"offload_{part}", None) or {} for part in ("optimizer", "param")}
+    stage = {key: zero[key] for key in _names(ZeroStage) if zero.get(key) is not None}
+    if stage.get("overlap_comm") == (stage.get("stage") == 3):
+        stage["overlap_comm"] = None  # what memlab's None stands for
+    return {
+        **_prefixed("zero_stage", stage),
+        **_prefixed("offload", _offload(offload["optimizer"], offload["param"])),
+        **_prefixed("checkpointing", _without_enabled(json.get("activation_checkpointing") or {})),
+        "optimizer.gradient_clipping": json.get("gradient_clipping") or 0.0,
+    }
+
+
+def _offload(optimizer: Mapping[str, Any], param: Mapping[str, Any]) -> dict[str, Any]:
+    values = asdict(Offload())
+    values |= {"optimizer": optimizer.get("device") or "none", "param": param.get("device") or "none"}
+    values |= {key: param[key] for key in ("pin_memory", "nvme_path", "max_in_cpu") if key in param}
+    values |= {f"param_{key}": param[key] for key in ("buffer_count", "buffer_size") if key in param}
+    values |= {key: optimizer[key] for key in _names(Offload) if key in optimizer}
+    if "buffer_count" in optimizer:
+        values["optimizer_buffer_count"] = optimizer["buffer_count"]
+    return values
+
+
+def _without_enabled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return DeepSpeed's own keys of ``activation_checkpointing``, which transformers never calls."""
+    return {key: value for key, value in values.items() if key in _names(Checkpointing)}
+
+
+def _trainer(facts: Facts) -> dict[str, Any]:
+    values = (facts.get("training_arguments") or {}).get("values")
+    if values is None:
+        return {}
+    known = {
+        "seed": values.get("seed"),
+        "kernels.implementation": "liger" if values.get("use_liger_kernel") else "none",
+    }
+    if not facts.get("deepspeed") and values.get("max_grad_norm") is not None:
+        known["optimizer.gradient_clipping"] = values["max_grad_norm"]
+    return known
+
+
+def _precision(facts: Facts) -> dict[str, Any]:
+    """Return the precision of DeepSpeed's engine, or plain 32 bits. torch's autocast is neither."""
+    engine = next(iter(facts.get("deepspeed") or ()), None)
+    if engine is None:
+        mixed = (facts.get("accelerate") or {}).get("mixed_precision")
+        plain = set(_trained(facts).get("dtypes") or ()) == {"float32"} and mixed in (None, "no")
+        autocast = (facts.get("training_arguments") or {}).get("values") or {}
+        is_fp32 = plain and facts.get("training_arguments") and not (autocast.get("bf16") or autocast.get("fp16"))
+        return _prefixed("precision", asdict(Precision(dtype="fp32"))) if is_fp32 else {}
+    json = engine["config"]
+    dtype = next((name for name in ("bf16", "fp16") if (json.get(name) or {}).get("enabled")), "fp32")
+    values = asdict(Precision(dtype=dtype)) | {
+        key: value for key, value in (json.get(dtype) or {}).items() if key in _names(Precision)
+    }
+    stated = {
+        "grad_accum_dtype": (json.get("data_types") or {}).get("grad_accum_dtype"),
+        "communication_dtype": json.get("communication_data_type"),
+    }
+    for key, value in stated.items():  # where the JSON says nothing, DeepSpeed chooses
+        values[key] = None if value == dtype else value
+        if value is None:
+            del values[key]
+    return _prefixed("precision", values)
+
+
+def _attention_and_checkpointing(facts: Facts) -> dict[str, Any]:
+    model = _trained(facts)
+    known: dict[str, Any] = {}
+    if model.get("attention"):
+        known["attention.implementation"] = model["attention"]
+    if model.get("gradient_checkpointing") is not None:
+        enabled = bool(model["gradient_checkpointing"])
+        values = (facts.get("training_arguments") or {}).get("values") or {}
+        how = values.get("gradient_checkpointing_kwargs") or {}
+        known |= _prefixed("checkpointing", asdict(Checkpointing(enabled=enabled, reentrant=how.get("use_reentrant"))))
+        if not enabled:
+            known["checkpointing.reentrant"] = False
+    return known
+
+
+def _adapter(facts: Facts) -> dict[str, Any]:
+    model = _trained(facts)
+    if not model:
+        return {}
+    adapters, bits = list((model.get("adapters") or {}).values()), model.get("quantization") or {}
+    if not adapters:
+        return _prefixed("adapter", asdict(Adapter())) if not bits else {}
+    peft = adapters[0]
+    if peft.get("peft_type") not in (None, "LORA") or (bits and not bits.get("load_in_4bit")):
+        return {}
+    values = asdict(Adapter(method="qlora" if bits else "lora"))
+    values |= {"rank": peft.get("r"), "alpha": peft.get("lora_alpha"), "dropout": peft.get("lora_dropout")}
+    targets = peft.get("target_modules")
+    values["target_modules"] = sorted(targets) if isinstance(targets, list) else None
+    if bits:
+        names = {"torch.bfloat16": "bf16", "bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+        storage = bits.get("bnb_4bit_quant_storage")
+        values["quant_type"] = bits.get("bnb_4bit_quant_type")
+        values["double_quant"] = bits.get("bnb_4bit_use_double_quant")
+        values["quant_storage"] = names.get(storage, storage)
+    return _prefixed("adapter", values)
+
+
+def _optimizer(facts: Facts) -> dict[str, Any]:
+    engine = next(iter(facts.get("deepspeed") or ()), {})
+    stated = (engine.get("config") or {}).get("optimizer")
+    used = max(facts.get("optimizers") or (), key=lambda one: one.get("calls") or 0, default={})
+    known = dict(used.get("defaults") or {})
+    if stated:
+        known |= {"source": "deepspeed", "name": stated.get("type"), **(stated.get("params") or {})}
+    else:
+        known |= {"source": "transformers", "name": _name_of(used, facts)}
+    values = {key: known[key] for key in ("source", "name", "lr", "eps", "weight_decay") if known.get(key) is not None}
+    if known.get("betas"):
+        values["betas"] = [float(beta) for beta in known["betas"]]
+    if str(values.get("name")).lower() not in NAMES["deepspeed"] and values.get("name") not in NAMES["transformers"]:
+        values.pop("name", None)
+        values.pop("source", None)
+    return _prefixed("optimizer", values)
+
+
+def _name_of(optimizer: Mapping[str, Any], facts: Facts) -> str | None:
+    """Return transformers' name of an optimizer class."""
+    path = str(optimizer.get("class"))
+    if path.startswith(("torch.optim.", "transformers.")):
+        name = OPTIMIZERS.get(path.rpartition(".")[2])
+        return f"{name}_fused" if name == "adamw_torch" and (optimizer.get("defaults") or {}).get("fused") else name
+    return ((facts.get("training_arguments") or {}).get("values") or {}).get("optim")
+
+
+def _allocator(facts: Facts) -> str:
+    environment = facts.get("environment") or {}
+    return environment.get("PYTORCH_ALLOC_CONF") or environment.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+
+
+# --- from single values to a configuration ----------------------------------------------------------------------------
+
+
+def _names(group: type) -> list[str]:
+    return [field.name for field in fields(group)]
+
+
+def _prefixed(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{group}.{key}": value for key, value in values.items()}
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for dotted, value in values.items():
+        group, _, key = dotted.rpartition(".")
+        (nested.setdefault(group, {}) if group else nested)[key] = value
+    return nested
+
+
+def _is_valid(key: str, value: Any) -> bool:
+    """Whether the schema takes this value: ``None`` often means not known, and memlab lacks a word for some values."""
+    if key in ("optimizer.name", "optimizer.source"):
+        return True  # the two are checked together
+    try:
+        from_dict(_nested({key: value}))
+    except ConfigError:
+        return False
+    return True
+
+
+def _unknown(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what ``values`` lack: the name of a group without any known key, else the dotted keys."""
+    for name in _names(Config):
+        if name in SETTINGS:
+            continue
+        if name not in GROUPS:
+            yield from () if name in values else (name,)
+            continue
+        keys = [f"{name}.{key}" for key in _names(Config.__dataclass_fields__[name].type)]
+        missing = [key for key in keys if key not in values and key not in SETTINGS]
+        yield from (name,) if len(missing) == len(keys) else missing
+
+
+def _choices(config: Config, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return group -> shipped option, where one says what was found."""
+    found = dict(OTHER_OPTIONS)
+    for group in GROUPS:
+        known = {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{group}.")}
+        if group not in found and (option := matching_option(group, known)):
+            found[group] = option
+    return found

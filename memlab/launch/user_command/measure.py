@@ -1,0 +1,80 @@
+"""``memlab measure``: one command of the user's own, run in the terminal as it is, and its run folder."""
+
+import math
+import os
+import shlex
+import shutil
+from collections.abc import Sequence
+
+from memlab.core.errors import FolderError, MemlabError
+from memlab.core.plan import Plan, run_id
+from memlab.launch.job import Job
+from memlab.launch.streams import ToTerminal
+from memlab.launch.user_command.found_config import FoundConfig, found_config
+from memlab.launch.user_command.records import command_record
+from memlab.launch.user_command.supervise import Command, supervise
+from memlab.runs.record import Record, RunFolder
+from memlab.system.machine import detect
+
+NOT_FOUND = 127
+"""Exit code of a shell for a command that does not exist."""
+
+
+class CommandNotFound(MemlabError):
+    """The first word of the command is no program."""
+
+    exit_code = NOT_FOUND
+
+
+def measure(
+    words: Sequence[str], folder: RunFolder, steps: int | None, timeout_s: float | None, force: bool = False
+) -> Record:
+    """Run the command and write its run folder.
+
+    ``steps``: end after this many optimizer steps. ``timeout_s``: end it after so many seconds. ``force``: replace an
+    earlier run in the folder. Raises :class:`MemlabError` before anything runs.
+    """
+    if shutil.which(words[0]) is None:
+        raise CommandNotFound(f"{words[0]}: no such program. memlab measure [options] -- COMMAND WORDS...")
+    folder.check()
+    if (folder.path / RunFolder.RECORD).exists() and not force:
+        raise FolderError(
+            f"{folder} holds an earlier run: nothing was started. Choose another --output, or replace it with --force."
+        )
+    command = shlex.join(words)
+    job = Job(_plan(found_config([], {}, command)), folder)
+    with job.lock() as mine:
+        if not mine:
+            raise MemlabError(
+                f"{folder} is being measured by another memlab ({folder.holder()}); wait for it, or end it."
+            )
+        job.start(list(words))
+        streams = ToTerminal(folder.launcher_log)
+        limit = math.inf if timeout_s is None else timeout_s
+        finished = supervise(Command(words, os.environ, streams, steps), folder, lambda: limit)
+        found = found_config(finished.ranks, finished.rows, command)
+        record = command_record(finished, found, words, steps, detect())
+        keep_what_was_found(finished.ranks, folder)
+        folder.finish(record)
+    return record
+
+
+def _plan(asked: FoundConfig) -> Plan:
+    """Make the plan of a command that memlab did not compose: little more than the command is known before it runs."""
+    return Plan(
+        run_id=run_id(asked.config, asked.unknown),
+        config=asked.config,
+        choices=asked.choices,
+        world_size=1,
+        deepspeed={},
+        training_args={},
+        environment={},
+        unknown_config=list(asked.unknown),
+    )
+
+
+def keep_what_was_found(ranks: Sequence[dict], folder: RunFolder) -> None:
+    """Write the DeepSpeed JSON and the training arguments that the script used, where a run of memlab has its own."""
+    facts = ranks[0]["attached"] if ranks else {}
+    engine = next(iter(facts.get("deepspeed") or ()), {})
+    folder.write_inputs(engine.get("config") or {}, (facts.get("training_arguments") or {}).get("values") or {})

@@ -1,0 +1,96 @@
+"""One command of the user's own: started with memlab's meters, watched, ended with all its processes, and read."""
+
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from memlab.attach import install
+from memlab.attach.options import Options
+from memlab.launch.outcome import host_oom_kills
+from memlab.launch.process import Ended, Launch
+from memlab.launch.streams import Streams
+from memlab.launch.user_command.outcome import outcome
+from memlab.runs.record import RunFolder
+from memlab.runs.step_rows import read_rows
+from memlab.system.deadman import marked
+
+LEAVE_S = 10.0
+"""Seconds that the processes of a command may take to end by themselves: after its first process has ended, or after
+a signal."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to run. ``steps``: end after this many optimizer steps; ``None``: when the command ends."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    streams: Streams
+    steps: int | None = None
+
+
+@dataclass
+class Finished:
+    """A command that is over. ``rows``: rank -> the rows of its steps."""
+
+    ended: Ended
+    status: str
+    reason: str | None
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    rows: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    survivors: list[int] = field(default_factory=list)
+
+
+def supervise(
+    command: Command,
+    folder: RunFolder,
+    deadline: Callable[[], float],
+    linger: Callable[[], float | None] = lambda: None,
+    stop: threading.Event | None = None,
+) -> Finished:
+    """Run a command to its end. ``deadline``, ``linger`` and ``stop`` are those of :meth:`Launch.wait`."""
+    kills, token = host_oom_kills(), uuid.uuid4().hex
+    install.install(folder.path, Options(str(folder.path), command.steps, time.time()))
+    folder.keep_launch(token, 0)
+    try:
+        environment = install.environment(command.environment, folder.path)
+        with Launch(command.words, environment, command.streams, token) as launch:
+            ended = None
+            try:
+                ended = launch.wait(deadline, linger, stop or threading.Event())
+                if ended.how == "exited":
+                    launch.leave(LEAVE_S)
+            except KeyboardInterrupt as signalled:
+                launch.tell(_not_told_by_the_terminal(signalled))
+                launch.leave(LEAVE_S)
+                ended = ended or Ended("interrupted", None, launch.seconds)
+    finally:
+        if not any(marked(token)):
+            folder.forget_launch()
+    ranks = folder.read_attached_ranks()
+    status, reason = outcome(
+        ranks, ended, host_oom_kills() - kills, install.has_loaded(folder.path), folder.launcher_log
+    )
+    rows = {rank["rank"]: read_rows(folder.step_rows(rank["rank"])) for rank in ranks}
+    install.remove(folder.path)
+    return Finished(ended, status, reason, ranks, rows, launch.survivors)
+
+
+def _not_told_by_the_terminal(interrupt: KeyboardInterrupt) -> int | None:
+    """Return the signal to pass on; ``None`` for Ctrl-C, which the terminal sends to every process in its front."""
+    number = interrupt.args[0] if interrupt.args else signal.SIGINT
+    return None if number == signal.SIGINT and _is_in_front() else number
+
+
+def _is_in_front() -> bool:
+    """Whether this process is in the foreground of the terminal that it reads from."""
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):
+        return False

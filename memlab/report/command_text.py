@@ -1,0 +1,114 @@
+"""Terminal output about a user's own command: its phases, its steps, and what its script was found to use."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from rich.console import Console
+
+from memlab.report import units
+from memlab.report.terminal_table import show_table
+from memlab.runs.record import COMMAND_PHASES, Record
+
+QUANTITIES = {
+    "allocated": "peak_allocated_bytes",
+    "reserved": "peak_reserved_bytes",
+    "allocated at its end": "end_allocated_bytes",
+    "host": "host_peak_bytes",
+}
+"""Column -> key of a phase."""
+
+GROWS = {"allocated": "peak_allocated_bytes", "reserved": "peak_reserved_bytes", "host": "host_peak_bytes"}
+GROWTH = 0.01
+"""Smallest growth of a peak over the steps that is told, as a share."""
+
+
+def show_command_phases(record: Record, console: Console) -> None:
+    """Print a row for each phase that occurred, with the figures of its highest rank and its place in the script."""
+    found = {phase: _highest(record.ranks, phase) for phase in COMMAND_PHASES}
+    known = {phase: values for phase, values in found.items() if values}
+    places = units.places(values.get(key) for values in known.values() for key in QUANTITIES.values())
+    rows = [
+        (
+            phase.replace("_", " "),
+            *(units.gib(values.get(key), places) for key in QUANTITIES.values()),
+            str(values.get("count") or "-"),
+            _short(values.get("where")) or "-",
+        )
+        for phase, values in known.items()
+    ]
+    columns = ["phase", *QUANTITIES, "times", "where"]
+    show_table(
+        console, "Peak by phase, highest rank, GiB", columns, rows, notes=1, spare=["allocated at its end", "times"]
+    )
+
+
+def _highest(ranks: Sequence[Mapping[str, Any]], phase: str) -> Mapping[str, Any]:
+    """Return a phase of the rank on which it is highest: on the device, or on the host without one."""
+    each = [facts for rank in ranks if (facts := rank["attached"].get("phases", {}).get(phase))]
+    return max(
+        each, key=lambda facts: (facts.get("peak_allocated_bytes") or 0, facts.get("host_peak_bytes") or 0), default={}
+    )
+
+
+def command_sentences(record: Record) -> list[str]:
+    """Write where the peak is, how memory developed over the steps, and what of the configuration is not known."""
+    if not record.command:
+        return []
+    return [*_peak(record), *_growth(record), *_retries(record), *_disagreements(record), *_not_found(record)]
+
+
+def _peak(record: Record) -> Iterator[str]:
+    """Name the step and the batch of the highest peak of all ranks."""
+    peaks = [(peak["bytes"], rank["rank"], peak) for rank in record.ranks if (peak := rank["attached"].get("peak"))]
+    if not peaks:
+        return
+    nbytes, rank, peak = max(peaks, key=lambda each: each[:2])
+    batch = [f"{peak[key]:,} {key}" for key in ("samples", "tokens") if peak.get(key) is not None]
+    if peak.get("longest_sample") is not None:
+        batch.append(f"the longest sample has {units.tokens(peak['longest_sample'])}")
+    phase = (peak.get("phase") or "no phase").replace("_", " ")
+    place = [f"step {peak['step']}" if peak.get("step") else "", phase, f"on rank {rank}", _short(peak.get("where"))]
+    of = f" ({', '.join(batch)})" if batch else ""
+    yield f"The peak, {units.about(nbytes)} GiB, is in {', '.join(filter(None, place))}{of}."
+
+
+def _growth(record: Record) -> Iterator[str]:
+    """Write how much the peak of a step grew from the second step on, and in which step it was highest."""
+    rows = record.steps.get("rows", [])[1:]
+    for name, key in GROWS.items():
+        values = [(row[key], row["step"]) for row in rows if row.get(key) is not None]
+        if not values:
+            continue
+        first, step = values[0]
+        highest = max(value for value, _ in values)
+        if highest - first > GROWTH * first:
+            when = next(step for value, step in values if value == highest)
+            yield (
+                f"{name.capitalize()} memory of a step grows from {units.about(first)} GiB in step {step} "
+                f"to {units.about(highest)} GiB in step {when} of {values[-1][1]}."
+            )
+
+
+def _retries(record: Record) -> Iterator[str]:
+    steps = [row["step"] for row in record.steps.get("rows", []) if row.get("alloc_retries")]
+    if steps:
+        yield (
+            f"The allocator had to give back cached memory in {len(steps)} of {len(record.steps['rows'])} steps, "
+            f"first in step {steps[0]}: these steps are slower."
+        )
+
+
+def _disagreements(record: Record) -> Iterator[str]:
+    for each in record.command.get("disagreements", []):
+        yield f"{each['key']}: composed was {each['composed']}, but the script used {each['found']}."
+
+
+def _not_found(record: Record) -> Iterator[str]:
+    if record.ranks and record.unknown_config:
+        yield f"Not found out: {', '.join(record.unknown_config)}."
+
+
+def _short(where: str | None) -> str:
+    """Shorten ``/home/me/train.py:65`` to its last two parts."""
+    return "" if not where else "/".join(PurePath(where).parts[-2:])
