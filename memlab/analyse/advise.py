@@ -14,8 +14,8 @@ from memlab.analyse.run_view import RunView, peak, value_at
 from memlab.core.config import from_dict
 from memlab.core.errors import MemlabError
 from memlab.core.plan import deepspeed_config
+from memlab.core.sizes import GIB
 from memlab.files.conf_files import overrides_of
-from memlab.system.machine import GIB
 
 THRASH = 0.1
 """A run thrashes if it loses more than this share of the samples/s of a smaller batch of the same configuration."""

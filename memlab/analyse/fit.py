@@ -7,9 +7,9 @@ from statistics import median
 from memlab.analyse.identity import configurations, point_of, tokens_of
 from memlab.analyse.regression import Line, fit_line, flat_until, leave_one_out
 from memlab.analyse.run_view import RunView, peak, value_at
-from memlab.system.machine import GIB
+from memlab.core.sizes import GIB, MIB
 
-FLAT_BYTES = 2 * 2**20
+FLAT_BYTES = 2 * MIB
 """Memory is flat as long as it varies by at most this: the step of requests of torch's allocator to the driver."""
 
 MARGIN = 0.05

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 
 from memlab.analyse.run_view import RunView, value_at
+from memlab.core.sizes import MIB
 from memlab.core.summary import BYTES
 
 RATES = ("iterations_per_second", "samples_per_second", "tokens_per_second", "usd_per_million_tokens")
@@ -12,7 +13,7 @@ RATES = ("iterations_per_second", "samples_per_second", "tokens_per_second", "us
 
 PHASE_QUANTITIES = ("peak_allocated_bytes", "peak_reserved_bytes")
 
-SMALL = 2**20
+SMALL = MIB
 """Bytes. A relative change is not computed from a base below this, for example 13 bytes of pinned memory."""
 
 CHANGED = 0.01

@@ -31,6 +31,7 @@ from yaml import YAMLError
 from memlab.core import plan
 from memlab.core.config import FREE_DICTS, GROUPS, Config, Hardware, from_dict
 from memlab.core.errors import ConfigError, MemlabError, nearest
+from memlab.core.sizes import GIB
 from memlab.files.conf_files import conf_dir
 from memlab.files.redaction import has_credentials
 from memlab.system import machine
@@ -204,7 +205,7 @@ def _local_hardware(mode: str) -> dict[str, Any]:
     if not found:
         return {**nothing_known, "gpus": 1, **_known_gpus()[PREDICTED_BY_DEFAULT]}
     entry = next((gpu for gpu in _known_gpus().values() if gpu["gpu"].lower() in found[0].name.lower()), {})
-    measured = {"gpu": found[0].name, "gpus": len(found), "memory_gib": round(found[0].total_bytes / machine.GIB, 2)}
+    measured = {"gpu": found[0].name, "gpus": len(found), "memory_gib": round(found[0].total_bytes / GIB, 2)}
     return {**nothing_known, **entry, **measured}
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from memlab.core.errors import RecordError
+from memlab.core.sizes import MIB
 from memlab.files.disk import explain
 
-LARGEST = 64 * 2**20
+LARGEST = 64 * MIB
 """Largest file that is read, in bytes. A record of 64 GPUs with 1,000 steps has 2 MB; no file of memlab is larger."""
 
 DEEPEST = 32

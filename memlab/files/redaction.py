@@ -55,7 +55,7 @@ _URL_PARAMETERS = re.compile(
 )
 """Secret URL parameters, among them access_token (RFC 6750), X-Amz-Signature (AWS), sig (Azure) and key (Google)."""
 
-PIECE = 2**20
+PIECE = 1 << 20
 """Number of characters that are read from a file at a time."""
 
 

@@ -15,11 +15,10 @@ from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
+from memlab.core.sizes import MIB
 from memlab.files.conf_files import config_of
 from memlab.importers.records import imported_record
 from memlab.runs.record import CUDA_ALLOCATOR, RankResult, Record
-
-MIB = 2**20
 
 AXES = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 

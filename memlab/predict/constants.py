@@ -6,7 +6,7 @@ fitted to the peaks that predictions are judged by.
 
 from dataclasses import dataclass
 
-MIB = 1 << 20
+from memlab.core.sizes import MIB
 
 
 @dataclass(frozen=True)

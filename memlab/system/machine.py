@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-GIB = 2**30
-
 
 @dataclass(frozen=True)
 class Gpu:

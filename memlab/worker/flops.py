@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from memlab.worker.model import parameter_size
+from memlab.attach.facts.models import parameter_size
 
 ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 """The kinds of layers (transformers' ``config.layer_types``) that multiply queries with keys."""

@@ -1,7 +1,5 @@
 """Building of the model of a plan, with the functions of transformers, and its parameter counts."""
 
-import math
-
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
@@ -58,19 +56,6 @@ def _check_liger(family: str) -> None:
         raise ConfigError(
             f"kernels=liger: liger-kernel has no kernels for models of the family '{family}'. Use kernels=none."
         )
-
-
-def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
-    """Count all parameters and the trainable ones: shared parameters once, partitioned ones with their full size."""
-    sizes = {id(p): (parameter_size(p), p.requires_grad) for p in model.parameters()}.values()
-    return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
-
-
-def parameter_size(parameter: torch.nn.Parameter) -> int:
-    """Count the elements of a parameter, before partitioning and before quantization to 4 bits."""
-    if quant_state := getattr(parameter, "quant_state", None):
-        return math.prod(quant_state.shape)
-    return getattr(parameter, "ds_numel", parameter.numel())
 
 
 def base_model(model: torch.nn.Module) -> PreTrainedModel:

@@ -47,7 +47,7 @@ def count_parameters(model: Model) -> int | None:
         return None
     from transformers import AutoModelForCausalLM
 
-    from memlab.worker.model import parameter_counts
+    from memlab.attach.facts.models import parameter_counts
     from memlab.worker.model_config import model_config
 
     options: dict[str, Any] = {"trust_remote_code": model.trust_remote_code}

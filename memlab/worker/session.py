@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from memlab.attach.facts.models import parameter_counts
 from memlab.attach.faults import describe
 from memlab.core.plan import Plan
 from memlab.core.unknown import MODEL_FLOPS, left_out
@@ -22,7 +23,7 @@ from memlab.runs.record import RankResult, RunFolder, write_json
 from memlab.worker.data import Batches
 from memlab.worker.device import rank_device, runtime_versions
 from memlab.worker.flops import model_flops
-from memlab.worker.model import base_model, build_model, parameter_counts
+from memlab.worker.model import base_model, build_model
 from memlab.worker.output import write_output_to
 from memlab.worker.point import Point
 from memlab.worker.shared_memory import map_and_release

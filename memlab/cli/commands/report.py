@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from memlab.cli.commands.run_selection import add_selection, collected
+from memlab.core.sizes import MIB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,5 +20,5 @@ def run(arguments: argparse.Namespace) -> int:
     runs, skipped = collected(arguments.paths, arguments.where)
     title = arguments.title or ", ".join(Path(path).resolve().name for path in arguments.paths)
     write_page(runs, skipped, title, arguments.output)
-    print(f"{arguments.output}: {len(runs):,} points, {arguments.output.stat().st_size / 2**20:.1f} MiB")
+    print(f"{arguments.output}: {len(runs):,} points, {arguments.output.stat().st_size / MIB:.1f} MiB")
     return 0

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from packaging.specifiers import SpecifierSet
 
+from memlab.core.sizes import GIB, in_gib
 from memlab.launch.doctor.facts import Facts, GpuUse
 from memlab.launch.doctor.finding import FAIL, OK, WARN, Finding
 from memlab.launch.doctor.ops import NEED_NVCC, needed_ops
-from memlab.system.machine import GIB
 
 IDLE_BYTES = GIB
 """Bytes that the driver may use on an idle GPU."""
@@ -264,7 +264,7 @@ CHECKS = (
 
 
 def _gib(size: int | None) -> str:
-    return "unknown memory" if size is None else f"{size / GIB:.2f} GiB"
+    return "unknown memory" if size is None else in_gib(size)
 
 
 def _version(text: str) -> tuple[int, int]:

@@ -12,12 +12,12 @@ from typing import Any
 from memlab.core.config import GROUPS, Adapter, Checkpointing, Config, Offload, Precision, ZeroStage, from_dict
 from memlab.core.errors import ConfigError
 from memlab.core.optimizers import NAMES
+from memlab.core.sizes import GIB
 from memlab.files.conf_files import known_gpu, matching_option, option_values, shipped_model
 
 Facts = Mapping[str, Any]
 """``attached`` of a rank's file; its keys are described in memlab/attach/__init__.py."""
 
-GIB = 2**30
 
 SETTINGS = ("predict", "sweep", "mode", "name", "force", "measure.timeout_s", "measure.repeats", "measure.repeat")
 """Groups and keys that say nothing about the command."""

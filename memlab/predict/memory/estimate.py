@@ -6,6 +6,7 @@ from functools import cached_property
 
 from memlab.core.config import Config
 from memlab.core.plan import Plan
+from memlab.core.sizes import GIB, UNLIMITED, in_gib
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.memory import allocator
 from memlab.predict.memory.breakdown import breakdown, curve
@@ -19,7 +20,6 @@ from memlab.predict.trace.events import USE, Trace
 from memlab.predict.trace.launch_order import in_one_launch
 from memlab.predict.trace.ranks import stands_for
 from memlab.runs.record import PREDICTED, RankResult
-from memlab.system.machine import GIB
 
 AT_ONCE, AT_THE_NEXT_WAIT = 0, 1 << 62
 """Shortest and longest release delay of a block that a side stream used: how many requests after the host freed the
@@ -33,8 +33,6 @@ ROOMY = 0.5
 """Share of the allocator's capacity. If the likely peak is below it, the verdict skips the replays with long release
 delays, unless a record needs their range. In results/, with up to four GPUs, long release delays raise reserved memory
 by 14 % at the most (the ranges in docs/accuracy.json)."""
-
-UNLIMITED = 1 << 62
 
 
 def every_rank(plans: Sequence[Plan], traces: Sequence[Mapping[int, Trace]]) -> list[list[RankResult]]:
@@ -272,6 +270,6 @@ def _model_flops(config: Config, trace: Trace) -> float:
 def _reason(likely: Replay, capacity: int) -> str:
     requested = likely.oom["requested_bytes"]
     return (
-        f"in {likely.oom['phase'] or 'no phase'}: {requested / GIB:.2f} GiB more are needed beside "
-        f"{likely.peak_allocated / GIB:.2f} GiB allocated, and the allocator has {capacity / GIB:.2f} GiB"
+        f"in {likely.oom['phase'] or 'no phase'}: {in_gib(requested)} more are needed beside "
+        f"{in_gib(likely.peak_allocated)} allocated, and the allocator has {in_gib(capacity)}"
     )

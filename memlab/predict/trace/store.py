@@ -14,6 +14,7 @@ from pathlib import Path
 
 from memlab.core.config import to_dict
 from memlab.core.plan import Plan, shape_of
+from memlab.core.sizes import MIB
 from memlab.files.disk import cache_dir, explain
 from memlab.predict.trace.events import Trace
 from memlab.predict.trace.micro_steps import repeated, with_few
@@ -32,7 +33,7 @@ TRACES, RANKS = 16, 48
 """How many traces and interpolators this process keeps in memory, a few MB each: the traces of one configuration, and
 an interpolator for each rank of the configurations in a search."""
 
-ROOM = 64 * 2**20
+ROOM = 64 * MIB
 """Bytes. On a disk with less free space, the traces of one configuration may not fit, so nothing is kept there."""
 
 

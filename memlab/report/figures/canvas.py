@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from memlab.core.sizes import GIB
 from memlab.files.disk import replacing
 from memlab.report.figures.sheet import Sheet
-from memlab.system.machine import GIB
 
 RC = {
     "font.size": 9.0,

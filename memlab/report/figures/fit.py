@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.fit import Fit, fit_all
 from memlab.analyse.identity import configurations
+from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.figures.canvas import (
     OOM_COLOR,
@@ -24,7 +25,6 @@ from memlab.report.figures.canvas import (
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 from memlab.report.fit_text import equation
 from memlab.report.palette import Style
-from memlab.system.machine import GIB
 
 COLUMNS, MOST = 2, 8
 

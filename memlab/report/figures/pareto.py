@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.identity import point_of
 from memlab.analyse.run_view import RunView, peak
+from memlab.core.sizes import GIB
 from memlab.report.figures.canvas import (
     OOM_COLOR,
     finish,
@@ -17,7 +18,6 @@ from memlab.report.figures.canvas import (
     thousands,
 )
 from memlab.report.figures.sheet import NothingToDraw, Sheet
-from memlab.system.machine import GIB
 
 LABELLED = 8
 """Most points of the front with a label; more labels would cover one another."""

@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.identity import point_of, tokens_of
 from memlab.analyse.run_view import RunView
+from memlab.core.sizes import GIB
 from memlab.report.figures.canvas import finish, from_zero, new_figure, wrapped
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 from memlab.report.palette import OKABE_ITO
 from memlab.runs.record import PHASES
-from memlab.system.machine import GIB
 
 PARTS = (
     ("allocated at the end of the phase", OKABE_ITO[0][0], ""),
@@ -30,7 +30,7 @@ def phases(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         if known:
             chosen[label] = max(known, key=tokens_of)
     if not chosen:
-        raise NothingToDraw("no run has memory by phase")
+        raise NothingToDraw("no run tells its phases")
     shown = list(chosen.items())[:MOST]
     rows = -(-len(shown) // COLUMNS)
     figure, panels = new_figure(rows, min(COLUMNS, len(shown)), 0.6 + 2.4 * rows, sharey=True)

@@ -6,10 +6,10 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.identity import tokens_of
 from memlab.analyse.run_view import peak
+from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.figures.canvas import OOM_COLOR, counted, finish, from_zero, is_cloud, marker_size, new_figure, plain
 from memlab.report.figures.sheet import NothingToDraw, Sheet
-from memlab.system.machine import GIB
 
 
 def reserved_against_allocated(sheet: Sheet) -> Iterator[tuple[str, Figure]]:

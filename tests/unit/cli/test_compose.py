@@ -2,6 +2,7 @@
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
+from memlab.core.sizes import GIB
 
 from memlab.cli import compose
 from memlab.cli.compose import check_overrides, compose_config, options_of
@@ -179,8 +180,8 @@ def local(monkeypatch):
     compose._local_hardware.cache_clear()
 
 
-H100 = machine.Gpu("0", "NVIDIA H100 80GB HBM3", 80 * machine.GIB, (9, 0))
-ODD = machine.Gpu("0", "NVIDIA Riva 128", machine.GIB, (1, 0))
+H100 = machine.Gpu("0", "NVIDIA H100 80GB HBM3", 80 * GIB, (9, 0))
+ODD = machine.Gpu("0", "NVIDIA Riva 128", GIB, (1, 0))
 
 
 def test_auto_is_two_cpu_ranks_without_a_gpu(local):

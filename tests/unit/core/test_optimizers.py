@@ -6,12 +6,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from memlab.core.sizes import GIB
 
 from memlab.core.optimizers import DEEPSPEED, NAMES, OF_PACKAGES, OF_TRANSFORMERS, package_of
 from memlab.core.plan import make_plan
 from memlab.predict.limits import unpredictable
 from memlab.rules.rules import unsupported
-from memlab.system.machine import GIB, Gpu, Machine
+from memlab.system.machine import Gpu, Machine
 
 GPU = {"hardware.device": "cuda", "hardware.gpu": "H200"}
 H200 = Gpu("0", "NVIDIA H200", 140 * GIB, (9, 0))

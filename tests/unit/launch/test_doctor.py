@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from memlab.core.sizes import GIB
 from packaging.requirements import Requirement
 
 from memlab.core.config import Config, from_dict, to_dict
@@ -14,7 +15,6 @@ from memlab.launch.doctor.facts import Facts, GpuUse, Process, TorchFacts
 from memlab.launch.doctor.finding import FAIL, OK, WARN
 from memlab.launch.doctor.ops import CPU_OPTIMIZERS, GPU_OPTIMIZERS, LIBRARIES, NEED_NVCC, needed_ops, unbuilt_ops
 from memlab.system.environment import extensions_dir
-from memlab.system.machine import GIB
 
 H200 = GpuUse(id="0", name="NVIDIA H200", compute_capability=(9, 0), used_bytes=4 * 2**20)
 CUDA_TORCH = TorchFacts(

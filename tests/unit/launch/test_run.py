@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from memlab.core.sizes import GIB
 
 from memlab.core.errors import MemlabError
 from memlab.launch import process, run
@@ -15,7 +16,7 @@ from memlab.launch.pool import GpuPool
 from memlab.launch.run import Control, launch_jobs, run_one
 from memlab.system import shared_memory as segments
 from memlab.system.environment import fingerprint
-from memlab.system.machine import GIB, Gpu, Machine
+from memlab.system.machine import Gpu, Machine
 
 CPU = Machine()
 H200S = tuple(Gpu(str(index), "NVIDIA H200", GIB, (9, 0)) for index in range(4))

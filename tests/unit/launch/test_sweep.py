@@ -6,12 +6,13 @@ import time
 from collections import Counter
 
 import pytest
+from memlab.core.sizes import GIB
 
 from memlab.core.config import Sweep
 from memlab.files.json_file import read_json
 from memlab.launch.job import Job
 from memlab.launch.sweep import Observer, Result, SweepRun, assort, gather, is_complete
-from memlab.system.machine import GIB, Gpu, Machine
+from memlab.system.machine import Gpu, Machine
 
 CPU = Machine()
 

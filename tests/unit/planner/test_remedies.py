@@ -3,11 +3,11 @@
 import io
 
 import pytest
+from memlab.core.sizes import GIB
 from rich.console import Console
 
 from memlab.planner.remedies import remedies
 from memlab.report.run_text import show_run
-from memlab.system.machine import GIB
 
 KINDS = {
     "weights": 16 * GIB,

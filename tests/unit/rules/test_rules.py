@@ -6,11 +6,12 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from memlab.core.sizes import GIB
 
 from memlab.core.config import ZeroStage
 from memlab.rules import rules
 from memlab.rules.rules import LIGER_FAMILIES, RULES, unsupported
-from memlab.system.machine import GIB, Gpu, Machine
+from memlab.system.machine import Gpu, Machine
 
 GPU = {"hardware.device": "cuda", "hardware.gpu": "H200"}
 ZERO3 = {"zero_stage.stage": 3}

@@ -4,6 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from memlab.core.sizes import GIB
 
 from memlab.system import machine
 
@@ -36,7 +37,7 @@ def driver(count: int = 3, starts: bool = True) -> SimpleNamespace:
         nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetHandleByUUID=by_uuid,
         nvmlDeviceGetName=lambda handle: f"GPU number {handle}",
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=(handle + 1) * machine.GIB),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=(handle + 1) * GIB),
         nvmlDeviceGetCudaComputeCapability=lambda handle: [9, 0],
         nvmlDeviceGetUUID=lambda handle: UUIDS[handle],
     )
@@ -82,7 +83,7 @@ def test_visible_devices_are_those_that_cuda_would_see(detect, visible, ids):
 def test_what_is_known_of_a_gpu(detect):
     found = detect("2,GPU-bbbb")
     assert found.driver == "580.1"
-    assert found.gpus[0] == machine.Gpu("2", "GPU number 2", 3 * machine.GIB, (9, 0), "MIG-cccc")
+    assert found.gpus[0] == machine.Gpu("2", "GPU number 2", 3 * GIB, (9, 0), "MIG-cccc")
     assert found.gpus[1].name == "GPU number 1"
 
 

@@ -7,15 +7,15 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from functools import cache
 
+from memlab.core.sizes import MIB, UNLIMITED
 from memlab.predict.memory.allocator.blocks import Block, Pool
 from memlab.predict.memory.allocator.expandable import ExpandableSegments
-from memlab.predict.memory.allocator.options import MIB, MIN_BLOCK_BYTES, Options
+from memlab.predict.memory.allocator.options import MIN_BLOCK_BYTES, Options
 
 SMALL_BYTES = 1 * MIB
 SMALL_SEGMENT_BYTES = 2 * MIB
 MIN_LARGE_BYTES = 10 * MIB
 ROUND_LARGE_BYTES = 2 * MIB
-UNLIMITED = 1 << 62
 
 
 class OutOfMemory(Exception):
@@ -110,10 +110,6 @@ class CachingAllocator:
 
     def reset_peaks(self) -> None:
         self.peak_allocated, self.peak_active, self.peak_reserved = self.allocated, self.active, self.reserved
-
-    def block_bytes(self, key: int) -> int:
-        """Return the size of the block of a live request."""
-        return self._live[key].size
 
     # --- finding a block
 

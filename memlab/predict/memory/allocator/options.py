@@ -6,8 +6,8 @@ Source: ``c10/core/AllocatorConfig.{h,cpp}`` and ``c10/cuda/CUDAAllocatorConfig.
 from dataclasses import dataclass
 
 from memlab.core.allocator_conf import INTERVALS, interval, read
+from memlab.core.sizes import MIB, UNLIMITED
 
-MIB = 1 << 20
 MIN_BLOCK_BYTES = 512
 
 
@@ -16,7 +16,7 @@ class Options:
     """Options of the allocator, with PyTorch's defaults. Sizes are bytes."""
 
     expandable_segments: bool = False
-    max_split_bytes: int = 1 << 62
+    max_split_bytes: int = UNLIMITED
     max_non_split_rounding_bytes: int = 20 * MIB
     large_segment_bytes: int = 20 * MIB
     garbage_collection_threshold: float = 0.0

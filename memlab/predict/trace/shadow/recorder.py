@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterable
 
 import torch
+from memlab.core.sizes import MIB
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -38,7 +39,7 @@ _OWN_USES, _OWN_STORAGE_USES = 4, 2
 """Use counts of a gradient that only autograd holds, and of its storage, while it is an argument here. They include the
 references of the call itself."""
 
-HOST_MINIMUM_BYTES = 1 << 20
+HOST_MINIMUM_BYTES = MIB
 """Host tensors below this are not recorded: they are many, and their sum is small."""
 
 

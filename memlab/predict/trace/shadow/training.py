@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 
+from memlab.attach.facts.models import parameter_counts
 from memlab.core.config import Config
 from memlab.core.plan import Plan
 from memlab.core.unknown import MODEL_FLOPS, left_out
@@ -17,7 +18,7 @@ from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.runs.record import RunFolder
 from memlab.worker.data import Batches, Shape
 from memlab.worker.flops import model_flops
-from memlab.worker.model import build_model, parameter_counts
+from memlab.worker.model import build_model
 from memlab.worker.session import ENGINE_PHASES, PointsTrainer, Steps, _passes_arguments_to_loss, training_arguments
 
 

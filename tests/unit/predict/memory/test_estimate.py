@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from memlab.core.sizes import GIB
 
 from memlab.core.plan import make_plan
 from memlab.predict.constants import outside_the_allocator
@@ -10,7 +11,6 @@ from memlab.predict.memory import estimate as memory
 from memlab.predict.memory.estimate import FAST_HOST, estimate, every_rank
 from memlab.predict.memory.release_delay import furthest_ahead
 from memlab.predict.trace.events import ALLOC, EMPTY, FREE, PHASE, START, SYNC, USE, Site, Trace
-from memlab.system.machine import GIB
 
 PHASES = ["", "model_build", "forward"]
 
