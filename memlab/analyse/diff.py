@@ -77,12 +77,12 @@ def confounds(runs: Sequence[RunView], by: str | None = None) -> list[str]:
     axes = differing_axes(runs)
     if by is None and len(axes) > 1:
         found.append(
-            f"{len(axes)} axes differ ({', '.join(axes)}): their effects cannot be told apart. "
-            "Compare runs that differ in one."
+            f"{len(axes)} axes differ ({', '.join(axes)}): their effects cannot be separated. "
+            "Compare runs that differ in only one."
         )
     elif by is not None and set(axes) - {by.partition(".")[0]}:
         others = [axis for axis in axes if axis != by.partition(".")[0]]
-        found.append(f"Not only {by} differs: so do {', '.join(others)}. The effect is not that of {by} alone.")
+        found.append(f"These also differ: {', '.join(others)}. The effect may not come from {by} alone.")
     return found + environment_confounds(runs)
 
 
@@ -91,11 +91,11 @@ def environment_confounds(runs: Sequence[RunView]) -> list[str]:
     changes = environment_changes([run for run in runs if run.status != PLANNED])
     if not changes:
         return []
-    told = "; ".join(
+    described = "; ".join(
         f"{key}: {' / '.join(dict.fromkeys(str(value) for value in values if value is not None))}"
         for key, values in changes.items()
     )
-    return [f"The environments differ ({told}): part of the difference may be theirs."]
+    return [f"The environments differ ({described}): they may cause part of the difference."]
 
 
 def deepspeed_json(run: RunView) -> dict[str, Any]:
@@ -137,11 +137,15 @@ def _read_values(file: Path) -> dict[str, Any]:
         try:
             values = parse_yaml(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError, YAMLError) as error:
-            raise MemlabError(f"{file}: unreadable ({str(error).splitlines()[0]})") from error
+            raise MemlabError(
+                f"{file}: unreadable ({str(error).splitlines()[0]}). Give a YAML or JSON file."
+            ) from error
     if not isinstance(values, dict):
-        raise MemlabError(f"{file}: not a configuration (groups with keys are expected)")
+        raise MemlabError(
+            f"{file}: not a configuration. Give a plan, a record, or a composed configuration: groups with keys."
+        )
     if "${" in json.dumps(values, default=str):
-        raise MemlabError(f"{file}: holds ${{...}}. Write it with: python launch.py ... --cfg job --resolve")
+        raise MemlabError(f"{file}: holds ${{...}}. Write the file with: python launch.py ... --cfg job --resolve")
     return values
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from memlab.accuracy.errors import FIGURES, GROUPS, MARGIN, Errors, Judged, by, cell, errors_of, verdicts_of
 from memlab.predict.memory.fit_probability import FEW
+from memlab.report import units
 
 NAMES = {
     "allocated": "peak allocated",
@@ -14,15 +15,16 @@ NAMES = {
 }
 
 WITHOUT_CALIBRATION = """\
-Nothing here is fitted to device memory. Allocations are those of the real engine, replayed through a copy of PyTorch's
-allocator that reproduces a recorded memory history exactly.
+Predictions of device memory have no fitted parameter. The real engine makes the allocations; a copy of PyTorch's
+allocator, which reproduces a recorded memory history exactly, replays them.
 """
 
 
 WHERE_PROBABLE = f"""\
 A prediction computes the probability that it fits from the errors of reserved memory of all measured configurations.
 memlab shows this probability only for a GPU and a kind of configuration of which at least {FEW} configurations were
-measured; else it says "not calibrated". Configurations of one kind differ in model, ZeRO stage, checkpointing, shape.
+measured; otherwise it says "not calibrated". Configurations of one kind differ in model, ZeRO stage, checkpointing and
+shape.
 """
 
 
@@ -69,8 +71,8 @@ def _introduction(points: Sequence[Judged], predictor: dict[str, str]) -> str:
         "this page; [accuracy.json](accuracy.json) has every point. A point that shared its launch is predicted behind "
         "the points that ran before it, as it was measured.\n\n"
         "An error is `predicted / measured - 1` of the highest rank; median, 90th percentile and worst are of its "
-        f"absolute value. *Under* is the share of points of which too little was predicted, *under {MARGIN:.0%}* the "
-        "share of which more than that was missing.\n\n"
+        f"absolute value. *Under* is the share of points whose prediction is too low, *under {units.percent(MARGIN)}* "
+        "the share whose prediction is too low by more than that.\n\n"
         f"Predicted with {predicted}; measured with {'; '.join(measured)}. "
         f"Sweeps: {', '.join(f'`{sweep}`' for sweep in sweeps)}.\n"
     )
@@ -84,7 +86,8 @@ def _overall(points: Sequence[Judged]) -> str:
 def _verdicts(points: Sequence[Judged]) -> str:
     found = verdicts_of(points)
     return (
-        f"Runs or out of memory: right for {found.right} of {found.n} points ({found.right / found.n:.1%}); "
+        f"Verdict (runs or out of memory): right for {found.right} of {found.n} points "
+        f"({units.percent(found.right / found.n, 1)}); "
         f"{found.out_of_memory} of them ran out of memory, {found.edge} were predicted to be at the edge.\n"
     )
 
@@ -112,7 +115,9 @@ def _by_sweep(points: Sequence[Judged], note: str) -> list[str]:
         parts.append(_table("sweep", rows))
     rows = [(name, verdicts_of(some)) for name, some in sweeps]
     lines = ["| sweep | points | out of memory | verdict right |", "|---|---|---|---|"]
-    lines += [f"| {name} | {each.n} | {each.out_of_memory} | {each.right / each.n:.1%} |" for name, each in rows]
+    lines += [
+        f"| {name} | {each.n} | {each.out_of_memory} | {units.percent(each.right / each.n, 1)} |" for name, each in rows
+    ]
     return [*parts, "\n".join(lines) + "\n"]
 
 
@@ -141,8 +146,8 @@ def _by_axis(points: Sequence[Judged], quantity: str) -> list[tuple[str, Errors 
 
 def _sources(sources: Sequence[tuple[str, str, str]]) -> str:
     rows = [f"| {what} | {value} | {source} |" for what, value, source in sources]
-    head = ["| what a trace cannot see | value | from |", "|---|---|---|"]
-    return "\n".join(["## Where the numbers come from\n", WITHOUT_CALIBRATION, *head, *rows]) + "\n"
+    head = ["| value that a trace lacks | value | source |", "|---|---|---|"]
+    return "\n".join(["## Sources of the numbers\n", WITHOUT_CALIBRATION, *head, *rows]) + "\n"
 
 
 def _imported(points: Sequence[Judged]) -> list[str]:
@@ -150,16 +155,17 @@ def _imported(points: Sequence[Judged]) -> list[str]:
     versions = sorted({" ".join(f"{name} {version}" for name, version in point.versions.items()) for point in points})
     parts = [
         "## Against a public study\n",
-        "[gpjt/fine-tune-2024-04](https://github.com/gpjt/fine-tune-2024-04): Llama-3-8B on 8 x A100-80GB and "
-        f"Qwen1.5-0.5B on one 24 GB card, fp16, with {'; '.join(versions)}: versions two years older than those that "
-        "predict. It measured active memory in place of allocated, from process start (`measure.protocol=cold`), and "
-        "built its model outside zero.Init, so ZeRO-3 is predicted with `memory_efficient_linear=false`. Its files are "
-        "not part of this repository; points are spread evenly over each series, and predicted with random tokens.\n\n"
-        "What differs between the versions shows. DeepSpeed 0.14.2 moves the parameters of ZeRO-2 to the host while it "
-        "flattens them; 0.19.8 flattens them on a GPU that has room for both, and that is the peak from process start. "
-        "transformers 4.40 keeps more for each token: it repeats the key heads, and its loss copies the logits again. "
-        "How much of an error is the versions' and how much the prediction's own, these data cannot tell; that the "
-        "peak with ZeRO-3 and checkpointing is predicted too low is not explained yet.\n",
+        "[gpjt/fine-tune-2024-04](https://github.com/gpjt/fine-tune-2024-04) measured Llama-3-8B on 8 x A100-80GB and "
+        f"Qwen1.5-0.5B on one 24 GB card, in fp16, with {'; '.join(versions)}. These versions are two years older than "
+        "the versions that predict. The study measured active memory instead of allocated memory, from process start "
+        "(`measure.protocol=cold`). It built its model outside zero.Init, so ZeRO-3 is predicted with "
+        "`memory_efficient_linear=false`. Its files are not part of this repository. The points are spread evenly over "
+        "each series and predicted with random tokens.\n\n"
+        "The versions differ visibly. DeepSpeed 0.14.2 moves the parameters of ZeRO-2 to the host while it flattens "
+        "them; 0.19.8 flattens them on a GPU that has room for both copies, and there the peak from process start "
+        "arises. transformers 4.40 keeps more memory for each token: it repeats the key heads, and its loss copies the "
+        "logits once more. These data do not separate the errors of the versions from the errors of the prediction. "
+        "The predicted peak with ZeRO-3 and checkpointing is too low for an unknown reason.\n",
     ]
     for quantity in ("active", "reserved"):
         rows = [(series, errors_of(some, quantity)) for series, some in sorted(by(points, lambda p: p.sweep).items())]
@@ -169,13 +175,14 @@ def _imported(points: Sequence[Judged]) -> list[str]:
 
 def _table(first: str, rows: Sequence[tuple[str, Errors | None]]) -> str:
     lines = [
-        f"| {first} | n | median | 90th percentile | worst | under | under {MARGIN:.0%} |",
+        f"| {first} | n | median | 90th percentile | worst | under | under {units.percent(MARGIN)} |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, errors in rows:
         if errors is not None:
             lines.append(
-                f"| {name} | {errors.n} | {errors.median:.2%} | {errors.percentile_90:.2%} | {errors.worst:+.2%} "
-                f"| {errors.under:.0%} | {errors.under_by_margin:.0%} |"
+                f"| {name} | {errors.n} | {units.percent(errors.median, 2)} | {units.percent(errors.percentile_90, 2)} "
+                f"| {units.with_sign(errors.worst, units.percent(abs(errors.worst), 2))} "
+                f"| {units.percent(errors.under)} | {units.percent(errors.under_by_margin)} |"
             )
     return "\n".join(lines) + "\n"

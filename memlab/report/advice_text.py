@@ -40,13 +40,14 @@ def show_advice(advice: Advice, out: Console) -> None:
     columns += ["headroom GiB", "caution"]
     spare = ("source", "effective", "accumulation", "headroom GiB")
     title = f"{len(advice.projections):,} ways, fastest first"
-    title += f"; where not named: {usual}" if usual else ""
+    title += f"; unless named: {usual}" if usual else ""
     show_table(
         out, title, columns, rows, left=3, notes=1, common=("source", "batch", "accumulation", "effective"), spare=spare
     )
     reasons = [reason for _, reason in advice.excluded]
     for reason in dict.fromkeys(reasons):
-        say(f"Left out: {reasons.count(reason)} x {reason}.", out)
+        count = reasons.count(reason)
+        say(f"Excluded {count} run{'s' * (count != 1)}: {reason}.", out)
     for sentence in advice.next:
         say(f"Measure next {sentence}", out)
     out.print()
@@ -75,10 +76,10 @@ def sentences(advice: Advice) -> list[str]:
 def _against(advice: Advice, best: Projection, names: Mapping[str, str]) -> str:
     others = [each for each in advice.projections if each.label != best.label]
     if not others:
-        return "No other configuration can do it."
+        return "No other configuration can do this training."
     runner_up = others[0]
     words = f"The next configuration, {names[runner_up.label]} with batch {runner_up.micro}, takes "
-    words += f"{units.duration(runner_up.seconds)} ({units.percent(runner_up.seconds / best.seconds - 1)})"
+    words += f"{units.duration(runner_up.seconds)} ({units.signed_percent(runner_up.seconds / best.seconds - 1)})"
     slowest = max(others, key=lambda each: each.seconds)
     if slowest is not runner_up:
         words += f", the slowest {units.duration(slowest.seconds)}"
@@ -93,7 +94,7 @@ def _several_models(advice: Advice) -> list[str]:
     models = {each.run.choices.get("model") or each.run.config["model"]["path"] for each in advice.projections}
     if len(models) == 1:
         return []
-    return [f"These are {len(models)} models, of which a smaller one is faster: --where model=NAME asks about one."]
+    return [f"The runs have {len(models)} models, and a smaller model is faster: select one with --where model=NAME."]
 
 
 def _room(best: Projection) -> str:

@@ -28,11 +28,11 @@ PHASES = {
     **dict.fromkeys(("first_save", "save"), "saving"),
 }
 
-AGAIN = "the same command runs it again"
+AGAIN = "run the same command again"
 
 ENDINGS = {
     "host_oom": ("Out of host memory", "offload less, or take a machine with more memory"),
-    "timeout": ("Not finished in time", "where nothing hung, raise measure.timeout_s"),
+    "timeout": ("Not finished in time", "if no rank hung, raise measure.timeout_s"),
     "failed": ("Failed", "the logs are in logs/ of the run folder"),
     "infra": ("Not measured", AGAIN),
     "unsupported": ("Unsupported", ""),
@@ -67,9 +67,9 @@ def how_sure(summary: Mapping[str, Any]) -> str:
         lacking = "configuration" if summary.get("fit_probability_same_gpu") else "GPU"
         return f"probability unknown (not calibrated for this {lacking})"
     verdict = summary.get("verdict")
-    percent = units.whole_percent(1 - probability if verdict == DOES_NOT_FIT else probability)
+    percent = units.percent(1 - probability if verdict == DOES_NOT_FIT else probability)
     sure = "sure to fit" if verdict == EDGE else "sure"
-    return f"{percent} {sure} ({summary['fit_probability_same_kind']} configurations like it were measured)"
+    return f"{percent} {sure} ({summary['fit_probability_same_kind']} similar configurations were measured)"
 
 
 def is_calibrated(summary: Mapping[str, Any]) -> bool:
@@ -121,8 +121,8 @@ def _out_of_memory(record: Record) -> str:
 
 
 def _sentence(beginning: str, parts: Sequence[str]) -> str:
-    told = "; ".join(filter(None, parts))
-    return safe(f"{beginning}: {told}." if told else f"{beginning}.")
+    text = "; ".join(filter(None, parts))
+    return safe(f"{beginning}: {text}." if text else f"{beginning}.")
 
 
 def _need(record: Record) -> str:
@@ -179,12 +179,10 @@ def _fraction(record: Record) -> float:
 def _speed(record: Record) -> str:
     summary, error = record.summary, record.steps.get("error")
     if not summary.get("step_seconds"):
-        return "the time of a step is not known"
+        return "the step time is unknown"
     step = f"{units.seconds(summary['step_seconds'])} a step"
     if record.source == "predicted":
-        return (
-            f"{step}, within {units.whole_percent(error['p90'])} in 9 of 10 predictions" if error else f"{step} at best"
-        )
+        return f"{step}, within {units.percent(error['p90'])} in 9 of 10 predictions" if error else f"{step} at best"
     price, rate = summary.get("usd_per_million_tokens"), summary["tokens_per_second"]
     cost = "" if price is None else f", {units.usd(price)} a million tokens"
     return f"{step}{'' if rate is None else f', {units.number(rate)} tokens/s'}{cost}"

@@ -27,10 +27,10 @@ STAR = " *"
 
 ANSWERED = {
     "peak_reserved_bytes": ("of reserved memory", "peak reserved memory"),
-    "step_seconds": ("a step", "the time of a step"),
+    "step_seconds": ("a step", "the step time"),
     "usd_per_million_tokens": ("a million tokens", "the price of a token"),
 }
-"""Quantities in the first sentence: the words after a value, and the name of the quantity."""
+"""Quantities in the first sentence: words after a value, and the name of the quantity."""
 
 FEW = 3
 """Most pairs of options in the sentence about an axis."""
@@ -54,7 +54,7 @@ def show_comparison(comparison: Comparison, out: Console, all_quantities: bool =
         if changes:
             show_table(out, title, ["key", *names], map(_change_row, changes), left=1 + len(names))
     if hidden:
-        say(f"Keys of the DeepSpeed JSON that differ accordingly: {len(hidden)} (--all shows them).", out)
+        say(f"Keys of the DeepSpeed JSON that differ as a result: {len(hidden)} (--all shows them).", out)
     for place, name in enumerate(names[1:]):
         _show_quantities(comparison.quantities, place, names[0], name, out, all_quantities)
 
@@ -65,11 +65,11 @@ def comparison_answer(comparison: Comparison) -> str:
     if any(run.status not in ("ok", PLANNED) for run in comparison.runs):
         return ", ".join(f"{name} {_ending(run)}" for name, run in zip(names, comparison.runs, strict=True)) + "."
     rows = [row for row in comparison.quantities if row.key in ANSWERED]
-    told = [
+    clauses = [
         _against(first, name, [(row.key, row.differences[place]) for row in rows]) for place, name in enumerate(others)
     ]
-    if any(told):
-        return f"{'; '.join(filter(None, told))}."
+    if any(clauses):
+        return f"{'; '.join(filter(None, clauses))}."
     changes = len(comparison.values)
     if not changes:
         return "Nothing differs in the configuration."
@@ -93,16 +93,16 @@ def _ending(run: RunView) -> str:
 
 def _against(base: str, other: str, differences: Sequence[tuple[str, Difference | None]]) -> str:
     """Write ``B takes 44.7 GiB of reserved memory (A 57.8 GiB, -22.5 %), ...``; empty if both share no quantity."""
-    told = [_told(base, key, difference) for key, difference in differences if difference]
-    return f"{other} takes {', '.join(told)}" if told else ""
+    values = [_value_against(base, key, difference) for key, difference in differences if difference]
+    return f"{other} takes {', '.join(values)}" if values else ""
 
 
-def _told(base: str, key: str, difference: Difference) -> str:
+def _value_against(base: str, key: str, difference: Difference) -> str:
     value = f"{_in_words(key, difference.other.value)} {ANSWERED[key][0]}"
     if not difference.absolute:
         return f"{value} (as {base})"
     notes = [f"{base} {_in_words(key, difference.base.value)}"]
-    notes += [units.percent(difference.relative)] if difference.relative is not None else []
+    notes += [units.signed_percent(difference.relative)] if difference.relative is not None else []
     notes += ["within the noise"] if difference.within_noise else []
     return f"{value} ({', '.join(notes)})"
 
@@ -139,10 +139,15 @@ def _show_quantities(
         for row in shown
     ]
     if rows:
-        title = f"{other} against {base}: largest rank, memory in GiB; * is within the noise"
+        title = f"{other} against {base}: largest rank, memory in GiB; * marks a difference within the noise"
         show_table(out, title, ["quantity", base, other, f"{other} - {base}", "%", "noise"], rows, spare=("noise", "%"))
-    if left := len(known) - len(shown):
-        say(f"More quantities, within the noise or following from these: {left} (--all shows them).", out)
+    _show_omitted(len(known) - len(shown), out)
+
+
+def _show_omitted(count: int, out: Console) -> None:
+    """Print how many quantities are not shown, unless all are."""
+    if count:
+        say(f"Quantities within the noise, or that follow from these: {count} (--all shows them).", out)
 
 
 def _is_shown(row: QuantityRow, difference: Difference | None) -> bool:
@@ -163,6 +168,8 @@ def _value(key: str, value: float | None, places: int, digits: int = 4) -> str:
         return "-"
     if _is_size(key):
         return units.gib(value, places)
+    if "seconds" in key:
+        return units.seconds(value)
     return units.usd(value) if key.startswith("usd") else units.number(value, digits)
 
 
@@ -170,9 +177,9 @@ def _difference(key: str, difference: Difference | None, places: int) -> tuple[s
     """Write the difference, its percentage, and the noise, with a star if the difference is within the noise."""
     if difference is None:
         return "-", "-", "-"
-    change = units.signed(difference.absolute, _value(key, abs(difference.absolute), places, DIFFERENCE_DIGITS))
+    change = units.with_sign(difference.absolute, _value(key, abs(difference.absolute), places, DIFFERENCE_DIGITS))
     noise = _value(key, difference.noise, places, DIFFERENCE_DIGITS) + STAR * bool(difference.within_noise)
-    return change, units.percent(difference.relative), noise
+    return change, units.signed_percent(difference.relative), noise
 
 
 # --- the effect of an axis --------------------------------------------------------------------------------------------
@@ -186,9 +193,9 @@ def show_effects(effects: Effects, out: Console, all_quantities: bool = False) -
         (
             f"{each.base} -> {each.other}",
             units.name(each.key),
-            units.percent(each.lowest),
-            units.percent(each.median),
-            units.percent(each.highest),
+            units.signed_percent(each.lowest),
+            units.signed_percent(each.median),
+            units.signed_percent(each.highest),
             each.pairs,
             each.within_noise if each.unknown_noise < each.pairs else "unknown",
         )
@@ -199,15 +206,14 @@ def show_effects(effects: Effects, out: Console, all_quantities: bool = False) -
         columns = [effects.by, "quantity", "lowest", "median", "highest", "pairs", "within noise"]
         title = f"Effect of {effects.by} over all pairs"
         show_table(out, title, columns, rows, left=2, common=[effects.by], spare=("within noise",))
-        if left := len(effects.ranges) - len(rows):
-            say(f"More quantities, within the noise or following from these: {left} (--all shows them).", out)
+        _show_omitted(len(effects.ranges) - len(rows), out)
         _show_pairs(effects, out)
     _show_unpaired(effects, out)
 
 
 def _is_finding(found: EffectRange) -> bool:
     """Return whether any pair changed by more than its noise, and the change does not round to zero."""
-    seen = units.percent(max(abs(found.lowest), abs(found.highest))) != units.percent(0)
+    seen = units.signed_percent(max(abs(found.lowest), abs(found.highest))) != units.signed_percent(0)
     return seen and found.within_noise < found.pairs - found.unknown_noise
 
 
@@ -221,13 +227,13 @@ def effects_answer(effects: Effects) -> str:
         if each.key in ANSWERED:
             ranges.setdefault((each.base, each.other), []).append(each)
     found = sorted(ranges.items(), key=lambda item: -max(each.pairs for each in item[1]))
-    told = [f"{other} in place of {base} changes {_changes_in_words(each)}" for (base, other), each in found[:FEW]]
-    told += [f"{len(found) - FEW} more in the table"] if len(found) > FEW else []
-    return f"{effects.by}: {'; '.join(told)}." if told else f"{effects.by}: no two runs differ in it alone."
+    clauses = [f"{other} instead of {base} changes {_changes_in_words(each)}" for (base, other), each in found[:FEW]]
+    clauses += [f"{len(found) - FEW} more in the table"] if len(found) > FEW else []
+    return f"{effects.by}: {'; '.join(clauses)}." if clauses else f"{effects.by}: no two runs differ only in it."
 
 
 def _changes_in_words(ranges: Sequence[EffectRange]) -> str:
-    """Write ``peak reserved memory by ..., the time of a step and the price of a token by ...``.
+    """Write ``peak reserved memory by ..., the step time and the price of a token by ...``.
 
     Quantities with the same change share their words.
     """
@@ -239,10 +245,12 @@ def _changes_in_words(ranges: Sequence[EffectRange]) -> str:
 
 def _range_in_words(found: EffectRange) -> str:
     """Write the median change, with the lowest, the highest, and the number of pairs."""
-    median = units.percent(found.median)
+    median = units.signed_percent(found.median)
     if found.pairs == 1:
         return f"{median} (one pair)"
-    return f"{median} ({units.percent(found.lowest)} to {units.percent(found.highest)}, {found.pairs} pairs)"
+    return (
+        f"{median} ({units.signed_percent(found.lowest)} to {units.signed_percent(found.highest)}, {found.pairs} pairs)"
+    )
 
 
 def _show_pairs(effects: Effects, out: Console) -> None:
@@ -261,8 +269,8 @@ def _show_pairs(effects: Effects, out: Console) -> None:
         for pair in pairs[:SHOWN]
     ]
     columns = ["configuration", "from -> to", "batch", "tokens", *(units.name(key) for key in keys), "note"]
-    title = f"{len(pairs):,} pairs; {STAR.strip()} is within the noise"
-    title += f"; where not named: {usual}" if usual else ""
+    title = f"{len(pairs):,} pairs; {STAR.strip()} marks a difference within the noise"
+    title += f"; unless named: {usual}" if usual else ""
     spare = tuple(units.name(key) for key in ("samples_per_second", "host_peak_bytes", "usd_per_million_tokens"))
     spare = (*spare, units.name("peak_allocated_bytes"))
     show_table(out, title, columns, rows, left=2, notes=1, common=columns[:3], spare=spare)
@@ -274,14 +282,16 @@ def _effect(key: str, difference: Difference | None) -> str:
     if difference is None:
         return "-"
     change = (
-        units.change(key, difference.absolute) if difference.relative is None else units.percent(difference.relative)
+        units.signed_quantity(key, difference.absolute)
+        if difference.relative is None
+        else units.signed_percent(difference.relative)
     )
     return change + STAR * bool(difference.within_noise)
 
 
 def _show_unpaired(effects: Effects, out: Console) -> None:
     if effects.unpaired:
-        out.print(f"{len(effects.unpaired)} without a partner:")
+        out.print(f"Runs without a partner: {len(effects.unpaired):,}")
         for run_id, reason in effects.unpaired[:SHOWN]:
             say(f"{run_id}: {reason}", out, indent=2)
         if len(effects.unpaired) > SHOWN:

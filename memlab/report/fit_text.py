@@ -73,7 +73,7 @@ def show_fits(
 
 def capacity_text(fit: Fit, capacity: Capacity, memory_gib: float, margin: float) -> str:
     """Write the capacity in a few sentences."""
-    room = f"In {memory_gib:g} GiB with {units.whole_percent(margin)} kept free, {safe(fit.label)}:"
+    room = f"In {memory_gib:g} GiB with {units.percent(margin)} kept free, {safe(fit.label)}:"
     if capacity.tokens is None:
         return f"{room} nothing fits, not even one token."
     longest_each = ", ".join(f"{capacity.sequence(micro):,} tokens at batch {micro}" for micro in fit.batches[:3])

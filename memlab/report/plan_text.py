@@ -16,7 +16,7 @@ from memlab.report.terminal_table import show_table
 from memlab.report.text import say
 from memlab.system.terminal import safe
 
-WHY_WORTH_MEASURING = "no other one uses options as fast everywhere and fits as large a batch"
+WHY_WORTH_MEASURING = "no other configuration has options at least as fast and fits as large a batch"
 
 PLAIN_S = 10.0
 """Seconds between lines of progress if the output is not a terminal."""
@@ -39,7 +39,8 @@ class PlanProgress:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
 
-    def told(self, what: str, done: int, of: int) -> None:
+    def update(self, what: str, done: int, of: int) -> None:
+        """Show that ``done`` of ``of`` items are done; ``what`` names the stage."""
         self._bar.update(self._task, description=what, completed=done, total=of)
         if not self._out.is_terminal and time.monotonic() - self._last_line > PLAIN_S:
             self._last_line = time.monotonic()
@@ -50,9 +51,9 @@ def plan_answer(rows: Sequence[Row], cheapest: Row | None, measure: Sequence[Row
     """Recommend in a sentence what to rent or run: the cheapest of several machines, else the first worth measuring."""
     fitting = sum(bool(row.batch) for row in rows)
     if not fitting:
-        return f"Nothing fits: none of {len(rows)} configurations has room for a batch of one."
+        return f"Nothing fits: none of the {len(rows)} configurations fits with a batch of one."
     best = cheapest or measure[0]
-    kind = "the cheapest" if cheapest else "the fastest" if _have_rates(measure) else "to be measured first"
+    kind = "the cheapest" if cheapest else "the fastest" if _have_rates(measure) else "the first to measure"
     need = f"{_in_use(best.best)} on the fullest GPU"
     facts = [", ".join(filter(None, [need, how_sure(best.summary)])), *_speed_and_price(best)]
     return f"{fitting} of {len(rows)} configurations fit; {kind} is {_line(best)}: {'; '.join(facts)}."
@@ -98,7 +99,7 @@ def show_rows(rows: Sequence[Row], out: Console) -> None:
     ]
     columns = [*names, "largest batch", "used GiB", "free GiB", "host GiB", "probability"]
     columns += ["tokens/s", "$ a million tokens", "one more"] if speed else ["one more"]
-    title = "Largest micro batch that fits, predicted; of the fullest GPU"
+    title = "Largest micro batch that fits, predicted; memory of the fullest GPU"
     spare = ("host GiB", "free GiB", "one more", "probability", "$ a million tokens", "tokens/s")
     show_table(out, title, columns, cells, len(names), notes=1, common=names, spare=spare)
 
@@ -107,7 +108,7 @@ def show_measure(measure: Sequence[Row], shown: int, out: Console) -> None:
     """Print the configurations that are worth measuring."""
     if measure:
         why = "fastest first" if _have_rates(measure) else WHY_WORTH_MEASURING
-        say(f"Worth measuring ({why}):", out)
+        say(f"Measure next ({why}):", out)
     for row in measure[:shown]:
         say(_line(row), out, indent=2)
     if len(measure) > shown:
@@ -123,11 +124,11 @@ def changes_answer(base: Outcome, changes: Sequence[Change]) -> str:
     best = next((change for change in changes if change.saved and change.saved > 0), None)
     if best is None:
         return f"{first}; no single change saves memory."
-    then = f"{best.word} takes off {units.about(best.saved)} GiB"
+    then = f"{best.word} saves {units.about(best.saved)} GiB"
     if base.verdict == FITS:
         return f"{first}; {then}, the most of all single changes."
     ends = {FITS: "fits", EDGE: "is at the edge", DOES_NOT_FIT: "still does not fit"}[best.outcome.verdict]
-    return f"{first}; {then}, and then it {ends}."
+    return f"{first}; {then}, and then the run {ends}."
 
 
 def show_changes(base: Outcome, changes: Sequence[Change], out: Console) -> None:
@@ -145,7 +146,7 @@ def show_changes(base: Outcome, changes: Sequence[Change], out: Console) -> None
         )
         for change in changes
     ]
-    columns = ["change", "then it", "at the price of", "needs GiB", "saves GiB", "host GiB"]
+    columns = ["change", "then", "price", "needs GiB", "saves GiB", "host GiB"]
     show_table(out, "One change at a time, predicted", columns, rows, left=3, spare=("host GiB",))
 
 
@@ -166,7 +167,7 @@ def _beyond(row: Row) -> str:
 
 def _probability(row: Row) -> str:
     """Write the probability that the largest batch fits; a dash if too few similar configurations were measured."""
-    return units.whole_percent(row.summary["fit_probability"]) if is_calibrated(row.summary) else "-"
+    return units.percent(row.summary["fit_probability"]) if is_calibrated(row.summary) else "-"
 
 
 def _rate(row: Row) -> str:

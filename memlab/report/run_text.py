@@ -56,10 +56,10 @@ def show_run(record: Record, console: Console) -> None:
 def _show_remedies(record: Record, console: Console) -> None:
     """Print the changes that reduce the peak, if its breakdown is known, and the command that predicts each change."""
     if found := remedies(record):
-        say("What takes the most off the peak:", console)
+        say("Changes that lower the peak most:", console)
     for remedy in found:
         say(f"{remedy.change}: at most {units.about(remedy.nbytes)} GiB ({', '.join(remedy.kinds)})", console, indent=2)
-    say("What each change would save, by prediction:", console)
+    say("This command predicts what each change saves:", console)
     show_command(["memlab", "plan", "--changes", *overrides_of(record.choices, to_dict(record.config))], console)
 
 
@@ -109,12 +109,15 @@ def _ranges(record: Record) -> list[str]:
     cold = max((rank["cold_peak_reserved_bytes"] or 0 for rank in record.ranks), default=0)
     found = []
     if record.summary["verdict"] == EDGE:
-        found.append("At the edge: it depends on when side streams free memory, or on giving cached memory back.")
+        found.append(
+            "At the edge: whether it fits depends on when side streams free memory, or on whether the allocator "
+            "returns cached memory in time."
+        )
     if units.about(low) != units.about(high):
         when = "depending on when side streams free memory"
         found.append(f"Reserved memory lies between {units.about(low)} and {units.about(high)} GiB, {when}.")
     if cold and units.about(cold) != units.about(likely):
-        found.append(f"Reserved from process start, without an emptied cache: {units.about(cold)} GiB.")
+        found.append(f"Reserved if the cache is not emptied after start-up: {units.about(cold)} GiB.")
     return found
 
 
@@ -138,7 +141,7 @@ def _speed(record: Record) -> list[str]:
         parts.append(f"loss {summary['last_loss']:.3f}")
     if summary.get("usd") is not None:
         parts.append(f"{units.usd(summary['usd'])} for this run")
-    step = f"step {units.seconds(summary['step_seconds'])} ({_spread(record)})"
+    step = f"step {units.seconds(summary['step_seconds'])} ({_step_detail(record)})"
     return [step, *record.steps.get("doubts", []), *filter(None, [", ".join(parts)]), *_took(record.timing)]
 
 
@@ -149,7 +152,7 @@ def _unknown(record: Record) -> list[str]:
     return [f"unknown: {names.get(name, name)} ({why})" for name, why in reasons.items()]
 
 
-def _spread(record: Record) -> str:
+def _step_detail(record: Record) -> str:
     """Write the spread of a measured step, or the error of a predicted step, or that it is a lower bound."""
     summary, steps = record.summary, record.steps
     low, high, bound = (summary.get(f"step_seconds_{end}") for end in ("min", "max", "lower_bound"))
@@ -157,7 +160,7 @@ def _spread(record: Record) -> str:
         return f"median of {len(steps.get('seconds', []))}, {units.seconds(low)} to {units.seconds(high)}"
     if not steps.get("error"):
         return f"lower bound: {steps.get('basis_reason')}"
-    median, most = (units.whole_percent(steps["error"][share]) for share in ("median", "p90"))
+    median, most = (units.percent(steps["error"][share]) for share in ("median", "p90"))
     doubt = f"; {steps['basis_reason']}" if steps.get("basis_reason") else ""
     return (
         f"predicted; error {median} median, {most} in 9 of 10: "

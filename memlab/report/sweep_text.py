@@ -54,7 +54,7 @@ def show_preview(found: Assortment, root: Path, console: Console) -> None:
             table.add_row(str(number), job.plan.run_id, "to run")
     console.print(table)
     if to_predict:
-        console.print(f"{len(to_predict)} to predict, at no cost", highlight=False)
+        console.print(f"{len(to_predict)} to predict, without cost", highlight=False)
     to_run = [job for jobs in launches for job in jobs]
     limit_s = sum(job.config.measure.timeout_s for job in to_run)
     rate = next(
@@ -62,8 +62,8 @@ def show_preview(found: Assortment, root: Path, console: Console) -> None:
     )
     cost = "" if rate is None else f", at most ${limit_s / 3600 * rate:,.2f} at ${rate}/h"
     console.print(
-        f"{len(to_run)} to run in {_launches(launches)}, {len(found.known)} known; "
-        f"time limits add up to {limit_s / 3600:.1f} h{cost}",
+        f"{len(to_run)} to run in {_launches(launches)}, {len(found.known)} known without running; "
+        f"the time limits add up to {limit_s / 3600:.1f} h{cost}",
         highlight=False,
     )
 
@@ -175,7 +175,7 @@ def show_searches(searches: Iterable[Found], console: Console) -> None:
     for found in searches:
         kind = {"batch": "micro batch", "seq_len": "sequence length"}[found.job.config.sweep.search]
         table = Table(title=f"{found.job.plan.run_id}: {kind}", title_justify="left")
-        for name in (kind, "status", "reserved, GiB", "retries", "s/step", "samples/s", "tokens/s", ""):
+        for name in (kind, "status", "reserved, GiB", "retries", "step", "samples/s", "tokens/s", ""):
             table.add_column(name, justify="left" if name in ("status", "") else "right")
         for size, record in sorted(found.tried.items()):
             table.add_row(*_search_row(found, size, record))
@@ -186,10 +186,11 @@ def show_searches(searches: Iterable[Found], console: Console) -> None:
 def _search_row(found: Found, size: int, record: Record) -> list[str]:
     summary = record.summary
     peak = summary.get("peak_reserved_bytes", {}).get("max")
-    numbers = [summary.get(key) for key in ("step_seconds", "samples_per_second", "tokens_per_second")]
-    shown = ["-" if number is None else f"{number:,.4g}" for number in numbers]
+    rates = [summary.get(key) for key in ("samples_per_second", "tokens_per_second")]
+    speed = [units.seconds(summary.get("step_seconds"))]
+    speed += ["-" if rate is None else units.number(rate) for rate in rates]
     note = "fits but thrashes" if found.thrashes(size) else ""
-    return [str(size), record.status, units.gib(peak), str(summary.get("num_alloc_retries", "-")), *shown, note]
+    return [str(size), record.status, units.gib(peak), str(summary.get("num_alloc_retries", "-")), *speed, note]
 
 
 def _answer(found: Found, kind: str) -> str:
@@ -202,10 +203,10 @@ def _answer(found: Found, kind: str) -> str:
     confirmed = found.confirmation.summary
     line = (
         f"largest {kind} that trains: [bold]{found.best}[/], confirmed over {len(found.confirmation.steps['seconds'])} "
-        f"steps at {confirmed['tokens_per_second']:,.0f} tokens/s"
+        f"steps at {units.number(confirmed['tokens_per_second'])} tokens/s"
     )
     if fastest != found.best:
-        line += f"; fastest: {fastest}, at {found.tried[fastest].summary['tokens_per_second']:,.0f} tokens/s"
+        line += f"; fastest: {fastest}, at {units.number(found.tried[fastest].summary['tokens_per_second'])} tokens/s"
     return line
 
 
@@ -219,24 +220,25 @@ def show_repeats(results: Sequence[Result], console: Console) -> None:
     if not repeated:
         return
     table = Table(title="Repeats: median, and the spread from lowest to highest", title_justify="left")
-    for name in ("experiment", "times", "s/step", "spread", "reserved, GiB", "spread", ""):
+    for name in ("experiment", "times", "step", "spread", "reserved, GiB", "spread", ""):
         table.add_column(name, justify="left" if name in ("experiment", "") else "right")
     for group in repeated:
         seconds = [result.record.summary["step_seconds"] for result in group]
         reserved = [result.record.summary["peak_reserved_bytes"]["max"] for result in group]
-        noisy = "noisy" if _range(seconds) > NOISY else ""
+        noisy = "noisy" if _relative_spread(seconds) > NOISY else ""
         row = [
-            f"{median(seconds):.4g}",
-            f"{_range(seconds):.1%}",
+            units.seconds(median(seconds)),
+            units.percent(_relative_spread(seconds), 1),
             units.gib(median(reserved)),
-            f"{_range(reserved):.1%}",
+            units.percent(_relative_spread(reserved), 1),
             noisy,
         ]
         table.add_row(group[0].job.plan.run_id, str(len(group)), *row)
     console.print(table)
 
 
-def _range(values: Sequence[float]) -> float:
+def _relative_spread(values: Sequence[float]) -> float:
+    """Return the distance from the lowest to the highest value, as a share of the median."""
     return (max(values) - min(values)) / median(values)
 
 

@@ -12,8 +12,10 @@ def gib(size: float | None, places: int = 3) -> str:
 
 
 def places(sizes: Iterable[float | None]) -> int:
-    """Choose the decimals for sizes in GiB of one table: four significant digits of the largest size, but at most three
-    decimals."""
+    """Choose the number of decimals for the sizes (in bytes) of one table in GiB.
+
+    The largest size gets four significant digits, and no size more than three decimals.
+    """
     largest = max((abs(size) for size in sizes if size is not None), default=0) / GIB
     return 3 if largest < 10 else 2 if largest < 100 else 1
 
@@ -48,10 +50,11 @@ def _plain(value: float, digits: int) -> str:
 
 
 def tokens(count: int) -> str:
+    """Write a number of tokens: ``1 token``, ``2,048 tokens``."""
     return f"{count:,} token{'s' * (count != 1)}"
 
 
-def figure(key: str, value: float | None) -> str:
+def quantity(key: str, value: float | None) -> str:
     """Write the value of a record key with its unit, which follows from the key's name."""
     if value is None:
         return "-"
@@ -61,29 +64,29 @@ def figure(key: str, value: float | None) -> str:
         return f"${number(value)}"
     if "per_second" in key:
         return f"{number(value)}/s"
-    return f"{number(value)} s" if "seconds" in key else number(value)
+    return seconds(value) if "seconds" in key else number(value)
 
 
-def change(key: str, value: float) -> str:
+def signed_quantity(key: str, value: float) -> str:
     """Write a difference of a record key with its sign and unit."""
-    return signed(value, figure(key, abs(value)))
+    return with_sign(value, quantity(key, abs(value)))
 
 
-def signed(value: float, size: str) -> str:
+def with_sign(value: float, size: str) -> str:
     """Put the sign of ``value`` before ``size``, its text without a sign. A size shown as zero gets a plus."""
     return f"{'-' if value < 0 and any(digit in size for digit in '123456789') else '+'}{size}"
 
 
-def percent(share: float | None) -> str:
+def signed_percent(share: float | None) -> str:
     """Write a share as a signed percentage, whole from 100 % on, ``+0.0 %`` for zero; a dash for ``None``."""
     if share is None:
         return "-"
     return f"{100 * share:+z.1f} %" if abs(share) < 1 else f"{100 * share:+,.0f} %"
 
 
-def whole_percent(share: float) -> str:
-    """Write a share as a whole percentage."""
-    return f"{100 * share:.0f} %"
+def percent(share: float, places: int = 0) -> str:
+    """Write a share as a percentage with ``places`` decimals."""
+    return f"{100 * share:.{places}f} %"
 
 
 def duration(seconds: float) -> str:
@@ -102,4 +105,5 @@ def usd(amount: float | None) -> str:
 
 def name(key: str) -> str:
     """Write a record key as words: ``backward.peak_reserved_bytes`` -> ``backward: peak reserved``."""
-    return key.replace(".", ": ").removesuffix("_bytes").replace("_", " ").replace("usd", "USD")
+    words = key.replace(".", ": ").removesuffix("_bytes").replace("_seconds", "_time")
+    return words.replace("_", " ").replace("usd", "USD")

@@ -142,7 +142,7 @@ def test_two_points_are_picked_and_their_diff_is_that_of_the_command(page, sweep
     for row in comparison.quantities:
         [difference] = row.differences
         line = next(line for line in told.splitlines() if line.startswith(units.name(row.key) + "\t"))
-        assert units.percent(difference.relative).strip("+-") in line
+        assert units.signed_percent(difference.relative).strip("+-") in line
         assert ("within it" in line) is bool(difference.within_noise)
     assert not page.texts("#diff .care")
     page.click("#picker button")

@@ -45,7 +45,7 @@ def memlab(*words):
 def test_the_largest_batch_fits_and_the_next_does_not(tmp_path):
     done = memlab("plan", *WORDS, *WALK, "--csv", str(tmp_path / "plan.csv"))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("4 of 4 configurations fit; ") and "Worth measuring" in done.stdout
+    assert done.stdout.startswith("4 of 4 configurations fit; ") and "Measure next" in done.stdout
     rows = list(csv.DictReader((tmp_path / "plan.csv").open()))
     assert [(row["zero_stage"], row["allocator"]) for row in rows] == [
         (stage, allocator) for stage in ("zero2", "zero3") for allocator in ("default", "expandable")

@@ -8,6 +8,7 @@ from matplotlib.ticker import FuncFormatter
 
 from memlab.accuracy.errors import Judged, by, errors_of
 from memlab.core.sizes import GIB
+from memlab.report import units
 from memlab.report.figures import canvas
 from memlab.report.palette import styles
 
@@ -34,12 +35,19 @@ def _figure(points: Sequence[Judged]) -> Figure:
             marks = {"color": looks[label].color, "marker": looks[label].marker, "linestyle": "none", "alpha": 0.8}
             axes.plot(measured, predicted, label=canvas.plain(label), **marks)
         found = errors_of(some, key)
-        axes.set_title(f"{PANELS[key]}: {found.n} points\nerror {found.median:.2%} median, {found.worst:+.2%} worst")
+        errors = f"error {units.percent(found.median, 2)} median, {_signed(found.worst)} worst"
+        axes.set_title(f"{PANELS[key]}: {found.n} points\n{errors}")
         _equality(axes)
     handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.suptitle(f"Predicted against measured memory (grey: within {BAND:.0%} of the measurement)", fontsize=10.0)
+    figure.suptitle(
+        f"Predicted against measured memory (grey: within {units.percent(BAND)} of the measurement)", fontsize=10.0
+    )
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
     return figure
+
+
+def _signed(error: float) -> str:
+    return units.with_sign(error, units.percent(abs(error), 2))
 
 
 def _label(point: Judged) -> str:

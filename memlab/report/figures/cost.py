@@ -42,5 +42,5 @@ def cost(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     axes.grid(axis="y", visible=False)
     axes.set_xlim(0, right)
     axes.set_xlabel("USD per million tokens")
-    note = "bar: the cheapest point, named on the right; ticks: the other points, as far as the axis goes"
+    note = "bar: the cheapest point, named on the right; ticks: the other points within the axis"
     yield "", finish(figure, sheet, "Cost of each configuration", [note])

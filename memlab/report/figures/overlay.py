@@ -34,14 +34,14 @@ def overlays(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
             note = ", ".join(filter(None, [" ".join(words), f"batch {micro}"]))
             yield f"{axis}-{number}", overlay(sheet, pairs, title, [note])
     if not drawn:
-        raise NothingToDraw("no two options of an axis were measured at three common lengths")
+        raise NothingToDraw("no two options of an axis have three sequence lengths in common")
 
 
 def slices_overlay(sheet: Sheet, effects: Effects) -> Iterator[tuple[str, Figure]]:
     """Draw two slices of any kind. Warnings about other differences go above the figure."""
     groups = _lines(effects, 2)
     if not groups:
-        raise NothingToDraw("the slices have no two lengths at one batch in common")
+        raise NothingToDraw("the slices do not share two sequence lengths at one batch")
     for (_, base, other, micro), pairs in groups.items():
         yield (
             f"batch-{micro}",
@@ -105,7 +105,7 @@ def _difference(axes: Any, pairs: Sequence[Pair], key: str) -> None:
     axes.axhline(0, color=OOM_COLOR, linewidth=0.8)
     marker = "o" if len(pairs) <= FEW else None
     values = [_scaled(key, each.absolute) for each in differences]
-    axes.plot(tokens, values, color=OOM_COLOR, marker=marker, label="difference (second less first)")
+    axes.plot(tokens, values, color=OOM_COLOR, marker=marker, label="difference (second minus first)")
     axes.set_ylabel(f"difference, {_unit(key).removesuffix(' per GPU')}")
     thousands(axes.yaxis)
 

@@ -30,7 +30,7 @@ def phases(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         if known:
             chosen[label] = max(known, key=tokens_of)
     if not chosen:
-        raise NothingToDraw("no run tells its phases")
+        raise NothingToDraw("no run has memory by phase")
     shown = list(chosen.items())[:MOST]
     rows = -(-len(shown) // COLUMNS)
     figure, panels = new_figure(rows, min(COLUMNS, len(shown)), 0.6 + 2.4 * rows, sharey=True)

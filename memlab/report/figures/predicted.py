@@ -22,13 +22,18 @@ def predicted_against_measured(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     pairs = [pair for pair in effects_by(sheet.runs, MODE).pairs if pair.interpolated is None]
     keys = [key for key in KEYS if any(key in pair.differences for pair in pairs)]
     if not keys:
-        raise NothingToDraw("no prediction has the measurement of the same experiment beside it")
+        raise NothingToDraw("no experiment was both measured and predicted")
     figure, panels = new_figure(1, len(keys))
     for axes, key in zip(panels[0], keys, strict=True):
         _panel(axes, sheet, [pair for pair in pairs if key in pair.differences], key)
     yield (
         "",
-        finish(figure, sheet, "Predicted against measured memory", [f"grey: within {BAND:.0%} of the measurement"]),
+        finish(
+            figure,
+            sheet,
+            "Predicted against measured memory",
+            [f"grey: within {units.percent(BAND)} of the measurement"],
+        ),
     )
 
 
@@ -43,9 +48,8 @@ def _panel(axes: Any, sheet: Sheet, pairs: list[Pair], key: str) -> None:
     axes.fill_between([0, top], [0, top * (1 - BAND)], [0, top * (1 + BAND)], color="#999999", alpha=0.25, linewidth=0)
     axes.plot([0, top], [0, top], color=OOM_COLOR, linewidth=0.9, label="predicted = measured")
     errors = [abs(each.relative) for pair in pairs if (each := pair.differences[key]).relative is not None]
-    axes.set_title(
-        f"{units.name(key)}: {len(errors)} pairs\nerror {median(errors):.1%} median, {max(errors):.1%} largest"
-    )
+    middle, largest = (units.percent(share, 1) for share in (median(errors), max(errors)))
+    axes.set_title(f"{units.name(key)}: {len(errors)} pairs\nerror {middle} median, {largest} largest")
     axes.set_xlabel("measured, GiB, highest rank")
     axes.set_ylabel("predicted, GiB, highest rank")
     axes.set_xlim(0, top)

@@ -36,8 +36,10 @@ def effect_sentences(effects: Sequence[Effects], held: str, most: int) -> list[s
     """Write a sentence for each two options of an axis, most pairs first; the last one counts the omitted sentences."""
     found = [(axis, base, other, pairs) for axis in effects for (base, other), pairs in _by_options(axis).items()]
     found.sort(key=lambda each: -len(each[3]))
-    told = [_effect_sentence(*each, held) for each in found[:most]]
-    return told + ([f"And {len(found) - most:,} more, in the table of effects."] if len(found) > most else [])
+    sentences = [_effect_sentence(*each, held) for each in found[:most]]
+    if len(found) > most:
+        sentences.append(f"The table of effects has {len(found) - most:,} more.")
+    return sentences
 
 
 def _by_options(effects: Effects) -> dict[tuple[str, str], list[Pair]]:
@@ -55,13 +57,13 @@ def _effect_sentence(effects: Effects, base: str, other: str, pairs: Sequence[Pa
         each = ranges.get(key)
         if each:
             noise = f", {each.within_noise} within the noise" if each.within_noise else ""
-            span = f"{units.percent(each.lowest)} to {units.percent(each.highest)}"
-            parts.append(f"{units.name(key)} {units.percent(each.median)} ({span}{noise})")
-    told = f"{effects.by} from {base} to {other}, median of {len(pairs):,} pairs: {'; '.join(parts)}."
-    return told + _course(pairs)
+            span = f"{units.signed_percent(each.lowest)} to {units.signed_percent(each.highest)}"
+            parts.append(f"{units.name(key)} {units.signed_percent(each.median)} ({span}{noise})")
+    sentence = f"{effects.by} from {base} to {other}, median of {len(pairs):,} pairs: {'; '.join(parts)}."
+    return sentence + _effect_over_length(pairs)
 
 
-def _course(pairs: Sequence[Pair]) -> str:
+def _effect_over_length(pairs: Sequence[Pair]) -> str:
     """Write the effect on reserved memory at the shortest and longest sequence length of the longest series."""
     key = "peak_reserved_bytes"
     series: dict[tuple[str, int], list[Pair]] = {}
@@ -72,21 +74,21 @@ def _course(pairs: Sequence[Pair]) -> str:
     if len(longest) <= 2:
         return ""
     ends = (longest[0], longest[-1])
-    words = [f"{units.percent(end.differences[key].relative)} at {units.tokens(end.tokens)}" for end in ends]
-    return f" Reserved memory over the longest series: {' and '.join(words)}."
+    words = [f"{units.signed_percent(end.differences[key].relative)} at {units.tokens(end.tokens)}" for end in ends]
+    return f" Change of reserved memory over the longest series: {' and '.join(words)}."
 
 
 def confounded(runs: Sequence[RunView], effects: Sequence[Effects]) -> Iterator[str]:
     """Yield a sentence for each axis that never varies alone, with the fewest axes that vary with it."""
     firsts = [members[0] for members in configurations(runs).values()][:MANY]
-    together = [[axis for axis in differing_axes(pair) if axis not in POINT] for pair in combinations(firsts, 2)]
-    told = set()
+    of_pairs = [[axis for axis in differing_axes(pair) if axis not in POINT] for pair in combinations(firsts, 2)]
+    seen = set()
     for each in effects:
-        with_it = [axes for axes in together if each.by in axes and len(axes) > 1]
+        with_it = [axes for axes in of_pairs if each.by in axes and len(axes) > 1]
         if each.pairs or not with_it:
             continue
         fewest = frozenset(min(with_it, key=len))
-        if fewest not in told:
-            told.add(fewest)
+        if fewest not in seen:
+            seen.add(fewest)
             others = " and ".join(sorted(fewest - {each.by}))
-            yield f"{each.by} never varies without {others}: their effects cannot be told apart."
+            yield f"{each.by} never varies without {others}: their effects cannot be separated."

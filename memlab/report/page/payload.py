@@ -38,7 +38,7 @@ def payload(runs: Sequence[RunView], skipped: Sequence[Skipped], title: str) -> 
     quantities = {id(run): quantities_of(run) for run in runs}
     shared = SharedValues()
     root = os.path.dirname(os.path.commonpath([run.path for run in runs]))
-    told = [(os.path.relpath(place.path, root), place.reason.replace(root + os.sep, "")) for place in skipped]
+    unread = [(os.path.relpath(place.path, root), place.reason.replace(root + os.sep, "")) for place in skipped]
     effects = all_effects(runs, quantities, held_quantity(runs))
     columns = quantity_columns(runs, quantities)
     return {
@@ -46,14 +46,15 @@ def payload(runs: Sequence[RunView], skipped: Sequence[Skipped], title: str) -> 
         "version": __version__,
         "answer": answer(named),
         "sections": [
-            {"title": heading, "sentences": sentences} for heading, sentences in sections(named, effects, told).items()
+            {"title": heading, "sentences": sentences}
+            for heading, sentences in sections(named, effects, unread).items()
         ],
         "usual": usual_options([members[0] for members in named.values()]),
         "tables": {
             "leaderboard": leaderboard(named),
             "fits": fits,
             "effects": effects_table(effects, held_quantity(runs)),
-            "notes": notes_table(runs, told),
+            "notes": notes_table(runs, unread),
         },
         "configurations": _configurations(labelled, names),
         "columns": table_columns(runs, names_of_runs, columns),

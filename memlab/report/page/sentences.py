@@ -27,7 +27,7 @@ def answer(named: Named) -> str:
     """Write one sentence: the fastest point if all runs share model and machine, else how many points ran."""
     runs = [run for members in named.values() for run in members]
     ran = sum(run.status == "ok" for run in runs)
-    verb = _ran_or_fit(runs)
+    verb = ran_or_fit(runs)
     subjects = {subject_of(run) for run in runs}
     best = fastest(named)
     if best is None or len(subjects) > 1:
@@ -44,7 +44,7 @@ def answer(named: Named) -> str:
     )
 
 
-def _ran_or_fit(runs: Sequence[RunView]) -> str:
+def ran_or_fit(runs: Sequence[RunView]) -> str:
     """Choose the verb for points with status ok: "fit" if all are predicted, else "ran"."""
     return "fit" if all(run.source == "predicted" for run in runs) else "ran"
 
@@ -92,11 +92,11 @@ def fastest(named: Named) -> tuple[str, RunView] | None:
 def _what_was_run(runs: Sequence[RunView], configurations: int) -> Iterator[str]:
     subjects = Counter(subject_of(run) for run in runs)
     sources = " and ".join(sorted({run.source for run in runs}))
-    told = "; ".join(f"{subject} ({count:,})" for subject, count in subjects.most_common(FEW))
+    named = "; ".join(f"{subject} ({count:,})" for subject, count in subjects.most_common(FEW))
     more = f"; and {len(subjects) - FEW:,} more combinations of model and GPUs" if len(subjects) > FEW else ""
-    yield f"{len(runs):,} points of {configurations:,} configurations, {sources}: {told}{more}."
+    yield f"{len(runs):,} points of {configurations:,} configurations, {sources}: {named}{more}."
     micros, lengths = ({point_of(run)[place] for run in runs} for place in (0, 1))
-    yield f"Sequence lengths of {_range(lengths, ' tokens')}, micro batches of {_range(micros)}."
+    yield f"Sequence lengths of {_span(lengths, ' tokens')}, micro batches of {_span(micros)}."
     statuses = Counter(run.status for run in runs)
     yield f"How they ended: {', '.join(f'{count:,} {status}' for status, count in statuses.most_common())}."
     versions = [f"{key} {value}" for key in VERSIONS if (value := _same(runs, key))]
@@ -104,7 +104,8 @@ def _what_was_run(runs: Sequence[RunView], configurations: int) -> Iterator[str]
         yield f"With {', '.join(versions)}."
 
 
-def _range(values: set[int], unit: str = "") -> str:
+def _span(values: set[int], unit: str = "") -> str:
+    """Write the lowest and highest value, and the number of values."""
     low, high = min(values), max(values)
     return f"{low:,}{unit}" if low == high else f"{low:,} to {high:,}{unit} ({len(values):,} values)"
 
@@ -122,9 +123,9 @@ def _what_fits(named: Named) -> Iterator[str]:
     fitting = [each for each in ended if each[1].status == "ok"]
     if fitting:
         name, largest = max(fitting, key=lambda each: tokens_of(each[1]))
-        told = f"{tokens_of(largest):,} ({at_point(largest, name)}){reserved_of(largest)}"
-        verb = _ran_or_fit([run for _, run in ended])
-        yield f"The most tokens in one forward that {verb}: {told}."
+        point = f"{tokens_of(largest):,} ({at_point(largest, name)}){reserved_of(largest)}"
+        verb = ran_or_fit([run for _, run in ended])
+        yield f"The most tokens in one forward that {verb}: {point}."
     ooms = sorted((each for each in ended if each[1].status == "gpu_oom"), key=lambda each: tokens_of(each[1]))
     if ooms:
         name, least = ooms[0]
@@ -144,7 +145,7 @@ def slowdowns(name: str, members: Sequence[RunView]) -> Iterator[str]:
         if tokens == length and after > before and lost > THRASH:
             steps = 1 - larger.summary["iterations_per_second"] / smaller.summary["iterations_per_second"]
             sizes = f"from batch {before:,} to {after:,} at {units.tokens(tokens)}"
-            slower = f"samples/s fall by {units.whole_percent(lost)} and iterations/s by {units.whole_percent(steps)}"
+            slower = f"samples/s fall by {units.percent(lost)} and iterations/s by {units.percent(steps)}"
             yield f"{name} thrashes: {sizes} {slower}."
 
 
@@ -154,20 +155,20 @@ def slowdowns(name: str, members: Sequence[RunView]) -> Iterator[str]:
 def _care(runs: Sequence[RunView], skipped: Sequence[tuple[str, str]]) -> Iterator[str]:
     changes = environment_changes(runs)
     if changes:
-        told = "; ".join(
+        named = "; ".join(
             f"{key}: {_few(dict.fromkeys(map(str, values)))}" for key, values in list(changes.items())[:FEW]
         )
-        yield f"The runs were not all made in the same environment ({told})."
+        yield f"The runs were made in different environments ({named})."
     timed = [run for run in runs if run.summary.get("step_seconds") and run.source != "predicted"]
     unknown = sum(len(run.step_seconds) < 3 for run in timed)
     if unknown:
         yield (
-            f"The noise of the speed of {unknown:,} of {len(timed):,} points is not known: "
-            "they tell fewer than three step times."
+            f"The noise of the speed is unknown for {unknown:,} of {len(timed):,} points: "
+            "they have fewer than three step times."
         )
     counts = Counter(kind for kind, _, _ in notes(runs, skipped))
     if counts:
-        yield f"In the table of notes: {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}."
+        yield f"The table of notes lists points: {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}."
 
 
 def notes(runs: Sequence[RunView], skipped: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:

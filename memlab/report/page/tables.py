@@ -10,7 +10,7 @@ from memlab.analyse.run_view import RunView, peak
 from memlab.report import units
 from memlab.report.fit_text import equation
 from memlab.report.page.points import short
-from memlab.report.page.sentences import Named, fastest, notes, slowdowns
+from memlab.report.page.sentences import Named, fastest, notes, ran_or_fit, slowdowns
 
 Table = dict[str, Any]
 """A table: ``columns`` have name and unit, each of ``rows`` is a list of cells."""
@@ -18,6 +18,7 @@ Table = dict[str, Any]
 
 def leaderboard(named: Named) -> Table:
     """Make a row for each configuration: its fastest point, its largest point, its smallest out-of-memory."""
+    verb = ran_or_fit([run for members in named.values() for run in members])
     columns = [
         ("model and GPUs", "text"),
         ("configuration", "text"),
@@ -26,8 +27,8 @@ def leaderboard(named: Named) -> Table:
         ("peak reserved there", "bytes"),
         ("per million tokens", "usd"),
         ("points", "number"),
-        ("most tokens of a forward that ran", "number"),
-        ("fewest that ran out of memory", "number"),
+        (f"most tokens of a forward that {verb}", "number"),
+        ("fewest tokens out of memory", "number"),
         ("note", "text"),
     ]
     rows = [_leader(name, members) for name, members in named.items()]
@@ -43,15 +44,15 @@ def _leader(name: str, members: Sequence[RunView]) -> list[Any]:
     ooms = [tokens_of(run) for run in members if run.status == "gpu_oom"]
     thrashes = any(slowdowns(name, members))
     best = fastest({name: members})
-    quantities = [None, None, None, None]
+    fastest_point = [None] * 4
     if best:
         run, (micro, tokens) = best[1], point_of(best[1])
         rate, price = (run.summary.get(key) for key in ("tokens_per_second", "usd_per_million_tokens"))
-        quantities = [short(rate), f"{micro:,} x {tokens:,}", peak(run, "peak_reserved_bytes"), short(price)]
+        fastest_point = [short(rate), f"{micro:,} x {tokens:,}", peak(run, "peak_reserved_bytes"), short(price)]
     return [
         subject_of(members[0]),
         name,
-        *quantities,
+        *fastest_point,
         len(members),
         max(ran, default=None),
         min(ooms, default=None),
@@ -77,9 +78,9 @@ def fits_table(runs: Sequence[RunView], names: Mapping[str, str]) -> Table:
             found = longest(fit, fit.memory_gib, MARGIN)
             tokens = found.tokens
             remarks = {
-                "an out-of-memory was measured beyond": found.limit == "oom",
+                "a larger run ran out of memory": found.limit == "oom",
                 "extrapolated": found.extrapolated,
-                "more ran, with less kept free": tokens is not None and max(fit.tokens) > tokens,
+                "a larger run fitted, with less memory free": tokens is not None and max(fit.tokens) > tokens,
             }
             note = "; ".join(remark for remark, holds in remarks.items() if holds)
         r2 = round(fit.line.r2, 4)

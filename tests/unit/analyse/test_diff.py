@@ -109,10 +109,10 @@ def test_confounds_come_first(tmp_path):
     other = saved(tmp_path, config)
     other.environment = {**other.environment, "torch": "2.2.2", "hostname_hash": "elsewhere"}
     three, environment = compare([base, other]).warnings
-    assert three.startswith("3 axes differ (zero_stage, offload, checkpointing): their effects cannot be told apart.")
-    assert environment == "The environments differ (torch: 2.9.0 / 2.2.2): part of the difference may be theirs."
+    assert three.startswith("3 axes differ (zero_stage, offload, checkpointing): their effects cannot be separated.")
+    assert environment == "The environments differ (torch: 2.9.0 / 2.2.2): they may cause part of the difference."
     by = compare([base, other], by="offload").warnings[0]
-    assert by.startswith("Not only offload differs: so do zero_stage, checkpointing.")
+    assert by.startswith("These also differ: zero_stage, checkpointing. The effect may not come")
 
 
 def test_a_run_that_ended_otherwise_and_one_that_is_incomplete_are_told(tmp_path):

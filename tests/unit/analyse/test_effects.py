@@ -97,7 +97,11 @@ def test_sets_are_compared_by_point_and_their_confounds_told(tmp_path):
     effects = effects_of_sets(*sides, names=("a", "b"))
     assert len(effects.pairs) == 1
     assert effects.warnings[0].startswith("2 axes differ (offload, checkpointing)")
-    assert effects_of_sets(*sides, names=("a", "b"), by="offload").warnings[0].startswith("Not only offload differs")
+    assert (
+        effects_of_sets(*sides, names=("a", "b"), by="offload")
+        .warnings[0]
+        .startswith("These also differ: checkpointing.")
+    )
 
 
 def test_a_set_of_several_configurations_is_refused(tmp_path):

@@ -2,11 +2,11 @@
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
-from memlab.core.sizes import GIB
 
 from memlab.cli import compose
 from memlab.cli.compose import check_overrides, compose_config, options_of
 from memlab.core.errors import ConfigError
+from memlab.core.sizes import GIB
 from memlab.system import machine
 
 

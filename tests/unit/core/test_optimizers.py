@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from memlab.core.sizes import GIB
 
 from memlab.core.optimizers import DEEPSPEED, NAMES, OF_PACKAGES, OF_TRANSFORMERS, package_of
 from memlab.core.plan import make_plan
+from memlab.core.sizes import GIB
 from memlab.predict.limits import unpredictable
 from memlab.rules.rules import unsupported
 from memlab.system.machine import Gpu, Machine

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from memlab.core.sizes import GIB
 from packaging.requirements import Requirement
 
 from memlab.core.config import Config, from_dict, to_dict
 from memlab.core.plan import Plan, make_plan
+from memlab.core.sizes import GIB
 from memlab.launch.doctor import checks
 from memlab.launch.doctor.facts import Facts, GpuUse, Process, TorchFacts
 from memlab.launch.doctor.finding import FAIL, OK, WARN

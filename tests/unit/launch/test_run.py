@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from memlab.core.sizes import GIB
 
 from memlab.core.errors import MemlabError
+from memlab.core.sizes import GIB
 from memlab.launch import process, run
 from memlab.launch.pool import GpuPool
 from memlab.launch.run import Control, launch_jobs, run_one

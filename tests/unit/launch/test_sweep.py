@@ -6,9 +6,9 @@ import time
 from collections import Counter
 
 import pytest
-from memlab.core.sizes import GIB
 
 from memlab.core.config import Sweep
+from memlab.core.sizes import GIB
 from memlab.files.json_file import read_json
 from memlab.launch.job import Job
 from memlab.launch.sweep import Observer, Result, SweepRun, assort, gather, is_complete

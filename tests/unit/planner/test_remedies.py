@@ -3,9 +3,9 @@
 import io
 
 import pytest
-from memlab.core.sizes import GIB
 from rich.console import Console
 
+from memlab.core.sizes import GIB
 from memlab.planner.remedies import remedies
 from memlab.report.run_text import show_run
 

@@ -24,7 +24,7 @@ def test_the_first_sentence_is_the_recommendation_and_the_command_is_whole(tmp_p
 
 
 def test_of_several_models_it_says_how_to_ask_about_one(tmp_path):
-    training, told = Training(samples=1000, epochs=1, tokens=512), "These are 2 models"
+    training, told = Training(samples=1000, epochs=1, tokens=512), "The runs have 2 models"
     assert told not in " ".join(sentences(advise(collect([small_sweep(tmp_path / "a")]).runs, training)))
     add_point(tmp_path / "b", 512, choices={"model": "large", "zero_stage": "zero2", "allocator": "default"})
     add_point(tmp_path / "c", 512, choices={"model": "small", "zero_stage": "zero2", "allocator": "default"})

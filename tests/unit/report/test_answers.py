@@ -28,7 +28,7 @@ def predicted(record, rank):
 
 def test_a_prediction_that_fits(predicted):
     assert answer(predicted(**H200)) == (
-        "Fits: 46.5 of 80.0 GiB on each GPU (reserved 3.00), 99 % sure (51 configurations like it were measured); "
+        "Fits: 46.5 of 80.0 GiB on each GPU (reserved 3.00), 99 % sure (51 similar configurations were measured); "
         "0.420 s a step at best; the peak is in the backward pass."
     )
 
@@ -46,7 +46,7 @@ def test_a_calibrated_step_has_its_error(predicted):
             {**ODDS, "fit_probability_same_gpu": 127, "fit_probability_same_kind": 4},
             "probability unknown (not calibrated for this configuration)",
         ),
-        ({**ODDS, **H200}, "99 % sure (51 configurations like it were measured)"),
+        ({**ODDS, **H200}, "99 % sure (51 similar configurations were measured)"),
     ],
 )
 def test_a_probability_is_told_where_measurements_support_it(summary, words):
@@ -62,7 +62,7 @@ def test_a_prediction_that_does_not_fit_says_where_and_by_how_much(predicted, ra
     record = predicted(status="gpu_oom", ranks=ranks, verdict="does_not_fit", **{**H200, "fit_probability": 0.01})
     assert answer(record) == (
         "Does not fit: out of memory on ranks 0-1, 3 in the backward pass: 2.00 GiB requested beside 79.0 of 80.0 GiB; "
-        "99 % sure (51 configurations like it were measured)."
+        "99 % sure (51 similar configurations were measured)."
     )
 
 
@@ -110,9 +110,9 @@ def test_on_a_cpu_it_is_tensors_and_resident_memory(record, rank):
         ("gpu_oom", "implied by other-run", "Out of memory: implied by other-run."),
         ("unsupported", "no; instead: yes", "Unsupported: no; instead: yes."),
         ("failed", "rank 0: KeyError\nmore", "Failed: rank 0: KeyError; the logs are in logs/ of the run folder."),
-        ("interrupted", None, "Interrupted: no reason given; the same command runs it again."),
-        ("timeout", "late", "Not finished in time: late; where nothing hung, raise measure.timeout_s."),
-        ("infra", "bad\x1b port.", "Not measured: bad\N{REPLACEMENT CHARACTER} port; the same command runs it again."),
+        ("interrupted", None, "Interrupted: no reason given; run the same command again."),
+        ("timeout", "late", "Not finished in time: late; if no rank hung, raise measure.timeout_s."),
+        ("infra", "bad\x1b port.", "Not measured: bad\N{REPLACEMENT CHARACTER} port; run the same command again."),
         ("host_oom", "k", "Out of host memory: k; offload less, or take a machine with more memory."),
     ],
 )

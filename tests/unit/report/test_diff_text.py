@@ -68,11 +68,11 @@ def test_the_main_figures_are_shown_and_what_changed_by_more_than_the_noise(monk
     comparison = compare([run("a", num_alloc_retries=0), run("bb", reserved=30.0, num_alloc_retries=3)])
     lines = shown(comparison, monkeypatch)
     names = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
-    main = ["peak allocated", "peak reserved", "host peak", "step seconds", "USD per million tokens"]
+    main = ["peak allocated", "peak reserved", "host peak", "step time", "USD per million tokens"]
     assert [name for name in names if name in main] == main
     assert "num alloc retries" in names
     assert not {"device used", "tokens per second"} & set(names)
-    assert any(line.endswith("following from these: 2 (--all shows them).") for line in lines)
+    assert any(line.endswith("that follow from these: 2 (--all shows them).") for line in lines)
     every = [line.split("│")[1].strip() for line in shown(comparison, monkeypatch, True) if line.startswith("│")]
     assert {"device used", "tokens per second"} <= set(every)
 
@@ -88,9 +88,9 @@ def test_the_effect_of_an_axis_is_a_sentence():
     differences = [{"peak_reserved_bytes": Difference(Quantity(10.0), Quantity(value))} for value in (8.0, 9.0, 6.0)]
     pairs = [Pair("", 1, 512, "none", "full", each) for each in differences]
     assert effects_answer(Effects("checkpointing", pairs=pairs)) == (
-        "checkpointing: full in place of none changes peak reserved memory by -20.0 % (-40.0 % to -10.0 %, 3 pairs)."
+        "checkpointing: full instead of none changes peak reserved memory by -20.0 % (-40.0 % to -10.0 %, 3 pairs)."
     )
-    assert effects_answer(Effects("offload")) == "offload: no two runs differ in it alone."
+    assert effects_answer(Effects("offload")) == "offload: no two runs differ only in it."
 
 
 def test_figures_that_change_alike_are_told_together_and_few_options_in_all():
@@ -98,9 +98,9 @@ def test_figures_that_change_alike_are_told_together_and_few_options_in_all():
     differences = {"step_seconds": half, "usd_per_million_tokens": half}
     pairs = [Pair("", 1, 512, "a", other, differences) for other in ("b", "c", "d", "e", "e")]
     told = effects_answer(Effects("offload", pairs=pairs))
-    alike = "changes the time of a step and the price of a token by -50.0 %"
-    assert told.startswith(f"offload: e in place of a {alike} (-50.0 % to -50.0 %, 2 pairs); b in place of a {alike}")
-    assert told.endswith(f"; c in place of a {alike} (one pair); 1 more in the table.")
+    alike = "changes the step time and the price of a token by -50.0 %"
+    assert told.startswith(f"offload: e instead of a {alike} (-50.0 % to -50.0 %, 2 pairs); b instead of a {alike}")
+    assert told.endswith(f"; c instead of a {alike} (one pair); 1 more in the table.")
 
 
 def test_pairs_are_named_by_what_differs_beside_the_axis_and_the_batch(monkeypatch, tmp_path):
@@ -108,7 +108,7 @@ def test_pairs_are_named_by_what_differs_beside_the_axis_and_the_batch(monkeypat
     out = console(io.StringIO())
     show_effects(effects_by(collect([small_sweep(tmp_path)]).runs, "allocator"), out)
     text = " ".join(out.file.getvalue().split())
-    assert "6 pairs; * is within the noise; configuration small zero2 measured; from ->" in text
+    assert "6 pairs; * marks a difference within the noise; configuration small zero2 measured; from ->" in text
 
 
 @pytest.mark.parametrize("all_figures", [False, True])
@@ -117,4 +117,4 @@ def test_effects_without_pairs_have_no_empty_tables(monkeypatch, all_figures):
     out = console(io.StringIO())
     show_effects(Effects("offload", unpaired=[("run", "because")]), out, all_figures)
     lines = out.file.getvalue().splitlines()
-    assert lines == ["offload: no two runs differ in it alone.", "1 without a partner:", "  run: because"]
+    assert lines == ["offload: no two runs differ only in it.", "Runs without a partner: 1", "  run: because"]

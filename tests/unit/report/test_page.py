@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from sweeps import add_point, small_sweep
@@ -162,7 +163,7 @@ def test_the_leaderboard_has_a_row_for_each_configuration(runs):
         "predicted",
     ]
     assert rows[0]["fastest at"] == "3 x 1,024" and rows[0]["most tokens of a forward that ran"] == 3072
-    assert rows[1]["fewest that ran out of memory"] == 4096
+    assert rows[1]["fewest tokens out of memory"] == 4096
     assert rows[0]["tokens/s"] == pytest.approx(max(run.summary.get("tokens_per_second", 0) for run in runs))
 
 
@@ -313,3 +314,9 @@ def test_the_command_writes_one_file(tmp_path, capsys):
     assert end.value.code == 0
     assert "15 points" in capsys.readouterr().out
     assert "<title>sweep - memlab</title>" in (tmp_path / "out" / "page.html").read_text()
+
+
+def test_a_predicted_page_does_not_say_that_points_ran(tmp_path):
+    runs = [replace(run, source="predicted") for run in collect([small_sweep(tmp_path)]).runs]
+    heads = [column["name"] for column in payload(runs, [], "predicted")["tables"]["leaderboard"]["columns"]]
+    assert "most tokens of a forward that fit" in heads and not any(" ran" in head for head in heads)

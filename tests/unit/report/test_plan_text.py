@@ -32,7 +32,7 @@ def test_the_fastest_that_fits_is_named_with_what_it_needs():
     assert plan_answer(rows, None, rows[:1]) == (
         "1 of 2 configurations fit; the fastest is zero_stage=zero3 offload=none checkpointing=full "
         "allocator=expandable batch.micro=4: 46.5 of 79.2 GiB on the fullest GPU, "
-        "97 % sure (16 configurations like it were measured); 52,000 tokens/s ($0.11 a million, $20.00 an hour)."
+        "97 % sure (16 similar configurations were measured); 52,000 tokens/s ($0.11 a million, $20.00 an hour)."
     )
 
 
@@ -45,7 +45,7 @@ def test_a_bound_and_what_nobody_measured_are_called_that():
 
 def test_nothing_fits():
     rows = [row(batch=0), row(batch=0)]
-    assert plan_answer(rows, None, []) == "Nothing fits: none of 2 configurations has room for a batch of one."
+    assert plan_answer(rows, None, []) == "Nothing fits: none of the 2 configurations fits with a batch of one."
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -65,11 +65,11 @@ def test_what_a_single_change_does():
     saved = Change("checkpointing=full", "time", estimate(40.0), 30 * GIB)
     assert changes_answer(estimate(85.0, "does_not_fit", -5.8), [saved]) == (
         "Does not fit: it needs 85.0 of 79.2 GiB on the fullest GPU; "
-        "checkpointing=full takes off 30.0 GiB, and then it fits."
+        "checkpointing=full saves 30.0 GiB, and then the run fits."
     )
     edge = Change("allocator=expandable", "nothing", estimate(79.0, "edge", 0.2), 6 * GIB)
-    assert changes_answer(estimate(85.0, "does_not_fit", -5.8), [edge]).endswith(", and then it is at the edge.")
+    assert changes_answer(estimate(85.0, "does_not_fit", -5.8), [edge]).endswith(", and then the run is at the edge.")
     assert changes_answer(estimate(), [saved]).endswith(
-        "checkpointing=full takes off 30.0 GiB, the most of all single changes."
+        "checkpointing=full saves 30.0 GiB, the most of all single changes."
     )
     assert changes_answer("no such model", []) == "Not predicted: no such model."

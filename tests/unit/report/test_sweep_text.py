@@ -43,7 +43,10 @@ def test_a_preview_says_what_shares_a_launch_and_what_it_costs_at_most(job, cons
     rows = [line for line in shown.splitlines() if "to run" in line and "│" in line]
     assert [row.split("│")[1].strip() for row in rows] == ["1", "1", "2"]
     assert shown.count("unsupported") == 1
-    assert "3 to run in 2 launches, 1 known; time limits add up to 0.1 h, at most $3.00 at $36.0/h" in shown
+    assert (
+        "3 to run in 2 launches, 1 known without running; the time limits add up to 0.1 h, at most $3.00 at $36.0/h"
+        in shown
+    )
 
 
 def test_a_preview_of_nothing(console):

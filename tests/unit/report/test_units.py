@@ -1,8 +1,8 @@
-"""Figures as people read them."""
+"""Numbers as people read them."""
 
 import pytest
 
-from memlab.report.units import about, change, percent, places, seconds, usd
+from memlab.report.units import about, name, percent, places, quantity, seconds, signed_percent, signed_quantity, usd
 
 GIB = 2**30
 
@@ -47,9 +47,19 @@ def test_a_table_shows_four_figures_of_its_largest_size(sizes, count):
     [(None, "-"), (-0.2254, "-22.5 %"), (0.0, "+0.0 %"), (-0.0001, "+0.0 %"), (12.345, "+1,234 %")],
 )
 def test_a_share_is_signed_and_a_large_one_has_no_decimals(share, text):
-    assert percent(share) == text
+    assert signed_percent(share) == text
 
 
 @pytest.mark.parametrize(("size", "text"), [(-2 * GIB, "-2.000 GiB"), (-1024, "+0.000 GiB"), (GIB, "+1.000 GiB")])
 def test_a_change_that_is_shown_as_nothing_is_not_negative(size, text):
-    assert change("peak_reserved_bytes", size) == text
+    assert signed_quantity("peak_reserved_bytes", size) == text
+
+
+def test_a_percentage_has_a_space_before_its_sign():
+    assert [percent(0.05), percent(0.998, 1)] == ["5 %", "99.8 %"]
+
+
+def test_a_short_step_is_not_a_row_of_zeros():
+    assert name("step_seconds") == "step time"
+    assert quantity("step_seconds", 0.00003653) == "36.5 µs"
+    assert signed_quantity("step_seconds", -0.00003653) == "-36.5 µs"

@@ -6,9 +6,9 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from memlab.core.sizes import GIB
 
 from memlab.core.config import ZeroStage
+from memlab.core.sizes import GIB
 from memlab.rules import rules
 from memlab.rules.rules import LIGER_FAMILIES, RULES, unsupported
 from memlab.system.machine import Gpu, Machine

@@ -4,8 +4,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from memlab.core.sizes import GIB
 
+from memlab.core.sizes import GIB
 from memlab.system import machine
 
 

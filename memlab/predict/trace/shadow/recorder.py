@@ -6,11 +6,11 @@ import weakref
 from collections.abc import Iterable
 
 import torch
-from memlab.core.sizes import MIB
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memlab.core.sizes import MIB
 from memlab.predict.trace.events import ALLOC, EMPTY, FREE, HOST_ALLOC, HOST_FREE, PHASE, START, SYNC, USE, Trace
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.allocation_sites import AllocationSites

@@ -48,11 +48,19 @@ const formatter = (options) => new Intl.NumberFormat("en-US", options);
 const WHOLE = formatter({ maximumFractionDigits: 0 });
 const SIGNIFICANT = new Map([4, 6, 7].map((digits) => [digits, formatter({ maximumSignificantDigits: digits })]));
 const [ONE_DIGIT, THREE_DIGITS] = [1, 3].map((digits) => formatter({ minimumFractionDigits: digits, maximumFractionDigits: digits }));
+const THREE_SIGNIFICANT = formatter({ minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
 
 /** Writes a number with `digits` significant digits, from 1000 on as a whole number. */
 const number = (value, digits = 4) => (Math.abs(value) >= 1000 ? WHOLE : SIGNIFICANT.get(digits)).format(value);
 
 const UNITS = { bytes: "GiB", usd: "USD", seconds: "s", rate: "", number: "", share: "", ratio: "", text: "" };
+
+/** Writes a positive time with three significant digits, in s, ms or µs. */
+function time(seconds) {
+  const [unit, size] = seconds >= 0.1 ? ["s", 1] : seconds >= 1e-4 ? ["ms", 1e-3] : ["µs", 1e-6];
+  const value = seconds / size;
+  return `${(value >= 100 ? WHOLE : THREE_SIGNIFICANT).format(value)} ${unit}`;
+}
 
 const perCent = (value) => `${(Math.abs(value) < 1 ? ONE_DIGIT : WHOLE).format(Math.abs(100 * value))} %`;
 
@@ -60,7 +68,7 @@ const WRITE = {
   bytes: (value) => `${THREE_DIGITS.format(value / 2 ** 30)} GiB`,
   usd: (value) => `$${number(value)}`,
   rate: (value) => `${number(value)}/s`,
-  seconds: (value) => `${number(value)} s`,
+  seconds: time,
   share: (value) => `${value > 0 ? "+" : value < 0 ? "-" : ""}${perCent(value)}`,
   ratio: perCent,
   number: (value) => number(value, 7),
@@ -70,8 +78,8 @@ const WRITE = {
 /** Writes a value with its unit; a dash without a value. */
 const write = (unit, value) => (value === null || value === undefined ? DASH : WRITE[unit](value));
 
-/** Writes a value without its unit, below a head that names the unit. */
-const bare = (unit, value) => (unit === "text" ? write(unit, value) : write(unit, value).replace(/^\$| GiB$| s$|\/s$/g, ""));
+/** Writes a value without its unit, below a head that names the unit. Times keep theirs: s, ms or µs. */
+const bare = (unit, value) => (unit === "text" ? write(unit, value) : write(unit, value).replace(/^\$| GiB$|\/s$/g, ""));
 
 /** Writes a configuration value as JSON, but texts without quotes. */
 const plain = (value) => (value === undefined || value === null ? DASH : typeof value === "string" ? value : JSON.stringify(value));
@@ -102,6 +110,9 @@ const tokensOf = (point) => cell(point, "seq_len.tokens");
 
 /** Name of a quantity with the unit of its numbers. */
 const withUnit = ({ name, unit }) => (UNITS[unit] ? `${name}, ${UNITS[unit]}` : name);
+
+/** Head of a table column: its cells are written by `bare`. */
+const headOf = (column) => (column.unit === "seconds" ? column.name : withUnit(column));
 
 const pointName = (point) => `${point.label}, batch ${number(microOf(point))} x ${number(tokensOf(point))} token${tokensOf(point) === 1 ? "" : "s"}`;
 

@@ -80,7 +80,7 @@ function warnings(a, b) {
   const versions = environmentChanges(a, b);
   if (versions.length) {
     const told = versions.map(([key, x, y]) => `${key}: ${plain(x)} / ${plain(y)}`).join("; ");
-    found.push(`The environments differ (${told}): part of the difference may be theirs.`);
+    found.push(`The environments differ (${told}): they may cause part of the difference.`);
   }
   for (const point of [a, b]) {
     if (point.status !== "ok") found.push(`${point.id} ended as ${point.status} (${point.reason ?? "no reason given"}): its values are partial or absent.`);
@@ -109,5 +109,5 @@ function effectTable(a, b) {
   });
   const head = ["quantity (largest rank)", "A", "B", "B - A", "%", "noise"];
   const names = h("p", {}, h("strong", {}, "A "), pointName(a), h("br"), h("strong", {}, "B "), pointName(b));
-  return h("div", { className: "scroll" }, names, rows.length ? table("What it did", head, rows) : h("p", {}, "Neither point has values."));
+  return h("div", { className: "scroll" }, names, rows.length ? table("Effect", head, rows) : h("p", {}, "Neither point has values."));
 }

@@ -40,7 +40,7 @@ function sortingTable({ id, name, columns, value, show, lead, decorate, pageSize
     const isSorted = state.sort === index;
     const arrow = isSorted ? (state.descending ? " \u25bc" : " \u25b2") : "";
     const order = isSorted ? (state.descending ? "descending" : "ascending") : "none";
-    const button = h("button", { type: "button", onclick: () => sortBy(index) }, withUnit(column) + arrow);
+    const button = h("button", { type: "button", onclick: () => sortBy(index) }, headOf(column) + arrow);
     return h("th", { scope: "col", className: column.unit === "text" ? "" : "number", "aria-sort": order }, button);
   }
 

@@ -4,8 +4,8 @@ const LEADERS = 12; // rows on a page of the leaderboard
 const ROWS = 20;
 
 const TABLES = [
-  ["fits", "Memory over tokens, and what fits", "The largest rank's reserved memory over tokens (batch x sequence length) of each configuration; what fits keeps 5 % free."],
-  ["effects", "Effects of each axis", "Pairs of runs that differ in one axis alone."],
+  ["fits", "Memory over tokens, and the tokens that fit", "Reserved memory of the largest rank over tokens (batch x sequence length), for each configuration. The tokens that fit keep 5 % of the memory free."],
+  ["effects", "Effects of each axis", "All pairs of runs that differ in only one axis."],
   ["notes", "Notes on single points", "Incomplete, doubtful and skipped runs."],
 ];
 
@@ -21,7 +21,7 @@ function showLeaderboard() {
   const usual = Object.entries(DATA.usual).map(([group, option]) => `${group}=${option}`).join(" ");
   const hint = "The fastest point of each configuration.";
   byId("leaderboard").append(
-    h("p", { className: "hint" }, hint, usual ? " Names leave out what is usual here: " : "", usual ? h("code", {}, usual) : null),
+    h("p", { className: "hint" }, hint, usual ? " Names omit the usual options: " : "", usual ? h("code", {}, usual) : null),
     findingTable("leaders", "Leaderboard", DATA.tables.leaderboard, LEADERS),
   );
   for (const [key, title, hint] of TABLES) {

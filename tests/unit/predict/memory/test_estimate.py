@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from memlab.core.sizes import GIB
 
 from memlab.core.plan import make_plan
+from memlab.core.sizes import GIB
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.memory import estimate as memory
 from memlab.predict.memory.estimate import FAST_HOST, estimate, every_rank
