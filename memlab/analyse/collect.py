@@ -123,13 +123,13 @@ def _below(folder: str, root: str, waiting: list[str]) -> Iterator[Skipped]:
         yield Skipped(folder, f"cannot be listed ({error.strerror})")
         return
     if any(entry.name == RunFolder.PLAN for entry in entries):
-        yield Skipped(folder, f"no {RunFolder.RECORD}: the run has not ended, or was cut off")
+        yield Skipped(folder, f"no {RunFolder.RECORD}: the run is not over, or was killed")
         return
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             waiting.append(entry.path)
         elif entry.is_symlink() and os.path.isdir(entry.path) and not _inside(os.path.realpath(entry.path), root):
-            yield Skipped(entry.path, "a link out of the folder; links are not followed")
+            yield Skipped(entry.path, "a link to another folder; links are not followed")
 
 
 def _inside(path: str, root: str) -> bool:

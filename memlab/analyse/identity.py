@@ -133,7 +133,7 @@ def environment_changes(runs: Sequence[RunView]) -> dict[str, list[Any]]:
     """
     values = [causes(run.environment) for run in runs]
     found = {key: [each.get(key) for each in values] for key in dict.fromkeys(key for each in values for key in each)}
-    return {key: told for key, told in found.items() if len({str(value) for value in told if value is not None}) > 1}
+    return {key: each for key, each in found.items() if len({str(value) for value in each if value is not None}) > 1}
 
 
 def causes(environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def select(runs: Iterable[RunView], conditions: Iterable[str]) -> list[RunView]:
     for condition in conditions:
         key, equals, wanted = condition.partition("=")
         if not equals:
-            raise MemlabError(f"--where {condition}: expected KEY=VALUE")
+            raise MemlabError(f"--where {condition}: write KEY=VALUE.")
         known = {*GROUPS, "status", "source", *(k for run in chosen[:1] for k in flatten(run.config))}
         if key not in known:
             raise MemlabError(f"--where {condition}: no such key. {nearest(key, known)}")

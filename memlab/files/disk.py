@@ -14,7 +14,7 @@ from memlab.core.errors import WriteError
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _NOT_ALLOWED = "choose a place that you may read and write"
-_NO_FOLDER = "a file is where a folder is needed: choose another path, or move the file away"
+_NO_FOLDER = "part of the path is a file, not a folder: choose another path, or move the file"
 _FULL = "free some space, then run the same command again"
 
 WHAT_TO_DO = {
@@ -67,7 +67,7 @@ def replacing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
             with _temporary(path.resolve(), suffix) as temporary:
                 yield temporary
     except OSError as error:
-        raise WriteError(f"Cannot write {explain(error, path)} Nothing half-written was left behind.") from error
+        raise WriteError(f"Cannot write {explain(error, path)} No partial file is left.") from error
 
 
 @contextlib.contextmanager
@@ -105,6 +105,7 @@ def cache_dir() -> Path:
 def _say_ignored(named: str) -> None:
     """Say once a process that a relative XDG_CACHE_HOME has no effect."""
     print(
-        f"memlab: XDG_CACHE_HOME={named!r} is ignored: choose an absolute path. The cache is in ~/.cache",
+        f"memlab: XDG_CACHE_HOME={named!r} is ignored, since it is relative: choose an absolute path. "
+        "The cache is in ~/.cache",
         file=sys.stderr,
     )

@@ -24,7 +24,7 @@ LARGEST = 64 * MIB
 DEEPEST = 32
 """Most levels of lists and dictionaries inside one another. A predicted record has 7."""
 
-_NOT_PLAIN = "not a plain file; links are not followed"
+_NOT_PLAIN = "not a regular file (links are not followed)"
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
@@ -59,7 +59,7 @@ def _read(path: Path) -> bytes:
             if not stat.S_ISREG(facts.st_mode):
                 raise RecordError(f"{path}: {_NOT_PLAIN}")
             if facts.st_size > LARGEST:
-                raise RecordError(f"{path}: has {facts.st_size:,} bytes; at most {LARGEST:,} are read")
+                raise RecordError(f"{path}: too large ({facts.st_size:,} bytes; the limit is {LARGEST:,})")
             return file.read(facts.st_size)
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -85,7 +85,7 @@ def _whole(text: str) -> int | float:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text[:20]} is no finite number")
+        raise ValueError(f"{text[:20]} is not a finite number")
     return value
 
 

@@ -14,7 +14,7 @@ def check(path: Path, text_field: str, most_bytes: int | None = None) -> None:
     ``most_bytes``: stop after about this many bytes of the file; ``None``: read all of it. Empty lines are skipped.
     """
     if path.exists() and not path.is_file():  # opening a pipe would wait for ever
-        raise ConfigError(f"data.path={path}: not a file. It names one that holds one JSON object a line.")
+        raise ConfigError(f"data.path={path}: not a file. Name a file with one JSON object a line.")
     rows = 0
     try:
         with path.open("rb") as file:
@@ -23,7 +23,7 @@ def check(path: Path, text_field: str, most_bytes: int | None = None) -> None:
     except OSError as error:
         raise ConfigError(f"data.path={explain(error, path)}") from error
     if not rows:
-        raise ConfigError(f"data.path={path}: the file is empty. It holds one JSON object a line.")
+        raise ConfigError(f"data.path={path}: the file is empty. Write one JSON object a line into it.")
 
 
 def _lines(file, most_bytes: int | None) -> Iterator[tuple[int, bytes]]:
@@ -42,13 +42,13 @@ def _is_row(line: bytes, text_field: str, where: str) -> bool:
         row = json.loads(text) if text.strip() else None
     except (ValueError, RecursionError) as error:
         what = getattr(error, "msg", error)  # msg lacks json's line number, which is always 1
-        raise ConfigError(f"{where}: no JSON object ({what}). The file holds one a line.") from error
+        raise ConfigError(f"{where}: not a JSON object ({what}). Write one JSON object a line.") from error
     if row is None and not text.strip():
         return False
     if not isinstance(row, dict):
-        raise ConfigError(f"{where}: {type(row).__name__} is no JSON object. The file holds one a line.")
+        raise ConfigError(f"{where}: {type(row).__name__}, not a JSON object. Write one JSON object a line.")
     if text_field not in row:
-        raise ConfigError(f"{where}: no field '{text_field}'. {nearest(text_field, row)} Name it: data.text_field=...")
+        raise ConfigError(f"{where}: no field '{text_field}'. {nearest(text_field, row)} Set data.text_field=...")
     if not isinstance(row[text_field], str):
-        raise ConfigError(f"{where}: the field '{text_field}' holds {json.dumps(row[text_field])[:80]}, and no text.")
+        raise ConfigError(f"{where}: the field '{text_field}' holds {json.dumps(row[text_field])[:80]}, not a text.")
     return True

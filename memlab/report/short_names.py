@@ -53,8 +53,8 @@ def _varied(firsts: Sequence[RunView]) -> list[str]:
 
 def _options(run: RunView, shown: Sequence[str], usual: dict[str, str]) -> list[str]:
     known = [(group, run.choices[group]) for group in shown if group in run.choices]
-    told = [(group, option) for group, option in known if option != usual.get(group)]
-    return [option if group in PLAIN else f"{group}={option}" for group, option in told]
+    unusual = [(group, option) for group, option in known if option != usual.get(group)]
+    return [option if group in PLAIN else f"{group}={option}" for group, option in unusual]
 
 
 def _values_apart(runs: Sequence[RunView]) -> list[list[str]]:

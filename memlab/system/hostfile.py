@@ -13,7 +13,9 @@ def read_hostfile(path: str) -> dict[str, int]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the hostfile {path} cannot be read ({error})") from error
+        raise ConfigError(
+            f"The hostfile {path} cannot be read ({error}). Set hardware.hostfile to a text file."
+        ) from error
     slots: dict[str, int] = {}
     for line in map(str.strip, lines):
         if not line or line.startswith("#"):
@@ -21,7 +23,7 @@ def read_hostfile(path: str) -> dict[str, int]:
         match = _LINE.match(line)
         if not match or match[1] in slots:
             raise ConfigError(
-                f"the hostfile {path} has a bad line: {line!r}; each host once, as '<host> slots=<ranks>'"
+                f"The hostfile {path} has a bad line: {line!r}. Write each host once, as '<host> slots=<ranks>'."
             )
         slots[match[1]] = int(match[2])
     return slots

@@ -68,7 +68,7 @@ def _all_series(sheet: Sheet, axis: str) -> Iterator[Series]:
                 if run.status == "ok":
                     points.setdefault(point_of(run)[here], []).append(run)
             ooms = tuple(sorted({point_of(run)[here] for run in runs if run.status == "gpu_oom"}))
-            told = f"batch {fixed:,}" if axis == TOKENS else f"{fixed:,} tokens"
-            words = [sheet.short(label), told if len(others) > 1 or not sheet.short(label) else ""]
+            point = f"batch {fixed:,}" if axis == TOKENS else f"{fixed:,} tokens"
+            words = [sheet.short(label), point if len(others) > 1 or not sheet.short(label) else ""]
             yield Series(label, ", ".join(word for word in words if word), points, ooms, turn)
             turn += len({*points, *ooms}) > 1

@@ -70,7 +70,7 @@ def test_a_path_that_does_not_exist_is_an_error(tmp_path):
 def test_an_unfinished_run(root):
     (root / "unfinished").mkdir()
     (root / "unfinished" / RunFolder.PLAN).write_text("{}")
-    assert only_reason(root) == "no record.json: the run has not ended, or was cut off"
+    assert only_reason(root) == "no record.json: the run is not over, or was killed"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_an_unfinished_run(root):
         (with_rank(phases={"forward": {"peak_allocated_bytes": "1"}}), "ranks[0].phases.forward"),
         (changed(summary={"usd": "<script>alert(1)</script>"}), "damaged record: 'summary.usd' must be a number, or"),
         (changed(summary={"peak_reserved_bytes": {"max": 1}}), "'summary.peak_reserved_bytes.mean' is missing."),
-        (changed(summary={"usd": 1}).replace('"usd": 1', f'"usd": 1{"0" * 400}'), "is no finite number"),
+        (changed(summary={"usd": 1}).replace('"usd": 1', f'"usd": 1{"0" * 400}'), "is not a finite number"),
         (changed(run_id="a\x1b[2Jb"), "'run_id' must be one line of printable text, not 'a\\x1b[2Jb'."),
         (changed(choices={"model": {"a": 1}}), "damaged record: 'choices.model' must be text, not {'a': 1}."),
         (changed(config={"batch": 1}), "'config.batch' is a config group with keys of its own, not the value 1."),
@@ -105,7 +105,7 @@ def test_a_bad_record_is_one_line(root, text, reason):
 def test_a_record_too_large(root, monkeypatch):
     monkeypatch.setattr(json_file, "LARGEST", 1 << 20)
     put(root, " " * (1 << 21))
-    assert "has 2,097,152 bytes" in only_reason(root)
+    assert "2,097,152 bytes" in only_reason(root)
 
 
 def test_a_record_that_is_a_link(root, tmp_path_factory):
@@ -113,13 +113,13 @@ def test_a_record_that_is_a_link(root, tmp_path_factory):
     elsewhere.write_text(changed())
     (root / "bad").mkdir()
     (root / "bad" / RunFolder.RECORD).symlink_to(elsewhere)
-    assert only_reason(root) == "record.json: not a plain file; links are not followed"
+    assert only_reason(root) == "record.json: not a regular file (links are not followed)"
 
 
 def test_a_pipe_does_not_hang(root):
     (root / "bad").mkdir()
     os.mkfifo(root / "bad" / RunFolder.RECORD)
-    assert "not a plain file" in only_reason(root)
+    assert "not a regular file" in only_reason(root)
 
 
 def test_a_link_out_of_the_tree_is_told_and_one_inside_is_not_followed(root, tmp_path_factory):
@@ -127,7 +127,7 @@ def test_a_link_out_of_the_tree_is_told_and_one_inside_is_not_followed(root, tmp
     write(outside, make_record(make_config(tokens=7)))
     (root / "out").symlink_to(outside)
     (root / "loop").symlink_to(root)
-    assert only_reason(root) == "a link out of the folder; links are not followed"
+    assert only_reason(root) == "a link to another folder; links are not followed"
 
 
 def test_a_name_that_is_not_utf8(root):
@@ -141,7 +141,7 @@ def test_a_figure_that_is_no_finite_number_is_refused(root, written):
     put(root, text.replace("123456789", written))
     found = collect([root])
     assert len(found.runs) == 1
-    assert "is not JSON" in found.skipped[0].reason or "is no finite number" in found.skipped[0].reason
+    assert "is not JSON" in found.skipped[0].reason or "is not a finite number" in found.skipped[0].reason
 
 
 def test_a_prediction_has_a_verdict_and_ranges(tmp_path):

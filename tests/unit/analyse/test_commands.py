@@ -228,7 +228,7 @@ def test_an_output_that_cannot_be_written_is_one_line(sweep, tmp_path, capsys, c
     name, *options = command.format(tmp_path / place, source=tmp_path / "source.csv").split()
     assert run(name, *([] if name == "import" else [sweep]), *options) in (1, 2)
     [line] = capsys.readouterr().err.splitlines()
-    assert "; a file is where a folder is needed" in line or "; choose a shorter name" in line
+    assert "; part of the path is a file, not a folder" in line or "; choose a shorter name" in line
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -24,15 +24,15 @@ def test_one_object_a_line_is_as_it_should_be(file, text):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "data.path={file}: the file is empty. It holds one JSON object a line."),
-        (b"\n \n", "data.path={file}: the file is empty. It holds one JSON object a line."),
-        (b'{"text":"a"}\n{"text":\n', "{file}:2: no JSON object (Expecting value). The file holds one a line."),
-        (b'{"text":"a"}\n\n3\n', "{file}:3: int is no JSON object. The file holds one a line."),
-        (b"null\n", "{file}:1: NoneType is no JSON object. The file holds one a line."),
-        (b'{"txt":"a"}\n', "{file}:1: no field 'text'. Did you mean 'txt'? Name it: data.text_field=..."),
-        (b'{"text":"a"}\n{"text":null}\n', "{file}:2: the field 'text' holds null, and no text."),
-        (b'{"text":"\xe9"}\n', "{file}:1: no JSON object ('utf-8' codec can't decode byte 0xe9"),
-        (b"[" * 100_000 + b"\n", "{file}:1: no JSON object ("),
+        (b"", "data.path={file}: the file is empty. Write one JSON object a line into it."),
+        (b"\n \n", "data.path={file}: the file is empty. Write one JSON object a line into it."),
+        (b'{"text":"a"}\n{"text":\n', "{file}:2: not a JSON object (Expecting value). Write one JSON object a line."),
+        (b'{"text":"a"}\n\n3\n', "{file}:3: int, not a JSON object. Write one JSON object a line."),
+        (b"null\n", "{file}:1: NoneType, not a JSON object. Write one JSON object a line."),
+        (b'{"txt":"a"}\n', "{file}:1: no field 'text'. Did you mean 'txt'? Set data.text_field=..."),
+        (b'{"text":"a"}\n{"text":null}\n', "{file}:2: the field 'text' holds null, not a text."),
+        (b'{"text":"\xe9"}\n', "{file}:1: not a JSON object ('utf-8' codec can't decode byte 0xe9"),
+        (b"[" * 100_000 + b"\n", "{file}:1: not a JSON object ("),
     ],
 )
 def test_what_is_broken_is_told_with_its_line(file, content, message):

@@ -44,7 +44,7 @@ def test_what_names_nothing_costs_nothing(config, nothing_is_started):
 def test_data_is_looked_at(config, nothing_is_started, tmp_path):
     (tmp_path / "mine.jsonl").write_text('{"text": "a"}\n{"text": 1}\n')
     jsonl = {"data.source": "jsonl", "data.path": str(tmp_path / "mine.jsonl")}
-    assert refusal(config(), config(jsonl)) == f"{tmp_path}/mine.jsonl:2: the field 'text' holds 1, and no text."
+    assert refusal(config(), config(jsonl)) == f"{tmp_path}/mine.jsonl:2: the field 'text' holds 1, not a text."
     missing = {**jsonl, "data.path": "/nowhere.jsonl"}
     assert refusal(config(missing)).startswith("data.path=/nowhere.jsonl: No such file")
     preflight.check([config({**jsonl, "data.path": None})])  # a rule says so
