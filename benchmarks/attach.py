@@ -28,7 +28,8 @@ from typing import Any
 from benchmarks.instrumentation import BARE, METERED, compare, kind_of, lines_of_costs
 from memlab.attach.install import environment, install
 from memlab.attach.options import Options
-from memlab.runs.record import read_json, write_json
+from memlab.core.record import read_json
+from memlab.files.json_file import write_json
 
 SCRIPTS = Path(__file__).parent / "commands"
 

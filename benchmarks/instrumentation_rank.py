@@ -10,7 +10,8 @@ import torch
 
 from benchmarks.instrumentation import BARE, METERED
 from memlab.attach.host import peak_resident_bytes, reset_peak_resident
-from memlab.runs.record import RunFolder, write_json
+from memlab.files.json_file import write_json
+from memlab.runs.folder import RunFolder
 from memlab.worker.__main__ import close_process_groups, leave
 from memlab.worker.point import Point
 from memlab.worker.session import ENGINE_PHASES, Session

@@ -38,7 +38,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from memlab.runs.record import RankResult
+from memlab.core.record import RankResult
 
 ROOT = Path(__file__).resolve().parents[1]
 

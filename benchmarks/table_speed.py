@@ -20,8 +20,9 @@ from pathlib import Path
 
 from memlab.core.config import Allocator, Batch, Config, Hardware, Model, SeqLen
 from memlab.core.plan import make_plan
+from memlab.core.record import FIRST_STEP_PHASES, PHASES, Phase, RankResult, Record
 from memlab.core.summary import summarise
-from memlab.runs.record import FIRST_STEP_PHASES, PHASES, Phase, RankResult, Record, RunFolder
+from memlab.runs.folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 

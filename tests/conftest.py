@@ -12,7 +12,7 @@ from sampling import SAMPLE_S, Sampling
 
 from memlab.cli import compose
 from memlab.core.config import Config, from_dict, to_dict
-from memlab.runs.record import Phase, RankResult, Record
+from memlab.core.record import Phase, RankResult, Record
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "unit" / "golden"

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from memlab.core.plan import engine_key
-from memlab.runs.record import Record
+from memlab.core.record import Record
 
 FIGURES = ("allocated", "reserved", "active", "after_init", "host")
 """Highest rank's peak over the steps; ``after_init``: allocated at the end of engine initialisation; ``host``: the

@@ -7,10 +7,10 @@ from itertools import chain
 
 from memlab.core.config import Config
 from memlab.core.plan import Plan, engine_key, make_plan, shape_of
+from memlab.core.record import Record
 from memlab.predict.limits import unpredictable
 from memlab.predict.prediction import predict_launch
 from memlab.predict.trace import store as cache
-from memlab.runs.record import Record
 
 JUDGED = ("ok", "gpu_oom")
 """Statuses of records that show whether GPU memory was enough."""

@@ -12,7 +12,7 @@ from memlab.analyse import run_cache
 from memlab.analyse.garbage_collector import paused_garbage_collector
 from memlab.analyse.run_view import RunView, view_of
 from memlab.core.errors import MemlabError, RecordError
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 MANY = 500
 """From this many folders on, all cores read; for fewer, starting the processes costs more than it saves."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from memlab.runs.record import Record
+from memlab.core.record import Record
 
 
 def shortcomings(record: Record) -> list[str]:

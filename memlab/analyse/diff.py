@@ -14,7 +14,7 @@ from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import deepspeed_config, run_id
 from memlab.files.conf_files import parse_yaml
 from memlab.files.json_file import read_json
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 PLANNED = "planned"
 """Status of a configuration that was read from a file and has not run."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from memlab.analyse.completeness import shortcomings
 from memlab.core.config import to_dict
+from memlab.core.record import Record
 from memlab.core.summary import slowest
-from memlab.runs.record import Record
 
 
 @dataclass

@@ -13,7 +13,7 @@ from memlab.analyse.identity import changed_keys
 from memlab.analyse.run_view import RunView, flatten, peak, value_at
 from memlab.core.config import GROUPS
 from memlab.core.errors import RecordError
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 ALWAYS = (
     "model.path",

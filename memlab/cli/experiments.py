@@ -15,6 +15,7 @@ from memlab.cli.exit_codes import EXIT_CODES
 from memlab.core.config import Config
 from memlab.core.errors import ConfigError
 from memlab.core.plan import make_plan
+from memlab.core.record import Record
 from memlab.launch import preflight
 from memlab.launch.job import Job
 from memlab.launch.run import run_one
@@ -26,7 +27,7 @@ from memlab.predict.time.calibration import check_calibrations
 from memlab.report.run_text import show_run
 from memlab.report.sweep_files import leave_table_and_page
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary
-from memlab.runs.record import Record, RunFolder, SweepFolder
+from memlab.runs.folder import RunFolder, SweepFolder
 from memlab.system.machine import detect
 from memlab.system.signals import interrupt
 

@@ -29,7 +29,7 @@ from memlab.cli.compose import (
 )
 from memlab.core.config import GROUPS
 from memlab.files.conf_files import conf_dir, parse_yaml
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 _exit_codes: list[int] = []  # kept here, since Hydra discards what its task returns
 _errors: list[Exception] = []

@@ -10,10 +10,10 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
-from memlab.core.config import Config, Offload, Precision, ZeroStage, from_dict, to_dict, without
+from memlab.core.config import Config, Offload, Precision, ZeroStage, to_dict, without
 from memlab.core.optimizers import DEEPSPEED, TORCH_ADAM
 from memlab.core.schema import PlainOf
 
@@ -83,12 +83,6 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
         return {**values, "config": without(values["config"], self.unknown_config)}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Plan":
-        """Make the plan of plain values. Raises :class:`ConfigError` for a configuration that the schema refuses."""
-        known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
-        return cls(**{**known, "config": from_dict(values["config"], "config.")})
 
 
 def make_plan(config: Config, choices: dict[str, str]) -> Plan:

@@ -1,4 +1,4 @@
-"""Types of the values inside a record. ``Record`` and ``RankResult`` themselves are in memlab/runs/record.py.
+"""Types of the values inside a record. ``Record`` and ``RankResult`` themselves are in memlab/core/record.py.
 
 memlab/core/schema.py turns these types into checks, which run once when a record is read. Later code relies on the
 types and checks nothing again, except for keys that are optional or may be ``None``.

@@ -11,13 +11,13 @@ from typing import Any
 from memlab.core.config import GROUPS, Config
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.plan import config_hash
+from memlab.core.record import CUDA_ALLOCATOR, ISOLATIONS, STATUSES, RankResult, Record
 from memlab.core.schema import shown
 from memlab.core.sizes import GIB, MIB
 from memlab.core.summary import BYTES
 from memlab.files.conf_files import config_of
 from memlab.files.spreadsheet import unescaped
 from memlab.importers.records import imported_record
-from memlab.runs.record import CUDA_ALLOCATOR, ISOLATIONS, STATUSES, RankResult, Record
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": MIB, "GiB": GIB}
 """Units of a column of bytes, in bytes."""

@@ -15,10 +15,10 @@ from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
+from memlab.core.record import CUDA_ALLOCATOR, RankResult, Record
 from memlab.core.sizes import MIB
 from memlab.files.conf_files import config_of
 from memlab.importers.records import imported_record
-from memlab.runs.record import CUDA_ALLOCATOR, RankResult, Record
 
 AXES = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 

@@ -9,8 +9,10 @@ from typing import Any
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError, RecordError
 from memlab.core.plan import config_hash, run_id
+from memlab.core.record import Record
 from memlab.core.summary import slowest, summarise
-from memlab.runs.record import Record, RunFolder
+from memlab.runs.decode import decode_record
+from memlab.runs.folder import RunFolder
 
 
 def imported_record(
@@ -52,7 +54,7 @@ def write_records(records: Iterable[Record], output: Path) -> list[Path]:
     """
     written = []
     for record in records:
-        Record.from_json(record.to_json(), f"{record.environment['imported_from']}, {record.run_id}")
+        decode_record(record.to_json(), f"{record.environment['imported_from']}, {record.run_id}")
         folder = RunFolder(output / record.run_id)
         if folder.path.exists() and _origin(folder) != record.environment["imported_from"]:
             raise MemlabError(f"{folder}: already there, from another source. Choose another --output.")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from memlab.core.plan import Plan
 from memlab.launch.nodes import node_words, worker_words
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 NO_HOSTFILE = "none"
 """Hostfile that does not exist: DeepSpeed then uses only this machine. By default it would read /job/hostfile."""

@@ -10,10 +10,11 @@ from memlab.core.config import Config
 from memlab.core.errors import MemlabError, RecordError
 from memlab.core.noise import doubts
 from memlab.core.plan import Plan, engine_key, memory_key, subject_key
+from memlab.core.record import FINAL, Record
 from memlab.core.summary import slowest, summarise
 from memlab.launch.nodes import takes_sigterm
 from memlab.launch.process import TERMINATE_S
-from memlab.runs.record import FINAL, Record, RunFolder
+from memlab.runs.folder import RunFolder
 from memlab.system.deadman import end_marked, marked_by
 from memlab.system.environment import describe_environment, fingerprint
 from memlab.system.machine import Machine

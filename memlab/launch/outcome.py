@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from memlab.launch.process import Ended
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 KILLED = {-9, 137, 247}  # SIGKILL, as reported by subprocess, a shell and DeepSpeed's launcher
 CRASHED = {-11, 139, 245, -6, 134, 250}  # SIGSEGV and SIGABRT, likewise

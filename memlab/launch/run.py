@@ -11,6 +11,7 @@ from typing import Any
 
 from memlab.core.errors import MemlabError
 from memlab.core.plan import shape_of
+from memlab.core.record import Record
 from memlab.launch.command import command, free_port
 from memlab.launch.doctor.ops import unbuilt_ops
 from memlab.launch.job import Job
@@ -20,7 +21,6 @@ from memlab.launch.pool import GpuPool
 from memlab.launch.process import Ended, Launch
 from memlab.launch.streams import ToLog
 from memlab.rules.rules import unsupported
-from memlab.runs.record import Record
 from memlab.system.deadman import TOKEN_VARIABLE, marked
 from memlab.system.environment import rank_environment, sweep_stale_locks
 from memlab.system.machine import Gpu, Machine, detect

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from memlab.core.config import Config, Measure
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
+from memlab.core.record import Record
 from memlab.launch.job import Job
 from memlab.launch.sweep import Result, SweepRun, usd_per_hour
 from memlab.rules.rules import unsupported
-from memlab.runs.record import Record, RunFolder
+from memlab.runs.folder import RunFolder
 
 LIMITS = {"batch": 4096, "seq_len": 1_048_576}
 """Largest sizes that a search tries by default (``sweep.search_limit``)."""

@@ -18,12 +18,12 @@ from itertools import groupby
 
 from memlab.core.config import Sweep
 from memlab.core.errors import reason_of
+from memlab.core.record import FINAL, Record
 from memlab.files.disk import is_full
 from memlab.launch.job import IMPLIED, OUT_OF_MEMORY, Job, is_implied
 from memlab.launch.pool import GpuPool
 from memlab.launch.run import Control, launch_jobs
 from memlab.rules.rules import unsupported
-from memlab.runs.record import FINAL, Record
 from memlab.system.machine import Machine
 
 JOBS_PER_LAUNCH = 64

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memlab.core.config import Config
+from memlab.core.record import Record
 from memlab.predict.memory.breakdown import SLACK
 from memlab.predict.trace import kinds
-from memlab.runs.record import Record
 
 PER_SAMPLE = (kinds.ACTIVATIONS, kinds.ACTIVATION_GRADIENTS, kinds.LOGITS)
 """Kinds of memory that grow with the micro batch."""

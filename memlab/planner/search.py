@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from memlab.core.config import Config
 from memlab.core.plan import Plan, make_plan
+from memlab.core.record import BEFORE_STEPS
 from memlab.predict.memory.estimate import Estimate
 from memlab.predict.memory.verdicts import FITS
-from memlab.runs.record import BEFORE_STEPS
 
 LARGEST_BATCH = 4096
 """Largest micro batch of a search, as in a search that measures."""

@@ -8,9 +8,9 @@ from memlab.core.config import Config
 from memlab.core.plan import Plan, make_plan
 from memlab.predict.memory.estimate import estimate
 from memlab.predict.time.timing import predict_timing
-from memlab.predict.trace.events import Trace
 from memlab.predict.trace.model_family import ModelFamily
 from memlab.predict.trace.request import Point, Task, make
+from memlab.predict.trace.trace_format import Trace
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from memlab.core.errors import reason_of
+from memlab.core.record import Record
 from memlab.files.disk import is_full
 from memlab.launch.job import Job
 from memlab.launch.sweep import Assortment, Observer, Result
 from memlab.predict.limits import unpredictable
 from memlab.predict.prediction import failed_record, finished, not_predicted, predict_one
 from memlab.predict.trace import store as cache
-from memlab.runs.record import Record
 
 
 def assort_predictions(jobs: Iterable[Job], force: bool) -> Assortment:

@@ -8,6 +8,7 @@ from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.plan import Plan, shape_of
+from memlab.core.record import RankResult, Record
 from memlab.core.summary import summarise
 from memlab.launch.job import Job
 from memlab.predict.limits import unpredictable
@@ -17,9 +18,8 @@ from memlab.predict.memory.verdicts import worst
 from memlab.predict.time.calibration import calibration_for
 from memlab.predict.time.timing import predict_timing
 from memlab.predict.trace import store as cache
-from memlab.predict.trace.events import Trace
 from memlab.predict.trace.request import ShadowError
-from memlab.runs.record import RankResult, Record
+from memlab.predict.trace.trace_format import Trace
 from memlab.system.environment import describe_environment, fingerprint
 from memlab.system.machine import Machine
 

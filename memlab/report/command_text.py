@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.console import Console
 
+from memlab.core.record import COMMAND_PHASES, Record
 from memlab.report import units
 from memlab.report.terminal_table import show_table
-from memlab.runs.record import COMMAND_PHASES, Record
 
 QUANTITIES = {
     "allocated": "peak_allocated_bytes",

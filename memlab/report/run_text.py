@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from memlab.core.config import to_dict
+from memlab.core.record import FIRST_STEP_PHASES, HOST, LIVE_TENSORS, PHASES, Record
 from memlab.core.unknown import MODEL_FLOPS, WORK
 from memlab.files.conf_files import overrides_of
 from memlab.planner.remedies import remedies
@@ -15,7 +16,6 @@ from memlab.report.answers import answer, ranges
 from memlab.report.command_text import command_sentences, show_command_phases
 from memlab.report.terminal_table import show_table
 from memlab.report.text import say, show_command
-from memlab.runs.record import FIRST_STEP_PHASES, HOST, LIVE_TENSORS, PHASES, Record
 
 RANK_QUANTITIES = {
     "allocated": "peak_allocated_bytes",

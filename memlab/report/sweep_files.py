@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from memlab.core.errors import reason_of
-from memlab.runs.record import SweepFolder
+from memlab.runs.folder import SweepFolder
 
 
 def leave_table_and_page(root: Path, console: Console) -> None:

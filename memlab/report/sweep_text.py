@@ -15,12 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from memlab.core.noise import NOISY
+from memlab.core.record import Record
 from memlab.core.sizes import GIB
 from memlab.launch.job import Job
 from memlab.launch.search import Found
 from memlab.launch.sweep import Assortment, Observer, Result, usd_per_hour
 from memlab.report import units
-from memlab.runs.record import Record
 from memlab.system.machine import used_bytes
 from memlab.system.terminal import safe
 

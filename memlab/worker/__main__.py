@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 from memlab.worker.lifeline import end_with_memlab
 from memlab.worker.output import write_output_to
 from memlab.worker.rendezvous import find_rank

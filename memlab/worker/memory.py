@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from memlab.attach.host import peak_resident_bytes, reset_peak_resident
-from memlab.runs.record import BEFORE_STEPS, CUDA_ALLOCATOR, LIVE_TENSORS, Phase
+from memlab.core.record import BEFORE_STEPS, CUDA_ALLOCATOR, LIVE_TENSORS, Phase
 
 
 class MemoryMeter:

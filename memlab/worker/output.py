@@ -3,7 +3,7 @@
 import os
 import sys
 
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 
 def write_output_to(folder: RunFolder, rank: int) -> None:

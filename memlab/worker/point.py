@@ -9,7 +9,9 @@ import torch
 
 from memlab.attach.host import resident_bytes
 from memlab.core.config import Config
-from memlab.runs.record import RankResult, RunFolder, write_json
+from memlab.core.record import RankResult
+from memlab.files.json_file import write_json
+from memlab.runs.folder import RunFolder
 from memlab.worker.data import Shape
 from memlab.worker.device import CpuDevice, CudaDevice
 

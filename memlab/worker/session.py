@@ -18,8 +18,10 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from memlab.attach.facts.models import parameter_counts
 from memlab.attach.faults import describe
 from memlab.core.plan import Plan
+from memlab.core.record import RankResult
 from memlab.core.unknown import MODEL_FLOPS, left_out
-from memlab.runs.record import RankResult, RunFolder, write_json
+from memlab.files.json_file import write_json
+from memlab.runs.folder import RunFolder
 from memlab.worker.data import Batches
 from memlab.worker.device import rank_device, runtime_versions
 from memlab.worker.flops import model_flops

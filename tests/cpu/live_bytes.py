@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memlab.core.plan import Plan
-from memlab.predict.trace.events import ALLOC, FREE, PHASE, Trace
+from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.kinds import KERNEL_SCRATCH
 from memlab.predict.trace.request import Point, Task, make
+from memlab.predict.trace.trace_format import Trace
 
 COMPARED = ("model_build", "first_forward", "first_backward", "forward", "backward")
 
@@ -32,13 +33,13 @@ def live_bytes(trace: Trace) -> dict[str, int]:
     alive: dict[int, int] = {}
     now, phase, peaks = 0, "", {}
     for event in trace.events:
-        if event[0] == ALLOC:
-            alive[event[1]] = 0 if trace.sites[event[4]].kind == KERNEL_SCRATCH else event[2]
-            now += alive[event[1]]
-        elif event[0] == FREE:
-            now -= alive.pop(event[1])
-        elif event[0] == PHASE:
-            phase = trace.phases[event[1]]
+        if isinstance(event, Alloc):
+            alive[event.key] = 0 if trace.sites[event.site].kind == KERNEL_SCRATCH else event.nbytes
+            now += alive[event.key]
+        elif isinstance(event, Free):
+            now -= alive.pop(event.key)
+        elif isinstance(event, BeginPhase):
+            phase = trace.phases[event.phase]
         peaks[phase] = max(peaks.get(phase, 0), now)
     return peaks
 

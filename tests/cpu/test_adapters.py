@@ -7,7 +7,7 @@ from memlab.cli.compose import compose_config
 from memlab.core.plan import Plan, make_plan
 from memlab.launch.job import Job
 from memlab.launch.run import run_one
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 pytestmark = pytest.mark.cpu
 

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from leftovers import segments_left, segments_left_since
 
-from memlab.runs.record import Record, RunFolder
+from memlab.core.record import Record
+from memlab.runs.folder import RunFolder
 from memlab.system.deadman import marked_by
 from memlab.system.environment import package_versions
 

@@ -13,7 +13,8 @@ from typing import Any
 from folders import make_config, make_record
 
 from memlab.core.config import Hardware
-from memlab.runs.record import Record, RunFolder
+from memlab.core.record import Record
+from memlab.runs.folder import RunFolder
 
 TEXTS = (
     *("", "x", "a\nb", "%s %d {0}", "../../etc/passwd", "x" * 100_000, "ok", "measured", "fits", "1e400", "none"),

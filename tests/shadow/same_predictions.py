@@ -23,8 +23,9 @@ from typing import Any
 from memlab.accuracy.repredict import predictions
 from memlab.cli.commands.accuracy import sweeps
 from memlab.core.plan import make_plan
+from memlab.core.record import Record
 from memlab.predict.trace.store import trace_folder
-from memlab.runs.record import Record, RunFolder
+from memlab.runs.folder import RunFolder
 
 TIMES = ("trace_s", "total_s", "trace_cpu_s")
 """Keys of times that the prediction itself took."""

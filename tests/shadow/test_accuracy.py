@@ -7,8 +7,9 @@ import pytest
 
 from memlab.accuracy.errors import judge
 from memlab.accuracy.repredict import launches, predictions
+from memlab.core.record import Record
 from memlab.predict.trace import store as cache
-from memlab.runs.record import Record, RunFolder
+from memlab.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(45)]
 

@@ -48,3 +48,11 @@ def test_a_softmax_needs_memory_beside_its_result():
     scores = torch.empty(1, 71, 2048, 2048, device="meta")
     assert softmax.backward_product(scores, scores, -1, torch.float32) == [1136 << 20]
     assert softmax.safe_softmax_masks(scores, -1) == [284 << 20, 71 * 2048]
+
+
+@pytest.mark.parametrize(("tokens", "row"), [(16, 16), (20, 24), (24, 24), (501, 504)])
+def test_the_efficient_kernel_needs_rows_of_a_multiple_of_8_elements(tokens, row):
+    """``mem_eff_alignment`` in torch's ``aten/src/ATen/native/transformers/attention.cpp``."""
+    found = attention.aligned(torch.empty(2, 1, tokens, tokens, dtype=torch.bfloat16, device="meta"))
+    assert found.shape == (2, 1, tokens, tokens)
+    assert found.stride() == (tokens * row, tokens * row, row, 1)

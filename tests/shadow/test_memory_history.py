@@ -8,8 +8,9 @@ import pytest
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.predict.memory.allocator import Options
-from memlab.predict.trace.events import ALLOC, FREE, PHASE, Trace
+from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.request import Point, traces
+from memlab.predict.trace.trace_format import Trace
 
 pytestmark = pytest.mark.shadow
 
@@ -36,13 +37,13 @@ def blocks(trace: Trace, minimum: int) -> list[int]:
     """What the steps of a trace take and free."""
     found, sizes, building = [], {}, True
     for event in trace.events:
-        if event[0] == PHASE:
-            building = building and trace.phases[event[1]] != "first_forward"
-        elif event[0] == ALLOC:
-            sizes[event[1]] = Options().round(event[2])
-            found.append(0 if building else sizes[event[1]])
-        elif event[0] == FREE:
-            found.append(0 if building else -sizes[event[1]])
+        if isinstance(event, BeginPhase):
+            building = building and trace.phases[event.phase] != "first_forward"
+        elif isinstance(event, Alloc):
+            sizes[event.key] = Options().round(event.nbytes)
+            found.append(0 if building else sizes[event.key])
+        elif isinstance(event, Free):
+            found.append(0 if building else -sizes[event.key])
     return [nbytes for nbytes in found if abs(nbytes) >= minimum]
 
 

@@ -14,8 +14,8 @@ from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.predict.prediction import predict
 from memlab.predict.trace import store as cache
-from memlab.predict.trace.events import Trace
 from memlab.predict.trace.request import traces
+from memlab.predict.trace.trace_format import Trace
 from memlab.system.deadman import marked_by
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(45)]

@@ -7,13 +7,14 @@ import pytest
 from memlab.analyse.collect import collect
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
+from memlab.core.record import FIRST_STEP_PHASES, PHASES
 from memlab.launch.job import Job
 from memlab.predict.prediction import predict, predict_one
 from memlab.predict.trace import store as cache
-from memlab.predict.trace.events import ALLOC, EMPTY
+from memlab.predict.trace.events import Alloc, EmptyCache
 from memlab.predict.trace.ranks import traced_ranks
 from memlab.predict.trace.request import Point, traces
-from memlab.runs.record import FIRST_STEP_PHASES, PHASES, RunFolder
+from memlab.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(85)]
 
@@ -99,7 +100,9 @@ def test_ranks_of_stage_3_are_alike(tmp_path):
     plan = plan_of("zero_stage=zero3")
     assert traced_ranks(plan) == [0]
     found = traces(plan, [Point(rank, 1, 64) for rank in (0, 1, 2)], tmp_path)
-    sizes = [[event[:1] + event[2:4] for event in trace.events if event[0] == 0] for trace in found.values()]
+    sizes = [
+        [(event.nbytes, event.stream) for event in trace.events if isinstance(event, Alloc)] for trace in found.values()
+    ]
     assert sizes[0] == sizes[1] == sizes[2]
 
 
@@ -128,7 +131,7 @@ def test_weights_in_4_bits_are_a_quarter():
 
 def test_a_weight_in_4_bits_is_written_out_before_its_product_has_a_result():
     trace = cache.traces(plan_of(BITS[1]))[0]
-    made = [trace.sites[event[4]] for event in trace.events if event[0] == ALLOC]
+    made = [trace.sites[event.site] for event in trace.events if isinstance(event, Alloc)]
     products = [site for site in made if "gemm_4bit" in site.op]
     down_proj = next(place for place, site in enumerate(products) if site.shape == (2 * 128 * 352,))
     assert [site.kind == "kernel workspaces" for site in products[down_proj : down_proj + 2]] == [True, False]
@@ -136,7 +139,9 @@ def test_a_weight_in_4_bits_is_written_out_before_its_product_has_a_result():
 
 def test_a_training_in_4_bits_begins_with_an_emptied_cache():
     """peft does it where there is CUDA."""
-    plain, packed = (cache.traces(plan_of(words))[0].events.count((EMPTY,)) for words in BITS)
+    plain, packed = (
+        sum(isinstance(event, EmptyCache) for event in cache.traces(plan_of(words))[0].events) for words in BITS
+    )
     assert packed == plain + 1
 
 

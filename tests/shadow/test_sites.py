@@ -8,8 +8,8 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
-from memlab.predict.trace.events import Site
 from memlab.predict.trace.request import Point, traces
+from memlab.predict.trace.trace_format import Site
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]
 

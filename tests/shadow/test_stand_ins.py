@@ -4,8 +4,9 @@ import pytest
 
 from memlab.core.config import Config
 from memlab.predict.constants import UNKNOWN
-from memlab.predict.trace.events import ALLOC, FREE, Trace
-from memlab.predict.trace.work_items import KERNEL
+from memlab.predict.trace.events import Alloc, Free
+from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.work_items import Kernel
 
 pytestmark = pytest.mark.shadow
 
@@ -46,9 +47,9 @@ def test_a_stand_in_is_found_in_the_folder_and_recorded(tmp_path, monkeypatch):
             torch.asinh(tensor)
             recorder.stop()
 
-    allocated = {event[1]: event[2] for event in trace.events if event[0] == ALLOC}
+    allocated = {event.key: event.nbytes for event in trace.events if isinstance(event, Alloc)}
     assert list(allocated.values()) == [100, 200, 300, 400]
-    assert [allocated[event[1]] for event in trace.events if event[0] == FREE] == [100, 200, 300]
+    assert [allocated[event.key] for event in trace.events if isinstance(event, Free)] == [100, 200, 300]
     assert {site.op for site in trace.sites} == {"new"}
-    assert [item[-2:] for item in trace.work if item[0] == KERNEL] == [(10, 20)]
+    assert [item.sizes for item in trace.work if isinstance(item, Kernel)] == [(10, 20)]
     assert trace.smooth_from == 7

@@ -4,14 +4,14 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import Plan, make_plan
+from memlab.core.record import PHASES
 from memlab.predict.prediction import predict
 from memlab.predict.time.calibration import SHIPPED, load
 from memlab.predict.time.step_time import counts
 from memlab.predict.trace import store as cache
-from memlab.predict.trace.events import Trace
 from memlab.predict.trace.request import Point, Task, make
-from memlab.predict.trace.work_items import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, COPY, KERNEL, PINNED
-from memlab.runs.record import PHASES
+from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.work_items import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, PINNED, Copy, Item, Kernel
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(35)]
 
@@ -117,19 +117,23 @@ def test_products_with_weights_in_4_bits_count_as_any_other():
         assert counts(plain)[phase]["flops"] == counts(packed)[phase]["flops"] > 0
 
 
+def _is_kernel(item: Item, sizes: tuple[int, ...]) -> bool:
+    return isinstance(item, Kernel) and item.flops == 0 and item.sizes == sizes
+
+
 def test_with_many_rows_a_weight_in_4_bits_is_written_out_first():
     """That is a kernel of its own; with few rows one of bitsandbytes' reads the 4 bits."""
-    written_out = (0, WIDTH * WIDTH // 2, WIDTH * WIDTH * 2)
+    written_out = (WIDTH * WIDTH // 2, WIDTH * WIDTH * 2)
     many, few = (cache.traces(plan_of(words))[0].work for words in (ADAPTERS[1], FEW_ROWS))
-    assert sum(item[0] == KERNEL and item[5:] == written_out for item in many) == 2 * LAYERS  # q_proj and o_proj
-    assert not any(item[0] == KERNEL and item[5:] == written_out for item in few)
+    assert sum(_is_kernel(item, written_out) for item in many) == 2 * LAYERS  # q_proj and o_proj
+    assert not any(_is_kernel(item, written_out) for item in few)
 
 
 def test_kernels_of_triton_are_counted():
     """SwiGLU is one in each layer: it reads what two products made and writes as much. Its backward writes in place."""
     trace = cache.traces(plan_of(FUSED))[0]
     of_one = 512 * MLP * 2
-    fused = [item for item in trace.work if item[0] == KERNEL and item[5:] == (0, of_one, of_one, of_one)]
+    fused = [item for item in trace.work if _is_kernel(item, (of_one, of_one, of_one))]
     assert len(fused) == 2 * LAYERS
 
 
@@ -143,7 +147,7 @@ def test_zero3_gathers_the_weights_twice_and_reduces_once(traced):
 @pytest.mark.parametrize(("words", "way", "for_each"), COPIED)
 def test_what_offload_copies_and_by_way_of_what(words, way, for_each):
     trace = cache.traces(plan_of(words))[0]
-    nbytes = sum(item[6] for item in trace.work if item[0] == COPY and item[5] == way)
+    nbytes = sum(item.nbytes for item in trace.work if isinstance(item, Copy) and item.route == way)
     assert nbytes == pytest.approx(for_each * trace.parameters, rel=0.01)
 
 

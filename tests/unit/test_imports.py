@@ -114,7 +114,7 @@ IMPORTED = (
     *(
         "memlab.core.plan",
         "memlab.rules.rules",
-        "memlab.runs.record",
+        "memlab.runs.folder",
         "memlab.core.summary",
         "memlab.system.machine",
         "memlab.launch.run",

@@ -1,9 +1,9 @@
 """What the script set, as found in the process: raw facts under the names of their libraries, for ``attached``."""
 
 from ..failures import contained
+from ..plain import plain
 from ..session import Session
 from . import libraries, machine, models
-from .plain import plain
 
 FACTS = {
     "optimizers": models.optimizers,

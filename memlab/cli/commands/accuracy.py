@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def sweeps(paths):
     """Yield (name, records) of each folder that holds run folders, sorted by path."""
-    from memlab.runs.record import RunFolder
+    from memlab.runs.folder import RunFolder
 
     for path in paths:
         folders = sorted({file.parent.parent for file in path.rglob(RunFolder.RECORD)})
@@ -117,7 +117,7 @@ def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | 
     """
     from memlab.accuracy.errors import judge
     from memlab.accuracy.repredict import predictions
-    from memlab.runs.record import RunFolder
+    from memlab.runs.folder import RunFolder
 
     for truth, guess in predictions(measured):
         where = f"{name}/{truth.run_id}"

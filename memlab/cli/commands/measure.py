@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.launch.user_command.measure import measure
     from memlab.report.run_text import show_run
     from memlab.report.text import console
-    from memlab.runs.record import RunFolder
+    from memlab.runs.folder import RunFolder
 
     words = arguments.words[arguments.words[:1] == ["--"] :]
     if not words:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from memlab.core.errors import MemlabError
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 from memlab.system.terminal import safe
 
 OUTPUTS = Path("outputs")

@@ -3,7 +3,7 @@
 import argparse
 
 from memlab.cli.commands.run_selection import latest_run
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.plan import Plan, run_id
+from memlab.core.record import Record
 from memlab.launch.job import Job
 from memlab.launch.streams import ToTerminal
 from memlab.launch.user_command.found_config import FoundConfig, found_config
 from memlab.launch.user_command.records import command_record
 from memlab.launch.user_command.supervise import Command, supervise
-from memlab.runs.record import Record, RunFolder
+from memlab.runs.folder import RunFolder
 from memlab.system.machine import detect
 
 NOT_FOUND = 127

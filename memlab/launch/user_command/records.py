@@ -9,10 +9,10 @@ from typing import Any
 import memlab
 from memlab.core.noise import doubts
 from memlab.core.plan import config_hash, run_id
+from memlab.core.record import Record
 from memlab.core.summary import Work, slowest, summarise
 from memlab.launch.user_command.found_config import FoundConfig
 from memlab.launch.user_command.supervise import Finished
-from memlab.runs.record import Record
 from memlab.runs.step_rows import over_ranks
 from memlab.system.environment import describe_machine
 from memlab.system.machine import Machine

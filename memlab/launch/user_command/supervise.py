@@ -16,7 +16,7 @@ from memlab.launch.outcome import host_oom_kills
 from memlab.launch.process import Ended, Launch
 from memlab.launch.streams import Streams
 from memlab.launch.user_command.outcome import outcome
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_rows
 from memlab.system.deadman import marked
 

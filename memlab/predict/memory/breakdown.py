@@ -4,7 +4,8 @@ from collections import Counter
 from typing import Any
 
 from memlab.predict.memory.replay import Replay
-from memlab.predict.trace.events import ALLOC, FREE, Trace
+from memlab.predict.trace.events import Alloc, Free
+from memlab.predict.trace.trace_format import Trace
 
 CURVE_POINTS = 500
 LARGEST = 12
@@ -26,10 +27,10 @@ def breakdown(trace: Trace, result: Replay) -> dict[str, Any]:
     phases: dict[str, dict[str, int]] = {}
     largest: list[dict[str, Any]] = []
     for index, event in enumerate(trace.events):
-        if event[0] == ALLOC:
-            alive[event[1]] = (event[2], event[4])
-        elif event[0] == FREE:
-            del alive[event[1]]
+        if isinstance(event, Alloc):
+            alive[event.key] = (event.nbytes, event.site)
+        elif isinstance(event, Free):
+            del alive[event.key]
         for name in moments.get(index, ()):
             phases[name] = _by_kind(trace, alive, result.phases[name].peak_reserved_bytes)
         if index == result.peak_event:

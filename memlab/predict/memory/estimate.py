@@ -6,6 +6,7 @@ from functools import cached_property
 
 from memlab.core.config import Config
 from memlab.core.plan import Plan
+from memlab.core.record import PREDICTED, RankResult
 from memlab.core.sizes import GIB, UNLIMITED, in_gib
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.memory import allocator
@@ -16,10 +17,10 @@ from memlab.predict.memory.release_delay import furthest_ahead, with_lags
 from memlab.predict.memory.replay import Replay, replay, replay_points
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS, worst
 from memlab.predict.time.step_time import counts, has_clocks
-from memlab.predict.trace.events import USE, Trace
+from memlab.predict.trace.events import RecordStream
 from memlab.predict.trace.launch_order import in_one_launch
 from memlab.predict.trace.ranks import stands_for
-from memlab.runs.record import PREDICTED, RankResult
+from memlab.predict.trace.trace_format import Trace
 
 AT_ONCE, AT_THE_NEXT_WAIT = 0, 1 << 62
 """Shortest and longest release delay of a block that a side stream used: how many requests after the host freed the
@@ -140,7 +141,7 @@ class _Rank:
         self._options = allocator.parse(config.allocator.conf)
         self._is_cold = config.measure.protocol == "cold"
         self._plain = self.trace = in_one_launch(points)
-        self._has_side_streams = any(event[0] == USE for event in self._plain.events)
+        self._has_side_streams = any(isinstance(event, RecordStream) for event in self._plain.events)
         self._has_lags = self._has_side_streams and has_clocks(config, points)
         self._lag = AT_ONCE if self._has_lags or config.hardware.world_size == 1 else AT_THE_NEXT_WAIT
         if self._has_lags:

@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from memlab.predict.constants import HOST_PROCESS_BYTES, pinned_block
-from memlab.predict.trace.events import HOST_ALLOC, HOST_FREE, Trace
+from memlab.predict.trace.events import HostAlloc, HostFree
+from memlab.predict.trace.trace_format import Trace
 
 
 @dataclass
@@ -26,9 +27,9 @@ def host_peak(trace: Trace) -> HostPeak:
     alive: dict[int, tuple[int, bool]] = {}
     kept: Counter[int] = Counter()
     for event in trace.events:
-        if event[0] == HOST_ALLOC:
-            _, key, nbytes, is_pinned = event
-            if is_pinned:
+        if isinstance(event, HostAlloc):
+            nbytes = event.nbytes
+            if event.pinned:
                 nbytes = pinned_block(nbytes)
                 if kept[nbytes]:
                     kept[nbytes] -= 1
@@ -36,10 +37,10 @@ def host_peak(trace: Trace) -> HostPeak:
                     pinned += nbytes
             else:
                 pageable += nbytes
-            alive[key] = (nbytes, bool(is_pinned))
+            alive[event.key] = (nbytes, event.pinned)
             highest = max(highest, pageable + pinned)
-        elif event[0] == HOST_FREE:
-            nbytes, was_pinned = alive.pop(event[1])
+        elif isinstance(event, HostFree):
+            nbytes, was_pinned = alive.pop(event.key)
             if was_pinned:
                 kept[nbytes] += 1
             else:

@@ -14,8 +14,9 @@ from itertools import accumulate
 from memlab.core.config import Config
 from memlab.predict.time.calibration import SHIPPED, Calibration, calibration_for, load
 from memlab.predict.time.step_time import clocks
-from memlab.predict.trace.events import ALLOC, FREE, SYNC, USE, Event, Trace
+from memlab.predict.trace.events import Alloc, Event, Free, RecordStream, Synchronize
 from memlab.predict.trace.launch_order import origin
+from memlab.predict.trace.trace_format import Trace
 
 
 def with_lags(trace: Trace, config: Config, host: float = 1.0) -> Trace:
@@ -40,7 +41,7 @@ def with_lags(trace: Trace, config: Config, host: float = 1.0) -> Trace:
         if lag is None and known[where]:
             lag = known[where][0]
             known[where].rotate(-1)
-        events[index] = (FREE, events[index][1], lag or 0)
+        events[index] = events[index]._replace(release_delay=lag or 0)
     return _without_waits(replace(trace, events=events))
 
 
@@ -58,12 +59,12 @@ def _calibration(config: Config) -> Calibration:
 
 
 def _without_waits(trace: Trace) -> Trace:
-    gone = [0, *accumulate(event[0] == SYNC for event in trace.events)]  # before each event
+    gone = [0, *accumulate(isinstance(event, Synchronize) for event in trace.events)]  # before each event
     return replace(
         trace,
-        events=[event for event in trace.events if event[0] != SYNC],
+        events=[event for event in trace.events if not isinstance(event, Synchronize)],
         steps=[step - gone[step] for step in trace.steps],
-        places=[place - gone[place] for place in trace.places],
+        events_before=[before - gone[before] for before in trace.events_before],
     )
 
 
@@ -81,8 +82,8 @@ def _lags_of_the_step(trace: Trace, config: Config, host: float, uses: Mapping[i
     found, requests = {}, 0
     for index in range(trace.steps[-1], len(trace.events)):
         event = trace.events[index]
-        requests += event[0] == ALLOC
-        if event[0] == FREE and (streams := uses.get(event[1])):
+        requests += isinstance(event, Alloc)
+        if isinstance(event, Free) and (streams := uses.get(event.key)):
             until = busy[_item_before(trace, index)]
             done = max(until.get(stream, 0.0) for stream in streams)
             found[index] = bisect_right(requested, done, lo=requests) - requests
@@ -92,21 +93,21 @@ def _lags_of_the_step(trace: Trace, config: Config, host: float, uses: Mapping[i
 def _at_requests(trace: Trace, hosts: Sequence[float]) -> list[float]:
     """Return the host's clock in seconds at each request of the last step."""
     indices = range(trace.steps[-1], len(trace.events))
-    return [hosts[_item_before(trace, index)] for index in indices if trace.events[index][0] == ALLOC]
+    return [hosts[_item_before(trace, index)] for index in indices if isinstance(trace.events[index], Alloc)]
 
 
 def _item_before(trace: Trace, index: int) -> int:
-    return max(bisect_right(trace.places, index) - 1, 0)
+    return max(bisect_right(trace.events_before, index) - 1, 0)
 
 
 def _uses(trace: Trace) -> dict[int, set[int]]:
     """Map the key of each block to the side streams that used it."""
     own, found = {}, defaultdict(set)
     for event in trace.events:
-        if event[0] == ALLOC:
-            own[event[1]] = event[3]
-        elif event[0] == USE and event[2] != own[event[1]]:
-            found[event[1]].add(event[2])
+        if isinstance(event, Alloc):
+            own[event.key] = event.stream
+        elif isinstance(event, RecordStream) and event.stream != own[event.key]:
+            found[event.key].add(event.stream)
     return found
 
 
@@ -114,8 +115,8 @@ def _origins(trace: Trace, uses: Collection[int]) -> dict[int, tuple]:
     """Map the index of each FREE of a block that a side stream used to the origin of the block."""
     made, found = {}, {}
     for index, event in enumerate(trace.events):
-        if event[0] == ALLOC and event[1] in uses:
-            made[event[1]] = origin(trace, event)
-        elif event[0] == FREE and event[1] in made:
-            found[index] = made[event[1]]
+        if isinstance(event, Alloc) and event.key in uses:
+            made[event.key] = origin(trace, event)
+        elif isinstance(event, Free) and event.key in made:
+            found[index] = made[event.key]
     return found

@@ -4,9 +4,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from memlab.core.record import BEFORE_STEPS, Phase
 from memlab.predict.memory.allocator import CachingAllocator, Options, OutOfMemory
-from memlab.predict.trace.events import ALLOC, EMPTY, FREE, PHASE, START, SYNC, USE, Event, Trace
-from memlab.runs.record import BEFORE_STEPS, Phase
+from memlab.predict.trace.events import (
+    Alloc,
+    BeginPhase,
+    BeginPoint,
+    EmptyCache,
+    Event,
+    Free,
+    RecordStream,
+    Synchronize,
+)
+from memlab.predict.trace.trace_format import Trace
 
 
 @dataclass
@@ -57,9 +67,9 @@ def replay_points(
 
 
 def protocol(events: Sequence[Event]) -> tuple[int, int]:
-    """Return the indices of the two events that measuring adds before the first step: EMPTY, then START."""
-    start = next(index for index, event in enumerate(events) if event[0] == START)
-    assert events[start - 1][0] == EMPTY
+    """Return the indices of the two events that measuring adds before the first step: EmptyCache, then BeginPoint."""
+    start = next(index for index, event in enumerate(events) if isinstance(event, BeginPoint))
+    assert isinstance(events[start - 1], EmptyCache)
     return start - 1, start
 
 
@@ -81,29 +91,29 @@ class _Runner:
     def run(self) -> None:
         allocator, result, highest = self.allocator, self.result, 0
         for index, event in self.events:
-            self.index, kind = index, event[0]
-            if kind == ALLOC:
-                allocator.malloc(event[1], event[2], event[3])
+            self.index, kind = index, type(event)
+            if kind is Alloc:
+                allocator.malloc(event.key, event.nbytes, event.stream)
                 if allocator.allocated > self.highest.get(self.phase, 0):
                     self.highest[self.phase] = allocator.allocated
                     result.peak_events[self.phase] = index
                     if allocator.allocated > highest:
                         highest = allocator.allocated
                         result.peak_event, result.peak_phase = index, self.phase
-            elif kind == FREE:
-                allocator.free(*event[1:])
-            elif kind == USE:
-                allocator.record_stream(event[1], event[2])
-            elif kind == SYNC:
-                allocator.synchronize(event[1])
-            elif kind == EMPTY:
+            elif kind is Free:
+                allocator.free(event.key, event.release_delay)
+            elif kind is RecordStream:
+                allocator.record_stream(event.key, event.stream)
+            elif kind is Synchronize:
+                allocator.synchronize(event.requests)
+            elif kind is EmptyCache:
                 allocator.empty_cache()
-            elif kind == PHASE:
+            elif kind is BeginPhase:
                 self.close_phase()
-                self.phase = self.trace.phases[event[1]]
+                self.phase = self.trace.phases[event.phase]
                 if self.phase and index >= self.course_from:
                     result.course_phases.append((index, self.phase))
-            elif kind == START:
+            elif kind is BeginPoint:
                 result, highest = self.begin_point(), 0
             if index >= self.course_from:
                 result.course.append((index, allocator.allocated, allocator.reserved))

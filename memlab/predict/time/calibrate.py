@@ -11,14 +11,15 @@ import numpy as np
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
+from memlab.core.record import Record
 from memlab.predict.limits import unpredictable
 from memlab.predict.time.calibration import SHIPPED, Calibration
 from memlab.predict.time.cost_fit import Case, Fit, check_enough, fit
 from memlab.predict.time.step_time import has_clocks, missing_figures
 from memlab.predict.trace import store as cache
-from memlab.predict.trace.events import Trace
 from memlab.predict.trace.request import ShadowError
-from memlab.runs.record import Record, RunFolder
+from memlab.predict.trace.trace_format import Trace
+from memlab.runs.folder import RunFolder
 from memlab.system.terminal import safe
 
 VERSIONS = ("torch", "deepspeed", "transformers")

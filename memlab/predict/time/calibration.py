@@ -10,10 +10,10 @@ from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
-from memlab.files.json_file import read_json
+from memlab.files.json_file import read_json, write_json
 from memlab.predict.time.step_time import Costs
 from memlab.predict.trace.store import code_digest, kept
-from memlab.runs.record import RunFolder, write_json
+from memlab.runs.folder import RunFolder
 
 SHIPPED = Path(__file__).parent / "calibration.json"
 """The shipped calibration, which ``make calibration`` makes from results/."""

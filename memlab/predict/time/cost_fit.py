@@ -15,7 +15,7 @@ import numpy as np
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
 from memlab.predict.time.step_time import LOWER_BOUND, Costs, step_seconds
-from memlab.predict.trace.events import Trace
+from memlab.predict.trace.trace_format import Trace
 
 NAMES = tuple(LOWER_BOUND.to_json())
 

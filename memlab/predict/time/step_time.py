@@ -13,19 +13,19 @@ from dataclasses import asdict, dataclass, replace
 from memlab.core.config import Config
 from memlab.core.unknown import WORK
 from memlab.predict.constants import host_link_share
-from memlab.predict.trace.events import Trace
+from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import (
-    COLLECTIVE,
-    COPY,
     EVERYTHING,
-    HOST_WAITS,
-    HOST_WORK,
-    KERNEL,
-    PHASE,
-    RECORD,
-    STREAM_WAITS,
-    STREAM_WAITS_COLLECTIVE,
+    BeginWorkPhase,
+    Collective,
+    Copy,
+    HostWaits,
+    HostWork,
     Item,
+    Kernel,
+    RecordEvent,
+    StreamWaitsForCollective,
+    StreamWaitsForEvent,
     link_bytes,
 )
 
@@ -152,11 +152,11 @@ class Clocks:
         events: list[float] = []
         collectives: list[float] = []
         for item in work:
-            kind = item[0]
-            self.host += item[1] * operator_s + item[2] * module_s
-            if kind == KERNEL:
-                stream = item[3]
-                by_compute, by_memory = item[5] * by_flops[item[4]], sum(item[6:]) * by_byte
+            kind = type(item)
+            self.host += item.operators * operator_s + item.modules * module_s
+            if kind is Kernel:
+                stream = item.stream
+                by_compute, by_memory = item.flops * by_flops[item.is_half], sum(item.sizes) * by_byte
                 begins = self._begins[stream]
                 if len(begins) == LAUNCH_QUEUE and begins[0] > self.host:
                     self.host = begins[0]
@@ -164,39 +164,41 @@ class Clocks:
                 begin = free if free > self.host else self.host
                 begins.append(begin)
                 streams[stream] = begin + (by_compute if by_compute > by_memory else by_memory)
-            elif kind == RECORD:
-                events.append(max(self.host, streams.get(item[3], 0.0)))
-            elif kind == STREAM_WAITS:
-                streams[item[3]] = max(streams.get(item[3], 0.0), events[item[4]])
-            elif kind == COLLECTIVE:
-                collectives.append(self._collective(*item[3:]))
-            elif kind == STREAM_WAITS_COLLECTIVE:
-                streams[item[3]] = max(streams.get(item[3], 0.0), collectives[item[4]])
-            elif kind == COPY:
-                self._copy(*item[3:])
-            elif kind == HOST_WAITS:
-                self.host = max(self.host, *(streams.values() if item[3] == EVERYTHING else (events[item[3]],)))
-            elif kind == HOST_WORK:
-                self.host += sum(item[3:]) * self.host_byte_s
+            elif kind is RecordEvent:
+                events.append(max(self.host, streams.get(item.stream, 0.0)))
+            elif kind is StreamWaitsForEvent:
+                streams[item.stream] = max(streams.get(item.stream, 0.0), events[item.event])
+            elif kind is Collective:
+                collectives.append(self._collective(item))
+            elif kind is StreamWaitsForCollective:
+                streams[item.stream] = max(streams.get(item.stream, 0.0), collectives[item.collective])
+            elif kind is Copy:
+                self._copy(item)
+            elif kind is HostWaits:
+                until = streams.values() if item.event == EVERYTHING else (events[item.event],)
+                self.host = max(self.host, *until)
+            elif kind is HostWork:
+                self.host += sum(item.sizes) * self.host_byte_s
             if after_each:
                 after_each()
 
-    def _collective(self, stream: int, collective: int, ranks: int, nbytes: int) -> float:
+    def _collective(self, item: Collective) -> float:
         """Run a collective and return the second at which it ends. A single rank copies: it reads and writes every
         byte."""
         self.host += self.costs.collective_s
-        if ranks > 1:
-            seconds = link_bytes(collective, ranks, nbytes) / self.figures.link * self.costs.link
+        if item.ranks > 1:
+            seconds = link_bytes(item.kind, item.ranks, item.nbytes) / self.figures.link * self.costs.link
         else:
-            seconds = 2 * nbytes / self.figures.memory * self.costs.memory
-        begin = max(self.host, self.streams.get(stream, 0.0), self.streams.get(_NCCL, 0.0))
+            seconds = 2 * item.nbytes / self.figures.memory * self.costs.memory
+        begin = max(self.host, self.streams.get(item.stream, 0.0), self.streams.get(_NCCL, 0.0))
         self.streams[_NCCL] = begin + seconds
         return begin + seconds
 
-    def _copy(self, stream: int, blocking: int, way: int, nbytes: int) -> None:
-        self.streams[stream] = max(self.host, self.streams.get(stream, 0.0)) + nbytes * self._by_copied_byte[way]
-        if blocking:
-            self.host = self.streams[stream]
+    def _copy(self, item: Copy) -> None:
+        begin = max(self.host, self.streams.get(item.stream, 0.0))
+        self.streams[item.stream] = begin + item.nbytes * self._by_copied_byte[item.route]
+        if item.blocking:
+            self.host = self.streams[item.stream]
 
 
 BETWEEN = "between"
@@ -209,23 +211,22 @@ def counts(trace: Trace) -> dict[str, dict[str, int]]:
     phases: dict[str, dict[str, int]] = {}
     name = ""
     for item in trace.work:
-        kind, operators, modules = item[:3]
         found = phases.setdefault(name or BETWEEN, dict.fromkeys(COUNTED, 0))
-        found["operators"] += operators  # before the item, so of the phase so far
-        found["modules"] += modules
-        if kind == PHASE:
-            name = trace.phases[item[3]]
-        elif kind == KERNEL:
+        found["operators"] += item.operators  # before the item, so of the phase so far
+        found["modules"] += item.modules
+        if isinstance(item, BeginWorkPhase):
+            name = trace.phases[item.phase]
+        elif isinstance(item, Kernel):
             found["kernels"] += 1
-            found["flops"] += item[5]
-            found["memory_bytes"] += sum(item[6:])
-        elif kind == COLLECTIVE:
+            found["flops"] += item.flops
+            found["memory_bytes"] += sum(item.sizes)
+        elif isinstance(item, Collective):
             found["collectives"] += 1
-            found["link_bytes"] += round(link_bytes(*item[4:]))
-        elif kind == COPY:
-            found["host_link_bytes"] += item[6]
-        elif kind == HOST_WORK:
-            found["host_memory_bytes"] += sum(item[3:])
+            found["link_bytes"] += round(link_bytes(item.kind, item.ranks, item.nbytes))
+        elif isinstance(item, Copy):
+            found["host_link_bytes"] += item.nbytes
+        elif isinstance(item, HostWork):
+            found["host_memory_bytes"] += sum(item.sizes)
     return phases
 
 

@@ -8,7 +8,7 @@ from memlab.core.config import Config
 from memlab.predict.time.calibration import calibration_for
 from memlab.predict.time.cost_fit import depends, rests_on
 from memlab.predict.time.step_time import LOWER_BOUND, has_clocks, step_seconds
-from memlab.predict.trace.events import Trace
+from memlab.predict.trace.trace_format import Trace
 
 CALIBRATED = "calibrated"
 BOUND = "lower bound"

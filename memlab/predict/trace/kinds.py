@@ -3,7 +3,7 @@ them."""
 
 from collections.abc import Sequence
 
-from memlab.predict.trace.events import Site
+from memlab.predict.trace.trace_format import Site
 
 WEIGHTS = "weights"  # the full weights, or this rank's shard
 GATHERED = "gathered weights"

@@ -10,29 +10,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memlab.predict.trace.events import (
-    ALLOC,
-    EMPTY,
-    FREE,
-    HOST_ALLOC,
-    HOST_FREE,
-    PHASE,
-    START,
-    SYNC,
-    USE,
+    Alloc,
+    BeginPhase,
+    BeginPoint,
+    EmptyCache,
     Event,
-    Site,
-    Trace,
+    Free,
+    HostAlloc,
+    HostFree,
+    RecordStream,
+    Synchronize,
 )
+from memlab.predict.trace.trace_format import Site, Trace
 
 STEPS_OF_A_POINT = 2
 """Steps of each point, as many as a trace has: the first at a new size, and the one that all further steps equal."""
 
-_WITH_KEY = (ALLOC, FREE, USE, HOST_ALLOC, HOST_FREE)
+_WITH_KEY = (Alloc, Free, RecordStream, HostAlloc, HostFree)
 
 
 def in_one_launch(traces: Sequence[Trace]) -> Trace:
     """Return the trace of a launch that runs the points of one rank's ``traces`` in order. Each point begins with a
-    START."""
+    BeginPoint."""
     if len(traces) == 1:
         return traces[0]
     launch = _Launch(traces[0])
@@ -66,11 +65,11 @@ def cycle(trace: Trace) -> _Cycle:
     before: dict[int, tuple] = {}
     requests = 0
     for index, event in enumerate(trace.events[: second + 1]):
-        if event[0] in (ALLOC, HOST_ALLOC):
-            made[event[1]] = origin(trace, event)
-            requests += event[0] == ALLOC and index <= first
-        elif event[0] in (FREE, HOST_FREE):
-            del made[event[1]]
+        if isinstance(event, Alloc | HostAlloc):
+            made[event.key] = origin(trace, event)
+            requests += isinstance(event, Alloc) and index <= first
+        elif isinstance(event, Free | HostFree):
+            del made[event.key]
         if index == first:
             before = dict(made)
     return _Cycle(
@@ -87,19 +86,19 @@ def _ends_of_steps(trace: Trace) -> list[int]:
     """Return the indices of the events that end the optimizer phases of the first and of the second step."""
     ends, phase = {}, ""
     for index, event in enumerate(trace.events):
-        if event[0] == PHASE:
+        if isinstance(event, BeginPhase):
             if phase.endswith("optimizer_step"):
                 ends[phase] = index
-            phase = trace.phases[event[1]]
+            phase = trace.phases[event.phase]
     return [ends["first_optimizer_step"], ends["optimizer_step"]]
 
 
-def origin(trace: Trace, event: Event) -> tuple:
+def origin(trace: Trace, event: Alloc | HostAlloc) -> tuple:
     """Return where a block was made, regardless of its size. The origin is the same in the traces of all points."""
-    if event[0] == HOST_ALLOC:
-        return (HOST_ALLOC, event[3])
-    site = trace.sites[event[4]]
-    return (ALLOC, event[3], site.kind, site.op, site.where, site.module)
+    if isinstance(event, HostAlloc):
+        return HostAlloc, event.pinned
+    site = trace.sites[event.site]
+    return (Alloc, event.stream, site.kind, site.op, site.where, site.module)
 
 
 class _Launch:
@@ -115,8 +114,8 @@ class _Launch:
         found = cycle(first)
         self._left = _by_origin({key: key for key in found.leaves}, found.leaves)
         self._kept = _by_origin({key: key for key in found.stays}, found.stays)
-        self._requests = sum(event[0] == ALLOC for event in self.events)
-        self._next_key = 1 + max(event[1] for event in self.events if event[0] in (ALLOC, HOST_ALLOC))
+        self._requests = sum(isinstance(event, Alloc) for event in self.events)
+        self._next_key = 1 + max(event.key for event in self.events if isinstance(event, Alloc | HostAlloc))
 
     def add(self, trace: Trace) -> None:
         """Add a point, as copies of the second step of its trace."""
@@ -136,14 +135,13 @@ class _Launch:
         for index, event in enumerate(found.events):
             if index == found.begin:
                 if is_first:
-                    self.events += [(EMPTY,), (START,)]
+                    self.events += [EmptyCache(), BeginPoint()]
                 self.steps.append(len(self.events))
-            kind = event[0]
-            if kind in (ALLOC, HOST_ALLOC):
-                keys[event[1]] = self._next_key
+            if isinstance(event, Alloc | HostAlloc):
+                keys[event.key] = self._next_key
                 self._next_key += 1
-                self._requests += kind == ALLOC
-            if kind in _WITH_KEY and event[1] not in keys:
+                self._requests += isinstance(event, Alloc)
+            if isinstance(event, _WITH_KEY) and event.key not in keys:
                 continue  # a small block without a counterpart in the step before
             self.events.append(self._renamed(trace, event, keys, shift, sites, is_first))
         self._left = _by_origin({key: keys[key] for key in found.leaves}, found.leaves)
@@ -161,14 +159,13 @@ class _Launch:
     def _renamed(
         self, trace: Trace, event: Event, keys: dict[int, int], shift: int, sites: int, is_first: bool
     ) -> Event:
-        kind = event[0]
-        if kind == PHASE:
-            return (PHASE, self._phase(trace.phases[event[1]], is_first))
-        if kind == SYNC:
-            return (SYNC, event[1] + shift)
-        if kind == ALLOC:
-            return (ALLOC, keys[event[1]], *event[2:4], event[4] + sites)
-        return (kind, keys[event[1]], *event[2:]) if kind in _WITH_KEY else event
+        if isinstance(event, BeginPhase):
+            return BeginPhase(self._phase(trace.phases[event.phase], is_first))
+        if isinstance(event, Synchronize):
+            return Synchronize(event.requests + shift)
+        if isinstance(event, Alloc):
+            return event._replace(key=keys[event.key], site=event.site + sites)
+        return event._replace(key=keys[event.key]) if isinstance(event, _WITH_KEY) else event
 
     def _phase(self, name: str, is_first: bool) -> int:
         """Return the index of a phase. Phases of a point's first step have names of their own, as in a measurement."""

@@ -14,14 +14,24 @@ from dataclasses import replace
 from itertools import accumulate, chain, count, pairwise
 
 from memlab.core.plan import Plan, make_plan
-from memlab.predict.trace.events import ALLOC, FREE, HOST_ALLOC, HOST_FREE, PHASE, SYNC, USE, Event, Trace
-from memlab.predict.trace.work_items import COLLECTIVE, NUMBER, RECORD, Item
+from memlab.predict.trace.events import (
+    Alloc,
+    BeginPhase,
+    Event,
+    Free,
+    HostAlloc,
+    HostFree,
+    RecordStream,
+    Synchronize,
+)
+from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.work_items import NUMBERED, Collective, Item, RecordEvent
 
 TRACED = 5
 """Micro-steps of a traced step: three that may differ, the one that is repeated, the last."""
 
-_MADE, _FREED = (ALLOC, HOST_ALLOC), (FREE, HOST_FREE)
-_WITH_BLOCK = (*_MADE, *_FREED, USE)
+_MADE, _FREED = (Alloc, HostAlloc), (Free, HostFree)
+_WITH_BLOCK = (*_MADE, *_FREED, RecordStream)
 
 
 def with_few(plan: Plan) -> Plan:
@@ -49,7 +59,7 @@ def repeated(trace: Trace, micro_steps: int) -> Trace | None:
         events=longer.events,
         steps=[longer.place(place) for place in trace.steps],
         work=work.repeated(times),
-        places=work.places(times, earlier=longer.place(trace.steps[-1]) - trace.steps[-1]),
+        events_before=work.events_before(times, earlier=longer.place(trace.steps[-1]) - trace.steps[-1]),
     )
 
 
@@ -57,7 +67,7 @@ def _forwards(trace: Trace) -> list[list[int]]:
     """Return for each step the indices of the events that begin its forward passes."""
     found: list[list[int]] = [[] for _ in trace.steps]
     for place, event in enumerate(trace.events):
-        if event[0] == PHASE and trace.phases[event[1]].endswith("forward"):
+        if isinstance(event, BeginPhase) and trace.phases[event.phase].endswith("forward"):
             found[bisect_right(trace.steps, place) - 1].append(place)
     return found
 
@@ -66,9 +76,9 @@ def _batches_count(trace: Trace) -> bool:
     """Return whether the steps request host memory outside their phases, where batches are fetched."""
     phase = ""
     for event in trace.events[trace.steps[0] :]:
-        if event[0] == PHASE:
-            phase = trace.phases[event[1]]
-        elif event[0] == HOST_ALLOC and not phase:
+        if isinstance(event, BeginPhase):
+            phase = trace.phases[event.phase]
+        elif isinstance(event, HostAlloc) and not phase:
             return True
     return False
 
@@ -85,7 +95,7 @@ class _Step:
         self.begins = begins
         self._phases = trace.phases
         _, self.second, self.third, self.fourth = (trace.events[begin:end] for begin, end in pairwise(begins))
-        requests = [0, *accumulate(event[0] == ALLOC for event in trace.events[: begins[-1]])]
+        requests = [0, *accumulate(isinstance(event, Alloc) for event in trace.events[: begins[-1]])]
         self.ends = [requests[begin] for begin in begins]
         self.requests = self.ends[-1] - self.ends[-2]
         self.twins = dict(zip(_made(self.third), _made(self.fourth), strict=False))
@@ -97,7 +107,7 @@ class _Step:
 
     def leaves_nothing(self) -> bool:
         """Return whether every block that the third micro-step makes is freed by the end of the fourth."""
-        return self.twins.keys() <= {event[1] for event in (*self.third, *self.fourth) if event[0] in _FREED}
+        return self.twins.keys() <= {event.key for event in (*self.third, *self.fourth) if isinstance(event, _FREED)}
 
     def form(self, before: Sequence[Event], events: Sequence[Event]) -> list[tuple]:
         """Return the events of a micro-step in a form that can be compared with another micro-step, without waits.
@@ -108,18 +118,18 @@ class _Step:
         places = {block: (its is events, place) for its in (before, events) for place, block in enumerate(_made(its))}
         found = []
         for event in events:
-            if event[0] == PHASE:
-                found.append((PHASE, self._phases[event[1]].removeprefix("first_")))
-            elif event[0] in _WITH_BLOCK:
-                found.append((event[0], places.get(event[1]), *event[2:]))
-            elif event[0] != SYNC:
-                found.append(event)
+            if isinstance(event, BeginPhase):
+                found.append((BeginPhase, self._phases[event.phase].removeprefix("first_")))
+            elif isinstance(event, _WITH_BLOCK):
+                found.append((type(event), event._replace(key=places.get(event.key))))
+            elif not isinstance(event, Synchronize):
+                found.append((type(event), event))
         return found
 
     def waits(self) -> list[tuple[int, int]]:
         """Return the requests that the host waits for in the fourth micro-step: (number of the micro-step that made the
         request, number of requests from there to the end of that micro-step)."""
-        return [self._moment(event[1]) for event in self.fourth if event[0] == SYNC]
+        return [self._moment(event.requests) for event in self.fourth if isinstance(event, Synchronize)]
 
     def later(self, requests: int, micro_steps: int) -> int:
         """Return the number of requests at the same moment of the micro-step that comes ``micro_steps`` later."""
@@ -133,7 +143,7 @@ class _Step:
 
 
 def _made(events: Sequence[Event]) -> list[int]:
-    return [event[1] for event in events if event[0] in _MADE]
+    return [event.key for event in events if isinstance(event, _MADE)]
 
 
 def _become_alike(steps: Sequence[_Step]) -> bool:
@@ -171,8 +181,8 @@ class _Longer:
 
     def _copy(self, events: Sequence[Event]) -> None:
         for event in events:
-            if event[0] in _MADE:
-                self._blocks[event[1]] = next(self._new)
+            if isinstance(event, _MADE):
+                self._blocks[event.key] = next(self._new)
             self._add(event, self._blocks)
 
     def _repeat(self, step: _Step, time: int) -> None:
@@ -180,16 +190,18 @@ class _Longer:
         of_the_one_before = {block: self._blocks[twin] for block, twin in step.twins.items()}
         blocks = ChainMap(own, of_the_one_before, self._blocks)
         for event in step.fourth:
-            if event[0] in _MADE:
-                own[event[1]] = next(self._new)
-            self._add((SYNC, step.later(event[1], time)) if event[0] == SYNC else event, blocks)
+            if isinstance(event, _MADE):
+                own[event.key] = next(self._new)
+            if isinstance(event, Synchronize):
+                event = Synchronize(step.later(event.requests, time))
+            self._add(event, blocks)
         self._blocks |= own
 
     def _add(self, event: Event, blocks: Mapping[int, int]) -> None:
-        if event[0] == SYNC:
-            event = (SYNC, self._requests(event[1]))
-        elif event[0] in _WITH_BLOCK:
-            event = (event[0], blocks[event[1]], *event[2:])
+        if isinstance(event, Synchronize):
+            event = Synchronize(self._requests(event.requests))
+        elif isinstance(event, _WITH_BLOCK):
+            event = event._replace(key=blocks[event.key])
         self.events.append(event)
 
     def _requests(self, requests: int) -> int:
@@ -205,8 +217,8 @@ class _Work:
 
     def __init__(self, trace: Trace, step: _Step):
         self._length = len(step.fourth)
-        self._places = trace.places
-        self._cuts = [0, *(bisect_right(trace.places, begin) for begin in step.begins), len(trace.places)]
+        self._events_before = trace.events_before
+        self._cuts = [0, *(bisect_right(trace.events_before, begin) for begin in step.begins), len(trace.work)]
         self._before, *self._micro_steps, self._rest = self._cut(trace.work)
 
     def becomes_alike(self) -> bool:
@@ -225,36 +237,35 @@ class _Work:
             found += [_later(item, time, begin, within) for item in fourth]
         return [*found, *(_later(item, times, begin, within) for item in self._rest)]
 
-    def places(self, times: int, earlier: int) -> list[int]:
+    def events_before(self, times: int, earlier: int) -> list[int]:
         """Return the number of events before each item. ``earlier``: number of events added before the last step."""
-        before, *micro_steps, rest = self._cut([place + earlier for place in self._places])
+        before, *micro_steps, rest = self._cut([events + earlier for events in self._events_before])
         found = [*before, *chain.from_iterable(micro_steps)]
         for time in range(1, times + 1):
-            found += [place + time * self._length for place in micro_steps[-1]]
-        return [*found, *(place + times * self._length for place in rest)]
+            found += [events + time * self._length for events in micro_steps[-1]]
+        return [*found, *(events + times * self._length for events in rest)]
 
     def _cut(self, items: list) -> list[list]:
         """Cut ``items`` into the part before the first micro-step, the micro-steps one to four, and the rest."""
         return [items[begin:end] for begin, end in pairwise(self._cuts)]
 
 
-def _without_waits(items: Iterable[Item]) -> list[Item]:
+def _without_waits(items: Iterable[Item]) -> list[tuple]:
     """Return the items without waits and records, and without their counts of operators and modules."""
-    return [(item[0], *item[3:]) for item in items if item[0] not in NUMBER]
+    return [(type(item), item._replace(operators=0, modules=0)) for item in items if type(item) not in NUMBERED]
 
 
-def _counts(items: Iterable[Item]) -> dict[int, int]:
+def _counts(items: Iterable[Item]) -> dict[type, int]:
     """Count the recorded events and the collectives, which other items refer to by number."""
-    kinds = Counter(item[0] for item in items)
-    return {kind: kinds[kind] for kind in (RECORD, COLLECTIVE)}
+    kinds = Counter(map(type, items))
+    return {kind: kinds[kind] for kind in (RecordEvent, Collective)}
 
 
-def _later(item: Item, micro_steps: int, begin: Mapping[int, int], within: Mapping[int, int]) -> Item:
+def _later(item: Item, micro_steps: int, begin: Mapping[type, int], within: Mapping[type, int]) -> Item:
     """Return the item as it is ``micro_steps`` later, with the numbers of events and collectives moved on. ``begin``:
     the counts before the first micro-step, whose numbers stay; ``within``: the counts of one micro-step."""
-    if item[0] not in NUMBER:
+    if type(item) not in NUMBERED:
         return item
-    place, kind = NUMBER[item[0]]
-    if item[place] < begin[kind]:
-        return item
-    return (*item[:place], item[place] + micro_steps * within[kind], *item[place + 1 :])
+    field, kind = NUMBERED[type(item)]
+    number = getattr(item, field)
+    return item if number < begin[kind] else item._replace(**{field: number + micro_steps * within[kind]})

@@ -14,7 +14,7 @@ from typing import Any
 
 from memlab.core.errors import MemlabError
 from memlab.core.plan import Plan
-from memlab.predict.trace.events import Trace
+from memlab.predict.trace.trace_format import Trace
 from memlab.system.environment import own_variables
 from memlab.system.machine import Machine
 

@@ -11,9 +11,10 @@ from itertools import islice
 
 import numpy as np
 
-from memlab.predict.trace.events import ALLOC, HOST_ALLOC, Trace
+from memlab.predict.trace.events import Alloc, Event, HostAlloc
 from memlab.predict.trace.reduction_scratch import Reduction
-from memlab.predict.trace.work_items import FIRST_SIZE, Item
+from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.work_items import Item, amounts, fixed_fields, with_amounts
 
 ENOUGH = 3
 """Number of traced points that determine a size formula: one gives the constant, the second selects the monomial, the
@@ -22,9 +23,6 @@ third checks it."""
 UNCHECKED = ENOUGH - 1
 """Number of points that determine the formula when no check point is needed: if all points have as many tokens, a size
 is constant or grows with the batch."""
-
-FIELDS = 5
-"""Number of fields of an ALLOC event. In the ALLOC of a reduction's buffer, the reduction's fields follow."""
 
 MINIMUM_TOKENS = 2
 """Points with fewer tokens are always traced: with a single token some dimensions vanish, and some copies with
@@ -68,7 +66,7 @@ class Interpolator:
 
 @dataclass(frozen=True)
 class _Table:
-    """The traces at ``points``: their common part, and arrays of the figures that differ, with a row for each point."""
+    """The traces at ``points``: their common part, and arrays of the numbers that differ, with a row for each point."""
 
     points: list[tuple[int, int]]
     base: Trace
@@ -77,22 +75,21 @@ class _Table:
     sums: list[int]  # indices of the allocations whose sizes follow from a reduction
     reductions: np.ndarray  # the fields of each reduction, one reduction after another
     work: list[Item]
-    figures: np.ndarray
+    amounts: np.ndarray  # FLOPs and bytes of the work, one item after another
 
     def at(self, micro: int, tokens: int) -> Trace | None:
-        sizes, fields, figures = (
-            _sizes_at(self.points, each, (micro, tokens)) for each in (self.sizes, self.reductions, self.figures)
+        sizes, fields, work_amounts = (
+            _sizes_at(self.points, each, (micro, tokens)) for each in (self.sizes, self.reductions, self.amounts)
         )
-        if sizes is None or fields is None or figures is None:
+        if sizes is None or fields is None or work_amounts is None:
             return None
         events = list(self.base.events)
         for index, nbytes in zip(self.allocations, sizes.tolist(), strict=True):
-            event = events[index]
-            events[index] = (*event[:2], nbytes, *event[3:])
+            events[index] = events[index]._replace(nbytes=nbytes)
         for index, values in zip(self.sums, fields.reshape(-1, len(Reduction._fields)).tolist(), strict=True):
-            event, reduction = events[index], Reduction(*values)
-            events[index] = (*event[:2], reduction.buffer_bytes, *event[3:FIELDS], *reduction)
-        work = _with_figures(self.work, figures.tolist())
+            reduction = Reduction(*values)
+            events[index] = events[index]._replace(nbytes=reduction.buffer_bytes, reduction=reduction)
+        work = _with_amounts(self.work, work_amounts.tolist())
         return replace(self.base, micro=micro, tokens=tokens, events=events, work=work, seconds=0.0)
 
 
@@ -111,32 +108,35 @@ def _table(usable: Sequence[Trace], enough: int, of_one: bool) -> _Table | None:
     if len(chosen) < enough:
         return None
     base = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # small allocations have no site
-    requests = [index for index, event in enumerate(base.events) if event[0] in (ALLOC, HOST_ALLOC)]
-    allocations, sums = ([i for i in requests if (len(base.events[i]) > FIELDS) is each] for each in (False, True))
+    requests = [index for index, event in enumerate(base.events) if isinstance(event, Alloc | HostAlloc)]
+    allocations, sums = ([i for i in requests if _is_sum(base.events[i]) is each] for each in (False, True))
     return _Table(
         points=[(trace.micro, trace.tokens) for trace in chosen],
         base=base,
         allocations=allocations,
-        sizes=np.array([[trace.events[index][2] for index in allocations] for trace in chosen], dtype=np.int64),
+        sizes=np.array([[trace.events[index].nbytes for index in allocations] for trace in chosen], dtype=np.int64),
         sums=sums,
         reductions=np.array(
-            [[value for index in sums for value in trace.events[index][FIELDS:]] for trace in chosen], dtype=np.int64
+            [[value for index in sums for value in trace.events[index].reduction] for trace in chosen], dtype=np.int64
         ),
         work=leader.work,
-        figures=np.array([_figures(trace.work) for trace in chosen], dtype=np.int64),
+        amounts=np.array([_amounts(trace.work) for trace in chosen], dtype=np.int64),
     )
 
 
-def _figures(work: Sequence[Item]) -> list[int]:
-    """Return the figures of a step's items that depend on batch and tokens."""
-    return [figure for item in work for figure in item[FIRST_SIZE.get(item[0], len(item)) :]]
+def _is_sum(event: Event) -> bool:
+    """Return whether the event allocates the buffer of a sum."""
+    return isinstance(event, Alloc) and event.reduction is not None
 
 
-def _with_figures(work: Sequence[Item], figures: Sequence[int]) -> list[Item]:
-    """Return the items with their figures replaced by ``figures``, in order."""
-    rest = iter(figures)
-    skeletons = ((item, FIRST_SIZE.get(item[0], len(item))) for item in work)
-    return [(*item[:first], *islice(rest, len(item) - first)) for item, first in skeletons]
+def _amounts(work: Sequence[Item]) -> list[int]:
+    return [amount for item in work for amount in amounts(item)]
+
+
+def _with_amounts(work: Sequence[Item], new: Sequence[int]) -> list[Item]:
+    """Return the items with other FLOPs and bytes. ``new``: the FLOPs and bytes of one item after another."""
+    rest = iter(new)
+    return [with_amounts(item, tuple(islice(rest, len(amounts(item))))) for item in work]
 
 
 def _is_smooth(smooth_from: int | None, tokens: int) -> bool:
@@ -145,10 +145,17 @@ def _is_smooth(smooth_from: int | None, tokens: int) -> bool:
 
 
 def _skeleton(trace: Trace) -> tuple:
-    # Field 1, the number of operators, is left out: it may depend on the batch, because views are counted. Views take
-    # no memory.
-    work = [(item[0], *item[2 : FIRST_SIZE.get(item[0], len(item))], len(item)) for item in trace.work]
-    return trace.phases, [(*event[:2], *event[3:4], len(event)) for event in trace.events], work
+    """Return the part of a trace that is the same at all points that can be interpolated."""
+    work = [(type(item), fixed_fields(item)) for item in trace.work]
+    return trace.phases, list(map(_event_skeleton, trace.events)), work
+
+
+def _event_skeleton(event: Event) -> tuple:
+    if isinstance(event, Alloc):
+        return Alloc, event.key, event.stream, event.reduction is None
+    if isinstance(event, HostAlloc):
+        return HostAlloc, event.key, event.pinned
+    return type(event), event
 
 
 def _spread(traces: Sequence[Trace]) -> list[Trace]:

@@ -16,11 +16,11 @@ from memlab.core.config import to_dict
 from memlab.core.plan import Plan, shape_of
 from memlab.core.sizes import MIB
 from memlab.files.disk import cache_dir, explain
-from memlab.predict.trace.events import Trace
 from memlab.predict.trace.micro_steps import repeated, with_few
 from memlab.predict.trace.ranks import traced_ranks
 from memlab.predict.trace.request import Point, ShadowError, Task, make
 from memlab.predict.trace.resize import ENOUGH, MINIMUM_TOKENS, UNCHECKED, Interpolator
+from memlab.predict.trace.trace_format import Trace
 from memlab.system.environment import versions_used
 
 IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode", "predict")

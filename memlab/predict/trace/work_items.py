@@ -1,32 +1,119 @@
-"""Work of one training step, in order: plain data that a shadow run writes. No torch needed."""
+"""Work of one training step, in order: plain data that a shadow run writes. No torch needed.
 
-KERNEL, COPY, COLLECTIVE, STREAM_WAITS_COLLECTIVE, RECORD, STREAM_WAITS, HOST_WAITS, HOST_WORK, PHASE = range(9)
-"""The kinds of items. Every item is ``(kind, operators, modules, ...)``: the number of operators that the host
-dispatched and of modules whose ``forward`` it entered since the item before. The fields after them:
-
-KERNEL                  stream, 1 if in half precision, FLOPs, bytes of each tensor that is read or written
-COPY                    stream, 1 if the host waits for it, host memory (PINNED ...), bytes   (from or to the host)
-COLLECTIVE              stream, index in ``COLLECTIVES``, ranks, bytes     (of the whole tensor: all-gather's output)
-STREAM_WAITS_COLLECTIVE stream, number of the collective in this step
-RECORD                  stream, number of the event in this step
-STREAM_WAITS            stream, number of the event
-HOST_WAITS              number of the event, or ``EVERYTHING``
-HOST_WORK               bytes of each host tensor that is read or written
-PHASE                   index in ``Trace.phases``
+Every item begins with two counts: ``operators`` that the host dispatched, and ``modules`` whose ``forward`` it entered,
+since the item before. Two items of different kinds can be equal as tuples, so compare their types as well.
 """
 
-Item = tuple[int, ...]
+from typing import Any, NamedTuple
 
-FIRST_SIZE = {KERNEL: 5, COPY: 6, COLLECTIVE: 6, HOST_WORK: 3}
-"""Kind -> index in the item of the first field that depends on batch and tokens. The fields before it do not."""
 
-NUMBER = {
-    STREAM_WAITS_COLLECTIVE: (4, COLLECTIVE),
-    RECORD: (4, RECORD),
-    STREAM_WAITS: (4, RECORD),
-    HOST_WAITS: (3, RECORD),
+class Kernel(NamedTuple):
+    """Kernel on a stream. ``is_half``: computes in half precision; ``sizes``: bytes of each tensor that is read or
+    written."""
+
+    operators: int
+    modules: int
+    stream: int
+    is_half: bool
+    flops: int
+    sizes: tuple[int, ...]
+
+
+class Copy(NamedTuple):
+    """Copy of ``nbytes`` from or to the host. ``blocking``: the host waits for it; ``route``: PINNED, ..."""
+
+    operators: int
+    modules: int
+    stream: int
+    blocking: bool
+    route: int
+    nbytes: int
+
+
+class Collective(NamedTuple):
+    """Collective over ``nbytes``, the size of the whole tensor (all-gather: of its output). ``kind``: index in
+    ``COLLECTIVES``."""
+
+    operators: int
+    modules: int
+    stream: int
+    kind: int
+    ranks: int
+    nbytes: int
+
+
+class StreamWaitsForCollective(NamedTuple):
+    """Wait of a stream for a collective, by its number in this step."""
+
+    operators: int
+    modules: int
+    stream: int
+    collective: int
+
+
+class RecordEvent(NamedTuple):
+    """CUDA event recorded on a stream. ``event``: its number in this step."""
+
+    operators: int
+    modules: int
+    stream: int
+    event: int
+
+
+class StreamWaitsForEvent(NamedTuple):
+    operators: int
+    modules: int
+    stream: int
+    event: int
+
+
+class HostWaits(NamedTuple):
+    """Wait of the host for an event, or for everything that it has launched (``EVERYTHING``)."""
+
+    operators: int
+    modules: int
+    event: int
+
+
+class HostWork(NamedTuple):
+    """Work of the host on its own memory. ``sizes``: bytes of each host tensor that is read or written."""
+
+    operators: int
+    modules: int
+    sizes: tuple[int, ...]
+
+
+class BeginWorkPhase(NamedTuple):
+    operators: int
+    modules: int
+    phase: int  # index in ``Trace.phases``
+
+
+Item = (
+    Kernel
+    | Copy
+    | Collective
+    | StreamWaitsForCollective
+    | RecordEvent
+    | StreamWaitsForEvent
+    | HostWaits
+    | HostWork
+    | BeginWorkPhase
+)
+
+KINDS = (
+    *(Kernel, Copy, Collective, StreamWaitsForCollective, RecordEvent, StreamWaitsForEvent),
+    *(HostWaits, HostWork, BeginWorkPhase),
+)
+"""All kinds of items. On disk the index of its kind comes before the fields of an item."""
+
+NUMBERED = {
+    StreamWaitsForCollective: ("collective", Collective),
+    RecordEvent: ("event", RecordEvent),
+    StreamWaitsForEvent: ("event", RecordEvent),
+    HostWaits: ("event", RecordEvent),
 }
-"""Kind -> index in the item of the number of an event or collective, and the kind of item that is numbered."""
+"""Kind -> its field with the number of a collective or an event, and the kind of item that is numbered."""
 
 EVERYTHING = -1
 
@@ -38,7 +125,48 @@ from the host."""
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "all_to_all")
 
 HOST_MINIMUM_BYTES = 1 << 20
-"""Operators on less host memory are only counted, without a HOST_WORK item."""
+"""Operators on less host memory are only counted, without a HostWork item."""
+
+
+def amounts(item: Item) -> tuple[int, ...]:
+    """Return the FLOPs and bytes of an item: its fields that depend on batch and tokens."""
+    if isinstance(item, Kernel):
+        return (item.flops, *item.sizes)
+    if isinstance(item, HostWork):
+        return item.sizes
+    return (item.nbytes,) if isinstance(item, Copy | Collective) else ()
+
+
+def with_amounts(item: Item, new: tuple[int, ...]) -> Item:
+    """Return the item with other FLOPs and bytes, in the order of :func:`amounts`."""
+    if isinstance(item, Kernel):
+        return item._replace(flops=new[0], sizes=new[1:])
+    if isinstance(item, HostWork):
+        return item._replace(sizes=new)
+    return item._replace(nbytes=new[0]) if isinstance(item, Copy | Collective) else item
+
+
+def fixed_fields(item: Item) -> tuple[int, ...]:
+    """Return the fields that do not depend on batch and tokens, with the number of FLOPs and bytes. ``operators`` is
+    left out: it may depend on the batch, because views are counted. Views take no memory."""
+    if isinstance(item, Kernel):
+        return item.modules, item.stream, item.is_half, len(item.sizes)
+    if isinstance(item, Copy):
+        return item.modules, item.stream, item.blocking, item.route
+    if isinstance(item, Collective):
+        return item.modules, item.stream, item.kind, item.ranks
+    return (item.modules, len(item.sizes)) if isinstance(item, HostWork) else item[1:]
+
+
+def to_json(item: Item) -> list[Any]:
+    return [KINDS.index(type(item)), *item]
+
+
+def from_json(kind: int, *fields: Any) -> Item:
+    if KINDS[kind] in (Kernel, HostWork):
+        *others, sizes = fields
+        return KINDS[kind](*others, tuple(sizes))
+    return KINDS[kind](*fields)
 
 
 def link_bytes(collective: int, ranks: int, nbytes: int) -> float:

@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.identity import point_of, tokens_of
 from memlab.analyse.run_view import RunView
+from memlab.core.record import PHASES
 from memlab.core.sizes import GIB
 from memlab.report.figures.canvas import finish, from_zero, new_figure, wrapped
 from memlab.report.figures.sheet import NothingToDraw, Sheet
 from memlab.report.palette import OKABE_ITO
-from memlab.runs.record import PHASES
 
 PARTS = (
     ("allocated at the end of the phase", OKABE_ITO[0][0], ""),

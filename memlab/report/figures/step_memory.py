@@ -10,7 +10,7 @@ from memlab.analyse.run_view import RunView
 from memlab.core.errors import RecordError
 from memlab.report.figures.canvas import OOM_COLOR, counted, finish, from_zero, gib, new_figure, plain
 from memlab.report.figures.sheet import NothingToDraw, Sheet
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 MOST = 4
 """Most panels of a figure."""

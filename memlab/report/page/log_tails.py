@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 LAST_BYTES = 4096
 """Bytes of the end of a log: enough to show how the run ended, and small enough for 500 runs on a page."""

@@ -13,11 +13,12 @@ from memlab.analyse.run_view import RunView, peak, value_at
 from memlab.core.config import GROUPS
 from memlab.core.errors import RecordError
 from memlab.core.noise import doubts
+from memlab.core.record import PHASES
 from memlab.report import units
 from memlab.report.page.encoding import encoded
 from memlab.report.page.log_tails import log_tails
 from memlab.report.page.sentences import held_quantity
-from memlab.runs.record import PHASES, RunFolder
+from memlab.runs.folder import RunFolder
 
 MAIN = {
     "peak_reserved_bytes": "peak reserved",

@@ -5,8 +5,9 @@ from typing import Any
 
 from memlab.core.config import Allocator, Batch, Config, Hardware, Measure, Model, SeqLen, ZeroStage
 from memlab.core.plan import make_plan
+from memlab.core.record import Phase, RankResult, Record
 from memlab.core.summary import summarise
-from memlab.runs.record import Phase, RankResult, Record, RunFolder
+from memlab.runs.folder import RunFolder
 
 MIB = 2**20
 

@@ -12,7 +12,7 @@ from memlab.analyse import run_cache
 from memlab.analyse.collect import collect
 from memlab.core.errors import MemlabError
 from memlab.files import json_file
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 
 def only_reason(root) -> str:

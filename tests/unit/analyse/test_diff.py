@@ -11,7 +11,7 @@ from memlab.analyse.quantities import Difference, Quantity, interpolate, merge_r
 from memlab.core.config import Checkpointing, Offload, to_dict
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 OFFLOAD = {"offload": Offload(optimizer="cpu")}
 

@@ -5,7 +5,7 @@ from folders import MIB, make_config, make_record, write
 from memlab.analyse.collect import collect
 from memlab.analyse.table import phases_table, points_table, ranks_table, steps_table
 from memlab.core.config import Offload
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 COLUMNS = """
 run_id path source status reason isolation fingerprint

@@ -6,8 +6,9 @@ from omegaconf import OmegaConf
 from memlab.cli import experiments
 from memlab.cli.experiments import EXIT_CODES, with_repeats
 from memlab.core.config import to_dict
+from memlab.core.record import STATUSES
 from memlab.launch.sweep import Result
-from memlab.runs.record import STATUSES, RunFolder
+from memlab.runs.folder import RunFolder
 
 
 @pytest.fixture

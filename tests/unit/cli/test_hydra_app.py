@@ -17,7 +17,7 @@ from memlab.cli import main as cli
 from memlab.cli.compose import check_overrides
 from memlab.files.json_file import read_json
 from memlab.launch import run
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 
 def refuse_to_start(*_):

@@ -17,7 +17,7 @@ from memlab.cli import main as cli
 from memlab.cli.experiments import EXIT_CODES
 from memlab.cli.main import COMMANDS, main
 from memlab.files.json_file import read_json
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 from memlab.system.deadman import marked_by
 
 LAUNCH = Path(__file__).parents[3] / "launch.py"

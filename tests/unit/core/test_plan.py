@@ -8,7 +8,8 @@ from dataclasses import asdict
 import pytest
 
 from memlab.core.config import ZeroStage, to_dict
-from memlab.core.plan import Plan, applies, config_hash, make_plan, needs_hub, run_id
+from memlab.core.plan import applies, config_hash, make_plan, needs_hub, run_id
+from memlab.runs.decode import decode_plan
 
 PLANS = {
     "cpu_defaults": ["hardware=cpu"],
@@ -102,7 +103,7 @@ def test_a_plan_does_not_change_its_configuration(config):
 
 def test_a_plan_survives_json(planned):
     plan = planned("gpu_zero3_own_buckets")
-    assert Plan.from_json(plan.to_json()) == plan
+    assert decode_plan(plan.to_json(), "plan") == plan
 
 
 # --- identity

@@ -11,7 +11,7 @@ import pytest
 from memlab.core.plan import make_plan
 from memlab.launch import process, run
 from memlab.launch.job import Job
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 from memlab.system.machine import Machine
 
 CPU = Machine()

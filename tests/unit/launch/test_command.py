@@ -9,7 +9,7 @@ import pytest
 
 from memlab.core.plan import make_plan
 from memlab.launch.command import command, free_port
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 
 @pytest.fixture

@@ -2,9 +2,10 @@
 
 import pytest
 
+from memlab.core.record import STATUSES
 from memlab.files.json_file import read_json
 from memlab.launch.job import Job
-from memlab.runs.record import STATUSES, RunFolder
+from memlab.runs.folder import RunFolder
 from memlab.system.machine import Machine
 
 CPU = Machine()

@@ -2,9 +2,10 @@
 
 import pytest
 
+from memlab.core.record import STATUSES
 from memlab.launch.outcome import host_oom_kills, outcome, tail
 from memlab.launch.process import Ended
-from memlab.runs.record import STATUSES, RunFolder
+from memlab.runs.folder import RunFolder
 
 EXITED = Ended("exited", 0, 10.0)
 TIMEOUT = Ended("timeout", None, 1800.0)

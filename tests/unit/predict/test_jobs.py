@@ -9,7 +9,7 @@ from memlab.launch.sweep import Observer
 from memlab.predict import jobs as sweep
 from memlab.predict import prediction as predict
 from memlab.predict.trace import store as cache
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from memlab.core.record import LIVE_TENSORS
 from memlab.report.answers import answer, how_sure, ranges
-from memlab.runs.record import LIVE_TENSORS
 
 GIB = 2**30
 BACKWARD = {"backward": {"peak_allocated_bytes": 2 * GIB}, "forward": {"peak_allocated_bytes": GIB}}

@@ -14,7 +14,7 @@ from memlab.report.figures.pareto import front
 from memlab.report.figures.phases import stack
 from memlab.report.figures.sheet import NothingToDraw, sheets
 from memlab.report.palette import styles
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 LABELS = {
     "memory_over_seq_len": ("sequence length, tokens", "GiB per GPU"),

@@ -17,7 +17,7 @@ from memlab.report.page.log_tails import LAST_BYTES, log_tails
 from memlab.report.page.payload import payload
 from memlab.report.page.points import SharedValues
 from memlab.report.short_names import short_names, usual_options
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 
 HOSTILE = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=2">\u2028'
 

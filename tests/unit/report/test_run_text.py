@@ -4,10 +4,10 @@ import io
 
 import pytest
 
+from memlab.core.record import LIVE_TENSORS
 from memlab.report.run_text import show_run
 from memlab.report.text import console
 from memlab.report.units import gib
-from memlab.runs.record import LIVE_TENSORS
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from memlab.core.plan import make_plan
 from memlab.launch.job import Job
 from memlab.launch.sweep import Assortment, Result, assort
 from memlab.report.sweep_text import Progress, show_preview, show_summary
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 from memlab.system.machine import Machine
 
 ROOT = Path("/outputs/mine")

@@ -11,20 +11,12 @@ import pytest
 
 from memlab.core.errors import FolderError, RecordError, WriteError
 from memlab.core.plan import make_plan
+from memlab.core.record import FINAL, SCHEMA_VERSION, STATUSES, Phase, RankResult, Record
 from memlab.files.disk import write_whole
-from memlab.files.json_file import read_json
+from memlab.files.json_file import read_json, write_json
 from memlab.files.redaction import is_secret_name
-from memlab.runs.record import (
-    FINAL,
-    SCHEMA_VERSION,
-    STATUSES,
-    Phase,
-    RankResult,
-    Record,
-    RunFolder,
-    SweepFolder,
-    write_json,
-)
+from memlab.runs.decode import decode_record
+from memlab.runs.folder import RunFolder, SweepFolder
 
 HF_TOKEN = "hf_" + "Ab3" * 10
 
@@ -244,7 +236,7 @@ def test_ranks_that_wrote_nothing_are_left_out(folder, rank):
 def test_groups_added_since_are_none_in_older_records(config, record):
     old = record(choices={"model": "tiny"}).to_json()
     del old["config"]["adapter"], old["config"]["kernels"]
-    read = Record.from_json(old, "old")
+    read = decode_record(old, "old")
     assert read.config == config()
     assert read.choices == {"model": "tiny", "adapter": "none", "kernels": "none"}
 
@@ -252,7 +244,7 @@ def test_groups_added_since_are_none_in_older_records(config, record):
 def test_a_model_that_an_imported_table_does_not_name_is_not_known(config):
     imported = Record(run_id="x", source="measured", status="ok", config=config(), choices={}, fingerprint="f")
     imported.config.model.path = "???"
-    assert Record.from_json(imported.to_json(), "imported").config.model.path == "???"
+    assert decode_record(imported.to_json(), "imported").config.model.path == "???"
 
 
 def test_figures_added_since_are_not_known_of_older_records(config):
@@ -260,7 +252,7 @@ def test_figures_added_since_are_not_known_of_older_records(config):
     record = Record(
         run_id="x", source="measured", status="ok", config=config(), choices={}, fingerprint="f", ranks=[old]
     )
-    (rank,) = Record.from_json(record.to_json(), "old").ranks
+    (rank,) = decode_record(record.to_json(), "old").ranks
     assert rank["device"] == "cuda:0" and rank["breakdown"] is None and rank["losses"] == []
 
 

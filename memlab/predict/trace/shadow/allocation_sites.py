@@ -12,8 +12,8 @@ from types import CodeType
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from memlab.predict.trace.events import Site
 from memlab.predict.trace.kinds import KERNEL_SCRATCH, PARAMETER_GRADIENT, SMALL, kind_of
+from memlab.predict.trace.trace_format import Site
 
 SMALL_BYTES = 64 << 10
 """Allocations below this share one site: they are most of the events and almost none of the bytes."""

@@ -14,23 +14,23 @@ from torch.utils.flop_counter import flop_registry
 from memlab.core.unknown import WORK, left_out
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.work_items import (
-    COLLECTIVE,
     COLLECTIVES,
     CONVERTED_FROM_HOST,
     CONVERTED_TO_HOST,
-    COPY,
     EVERYTHING,
     HOST_MINIMUM_BYTES,
-    HOST_WAITS,
-    HOST_WORK,
-    KERNEL,
     PAGEABLE,
-    PHASE,
     PINNED,
-    RECORD,
-    STREAM_WAITS,
-    STREAM_WAITS_COLLECTIVE,
+    BeginWorkPhase,
+    Collective,
+    Copy,
+    HostWaits,
+    HostWork,
     Item,
+    Kernel,
+    RecordEvent,
+    StreamWaitsForCollective,
+    StreamWaitsForEvent,
 )
 
 _aten = torch.ops.aten
@@ -99,7 +99,7 @@ class Counter:
         self.on = False
         self._unknown = unknown
         self.items: list[Item] = []
-        self.places: list[int] = []
+        self.events_before: list[int] = []
         self._trace_events = events
         self.operators = 0
         self.modules = 0
@@ -113,7 +113,7 @@ class Counter:
 
     def stop(self) -> None:
         if self.on:
-            self._add(HOST_WORK)  # includes the operators and modules after the last kernel
+            self._add(HostWork, ())  # includes the operators and modules after the last kernel
         self.on = False
 
     @contextmanager
@@ -124,7 +124,7 @@ class Counter:
         if WORK in self._unknown:
             self.on = False
             self.items.clear()
-            self.places.clear()
+            self.events_before.clear()
 
     def module(self) -> None:
         """Count a module whose ``forward`` is entered."""
@@ -160,9 +160,9 @@ class Counter:
         elif device.NAME in where:
             sizes = self._sizes(known, args, read, written)
             half = any(tensor.dtype in _HALF for tensor in read)
-            self._add(KERNEL, device.Stream.current.number, int(half), self._flops(known, args, kwargs, out), *sizes)
+            self._add(Kernel, device.Stream.current.number, half, self._flops(known, args, kwargs, out), sizes)
         else:
-            self._host_work(*self._sizes(known, args, read, written))
+            self._host_work(self._sizes(known, args, read, written))
 
     def library_call(self, tensors: Iterable[torch.Tensor]) -> None:
         """Count a call into compiled code, which bypasses the dispatcher.
@@ -179,16 +179,16 @@ class Counter:
         if any(tensor.device.type == device.NAME for tensor in tensors):
             self.kernel(*sizes)
         else:
-            self._host_work(*sizes)
+            self._host_work(tuple(sizes))
 
     def kernel(self, *sizes: int) -> None:
         """Count a kernel that the dispatcher does not see. ``sizes``: bytes of each tensor that it reads or writes."""
         if self.on:
-            self._add(KERNEL, device.Stream.current.number, 0, 0, *sizes)
+            self._add(Kernel, device.Stream.current.number, False, 0, sizes)
 
-    def _host_work(self, *sizes: int) -> None:
+    def _host_work(self, sizes: tuple[int, ...]) -> None:
         if sum(sizes) >= HOST_MINIMUM_BYTES:
-            self._add(HOST_WORK, *sizes)
+            self._add(HostWork, sizes)
 
     def _copy(self, source: torch.Tensor, destination: torch.Tensor, non_blocking: bool) -> None:
         """Count a copy between host and device, and its dtype conversion.
@@ -199,19 +199,19 @@ class Counter:
         stream, to_host = device.Stream.current.number, source.device.type == device.NAME
         if source.dtype is not destination.dtype and not non_blocking:
             way = CONVERTED_TO_HOST if to_host else CONVERTED_FROM_HOST
-            self._add(COPY, stream, 1, way, bytes_in_memory(source if to_host else destination))
+            self._add(Copy, stream, True, way, bytes_in_memory(source if to_host else destination))
             return
         way = PINNED if device.is_pinned(destination if to_host else source) else PAGEABLE
         # CUDA's API synchronisation behaviour, cudaMemcpyAsync: a copy to pageable memory returns when it is done. A
         # copy from pageable memory returns when the data has been staged; that wait is not modelled.
         waits = not non_blocking or (to_host and way == PAGEABLE)
-        copy = (COPY, stream, int(waits), way, bytes_in_memory(destination if to_host else source))
-        convert = (KERNEL, stream, 0, 0, bytes_in_memory(source), bytes_in_memory(destination))
+        copy = (Copy, stream, waits, way, bytes_in_memory(destination if to_host else source))
+        convert = (Kernel, stream, False, 0, (bytes_in_memory(source), bytes_in_memory(destination)))
         converts = [convert] if source.dtype is not destination.dtype else []
         for item in (*converts, copy) if to_host else (copy, *converts):
             self._add(*item)
 
-    def _sizes(self, known: _Operator, args: tuple, read: list, written: list) -> list[int]:
+    def _sizes(self, known: _Operator, args: tuple, read: list, written: list) -> tuple[int, ...]:
         if known.writes_only:
             read = [tensor for tensor in read if all(tensor is not other for other in written)]
         sizes = [bytes_in_memory(tensor) for tensor in read]
@@ -223,7 +223,7 @@ class Counter:
             results += (
                 [bytes_in_memory(tensor) for tensor in tensors_in(args[position])] if position < len(args) else []
             )
-        return [*sizes, *results]
+        return (*sizes, *results)
 
     def _flops(self, known: _Operator, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
         if known.flops is None:
@@ -238,7 +238,7 @@ class Counter:
             return
         group = next(torch.distributed.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch.ScriptObject))
         sides = [sum(map(bytes_in_memory, tensors_in(arg))) for arg in args[:2]]
-        self._add(COLLECTIVE, device.Stream.current.number, known.collective, group.size(), max(sides))
+        self._add(Collective, device.Stream.current.number, known.collective, group.size(), max(sides))
         self.collectives += 1
 
     # --- waiting
@@ -246,7 +246,7 @@ class Counter:
     def wait_for_collective(self, number: int) -> None:
         """Make the current stream wait for collective ``number`` of this step."""
         if self.on and number >= 0:
-            self._add(STREAM_WAITS_COLLECTIVE, device.Stream.current.number, number)
+            self._add(StreamWaitsForCollective, device.Stream.current.number, number)
 
     def last_collective(self) -> int:
         return self.collectives - 1 if self.on else -1
@@ -255,18 +255,18 @@ class Counter:
         if self.on:
             number = self._events[id(event)] = len(self._kept)
             self._kept.append(event)
-            self._add(RECORD, stream, number)
+            self._add(RecordEvent, stream, number)
 
     def stream_waits(self, stream: int, event: Any) -> None:
         if self.on and id(event) in self._events:
-            self._add(STREAM_WAITS, stream, self._events[id(event)])
+            self._add(StreamWaitsForEvent, stream, self._events[id(event)])
 
     def host_waits(self, event: Any | None = None) -> None:
         """Make the host wait for an event, or for everything that it has launched (``None``)."""
         if self.on and event is None:
-            self._add(HOST_WAITS, EVERYTHING)
+            self._add(HostWaits, EVERYTHING)
         elif self.on and id(event) in self._events:
-            self._add(HOST_WAITS, self._events[id(event)])
+            self._add(HostWaits, self._events[id(event)])
 
     def host_waits_for_stream(self) -> None:
         event = object()
@@ -275,11 +275,11 @@ class Counter:
 
     def phase(self, index: int) -> None:
         if self.on:
-            self._add(PHASE, index)
+            self._add(BeginWorkPhase, index)
 
-    def _add(self, kind: int, *rest: int) -> None:
-        self.items.append((kind, self.operators, self.modules, *rest))
-        self.places.append(len(self._trace_events))
+    def _add(self, kind: type[Item], *rest) -> None:
+        self.items.append(kind(self.operators, self.modules, *rest))
+        self.events_before.append(len(self._trace_events))
         self.operators = self.modules = 0
 
 

@@ -11,12 +11,24 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memlab.core.sizes import MIB
-from memlab.predict.trace.events import ALLOC, EMPTY, FREE, HOST_ALLOC, HOST_FREE, PHASE, START, SYNC, USE, Trace
+from memlab.predict.trace.events import (
+    Alloc,
+    BeginPhase,
+    BeginPoint,
+    EmptyCache,
+    Free,
+    HostAlloc,
+    HostFree,
+    RecordStream,
+    Synchronize,
+)
+from memlab.predict.trace.reduction_scratch import Reduction
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.allocation_sites import AllocationSites
 from memlab.predict.trace.shadow.counting import Counter
 from memlab.predict.trace.shadow.fake_results import FakeResults
 from memlab.predict.trace.shadow.kernel import Blocks, Kernel
+from memlab.predict.trace.trace_format import Trace
 
 _VALUE_OF = torch.ops.aten._local_scalar_dense.default
 _TO_COPY = torch.ops.aten._to_copy.default
@@ -107,32 +119,32 @@ class Recorder(TorchDispatchMode):
             self.trace.phases.append(name)
         self.sites.phase = name
         index = self.trace.phases.index(name)
-        self._events.append((PHASE, index))
+        self._events.append(BeginPhase(index))
         self.counter.phase(index)
 
     def start_over(self) -> None:
         """Reset the peaks of the run at the first step, after everything has been built."""
-        self._events.append((START,))
+        self._events.append(BeginPoint())
 
     def stop(self) -> None:
         """Stop recording, and copy the counted work into the trace."""
         self._events = []
         self.counter.stop()
         self.trace.work.extend(self.counter.items)
-        self.trace.places.extend(self.counter.places)
+        self.trace.events_before.extend(self.counter.events_before)
 
     def synchronize(self, event: "device.Event | None" = None) -> None:
         """Record that the host waited for the work launched before ``event`` was recorded, or for all work."""
-        self._events.append((SYNC, self.requests if event is None else event.requests))
+        self._events.append(Synchronize(self.requests if event is None else event.requests))
         self.counter.host_waits(event)
 
     def empty_cache(self) -> None:
-        self._events.append((EMPTY,))
+        self._events.append(EmptyCache())
 
     def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
         key = getattr(tensor.untyped_storage(), "_memlab_key", None)
         if key is not None:
-            self._events.append((USE, key, stream))
+            self._events.append(RecordStream(key, stream))
 
     @contextlib.contextmanager
     def pinning(self):
@@ -177,17 +189,17 @@ class Recorder(TorchDispatchMode):
         def gone(_, key=key, nbytes=nbytes):
             del self._alive[key]
             self.allocated_bytes -= nbytes
-            self._events.append((FREE, key))
+            self._events.append(Free(key))
 
         self._alive[key] = weakref.ref(storage, gone)
 
     def _see_host(self, storage, nbytes: int) -> None:
         key = storage._memlab_key = self._new_key()
-        self._events.append((HOST_ALLOC, key, nbytes, int(self._pinning)))
+        self._events.append(HostAlloc(key, nbytes, self._pinning))
 
         def gone(_, key=key):
             del self._alive[key]
-            self._events.append((HOST_FREE, key))
+            self._events.append(HostFree(key))
 
         self._alive[key] = weakref.ref(storage, gone)
 
@@ -195,16 +207,16 @@ class Recorder(TorchDispatchMode):
         """Record allocations of a kernel and return their keys, for ``_give_back`` when the kernel is done."""
         keys = []
         for block in blocks:
-            nbytes, reduction = (block, ()) if isinstance(block, int) else (block.buffer_bytes, block)
+            nbytes, reduction = (block, None) if isinstance(block, int) else (block.buffer_bytes, block)
             keys.append(self._new_key())
-            self._request(keys[-1], nbytes, self.sites.of_scratch(owner, nbytes), *reduction)
+            self._request(keys[-1], nbytes, self.sites.of_scratch(owner, nbytes), reduction)
         return keys
 
     def _give_back(self, keys: Iterable[int]) -> None:
-        self._events.extend((FREE, key) for key in keys)
+        self._events.extend(map(Free, keys))
 
-    def _request(self, key: int, nbytes: int, site: int, *reduction: int) -> None:
-        self._events.append((ALLOC, key, nbytes, device.Stream.current.number, site, *reduction))
+    def _request(self, key: int, nbytes: int, site: int, reduction: Reduction | None = None) -> None:
+        self._events.append(Alloc(key, nbytes, device.Stream.current.number, site, reduction))
         self.requests += 1
 
     def _new_key(self) -> int:

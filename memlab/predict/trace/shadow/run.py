@@ -19,11 +19,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memlab.core.plan import Plan
 from memlab.predict import constants
-from memlab.predict.trace.events import Trace
 from memlab.predict.trace.request import Family, Request, variables
 from memlab.predict.trace.shadow import device, stand_ins, torch_patches
 from memlab.predict.trace.shadow.recorder import Recorder
-from memlab.runs.record import RunFolder
+from memlab.predict.trace.trace_format import Trace
+from memlab.runs.decode import decode_plan
+from memlab.runs.folder import RunFolder
 
 POLL_S = 0.02
 
@@ -112,7 +113,8 @@ def _trace_family(request: Request, family: Family, cores: Cores) -> None:
     cores.take()
     if request.cpu_limit_s:
         _limit_cpu_time(request.cpu_limit_s)
-    trace = trace_one(Plan.from_json(request.plans[family.plan]), family.rank, split, request.steps, request.folder)
+    plan = decode_plan(request.plans[family.plan], request.folder)
+    trace = trace_one(plan, family.rank, split, request.steps, request.folder)
     trace.seconds = began + time.process_time()
     trace.save(Path(path))
 

@@ -15,7 +15,7 @@ from memlab.core.plan import Plan
 from memlab.core.unknown import MODEL_FLOPS, left_out
 from memlab.predict.trace.shadow import device, torch_patches
 from memlab.predict.trace.shadow.recorder import Recorder
-from memlab.runs.record import RunFolder
+from memlab.runs.folder import RunFolder
 from memlab.worker.data import Batches, Shape
 from memlab.worker.flops import model_flops
 from memlab.worker.model import build_model

@@ -10,14 +10,23 @@ from memlab.predict.constants import outside_the_allocator
 from memlab.predict.memory import estimate as memory
 from memlab.predict.memory.estimate import FAST_HOST, estimate, every_rank
 from memlab.predict.memory.release_delay import furthest_ahead
-from memlab.predict.trace.events import ALLOC, EMPTY, FREE, PHASE, START, SYNC, USE, Site, Trace
+from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free, RecordStream, Synchronize
+from memlab.predict.trace.trace_format import Site, Trace
 
 PHASES = ["", "model_build", "forward"]
 
 
 def trace(nbytes: int) -> Trace:
     """A step that takes one block."""
-    events = [(PHASE, 1), (PHASE, 0), (EMPTY,), (START,), (PHASE, 2), (ALLOC, 1, nbytes, 0, 0), (PHASE, 0)]
+    events = [
+        BeginPhase(1),
+        BeginPhase(0),
+        EmptyCache(),
+        BeginPoint(),
+        BeginPhase(2),
+        Alloc(1, nbytes, 0, 0),
+        BeginPhase(0),
+    ]
     return Trace(0, 1, events=events, phases=PHASES, sites=[Site("weights", "", "", "", "", ())], steps=[4])
 
 
@@ -47,11 +56,11 @@ def side_streams(world_size: int) -> Trace:
     """Reserved bytes of a step that frees a block which a side stream used, and asks for one like it. The host waits
     only after that."""
     events = [
-        (PHASE, 1), (PHASE, 0), (EMPTY,), (START,), (PHASE, 2),
-        (ALLOC, 1, GIB, 0, 0), (USE, 1, 1), (FREE, 1), (ALLOC, 2, GIB, 0, 0), (SYNC, 2), (PHASE, 0),
+        BeginPhase(1), BeginPhase(0), EmptyCache(), BeginPoint(), BeginPhase(2),
+        Alloc(1, GIB, 0, 0), RecordStream(1, 1), Free(1), Alloc(2, GIB, 0, 0), Synchronize(2), BeginPhase(0),
     ]  # fmt: skip
     site = Site("weights", "", "", "", "", ())
-    return Trace(0, world_size, events=events, phases=PHASES, sites=[site], steps=[4], work=[], places=[])
+    return Trace(0, world_size, events=events, phases=PHASES, sites=[site], steps=[4], work=[], events_before=[])
 
 
 @pytest.mark.parametrize(("gpus", "reserved"), [(1, 1), (4, 2)])
@@ -78,7 +87,7 @@ def test_the_rank_with_the_least_room_decides_the_probability(config):
     hardware = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.gpus": 2}
     values = config({**hardware, "hardware.memory_gib": 100.0})
     ends, fits = trace(60 * GIB), trace(70 * GIB)
-    ends.events[6:6] = [(ALLOC, 2, 50 * GIB, 0, 0)]
+    ends.events[6:6] = [Alloc(2, 50 * GIB, 0, 0)]
     (ranks,) = every_rank([make_plan(values, {})], [{0: ends, 1: replace(fits, rank=1)}])
     assert [rank.status for rank in ranks] == ["gpu_oom", "ok"]
     assert ranks[0].peak_reserved_bytes < ranks[1].peak_reserved_bytes

@@ -8,8 +8,9 @@ from memlab.core.config import Config, Hardware
 from memlab.predict.memory import release_delay as lags
 from memlab.predict.memory.release_delay import furthest_ahead, with_lags
 from memlab.predict.time.step_time import LAUNCH_QUEUE, LOWER_BOUND
-from memlab.predict.trace.events import ALLOC, FREE, SYNC, USE, Site, Trace
-from memlab.predict.trace.work_items import KERNEL
+from memlab.predict.trace.events import Alloc, Free, RecordStream, Synchronize
+from memlab.predict.trace.trace_format import Site, Trace
+from memlab.predict.trace.work_items import Kernel
 
 HARDWARE = Hardware(
     gpu="a round one", gpus=4, bf16_tflops=100.0, fp32_tflops=10.0, memory_gb_per_s=1000.0, link_gb_per_s=100.0,
@@ -30,19 +31,19 @@ def a_host_that_takes_a_millisecond_for_an_operator(monkeypatch):
 def step(milliseconds: float, kernels: int = 1, then: int = 20) -> Trace:
     """A block of stream 1 that stream 0 uses in ``kernels`` of so long each, and that is freed at once; ``then`` blocks
     more, an operator before each."""
-    events = [(ALLOC, 0, 512, 1, 0), (USE, 0, 0)]
-    work = [(KERNEL, 0, 0, 0, 1, round(milliseconds * MILLI_FLOPS), 0)] * kernels
-    places = [len(events)] * kernels
-    events.append((FREE, 0))
+    events = [Alloc(0, 512, 1, 0), RecordStream(0, 0)]
+    work = [Kernel(0, 0, 0, True, round(milliseconds * MILLI_FLOPS), (0,))] * kernels
+    events_before = [len(events)] * kernels
+    events.append(Free(0))
     for key in range(1, then + 1):
-        work.append((KERNEL, 1, 0, 2, 1, 0, 0))
-        places.append(len(events))
-        events += [(ALLOC, key, 512, 0, 0), (FREE, key)]
-    return Trace(0, 4, events=events, sites=[SITE], steps=[0], work=work, places=places)
+        work.append(Kernel(1, 0, 2, True, 0, (0,)))
+        events_before.append(len(events))
+        events += [Alloc(key, 512, 0, 0), Free(key)]
+    return Trace(0, 4, events=events, sites=[SITE], steps=[0], work=work, events_before=events_before)
 
 
 def lag(trace: Trace) -> int:
-    return with_lags(trace, CONFIG).events[2][2]
+    return with_lags(trace, CONFIG).events[2].release_delay
 
 
 def test_a_block_is_free_when_the_gpu_has_got_there():
@@ -65,33 +66,33 @@ def test_the_host_is_no_further_ahead_than_the_queue_is_long():
 
 def test_blocks_that_no_other_stream_used_have_none():
     events = with_lags(step(milliseconds=5), CONFIG).events
-    assert [event for event in events if event[0] == FREE and len(event) > 2] == [events[2]]
+    assert [event for event in events if isinstance(event, Free) and event.release_delay is not None] == [events[2]]
 
 
 def test_the_first_step_waits_as_the_last_does():
     last = step(milliseconds=2.5)
     shift = 100
-    first = [(event[0], event[1] + shift, *event[2:]) for event in last.events]
+    first = [event._replace(key=event.key + shift) for event in last.events]
     both = replace(
         last,
         events=first + last.events,
         steps=[0, len(first)],
-        places=[place + len(first) for place in last.places],
+        events_before=[before + len(first) for before in last.events_before],
     )
-    assert with_lags(both, CONFIG).events[2] == (FREE, shift, 2)
+    assert with_lags(both, CONFIG).events[2] == Free(shift, 2)
 
 
 def test_the_waits_of_the_host_are_in_the_lags_and_gone():
     waited = step(milliseconds=2.5)
-    waited.events.insert(0, (SYNC, 0))
-    waited.steps, waited.places = [1], [place + 1 for place in waited.places]
+    waited.events.insert(0, Synchronize(0))
+    waited.steps, waited.events_before = [1], [before + 1 for before in waited.events_before]
     found = with_lags(waited, CONFIG)
     assert found.events == with_lags(step(milliseconds=2.5), CONFIG).events
-    assert (found.steps, found.places) == ([0], step(milliseconds=2.5).places)
+    assert (found.steps, found.events_before) == ([0], step(milliseconds=2.5).events_before)
 
 
 def test_a_faster_host_is_further_ahead():
-    assert with_lags(step(milliseconds=2.25), CONFIG, host=0.5).events[2][2] == 4
+    assert with_lags(step(milliseconds=2.25), CONFIG, host=0.5).events[2].release_delay == 4
 
 
 def test_of_several_ranks_one_is_ahead_by_the_error_of_the_clocks():

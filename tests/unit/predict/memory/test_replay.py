@@ -4,13 +4,15 @@ import pytest
 
 from memlab.predict.memory.allocator import Options
 from memlab.predict.memory.replay import replay
-from memlab.predict.trace.events import ALLOC, EMPTY, FREE, PHASE, START, SYNC, Trace
+from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free, Synchronize
+from memlab.predict.trace.trace_format import Trace
 
 MIB = 1 << 20
 UNLIMITED = 1 << 62
 EVENTS = [
-    (PHASE, 1), (ALLOC, 1, 50 * MIB, 0, 0), (SYNC, 1), (FREE, 1), (PHASE, 0), (EMPTY,), (START,),
-    (PHASE, 2), (SYNC, 1), (ALLOC, 2, 20 * MIB, 0, 0), (SYNC, 2), (ALLOC, 3, 20 * MIB, 0, 0), (FREE, 3), (PHASE, 0),
+    BeginPhase(1), Alloc(1, 50 * MIB, 0, 0), Synchronize(1), Free(1), BeginPhase(0), EmptyCache(), BeginPoint(),
+    BeginPhase(2), Synchronize(1), Alloc(2, 20 * MIB, 0, 0), Synchronize(2), Alloc(3, 20 * MIB, 0, 0),
+    Free(3), BeginPhase(0),
 ]  # fmt: skip
 HIGHEST, FORWARD = 11, 7
 TRACE = Trace(0, 1, events=EVENTS, phases=["", "engine_init", "forward"], steps=[FORWARD])

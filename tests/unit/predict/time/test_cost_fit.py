@@ -12,9 +12,9 @@ from memlab.core.errors import MemlabError
 from memlab.predict.time.calibration import SHIPPED, Calibration, check_calibrations, load
 from memlab.predict.time.cost_fit import Case, fit, non_negative_least_squares, weighted_quantile
 from memlab.predict.time.step_time import LOWER_BOUND, Costs, step_seconds
-from memlab.predict.trace.events import Trace
-from memlab.predict.trace.work_items import COLLECTIVE, HOST_WORK, KERNEL
-from memlab.runs.record import RunFolder
+from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.work_items import Collective, HostWork, Kernel, StreamWaitsForCollective
+from memlab.runs.folder import RunFolder
 
 HARDWARE = Hardware(
     gpu="a round one",
@@ -33,8 +33,8 @@ TRUE = Costs(compute=1.6, memory=1.25, link=1.4, operator_s=6e-6, module_s=1e-4,
 def case(number: int, stage: int, operators: int, modules: int, flops: int, nbytes: int, gathered: int = 0) -> Case:
     """a step of 10 layers: a product, something element by element, and perhaps a collective that is waited for."""
     layer = [
-        (KERNEL, operators, modules, 0, 1, flops, 1000),
-        (KERNEL, operators, 0, 0, 1, 0, nbytes),
+        Kernel(operators, modules, 0, True, flops, (1000,)),
+        Kernel(operators, 0, 0, True, 0, (nbytes,)),
     ]
     work = [item for index in range(10) for item in (*layer, *_gather(index, gathered))]
     config = Config(hardware=HARDWARE, zero_stage=ZeroStage(stage=stage))
@@ -49,7 +49,7 @@ def case(number: int, stage: int, operators: int, modules: int, flops: int, nbyt
 
 
 def _gather(index: int, nbytes: int):
-    return [(COLLECTIVE, 1, 0, 0, 0, 4, nbytes), (4 - 1, 0, 0, 0, index)] if nbytes else []
+    return [Collective(1, 0, 0, 0, 4, nbytes), StreamWaitsForCollective(0, 0, 0, index)] if nbytes else []
 
 
 def cases() -> list[Case]:
@@ -111,7 +111,7 @@ def test_the_error_is_that_of_configurations_that_were_not_seen():
 
 
 def test_a_record_that_depends_on_what_is_not_determined_is_left_out():
-    host = Trace(0, 4, work=[(HOST_WORK, 10, 1, 10**10)])
+    host = Trace(0, 4, work=[HostWork(10, 1, (10**10,))])
     only = Case("offloaded", "offloaded", Config(hardware=HARDWARE), {0: host}, 1.0)
     found = fit([*cases(), only])
     assert found.left_out == [only]
@@ -120,7 +120,7 @@ def test_a_record_that_depends_on_what_is_not_determined_is_left_out():
 
 def test_what_one_configuration_alone_tells_is_not_judged_by_it():
     gathering = [replace(each, family="gathers") for each in cases() if each.config.zero_stage.stage == 3]
-    linked = [each for each in gathering if any(item[0] == COLLECTIVE for item in each.traces[0].work)]
+    linked = [each for each in gathering if any(isinstance(item, Collective) for item in each.traces[0].work)]
     found = fit([each for each in cases() if len(each.traces[0].work) == 20] + linked)
     assert "link" in found.single and "operator_s" not in found.single
     judged = {each.family for each, error in zip(found.cases, found.errors, strict=True) if not np.isnan(error)}

@@ -8,23 +8,23 @@ from memlab.core.config import Config, Hardware, ZeroStage
 from memlab.core.unknown import WORK
 from memlab.predict.constants import HOST_LINK_SHARES, host_link_share
 from memlab.predict.time.step_time import LOWER_BOUND, Costs, counts, has_clocks, missing_figures, step_seconds
-from memlab.predict.trace.events import Trace
+from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import (
-    COLLECTIVE,
     COLLECTIVES,
     CONVERTED_FROM_HOST,
     CONVERTED_TO_HOST,
-    COPY,
     EVERYTHING,
-    HOST_WAITS,
-    HOST_WORK,
-    KERNEL,
     PAGEABLE,
-    PHASE,
     PINNED,
-    RECORD,
-    STREAM_WAITS,
-    STREAM_WAITS_COLLECTIVE,
+    BeginWorkPhase,
+    Collective,
+    Copy,
+    HostWaits,
+    HostWork,
+    Kernel,
+    RecordEvent,
+    StreamWaitsForCollective,
+    StreamWaitsForEvent,
     link_bytes,
 )
 
@@ -48,42 +48,42 @@ def seconds(*work, costs: Costs = LOWER_BOUND, config: Config = CONFIG) -> float
 
 
 def test_a_kernel_takes_the_longer_of_arithmetic_and_memory():
-    assert seconds((KERNEL, 1, 0, 0, 1, 5 * MILLI_FLOPS, MILLI_BYTES)) == pytest.approx(5e-3)
-    assert seconds((KERNEL, 1, 0, 0, 1, MILLI_FLOPS, 2 * MILLI_BYTES, 3 * MILLI_BYTES)) == pytest.approx(5e-3)
-    assert seconds((KERNEL, 1, 0, 0, 0, MILLI_FLOPS, 0)) == pytest.approx(10e-3)  # single precision
+    assert seconds(Kernel(1, 0, 0, True, 5 * MILLI_FLOPS, (MILLI_BYTES,))) == pytest.approx(5e-3)
+    assert seconds(Kernel(1, 0, 0, True, MILLI_FLOPS, (2 * MILLI_BYTES, 3 * MILLI_BYTES))) == pytest.approx(5e-3)
+    assert seconds(Kernel(1, 0, 0, False, MILLI_FLOPS, (0,))) == pytest.approx(10e-3)  # single precision
 
 
 def test_the_host_runs_ahead_and_the_slower_of_the_two_decides():
-    kernels = [(KERNEL, 10, 0, 0, 1, MILLI_FLOPS, 0)] * 8
+    kernels = [Kernel(10, 0, 0, True, MILLI_FLOPS, (0,))] * 8
     assert seconds(*kernels, costs=replace(LOWER_BOUND, operator_s=2e-5)) == pytest.approx(8e-3)
     assert seconds(*kernels, costs=replace(LOWER_BOUND, operator_s=2e-4)) == pytest.approx(16e-3)
 
 
 def test_who_waits_for_the_device_does_not_run_ahead():
-    kernel = (KERNEL, 10, 0, 0, 1, MILLI_FLOPS, 0)
+    kernel = Kernel(10, 0, 0, True, MILLI_FLOPS, (0,))
     costs = replace(LOWER_BOUND, operator_s=1e-4)
     assert seconds(kernel, kernel, costs=costs) == pytest.approx(2e-3)
-    assert seconds(kernel, (HOST_WAITS, 0, 0, EVERYTHING), kernel, costs=costs) == pytest.approx(4e-3 - 1e-3)
-    wait = [(RECORD, 0, 0, 0, 0), (HOST_WAITS, 0, 0, 0)]
-    assert seconds(kernel, *wait, kernel, *[(RECORD, 0, 0, 0, 1), (HOST_WAITS, 0, 0, 1)], costs=costs) == pytest.approx(
+    assert seconds(kernel, HostWaits(0, 0, EVERYTHING), kernel, costs=costs) == pytest.approx(4e-3 - 1e-3)
+    wait = [RecordEvent(0, 0, 0, 0), HostWaits(0, 0, 0)]
+    assert seconds(kernel, *wait, kernel, *[RecordEvent(0, 0, 0, 1), HostWaits(0, 0, 1)], costs=costs) == pytest.approx(
         4e-3
     )
 
 
 def test_a_collective_runs_beside_kernels_until_it_is_waited_for():
-    gather = (COLLECTIVE, 1, 0, 0, GATHER, 4, 400_000_000)  # 300 MB over the link: 3 ms
-    kernel = (KERNEL, 1, 0, 0, 1, 2 * MILLI_FLOPS, 0)
-    wait = (STREAM_WAITS_COLLECTIVE, 0, 0, 0, 0)
+    gather = Collective(1, 0, 0, GATHER, 4, 400_000_000)  # 300 MB over the link: 3 ms
+    kernel = Kernel(1, 0, 0, True, 2 * MILLI_FLOPS, (0,))
+    wait = StreamWaitsForCollective(0, 0, 0, 0)
     assert seconds(gather, kernel, wait, kernel) == pytest.approx(5e-3)
     assert seconds(gather, wait, kernel, kernel) == pytest.approx(7e-3)
 
 
 def test_a_stream_waits_for_another():
-    side = (KERNEL, 1, 0, 7, 1, 3 * MILLI_FLOPS, 0)
-    main = (KERNEL, 1, 0, 0, 1, MILLI_FLOPS, 0)
-    side_then_main = [side, (RECORD, 0, 0, 7, 0), (STREAM_WAITS, 0, 0, 0, 0), main]
+    side = Kernel(1, 0, 7, True, 3 * MILLI_FLOPS, (0,))
+    main = Kernel(1, 0, 0, True, MILLI_FLOPS, (0,))
+    side_then_main = [side, RecordEvent(0, 0, 7, 0), StreamWaitsForEvent(0, 0, 0, 0), main]
     assert seconds(*side_then_main) == pytest.approx(3e-3)  # that of the next step begins beside this one's main
-    main_then_side = [(RECORD, 0, 0, 0, 1), (STREAM_WAITS, 0, 0, 7, 1)]
+    main_then_side = [RecordEvent(0, 0, 0, 1), StreamWaitsForEvent(0, 0, 7, 1)]
     assert seconds(*side_then_main, *main_then_side) == pytest.approx(4e-3)
 
 
@@ -92,13 +92,13 @@ COPIES = {PINNED: 20e-3, PAGEABLE: 40e-3, CONVERTED_TO_HOST: 80e-3, CONVERTED_FR
 
 @pytest.mark.parametrize(("way", "expected"), COPIES.items())
 def test_a_copy_that_the_host_waits_for(way, expected):
-    copy = (COPY, 1, 0, 0, 1, way, 10**8)  # 10 ms at 10 GB/s
+    copy = Copy(1, 0, 0, True, way, 10**8)  # 10 ms at 10 GB/s
     costs = replace(LOWER_BOUND, host_link=2.0, pageable_link=4.0, to_host_converted=8.0, from_host_converted=6.0)
     assert seconds(copy, costs=costs, config=ONE_GPU) == pytest.approx(expected)
 
 
 def test_copies_are_slower_where_several_gpus_copy():
-    copy = (COPY, 1, 0, 0, 1, PINNED, 10**8)
+    copy = Copy(1, 0, 0, True, PINNED, 10**8)
     costs = replace(LOWER_BOUND, host_link=2.0)
     assert seconds(copy, costs=costs) == pytest.approx(20e-3 / HOST_LINK_SHARES[4])
     assert seconds(copy) == pytest.approx(10e-3)  # the lower bound knows of no loss
@@ -113,11 +113,11 @@ def test_the_share_of_the_host_is_that_of_a_measured_number_of_gpus(gpus, like):
 def test_the_ranks_of_a_node_share_its_host(gpus, expected):
     config = replace(CONFIG, hardware=replace(HARDWARE, gpus=gpus))
     costs = replace(LOWER_BOUND, host_byte_s=1e-11)
-    assert seconds((HOST_WORK, 0, 0, 10**9), costs=costs, config=config) == pytest.approx(expected)
+    assert seconds(HostWork(0, 0, (10**9,)), costs=costs, config=config) == pytest.approx(expected)
 
 
 def test_hooks_cost_at_stage_3_alone():
-    entered = (HOST_WORK, 0, 10)
+    entered = HostWork(0, 10, ())
     costs = replace(LOWER_BOUND, module_s=1e-3, hook_s=2e-3)
     for stage, expected in ((2, 10e-3), (3, 30e-3)):
         config = replace(CONFIG, zero_stage=ZeroStage(stage=stage))
@@ -125,7 +125,7 @@ def test_hooks_cost_at_stage_3_alone():
 
 
 def test_the_slowest_rank_decides():
-    traces = {rank: Trace(rank, 4, work=[(KERNEL, 1, 0, 0, 1, rank * MILLI_FLOPS, 0)]) for rank in (1, 3)}
+    traces = {rank: Trace(rank, 4, work=[Kernel(1, 0, 0, True, rank * MILLI_FLOPS, (0,))]) for rank in (1, 3)}
     assert step_seconds(CONFIG, traces, LOWER_BOUND) == pytest.approx(3e-3)
 
 
@@ -143,11 +143,11 @@ def test_one_rank_sends_nothing(name):
 
 def test_counts_are_by_phase():
     work = [
-        (KERNEL, 2, 1, 0, 1, 7, 3, 4),
-        (PHASE, 1, 0, 0),
-        (KERNEL, 5, 3, 0, 1, 11, 6),
-        (COLLECTIVE, 1, 0, 0, GATHER, 4, 100),
-        (COPY, 1, 0, 0, 0, PINNED, 9),
+        Kernel(2, 1, 0, True, 7, (3, 4)),
+        BeginWorkPhase(1, 0, 0),
+        Kernel(5, 3, 0, True, 11, (6,)),
+        Collective(1, 0, 0, GATHER, 4, 100),
+        Copy(1, 0, 0, False, PINNED, 9),
     ]
     found = counts(Trace(0, 4, work=work, phases=["forward"]))
     assert (found["between"]["flops"], found["between"]["memory_bytes"], found["between"]["operators"]) == (7, 7, 3)

@@ -2,8 +2,9 @@
 
 from memlab.predict.memory.allocator import Options
 from memlab.predict.memory.replay import replay, replay_points
-from memlab.predict.trace.events import ALLOC, EMPTY, FREE, PHASE, START, Site, Trace
+from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free
 from memlab.predict.trace.launch_order import cycle, in_one_launch
+from memlab.predict.trace.trace_format import Site, Trace
 
 MIB = 1 << 20
 PHASES = ["", "engine_init", "first_forward", "first_optimizer_step", "forward", "optimizer_step"]
@@ -19,11 +20,11 @@ def trace_of(tokens: int) -> Trace:
     keys = iter(range(1, 100))
 
     def phase(name):
-        add((PHASE, PHASES.index(name)))
+        add(BeginPhase(PHASES.index(name)))
 
     def alloc(mib, site):
         key = next(keys)
-        add((ALLOC, key, mib * MIB, 0, site))
+        add(Alloc(key, mib * MIB, 0, site))
         return key
 
     phase("engine_init")
@@ -32,14 +33,14 @@ def trace_of(tokens: int) -> Trace:
     loss = None
     for step, prefix in enumerate(("first_", "")):
         if step == 0:
-            trace.events += [(EMPTY,), (START,)]
+            trace.events += [EmptyCache(), BeginPoint()]
         trace.steps.append(len(trace.events))
         phase(f"{prefix}forward")
         activations = alloc(tokens, ACTIVATIONS)
         if loss is not None:
-            add((FREE, loss))
+            add(Free(loss))
         loss = alloc(2, LOSS)
-        add((FREE, activations))
+        add(Free(activations))
         phase("")
         phase(f"{prefix}optimizer_step")
         if step == 0:
@@ -73,7 +74,7 @@ def test_what_a_step_left_is_freed_once():
     """However many points: one loss is alive, and the states are made once."""
     launch = in_one_launch([trace_of(tokens) for tokens in (20, 30, 40, 50)])
     assert replay(launch, Options(), 1 << 40).phases["optimizer_step"].end_allocated_bytes == 152 * MIB
-    assert sum(event[0] == START for event in launch.events) == 4
+    assert sum(isinstance(event, BeginPoint) for event in launch.events) == 4
     assert len(launch.steps) == 8
 
 

@@ -3,10 +3,27 @@
 import pytest
 
 from memlab.core.plan import make_plan
-from memlab.predict.trace.events import ALLOC, FREE, HOST_ALLOC, HOST_FREE, PHASE, START, SYNC, USE, Trace
+from memlab.predict.trace.events import (
+    Alloc,
+    BeginPhase,
+    BeginPoint,
+    Free,
+    HostAlloc,
+    HostFree,
+    RecordStream,
+    Synchronize,
+)
 from memlab.predict.trace.micro_steps import TRACED, repeated, with_few
-from memlab.predict.trace.work_items import COLLECTIVE, EVERYTHING, HOST_WAITS, KERNEL, RECORD, STREAM_WAITS_COLLECTIVE
-from memlab.predict.trace.work_items import PHASE as WORK_PHASE
+from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.work_items import (
+    EVERYTHING,
+    BeginWorkPhase,
+    Collective,
+    HostWaits,
+    Kernel,
+    RecordEvent,
+    StreamWaitsForCollective,
+)
 
 PHASES = ["", "first_forward", "first_backward", "first_optimizer_step", "forward", "backward", "optimizer_step"]
 LAYERS = 3
@@ -32,9 +49,9 @@ class Run:
 
     def one_step(self, prefix: str) -> None:
         trace, self.events, self.collectives = self.trace, 0, 0
-        batches = [self.make(1 << 20, HOST_ALLOC) for _ in range(self.micro_steps)] if self.large_batches else []
+        batches = [self.make_on_host(1 << 20) for _ in range(self.micro_steps)] if self.large_batches else []
         if self.step == 0:
-            trace.events.append((START,))
+            trace.events.append(BeginPoint())
         trace.steps.append(len(trace.events))
         loss, kept, gradients = None, [], []
         batch = self.make(8)
@@ -50,9 +67,9 @@ class Run:
                 self.free(activation)
                 if number == 0:
                     gradients.append(self.make(300))
-                self.work(KERNEL, 0, 1, 100, 200)
+                self.work(Kernel, 0, True, 100, (200,))
             if number == self.micro_steps - 1:
-                trace.events += [(USE, gradient, 1) for gradient in gradients]
+                trace.events += [RecordStream(gradient, 1) for gradient in gradients]
             self.phase("")
             if before:
                 self.free(before)
@@ -61,53 +78,58 @@ class Run:
             if number < self.micro_steps - 1:
                 batch = self.make(8)
         self.phase(f"{prefix}optimizer_step")
-        self.work(HOST_WAITS, EVERYTHING)
-        trace.events.append((SYNC, self.requests))
+        self.work(HostWaits, EVERYTHING)
+        trace.events.append(Synchronize(self.requests))
         for block in (*gradients, loss, *kept):
             self.free(block)
         self.phase("")
         for batch in batches:
-            self.free(batch, HOST_FREE)
+            self.free(batch, HostFree)
 
     def gathered_layer(self, number: int) -> int:
         weights = self.make(1000 + (number % 2 if self.alternates else 0), stream=1)
-        self.work(COLLECTIVE, 1, 0, 2, 1000)
-        self.work(STREAM_WAITS_COLLECTIVE, 0, self.collectives)
+        self.work(Collective, 1, 0, 2, 1000)
+        self.work(StreamWaitsForCollective, 0, self.collectives)
         self.collectives += 1
-        self.work(RECORD, 1, self.events)
+        self.work(RecordEvent, 1, self.events)
         self.gathers.append((self.requests, self.step, self.events))
         self.events += 1
         if len(self.gathers) > WAITS_BACK:
             requests, step, event = self.gathers[-WAITS_BACK - 1]
-            self.trace.events.append((SYNC, requests))
+            self.trace.events.append(Synchronize(requests))
             if step == self.step:
-                self.work(HOST_WAITS, event)
+                self.work(HostWaits, event)
         activation = self.make(500)
         self.free(weights)
         return activation
 
     def phase(self, name: str) -> None:
-        self.trace.events.append((PHASE, PHASES.index(name)))
-        self.work(WORK_PHASE, PHASES.index(name))
+        self.trace.events.append(BeginPhase(PHASES.index(name)))
+        self.work(BeginWorkPhase, PHASES.index(name))
 
-    def make(self, nbytes: int, kind: int = ALLOC, stream: int = 0) -> int:
+    def make(self, nbytes: int, stream: int = 0) -> int:
         self.blocks += 1
-        self.requests += kind == ALLOC
-        self.trace.events.append((kind, self.blocks, nbytes, *((stream, 0) if kind == ALLOC else (0,))))
+        self.requests += 1
+        self.trace.events.append(Alloc(self.blocks, nbytes, stream, 0))
         return self.blocks
 
-    def free(self, block: int, kind: int = FREE) -> None:
-        self.trace.events.append((kind, block))
+    def make_on_host(self, nbytes: int) -> int:
+        self.blocks += 1
+        self.trace.events.append(HostAlloc(self.blocks, nbytes, False))
+        return self.blocks
 
-    def work(self, kind: int, *rest: int) -> None:
+    def free(self, block: int, kind: type = Free) -> None:
+        self.trace.events.append(kind(block))
+
+    def work(self, kind: type, *rest) -> None:
         if self.step == 1:
-            self.trace.work.append((kind, 1, 0, *rest))
-            self.trace.places.append(len(self.trace.events))
+            self.trace.work.append(kind(1, 0, *rest))
+            self.trace.events_before.append(len(self.trace.events))
 
 
 @pytest.mark.parametrize("micro_steps", [TRACED, TRACED + 1, 16])
 def test_all_is_as_if_every_micro_step_was_traced(micro_steps):
-    assert repeated(Run(TRACED).trace, micro_steps) == Run(micro_steps).trace
+    assert repeated(Run(TRACED).trace, micro_steps).to_json() == Run(micro_steps).trace.to_json()
 
 
 @pytest.mark.parametrize("unlike", ["alternates", "large_batches", "keeps"])

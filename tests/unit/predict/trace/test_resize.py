@@ -3,9 +3,10 @@
 import pytest
 
 from memlab.predict.constants import generation
-from memlab.predict.trace.events import ALLOC, FREE, PHASE, Trace
+from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.reduction_scratch import over_rows
 from memlab.predict.trace.resize import UNCHECKED, Interpolator
+from memlab.predict.trace.trace_format import Trace
 
 SIZES = {
     "weights": lambda b, t: 4096,
@@ -19,9 +20,9 @@ SIZES = {
 
 
 def traced(micro: int, tokens: int, sizes=SIZES) -> Trace:
-    events = [(PHASE, 0)]
+    events = [BeginPhase(0)]
     for key, size in enumerate(sizes.values()):
-        events += [(ALLOC, key, size(micro, tokens), 0, 0), (FREE, key)]
+        events += [Alloc(key, size(micro, tokens), 0, 0), Free(key)]
     return Trace(0, 8, micro, tokens, events=events, phases=["forward"])
 
 
@@ -76,7 +77,7 @@ def with_sum(micro: int, tokens: int) -> Trace:
     trace = traced(micro, tokens)
     rows, key = micro * tokens, len(SIZES)
     found = over_rows((rows, 2048), (2048, 1), 0, {0}, generation("NVIDIA H200"))
-    trace.events += [(ALLOC, key, found.buffer_bytes, 0, 0, *found), (FREE, key)]
+    trace.events += [Alloc(key, found.buffer_bytes, 0, 0, found), Free(key)]
     return trace
 
 

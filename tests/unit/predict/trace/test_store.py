@@ -9,7 +9,8 @@ import pytest
 
 from memlab.core.plan import make_plan
 from memlab.predict.trace import store as cache
-from memlab.predict.trace.events import ALLOC, Site, Trace
+from memlab.predict.trace.events import Alloc
+from memlab.predict.trace.trace_format import Site, Trace
 
 
 def line(micro: int) -> int:
@@ -30,7 +31,7 @@ def made(request, tmp_path, monkeypatch):
             point = task.point
             nbytes = request.param(point.micro) * (point.rank + 1) * point.tokens
             site = Site("activations", "", "", "", "", (1,))
-            events = [(ALLOC, 1, nbytes, 0, 0)]
+            events = [Alloc(1, nbytes, 0, 0)]
             Trace(point.rank, 8, point.micro, point.tokens, events=events, sites=[site]).save(task.path)
             points.append(point)
         return []
@@ -62,7 +63,7 @@ def test_three_points_of_the_first_rank_and_two_of_the_others(made, plan):
     assert sizes(made, 0) == [(1, 64), (2, 64), (3, 64)]
     assert sizes(made, 4) == sizes(made, 7) == [(1, 64), (2, 64)]
     found = cache.known_traces(plan(stage=1, micro=20))
-    assert {rank: trace.events[0][2] for rank, trace in found.items()} == {
+    assert {rank: trace.events[0].nbytes for rank, trace in found.items()} == {
         rank: line(20) * (rank + 1) * 64 for rank in (0, 4, 7)
     }
 
@@ -95,7 +96,7 @@ def test_two_points_say_nothing_where_the_first_rank_follows_no_law(made, plan):
     cache.make_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
     assert cache.known_traces(plan(stage=1, micro=3)) is None
     found = cache.traces(plan(stage=1, micro=3))
-    assert {rank: trace.events[0][2] for rank, trace in found.items()} == {
+    assert {rank: trace.events[0].nbytes for rank, trace in found.items()} == {
         rank: bent(3) * (rank + 1) * 64 for rank in (0, 4, 7)
     }
 

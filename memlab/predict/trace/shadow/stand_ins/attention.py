@@ -25,6 +25,13 @@ _MATH = torch._C._nn.scaled_dot_product_attention
 _aten = torch.ops.aten
 _HALF = (torch.bfloat16, torch.float16)
 
+_ALIGNMENT = 8
+"""Elements to which the efficient kernel aligns the rows of a mask."""
+
+_CUDNN_PLAN_BYTES = 256
+"""Workspace of cuDNN's plan for the backward. Measured: what each of the three requests in ``cudnn_workspaces`` has
+beyond the tensors of cudnn-frontend."""
+
 
 def stand_in(config: Config, gpu: Generation) -> StandIn:
     def install(recorder: Recorder) -> None:
@@ -105,16 +112,22 @@ def additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | N
 
 
 def aligned(bias: torch.Tensor | None) -> torch.Tensor | None:
-    """Align the rows of a mask for the efficient kernel: pad them to a multiple of 16 elements, then slice to size."""
-    if bias is None or bias.shape[-1] % 16 == 0:
+    """Align a mask for the efficient kernel: pad its rows to a multiple of 8 elements, then slice them to size.
+
+    Source: ``preprocess_mask`` in ``aten/src/ATen/native/transformers/attention.cpp`` (``mem_eff_alignment = 8``, 16
+    bytes in half precision): pads when a stride is no multiple of 8 or the elements of a row are not neighbours.
+    """
+    if bias is None or (bias.stride(-1) == 1 and all(stride % _ALIGNMENT == 0 for stride in bias.stride()[:-1])):
         return bias
-    return torch.nn.functional.pad(bias, (0, -bias.shape[-1] % 16))[..., : bias.shape[-1]]
+    size = bias.shape[-1]
+    return torch.nn.functional.pad(bias, (0, _ALIGNMENT - size % _ALIGNMENT))[..., :size]
 
 
 def _flash_attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **options):
-    """Compute attention as the flash-attn package would, ignoring the mask.
+    """Compute attention as the flash-attn package does for samples without padding; ``attention_mask`` is ignored.
 
-    With a mask, the package would pack the samples without their padding. Here the packed samples keep their full size.
+    For padded samples transformers copies query, key and value without their padding (``_upad_input`` in
+    ``modeling_flash_attention_utils.py``). These copies depend on the data and are not predicted.
     """
     out = flash(query, key, value, dropout, True, scaling)
     return out.transpose(1, 2), None
@@ -135,15 +148,16 @@ def flash_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]
 
 
 def cudnn_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]:
-    """Scratch bytes of cuDNN's backward: flash's blocks (see ``flash_workspaces``) as one block, without rounding up.
+    """Return the scratch bytes of cuDNN's backward: one block with flash's (``flash_workspaces``), not rounded up.
 
-    Source: measured. Memory histories of an H200 (cuDNN 9, PyTorch 2.11) show, byte for byte, one request of this size
-    for each layer: 2,377,984 (9 heads of 64, 3 of keys, 512 tokens), 2,130,176 (16 of 64, 16, 512) and 16,481,152 (32
-    of 128, 8, 501).
+    Source: ``CompositeSDPABackwardNode`` in cudnn-frontend's ``scaled_dot_product_flash_attention.h`` (``softmax_sum``,
+    ``dQ_accum``, ``dK_fullhead``, ``dV_fullhead``), to which the plan of cuDNN adds a workspace of its own. Memory
+    histories of an H200 (cuDNN 9, PyTorch 2.11) show one request of exactly this size for each layer: 2,377,984 bytes
+    (9 heads of 64, 3 of keys, 512 tokens), 2,130,176 (16 of 64, 16, 512) and 16,481,152 (32 of 128, 8, 501).
     """
     batch, heads, rows, head = query.shape
     sums = 4 * batch * heads * rows
-    return [sums + sums * head + sum(_expanded(query, key)) + 256]
+    return [sums + sums * head + sum(_expanded(query, key)) + _CUDNN_PLAN_BYTES]
 
 
 def _expanded(query, key) -> list[int]:

@@ -1,0 +1,218 @@
+"""Run folders and sweep folders: their file names, and how their files are written and read.
+
+Every file is written whole or not at all (memlab/files/disk.py) and without secrets, so a folder can be read, copied
+and published at any time. memlab writes only into its own folders (memlab/runs/marker.py), and removes only files with
+the names below. No other module contains these file names.
+"""
+
+import contextlib
+import itertools
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from memlab.core.errors import FolderError, RecordError
+from memlab.core.plan import Plan
+from memlab.core.record import Record
+from memlab.core.schema import SchemaError
+from memlab.files.disk import write_whole
+from memlab.files.json_file import read_json, write_json
+from memlab.files.redaction import redact, redact_file
+from memlab.runs import marker
+from memlab.runs.decode import decode_plan, decode_rank, decode_record
+from memlab.runs.migrate import with_rank_defaults
+from memlab.system.locks import hold, holder
+
+_RANK_FILE = re.compile(r"rank\d+\.(json|steps\.jsonl|memory_snapshot\.pickle)")
+_RANK_JSON = re.compile(r"rank\d+\.json")
+_LOG = re.compile(r"(rank\d+|launcher)\.log")
+_TEMPORARY = re.compile(
+    r"\.((record|plan|deepspeed|training_args|rank\d+)\.json|(rank\d+|launcher)\.log|(config|hydra|overrides)\.yaml"
+    r"|\.launch)\.\w+\.tmp"
+)
+"""Temporary files that :func:`memlab.files.disk.replacing` leaves in a run folder if it is killed."""
+
+
+class RunFolder:
+    """Folder of one experiment. The constants are names inside the folder."""
+
+    PLAN = "plan.json"
+    DEEPSPEED = "deepspeed.json"
+    TRAINING_ARGS = "training_args.json"
+    RECORD = "record.json"
+    LOGS = "logs"
+    HYDRA = ".hydra"
+    LOCK = ".lock"
+    LAUNCH = ".launch"
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path).resolve()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def rank_file(self, rank: int) -> Path:
+        return self.path / f"rank{rank}.json"
+
+    def step_rows(self, rank: int) -> Path:
+        """Return the path of the rows that a rank of a command wrote, a line for each optimizer step."""
+        return self.path / f"rank{rank}.steps.jsonl"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.path / self.LOGS / f"rank{rank}.log"
+
+    def snapshot_file(self, rank: int) -> Path:
+        """Return the path of a rank's memory history from torch, for pytorch.org/memory_viz.
+
+        The file is a pickle: memlab writes it, never reads it.
+        """
+        return self.path / f"rank{rank}.memory_snapshot.pickle"
+
+    @property
+    def launcher_log(self) -> Path:
+        return self.path / self.LOGS / "launcher.log"
+
+    @property
+    def logs(self) -> list[Path]:
+        return self._named(_LOG, self.LOGS)
+
+    def _named(self, names: re.Pattern, folder: str = "") -> list[Path]:
+        """List the files of the run folder, or of a folder inside it, whose whole name matches."""
+        return sorted(path for path in (self.path / folder).glob("*") if names.fullmatch(path.name))
+
+    def check(self) -> None:
+        """Raise :class:`FolderError` if the folder holds files that are not memlab's."""
+        marker.check(self.path, self._is_from_before_the_marker)
+
+    def claim(self) -> None:
+        """Make the folder and mark it as memlab's. Raises :class:`FolderError` if it holds foreign files."""
+        marker.claim(self.path, self._is_from_before_the_marker)
+
+    def _is_from_before_the_marker(self) -> bool:
+        """Whether the folder holds a valid record or, if it has no record, a valid plan (of a run that never ended)."""
+        if (self.path / self.RECORD).exists():
+            with contextlib.suppress(RecordError):
+                return bool(self.read_record())
+            return False
+        with contextlib.suppress(RecordError):
+            return bool(self.read_plan())
+        return False
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[bool]:
+        """Lock this folder against other memlab processes. Yields False if another process holds the lock."""
+        self.claim()
+        with hold(self.path / self.LOCK) as mine:
+            yield mine
+
+    def holder(self) -> str:
+        """Describe the memlab process that holds the lock of this folder."""
+        return holder(self.path / self.LOCK)
+
+    def keep_launch(self, token: str, port: int) -> None:
+        """Note the launch that is about to start: the token that marks its processes, and the port of its ranks."""
+        write_json(self.path / self.LAUNCH, {"token": token, "port": port})
+
+    def kept_launch(self) -> tuple[str, int] | None:
+        """Return token and port of a launch that started here and was not seen to end; ``None`` if there is none."""
+        with contextlib.suppress(RecordError, KeyError, TypeError, ValueError):
+            values = read_json(self.path / self.LAUNCH)
+            return str(values["token"]), int(values["port"])
+        return None
+
+    def forget_launch(self) -> None:
+        """Remove the note of the launch, since no process of it is left."""
+        (self.path / self.LAUNCH).unlink(missing_ok=True)
+
+    def save_hydra(self, texts: Mapping[str, str]) -> None:
+        """Save what Hydra composed, in Hydra's own files: ``config``, ``hydra`` and ``overrides``."""
+        folder = self.path / self.HYDRA
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_whole(folder / f"{name}.yaml", redact(text).encode())
+
+    def start(self, plan: Plan, command: list[str]) -> None:
+        """Remove the files of an earlier run, then write the plan and the files that the ranks read."""
+        left = [self._named(_TEMPORARY, folder) for folder in ("", self.LOGS, self.HYDRA)]
+        for path in itertools.chain([self.path / self.RECORD], self._named(_RANK_FILE), self.logs, *left):
+            path.unlink(missing_ok=True)
+        (self.path / self.LOGS).mkdir(parents=True, exist_ok=True)
+        self.redact()
+        self.write_inputs(plan.deepspeed, plan.training_args)
+        write_json(self.path / self.PLAN, {**plan.to_json(), "command": command})
+
+    def write_inputs(self, deepspeed: Mapping[str, Any], training_args: Mapping[str, Any]) -> None:
+        """Write the DeepSpeed JSON and the training arguments; an empty one, which is not known, has no file."""
+        for name, values in ((self.DEEPSPEED, deepspeed), (self.TRAINING_ARGS, training_args)):
+            if values:
+                write_json(self.path / name, values)
+            else:
+                (self.path / name).unlink(missing_ok=True)
+
+    def redact(self) -> None:
+        """Blank out secrets in the files of Hydra and in the logs."""
+        for path in [*(self.path / self.HYDRA).glob("*.yaml"), *self.logs]:
+            redact_file(path)
+
+    def read_plan(self) -> Plan:
+        """Read the plan. Raises :class:`RecordError` if it is absent or damaged."""
+        path = self.path / self.PLAN
+        return decode_plan(read_json(path), str(path))
+
+    def read_ranks(self, world_size: int) -> list[dict[str, Any]]:
+        """Read the files of the ranks. A rank without a readable, valid file is left out."""
+        ranks = []
+        for rank in range(world_size):
+            with contextlib.suppress(RecordError, SchemaError):
+                ranks.append(decode_rank(read_json(self.rank_file(rank))))
+        return ranks
+
+    def read_attached_ranks(self) -> list[dict[str, Any]]:
+        """Read the files of the ranks of a command, however many there are, lowest rank first."""
+        numbers = [int(path.stem.removeprefix("rank")) for path in self._named(_RANK_JSON)]
+        ranks = self.read_ranks(max(numbers, default=-1) + 1)
+        return [with_rank_defaults(rank) for rank in ranks if rank.get("attached") is not None]
+
+    def finish(self, record: Record) -> None:
+        """Write the record, which marks the run as ended, then redact the logs, which may be long."""
+        write_json(self.path / self.RECORD, record.to_json())
+        self.redact()
+
+    def read_record(self) -> Record:
+        """Read the record. Raises :class:`RecordError` if it is absent or damaged."""
+        path = self.path / self.RECORD
+        return decode_record(read_json(path), str(path))
+
+
+class SweepFolder:
+    """The folder that holds the run folders of a sweep."""
+
+    HYDRA = "multirun.yaml"
+    TABLE = "table.csv"
+    PAGE = "report.html"
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path).resolve()
+
+    def claim(self) -> None:
+        """Make the folder and mark it as memlab's. Raises :class:`FolderError` if it holds foreign files."""
+        marker.claim(self.path, self._holds_runs)
+
+    def claim_around_runs(self) -> None:
+        """Mark the folder that holds the folders of a run's repeats. Raises :class:`FolderError` if it holds files."""
+        marker.claim(self.path, lambda: all(path.is_dir() for path in self.path.iterdir()))
+
+    def _holds_runs(self) -> bool:
+        """Whether a folder inside is a run folder: single runs, or an old memlab without sweep markers, made it."""
+        for path in self.path.iterdir():
+            with contextlib.suppress(OSError, FolderError):
+                if any(path.iterdir()):
+                    RunFolder(path).check()
+                    return True
+        return False
+
+    def save_hydra(self, text: str) -> None:
+        """Save what Hydra composed for the whole sweep."""
+        write_whole(self.path / self.HYDRA, redact(text).encode())
