@@ -152,7 +152,7 @@ class RankResult:
     breakdown: Breakdown | None = None
     curve: Curve | None = None
     attached: dict[str, Any] | None = None
-    """What was found in a rank of ``training=command`` (memlab/attach/__init__.py)."""
+    """What was found in a rank of a command of the user's own (memlab/attach/__init__.py)."""
     work: dict[str, dict[str, Figure]] | None = None
     """Phase -> FLOPs, bytes and kernels of a step, which give its time."""
 

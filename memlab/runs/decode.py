@@ -45,14 +45,15 @@ def decode_record(values: Any, where: str) -> Record:
         raise RecordError(f"{where}: incomplete record, without {', '.join(missing)}")
     try:
         check_of(Record)(values)
-        config = _config(values["config"], values["unknown_config"])
-        return Record(**{name: values[name] for name in names} | {"config": config})
+        return Record(
+            **{name: values[name] for name in names} | {"config": _config(values["config"], values["unknown_config"])}
+        )
     except (SchemaError, ConfigError) as error:
         raise RecordError(f"{where}: damaged record: {error}") from error
 
 
 def _config(values: dict[str, Any], unknown: Sequence[str]) -> Config:
-    """Decode a configuration. Keys that it lacks get defaults; the keys of the shape must be there or ``unknown``."""
+    """Decode a configuration. Keys that it lacks get their defaults; those of the shape only if ``unknown``."""
     config = from_dict(values, "config.")
     for key in SHAPE:
         group, _, name = key.partition(".")

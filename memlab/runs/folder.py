@@ -22,7 +22,7 @@ from memlab.files.json_file import read_json, write_json
 from memlab.files.redaction import redact, redact_file
 from memlab.runs import marker
 from memlab.runs.decode import decode_plan, decode_rank, decode_record
-from memlab.runs.migrate import with_rank_defaults
+from memlab.runs.migrate import whole_rank
 from memlab.system.locks import hold, holder
 
 _RANK_FILE = re.compile(r"rank\d+\.(json|steps\.jsonl|memory_snapshot\.pickle)")
@@ -173,7 +173,7 @@ class RunFolder:
         """Read the files of the ranks of a command, however many there are, lowest rank first."""
         numbers = [int(path.stem.removeprefix("rank")) for path in self._named(_RANK_JSON)]
         ranks = self.read_ranks(max(numbers, default=-1) + 1)
-        return [with_rank_defaults(rank) for rank in ranks if rank.get("attached") is not None]
+        return [whole_rank(rank) for rank in ranks if rank.get("attached") is not None]
 
     def finish(self, record: Record) -> None:
         """Write the record, which marks the run as ended, then redact the logs, which may be long."""

@@ -19,22 +19,23 @@ _RANK_DEFAULTS = {
 def migrate(values: dict[str, Any]) -> dict[str, Any]:
     """Return the plain values of a record as this memlab writes them. Bad values stay, for the check to refuse.
 
-    - ``before_in_launch`` is ``None`` (not known) in records from before it was written.
-    - ``unknown_config`` is empty and ``command`` is ``None`` in records from before commands were measured.
-    - Groups that a configuration lacks, because they did not exist, have the option of ``LATER_GROUPS``.
+    - ``before_in_launch`` is ``None`` (not known) in records from before it was written; so is ``command``, and no key
+      of the configuration is unknown.
+    - Groups that a configuration lacks, because they did not exist, have the option that they stand for.
     - A value ``???`` is unknown (an imported table may not name the model): the key is left out.
     - Figures that a rank lacks, because no memlab measured them, get the defaults of :class:`RankResult`. Keys that are
       no figures are dropped.
     """
     migrated = {"before_in_launch": None, "unknown_config": [], "command": None, **values}
+    unknown = set(migrated["unknown_config"] if isinstance(migrated["unknown_config"], list) else ())
     config, choices, ranks = values.get("config"), values.get("choices"), values.get("ranks")
     if isinstance(config, dict):
         migrated["config"] = {name: _without_unknown(group) for name, group in config.items()}
         if isinstance(choices, dict):
-            later = LATER_GROUPS.keys() - config.keys() - set(migrated["unknown_config"])
+            later = LATER_GROUPS.keys() - config.keys() - unknown
             migrated["choices"] = {group: LATER_GROUPS[group] for group in later} | choices
     if isinstance(ranks, list):
-        migrated["ranks"] = [with_rank_defaults(rank) for rank in ranks]
+        migrated["ranks"] = [whole_rank(rank) for rank in ranks]
     return migrated
 
 
@@ -42,8 +43,8 @@ def _without_unknown(group: Any) -> Any:
     return {key: value for key, value in group.items() if value != MISSING} if isinstance(group, dict) else group
 
 
-def with_rank_defaults(rank: Any) -> Any:
-    """Return the plain values of a rank with all figures. Bad values stay, for the check to refuse."""
+def whole_rank(rank: Any) -> Any:
+    """Return the values of a rank with defaults for the figures that it lacks, without keys that are no figures."""
     if not isinstance(rank, dict):
         return rank
     return _RANK_DEFAULTS | {key: value for key, value in rank.items() if key in _RANK_KEYS}
