@@ -68,8 +68,7 @@ A second process that makes an optimizer under the same number (a command of two
     GPUs besides ``device`` on which this process allocated: device, peaks of allocated and reserved since process
     start.
 ``optimizers``
-    Each that stepped: ``class`` (``module.Name``), ``defaults``, ``groups``, ``parameters``, ``dtypes``, ``calls`` of
-    its ``step`` (ZeRO makes several a step).
+    Each: ``class`` (``module.Name``), ``defaults``, ``groups``, ``parameters``, ``dtypes``.
 ``models``
     Each module with parameters that is not part of another: ``class``, ``trained`` (an optimizer holds some of its
     parameters), ``parameters``, ``trainable_parameters``, ``dtypes`` (dtype -> parameters), ``device``, ``config`` (of

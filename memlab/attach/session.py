@@ -66,7 +66,6 @@ class Session:
         self.step: Step | None = None  # None before the first forward
         self.steps_done = self.steps_skipped = self.micro_batches = self.optimizer_calls = 0
         self.optimizers: weakref.WeakSet = weakref.WeakSet()
-        self.stepped: dict[int, dict[str, Any]] = {}  # what is known of each optimizer that stepped
         self.facts: dict[str, Any] = {}  # what the script set (facts/)
         self.engines: list[weakref.ref] = []  # of DeepSpeed
         self.trainer: weakref.ref | None = None
@@ -127,9 +126,8 @@ class Session:
         if not self.is_active:
             return False
         self._before_event(by=phase)
-        if phase == ENGINE_INIT and self.timeline.base in (MODEL_BUILD, ENGINE_INIT):
+        if phase == ENGINE_INIT:
             self.setting_up()
-            return False
         if phase == BACKWARD and self.is_rank:
             self._begin_training()
         entered = self.timeline.enter(phase)
@@ -195,8 +193,11 @@ class Session:
     @contained
     def setting_up(self) -> None:
         """Note that the model is built, and that what trains it is being made."""
-        if self.is_active and self.timeline.base == MODEL_BUILD:
-            self.timeline.begin_base(ENGINE_INIT)
+        if self.is_active and not self.timeline.stack:
+            if self.timeline.base == MODEL_BUILD:
+                self.timeline.begin_base(ENGINE_INIT)
+            elif self.timeline.base == ENGINE_INIT:
+                self.timeline.cut(ENGINE_INIT)
 
     @contained
     def evaluation_begins(self, module: torch.nn.Module) -> None:
@@ -231,7 +232,7 @@ class Session:
 
     def optimizer_step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """End ``optimizer.step()``, and with it the step if it is no part of an engine's."""
-        self._note_step_of(optimizer)
+        self.optimizer_calls += 1
         if self.is_active and self._step_call is not None and self._step_call == _call_of_step():
             self._step_call = None
             self.leave()
@@ -247,12 +248,6 @@ class Session:
             if len(self.optimizers) <= 1:
                 self.close_step()
                 self.stop_if_asked()
-
-    @contained
-    def _note_step_of(self, optimizer: torch.optim.Optimizer) -> None:
-        known = self.stepped.setdefault(id(optimizer), {"optimizer": weakref.ref(optimizer), "calls": 0})
-        known["calls"] += 1
-        self.optimizer_calls += 1
 
     def _drop_left_optimizer_step(self) -> None:
         """End an optimizer step that an exception left: torch then calls no hook after it."""

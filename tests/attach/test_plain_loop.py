@@ -99,7 +99,8 @@ def test_two_optimizers_make_one_step(measure):
     code = LOOP + "second = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1)\n" + EVERY_STEP
     run = measure(code + "    second.step()\n")
     assert run.rank()["attached"]["steps"] == 6 == len(run.rows())
-    assert [each["calls"] for each in run.rank()["attached"]["optimizers"]] == [6, 6]
+    classes = [each["class"] for each in run.rank()["attached"]["optimizers"]]
+    assert sorted(classes) == ["torch.optim.adamw.AdamW", "torch.optim.sgd.SGD"]
 
 
 def test_a_closure_is_a_part_of_the_optimizers_step(measure):

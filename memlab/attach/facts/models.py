@@ -27,23 +27,19 @@ def parameter_size(parameter: torch.nn.Parameter) -> int:
 
 
 def optimizers(session: Session) -> list[dict[str, Any]]:
-    """Describe each optimizer that stepped, the ones that are gone left out."""
-    found = []
-    for known in session.stepped.values():
-        optimizer = known["optimizer"]()
-        if optimizer is not None:
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            found.append(
-                {
-                    "class": class_name(optimizer),
-                    "defaults": optimizer.defaults,
-                    "groups": len(optimizer.param_groups),
-                    "parameters": sum(map(parameter_size, parameters)),
-                    "dtypes": _dtypes(parameters),
-                    "calls": known["calls"],
-                }
-            )
-    return found
+    """Describe each optimizer of the process."""
+    return [_optimizer(optimizer) for optimizer in session.optimizers]
+
+
+def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return {
+        "class": class_name(optimizer),
+        "defaults": optimizer.defaults,
+        "groups": len(optimizer.param_groups),
+        "parameters": sum(map(parameter_size, parameters)),
+        "dtypes": _dtypes(parameters),
+    }
 
 
 def models(session: Session) -> list[dict[str, Any]]:
@@ -56,6 +52,7 @@ def models(session: Session) -> list[dict[str, Any]]:
         parameters = list(model.parameters())
         if parameters:
             is_trained = any(id(p) in trained for p in parameters) or any(model is module for module in engines)
+            wrappers += ["FSDPModule"] * _is_sharded(model)
             found.append({**_described(model, parameters), "trained": is_trained, "wrappers": wrappers})
     return sorted(found, key=lambda model: (not model["trained"], -model["parameters"]))
 
@@ -103,6 +100,12 @@ def _dtypes(parameters: list[torch.nn.Parameter]) -> dict[str, int]:
     return dict(counts)
 
 
+def _is_sharded(model: torch.nn.Module) -> bool:
+    """Whether ``fully_shard`` has given the model a class of its own."""
+    return any(each.__name__ == "FSDPModule" for each in type(model).__mro__)
+
+
 def class_name(value: Any) -> str:
-    """Return ``module.Name`` of a value's class."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    """Return ``module.Name`` of a value's class, below the class that ``fully_shard`` has made of it."""
+    kind = next(each for each in type(value).__mro__ if not each.__module__.startswith("torch.distributed.fsdp"))
+    return f"{kind.__module__}.{kind.__qualname__}"
