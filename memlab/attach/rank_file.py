@@ -14,6 +14,7 @@ from .facts.machine import runtime_versions
 from .figures import Figures
 from .install import FOLDER
 from .memory import CUDA_ALLOCATOR, HOST
+from .options import Options
 from .phases import ENGINE_INIT, MODEL_BUILD
 from .session import Session
 
@@ -26,29 +27,33 @@ class RankFile:
 
     def __init__(self, session: Session):
         self.session = session
+        self.options: Options | None = None  # of the measurement that the place belongs to
         self.rank: int | None = None
         self.path: Path | None = None
 
     def write(self, outcome: dict[str, Any]) -> None:
         """Write the file, whole or not at all."""
-        if self.path is None:
+        if self.options is not self.session.options:
+            self.options = self.session.options
             self._choose_place()
             self.session.rows.open(self.path.with_suffix(".steps.jsonl"))
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps(self._content(outcome), indent=1, allow_nan=False) + "\n", "utf-8")
         temporary.replace(self.path)
 
-    def write_at_the_end(self) -> None:
-        """Write the file for a process that ends now, with facts that nobody has asked for yet."""
+    def write_at_the_end(self, error: BaseException | None) -> None:
+        """Write the file when measuring ends. ``error``: what ended it. Then the session hears nothing any more."""
         session = self.session
-        session.finish()
+        session.finish(error)
         gather(session)
-        self.write(session.outcome())
+        self.write(session.outcome(error))
+        session.end()
 
     def _choose_place(self) -> None:
         """Claim the number of this rank. A process that is not the first one with it goes into a folder of its own."""
         self.rank, folder = rank_number(), Path(self.session.options.folder)
         claim = folder / FOLDER / f"rank{self.rank}.pid"
+        claim.parent.mkdir(parents=True, exist_ok=True)
         try:
             with claim.open("x") as file:
                 file.write(str(os.getpid()))
@@ -111,9 +116,11 @@ class RankFile:
             "pid": os.getpid(),
             "rank": self.rank,
             "local_rank": _number("LOCAL_RANK"),
+            "local_world_size": _number("LOCAL_WORLD_SIZE"),
             "world_size": dist.get_world_size() if _is_distributed() else _number("WORLD_SIZE") or 1,
             "protocol": "cold",
             **{name: outcome.get(name) for name in ("ended", "exit_code", "where", "failed_in")},
+            "at": session.at if outcome["ended"] == "running" else None,
             "steps": session.steps_done,
             "micro_batches": session.micro_batches,
             "peak": session.peak,

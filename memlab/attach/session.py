@@ -4,6 +4,7 @@ Listeners (listeners/) call the methods below. None of them raises into the scri
 for: ``SystemExit(0)``.
 """
 
+import gc
 import os
 import sys
 import threading
@@ -54,7 +55,7 @@ LAST_WAIT_S = 5
 class Session:
     def __init__(self, options: Options, memory: Memory):
         self.options = options
-        self.pid = os.getpid()
+        self.pid: int | None = os.getpid()  # None: nothing is measured any more
         self.started = time.time()
         self.memory = memory
         self.timeline = Timeline(self.memory, self._ended)
@@ -88,12 +89,28 @@ class Session:
         self._retries: int | None = None
         self._ooms: int | None = None
 
-    def begin_again(self) -> None:
+    def begin_anew(self, options: Options) -> None:
+        """Forget what was measured, and measure from now on."""
+        calls = self.on_first_step, self.on_save
+        Session.__init__(self, options, self.memory)
+        self.on_first_step, self.on_save = calls
+
+    def begin_in_child(self) -> None:
         """Begin anew in a forked process, which may become a rank. A child of a rank stays unmeasured."""
-        if not self.is_rank:
-            calls = self.on_first_step, self.on_save
-            Session.__init__(self, self.options, self.memory)
-            self.on_first_step, self.on_save = calls
+        if self.pid is not None and not self.is_rank:
+            self.begin_anew(self.options)
+
+    def adopt(self) -> None:
+        """Measure a process that has run for a while: its optimizers are known, its peaks so far are not counted."""
+        self.memory.turn()
+        for each in gc.get_objects():
+            # accelerate's and DeepSpeed's wrappers call themselves optimizers and have no hooks.
+            if issubclass(type(each), torch.optim.Optimizer) and "_optimizer_step_pre_hooks" in vars(each):
+                self.optimizer_made(each)
+
+    def end(self) -> None:
+        """Stop listening. What listens stays, and hears nothing."""
+        self.pid = None
 
     @property
     def is_active(self) -> bool:
@@ -325,9 +342,8 @@ class Session:
             number = code if isinstance(code, int) else 0 if code is None else 1
             self.exit = number, user_line()
 
-    def outcome(self) -> dict[str, Any]:
-        """Return ``status``, ``reason``, ``oom`` and what ``attached`` says of the end, for a process that ends now."""
-        error = getattr(sys, "last_value", None)
+    def outcome(self, error: BaseException | None) -> dict[str, Any]:
+        """Return ``status``, ``reason``, ``oom`` and what ``attached`` says of the end. ``error``: what ended it."""
         code, where = self.exit or (0, None)
         if self.stopped:
             return {"status": "ok", "ended": "stopped"}
@@ -343,18 +359,17 @@ class Session:
             return {"status": "failed", "reason": "no optimizer step seen", "ended": "finished"}
         return {"status": "ok", "ended": "finished"}
 
-    @property
-    def is_worth_a_file(self) -> bool:
-        """Whether this process trained, or failed on its way there."""
-        failed = getattr(sys, "last_value", None) is not None or self.failure is not None
+    def is_worth_a_file(self, error: BaseException | None) -> bool:
+        """Whether this process trained, or failed on its way there. ``error``: what ends the process."""
+        failed = error is not None or self.failure is not None
         return self.is_rank or (failed and (LOAD in self.phases or self.memory.device is not None))
 
     @contained
-    def finish(self) -> None:
-        """End what runs: the process ends now. Waits a little for the device to reach the end of the last step."""
+    def finish(self, error: BaseException | None) -> None:
+        """End what runs: measuring ends now. Waits a little for the device to reach the end of the last step."""
         self._end_evaluation(by=SAVE)
         self.close_step()
-        ended_well = self.outcome()["ended"] in ("finished", "stopped")
+        ended_well = self.outcome(error)["ended"] in ("finished", "stopped")
         self.timeline.cut(None if ended_well and self.steps_done else self.timeline.current)
         if ended_well:
             self._forget_step_after_the_last()
@@ -397,6 +412,12 @@ class Session:
     def retries_and_ooms(self) -> tuple[int | None, int | None]:
         """Return the allocator's retries and out-of-memory errors since the process began."""
         return self._retries, self._ooms
+
+    @property
+    def at(self) -> dict[str, Any]:
+        """Where the process is now."""
+        step = self.step.number if self.step else None
+        return {"phase": self.timeline.current, "step": step, "where": self.timeline.where}
 
     def _mark(self) -> Mark:
         return mark(self.memory.device is not None)

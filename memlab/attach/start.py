@@ -1,7 +1,8 @@
-"""Begin to measure in this process, now that torch has been imported."""
+"""Begin and end to measure in this process."""
 
 import atexit
 import os
+import sys
 
 from .facts import gather
 from .failures import contained
@@ -11,31 +12,48 @@ from .options import Options
 from .rank_file import RUNNING, RankFile
 from .session import Session
 
-
-def start(folder: str) -> Session:
-    """Measure from now on. ``folder``: the one with options.json."""
-    return begin(Options.read(folder))
+_file: RankFile | None = None
+"""Of this process, once it has begun to measure."""
 
 
-def begin(options: Options) -> Session:
+def start(folder: str) -> None:
+    """Measure from the import of torch to the end of the process. ``folder``: the one with options.json."""
+    begin(Options.read(folder))
+
+
+def begin(options: Options) -> RankFile:
+    """Measure from now on. Libraries are listened to from the first time on."""
+    global _file
+    if _file is not None:
+        _file.session.begin_anew(options)
+        return _file
     session = Session(options, Memory())
-    file = RankFile(session)
+    _file = RankFile(session)
     session.memory.install()
     session.on_first_step = lambda: gather(session)
-    session.on_save = lambda: file.write(RUNNING)
-    os.register_at_fork(after_in_child=session.begin_again)
+    session.on_save = lambda: _file.write(RUNNING)
+    os.register_at_fork(after_in_child=session.begin_in_child)
     listen_to_all(session)
-    _write_at_the_end(session, file)
-    return session
+    _end_with_the_process(_file)
+    return _file
 
 
-def _write_at_the_end(session: Session, file: RankFile) -> None:
+def begin_by_hand(options: Options) -> RankFile:
+    """Measure from now on in a process that may have made its model and its optimizer before."""
+    file = begin(options)
+    file.session.adopt()
+    return file
+
+
+def _end_with_the_process(file: RankFile) -> None:
     """Write the rank's file when the interpreter ends, and when the script ends the process without it."""
+    session = file.session
 
     @contained
     def write() -> None:
-        if os.getpid() == session.pid and session.is_worth_a_file:
-            file.write_at_the_end()
+        error = getattr(sys, "last_value", None)
+        if os.getpid() == session.pid and session.is_worth_a_file(error):
+            file.write_at_the_end(error)
 
     atexit.register(write)
     exit_at_once = os._exit

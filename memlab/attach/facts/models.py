@@ -89,8 +89,13 @@ def _described(model: torch.nn.Module, parameters: list[torch.nn.Parameter]) -> 
         "attention": getattr(config, "_attn_implementation", None),
         "gradient_checkpointing": any(getattr(module, "gradient_checkpointing", False) for module in model.modules()),
         "adapters": {name: each.to_dict() for name, each in adapters.items()} if adapters else None,
-        "quantization": getattr(config, "quantization_config", None) and str(config.quantization_config),
+        "quantization": _quantization(config),
     }
+
+
+def _quantization(config: Any) -> dict[str, Any] | None:
+    found = getattr(config, "quantization_config", None)
+    return found.to_dict() if hasattr(found, "to_dict") else found
 
 
 def _dtypes(parameters: list[torch.nn.Parameter]) -> dict[str, int]:
