@@ -49,10 +49,12 @@ A second process that makes an optimizer under the same number (a command of two
 
 ``attached``, all of it what was found in the process, not translated into memlab's words:
 
-``version``, ``pid``, ``rank``, ``local_rank``, ``world_size``, ``protocol`` (``cold``)
+``version``, ``pid``, ``rank``, ``local_rank``, ``world_size``, ``local_world_size``, ``protocol`` (``cold``)
 ``ended``
     ``running``, ``finished`` (the interpreter ended), ``stopped`` (by ``--steps``), ``exception`` (``failed_in``: the
     phase; ``where``) or ``exit`` (``sys.exit`` with a code other than 0: ``exit_code``, ``where``).
+``at``
+    Of a rank that runs: ``phase``, ``step`` and ``where`` it was when the file was written; else ``null``.
 ``steps``
     Number of optimizer steps that were done. ``micro_batches``: number of backward passes.
 ``peak``
