@@ -44,5 +44,5 @@ def remove(run_folder: Path) -> None:
         if path.is_file():
             path.unlink()
     shutil.rmtree(folder / PACKAGE, ignore_errors=True)
-    if not any(folder.glob("*")):
+    if folder.exists() and not any(folder.glob("*")):
         folder.rmdir()

@@ -4,7 +4,6 @@ Listeners (listeners/) call the methods below. None of them raises into the scri
 for: ``SystemExit(0)``.
 """
 
-import gc
 import os
 import sys
 import threading
@@ -99,14 +98,6 @@ class Session:
         """Begin anew in a forked process, which may become a rank. A child of a rank stays unmeasured."""
         if self.pid is not None and not self.is_rank:
             self.begin_anew(self.options)
-
-    def adopt(self) -> None:
-        """Measure a process that has run for a while: its optimizers are known, its peaks so far are not counted."""
-        self.memory.turn()
-        for each in gc.get_objects():
-            # accelerate's and DeepSpeed's wrappers call themselves optimizers and have no hooks.
-            if issubclass(type(each), torch.optim.Optimizer) and "_optimizer_step_pre_hooks" in vars(each):
-                self.optimizer_made(each)
 
     def end(self) -> None:
         """Stop listening. What listens stays, and hears nothing."""

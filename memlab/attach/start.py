@@ -7,6 +7,7 @@ import sys
 from .facts import gather
 from .failures import contained
 from .listeners import listen_to_all
+from .listeners.adoption import adopt
 from .memory import Memory
 from .options import Options
 from .rank_file import RUNNING, RankFile
@@ -41,7 +42,8 @@ def begin(options: Options) -> RankFile:
 def begin_by_hand(options: Options) -> RankFile:
     """Measure from now on in a process that may have made its model and its optimizer before."""
     file = begin(options)
-    file.session.adopt()
+    file.session.memory.turn()  # peaks so far are not this training's
+    adopt(file.session)
     return file
 
 

@@ -11,9 +11,9 @@ from memlab.core.plan import Plan, run_id
 from memlab.core.record import Record
 from memlab.launch.job import Job
 from memlab.launch.streams import ToTerminal
-from memlab.launch.user_command.found_config import FoundConfig, found_config
+from memlab.launch.user_command.found_config import found_config
 from memlab.launch.user_command.records import command_record
-from memlab.launch.user_command.supervise import Command, supervise
+from memlab.launch.user_command.supervise import Command, Finished, supervise
 from memlab.runs.folder import RunFolder
 from memlab.system.machine import detect
 
@@ -42,8 +42,7 @@ def measure(
         raise FolderError(
             f"{folder} holds an earlier run: nothing was started. Choose another --output, or replace it with --force."
         )
-    command = shlex.join(words)
-    job = Job(_plan(found_config([], {}, command)), folder)
+    job = Job(plan_of(words), folder)
     with job.lock() as mine:
         if not mine:
             raise MemlabError(
@@ -53,15 +52,21 @@ def measure(
         streams = ToTerminal(folder.launcher_log)
         limit = math.inf if timeout_s is None else timeout_s
         finished = supervise(Command(words, os.environ, streams, steps), folder, lambda: limit)
-        found = found_config(finished.ranks, finished.rows, command)
-        record = command_record(finished, found, words, steps, detect())
-        keep_what_was_found(finished.ranks, folder)
-        folder.finish(record)
+        return write_record(finished, folder, words, steps)
+
+
+def write_record(finished: Finished, folder: RunFolder, words: Sequence[str], steps: int | None = None) -> Record:
+    """Write the record of a training that is over, which ends its run folder."""
+    found = found_config(finished.ranks, finished.rows, shlex.join(words))
+    record = command_record(finished, found, words, steps, detect())
+    keep_what_was_found(finished.ranks, folder)
+    folder.finish(record)
     return record
 
 
-def _plan(asked: FoundConfig) -> Plan:
+def plan_of(words: Sequence[str]) -> Plan:
     """Make the plan of a command that memlab did not compose: little more than the command is known before it runs."""
+    asked = found_config([], {}, shlex.join(words))
     return Plan(
         run_id=run_id(asked.config, asked.unknown),
         config=asked.config,

@@ -1,0 +1,35 @@
+"""What a process had made before memlab began to listen: optimizers, engines, Trainer and Accelerator."""
+
+import gc
+import sys
+import weakref
+from typing import Any
+
+import torch
+
+from ..phases import ENGINE_INIT
+from ..session import Session
+
+
+def adopt(session: Session) -> None:
+    """Let the session know of them, as if it had heard of their making."""
+    engine = _class("deepspeed", "DeepSpeedEngine")
+    trainer = _class("transformers.trainer", "Trainer")
+    accelerator = _class("accelerate.accelerator", "Accelerator")
+    for each in gc.get_objects():
+        kind = type(each)
+        # accelerate's and DeepSpeed's wrappers call themselves optimizers and have no hooks.
+        if issubclass(kind, torch.optim.Optimizer) and "_optimizer_step_pre_hooks" in vars(each):
+            session.timeline.base = ENGINE_INIT
+            session.optimizer_made(each)
+        elif issubclass(kind, engine):
+            session.engines.append(weakref.ref(each))
+        elif issubclass(kind, trainer) and each.is_in_train:
+            session.trainer, session.trainer_runs = weakref.ref(each), True
+        elif issubclass(kind, accelerator):
+            session.accelerator = weakref.ref(each)
+
+
+def _class(module: str, name: str) -> Any:
+    """Return a class of a library, or an empty tuple, of which nothing is a subclass, if it is not imported."""
+    return getattr(sys.modules.get(module), name, ())

@@ -1,0 +1,95 @@
+"""``with memlab.measure("folder"):`` and ``memlab.Callback("folder")``: a training measured from inside its script."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from memlab.attach import install
+from memlab.attach.options import Options
+from memlab.core.errors import FolderError, RecordError
+from memlab.files.json_file import read_json
+from memlab.launch.job import Job
+from memlab.launch.process import Ended
+from memlab.launch.user_command.measure import plan_of, write_record
+from memlab.launch.user_command.outcome import outcome
+from memlab.launch.user_command.supervise import Finished
+from memlab.runs.folder import RunFolder
+from memlab.runs.step_rows import read_rows
+
+WAIT_S = 60
+"""Seconds that rank 0 waits for the files of the other ranks."""
+
+
+@contextmanager
+def measure(folder: str | os.PathLike, force: bool = False) -> Iterator[None]:
+    """Measure the training inside the block into a run folder: a model built before is measured from there on.
+
+    In a script of several ranks each rank enters the block, and rank 0 writes the record. ``force``: replace an earlier
+    run. Raises :class:`FolderError` if the folder holds an earlier run, or files that are not memlab's.
+    """
+    from memlab.attach.start import begin_by_hand  # torch, which the script needs as well
+
+    run, began = RunFolder(folder), time.perf_counter()
+    with ExitStack() as held:
+        if os.environ.get("RANK", "0") == "0":
+            _prepare(run, force, held)
+        file = begin_by_hand(Options(str(run)))
+        try:
+            yield
+        except BaseException as error:
+            _end(file, run, error, began)
+            raise
+        _end(file, run, None, began)
+
+
+def callback(folder: str | os.PathLike, force: bool = False) -> Any:
+    """Return a callback for transformers' Trainer: it measures ``train()`` as :func:`measure` does."""
+    from memlab.attach.callback import MeasuringCallback  # transformers
+
+    return MeasuringCallback(measure(folder, force))
+
+
+def _prepare(run: RunFolder, force: bool, held: ExitStack) -> None:
+    """Lock the folder and begin the run in it."""
+    run.check()
+    if (run.path / RunFolder.RECORD).exists() and not force:
+        raise FolderError(f"{run} holds an earlier run: choose another folder, or replace it with force=True.")
+    job = Job(plan_of(sys.orig_argv), run)
+    if not held.enter_context(job.lock()):
+        raise FolderError(f"{run} is being measured by another memlab ({run.holder()}); wait for it, or end it.")
+    install.remove(run.path)
+    job.start(sys.orig_argv)
+
+
+def _end(file: Any, run: RunFolder, error: BaseException | None, began: float) -> None:
+    """Write this rank's file and, in rank 0, the record. What fails is said: the script goes on."""
+    try:
+        file.write_at_the_end(error)
+        if file.rank == 0:
+            _wait_for_ranks(run)
+            ranks = run.read_attached_ranks()
+            ended = Ended("exited", int(error is not None), time.perf_counter() - began)
+            status, reason = outcome(ranks, ended, 0, True, run.launcher_log)
+            rows = {rank["rank"]: read_rows(run.step_rows(rank["rank"])) for rank in ranks}
+            write_record(Finished(ended, status, reason, ranks, rows), run, sys.orig_argv)
+            install.remove(run.path)
+    except Exception as failure:
+        print(f"memlab: {run} has no record of this training: {failure!r}", file=sys.stderr)
+
+
+def _wait_for_ranks(run: RunFolder) -> None:
+    """Wait until all ranks have written their last file, but no longer than WAIT_S."""
+    deadline = time.monotonic() + WAIT_S
+    world_size = read_json(run.rank_file(0))["attached"]["world_size"]
+    while time.monotonic() < deadline and not all(_has_ended(run, rank) for rank in range(world_size)):
+        time.sleep(0.1)
+
+
+def _has_ended(run: RunFolder, rank: int) -> bool:
+    try:
+        return read_json(run.rank_file(rank))["attached"]["ended"] != "running"
+    except RecordError:
+        return False
