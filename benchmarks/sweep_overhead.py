@@ -45,10 +45,10 @@ ROOT = Path(__file__).resolve().parents[1]
 MEMLAB = """
 import sys
 from memlab.cli import main as cli
-from memlab.launch import run
+from memlab.launch import job_launch
 
 stub, rank, *sys.argv[1:] = sys.argv[1:]
-run.command = lambda plan, folders, gpu_ids, port: [sys.executable, "-S", "-c", stub, rank, *map(str, folders)]
+job_launch.command = lambda plan, folders, gpu_ids, port: [sys.executable, "-S", "-c", stub, rank, *map(str, folders)]
 cli.launch()
 """
 

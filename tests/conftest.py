@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ from sampling import SAMPLE_S, Sampling
 
 from memlab.cli import compose
 from memlab.core.config import Config, from_dict, to_dict
+from memlab.core.plan import make_plan
 from memlab.core.record import Phase, RankResult, Record
+from memlab.runs.folder import RunFolder
+from memlab.runs.job import Job
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "unit" / "golden"
@@ -159,5 +163,16 @@ def record(config, rank):
             "timing": {"launch_s": 1.0, "train_s": 2.0, "total_s": 12.0},
         }
         return Record(**{**values, **changes})
+
+    return build
+
+
+@pytest.fixture
+def job(config, tmp_path) -> Callable[..., Job]:
+    """``job({"seq_len.tokens": 7})``: a plan with its folder, as Hydra would name it."""
+
+    def build(changes: dict | None = None, name: str | None = None) -> Job:
+        plan = make_plan(config(changes), {"model": "tiny"})
+        return Job(plan, RunFolder(tmp_path / "runs" / (name or plan.run_id)))
 
     return build

@@ -17,17 +17,19 @@ from memlab.core.errors import ConfigError
 from memlab.core.plan import make_plan
 from memlab.core.record import Record
 from memlab.launch import preflight
-from memlab.launch.job import Job
-from memlab.launch.run import run_one
-from memlab.launch.search import SearchRun
-from memlab.launch.sweep import Result, SweepRun, assort, is_complete, unique
-from memlab.predict.jobs import assort_predictions, predict_jobs
+from memlab.launch.job_launch import measure_job
+from memlab.launch.schedule import schedule
+from memlab.launch.search import MeasuredSearch
+from memlab.launch.sweep import MeasuredSweep
+from memlab.predict.jobs import predict_jobs, schedule_predictions
 from memlab.predict.prediction import finished, predict_one
 from memlab.predict.time.calibration import check_calibrations
 from memlab.report.run_text import show_run
 from memlab.report.sweep_files import leave_table_and_page
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary
 from memlab.runs.folder import RunFolder, SweepFolder
+from memlab.runs.job import Job, unique
+from memlab.runs.results import JobResult, is_complete
 from memlab.system.machine import detect
 from memlab.system.signals import interrupt
 
@@ -56,7 +58,7 @@ def run_single(job: Job, config: Config) -> Record:
         record = (None if config.force else finished(job)) or predict_one(job)
     else:
         console.print(f"logs: {job.folder}/{RunFolder.LOGS}", highlight=False, markup=False, soft_wrap=True)
-        record = run_one(job, config.force, on_wait=lambda text: console.print(text, highlight=False, markup=False))
+        record = measure_job(job, config.force, on_wait=lambda text: console.print(text, highlight=False, markup=False))
     show_run(record, console)
     console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
     return record
@@ -125,13 +127,13 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
     to_predict = unique(job for job in jobs if job.config.mode == "predict")
     to_measure = unique(job for job in jobs if job.config.mode == "measure")
     if config.sweep.dry_run:
-        predictions = assort_predictions(to_predict, config.force)
-        measurements = assort(to_measure, machine, config.sweep, config.force, config.seed)
+        predictions = schedule_predictions(to_predict, config.force)
+        measurements = schedule(to_measure, machine, config.sweep, config.force, config.seed)
         show_preview(predictions + measurements, root, console)
         return 0
     try:
         with progress(console) as observer:
-            sweep = (SearchRun if searching else SweepRun)(machine, config.sweep, config.force, observer)
+            sweep = (MeasuredSearch if searching else MeasuredSweep)(machine, config.sweep, config.force, observer)
             results = predict_jobs(to_predict, config.force, observer) if to_predict else []
             results += sweep.run(to_measure, config.seed) if to_measure else []
         if searching:
@@ -143,7 +145,7 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
     return _sweep_exit_code(sweep, results)
 
 
-def _sweep_exit_code(sweep: SweepRun, results: list[Result]) -> int:
+def _sweep_exit_code(sweep: MeasuredSweep, results: list[JobResult]) -> int:
     if sweep.interrupted:
         return EXIT_CODES["interrupted"]
     return 0 if is_complete(results) else INCOMPLETE

@@ -8,16 +8,18 @@ spend its time in the allocator ("thrashes").
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from memlab.core.config import Config, Measure
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
 from memlab.core.record import Record
-from memlab.launch.job import Job
-from memlab.launch.sweep import Result, SweepRun, usd_per_hour
+from memlab.launch.orphans import locked
+from memlab.launch.sweep import MeasuredSweep
 from memlab.rules.rules import unsupported
 from memlab.runs.folder import RunFolder
+from memlab.runs.job import Job, usd_per_hour
+from memlab.runs.results import JobResult, SearchResult
 
 LIMITS = {"batch": 4096, "seq_len": 1_048_576}
 """Largest sizes that a search tries by default (``sweep.search_limit``)."""
@@ -25,53 +27,20 @@ LIMITS = {"batch": 4096, "seq_len": 1_048_576}
 CONFIRMATION = Measure(warmup=5, steps=30)
 """Warm-up and measured steps of the last measurement, of the largest size that fits."""
 
-SLOWER = 0.9
-"""A size thrashes if it trains fewer tokens per second than this share of the fastest smaller size."""
 
-
-@dataclass
-class Found:
-    """The outcome of one search. ``tried``: size -> record; ``best``: the largest confirmed size."""
-
-    job: Job
-    tried: dict[int, Record] = field(default_factory=dict)
-    best: int | None = None
-    confirmation: Record | None = None
-    gave_up: str | None = None
-
-    @property
-    def fits(self) -> int:
-        """The largest size that trained; 0 if none did."""
-        return max((size for size, record in self.tried.items() if record.status == "ok"), default=0)
-
-    @property
-    def fails(self) -> int | None:
-        """The smallest size that ran out of memory; ``None`` if none did."""
-        return min((size for size, record in self.tried.items() if record.status.endswith("_oom")), default=None)
-
-    def thrashes(self, size: int) -> bool:
-        """Whether a size fits, but the allocator had to free and retry, or a smaller size is faster (``SLOWER``)."""
-        record = self.tried[size]
-        if record.status != "ok":
-            return False
-        rate = record.summary["tokens_per_second"]
-        smaller = [r.summary["tokens_per_second"] for s, r in self.tried.items() if s < size and r.status == "ok"]
-        return bool(record.summary.get("num_alloc_retries")) or rate < SLOWER * max(smaller, default=0.0)
-
-
-class SearchRun(SweepRun):
+class MeasuredSearch(MeasuredSweep):
     """A sweep of searches. Each job gives the configuration and the first size of one search."""
 
-    found: dict[str, Found]
+    found: dict[str, SearchResult]
 
-    def run(self, jobs: Sequence[Job], seed: int = 0) -> list[Result]:
+    def run(self, jobs: Sequence[Job], seed: int = 0) -> list[JobResult]:
         self._usd_per_hour = usd_per_hour(jobs)
-        self.found = {str(job.folder): Found(job) for job in jobs}
+        self.found = {str(job.folder): SearchResult(job) for job in jobs}
         searches = [[job] for job in jobs if not unsupported(job.config, self.machine)]
         self.observer.began(searches, [])
         for job in jobs:
             if unsupported(job.config, self.machine):
-                self._tell(Result(job, self._record_unsupported(job), "unsupported"))
+                self._tell(JobResult(job, self._record_unsupported(job), "unsupported"))
         try:
             self._run_all(searches)
         except KeyboardInterrupt:
@@ -90,10 +59,10 @@ class SearchRun(SweepRun):
             self.found[str(job.folder)].gave_up = reason
         super()._fail(jobs, reason)
 
-    def _must_end(self, found: Found) -> bool:
+    def _must_end(self, found: SearchResult) -> bool:
         return self._must_stop() or found.gave_up is not None
 
-    def _try(self, found: Found, sizes: list[int]) -> None:
+    def _try(self, found: SearchResult, sizes: list[int]) -> None:
         """Measure these sizes in one launch until one does not fit."""
         jobs = [at_size(found.job, size) for size in sizes]
         for size, record in zip(sizes, self._measure(jobs), strict=False):
@@ -101,7 +70,7 @@ class SearchRun(SweepRun):
             if record.status != "ok" and not record.status.endswith("_oom"):
                 found.gave_up = f"{record.run_id} ended as {record.status}: {record.reason}"
 
-    def _confirm(self, found: Found) -> None:
+    def _confirm(self, found: SearchResult) -> None:
         size = found.fits
         job = at_size(found.job, size, CONFIRMATION)
         for record in self._measure([job]):
@@ -117,7 +86,7 @@ class SearchRun(SweepRun):
         """Return the records of the jobs that were reached, in order. Reuses records of an earlier run."""
         with ExitStack() as locks:
             for job in jobs:
-                if not locks.enter_context(job.lock()):
+                if not locks.enter_context(locked(job)):
                     who = job.folder.holder()
                     raise MemlabError(
                         f"{job.folder} is being measured by another memlab ({who}); wait for it, or end it if it "
@@ -137,14 +106,14 @@ class SearchRun(SweepRun):
             record = None if self.force else job.finished(self.machine, also_implied=False)
             if record is None:
                 break
-            self._tell(Result(job, record, "done"))
+            self._tell(JobResult(job, record, "done"))
             records.append(record)
             if record.status != "ok":
                 break
         return records
 
 
-def next_sizes(found: Found, limit: int | None) -> Iterator[int]:
+def next_sizes(found: SearchResult, limit: int | None) -> Iterator[int]:
     """Yield the sizes of the next launch in ascending order; none if the search is over."""
     kind = found.job.config.sweep.search
     limit = limit or LIMITS[kind]

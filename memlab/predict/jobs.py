@@ -6,23 +6,23 @@ from pathlib import Path
 from memlab.core.errors import reason_of
 from memlab.core.record import Record
 from memlab.files.disk import is_full
-from memlab.launch.job import Job
-from memlab.launch.sweep import Assortment, Observer, Result
 from memlab.predict.limits import unpredictable
 from memlab.predict.prediction import failed_record, finished, not_predicted, predict_one
 from memlab.predict.trace import store as cache
+from memlab.runs.job import Job
+from memlab.runs.results import JobResult, Schedule, SweepObserver
 
 
-def assort_predictions(jobs: Iterable[Job], force: bool) -> Assortment:
+def schedule_predictions(jobs: Iterable[Job], force: bool) -> Schedule:
     """Sort jobs into done, unsupported and to predict. The jobs of one "launch" share their traces. Reads run folders,
     writes nothing."""
-    found = Assortment()
+    found = Schedule()
     sharing: dict[Path, list[Job]] = {}
     for job in jobs:
         if not force and (record := _finished(job)):
-            found.known.append(Result(job, record, "done"))
+            found.known.append(JobResult(job, record, "done"))
         elif unpredictable(job.config):
-            found.known.append(Result(job, None, "unsupported"))
+            found.known.append(JobResult(job, None, "unsupported"))
         else:
             sharing.setdefault(cache.trace_folder(job.plan), []).append(job)
     found.launches = list(sharing.values())
@@ -38,13 +38,13 @@ def _finished(job: Job) -> Record | None:
         return None
 
 
-def predict_jobs(jobs: Sequence[Job], force: bool, observer: Observer) -> list[Result]:
+def predict_jobs(jobs: Sequence[Job], force: bool, observer: SweepObserver) -> list[JobResult]:
     """Predict every job and return its result. A trace that fails is tried once."""
-    found = assort_predictions(jobs, force)
+    found = schedule_predictions(jobs, force)
     observer.began(found.launches, found.known)
     results = []
 
-    def tell(result: Result) -> None:
+    def tell(result: JobResult) -> None:
         results.append(result)
         observer.finished(result)
 
@@ -56,11 +56,11 @@ def predict_jobs(jobs: Sequence[Job], force: bool, observer: Observer) -> list[R
     for group in found.launches:
         reason = failed.get(cache.trace_folder(group[0].plan))
         for job in group:
-            tell(Result(job, _predicted(job, reason), "predicted"))
+            tell(JobResult(job, _predicted(job, reason), "predicted"))
     return results
 
 
-def _trace_deciding(launches: Sequence[Sequence[Job]], observer: Observer) -> dict[Path, str]:
+def _trace_deciding(launches: Sequence[Sequence[Job]], observer: SweepObserver) -> dict[Path, str]:
     """Make the traces from which the others are interpolated. Returns the trace folders with a failed trace, each with
     the reason. Empty if tracing could not even begin: then every job tries by itself, and its record has the reason."""
     plans = [job.plan for group in launches for job in group]

@@ -10,7 +10,6 @@ from memlab.core.config import Config
 from memlab.core.plan import Plan, shape_of
 from memlab.core.record import RankResult, Record
 from memlab.core.summary import summarise
-from memlab.launch.job import Job
 from memlab.predict.limits import unpredictable
 from memlab.predict.memory.estimate import every_rank
 from memlab.predict.memory.fit_probability import shipped_ratios, support
@@ -20,6 +19,7 @@ from memlab.predict.time.timing import predict_timing
 from memlab.predict.trace import store as cache
 from memlab.predict.trace.request import ShadowError
 from memlab.predict.trace.trace_format import Trace
+from memlab.runs.job import Job
 from memlab.system.environment import describe_environment, fingerprint
 from memlab.system.machine import Machine
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.markup import escape
 
-from memlab.launch.doctor.finding import FAIL, OK, WARN, Finding
+from memlab.core.finding import FAIL, OK, WARN, Finding
 
 STYLES = {OK: "green", WARN: "yellow", FAIL: "bold red"}
 

@@ -17,10 +17,9 @@ from rich.text import Text
 from memlab.core.noise import NOISY
 from memlab.core.record import Record
 from memlab.core.sizes import GIB
-from memlab.launch.job import Job
-from memlab.launch.search import Found
-from memlab.launch.sweep import Assortment, Observer, Result, usd_per_hour
 from memlab.report import units
+from memlab.runs.job import Job, usd_per_hour
+from memlab.runs.results import JobResult, Schedule, SearchResult, SweepObserver
 from memlab.system.machine import used_bytes
 from memlab.system.terminal import safe
 
@@ -37,7 +36,7 @@ def _launches(launches: Sequence[Sequence[Job]]) -> str:
 # --- before -----------------------------------------------------------------------------------------------------------
 
 
-def show_preview(found: Assortment, root: Path, console: Console) -> None:
+def show_preview(found: Schedule, root: Path, console: Console) -> None:
     """Print each job's state (done, unsupported, to predict, or its launch), and the most that the sweep costs."""
     table = Table(title=f"Sweep into {root} (nothing is started)", title_justify="left")
     for name in ("launch", "job", "state"):
@@ -82,7 +81,7 @@ def progress(console: Console) -> Iterator["Progress"]:
         yield shown
 
 
-class Progress(Observer):
+class Progress(SweepObserver):
     """Progress of a sweep for a person. The live display draws it in its own thread."""
 
     def __init__(self, console: Console):
@@ -100,7 +99,7 @@ class Progress(Observer):
     def seconds(self) -> float:
         return time.monotonic() - self.began_at
 
-    def began(self, to_run: Sequence[Sequence[Job]], known: Sequence[Result]) -> None:
+    def began(self, to_run: Sequence[Sequence[Job]], known: Sequence[JobResult]) -> None:
         count = sum(map(len, to_run))
         self.total += count
         self.is_search |= any(job.config.sweep.search != "none" for jobs in to_run for job in jobs)
@@ -116,7 +115,7 @@ class Progress(Observer):
         with self._drawing:
             self.running[",".join(gpu_ids) or "cpu"] = list(jobs)
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: JobResult) -> None:
         with self._drawing:
             self.ended += result.how in NEWS
             self.ran += result.how in ("measured", "predicted")
@@ -126,7 +125,7 @@ class Progress(Observer):
         if result.how != "done":
             self.console.print(self._line(result), highlight=False, soft_wrap=True)
 
-    def _line(self, result: Result) -> Text:
+    def _line(self, result: JobResult) -> Text:
         record = result.record
         parts = [self._count(), (record.status, STYLES.get(record.status, "red")), safe(result.job.plan.run_id)]
         peak = record.summary.get("peak_reserved_bytes")
@@ -170,7 +169,7 @@ class Progress(Observer):
 # --- after ------------------------------------------------------------------------------------------------------------
 
 
-def show_searches(searches: Iterable[Found], console: Console) -> None:
+def show_searches(searches: Iterable[SearchResult], console: Console) -> None:
     """Print the sizes that each search tried, and its answer."""
     for found in searches:
         kind = {"batch": "micro batch", "seq_len": "sequence length"}[found.job.config.sweep.search]
@@ -183,7 +182,7 @@ def show_searches(searches: Iterable[Found], console: Console) -> None:
         console.print(_answer(found, kind), highlight=False)
 
 
-def _search_row(found: Found, size: int, record: Record) -> list[str]:
+def _search_row(found: SearchResult, size: int, record: Record) -> list[str]:
     summary = record.summary
     peak = summary.get("peak_reserved_bytes", {}).get("max")
     rates = [summary.get(key) for key in ("samples_per_second", "tokens_per_second")]
@@ -193,7 +192,7 @@ def _search_row(found: Found, size: int, record: Record) -> list[str]:
     return [str(size), record.status, units.gib(peak), str(summary.get("num_alloc_retries", "-")), *speed, note]
 
 
-def _answer(found: Found, kind: str) -> str:
+def _answer(found: SearchResult, kind: str) -> str:
     if found.gave_up:
         return f"[red]no answer[/]: {escape(safe(found.gave_up))}"
     if found.best is None:
@@ -210,9 +209,9 @@ def _answer(found: Found, kind: str) -> str:
     return line
 
 
-def show_repeats(results: Sequence[Result], console: Console) -> None:
+def show_repeats(results: Sequence[JobResult], console: Console) -> None:
     """Print median and spread of each experiment that was measured more than once."""
-    repeats: dict[str, list[Result]] = {}
+    repeats: dict[str, list[JobResult]] = {}
     for result in results:
         if result.record and "step_seconds" in result.record.summary:
             repeats.setdefault(result.job.subject_key, []).append(result)
@@ -242,7 +241,7 @@ def _relative_spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / median(values)
 
 
-def show_summary(results: Sequence[Result], root: Path, seconds: float, console: Console) -> None:
+def show_summary(results: Sequence[JobResult], root: Path, seconds: float, console: Console) -> None:
     """Print how the jobs ended, their time and cost, and the folder of the runs."""
     statuses = Counter(result.record.status if result.record else "not reached" for result in results)
     ways = Counter(result.how for result in results)

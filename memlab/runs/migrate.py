@@ -27,12 +27,11 @@ def migrate(values: dict[str, Any]) -> dict[str, Any]:
       no figures are dropped.
     """
     migrated = {"before_in_launch": None, "unknown_config": [], "command": None, **values}
-    unknown = set(migrated["unknown_config"] if isinstance(migrated["unknown_config"], list) else ())
-    config, choices, ranks = values.get("config"), values.get("choices"), values.get("ranks")
+    config, choices, ranks, unknown = (migrated.get(key) for key in ("config", "choices", "ranks", "unknown_config"))
     if isinstance(config, dict):
         migrated["config"] = {name: _without_unknown(group) for name, group in config.items()}
-        if isinstance(choices, dict):
-            later = LATER_GROUPS.keys() - config.keys() - unknown
+        if isinstance(choices, dict) and isinstance(unknown, list):
+            later = [group for group in LATER_GROUPS if group not in config and group not in unknown]
             migrated["choices"] = {group: LATER_GROUPS[group] for group in later} | choices
     if isinstance(ranks, list):
         migrated["ranks"] = [whole_rank(rank) for rank in ranks]

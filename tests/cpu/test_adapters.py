@@ -5,9 +5,9 @@ from live_bytes import COMPARED, live_bytes, traced
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import Plan, make_plan
-from memlab.launch.job import Job
-from memlab.launch.run import run_one
+from memlab.launch.job_launch import measure_job
 from memlab.runs.folder import RunFolder
+from memlab.runs.job import Job
 
 pytestmark = pytest.mark.cpu
 
@@ -46,7 +46,7 @@ def shadows(tmp_path_factory):
 @pytest.mark.long(25)
 @pytest.mark.parametrize("stage", METHODS)
 def test_adapters_by_phase(shadows, stage, tmp_path):
-    measured = run_one(Job(plan_of(stage), RunFolder(tmp_path)))
+    measured = measure_job(Job(plan_of(stage), RunFolder(tmp_path)))
     assert measured.status == "ok", measured.reason
     rank = measured.ranks[0]
     assert (rank["parameters"], rank["trainable_parameters"]) == (WEIGHTS + ADAPTERS, ADAPTERS)

@@ -8,13 +8,13 @@ from memlab.analyse.collect import collect
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.core.record import FIRST_STEP_PHASES, PHASES
-from memlab.launch.job import Job
 from memlab.predict.prediction import predict, predict_one
 from memlab.predict.trace import store as cache
 from memlab.predict.trace.events import Alloc, EmptyCache
 from memlab.predict.trace.ranks import traced_ranks
 from memlab.predict.trace.request import Point, traces
 from memlab.runs.folder import RunFolder
+from memlab.runs.job import Job
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(85)]
 

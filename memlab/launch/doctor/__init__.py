@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from memlab.core.finding import Finding
 from memlab.core.plan import Plan
 from memlab.launch.doctor.checks import CHECKS
 from memlab.launch.doctor.facts import gather
-from memlab.launch.doctor.finding import Finding
 from memlab.launch.doctor.ops import build, needed_ops
 from memlab.system.machine import detect
 

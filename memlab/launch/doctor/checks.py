@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from packaging.specifiers import SpecifierSet
 
+from memlab.core.finding import FAIL, OK, WARN, Finding
 from memlab.core.sizes import GIB, in_gib
 from memlab.launch.doctor.facts import Facts, GpuUse
-from memlab.launch.doctor.finding import FAIL, OK, WARN, Finding
 from memlab.launch.doctor.ops import NEED_NVCC, needed_ops
 
 IDLE_BYTES = GIB

@@ -5,8 +5,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+from memlab.core.finding import FAIL, OK, Finding
 from memlab.core.plan import Plan
-from memlab.launch.doctor.finding import FAIL, OK, Finding
 from memlab.launch.outcome import tail
 from memlab.launch.process import Launch
 from memlab.launch.streams import ToLog

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.plan import Plan, run_id
 from memlab.core.record import Record
-from memlab.launch.job import Job
+from memlab.launch.orphans import locked
 from memlab.launch.streams import ToTerminal
 from memlab.launch.user_command.found_config import found_config
 from memlab.launch.user_command.records import command_record
 from memlab.launch.user_command.supervise import Command, Finished, supervise
 from memlab.runs.folder import RunFolder
+from memlab.runs.job import Job
 from memlab.system.machine import detect
 
 NOT_FOUND = 127
@@ -43,7 +44,7 @@ def measure(
             f"{folder} holds an earlier run: nothing was started. Choose another --output, or replace it with --force."
         )
     job = Job(plan_of(words), folder)
-    with job.lock() as mine:
+    with locked(job) as mine:
         if not mine:
             raise MemlabError(
                 f"{folder} is being measured by another memlab ({folder.holder()}); wait for it, or end it."

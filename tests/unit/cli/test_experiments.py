@@ -7,8 +7,8 @@ from memlab.cli import experiments
 from memlab.cli.experiments import EXIT_CODES, with_repeats
 from memlab.core.config import to_dict
 from memlab.core.record import STATUSES
-from memlab.launch.sweep import Result
 from memlab.runs.folder import RunFolder
+from memlab.runs.results import JobResult
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_the_exit_code_of_a_sweep_says_whether_anything_is_left_to_do(record, st
         pass
 
     Sweep.interrupted = interrupted
-    results = [Result(None, status and record(status=status), "measured") for status in statuses]
+    results = [JobResult(None, status and record(status=status), "measured") for status in statuses]
     assert experiments._sweep_exit_code(Sweep, results) == code
 
 

@@ -16,7 +16,7 @@ from memlab.cli import compose, experiments, hydra_app
 from memlab.cli import main as cli
 from memlab.cli.compose import check_overrides
 from memlab.files.json_file import read_json
-from memlab.launch import run
+from memlab.launch import job_launch
 from memlab.runs.folder import RunFolder
 
 
@@ -29,7 +29,7 @@ def multirun(tmp_path, tmp_path_factory, monkeypatch, capfd):
     """``multirun("seed=1,2")``: exit code and lines of launch.py -m with these words; nothing may be started."""
     monkeypatch.setattr(hydra_app, "_exit_codes", [])
     monkeypatch.setattr(hydra_app, "_errors", [])
-    monkeypatch.setattr(run, "command", refuse_to_start)
+    monkeypatch.setattr(job_launch, "command", refuse_to_start)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.setenv("COLUMNS", "200")

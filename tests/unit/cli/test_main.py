@@ -436,10 +436,10 @@ def test_a_folder_that_cannot_be_made_is_refused_in_one_line(launch, here, words
 STUBBORN = """
 import signal, sys
 from memlab.cli import main as cli
-from memlab.launch import process, run
+from memlab.launch import job_launch, process
 code = "import pathlib, signal, time\\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\\n"
 code += "pathlib.Path('started').touch()\\ntime.sleep(60)"
-run.command = lambda *_: [sys.executable, "-S", "-c", code]
+job_launch.command = lambda *_: [sys.executable, "-S", "-c", code]
 process.TERMINATE_S = 1.0
 if sys.argv.pop() == "nohup":
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

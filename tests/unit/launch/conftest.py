@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memlab.core.plan import make_plan
-from memlab.launch import process, run
-from memlab.launch.job import Job
-from memlab.runs.folder import RunFolder
+from memlab.launch import job_launch, process
 from memlab.system.machine import Machine
 
 CPU = Machine()
@@ -21,20 +18,9 @@ CPU = Machine()
 def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(process, "POLL_S", 0.02)
     monkeypatch.setattr(process, "STACKS_S", 0.0)
-    monkeypatch.setattr(run, "detect", lambda: CPU)
-    monkeypatch.setattr(run, "unbuilt_ops", lambda plan: [])  # whatever the machine has built
+    monkeypatch.setattr(job_launch, "detect", lambda: CPU)
+    monkeypatch.setattr(job_launch, "unbuilt_ops", lambda plan: [])  # whatever the machine has built
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def job(config, tmp_path) -> Callable[..., Job]:
-    """``job({"seq_len.tokens": 7})``: a plan with its folder, as Hydra would name it."""
-
-    def build(changes: dict | None = None, name: str | None = None) -> Job:
-        plan = make_plan(config(changes), {"model": "tiny"})
-        return Job(plan, RunFolder(tmp_path / "runs" / (name or plan.run_id)))
-
-    return build
 
 
 BEGIN = """
@@ -115,7 +101,7 @@ def deepspeed(monkeypatch, tmp_path, rank) -> Callable[..., Played]:
         def command(plan, folders, gpu_ids, port):
             return [sys.executable, "-S", "-c", BEGIN + code, values, *map(str, folders)]
 
-        monkeypatch.setattr(run, "command", command)
+        monkeypatch.setattr(job_launch, "command", command)
         return Played(notes)
 
     return replace

@@ -8,11 +8,11 @@ import pytest
 from packaging.requirements import Requirement
 
 from memlab.core.config import Config, from_dict, to_dict
+from memlab.core.finding import FAIL, OK, WARN
 from memlab.core.plan import Plan, make_plan
 from memlab.core.sizes import GIB
 from memlab.launch.doctor import checks
 from memlab.launch.doctor.facts import Facts, GpuUse, Process, TorchFacts
-from memlab.launch.doctor.finding import FAIL, OK, WARN
 from memlab.launch.doctor.ops import CPU_OPTIMIZERS, GPU_OPTIMIZERS, LIBRARIES, NEED_NVCC, needed_ops, unbuilt_ops
 from memlab.system.environment import extensions_dir
 

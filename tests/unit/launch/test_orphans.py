@@ -9,9 +9,11 @@ import time
 import pytest
 
 from memlab.core.config import Sweep
-from memlab.launch import job as job_module
-from memlab.launch.run import run_one
-from memlab.launch.sweep import Observer, SweepRun
+from memlab.launch import orphans
+from memlab.launch.job_launch import measure_job
+from memlab.launch.orphans import locked
+from memlab.launch.sweep import MeasuredSweep
+from memlab.runs.results import SweepObserver
 from memlab.system import shared_memory as segments
 from memlab.system.deadman import TOKEN_VARIABLE, marked
 from memlab.system.machine import Machine
@@ -32,7 +34,7 @@ while True:
 @pytest.fixture
 def orphan(quick, job, monkeypatch):
     """An orphan of a launch that the folder of ``job()`` names."""
-    monkeypatch.setattr(job_module, "TERMINATE_S", 0.2)
+    monkeypatch.setattr(orphans, "TERMINATE_S", 0.2)
     folder = job().folder
     folder.claim()
     folder.keep_launch(TOKEN, PORT)
@@ -46,23 +48,23 @@ def orphan(quick, job, monkeypatch):
 
 def test_a_resumed_run_ends_the_orphans_before_it_starts(orphan, deepspeed, job):
     deepspeed("both(folders[0])")
-    assert run_one(job()).status == "ok"
+    assert measure_job(job()).status == "ok"
     assert orphan.wait(1) == -signal.SIGKILL
     assert job().folder.kept_launch() is None
 
 
 def test_a_sweep_ends_the_orphans_of_what_is_done_too(orphan, deepspeed, job):
     played = deepspeed("both(folders[0])")
-    run_one(job())
+    measure_job(job())
     with subprocess.Popen(["sleep", "60"], env={TOKEN_VARIABLE: "late"}) as late:
         job().folder.keep_launch("late", PORT)
-        SweepRun(Machine(), Sweep(), False, Observer()).run([job()])
+        MeasuredSweep(Machine(), Sweep(), False, SweepObserver()).run([job()])
         assert late.wait(1) < 0
     assert played.launches == 1
 
 
 def test_orphans_of_a_live_memlab_are_left_alone(orphan, job):
-    with job().folder.lock(), job().lock() as mine:
+    with job().folder.lock(), locked(job()) as mine:
         assert not mine
     assert list(marked(TOKEN)) == [orphan.pid]
 
@@ -72,13 +74,13 @@ def test_what_orphans_named_in_shared_memory_goes(orphan, job, tmp_path, monkeyp
     left = segments.segment("127.0.0.1", str(PORT), 0)
     other = segments.segment("127.0.0.1", "22", 0)
     left.touch(), other.touch()
-    with job().lock():
+    with locked(job()):
         assert other.exists() and not left.exists()
 
 
 def test_a_launch_is_kept_only_while_it_runs(quick, deepspeed, job):
     deepspeed("note(str(json.loads(pathlib.Path(folders[0], '.launch').read_text())['token']))\nboth(folders[0])")
-    run_one(job())
+    measure_job(job())
     assert job().folder.kept_launch() is None and not (job().folder.path / ".launch").exists()
 
 

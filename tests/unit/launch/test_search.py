@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from memlab.core.config import Sweep
-from memlab.launch.search import CONFIRMATION, Found, SearchRun, at_size, next_sizes
-from memlab.launch.sweep import Observer
+from memlab.launch.search import CONFIRMATION, MeasuredSearch, at_size, next_sizes
+from memlab.runs.results import SearchResult, SweepObserver
 from memlab.system.machine import Machine
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.usefixtures("quick")
 TOO_LARGE = {f"2/{batch}x512": "oom" for batch in range(6, 65)}
 
 
-def searched(job, **options) -> SearchRun:
-    search = SearchRun(Machine(), Sweep(search="batch", **options), False, Observer())
+def searched(job, **options) -> MeasuredSearch:
+    search = MeasuredSearch(Machine(), Sweep(search="batch", **options), False, SweepObserver())
     search.run([job])
     return search
 
@@ -26,10 +26,10 @@ def batch_job(job):
     return job({"sweep.search": "batch"})
 
 
-def known(job, **statuses: str) -> Found:
+def known(job, **statuses: str) -> SearchResult:
     """What is known after these sizes were tried: ``known(job, b4="ok", b8="gpu_oom")``."""
     tried = {int(size[1:]): SimpleNamespace(status=status) for size, status in statuses.items()}
-    return Found(job, tried)
+    return SearchResult(job, tried)
 
 
 def test_the_largest_is_found_in_few_launches_and_confirmed(deepspeed, batch_job):

@@ -10,8 +10,10 @@ import pytest
 from memlab.core.config import Sweep
 from memlab.core.sizes import GIB
 from memlab.files.json_file import read_json
-from memlab.launch.job import Job
-from memlab.launch.sweep import Observer, Result, SweepRun, assort, gather, is_complete
+from memlab.launch.schedule import group_into_launches, schedule
+from memlab.launch.sweep import MeasuredSweep
+from memlab.runs.job import Job
+from memlab.runs.results import JobResult, SweepObserver, is_complete
 from memlab.system.machine import Gpu, Machine
 
 CPU = Machine()
@@ -25,7 +27,7 @@ def jobs(job):
     return lambda lengths, changes=None: [job({"seq_len.tokens": length, **(changes or {})}) for length in lengths]
 
 
-class Told(Observer):
+class Told(SweepObserver):
     """Remembers what it is told; ``act`` is called after each result."""
 
     def __init__(self, act=lambda result: None):
@@ -34,16 +36,18 @@ class Told(Observer):
     def launched(self, jobs, gpu_ids) -> None:
         self.launches.append([job.config.seq_len.tokens for job in jobs])
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: JobResult) -> None:
         self.results.append(result)
         self.act(result)
 
 
-def swept(jobs, force: bool = False, observer: Observer | None = None, seed: int = 0, **options) -> list[Result]:
-    return SweepRun(CPU, Sweep(**options), force, observer or Told()).run(jobs, seed)
+def swept(
+    jobs, force: bool = False, observer: SweepObserver | None = None, seed: int = 0, **options
+) -> list[JobResult]:
+    return MeasuredSweep(CPU, Sweep(**options), force, observer or Told()).run(jobs, seed)
 
 
-def ends(results: list[Result]) -> list[tuple[int, str, str]]:
+def ends(results: list[JobResult]) -> list[tuple[int, str, str]]:
     """Length, way and status of each job."""
     return [
         (result.job.config.seq_len.tokens, result.how, result.record.status if result.record else "-")
@@ -141,13 +145,13 @@ def test_a_job_that_is_asked_for_twice_runs_once(deepspeed, jobs):
 
 
 def test_many_jobs_are_several_launches(jobs, monkeypatch):
-    monkeypatch.setattr("memlab.launch.sweep.JOBS_PER_LAUNCH", 2)
-    launches = gather(jobs([5, 4, 3, 2, 1]), "shared", 0)
+    monkeypatch.setattr("memlab.launch.schedule.JOBS_PER_LAUNCH", 2)
+    launches = group_into_launches(jobs([5, 4, 3, 2, 1]), "shared", 0)
     assert [[job.config.seq_len.tokens for job in launch] for launch in launches] == [[1, 2], [3, 4], [5]]
 
 
 def test_points_from_process_start_share_no_launch(jobs):
-    launches = gather(jobs([3, 2, 1], {"measure.protocol": "cold"}), "shared", 0)
+    launches = group_into_launches(jobs([3, 2, 1], {"measure.protocol": "cold"}), "shared", 0)
     assert [len(launch) for launch in launches] == [1, 1, 1]
 
 
@@ -171,7 +175,7 @@ def test_each_round_has_an_order_of_its_own_that_the_seed_decides(jobs):
     ]
 
     def order(seed: int) -> list[int]:
-        return [launch[0].config.zero_stage.stage for launch in gather(repeats, "shared", seed)]
+        return [launch[0].config.zero_stage.stage for launch in group_into_launches(repeats, "shared", seed)]
 
     assert order(0) == order(0)
     assert len({tuple(order(seed)) for seed in range(5)}) > 1
@@ -188,7 +192,7 @@ def test_a_third_of_a_round_lies_between_an_experiment_and_its_repeat(jobs, coun
         for one in jobs([1], {"seed": seed, "measure.repeat": repeat})
     ]
     for chance in range(20):
-        order = [launch[0].config.seed for launch in gather(repeats, isolation, chance)]
+        order = [launch[0].config.seed for launch in group_into_launches(repeats, isolation, chance)]
         distances = [
             order.index(seed, place + 1) - place for place, seed in enumerate(order) if seed in order[place + 1 :]
         ]
@@ -198,7 +202,7 @@ def test_a_third_of_a_round_lies_between_an_experiment_and_its_repeat(jobs, coun
 def test_a_round_of_repeats_begins_when_the_one_before_it_is_over(deepspeed, jobs):
     played = deepspeed("note('begin'); time.sleep(0.2); write(folders[0], 0); note('end')")
     repeats = [one for repeat in (1, 2, 3) for one in jobs([1], {**ON_ONE, "measure.repeat": repeat})]
-    assert is_complete(SweepRun(GPUS, Sweep(), False, Told()).run(repeats))
+    assert is_complete(MeasuredSweep(GPUS, Sweep(), False, Told()).run(repeats))
     assert played.names == ["begin", "end"] * 3  # although there are two GPUs
 
 
@@ -269,7 +273,7 @@ def test_a_failure_implies_nothing(deepspeed, jobs):
 def test_what_was_implied_is_measured_when_pruning_is_switched_off(deepspeed, jobs):
     deepspeed(acts={"2/1x1": "oom"})
     swept(jobs([1, 2]))
-    assert assort(jobs([1, 2]), CPU, Sweep(prune=False), force=False).launches != []
+    assert schedule(jobs([1, 2]), CPU, Sweep(prune=False), force=False).launches != []
     assert ends(swept(jobs([1, 2]), prune=False)) == [(1, "done", "gpu_oom"), (2, "measured", "ok")]
 
 
@@ -288,7 +292,7 @@ def test_what_implies_is_what_was_seen(deepspeed, jobs):
 def test_a_budget_ends_the_sweep_with_what_is_done_kept(deepspeed, jobs, options):
     played = deepspeed(acts={"2/1x2": "hang"})
     wanted = jobs([1, 2, 3], {"hardware.usd_per_hour": 100.0})
-    sweep = SweepRun(CPU, Sweep(**options), False, Told())
+    sweep = MeasuredSweep(CPU, Sweep(**options), False, Told())
     monotonic = time.monotonic
     sweep._began = monotonic() + 3600  # not over it yet
     sweep.observer.act = lambda result: setattr(sweep, "_began", monotonic() - 3600)
@@ -301,7 +305,7 @@ def test_a_budget_ends_the_sweep_with_what_is_done_kept(deepspeed, jobs, options
 def test_a_budget_ends_a_job_under_way(deepspeed, jobs):
     """With a record that says so; the next sweep measures it."""
     deepspeed(acts={"2/1x2": "hang"})
-    sweep = SweepRun(CPU, Sweep(max_hours=1.0), False, Told())
+    sweep = MeasuredSweep(CPU, Sweep(max_hours=1.0), False, Told())
 
     def nearly_over(result):
         sweep._began = time.monotonic() - 3600 + 0.5
@@ -329,7 +333,7 @@ def test_a_limit_in_dollars_without_a_price_never_ends_a_sweep(deepspeed, jobs):
 def test_a_stop_records_where_it_was_and_the_next_sweep_goes_on_there(deepspeed, jobs):
     played = deepspeed(acts={"2/1x2": "hang"})
     wanted = [*jobs([1, 2, 3]), *jobs([1], {"seed": 1})]
-    sweep = SweepRun(CPU, Sweep(), False, Told())
+    sweep = MeasuredSweep(CPU, Sweep(), False, Told())
     sweep.observer.act = lambda result: sweep.stop.set()
     results = sweep.run(wanted)
     assert ends(results)[:2] == [(1, "measured", "ok"), (2, "measured", "interrupted")]
@@ -347,7 +351,7 @@ def test_ctrl_c_ends_the_sweep_with_a_result_for_every_job(deepspeed, jobs, monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr("memlab.launch.sweep.wait", interrupted)
-    sweep = SweepRun(CPU, Sweep(), False, Told())
+    sweep = MeasuredSweep(CPU, Sweep(), False, Told())
     assert ends(sweep.run(jobs([1, 2]))) == [(1, "measured", "interrupted"), (2, "not reached", "-")]
     assert sweep.interrupted
 
@@ -391,7 +395,7 @@ def test_a_bug_of_the_observer_is_not_swallowed(deepspeed, jobs):
 def test_two_sweeps_at_once_measure_each_job_once(deepspeed, jobs):
     played = deepspeed("for folder in folders:\n    note(pathlib.Path(folder).name); time.sleep(0.1); both(folder)")
     wanted = [*jobs([1, 2, 3]), *jobs([1, 2], {"seed": 1})]
-    results: list[list[Result]] = []
+    results: list[list[JobResult]] = []
     threads = [threading.Thread(target=lambda: results.append(swept(wanted))) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -407,7 +411,7 @@ def test_what_another_memlab_holds_is_waited_for_and_who_it_is_is_told_once(deep
     told, [one] = Told(), jobs([1])
     told.waits = []
     told.waiting = told.waits.append
-    sweep = SweepRun(CPU, Sweep(), False, told)
+    sweep = MeasuredSweep(CPU, Sweep(), False, told)
     with one.folder.lock():
         watch = threading.Timer(2.5, sweep.stop.set)
         watch.start()
@@ -442,20 +446,20 @@ raise SystemExit(1) if time.time() > until else write(folders[0], 0)
 def test_small_jobs_run_side_by_side(deepspeed, jobs, options):
     deepspeed(TOGETHER)  # none gets on before there are two
     wanted = [*jobs([1], ON_ONE), *jobs([1], {**ON_ONE, "seed": 1})]
-    assert is_complete(SweepRun(GPUS, Sweep(**options), False, Told()).run(wanted))
+    assert is_complete(MeasuredSweep(GPUS, Sweep(**options), False, Told()).run(wanted))
 
 
 @pytest.mark.parametrize(("options", "changes"), [({"side_by_side": "never"}, {}), ({}, {"offload.optimizer": "cpu"})])
 def test_jobs_that_would_disturb_each_other_run_one_by_one(deepspeed, jobs, options, changes):
     played = deepspeed("note('x'); time.sleep(0.1); write(folders[0], 0); note('end')")
     wanted = [job for seed in range(3) for job in jobs([1], {**ON_ONE, **changes, "seed": seed})]
-    assert is_complete(SweepRun(GPUS, Sweep(**options), False, Told()).run(wanted))
+    assert is_complete(MeasuredSweep(GPUS, Sweep(**options), False, Told()).run(wanted))
     assert played.names == ["x", "end"] * 3
 
 
 def test_ranks_on_the_cpu_of_a_machine_with_one_gpu_run_one_launch_at_a_time(deepspeed, jobs):
     deepspeed()
-    sweep = SweepRun(Machine(GPUS.gpus[:1]), Sweep(), False, Told())
+    sweep = MeasuredSweep(Machine(GPUS.gpus[:1]), Sweep(), False, Told())
     watch = threading.Timer(10, sweep.stop.set)  # it once waited for a second GPU for ever
     watch.start()
     assert is_complete(sweep.run([*jobs([1]), *jobs([1], {"seed": 1})]))
@@ -467,7 +471,7 @@ def test_ranks_on_the_cpu_of_a_machine_with_one_gpu_run_one_launch_at_a_time(dee
 
 def test_assorting_starts_and_writes_nothing(deepspeed, twelve, tmp_path):
     played = deepspeed()
-    found = assort(twelve(), CPU, Sweep(), force=False)
+    found = schedule(twelve(), CPU, Sweep(), force=False)
     assert [(result.how, result.record) for result in found.known] == [("unsupported", None)]
     assert [[job.config.seq_len.tokens for job in launch] for launch in found.launches] == [
         [1, 2, 3, 4, 5],
@@ -480,8 +484,8 @@ def test_assorting_starts_and_writes_nothing(deepspeed, twelve, tmp_path):
 def test_what_is_done_is_not_assorted_into_a_launch_unless_forced(deepspeed, jobs):
     deepspeed()
     swept(jobs([1]))
-    assert assort(jobs([1, 2]), CPU, Sweep(), force=False).known[0].how == "done"
-    assert assort(jobs([1, 2]), CPU, Sweep(), force=True).known == []
+    assert schedule(jobs([1, 2]), CPU, Sweep(), force=False).known[0].how == "done"
+    assert schedule(jobs([1, 2]), CPU, Sweep(), force=True).known == []
 
 
 def test_what_composed_a_job_is_saved_for_every_job_that_gets_a_record(deepspeed, twelve):

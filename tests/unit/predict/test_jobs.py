@@ -4,12 +4,12 @@ import pytest
 
 from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import make_plan
-from memlab.launch.job import Job
-from memlab.launch.sweep import Observer
 from memlab.predict import jobs as sweep
 from memlab.predict import prediction as predict
 from memlab.predict.trace import store as cache
 from memlab.runs.folder import RunFolder
+from memlab.runs.job import Job
+from memlab.runs.results import SweepObserver
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def job(config, tmp_path):
 
 def test_every_job_has_a_record(job, traced):
     jobs = [job(stage, tokens) for tokens in (10, 20, 30, 40, 50, 60, 70) for stage in (2, 3)]
-    results = sweep.predict_jobs(jobs, False, Observer())
+    results = sweep.predict_jobs(jobs, False, SweepObserver())
     assert {id(result.job) for result in results} == {id(each) for each in jobs}
     assert all(result.job.folder.read_record().status == result.record.status for result in results)
     found = {result.record.status for result in results if result.job.config.zero_stage.stage == 3}
@@ -57,21 +57,21 @@ def test_every_job_has_a_record(job, traced):
 def test_what_is_done_is_not_predicted_again(job, traced, monkeypatch):
     monkeypatch.setattr(predict, "calibration_for", lambda config: None)
     one = job(2, 10)
-    sweep.predict_jobs([one], False, Observer())
-    (result,) = sweep.predict_jobs([one], False, Observer())
+    sweep.predict_jobs([one], False, SweepObserver())
+    (result,) = sweep.predict_jobs([one], False, SweepObserver())
     assert (result.how, len(traced)) == ("done", 1)
-    (forced,) = sweep.predict_jobs([one], True, Observer())
+    (forced,) = sweep.predict_jobs([one], True, SweepObserver())
     assert forced.how == "predicted"
 
 
 def test_allocators_share_their_traces(job):
     jobs = [job(2, 10), job(2, 10, **{"allocator.conf": "expandable_segments:True"}), job(1, 10)]
-    found = sweep.assort_predictions(jobs, False)
+    found = sweep.schedule_predictions(jobs, False)
     assert sorted(len(group) for group in found.launches) == [1, 2]
 
 
 def test_what_cannot_be_predicted_is_recorded_so(job):
-    (result,) = sweep.predict_jobs([job(2, 10, **{"offload.param": "cpu"})], False, Observer())
+    (result,) = sweep.predict_jobs([job(2, 10, **{"offload.param": "cpu"})], False, SweepObserver())
     assert result.record.status == "unsupported" and "stage 3" in result.record.reason.lower()
 
 
@@ -83,7 +83,7 @@ def test_a_point_that_fails_takes_no_other_with_it(job, monkeypatch):
     monkeypatch.setattr(cache, "make_missing", lambda plans: reason)
     monkeypatch.setattr(cache, "known_traces", there)
     monkeypatch.setattr(predict, "predict", lambda plan: predict._record(plan, status="ok", steps={}))
-    results = sweep.predict_jobs(jobs, False, Observer())
+    results = sweep.predict_jobs(jobs, False, SweepObserver())
     assert [result.record.status for result in results] == ["ok", "ok", "failed"]
 
 
@@ -97,7 +97,7 @@ def test_an_exception_of_a_point_is_the_end_of_that_point_alone(job, traced, mon
         return predict._record(plan, status="ok", steps={})
 
     monkeypatch.setattr(predict, "predict", predicted)
-    results = sweep.predict_jobs([job(2, tokens) for tokens in (10, 20, 30)], False, Observer())
+    results = sweep.predict_jobs([job(2, tokens) for tokens in (10, 20, 30)], False, SweepObserver())
     assert [result.record.status for result in results] == ["ok", "failed", "ok"]
     failed = results[1].job.folder.read_record()
     assert failed.status == "failed" and str(error) in failed.reason
@@ -119,7 +119,7 @@ def test_what_cannot_be_fitted_ends_its_own_points_alone(job, traced, monkeypatc
     jobs = [job(2, 10), job(2, 10, **{"predict.calibrate": "mine"})]
     jobs[1].start(command=[])
     jobs[1].folder.finish(predict._record(jobs[1].plan, status="ok", steps={}))
-    results = sweep.predict_jobs(jobs, False, Observer())
+    results = sweep.predict_jobs(jobs, False, SweepObserver())
     assert {result.record.status: result.record.reason for result in results} == {
         "ok": None,
         "failed": "too few to calibrate on",
@@ -131,6 +131,6 @@ def test_where_tracing_cannot_begin_every_point_says_why(job, monkeypatch):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(cache, "make_missing", refused)
-    results = sweep.predict_jobs([job(2, tokens) for tokens in (10, 20)], False, Observer())
+    results = sweep.predict_jobs([job(2, tokens) for tokens in (10, 20)], False, SweepObserver())
     assert [result.record.status for result in results] == ["failed", "failed"]
     assert all("Too many open files" in result.record.reason for result in results)

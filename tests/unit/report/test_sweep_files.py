@@ -13,7 +13,7 @@ from sweeps import add_point
 from memlab.analyse.collect import collect
 from memlab.cli import experiments, hydra_app
 from memlab.cli import main as cli
-from memlab.launch.sweep import SweepRun
+from memlab.launch.sweep import MeasuredSweep
 from memlab.report.sweep_files import leave_table_and_page
 
 FOLDER = Path("outputs/mine")
@@ -91,7 +91,7 @@ def interrupted(*_) -> None:
 def test_interrupted_measurements_leave_what_is_done(launch, monkeypatch):
     launch("seed=1,2")
     (FOLDER / NAMES[0]).unlink()
-    monkeypatch.setattr(SweepRun, "_run_all", interrupted)
+    monkeypatch.setattr(MeasuredSweep, "_run_all", interrupted)
     code, lines = launch("seed=1,2,3")
     assert code == 130 and lines[-1].startswith("page: ")
     assert len(rows()) == 3

@@ -8,10 +8,11 @@ from rich.console import Console
 
 from memlab.core.config import Sweep
 from memlab.core.plan import make_plan
-from memlab.launch.job import Job
-from memlab.launch.sweep import Assortment, Result, assort
+from memlab.launch.schedule import schedule
 from memlab.report.sweep_text import Progress, show_preview, show_summary
 from memlab.runs.folder import RunFolder
+from memlab.runs.job import Job
+from memlab.runs.results import JobResult, Schedule
 from memlab.system.machine import Machine
 
 ROOT = Path("/outputs/mine")
@@ -38,7 +39,7 @@ def text(console: Console) -> str:
 def test_a_preview_says_what_shares_a_launch_and_what_it_costs_at_most(job, console):
     priced = {"hardware__usd_per_hour": 36.0, "measure__timeout_s": 100}
     jobs = [job(seed=1, **priced), job(seed=1, seq_len__tokens=7, **priced), job(seed=2, **priced)]
-    show_preview(assort([*jobs, job(offload__param="cpu")], Machine(), Sweep(), False), ROOT, console)
+    show_preview(schedule([*jobs, job(offload__param="cpu")], Machine(), Sweep(), False), ROOT, console)
     shown = text(console)
     rows = [line for line in shown.splitlines() if "to run" in line and "│" in line]
     assert [row.split("│")[1].strip() for row in rows] == ["1", "1", "2"]
@@ -50,7 +51,7 @@ def test_a_preview_says_what_shares_a_launch_and_what_it_costs_at_most(job, cons
 
 
 def test_a_preview_of_nothing(console):
-    show_preview(Assortment(), ROOT, console)
+    show_preview(Schedule(), ROOT, console)
     assert "0 to run in 0 launches, 0 known" in text(console)
 
 
@@ -58,10 +59,10 @@ def test_every_result_is_a_line_that_counts(job, record, console):
     progress = Progress(console)
     progress.began([[job(), job(seed=1)]], [])
     progress.launched([job()], ["0", "1"])
-    progress.finished(Result(job(), record(), "measured"))
+    progress.finished(JobResult(job(), record(), "measured"))
     oom = record(status="gpu_oom", reason="rank 0: [odd] no memory\nmore", summary={})
-    progress.finished(Result(job(seed=1), oom, "implied"))
-    progress.finished(Result(job(seed=2), record(), "done"))  # nothing new
+    progress.finished(JobResult(job(seed=1), oom, "implied"))
+    progress.finished(JobResult(job(seed=2), record(), "done"))  # nothing new
     first, second, third = text(console).splitlines()
     assert first == "2 jobs to run in 1 launch; 0 known without running"
     assert second.split("  ") == ["1/2", "ok", job().plan.run_id, "0.500 s a step"]
@@ -74,7 +75,7 @@ def test_the_live_display_shows_what_runs_and_not_what_is_over(job, record, cons
     progress.launched([running], [])
     console.print(progress)
     assert "CPU" in text(console) and running.plan.run_id in text(console) and "so far" in text(console)
-    progress.finished(Result(running, record(), "measured"))
+    progress.finished(JobResult(running, record(), "measured"))
     assert progress.running == {}
 
 
@@ -87,7 +88,7 @@ def test_the_live_display_can_be_drawn_while_launches_come_and_go(job, record, c
         @property
         def plan(self):
             progress.launched([job(seed=1)], ["1"])
-            progress.finished(Result(self, record(), "done"))
+            progress.finished(JobResult(self, record(), "done"))
             return job().plan
 
     progress.launched([Meanwhile()], [])
@@ -100,18 +101,18 @@ def test_what_is_predicted_and_measured_in_one_sweep_is_one_count_with_its_time(
     progress = Progress(console)
     progress.began_at -= 60
     progress.began([[job(mode="predict"), job(seed=1, mode="predict")]], [])
-    progress.finished(Result(job(mode="predict"), record(), "predicted"))
+    progress.finished(JobResult(job(mode="predict"), record(), "predicted"))
     assert progress._eta() == "about 1.0 min left"  # one took a minute, one is left
     progress.began([[job(), job(seed=1)]], [])
-    progress.finished(Result(job(), record(), "measured"))
-    progress.finished(Result(job(seed=1), record(), "implied"))  # which took no time
+    progress.finished(JobResult(job(), record(), "measured"))
+    progress.finished(JobResult(job(seed=1), record(), "implied"))  # which took no time
     assert progress._count() == "3/4" and progress._eta() == "about 0.5 min left"
 
 
 def test_a_search_counts_what_it_has_tried_and_promises_no_end(job, record, console):
     progress, two = Progress(console), [[job(seed=seed, sweep__search="batch")] for seed in (1, 2)]
     progress.began(two, [])
-    progress.finished(Result(job(seed=1, sweep__search="batch"), record(), "measured"))
+    progress.finished(JobResult(job(seed=1, sweep__search="batch"), record(), "measured"))
     assert (progress._count(), progress._eta()) == ("1", "")
 
 
@@ -123,11 +124,11 @@ def test_a_wait_is_a_line(console):
 def test_a_summary_counts_statuses_money_and_what_went_wrong(job, record, console):
     paid = job(hardware__usd_per_hour=36.0)
     results = [
-        Result(paid, record(), "measured"),
-        Result(job(seed=1), record(status="gpu_oom"), "implied"),
-        Result(job(seed=2), record(status="timeout"), "measured"),
-        Result(job(seed=3), record(status="unsupported"), "unsupported"),
-        Result(job(seed=4), None, "not reached"),
+        JobResult(paid, record(), "measured"),
+        JobResult(job(seed=1), record(status="gpu_oom"), "implied"),
+        JobResult(job(seed=2), record(status="timeout"), "measured"),
+        JobResult(job(seed=3), record(status="unsupported"), "unsupported"),
+        JobResult(job(seed=4), None, "not reached"),
     ]
     show_summary(results, ROOT, 100.0, console)
     shown = text(console)

@@ -1,4 +1,4 @@
-"""Measuring of jobs: one launch measures one job, or several jobs that differ only in shape. Each job gets a record."""
+"""Measurement of jobs: one launch measures one job, or several that differ only in shape. Each job gets a record."""
 
 import os
 import threading
@@ -14,13 +14,14 @@ from memlab.core.plan import shape_of
 from memlab.core.record import Record
 from memlab.launch.command import command, free_port
 from memlab.launch.doctor.ops import unbuilt_ops
-from memlab.launch.job import Job
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
+from memlab.launch.orphans import locked
 from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.pool import GpuPool
 from memlab.launch.process import Ended, Launch
 from memlab.launch.streams import ToLog
 from memlab.rules.rules import unsupported
+from memlab.runs.job import Job
 from memlab.system.deadman import TOKEN_VARIABLE, marked
 from memlab.system.environment import rank_environment, sweep_stale_locks
 from memlab.system.machine import Gpu, Machine, detect
@@ -37,11 +38,11 @@ NOT_STARTED = "stopped by a signal before it was started"
 
 
 @dataclass
-class Control:
+class LaunchControl:
     """Callbacks and the stop signal of a launch."""
 
     stop: threading.Event = field(default_factory=threading.Event)
-    enough: Callable[[], str | None] = lambda: None
+    reason_to_end: Callable[[], str | None] = lambda: None
     """Polled during a launch; a returned reason ends the launch. The running job is recorded as interrupted, later jobs
     do not run."""
     on_record: Callable[[Job, Record], None] = lambda job, record: None
@@ -49,13 +50,13 @@ class Control:
     """Called with a message before a silent wait of minutes."""
 
 
-def run_one(job: Job, force: bool = False, on_wait: Callable[[str], None] = lambda text: None) -> Record:
+def measure_job(job: Job, force: bool = False, on_wait: Callable[[str], None] = lambda text: None) -> Record:
     """Measure one job, unless its folder already holds a valid record.
 
     ``on_wait`` is called with a message before a wait for another memlab on this machine or for a compiler.
     """
     machine = detect()
-    with job.lock() as mine, ExitStack() as taken:
+    with locked(job) as mine, ExitStack() as taken:
         if not mine:
             raise MemlabError(
                 f"{job.folder} is being measured by another memlab ({job.folder.holder()}); wait for it, end it if it "
@@ -70,28 +71,32 @@ def run_one(job: Job, force: bool = False, on_wait: Callable[[str], None] = lamb
             gpus = taken.enter_context(take)
         except KeyboardInterrupt:
             return job.record_without_running(machine, "interrupted", NOT_STARTED)
-        return launch_jobs([job], machine, gpus, Control(on_wait=on_wait))[0]
+        return measure_jobs([job], machine, gpus, LaunchControl(on_wait=on_wait))[0]
 
 
-def launch_jobs(jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], control: Control) -> list[Record]:
+def measure_jobs(jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], control: LaunchControl) -> list[Record]:
     """Measure jobs that differ only in shape in one launch on these GPUs, one after another.
 
     Returns one record for each job that was reached, in order. If the launch ended early, the last record says why.
     Every record is on disk as soon as its job is over. A failure of a port or of the network is retried once.
     """
-    records = _Launching(jobs, machine, gpus, control, tries_again=True).run()
+    records = _JobsLaunch(jobs, machine, gpus, control, tries_again=True).run()
     if _is_worth_another_try(records[-1], control):
         again = jobs[len(records) - 1 :]
-        records = records[:-1] + _Launching(again, machine, gpus, control, tries_again=False).run()
+        records = records[:-1] + _JobsLaunch(again, machine, gpus, control, tries_again=False).run()
     return records
 
 
-def _is_worth_another_try(record: Record, control: Control) -> bool:
-    return record.status == "infra" and not control.stop.is_set() and not control.enough()
+def _is_worth_another_try(record: Record, control: LaunchControl) -> bool:
+    return record.status == "infra" and not control.stop.is_set() and not control.reason_to_end()
 
 
-class _Launching:
-    def __init__(self, jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], control: Control, tries_again: bool):
+class _JobsLaunch:
+    """One launch of jobs. ``tries_again``: whether another launch follows if a port or the network fails."""
+
+    def __init__(
+        self, jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], control: LaunchControl, tries_again: bool
+    ):
         self.jobs, self.machine, self.control, self.tries_again = jobs, machine, control, tries_again
         self.plan, self.log = jobs[0].plan, jobs[0].folder.launcher_log
         self.world_size = self.plan.world_size
@@ -101,8 +106,8 @@ class _Launching:
         self.reached_at = [0.0]  # 0, then the seconds from the start of the launch to the end of each job
         self.is_started = False  # until then, files in the run folders belong to an earlier run
         self.survivors: list[int] = []
-        self.has_enough = False  # whether ``Control.enough`` ended the launch between two jobs
-        self.cut_short: str | None = None  # reason if ``Control.enough`` ended the launch during a job
+        self.ended_between_jobs = False  # by a reason to end
+        self.ended_during_job: str | None = None  # the reason to end that interrupted a job
 
     def run(self) -> list[Record]:
         kills = host_oom_kills()
@@ -113,8 +118,8 @@ class _Launching:
             ended = Ended("interrupted", None, time.monotonic() - began)
         if not self.is_started:
             return [self.jobs[0].record_without_running(self.machine, "interrupted", NOT_STARTED)]
-        if self.cut_short:
-            ended = Ended("interrupted", None, ended.seconds, why=self.cut_short)
+        if self.ended_during_job:
+            ended = Ended("interrupted", None, ended.seconds, why=self.ended_during_job)
         try:
             self._finish(ended, kills)
         except KeyboardInterrupt:  # only the first signal raises, so this call runs to its end
@@ -124,7 +129,7 @@ class _Launching:
     def _finish(self, ended: Ended, kills: int) -> None:
         """Write the missing records. ``kills``: processes that the kernel had killed for memory before the launch."""
         self._collect(ended.seconds)
-        if len(self.records) < len(self.jobs) and not self.has_enough:
+        if len(self.records) < len(self.jobs) and not self.ended_between_jobs:
             self._close(ended, host_oom_kills() - kills)
         if self.survivors:
             self._report_survivors(self.survivors)
@@ -180,24 +185,24 @@ class _Launching:
     def _linger(self, now: float) -> float | None:
         """Return the seconds that the launch may still take; ``None`` while results are expected."""
         has_failed = self._collect(now)
-        if self.has_enough:
+        if self.ended_between_jobs:
             return 0.0
         if len(self.records) == len(self.jobs):
             return EXIT_S
-        self.cut_short = self.control.enough()
-        if self.cut_short:
+        self.ended_during_job = self.control.reason_to_end()
+        if self.ended_during_job:
             return 0.0
         return FAILURE_S if self.plan.is_multi_node and (has_failed or failed_node(self.log)) else None
 
     def _collect(self, now: float) -> bool:
         """Write the records of jobs that all ranks have finished. Returns whether a rank of the next job has failed."""
-        while len(self.records) < len(self.jobs) and not self.has_enough:
+        while len(self.records) < len(self.jobs) and not self.ended_between_jobs:
             ranks = self.jobs[len(self.records)].folder.read_ranks(self.world_size)
             failed = any(rank["status"] != "ok" for rank in ranks)
             if failed or len(ranks) < self.world_size:
                 return failed
             self._write(ranks, "ok", None, now)
-            self.has_enough = bool(self.control.enough())
+            self.ended_between_jobs = bool(self.control.reason_to_end())
         return False
 
     def _close(self, ended: Ended, host_ooms: int) -> None:

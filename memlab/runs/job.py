@@ -1,36 +1,19 @@
 """Jobs: a plan and its run folder, the unit that memlab runs, skips or records without running."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from memlab.core.config import Config
-from memlab.core.errors import MemlabError, RecordError
+from memlab.core.errors import RecordError
 from memlab.core.noise import doubts
 from memlab.core.plan import Plan, engine_key, memory_key, subject_key
 from memlab.core.record import FINAL, Record
 from memlab.core.summary import slowest, summarise
-from memlab.launch.nodes import takes_sigterm
-from memlab.launch.process import TERMINATE_S
 from memlab.runs.folder import RunFolder
-from memlab.system.deadman import end_marked, marked_by
 from memlab.system.environment import describe_environment, fingerprint
 from memlab.system.machine import Machine
-from memlab.system.shared_memory import remove_segments
-
-IMPLIED = "implied by "
-"""Prefix of the reason of an implied record. The run id of the record that implies it follows."""
-
-
-OUT_OF_MEMORY = ("gpu_oom", "host_oom")
-"""Statuses that larger jobs of the same configuration would also end with, because memory grows with size."""
-
-
-def is_implied(record: Record) -> bool:
-    """Whether this out-of-memory follows from another record and was not measured."""
-    return record.status in OUT_OF_MEMORY and (record.reason or "").startswith(IMPLIED)
 
 
 @dataclass
@@ -79,28 +62,6 @@ class Job:
             return (self.config.offload.optimizer, self.config.offload.param) != ("none", "none")
         return side_by_side == "never"
 
-    @contextmanager
-    def lock(self) -> Iterator[bool]:
-        """Lock the job's folder against other memlab processes. Yields false if another process holds the lock.
-
-        First ends the processes that a killed memlab left running there, because they would write the same files.
-        Raises :class:`MemlabError` if they cannot be killed.
-        """
-        with self.folder.lock() as mine:
-            if mine and (left := self.folder.kept_launch()):
-                self._end_orphans(*left)
-            yield mine
-
-    def _end_orphans(self, token: str, port: int) -> None:
-        if survivors := end_marked(token, TERMINATE_S if takes_sigterm(self.plan) else 0.0):
-            raise MemlabError(
-                f"{self.folder}: processes {survivors} of an earlier launch cannot be killed and write there still; "
-                "choose another name, or restart the machine."
-            )
-        if not any(marked_by("MASTER_PORT", str(port))):  # otherwise a newer launch uses the same port
-            remove_segments(port)
-        self.folder.forget_launch()
-
     def start(self, command: list[str]) -> None:
         self.folder.claim()
         self.prepare()
@@ -118,7 +79,7 @@ class Job:
             return None
         known = record.status in FINAL and record.status != "unsupported"
         same = known and record.fingerprint == fingerprint(self.plan, machine)
-        return record if same and (also_implied or not is_implied(record)) else None
+        return record if same and (also_implied or not record.is_implied) else None
 
     def record_without_running(self, machine: Machine, status: str, reason: str) -> Record:
         """Record a status that needs no run: an unsupported combination, or a size above one that did not fit."""
@@ -165,3 +126,14 @@ class Job:
             timing={name: max(rank["timing"].get(name, 0.0) for rank in ranks) for name in names}
             | {"total_s": total_s},
         )
+
+
+def unique(jobs: Iterable[Job]) -> list[Job]:
+    """Drop jobs with the same folder: Hydra would run equal points twice."""
+    return list({str(job.folder): job for job in jobs}.values())
+
+
+def usd_per_hour(jobs: Iterable[Job]) -> float:
+    """Return the price of the hardware of these jobs in US dollars per hour; 0 if it is unknown."""
+    rates = (job.config.hardware.total_usd_per_hour for job in jobs)
+    return next((rate for rate in rates if rate is not None), 0.0)

@@ -4,14 +4,12 @@ import pytest
 
 from memlab.core.record import STATUSES
 from memlab.files.json_file import read_json
-from memlab.launch.job import Job
 from memlab.runs.folder import RunFolder
+from memlab.runs.job import Job
 from memlab.system.machine import Machine
 
 CPU = Machine()
 ELSEWHERE = Machine(driver="580.1")
-
-pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.mark.parametrize("status", STATUSES)

@@ -11,9 +11,9 @@ import pytest
 
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB
-from memlab.launch import process, run
+from memlab.launch import job_launch, process
+from memlab.launch.job_launch import LaunchControl, measure_job, measure_jobs
 from memlab.launch.pool import GpuPool
-from memlab.launch.run import Control, launch_jobs, run_one
 from memlab.system import shared_memory as segments
 from memlab.system.environment import fingerprint
 from memlab.system.machine import Gpu, Machine
@@ -28,7 +28,7 @@ BOTH_RANKS = "both(folders[0])"
 
 def test_a_run_becomes_a_record(deepspeed, job):
     deepspeed(BOTH_RANKS)
-    record = run_one(job())
+    record = measure_job(job())
     assert (record.status, record.reason, record.source, record.isolation) == ("ok", None, "measured", "fresh")
     assert job().folder.read_record() == record
     assert [rank["rank"] for rank in record.ranks] == [0, 1]
@@ -40,24 +40,24 @@ def test_a_run_becomes_a_record(deepspeed, job):
 
 def test_a_build_is_told_before_it_begins(deepspeed, job, monkeypatch):
     deepspeed(BOTH_RANKS)
-    monkeypatch.setattr(run, "unbuilt_ops", lambda plan: ["ShareMemComm", "CPUAdam"])
+    monkeypatch.setattr(job_launch, "unbuilt_ops", lambda plan: ["ShareMemComm", "CPUAdam"])
     told = []
-    run_one(job(), on_wait=told.append)
+    measure_job(job(), on_wait=told.append)
     assert told == ["building DeepSpeed's ShareMemComm, CPUAdam, once for these versions: this takes minutes"]
 
 
 def test_what_is_finished_is_not_run_again_unless_forced(deepspeed, job):
     played = deepspeed(BOTH_RANKS)
-    first = run_one(job())
-    assert run_one(job()) == first and played.launches == 1
-    run_one(job(), force=True)
+    first = measure_job(job())
+    assert measure_job(job()) == first and played.launches == 1
+    measure_job(job(), force=True)
     assert played.launches == 2
 
 
 def test_a_run_that_means_nothing_is_never_started(deepspeed, job):
     played = deepspeed(BOTH_RANKS)
     one = job({"offload.param": "cpu", "checkpointing.reentrant": True})
-    record = run_one(one)
+    record = measure_job(one)
     assert record.status == "unsupported" and played.launches == 0
     assert record.reason.count("; instead: ") == 2
     assert one.folder.read_record() == record
@@ -68,21 +68,21 @@ def test_a_folder_that_another_memlab_measures_is_left_alone(deepspeed, job):
     with job().folder.lock() as mine:
         assert mine
         with pytest.raises(MemlabError, match=rf"measured by another memlab \(pid {os.getpid()} on "):
-            run_one(job())
+            measure_job(job())
     assert played.launches == 0
-    assert run_one(job()).status == "ok"
+    assert measure_job(job()).status == "ok"
 
 
 def test_trouble_with_the_transport_is_tried_once_more(deepspeed, job):
     played = deepspeed("print('EADDRINUSE'); raise SystemExit(1)")
-    assert run_one(job()).status == "infra"
+    assert measure_job(job()).status == "infra"
     assert played.launches == 2
 
 
 def test_the_second_try_may_succeed(deepspeed, job):
     trouble = "if open(notes).read().count('launch') == 1:\n    print('EADDRINUSE'); raise SystemExit(1)\n"
     played = deepspeed(trouble + BOTH_RANKS)
-    assert run_one(job()).status == "ok"
+    assert measure_job(job()).status == "ok"
     assert played.launches == 2
 
 
@@ -92,29 +92,29 @@ TROUBLE = "print('EADDRINUSE'); raise SystemExit(1)"
 def test_of_two_tries_the_last_is_told(deepspeed, job):
     deepspeed(TROUBLE)
     told = []
-    launch_jobs([job()], CPU, (), Control(on_record=lambda job, record: told.append(record.status)))
+    measure_jobs([job()], CPU, (), LaunchControl(on_record=lambda job, record: told.append(record.status)))
     assert told == ["infra"]
 
 
 def test_nothing_is_tried_again_once_it_is_told_to_stop(deepspeed, job, monkeypatch):
     played = deepspeed("both(folders[0], status='infra', reason='lost', timing={}); raise SystemExit(1)")
-    control, told = Control(), []
+    control, told = LaunchControl(), []
     control.on_record = lambda job, record: told.append(record.status)
-    outcome = run.outcome
-    monkeypatch.setattr(run, "outcome", lambda *facts: (control.stop.set(), outcome(*facts))[1])
-    launch_jobs([job()], CPU, (), control)
+    outcome = job_launch.outcome
+    monkeypatch.setattr(job_launch, "outcome", lambda *facts: (control.stop.set(), outcome(*facts))[1])
+    measure_jobs([job()], CPU, (), control)
     assert (played.launches, told) == (1, ["infra"])
 
 
 def test_a_failure_is_not_tried_again(deepspeed, job):
     played = deepspeed("write(folders[0], 0, status='failed', reason='odd', timing={}); raise SystemExit(1)")
-    record = run_one(job())
+    record = measure_job(job())
     assert (record.status, record.reason, played.launches) == ("failed", "rank 0: odd", 1)
 
 
 def test_a_timeout_keeps_what_the_ranks_had(deepspeed, job):
     deepspeed("write(folders[0], 1); time.sleep(60)")
-    record = run_one(job({"measure.timeout_s": 1}))
+    record = measure_job(job({"measure.timeout_s": 1}))
     assert record.status == "timeout" and record.reason.startswith("ranks [0] had no result after")
     assert [rank["rank"] for rank in record.ranks] == [1]
 
@@ -126,7 +126,7 @@ def test_an_interrupt_becomes_a_record(deepspeed, job, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(process.Launch, "wait", interrupt)
-    assert run_one(job()).status == "interrupted"
+    assert measure_job(job()).status == "interrupted"
     assert job().folder.read_record().status == "interrupted"
 
 
@@ -158,21 +158,21 @@ HANGS, FAILS = "time.sleep(60)", "raise SystemExit(1)"
 @pytest.mark.parametrize(
     ("module", "name", "code", "status"),
     [
-        (run, "sweep_stale_locks", HANGS, "interrupted"),
-        (run, "rank_environment", HANGS, "interrupted"),
-        (run.GpuPool, "_available", HANGS, "interrupted"),
+        (job_launch, "sweep_stale_locks", HANGS, "interrupted"),
+        (job_launch, "rank_environment", HANGS, "interrupted"),
+        (job_launch.GpuPool, "_available", HANGS, "interrupted"),
         (process.deadman, "kill_marked", FAILS, "interrupted"),
-        (run, "outcome", FAILS, "failed"),
+        (job_launch, "outcome", FAILS, "failed"),
     ],
 )
 def test_ctrl_c_becomes_a_record_wherever_it_strikes(deepspeed, job, monkeypatch, tmp_path, module, name, code, status):
     """And no process is left. What an earlier run left in the folder is no result of this one."""
     deepspeed(BOTH_RANKS)
-    run_one(job())
+    measure_job(job())
     (job().folder.path / "record.json").unlink()
     deepspeed(code)
     monkeypatch.setattr(module, name, interrupting_once(getattr(module, name)))
-    record = run_one(job())
+    record = measure_job(job())
     assert record.status == status and record.ranks == []
     assert job().folder.read_record() == record
     assert str(tmp_path) not in commands()
@@ -181,7 +181,7 @@ def test_ctrl_c_becomes_a_record_wherever_it_strikes(deepspeed, job, monkeypatch
 def test_one_run_waits_for_another_memlab_on_the_machine_and_says_so(deepspeed, job):
     played, told = deepspeed(BOTH_RANKS), []
     with GpuPool(()).take(0, True, lambda: False):
-        one = threading.Thread(target=run_one, args=(job(), False, told.append))
+        one = threading.Thread(target=measure_job, args=(job(), False, told.append))
         one.start()
         deadline = time.monotonic() + 10
         while not told and time.monotonic() < deadline:
@@ -206,7 +206,7 @@ def test_one_run_waits_for_another_memlab_on_the_machine_and_says_so(deepspeed, 
 def test_what_could_not_be_killed_is_in_the_record(deepspeed, job, monkeypatch, code, status, reason):
     deepspeed(code)
     monkeypatch.setattr(process.deadman, "kill_marked", lambda token, wait_s: [4242])
-    record = run_one(job())
+    record = measure_job(job())
     assert record.status == status and reason in record.reason
     assert job().folder.read_record() == record
 
@@ -214,11 +214,11 @@ def test_what_could_not_be_killed_is_in_the_record(deepspeed, job, monkeypatch, 
 def test_ranks_that_are_killed_leave_no_shared_memory(deepspeed, job, monkeypatch, tmp_path):
     """Those of other launches stay."""
     monkeypatch.setattr(segments, "FOLDER", tmp_path)
-    monkeypatch.setattr(run, "free_port", lambda: 4242)
+    monkeypatch.setattr(job_launch, "free_port", lambda: 4242)
     ours, others = segments.segment("127.0.0.1", "4242", 1), segments.segment("127.0.0.1", "14242", 1)
     others.touch()
     deepspeed(f"pathlib.Path({str(ours)!r}).touch(); time.sleep(60)")
-    assert run_one(job({"measure.timeout_s": 1})).status == "timeout"
+    assert measure_job(job({"measure.timeout_s": 1})).status == "timeout"
     assert others.exists() and not ours.exists()
 
 
@@ -228,13 +228,13 @@ def points(job):
     return lambda **changes: [job({"seq_len.tokens": tokens, **changes}) for tokens in (1, 2, 3)]
 
 
-def measured(jobs, control: Control | None = None):
-    return launch_jobs(jobs, CPU, (), control or Control())
+def measured(jobs, control: LaunchControl | None = None):
+    return measure_jobs(jobs, CPU, (), control or LaunchControl())
 
 
 def test_points_of_one_launch_have_a_record_each(deepspeed, points):
     played, told = deepspeed(), []
-    records = measured(points(), Control(on_record=lambda job, record: told.append(record)))
+    records = measured(points(), LaunchControl(on_record=lambda job, record: told.append(record)))
     assert [record.config.seq_len.tokens for record in records] == [1, 2, 3]
     assert {(record.status, record.isolation) for record in records} == {("ok", "shared")}
     assert [record.before_in_launch for record in records] == [[], [[1, 1]], [[1, 1], [1, 2]]]
@@ -258,7 +258,7 @@ def test_every_point_has_its_own_time_limit(deepspeed, points):
 
 def test_a_launch_that_is_told_to_stop_records_where_it_was(deepspeed, points):
     deepspeed(acts={"2/1x2": "hang"})
-    control = Control()
+    control = LaunchControl()
     control.on_record = lambda job, record: control.stop.set()
     assert [record.status for record in measured(points(), control)] == ["ok", "interrupted"]
 
@@ -266,8 +266,8 @@ def test_a_launch_that_is_told_to_stop_records_where_it_was(deepspeed, points):
 def test_a_launch_that_has_done_enough_ends_without_blame(deepspeed, points):
     deepspeed(acts={"2/1x2": "hang"})
     told = []
-    control = Control(
-        enough=lambda: "at a limit" if told else None, on_record=lambda job, record: told.append(record.status)
+    control = LaunchControl(
+        reason_to_end=lambda: "at a limit" if told else None, on_record=lambda job, record: told.append(record.status)
     )
     assert [record.status for record in measured(points(), control)] == ["ok"] == told
     assert not (points()[1].folder.path / "record.json").exists()
@@ -276,8 +276,8 @@ def test_a_launch_that_has_done_enough_ends_without_blame(deepspeed, points):
 def test_a_limit_in_the_middle_of_a_job_ends_it_and_says_so(deepspeed, points):
     deepspeed(acts={"2/1x2": "hang"})
     told = []
-    control = Control(on_record=lambda job, record: told.append(time.monotonic()))
-    control.enough = lambda: "at sweep.max_hours=1" if told and time.monotonic() > told[0] + 0.3 else None
+    control = LaunchControl(on_record=lambda job, record: told.append(time.monotonic()))
+    control.reason_to_end = lambda: "at sweep.max_hours=1" if told and time.monotonic() > told[0] + 0.3 else None
     records = measured(points(), control)
     assert [record.status for record in records] == ["ok", "interrupted"]
     assert records[1].reason.startswith("stopped at sweep.max_hours=1 after ") and records[1].ranks[0]["rank"] == 0
@@ -289,15 +289,15 @@ def test_a_limit_in_the_middle_of_a_job_ends_it_and_says_so(deepspeed, points):
 
 
 def test_the_plan_is_for_the_machine_it_runs_on(job, monkeypatch):
-    monkeypatch.setattr(run, "detect", lambda: Machine(H200S[:1]))
-    record = run_one(job({"hardware.device": "cuda", "hardware.gpu": "H200"}))
+    monkeypatch.setattr(job_launch, "detect", lambda: Machine(H200S[:1]))
+    record = measure_job(job({"hardware.device": "cuda", "hardware.gpu": "H200"}))
     assert record.status == "unsupported" and "this machine has 1" in record.reason
 
 
 @pytest.mark.parametrize(("changes", "ids"), [({}, []), ({"hardware.device": "cuda"}, ["1", "2"])])
 def test_a_launch_takes_as_many_gpus_as_its_plan_and_none_for_the_cpu(deepspeed, job, monkeypatch, changes, ids):
     deepspeed(BOTH_RANKS)
-    taken, command = [], run.command
-    monkeypatch.setattr(run, "command", lambda *words: (taken.append(words[2]), command(*words))[1])
-    launch_jobs([job(changes)], Machine(H200S), H200S[1:], Control())
+    taken, command = [], job_launch.command
+    monkeypatch.setattr(job_launch, "command", lambda *words: (taken.append(words[2]), command(*words))[1])
+    measure_jobs([job(changes)], Machine(H200S), H200S[1:], LaunchControl())
     assert taken == [ids]

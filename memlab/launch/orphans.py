@@ -1,0 +1,43 @@
+"""Processes that a killed memlab left running in a run folder: they are ended before anything else runs there."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from memlab.core.errors import MemlabError
+from memlab.launch.nodes import takes_sigterm
+from memlab.launch.process import TERMINATE_S
+from memlab.runs.job import Job
+from memlab.system.deadman import end_marked, marked_by
+from memlab.system.shared_memory import remove_segments
+
+
+@contextmanager
+def locked(job: Job) -> Iterator[bool]:
+    """Lock the job's folder against other memlab processes. Yields false if another process holds the lock.
+
+    First ends the orphans of the folder, because they would write the same files. Raises :class:`MemlabError` if they
+    cannot be killed.
+    """
+    with job.folder.lock() as mine:
+        if mine and (left := job.folder.kept_launch()):
+            _end(job, *left)
+        yield mine
+
+
+def end_orphans(jobs: Iterable[Job]) -> None:
+    """End the orphans in the folders of these jobs, also of finished jobs."""
+    for job in jobs:
+        if job.folder.kept_launch():
+            with locked(job):
+                pass
+
+
+def _end(job: Job, token: str, port: int) -> None:
+    if survivors := end_marked(token, TERMINATE_S if takes_sigterm(job.plan) else 0.0):
+        raise MemlabError(
+            f"{job.folder}: processes {survivors} of an earlier launch cannot be killed and write there still; "
+            "choose another name, or restart the machine."
+        )
+    if not any(marked_by("MASTER_PORT", str(port))):  # otherwise a newer launch uses the same port
+        remove_segments(port)
+    job.folder.forget_launch()
