@@ -91,8 +91,8 @@ def _speed(config: Config, ranks: Sequence[dict[str, Any]], seconds: list[float]
         speed["model_flops_per_second_per_gpu"] = flops / step
         if peak:
             speed["model_flops_utilization"] = flops / step / peak
-    if config.hardware.total_usd_per_hour is not None and tokens_per_second:
-        speed["usd_per_million_tokens"] = config.hardware.total_usd_per_hour / 3600 / tokens_per_second * 1e6
+    if config.hardware.total_usd_per_hour is not None and work.tokens:
+        speed["usd_per_million_tokens"] = config.hardware.total_usd_per_hour / 3600 * usual / work.tokens * 1e6
     energies = [rank["energy_joules"] for rank in ranks if rank.get("energy_joules")]
     if len(energies) == len(ranks) and work.tokens:
         speed["joules_per_token"] = sum(energies) / (work.tokens * len(seconds))
