@@ -77,9 +77,9 @@ A second process that makes an optimizer under the same number (a command of two
     transformers), ``attention`` (``config._attn_implementation``), ``gradient_checkpointing``, ``adapters`` (peft's
     configurations by name), ``quantization``, ``wrappers`` (DistributedDataParallel, FSDP, OptimizedModule, ...).
 ``deepspeed``
-    One for each engine: ``config`` (the JSON as the engine resolved it), ``zero`` (all keys of ``zero_optimization``
-    with their defaults), ``optimizer`` (the engine's wrapper class), ``micro_batch``, ``accumulation``,
-    ``train_batch``.
+    One for each engine, those with an optimizer first: ``config`` (the JSON as the engine resolved it), ``zero`` (all
+    keys of ``zero_optimization`` with their defaults), ``optimizer`` (the engine's wrapper class), ``micro_batch``,
+    ``accumulation``, ``train_batch``.
 ``training_arguments``
     ``class`` and ``values`` (``to_dict``) of the last Trainer that trained. ``trainer``: its class.
 ``accelerate``

@@ -5,7 +5,19 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
-_waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
+LIBRARIES = (
+    "accelerate.accelerator",
+    "accelerate.data_loader",
+    "datasets.builder",
+    "deepspeed",
+    "safetensors.torch",
+    "transformers.generation.utils",
+    "transformers.modeling_utils",
+    "transformers.trainer",
+)
+"""Watched from the start: a script that begins with ``import deepspeed`` imports torch in the middle of that import."""
+
+_waiting: dict[str, list[Callable[[ModuleType], None]]] = {name: [] for name in LIBRARIES}
 
 
 def after(name: str, function: Callable[[ModuleType], None]) -> None:

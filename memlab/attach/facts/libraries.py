@@ -4,13 +4,13 @@ import os
 from typing import Any
 
 from ..session import Session
-from .models import class_name
+from .models import class_name, trains
 
 
 def engines(session: Session) -> list[dict[str, Any]] | None:
-    """Describe DeepSpeed's engines, with their configurations as they resolved them."""
+    """Describe DeepSpeed's engines, with their configurations as they resolved them; those that train come first."""
     alive = [engine for engine in (ref() for ref in session.engines) if engine is not None]
-    return [_engine(engine) for engine in alive] or None
+    return [_engine(engine) for engine in sorted(alive, key=trains, reverse=True)] or None
 
 
 def _engine(engine: Any) -> dict[str, Any]:

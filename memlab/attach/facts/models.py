@@ -45,7 +45,7 @@ def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 def models(session: Session) -> list[dict[str, Any]]:
     """Describe each module of the process that has parameters and is not part of another."""
     trained = {id(p) for optimizer in session.optimizers for group in optimizer.param_groups for p in group["params"]}
-    engines = [engine.module for engine in (ref() for ref in session.engines) if engine is not None]
+    engines = [engine.module for engine in (ref() for ref in session.engines) if engine is not None and trains(engine)]
     found = []
     for root in _roots():
         model, wrappers = _unwrapped(root)
@@ -55,6 +55,11 @@ def models(session: Session) -> list[dict[str, Any]]:
             wrappers += ["FSDPModule"] * _is_sharded(model)
             found.append({**_described(model, parameters), "trained": is_trained, "wrappers": wrappers})
     return sorted(found, key=lambda model: (not model["trained"], -model["parameters"]))
+
+
+def trains(engine: Any) -> bool:
+    """Whether DeepSpeed's engine has an optimizer: TRL gives a reference model an engine that has none."""
+    return getattr(engine, "basic_optimizer", None) is not None
 
 
 def _roots() -> list[torch.nn.Module]:
