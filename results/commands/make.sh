@@ -8,7 +8,7 @@ set -u
 out=$(realpath -m "$1"); shift
 here=$(dirname "$0")
 size=${SIZE:-1b} memlab=${MEMLAB:-python3 -m memlab}
-limit=${SECONDS_IN_ALL:-540} each=90
+limit=${SECONDS_IN_ALL:-540} each=80
 scratch=outputs
 export HF_HUB_OFFLINE=1 HF_HOME=$PWD/$scratch/hf TOKENIZERS_PARALLELISM=false
 export PYTHONPATH=$PWD/tests/scripts/own_counters${PYTHONPATH:+:$PYTHONPATH}
@@ -33,7 +33,7 @@ measure() {  # NAME WORDS...
     local name=$1 begin=$SECONDS; shift
     export OWN_COUNTERS=$out/own_counters/$name
     mkdir -p "$OWN_COUNTERS"
-    timeout --kill-after=10 $each $memlab measure --output "$out/$name" -- "$@" > "$out/logs/$name.log" 2>&1 < /dev/null
+    timeout --kill-after=10 $((each + 15)) $memlab measure --output "$out/$name" --timeout $each -- "$@" > "$out/logs/$name.log" 2>&1 < /dev/null
     echo "$name: exit code $?, $((SECONDS - begin)) s, $SECONDS s in all"
     end_all_of "$OWN_COUNTERS"
     python3 "$here/compare.py" "$out" > "$out/own_counters.csv"
