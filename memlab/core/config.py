@@ -142,7 +142,7 @@ class Checkpointing:
     enabled: bool = False
     reentrant: bool = False
     # The keys of DeepSpeed's `activation_checkpointing`. They only configure deepspeed.checkpointing, which no Hugging
-    # Face model calls. They are in the schema so that rules.py can refuse them and say why.
+    # Face model calls. They are in the schema so that memlab/rules/ can refuse them and say why.
     partition_activations: bool = False
     cpu_checkpointing: bool = False
     contiguous_memory_optimization: bool = False

@@ -48,7 +48,7 @@ LOW_RANK = (
 )
 FUSED_WITH_BACKWARD = ("lomo", "adalomo")
 OTHER_DEVICES = ("adamw_torch_xla", "adamw_torch_npu_fused")
-"""transformers' names for three kinds of optimizers that do not train under DeepSpeed; rules.py says why."""
+"""Optimizers of transformers that do not train under DeepSpeed, by kind; memlab/rules/optimizer.py says why."""
 
 NAMES = {
     "deepspeed": tuple(DEEPSPEED),

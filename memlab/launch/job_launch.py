@@ -20,7 +20,7 @@ from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.pool import GpuPool
 from memlab.launch.process import Ended, Launch
 from memlab.launch.streams import ToLog
-from memlab.rules.rules import unsupported
+from memlab.rules.unsupported import unsupported
 from memlab.runs.job import Job
 from memlab.system.deadman import TOKEN_VARIABLE, marked
 from memlab.system.environment import rank_environment, sweep_stale_locks

@@ -30,7 +30,7 @@ def check(configs: Iterable[Config]) -> None:
     """Raise :class:`ConfigError` for the first reference of these configurations that is missing or broken."""
     configs = list(configs)
     for path, field in dict.fromkeys((c.data.path, c.data.text_field) for c in configs if c.data.source == "jsonl"):
-        if path:  # rules.py reports a missing data.path
+        if path:  # memlab/rules/model.py reports a missing data.path
             jsonl.check(Path(path), field, CHECKED_BYTES)
     for tokenizer in dict.fromkeys(c.data.tokenizer for c in configs if c.data.tokenizer):
         _check_place("data.tokenizer", tokenizer)

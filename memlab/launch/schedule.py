@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from memlab.core.config import Sweep
-from memlab.rules.rules import unsupported
+from memlab.rules.unsupported import unsupported
 from memlab.runs.job import Job, unique
 from memlab.runs.results import JobResult, Schedule
 from memlab.system.machine import Machine

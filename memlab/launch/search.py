@@ -16,7 +16,7 @@ from memlab.core.plan import make_plan
 from memlab.core.record import Record
 from memlab.launch.orphans import locked
 from memlab.launch.sweep import MeasuredSweep
-from memlab.rules.rules import unsupported
+from memlab.rules.unsupported import unsupported
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, usd_per_hour
 from memlab.runs.results import JobResult, SearchResult

@@ -22,7 +22,7 @@ from memlab.launch.job_launch import LaunchControl, measure_jobs
 from memlab.launch.orphans import end_orphans, locked
 from memlab.launch.pool import GpuPool
 from memlab.launch.schedule import schedule
-from memlab.rules.rules import unsupported
+from memlab.rules.unsupported import unsupported
 from memlab.runs.job import Job, unique, usd_per_hour
 from memlab.runs.results import JobResult, SweepObserver
 from memlab.system.machine import Machine

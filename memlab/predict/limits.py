@@ -1,8 +1,10 @@
-"""Configurations that cannot be predicted yet, one row each, in the form of memlab/rules/rules.py."""
+"""Configurations that cannot be predicted yet, one row each, in the form of memlab/rules/."""
 
 from memlab.core.config import Config
 from memlab.core.optimizers import package_of
-from memlab.rules.rules import Rule, missing_extras, unsupported
+from memlab.rules.machine import missing_extras
+from memlab.rules.rule import Rule
+from memlab.rules.unsupported import unsupported
 from memlab.system.machine import Machine
 
 LIMITS = (

@@ -20,7 +20,7 @@ import psutil
 from memlab.core.config import Config
 from memlab.core.plan import Plan, needs_hub
 from memlab.launch.outcome import control_group
-from memlab.rules.rules import unsupported
+from memlab.rules.unsupported import unsupported
 from memlab.system.environment import cache_dir, rank_environment, sweep_stale_locks
 from memlab.system.machine import Gpu, Machine, nvml_handle
 

@@ -11,7 +11,7 @@ from memlab.core.optimizers import DEEPSPEED, NAMES, OF_PACKAGES, OF_TRANSFORMER
 from memlab.core.plan import make_plan
 from memlab.core.sizes import GIB
 from memlab.predict.limits import unpredictable
-from memlab.rules.rules import unsupported
+from memlab.rules.unsupported import unsupported
 from memlab.system.machine import Gpu, Machine
 
 GPU = {"hardware.device": "cuda", "hardware.gpu": "H200"}

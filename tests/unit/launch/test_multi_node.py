@@ -11,7 +11,7 @@ from memlab.core.plan import config_hash, make_plan
 from memlab.core.summary import summarise
 from memlab.launch.command import command
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
-from memlab.rules.rules import unsupported
+from memlab.rules.unsupported import unsupported
 from memlab.runs.folder import RunFolder
 from memlab.system.environment import own_variables
 from memlab.system.hostfile import read_hostfile

@@ -9,8 +9,9 @@ import pytest
 
 from memlab.core.config import ZeroStage
 from memlab.core.sizes import GIB
-from memlab.rules import rules
-from memlab.rules.rules import LIGER_FAMILIES, RULES, unsupported
+from memlab.rules.model import LIGER_FAMILIES
+from memlab.rules.rule import Rule
+from memlab.rules.unsupported import RULES, unsupported
 from memlab.system.machine import Gpu, Machine
 
 GPU = {"hardware.device": "cuda", "hardware.gpu": "H200"}
@@ -86,7 +87,7 @@ TRIGGERS = {
 """Part of the reason -> the smallest change of the defaults that only this rule refuses."""
 
 
-def rules_that_say(part: str) -> list[rules.Rule]:
+def rules_that_say(part: str) -> list[Rule]:
     return [rule for rule in RULES if part in rule.why]
 
 

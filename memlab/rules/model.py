@@ -1,0 +1,67 @@
+"""Rules of the model and its data: adapters, kernels, weights, position embeddings."""
+
+from memlab.core.config import Adapter, Config
+from memlab.rules.rule import Rule, changed
+
+LIGER_FAMILIES = (
+    # Source: MODEL_TYPE_TO_APPLY_LIGER_FN in liger_kernel/transformers/monkey_patch.py of liger-kernel 0.8.5, language
+    # models only.
+    *("deepseek_v2", "deepseek_v3", "deepseek_v4", "exaone4", "falcon_h1", "gemma", "gemma2", "gemma3_text"),
+    *("gemma4_text", "glm4", "gpt_oss", "granite", "hunyuan_v1_dense", "hunyuan_v1_moe", "llama", "llama4_text"),
+    *("ministral", "mistral", "mixtral", "muse_glimmer", "nemotron", "olmo2", "olmo3", "phi3", "qwen2", "qwen3"),
+    *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3"),
+)
+"""Values of ``model_type`` for which liger-kernel has kernels."""
+
+
+def _model_type(config: Config) -> str | None:
+    """Return transformers' name of the model family; ``None`` if only the model's own config.json has it."""
+    return (config.model.config | config.model.overrides).get("model_type")
+
+
+def _learned_positions(config: Config) -> float:
+    """Return the number of learned position embeddings of a GPT-2 model; infinity for any other model."""
+    model = config.model.config | config.model.overrides
+    return model.get("n_positions", float("inf")) if _model_type(config) == "gpt2" else float("inf")
+
+
+RULES = (
+    Rule(
+        lambda c: c.adapter.method == "none" and bool(changed(c.adapter, Adapter(), but=("method",))),
+        "all weights are trained, so the other adapter.* values have no effect",
+        "adapter=lora or adapter=qlora, or leave the other adapter.* values out",
+    ),
+    Rule(
+        lambda c: (
+            c.adapter.method == "lora"
+            and bool(set(changed(c.adapter, Adapter())) & {"quant_type", "double_quant", "quant_storage"})
+        ),
+        "adapter.quant_type, adapter.double_quant and adapter.quant_storage belong to weights in 4 bits",
+        "adapter=qlora, or leave them out",
+    ),
+    Rule(
+        lambda c: c.kernels.implementation == "liger" and c.hardware.device == "cpu",
+        "liger-kernel's Triton kernels run on GPUs only",
+        "kernels=none",
+    ),
+    Rule(
+        lambda c: c.kernels.implementation == "liger" and _model_type(c) not in (None, *LIGER_FAMILIES),
+        "liger-kernel has no kernels for this model's family and would leave it as it is",
+        "kernels=none, or a model of another family (llama, mistral, qwen2, qwen3, gemma2, phi3, ...)",
+    ),
+    Rule(
+        lambda c: c.data.source == "jsonl" and not c.data.path,
+        "data=jsonl needs a file",
+        "data.path=<file with one JSON object a line>",
+    ),
+    Rule(
+        lambda c: c.model.weights == "pretrained" and c.model.path == "memlab/tiny",
+        "model=tiny has no published weights",
+        "model.weights=random, or another model",
+    ),
+    Rule(
+        lambda c: c.seq_len.tokens > _learned_positions(c),
+        "the model has learned position embeddings for fewer tokens than seq_len.tokens",
+        "a shorter seq_len, or model.overrides.n_positions=<tokens>",
+    ),
+)
