@@ -39,8 +39,9 @@ TRIES ?= 100
 faults: setup    ## a sweep killed at TRIES random moments and resumed: docs/reliability.md (goes on where it was; 1 hour)
 	PYTHONPATH=tests/cpu $(BIN)/python tests/hostile/kills.py --tries $(TRIES)
 
-lint: setup      ## style
+lint: setup      ## style and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 STUDY ?= ../shared/reference/gpjt
 RUNS   = outputs/study

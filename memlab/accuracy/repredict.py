@@ -56,7 +56,7 @@ def launches(sweep: Iterable[Record]) -> list[Launch]:
 def _of_one_engine(records: Sequence[Record]) -> list[Launch]:
     found: list[Launch] = []
     for record in sorted(records, key=lambda record: len(record.before_in_launch)):
-        before = [tuple(shape) for shape in record.before_in_launch]
+        before = [(micro, tokens) for micro, tokens in record.before_in_launch]
         launch = next((each for each in found if before and each.shapes == before), None)
         if launch is None:
             launch = Launch(shapes=before)
@@ -69,7 +69,8 @@ def _of_one_engine(records: Sequence[Record]) -> list[Launch]:
 def _with_order(records: Sequence[Record]) -> list[Record]:
     """Return the records with the points that ran before each in its launch. Where a record lacks them, they are
     inferred: a launch runs its points by size, and its first point has the start-up times."""
-    ordered, before = [], []
+    ordered: list[Record] = []
+    before: list[list[int]] = []
     for record in sorted(records, key=_size):
         if record.before_in_launch is not None:
             ordered.append(record)

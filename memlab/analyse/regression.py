@@ -8,6 +8,7 @@ x lie on each side of ``h``.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, log, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -159,7 +160,7 @@ def _best_hinge(x: np.ndarray, y: np.ndarray) -> tuple[float | None, float, tupl
     return float(candidates[best]), float(errors[best]), (float(likely.min()), float(likely.max()))
 
 
-def _sums_right_of(values: np.ndarray, first: np.ndarray) -> np.ndarray:
+def _sums_right_of(values: np.ndarray, first: Any) -> np.ndarray:
     return np.append(np.cumsum(values[::-1])[::-1], 0.0)[first]
 
 

@@ -71,7 +71,7 @@ def pack(run: RunView, stamp: Stamp) -> Row:
 
 def unpack(row: Row, parts: dict[str, dict[str, Any]]) -> RunView:
     """Make the run of a row. ``parts`` caches parsed parts: give the same dictionary to every call."""
-    shared = dict(zip(_SHARED, (_merge(text, parts) for text in row[5:]), strict=True))
+    shared: dict[str, Any] = dict(zip(_SHARED, (_merge(text, parts) for text in row[5:]), strict=True))
     return RunView(path=row[0], detail=row[4], **dict(zip(_OWN, json.loads(row[3]), strict=True)), **shared)
 
 

@@ -48,7 +48,7 @@ class RunView:
 
 def view_of(record: Record, path: str) -> RunView:
     """Make the run of a record that was read from the run folder ``path``."""
-    same = ("run_id", "source", "status", "reason", "fingerprint", "isolation")
+    same: tuple[str, ...] = ("run_id", "source", "status", "reason", "fingerprint", "isolation")
     same += ("choices", "environment", "summary", "timing")
     return RunView(
         path=path,

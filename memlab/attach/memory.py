@@ -41,7 +41,7 @@ class Memory:
         self.host = HostMemory()
         self.counters = Counters(torch._C) if hasattr(torch._C, "_cuda_memoryStats") else None
         self._settled: int | None = None
-        self._held: dict[int, tuple[int, int, int]] = {}  # device -> peaks that the script has reset
+        self._held: dict[int, tuple[int, ...]] = {}  # device -> peaks that the script has reset
         self._used: tuple[int, int | None] = (-1, None)  # reserved bytes, and what the driver said then
 
     def install(self) -> None:

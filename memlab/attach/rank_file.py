@@ -35,7 +35,7 @@ class RankFile:
         """Write the file, whole or not at all."""
         if self.options is not self.session.options:
             self.options = self.session.options
-            self._choose_place()
+            self.path = self._choose_place()
             self.session.rows.open(self.path.with_suffix(".steps.jsonl"))
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps(self._content(outcome), indent=1, allow_nan=False) + "\n", "utf-8")
@@ -49,8 +49,11 @@ class RankFile:
         self.write(session.outcome(error))
         session.end()
 
-    def _choose_place(self) -> None:
-        """Claim the number of this rank. A process that is not the first one with it goes into a folder of its own."""
+    def _choose_place(self) -> Path:
+        """Claim the number of this rank; return the path of its file.
+
+        A process that is not the first one with this number gets a folder of its own.
+        """
         self.rank, folder = rank_number(), Path(self.session.options.folder)
         claim = folder / FOLDER / f"rank{self.rank}.pid"
         claim.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +63,7 @@ class RankFile:
         except FileExistsError:
             folder = folder / FOLDER / "again" / str(os.getpid())
             folder.mkdir(parents=True)
-        self.path = folder / f"rank{self.rank}.json"
+        return folder / f"rank{self.rank}.json"
 
     def _content(self, outcome: dict[str, Any]) -> dict[str, Any]:
         """Return the values of the file (attach/__init__.py)."""
@@ -68,7 +71,7 @@ class RankFile:
         total, (retries, ooms) = session.total, session.retries_and_ooms
         properties = None if device is None else torch.cuda.get_device_properties(device)
         seconds = session.rows.seconds
-        trained = next((model for model in session.facts.get("models", ()) if model["trained"]), {})
+        trained: dict[str, Any] = next((model for model in session.facts.get("models", ()) if model["trained"]), {})
         return {
             "rank": self.rank,
             "device": "cpu" if device is None else f"cuda:{device}",

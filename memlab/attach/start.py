@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+from typing import NoReturn
 
 from .facts import gather
 from .failures import contained
@@ -60,9 +61,9 @@ def _end_with_the_process(file: RankFile) -> None:
     atexit.register(write)
     exit_at_once = os._exit
 
-    def write_and_exit(code: int) -> None:
+    def write_and_exit(code: int) -> NoReturn:
         session.exits(code)
         write()
         exit_at_once(code)
 
-    os._exit = write_and_exit
+    os._exit = write_and_exit  # type: ignore[assignment]  # the parameter has another name

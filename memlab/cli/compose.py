@@ -109,12 +109,12 @@ def _quoted(text: str) -> str:
 
 def resolve(composed: DictConfig) -> Config:
     """Convert what Hydra composed into a typed configuration."""
-    values = {}
+    values: dict[str, Any] = {}
     try:
         for key in composed:
             if key != "hydra":
                 value = composed[key]
-                values[key] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+                values[str(key)] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     except OmegaConfBaseException as error:
         raise as_one_line(error) from error
     return from_dict(values)
@@ -204,12 +204,14 @@ def _local_hardware(mode: str) -> dict[str, Any]:
         return {**nothing_known, "device": "cpu", "gpu": "CPU", "gpus": 2}
     if not found:
         return {**nothing_known, "gpus": 1, **_known_gpus()[PREDICTED_BY_DEFAULT]}
-    entry = next((gpu for gpu in _known_gpus().values() if gpu["gpu"].lower() in found[0].name.lower()), {})
+    entry: dict[str, Any] = next(
+        (gpu for gpu in _known_gpus().values() if gpu["gpu"].lower() in found[0].name.lower()), {}
+    )
     measured = {"gpu": found[0].name, "gpus": len(found), "memory_gib": round(found[0].total_bytes / GIB, 2)}
     return {**nothing_known, **entry, **measured}
 
 
-def _known_gpus() -> dict[str, dict[str, Any]]:
+def _known_gpus() -> dict[str, Any]:
     """Read conf/hardware/gpu/: file name without ending -> values."""
     files = sorted((Path(conf_dir()) / "hardware" / "gpu").glob("*.yaml"))
     return {file.stem: OmegaConf.to_container(OmegaConf.load(file)) for file in files}
@@ -298,8 +300,7 @@ def _count(override: Override, config_dir: str | None) -> int:
         return len(value.list)
     if isinstance(value, Glob):
         return len(value.filter(options_of(override.key_or_group, config_dir)))
-    is_repeated = override.key_or_group == "measure.repeats" and isinstance(value, int)
-    return value if is_repeated else 1
+    return value if override.key_or_group == "measure.repeats" and isinstance(value, int) else 1
 
 
 def _range_length(key: str, values: RangeSweep) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
@@ -41,7 +42,7 @@ def run_composed(composed: DictConfig) -> tuple[str, int]:
     """Run one composed configuration in the folder that Hydra made for it. Returns its status and the exit code."""
     signal.signal(signal.SIGTERM, interrupt)  # in a Slurm job, submitit has set SIGTERM to be ignored
     config = resolve(composed)
-    hydra_config = HydraConfig.get()
+    hydra_config: Any = HydraConfig.get()  # its type is DictConfig, not HydraConf
     choices = choices_of({"hydra": hydra_config})
     folder = RunFolder(hydra_config.runtime.output_dir)
     if config.measure.repeats > 1 or config.sweep.dry_run or config.sweep.search != "none":
@@ -133,10 +134,11 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
         return 0
     try:
         with progress(console) as observer:
-            sweep = (MeasuredSearch if searching else MeasuredSweep)(machine, config.sweep, config.force, observer)
+            kind = MeasuredSearch if searching else MeasuredSweep
+            sweep = kind(machine, config.sweep, config.force, observer)
             results = predict_jobs(to_predict, config.force, observer) if to_predict else []
             results += sweep.run(to_measure, config.seed) if to_measure else []
-        if searching:
+        if isinstance(sweep, MeasuredSearch):
             show_searches(sweep.found.values(), console)
         show_repeats(results, console)
         show_summary(results, root, observer.seconds, console)

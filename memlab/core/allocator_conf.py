@@ -59,7 +59,7 @@ def _fraction(text: str) -> float:
     return float(_checked(text, re.compile(r"[0-9.eE+-]+").fullmatch))
 
 
-def _checked(value: Any, is_valid: Callable[[Any], bool]) -> Any:
+def _checked(value: Any, is_valid: Callable[[Any], object]) -> Any:
     if not is_valid(value):
         raise ValueError(value)
     return value

@@ -131,7 +131,7 @@ class RankResult:
     """FLOPs of this rank, without recomputation."""
     unknown: dict[str, str] = field(default_factory=dict)
     """Figures that could not be computed -> the reason."""
-    oom: Oom | None = None
+    oom: Annotated[dict[str, Any], PlainOf(Oom)] | None = None
     runtime: dict[str, Any] = field(default_factory=dict)
     """Versions that only torch knows. In a record they are in ``Record.environment``."""
     timing: dict[str, Seconds] = field(default_factory=dict)
@@ -149,8 +149,8 @@ class RankResult:
     """Probability that the rank with the least free memory fits, from past errors of predictions."""
     verdict: Name | None = None
     """``fits``, ``edge`` or ``does_not_fit``, on this rank."""
-    breakdown: Breakdown | None = None
-    curve: Curve | None = None
+    breakdown: Annotated[dict[str, Any], PlainOf(Breakdown)] | None = None
+    curve: Annotated[dict[str, Any], PlainOf(Curve)] | None = None
     attached: dict[str, Any] | None = None
     """What was found in a rank of a command of the user's own (memlab/attach/__init__.py)."""
     work: dict[str, dict[str, Figure]] | None = None
@@ -158,6 +158,10 @@ class RankResult:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+_SUMMARY = Annotated[Summary, Others(Figure | None | OverRanks), Together(SPEED)]
+_TIMING = Annotated[Timing, Others(Seconds | None)]
 
 
 @dataclass
@@ -177,9 +181,9 @@ class Record:
     before_in_launch: list[Annotated[list[int], Limits(length=2)]] | None = None
     """(micro batch, tokens) of the points that the same launch ran before this one. ``None``: not known."""
     ranks: Annotated[list[dict[str, Any]], PlainOf(list[RankResult])] = field(default_factory=list)
-    steps: Steps = field(default_factory=dict)
-    summary: Annotated[Summary, Others(Figure | None | OverRanks), Together(SPEED)] = field(default_factory=dict)
-    timing: Annotated[Timing, Others(Seconds | None)] = field(default_factory=dict)
+    steps: Annotated[dict[str, Any], PlainOf(Steps)] = field(default_factory=dict)
+    summary: Annotated[dict[str, Any], PlainOf(_SUMMARY)] = field(default_factory=dict)
+    timing: Annotated[dict[str, Any], PlainOf(_TIMING)] = field(default_factory=dict)
     unknown_config: list[Name] = field(default_factory=list)
     """Groups and dotted keys of ``config`` that could not be found out. The file lacks them; here they are defaults."""
     command: Command | None = None

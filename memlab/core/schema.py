@@ -107,7 +107,8 @@ _LISTS = {float: "a list of numbers", str: "a list of names"}
 
 def check_field(spec: dataclasses.Field) -> Check:
     """Build the check of a dataclass field from its type and the limits in its metadata."""
-    return check_of(Annotated[spec.type, Limits(**spec.metadata)] if spec.metadata else spec.type)
+    annotation: Any = Annotated[spec.type, Limits(**spec.metadata)] if spec.metadata else spec.type
+    return check_of(annotation)
 
 
 @cache
@@ -132,7 +133,7 @@ def check_of(annotation: Any) -> Check:
     raise TypeError(f"{annotation!r}: a schema cannot hold this type")
 
 
-def required(schema: type) -> tuple[str, ...]:
+def required(schema: Any) -> tuple[str, ...]:
     """List the fields of a dataclass that have no default."""
     return tuple(
         spec.name
@@ -227,7 +228,11 @@ def _both(first: Inside | None, second: Inside) -> Inside:
 
 def _within(limits: Limits) -> Inside:
     """Build one check of all given limits: choices, length, range, printable."""
-    kinds = ((_one_of, limits.choices), (_as_long, limits.length), (_in_range, limits.range))
+    kinds: tuple[tuple[Callable[[Any], Inside], Any], ...] = (
+        (_one_of, limits.choices),
+        (_as_long, limits.length),
+        (_in_range, limits.range),
+    )
     made = [make(limit) for make, limit in kinds if limit is not None] + [_on_one_line] * limits.printable
 
     def inside(value: Any) -> None:

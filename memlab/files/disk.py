@@ -17,7 +17,7 @@ _NOT_ALLOWED = "choose a place that you may read and write"
 _NO_FOLDER = "part of the path is a file, not a folder: choose another path, or move the file"
 _FULL = "free some space, then run the same command again"
 
-WHAT_TO_DO = {
+WHAT_TO_DO: dict[int | None, str] = {
     errno.EACCES: _NOT_ALLOWED,
     errno.EPERM: _NOT_ALLOWED,
     errno.EROFS: _NOT_ALLOWED,

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from memlab.files.disk import replacing
 
@@ -89,18 +90,19 @@ def is_secret_name(name: str) -> bool:
 def redact_file(path: Path) -> None:
     """Blank out secrets in a text file of another program. The file is read in pieces, since a log may be very long."""
     if any(was != clean for was, clean in _pieces(path)):
-        with replacing(path) as temporary, temporary.open("w", **_AS_IT_IS) as file:
+        with replacing(path) as temporary, _as_it_is(temporary, "w") as file:
             file.writelines(clean for _, clean in _pieces(path))
 
 
-_AS_IT_IS = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
-"""Arguments of ``open`` that keep invalid UTF-8 bytes and line ends unchanged."""
+def _as_it_is(path: Path, mode: str = "r") -> IO[str]:
+    """Open a text file so that invalid UTF-8 bytes and line ends stay unchanged."""
+    return path.open(mode, encoding="utf-8", errors="surrogateescape", newline="")
 
 
 def _pieces(path: Path) -> Iterator[tuple[str, str]]:
     """Yield each piece of the file twice: as it was, and without its secrets."""
     secrets = environment_secrets()
-    with path.open(**_AS_IT_IS) as file:
+    with _as_it_is(path) as file:
         rest = ""
         while text := file.read(PIECE):
             text = rest + text

@@ -110,7 +110,8 @@ class MeasuredSweep:
         """Run the jobs of one configuration, with a new launch after each launch that ends early."""
         while jobs and not self._must_stop():
             with ExitStack() as locks:
-                mine, elsewhere = [], []
+                mine: list[Job] = []
+                elsewhere: list[Job] = []
                 for job in jobs:
                     if locks.enter_context(locked(job)):
                         mine.append(job)

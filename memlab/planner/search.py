@@ -6,7 +6,7 @@ all cores.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from memlab.core.config import Config
 from memlab.core.plan import Plan, make_plan
@@ -91,21 +91,23 @@ def largest_batches(candidates: Sequence[Candidate], predictor: Predictor, limit
             tried[i][size] = outcome
     rows = []
     for candidate, seen in zip(candidates, tried, strict=True):
-        best = max((size for size, outcome in seen.items() if fits(outcome)), default=0)
-        rows.append(Row(candidate, best, seen[1], seen[best] if best else None, seen.get(best + 1)))
+        fitted = {size: outcome for size, outcome in seen.items() if fits(outcome)}
+        best = max(fitted, default=0)
+        rows.append(Row(candidate, best, seen[1], fitted.get(best), seen.get(best + 1)))
     fitting = [row for row in rows if row.batch]
     summaries = iter(predictor.summaries([row.candidate.plan(row.batch) for row in fitting]))
     return [replace(row, summary=next(summaries)) if row.batch else row for row in rows]
 
 
-def fits(outcome: Outcome) -> bool:
+def fits(outcome: Outcome) -> TypeGuard[Estimate]:
     return isinstance(outcome, Estimate) and outcome.verdict == FITS
 
 
 def next_size(tried: dict[int, Outcome], limit: int) -> int | None:
     """Return the micro batch to try next. ``None`` when the search is over: a size fits and the next one does not, or
     an estimate failed."""
-    if any(isinstance(outcome, str) for outcome in tried.values()):
+    known = {size: outcome for size, outcome in tried.items() if _known(outcome)}
+    if len(known) < len(tried):
         return None
     low = max((size for size, outcome in tried.items() if fits(outcome)), default=0)
     high = min((size for size, outcome in tried.items() if not fits(outcome)), default=limit + 1)
@@ -118,7 +120,7 @@ def next_size(tried: dict[int, Outcome], limit: int) -> int | None:
         return (low + high) // 2
     if failed:  # a guess is seldom far off
         return max(high - 2 ** (failed - 1), (low + high) // 2)
-    return max(low + 1, min(_guess(tried, low), FURTHEST * low, limit))
+    return max(low + 1, min(_guess(known, low), FURTHEST * low, limit))
 
 
 def _guess(tried: dict[int, Estimate], low: int) -> int:
@@ -216,5 +218,5 @@ def single_changes(
     return first, sorted(found, key=lambda change: (not fits(change.outcome), -(change.saved or 0)))
 
 
-def _known(outcome: Outcome) -> bool:
+def _known(outcome: Outcome) -> TypeGuard[Estimate]:
     return isinstance(outcome, Estimate)

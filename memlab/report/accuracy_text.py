@@ -1,6 +1,6 @@
 """Text of docs/accuracy.md: errors of the predictions as tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from memlab.accuracy.errors import FIGURES, GROUPS, MARGIN, Errors, Judged, by, cell, errors_of, verdicts_of
 from memlab.predict.memory.fit_probability import FEW
@@ -113,10 +113,11 @@ def _by_sweep(points: Sequence[Judged], note: str) -> list[str]:
     for quantity in ("allocated", "reserved"):
         rows = [(f"{name}: {NAMES[quantity]}", errors_of(some, quantity)) for name, some in sweeps]
         parts.append(_table("sweep", rows))
-    rows = [(name, verdicts_of(some)) for name, some in sweeps]
+    verdicts = [(name, verdicts_of(some)) for name, some in sweeps]
     lines = ["| sweep | points | out of memory | verdict right |", "|---|---|---|---|"]
     lines += [
-        f"| {name} | {each.n} | {each.out_of_memory} | {units.percent(each.right / each.n, 1)} |" for name, each in rows
+        f"| {name} | {each.n} | {each.out_of_memory} | {units.percent(each.right / each.n, 1)} |"
+        for name, each in verdicts
     ]
     return [*parts, "\n".join(lines) + "\n"]
 
@@ -132,8 +133,12 @@ def _by_family(points: Sequence[Judged]) -> list[str]:
     return parts
 
 
+def _option_of(group: str) -> Callable[[Judged], str]:
+    return lambda point: point.choices[group]
+
+
 def _by_axis(points: Sequence[Judged], quantity: str) -> list[tuple[str, Errors | None]]:
-    axes = {group: by(points, lambda point, group=group: point.choices[group]) for group in GROUPS}
+    axes = {group: by(points, _option_of(group)) for group in GROUPS}
     axes["GPUs"] = by(points, lambda point: str(point.gpus))
     axes["launch"] = by(points, lambda point: point.isolation)
     return [

@@ -128,7 +128,10 @@ def _show_quantities(
     """Print the quantities of one run beside the quantities of the first run."""
     known = [row for row in quantities if row.quantities[0] or row.quantities[place + 1]]
     shown = [row for row in known if all_quantities or _is_shown(row, row.differences[place])]
-    both = {row.key: [each and each.value for each in (row.quantities[0], row.quantities[place + 1])] for row in shown}
+    both = {
+        row.key: [None if each is None else each.value for each in (row.quantities[0], row.quantities[place + 1])]
+        for row in shown
+    }
     places = units.places(value for key, values in both.items() if _is_size(key) for value in values)
     rows = [
         (

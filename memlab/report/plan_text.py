@@ -125,7 +125,7 @@ def changes_answer(base: Outcome, changes: Sequence[Change]) -> str:
     if best is None:
         return f"{first}; no single change saves memory."
     then = f"{best.word} saves {units.about(best.saved)} GiB"
-    if base.verdict == FITS:
+    if base.verdict == FITS or isinstance(best.outcome, str):
         return f"{first}; {then}, the most of all single changes."
     ends = {FITS: "fits", EDGE: "is at the edge", DOES_NOT_FIT: "still does not fit"}[best.outcome.verdict]
     return f"{first}; {then}, and then the run {ends}."
@@ -142,7 +142,11 @@ def show_changes(base: Outcome, changes: Sequence[Change], out: Console) -> None
             change.word,
             ending(change.outcome),
             change.price,
-            *(("-", "-", "-") if isinstance(change.outcome, str) else _quantities(change, places)),
+            *(
+                ("-", "-", "-")
+                if isinstance(change.outcome, str)
+                else _quantities(change.outcome, change.saved, places)
+            ),
         )
         for change in changes
     ]
@@ -150,8 +154,8 @@ def show_changes(base: Outcome, changes: Sequence[Change], out: Console) -> None
     show_table(out, "One change at a time, predicted", columns, rows, left=3, spare=("host GiB",))
 
 
-def _quantities(change: Change, places: int) -> tuple[str, ...]:
-    return tuple(units.gib(size, places) for size in (change.outcome.used, change.saved, change.outcome.host))
+def _quantities(outcome: Estimate, saved: int | None, places: int) -> tuple[str, ...]:
+    return tuple(units.gib(size, places) for size in (outcome.used, saved, outcome.host))
 
 
 def ending(outcome: Outcome) -> str:

@@ -127,7 +127,11 @@ class Progress(SweepObserver):
 
     def _line(self, result: JobResult) -> Text:
         record = result.record
-        parts = [self._count(), (record.status, STYLES.get(record.status, "red")), safe(result.job.plan.run_id)]
+        parts: list[str | tuple[str, str]] = [
+            self._count(),
+            (record.status, STYLES.get(record.status, "red")),
+            safe(result.job.plan.run_id),
+        ]
         peak = record.summary.get("peak_reserved_bytes")
         if peak and record.status == "ok":
             parts.append(f"{units.gib(peak['max'])} GiB reserved")

@@ -19,7 +19,7 @@ def _shown(cell: Any) -> Any:
     return escaped(cell) if isinstance(cell, str) else cell
 
 
-WRITERS: dict[str, Callable[[Any, Path], None]] = {
+WRITERS: dict[str, Callable[[Any, Path], object]] = {
     "csv": lambda frame, file: _as_text(frame).to_csv(file, index=False),
     "parquet": lambda frame, file: frame.to_parquet(file, index=False),
     "markdown": lambda frame, file: file.write_text(markdown_table(frame), encoding="utf-8"),

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from memlab.core.config import Config
+from memlab.core.config import Config, Hardware
 from memlab.core.errors import ConfigError
 from memlab.core.optimizers import PYPI
 from memlab.rules.optimizer import optimizer_package
@@ -42,10 +42,10 @@ def beyond_packages(config: Config, machine: Machine) -> Iterator[str]:
     ):
         if wanted and not machine.has_package(package):
             yield f"the Python package {package} is not installed; instead: install it, or choose another option"
-    package = optimizer_package(config)
-    if package and not machine.has_package(package):
-        install = PYPI.get(package, package)
-        yield f"the Python package {package} is not installed; instead: pip install {install}, or another optimizer"
+    optimizers = optimizer_package(config)
+    if optimizers and not machine.has_package(optimizers):
+        install = PYPI.get(optimizers, optimizers)
+        yield f"the Python package {optimizers} is not installed; instead: pip install {install}, or another optimizer"
     yield from missing_extras(config, machine)
     if "nvme" in (config.offload.optimizer, config.offload.param) and not machine.has_library("aio"):
         yield "DeepSpeed's NVMe offload needs libaio; instead: install it (Debian: libaio-dev), or offload=all"
@@ -78,7 +78,7 @@ def beyond_nodes(config: Config, machine: Machine) -> Iterator[str]:
     if hardware.hostfile is None:
         yield "several nodes need a list of them; instead: hardware.hostfile=<file with '<host> slots=<gpus>' a line>"
     else:
-        yield from _beyond_hostfile(config)
+        yield from _beyond_hostfile(hardware, hardware.hostfile)
     if [gpu.id for gpu in machine.gpus[: hardware.gpus]] != [str(i) for i in range(len(machine.gpus[: hardware.gpus]))]:
         yield "on several nodes DeepSpeed takes the first GPUs of each; instead: start without CUDA_VISIBLE_DEVICES"
     if hardware.launcher == "openmpi" and re.search(r"[^\w@%+=:,./-]", config.allocator.conf):
@@ -88,10 +88,9 @@ def beyond_nodes(config: Config, machine: Machine) -> Iterator[str]:
         )
 
 
-def _beyond_hostfile(config: Config) -> Iterator[str]:
-    hardware = config.hardware
+def _beyond_hostfile(hardware: Hardware, hostfile: str) -> Iterator[str]:
     try:
-        slots = read_hostfile(hardware.hostfile)
+        slots = read_hostfile(hostfile)
     except ConfigError as error:
         yield f"{error}; instead: hardware.hostfile=<file with '<host> slots=<gpus>' a line>"
         return

@@ -3,7 +3,7 @@
 from memlab.core.config import Adapter, Config
 from memlab.rules.rule import Rule, changed
 
-LIGER_FAMILIES = (
+LIGER_FAMILIES: tuple[str, ...] = (
     # Source: MODEL_TYPE_TO_APPLY_LIGER_FN in liger_kernel/transformers/monkey_patch.py of liger-kernel 0.8.5, language
     # models only.
     *("deepseek_v2", "deepseek_v3", "deepseek_v4", "exaone4", "falcon_h1", "gemma", "gemma2", "gemma3_text"),

@@ -105,7 +105,7 @@ class Job:
     ) -> Record:
         """Build the record from the results of the ranks. ``total_s``: wall-clock time of this job, in seconds."""
         config = self.config
-        runtime = next((rank["runtime"] for rank in ranks if rank["runtime"]), {})
+        runtime: dict[str, Any] = next((rank["runtime"] for rank in ranks if rank["runtime"]), {})
         ranks = [{key: value for key, value in rank.items() if key != "runtime"} for rank in ranks]
         names = dict.fromkeys(name for rank in ranks for name in rank["timing"])
         record = self.new_record(machine, isolation)

@@ -149,7 +149,7 @@ def sweep_stale_locks() -> list[Path]:
 def versions_used(plan: Plan) -> dict[str, str]:
     """Return the versions of the packages that a run of ``plan`` uses."""
     config = plan.config
-    optional = ADAPTER_PACKAGES if config.adapter.method == "qlora" else ()
+    optional: tuple[str, ...] = ADAPTER_PACKAGES if config.adapter.method == "qlora" else ()
     optional += KERNEL_PACKAGES if config.kernels.implementation == "liger" else ()
     return {**package_versions(), **_versions(optional)}
 

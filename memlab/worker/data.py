@@ -116,7 +116,7 @@ def load_texts(data: Data) -> list[str]:
     if data.source == "guanaco":
         rows = load_dataset(GUANACO, split=data.split)
     else:
-        path = SAMPLE / "instructions.jsonl" if data.source == "sample" else Path(data.path)
+        path = SAMPLE / "instructions.jsonl" if data.source == "sample" else Path(data.path or "")
         if not path.is_file():
             raise ConfigError(f"data.path={path}: no such file.")
         try:

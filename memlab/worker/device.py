@@ -57,7 +57,7 @@ class CudaDevice:
         properties = torch.cuda.get_device_properties(local_rank)
         self.name = properties.name
         self.total_bytes = properties.total_memory
-        self.memory: MemoryMeter = CudaMemory(self.torch_device)
+        self.memory = CudaMemory(self.torch_device)
         self._nvml = _Nvml(str(properties.uuid))
 
     def mark(self) -> torch.cuda.Event:

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 if __name__ == "__main__":
-    sys.modules["torch"] = None  # transformers then treats torch as not installed
+    sys.modules["torch"] = None  # type: ignore[assignment]  # transformers then treats torch as not installed
 
 from transformers import AutoConfig, PretrainedConfig
 

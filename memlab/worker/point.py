@@ -107,6 +107,7 @@ class Point:
         if oom is not None:
             oom = {"phase": memory.current, "step": self.step, **oom}
         device_used, process_used = zip(*self.used, strict=True)
+        before, after = self.energy
         retries, ooms = map(_since, self.counted_before, self.device.retries_and_ooms())
         result = RankResult(
             rank=self.rank,
@@ -129,8 +130,8 @@ class Point:
             phases=memory.phases,
             warmup_seconds=seconds[:warmup],
             step_seconds=seconds[warmup:],
-            losses=losses,
-            energy_joules=None if None in self.energy else self.energy[1] - self.energy[0],
+            losses=list(losses),
+            energy_joules=None if before is None or after is None else after - before,
             oom=oom,
             timing=self.timing,
             **self.facts,

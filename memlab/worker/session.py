@@ -9,7 +9,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader
@@ -174,10 +174,20 @@ class PointsTrainer(Trainer):
         return loss
 
 
+class Steppable(Protocol):
+    """What :class:`Steps` informs: a session, or its stand-in in a shadow run."""
+
+    def engine_is_ready(self, engine: torch.nn.Module) -> None: ...
+
+    def step_begin(self) -> None: ...
+
+    def step_end(self) -> None: ...
+
+
 class Steps(TrainerCallback):
     """Callback that informs the session when training and each step begin, and when a step ends."""
 
-    def __init__(self, session: Session, trainer: Trainer):
+    def __init__(self, session: Steppable, trainer: Trainer):
         self.session, self.trainer = session, trainer
 
     def on_train_begin(self, args, state, control, **kwargs):

@@ -71,7 +71,7 @@ def _roots() -> list[torch.nn.Module]:
 
 def _unwrapped(module: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:
     """Return the module inside its wrappers, and the names of their classes from the outside in."""
-    wrappers = []
+    wrappers: list[str] = []
     while True:
         inner = next((child for name, child in module.named_children() if name in WRAPPERS), None)
         if inner is None or len(list(module.children())) > 1:

@@ -36,9 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
     if all(len(side) == 1 for side in sides):
         show_comparison(compare([side[0] for side in sides], by), console(), arguments.all)
     elif len(sides) == 2:
-        folders = tuple(Path(path).resolve().name for path in paths)
-        names = folders if len(set(folders)) == len(folders) else tuple(paths)
-        show_effects(effects_of_sets(*sides, names=names, by=by), console(), arguments.all)
+        folders = [Path(path).resolve().name for path in paths]
+        first, second = folders if len(set(folders)) == len(folders) else paths
+        effects = effects_of_sets(sides[0], sides[1], names=(first, second), by=by)
+        show_effects(effects, console(), arguments.all)
     else:
         raise MemlabError(
             "memlab diff compares at most two folders that hold several runs: name two, or one with --by AXIS."

@@ -44,7 +44,8 @@ def _slices(runs, arguments: argparse.Namespace):
     for words, side in zip(arguments.slices, sides, strict=True):
         if not side:
             raise MemlabError(f"--slices {words}: no run has these values. memlab table lists the runs.")
-    effects = effects_of_sets(*sides, names=tuple(arguments.slices))
+    first, second = arguments.slices
+    effects = effects_of_sets(sides[0], sides[1], names=(first, second))
     return draw_slices([*sides[0], *sides[1]], effects, arguments.output)
 
 

@@ -84,7 +84,7 @@ def _hardware(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _shape(facts: Facts, rows: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """Return batch and length as the model saw them: the largest of all steps and ranks."""
-    engine = next(iter(facts.get("deepspeed") or ()), {})
+    engine: dict[str, Any] = next(iter(facts.get("deepspeed") or ()), {})
 
     def largest(key: str, default: int | None = None) -> int | None:
         return max((row[key] for each in rows.values() for row in each if row.get(key)), default=default)
@@ -115,7 +115,7 @@ def _trained(facts: Facts) -> Mapping[str, Any]:
 
 def _deepspeed(facts: Facts) -> dict[str, Any]:
     """Return what the first engine's JSON says; nothing without DeepSpeed, whose stage 0 is not plain torch."""
-    engine = next(iter(facts.get("deepspeed") or ()), None)
+    engine: dict[str, Any] = next(iter(facts.get("deepspeed") or ()), None)
     if engine is None:
         return {}
     zero, json = dict(engine["zero"]), engine["config"]
@@ -162,7 +162,7 @@ def _trainer(facts: Facts) -> dict[str, Any]:
 
 def _precision(facts: Facts) -> dict[str, Any]:
     """Return the precision of DeepSpeed's engine, or plain 32 bits. torch's autocast is neither."""
-    engine = next(iter(facts.get("deepspeed") or ()), None)
+    engine: dict[str, Any] = next(iter(facts.get("deepspeed") or ()), None)
     if engine is None:
         mixed = (facts.get("accelerate") or {}).get("mixed_precision")
         plain = set(_trained(facts).get("dtypes") or ()) == {"float32"} and mixed in (None, "no")
@@ -224,9 +224,9 @@ def _adapter(facts: Facts) -> dict[str, Any]:
 
 
 def _optimizer(facts: Facts) -> dict[str, Any]:
-    engine = next(iter(facts.get("deepspeed") or ()), {})
+    engine: dict[str, Any] = next(iter(facts.get("deepspeed") or ()), {})
     stated = (engine.get("config") or {}).get("optimizer")
-    used = max(facts.get("optimizers") or (), key=lambda one: one.get("calls") or 0, default={})
+    used: dict[str, Any] = max(facts.get("optimizers") or (), key=lambda one: one.get("calls") or 0, default={})
     known = dict(used.get("defaults") or {})
     if stated:
         known |= {"source": "deepspeed", "name": stated.get("type"), **(stated.get("params") or {})}
@@ -258,7 +258,7 @@ def _allocator(facts: Facts) -> str:
 # --- from single values to a configuration ----------------------------------------------------------------------------
 
 
-def _names(group: type) -> list[str]:
+def _names(group: Any) -> list[str]:
     return [field.name for field in fields(group)]
 
 

@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Sequence
+from typing import Any
 
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.plan import Plan, run_id
@@ -83,5 +84,5 @@ def plan_of(words: Sequence[str]) -> Plan:
 def keep_what_was_found(ranks: Sequence[dict], folder: RunFolder) -> None:
     """Write the DeepSpeed JSON and the training arguments that the script used, where a run of memlab has its own."""
     facts = ranks[0]["attached"] if ranks else {}
-    engine = next(iter(facts.get("deepspeed") or ()), {})
+    engine: dict[str, Any] = next(iter(facts.get("deepspeed") or ()), {})
     folder.write_inputs(engine.get("config") or {}, (facts.get("training_arguments") or {}).get("values") or {})

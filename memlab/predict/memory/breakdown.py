@@ -20,9 +20,9 @@ def breakdown(trace: Trace, result: Replay) -> dict[str, Any]:
     ``largest``: the places in the code that made most of the memory alive at the run's allocated peak.
     """
     moments: dict[int, list[str]] = {}
-    for name, event in result.peak_events.items():
+    for name, index in result.peak_events.items():
         if name in result.phases:  # not between two phases
-            moments.setdefault(event, []).append(name)
+            moments.setdefault(index, []).append(name)
     alive: dict[int, tuple[int, int]] = {}
     phases: dict[str, dict[str, int]] = {}
     largest: list[dict[str, Any]] = []
@@ -49,9 +49,9 @@ def _by_kind(trace: Trace, alive: dict[int, tuple[int, int]], reserved: int) -> 
 def _largest(trace: Trace, alive: dict[int, tuple[int, int]]) -> list[dict[str, Any]]:
     nbytes: Counter[int] = Counter()
     count: Counter[int] = Counter()
-    for size, site in alive.values():
-        nbytes[site] += size
-        count[site] += 1
+    for size, number in alive.values():
+        nbytes[number] += size
+        count[number] += 1
     places = []
     for number, total in nbytes.most_common(LARGEST):
         site = trace.sites[number]

@@ -10,11 +10,12 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 from memlab.core.config import Config
 from memlab.predict.time.calibration import SHIPPED, Calibration, calibration_for, load
 from memlab.predict.time.step_time import clocks
-from memlab.predict.trace.events import Alloc, Event, Free, RecordStream, Synchronize
+from memlab.predict.trace.events import Alloc, Free, RecordStream, Synchronize
 from memlab.predict.trace.launch_order import origin
 from memlab.predict.trace.trace_format import Trace
 
@@ -35,7 +36,7 @@ def with_lags(trace: Trace, config: Config, host: float = 1.0) -> Trace:
     origins = _origins(trace, uses)
     for index, lag in lags.items():
         known[origins[index]].append(lag)
-    events: list[Event] = list(trace.events)
+    events: list[Any] = list(trace.events)  # those at the indices of ``origins`` are of type Free
     for index, where in origins.items():
         lag = lags.get(index)
         if lag is None and known[where]:
@@ -75,7 +76,12 @@ def _lags_of_the_step(trace: Trace, config: Config, host: float, uses: Mapping[i
     clock.run(trace.work)
     hosts: list[float] = []  # after each item of the work: the host's clock in seconds
     busy: list[dict[int, float]] = []  # after each item: stream -> until when it is busy, in seconds
-    clock.run(trace.work, lambda: (hosts.append(clock.host), busy.append(dict(clock.streams))))
+
+    def note() -> None:
+        hosts.append(clock.host)
+        busy.append(dict(clock.streams))
+
+    clock.run(trace.work, note)
     next_hosts: list[float] = []
     clock.run(trace.work, lambda: next_hosts.append(clock.host))
     requested = _at_requests(trace, hosts) + _at_requests(trace, next_hosts)

@@ -9,6 +9,7 @@ link to the host. The waits between them are the ones that the engine requested 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.unknown import WORK
@@ -151,6 +152,7 @@ class Clocks:
         operator_s = costs.operator_s
         events: list[float] = []
         collectives: list[float] = []
+        item: Any  # of the type that ``kind`` says: comparing types is faster than isinstance
         for item in work:
             kind = type(item)
             self.host += item.operators * operator_s + item.modules * module_s
@@ -205,10 +207,10 @@ BETWEEN = "between"
 """Name for the work that Trainer and the engine do outside the phases."""
 
 
-def counts(trace: Trace) -> dict[str, dict[str, int]]:
+def counts(trace: Trace) -> dict[str, dict[str, float]]:
     """Sum up one rank's work in a step by phase, in the figures of ``COUNTED``. ``link_bytes`` are the bytes that the
     rank sends."""
-    phases: dict[str, dict[str, int]] = {}
+    phases: dict[str, dict[str, float]] = {}
     name = ""
     for item in trace.work:
         found = phases.setdefault(name or BETWEEN, dict.fromkeys(COUNTED, 0))

@@ -116,12 +116,12 @@ class _Step:
         makes. An older block has no number.
         """
         places = {block: (its is events, place) for its in (before, events) for place, block in enumerate(_made(its))}
-        found = []
+        found: list[tuple] = []
         for event in events:
             if isinstance(event, BeginPhase):
                 found.append((BeginPhase, self._phases[event.phase].removeprefix("first_")))
             elif isinstance(event, _WITH_BLOCK):
-                found.append((type(event), event._replace(key=places.get(event.key))))
+                found.append((type(event), places.get(event.key), *event[1:]))
             elif not isinstance(event, Synchronize):
                 found.append((type(event), event))
         return found

@@ -8,6 +8,7 @@ fit, all must give the same size at the new point.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ class _Table:
         )
         if sizes is None or fields is None or work_amounts is None:
             return None
-        events = list(self.base.events)
+        events: list[Any] = list(self.base.events)
         for index, nbytes in zip(self.allocations, sizes.tolist(), strict=True):
             events[index] = events[index]._replace(nbytes=nbytes)
         for index, values in zip(self.sums, fields.reshape(-1, len(Reduction._fields)).tolist(), strict=True):
@@ -91,6 +92,11 @@ class _Table:
             events[index] = events[index]._replace(nbytes=reduction.buffer_bytes, reduction=reduction)
         work = _with_amounts(self.work, work_amounts.tolist())
         return replace(self.base, micro=micro, tokens=tokens, events=events, work=work, seconds=0.0)
+
+
+def _requests(trace: Trace, indices: Sequence[int]) -> list[Any]:
+    """Return the events at ``indices``, all of which are requests for memory."""
+    return [trace.events[index] for index in indices]
 
 
 def _table(usable: Sequence[Trace], enough: int, of_one: bool) -> _Table | None:
@@ -114,10 +120,10 @@ def _table(usable: Sequence[Trace], enough: int, of_one: bool) -> _Table | None:
         points=[(trace.micro, trace.tokens) for trace in chosen],
         base=base,
         allocations=allocations,
-        sizes=np.array([[trace.events[index].nbytes for index in allocations] for trace in chosen], dtype=np.int64),
+        sizes=np.array([[each.nbytes for each in _requests(trace, allocations)] for trace in chosen], dtype=np.int64),
         sums=sums,
         reductions=np.array(
-            [[value for index in sums for value in trace.events[index].reduction] for trace in chosen], dtype=np.int64
+            [[value for each in _requests(trace, sums) for value in each.reduction] for trace in chosen], dtype=np.int64
         ),
         work=leader.work,
         amounts=np.array([_amounts(trace.work) for trace in chosen], dtype=np.int64),

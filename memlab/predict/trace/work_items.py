@@ -101,7 +101,7 @@ Item = (
     | BeginWorkPhase
 )
 
-KINDS = (
+KINDS: tuple[type[Any], ...] = (
     *(Kernel, Copy, Collective, StreamWaitsForCollective, RecordEvent, StreamWaitsForEvent),
     *(HostWaits, HostWork, BeginWorkPhase),
 )

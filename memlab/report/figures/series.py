@@ -1,6 +1,6 @@
 """Series of a figure: runs of one configuration along one axis."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
@@ -10,6 +10,10 @@ from memlab.report.figures.sheet import NothingToDraw, Sheet
 
 NAMES = {TOKENS: "sequence length, tokens", MICRO: "micro batch, samples per GPU"}
 """Axis -> its label in figures."""
+
+
+Columns = tuple[list[int], list[float], list[float], list[float]]
+"""Positions, and the lowest, mean and highest value at each."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Series:
     ooms: tuple[int, ...]  # positions that ran out of GPU memory
     turn: int  # index of the series within its configuration
 
-    def ranks(self, key: str) -> tuple[list[int], list[float], list[float], list[float]]:
+    def ranks(self, key: str) -> Columns:
         """Return positions, and lowest, mean and highest rank of a figure at each position, over all repeats."""
         rows = []
         for position, repeats in sorted(self.points.items()):
@@ -30,16 +34,21 @@ class Series:
             if found:
                 low, high = min(each["min"] for each in found), max(each["max"] for each in found)
                 rows.append((position, low, mean(each["mean"] for each in found), high))
-        return tuple(map(list, zip(*rows, strict=True))) if rows else ([], [], [], [])
+        return _columns(rows)
 
-    def rate(self, key: str) -> tuple[list[int], list[float], list[float], list[float]]:
+    def rate(self, key: str) -> Columns:
         """Return positions, and lowest, mean and highest value of a summary figure at each position, over repeats."""
         rows = []
         for position, repeats in sorted(self.points.items()):
             found = [run.summary[key] for run in repeats if run.summary.get(key) is not None]
             if found:
                 rows.append((position, min(found), mean(found), max(found)))
-        return tuple(map(list, zip(*rows, strict=True))) if rows else ([], [], [], [])
+        return _columns(rows)
+
+
+def _columns(rows: Sequence[tuple[int, float, float, float]]) -> Columns:
+    positions, low, middle, high = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return list(positions), list(low), list(middle), list(high)
 
 
 def series_over(sheet: Sheet, axis: str) -> list[Series]:

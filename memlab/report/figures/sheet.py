@@ -67,5 +67,5 @@ def sheets(runs: Sequence[RunView]) -> Iterator[Sheet]:
     families: dict[str, dict[str, list[RunView]]] = {}
     for label, members in named.items():
         families.setdefault(subject_of(members[0]), {})[label] = members
-    for family, members in families.items():
-        yield Sheet(family, len(families) == 1, members, looks)
+    for family, lines in families.items():
+        yield Sheet(family, len(families) == 1, lines, looks)

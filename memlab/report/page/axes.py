@@ -87,7 +87,8 @@ def confounded(runs: Sequence[RunView], effects: Sequence[Effects]) -> Iterator[
         with_it = [axes for axes in of_pairs if each.by in axes and len(axes) > 1]
         if each.pairs or not with_it:
             continue
-        fewest = frozenset(min(with_it, key=len))
+        shortest = min(with_it, key=len)
+        fewest = frozenset(shortest)
         if fewest not in seen:
             seen.add(fewest)
             others = " and ".join(sorted(fewest - {each.by}))

@@ -156,7 +156,7 @@ def _care(runs: Sequence[RunView], skipped: Sequence[tuple[str, str]]) -> Iterat
     changes = environment_changes(runs)
     if changes:
         named = "; ".join(
-            f"{key}: {_few(dict.fromkeys(map(str, values)))}" for key, values in list(changes.items())[:FEW]
+            f"{key}: {_few(list(dict.fromkeys(map(str, values))))}" for key, values in list(changes.items())[:FEW]
         )
         yield f"The runs were made in different environments ({named})."
     timed = [run for run in runs if run.summary.get("step_seconds") and run.source != "predicted"]

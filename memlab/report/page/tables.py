@@ -44,7 +44,7 @@ def _leader(name: str, members: Sequence[RunView]) -> list[Any]:
     ooms = [tokens_of(run) for run in members if run.status == "gpu_oom"]
     thrashes = any(slowdowns(name, members))
     best = fastest({name: members})
-    fastest_point = [None] * 4
+    fastest_point: list[Any] = [None] * 4
     if best:
         run, (micro, tokens) = best[1], point_of(best[1])
         rate, price = (run.summary.get(key) for key in ("tokens_per_second", "usd_per_million_tokens"))

@@ -111,7 +111,7 @@ class FakeResults:
         known = self._known[key]
         if known is None:
             return func(*args, **kwargs)
-        return self._new(known) if type(known) is _Fresh else tuple(self._new(fresh) for fresh in known)
+        return self._new(known) if isinstance(known, _Fresh) else tuple(self._new(fresh) for fresh in known)
 
     def _new(self, fresh: _Fresh | None) -> FakeTensor | None:
         if fresh is None:
@@ -154,7 +154,7 @@ def _makes_new_tensors(func) -> bool:
 
 def _key(values: Iterable[Any]) -> tuple | None:
     """Cache key of a call: the shapes of its tensors and its other arguments. ``None``: the result depends on more."""
-    key = []
+    key: list[Any] = []
     for value in values:
         if type(value) is FakeTensor:
             if value.constant is not None:
@@ -175,7 +175,7 @@ def _key(values: Iterable[Any]) -> tuple | None:
 def _description(out: Any) -> list[_Fresh | None] | _Fresh | None:
     """Describe tensors so that ``_new`` can recreate them; ``None`` if one has an offset or an unusual storage."""
     if isinstance(out, tuple):
-        parts = [item if item is None else _description(item) for item in out]
+        parts: list[Any] = [item if item is None else _description(item) for item in out]
         ordinary = all(type(part) is _Fresh or item is None for part, item in zip(parts, out, strict=True))
         return parts if ordinary else None
     if type(out) is not FakeTensor or out.constant is not None or out.storage_offset():

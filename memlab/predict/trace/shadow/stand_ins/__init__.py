@@ -50,7 +50,7 @@ def install(recorder: Recorder, config: Config, gpu: Generation) -> Config:
 
 def _install(stand_in: StandIn, recorder: Recorder) -> None:
     stand_in.replace(recorder)
-    recorder.sites.kinds += stand_in.kinds
+    recorder.sites.kinds += tuple(stand_in.kinds)
     recorder.trace.smooth_from = _larger(recorder.trace.smooth_from, stand_in.smooth_from)
     for operator, kernel in stand_in.kernels.items():
         recorder.kernels[operator] = kernel

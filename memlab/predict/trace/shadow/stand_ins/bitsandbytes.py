@@ -7,7 +7,7 @@ import importlib
 import inspect
 from collections.abc import Callable
 from math import prod
-from types import ModuleType
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
@@ -93,7 +93,7 @@ class _Dequantization:
     Source: ``bitsandbytes/backends/cuda/ops.py`` of bitsandbytes 0.50, ``gemm_4bit`` and ``_dequant_linear_fallback``.
     """
 
-    def __init__(self, ops: ModuleType):
+    def __init__(self, ops: Any):
         self._ops = ops
 
     def temporaries(
@@ -123,7 +123,7 @@ def _weight_bytes(rows: torch.Tensor, shape) -> int:
     return prod(shape) * rows.element_size()
 
 
-def _cuda_ops() -> ModuleType:
+def _cuda_ops() -> Any:
     """Import the Python module that bitsandbytes uses on a GPU."""
     if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # needed only while the module is imported
         torch._C._cuda_getCurrentRawStream = None
