@@ -5,6 +5,7 @@ An error is ``predicted / measured - 1`` of the highest rank; it is negative whe
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -140,7 +141,7 @@ def errors_of(points: Sequence[Judged], figure: str) -> Errors | None:
     return Errors(
         n=len(values),
         median=round(median(absolute), DIGITS),
-        percentile_90=absolute[-(-9 * len(absolute) // 10) - 1],
+        percentile_90=absolute[ceil(9 * len(absolute) / 10) - 1],  # nearest rank: at least 9 of 10 errors are no larger
         worst=max(values, key=abs),
         under=round(sum(value < 0 for value in values) / len(values), DIGITS),
         under_by_margin=round(sum(value < -MARGIN for value in values) / len(values), DIGITS),

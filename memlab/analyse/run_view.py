@@ -1,4 +1,4 @@
-"""Run: a record without the detail of each rank, small enough to keep 10,000 in memory."""
+"""View of a run: its record without the detail of each rank, small enough to keep 10,000 in memory."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Figure of all judged points of all models: predicted against measured memory."""
+"""Figure of all measured points of all models: predicted against measured memory."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Data of the page. Values that recur in many runs are stored once, in a shared."""
+"""Data of the page. Values that recur in many runs are stored once and shared."""
 
 import os
 from collections.abc import Sequence
