@@ -4,18 +4,19 @@ import ast
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-
-ORDER = (
-    *("core", "files", "system", "runs", "importers", "rules", "attach", "worker", "launch"),
-    *("predict.constants", "predict.limits", "predict.trace", "predict.time", "predict.memory", "predict"),
-    *("planner", "accuracy", "analyse", "report", "cli", "__main__"),
+from package_imports import (
+    MAY_IMPORT_HYDRA,
+    MAY_IMPORT_TORCH,
+    MODULES,
+    ORDER,
+    ROOT,
+    imported_modules,
+    imports,
+    is_in,
+    part_of,
 )
-"""Folders (and some modules) of the package, from the bottom up: a module imports only what stands before it."""
 
 CIRCLES_YET = {
     *("predict.time.calibrate", "predict.time.calibration"),
@@ -25,56 +26,8 @@ CIRCLES_YET = {
 UNKNOWN_TO = {"report": {"launch", "worker", "attach"}, "predict": {"launch"}}
 """Part, with the parts inside it -> parts before it that it must not know of."""
 
-MAY_IMPORT_TORCH = ("worker", "attach", "predict.trace.shadow")
-MAY_IMPORT_HYDRA = ("cli",)
 TORCH = {"torch", "deepspeed", "transformers", "accelerate", "datasets"}
 HYDRA = {"hydra", "omegaconf"}
-
-FILES = sorted((ROOT / "memlab").rglob("*.py"))
-
-
-def name_of(file: Path) -> str:
-    """Dotted name of a module below memlab: ``predict.trace.store``. A package has the name of its folder."""
-    return ".".join(file.relative_to(ROOT / "memlab").with_suffix("").parts).removesuffix(".__init__")
-
-
-MODULES = {name_of(file): file for file in FILES}
-
-
-def is_in(module: str, part: str) -> bool:
-    return module == part or module.startswith(f"{part}.")
-
-
-def part_of(module: str) -> str:
-    """The part of ORDER that a module belongs to: the longest name that fits."""
-    parts = [part for part in ORDER if is_in(module, part)]
-    assert parts, f"Add {module.partition('.')[0]} to ORDER: what stands below it?"
-    return max(parts, key=len)
-
-
-def imports(file: Path) -> set[str]:
-    """Dotted names of all modules that a file imports, inside functions too."""
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            parents = file.relative_to(ROOT).parts[: -node.level] if node.level else ()
-            # The ranks of a user's command load memlab/attach/ under another name.
-            assert node.level == 0 or parents[:2] == ("memlab", "attach"), f"{file}: relative import"
-            parent = ".".join([*parents, *filter(None, [node.module])])
-            found |= {f"{parent}.{alias.name}" for alias in node.names}
-    return found
-
-
-def imported_modules(file: Path) -> set[str]:
-    """Modules of memlab that a file imports, by their names below memlab."""
-    names = [name.removeprefix("memlab.") for name in imports(file) if name.startswith("memlab.")]
-    return {
-        next(module for module in (name, name.rpartition(".")[0]) if module in MODULES)
-        for name in names
-        if name != "__version__"
-    }
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name != "__init__"])
