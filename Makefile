@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test test-all fuzz cluster faults lint study accuracy same families calibration results-report clean
+.PHONY: help setup demo test test-all fuzz cluster faults lint architecture study accuracy same families calibration results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -42,6 +42,9 @@ faults: setup    ## a sweep killed at TRIES random moments and resumed: docs/rel
 lint: setup      ## style and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+architecture: setup  ## the picture of the imports, the list of modules and README's tree, from the code
+	PYTHONPATH=tests $(BIN)/python docs/architecture/make.py
 
 STUDY ?= ../shared/reference/gpjt
 RUNS   = outputs/study
