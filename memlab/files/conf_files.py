@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config import GROUPS, MISSING, Config, from_dict
+from memlab.core.config import GROUPS, Config, from_dict
+from memlab.core.config_fields import MISSING
 from memlab.core.errors import ConfigError, nearest
 from memlab.core.plan import NOT_MEASURED
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from memlab.core.config import MISSING
+from memlab.core.config_fields import MISSING
 from memlab.core.plan import LATER_GROUPS
 from memlab.core.record import RankResult
 from memlab.core.schema import required
