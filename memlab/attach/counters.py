@@ -72,6 +72,13 @@ class Counters:
         return script_reset
 
 
+def peaks_of(stats: dict[str, Any]) -> tuple[int, int, int]:
+    """Return the peaks of allocated, active and reserved bytes since the last reset."""
+    names = ("allocated_bytes", "active_bytes", "reserved_bytes")
+    allocated, active, reserved = (stats[name]["all"]["peak"] for name in names)
+    return allocated, active, reserved
+
+
 def _raise(peaks: dict[str, Any], others: dict[str, Any]) -> None:
     """Raise each ``peak`` in ``peaks`` to that in ``others``, at any depth. A group that is missing is added."""
     for name, value in others.items():

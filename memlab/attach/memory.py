@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .counters import Counters
+from .counters import Counters, peaks_of
 from .host import HostMemory
 
 CUDA_ALLOCATOR = "cuda_caching_allocator"
@@ -71,7 +71,7 @@ class Memory:
         stats = self.counters.read(device)
         if not stats:
             return reading
-        peaks = _peaks(stats)
+        peaks = peaks_of(stats)
         held = self._held.pop(device, peaks)
         reading.allocated = stats["allocated_bytes"]["all"]["current"]
         reading.peak_allocated, reading.peak_active, reading.peak_reserved = map(max, peaks, held)
@@ -99,11 +99,12 @@ class Memory:
         return self._used[1]
 
     def _hold(self, device: int) -> None:
-        peaks = _peaks(self.counters.read(device))
+        peaks = peaks_of(self.counters.read(device))
         self._held[device] = tuple(map(max, peaks, self._held.get(device, peaks)))
 
 
-def _peaks(stats: dict) -> tuple[int, int, int]:
-    names = ("allocated_bytes", "active_bytes", "reserved_bytes")
-    allocated, active, reserved = (stats[name]["all"]["peak"] for name in names)
-    return allocated, active, reserved
+def pinned_peak_bytes() -> int | None:
+    """Return the peak of torch's pinned host memory since the process began, in bytes; ``None``: it does not count."""
+    if not torch.cuda.is_initialized() or not hasattr(torch.cuda, "host_memory_stats"):
+        return None
+    return torch.cuda.host_memory_stats().get("allocated_bytes.peak")

@@ -13,7 +13,7 @@ from .facts import gather
 from .facts.machine import runtime_versions
 from .figures import Figures
 from .install import FOLDER
-from .memory import CUDA_ALLOCATOR, HOST
+from .memory import CUDA_ALLOCATOR, HOST, pinned_peak_bytes
 from .options import Options
 from .phases import ENGINE_INIT, MODEL_BUILD
 from .session import Session
@@ -86,7 +86,7 @@ class RankFile:
             "device_used_bytes": total.used_bytes,
             "host_rss_bytes": total.host_rss_bytes,
             "host_peak_bytes": total.host_peak_bytes,
-            "host_pinned_bytes": _pinned_bytes(),
+            "host_pinned_bytes": pinned_peak_bytes(),
             "num_alloc_retries": retries,
             "num_ooms": ooms,
             "phases": {} if device is None else {name: _of_allocator(each) for name, each in session.phases.items()},
@@ -154,10 +154,3 @@ def _number(variable: str) -> int | None:
 def _of_allocator(figures: Figures) -> dict[str, int | None]:
     names = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
     return {name: getattr(figures, name) or 0 for name in names}
-
-
-def _pinned_bytes() -> int | None:
-    """Return the peak of torch's pinned host memory since the process began, in bytes."""
-    if not torch.cuda.is_initialized() or not hasattr(torch.cuda, "host_memory_stats"):
-        return None
-    return torch.cuda.host_memory_stats().get("allocated_bytes.peak")

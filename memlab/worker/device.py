@@ -4,10 +4,10 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from memlab.attach.memory import pinned_peak_bytes
 from memlab.worker.memory import CudaMemory, LiveTensorMemory, MemoryMeter
 
 
@@ -83,8 +83,7 @@ class CudaDevice:
         return self.memory.retries_and_ooms()
 
     def pinned_bytes(self) -> int | None:
-        stats = torch.cuda.host_memory_stats() if hasattr(torch.cuda, "host_memory_stats") else {}
-        return stats.get("allocated_bytes.peak")
+        return pinned_peak_bytes()
 
 
 class _Nvml:
@@ -120,11 +119,3 @@ class _Nvml:
 def rank_device(kind: str, local_rank: int) -> CpuDevice | CudaDevice:
     """Return the device of this rank. ``kind`` is ``hardware.device`` of the configuration."""
     return CpuDevice() if kind == "cpu" else CudaDevice(local_rank)
-
-
-def runtime_versions() -> dict[str, Any]:
-    """Return the versions of CUDA, NCCL and cuDNN, which package metadata does not contain."""
-    if not torch.cuda.is_available():
-        return {"cuda": None, "nccl": None, "cudnn": None}
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))
-    return {"cuda": torch.version.cuda, "nccl": nccl, "cudnn": torch.backends.cudnn.version()}

@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from memlab.attach.counters import Counters, peaks_of
 from memlab.attach.host import peak_resident_bytes, reset_peak_resident
 from memlab.core.record import BEFORE_STEPS, CUDA_ALLOCATOR, LIVE_TENSORS, Phase
 
@@ -97,44 +98,30 @@ class MemoryMeter:
 
 
 class CudaMemory(MemoryMeter):
-    """The counters of torch's CUDA caching allocator on one device."""
+    """The counters of torch's CUDA caching allocator on one device, read and reset by the meters of attach/."""
 
     source = CUDA_ALLOCATOR
 
     def __init__(self, device: torch.device):
         super().__init__()
         self.device = device
-        self._reset = torch.cuda.reset_peak_memory_stats
+        self._counters = Counters(torch._C)
 
     def counters(self) -> tuple[int, int, int, int]:
-        stats = torch.cuda.memory_stats_as_nested_dict(self.device)
-        if not stats:  # no CUDA context yet
-            return 0, 0, 0, 0
-        allocated = stats["allocated_bytes"]["all"]
-        return (
-            allocated["current"],
-            allocated["peak"],
-            stats["active_bytes"]["all"]["peak"],
-            stats["reserved_bytes"]["all"]["peak"],
-        )
+        stats = self._counters.read(self.device.index)
+        return stats["allocated_bytes"]["all"]["current"], *peaks_of(stats)
 
     def reset_peaks(self) -> None:
-        self._reset(self.device)
+        self._counters.reset_peaks(self.device.index, self._counters.read(self.device.index))
 
     def install(self) -> None:
-        """Patch torch's resets to save the peaks first: DeepSpeed resets them while it builds its optimizers."""
-
-        def fold_then_reset(device=None):
-            self.fold()
-            self._reset(device)
-
-        torch.cuda.reset_peak_memory_stats = fold_then_reset
-        torch.cuda.reset_max_memory_allocated = fold_then_reset
+        """Save the peaks before others reset them: DeepSpeed does so while it builds its optimizers."""
+        self._counters.before_script_reset = lambda device: self.fold()
+        self._counters.install()
 
     def retries_and_ooms(self) -> tuple[int, int]:
         """Return the allocator's retries and out-of-memory errors since the process began."""
-        stats = torch.cuda.memory_stats_as_nested_dict(self.device)
-        return stats.get("num_alloc_retries", 0), stats.get("num_ooms", 0)
+        return self._counters.totals(self.device.index, self._counters.read(self.device.index))
 
 
 class LiveTensorMemory(MemoryMeter):

@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from memlab.attach.facts.machine import runtime_versions
 from memlab.attach.facts.models import parameter_counts
 from memlab.attach.faults import describe
 from memlab.core.plan import Plan
@@ -23,7 +24,7 @@ from memlab.core.unknown import MODEL_FLOPS, left_out
 from memlab.files.json_file import write_json
 from memlab.runs.folder import RunFolder
 from memlab.worker.data import Batches
-from memlab.worker.device import rank_device, runtime_versions
+from memlab.worker.device import rank_device
 from memlab.worker.flops import model_flops
 from memlab.worker.model import base_model, build_model
 from memlab.worker.output import write_output_to
