@@ -4,6 +4,7 @@ Both the test of the order (tests/unit/test_imports.py) and its picture (docs/ar
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -66,6 +67,7 @@ def imported_modules(file: Path) -> set[str]:
     }
 
 
+@cache
 def imports_of_parts() -> dict[str, set[str]]:
     """Return part -> the other parts that its modules import."""
     found: dict[str, set[str]] = {part: set() for part in ORDER}
@@ -75,6 +77,7 @@ def imports_of_parts() -> dict[str, set[str]]:
     return {part: others - {part} for part, others in found.items()}
 
 
+@cache
 def direct_imports() -> dict[str, set[str]]:
     """Return part -> the imported parts that it does not also reach through another import."""
     found = imports_of_parts()

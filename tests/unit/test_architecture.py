@@ -1,0 +1,54 @@
+"""The architecture pages say what the code says: ``make architecture`` writes the derived parts anew."""
+
+import importlib.util
+import re
+
+import pytest
+from package_imports import MODULES, ORDER, ROOT, imports_of_parts
+
+AGAIN = "run `make architecture`"
+
+PAGES = ("docs/architecture.md", "CONTRIBUTING.md", "docs/configuration.md")
+
+
+@pytest.fixture(scope="module")
+def make():
+    """docs/architecture/make.py as a module."""
+    spec = importlib.util.spec_from_file_location("make_architecture", ROOT / "docs" / "architecture" / "make.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_picture_has_the_imports_of_the_code(make):
+    assert make.edges_of_picture() == make.edges(), AGAIN
+    assert {part for part in ORDER if part != "__main__"} == set(make.COLUMNS) == set(make.TITLES)
+
+
+def test_an_import_is_left_out_of_the_picture_only_if_others_imply_it(make):
+    reached = {part: {other for first, other in make.edges() if first == part} for part in ORDER}
+    for part in ORDER:  # from the bottom up
+        reached[part] |= set().union(*(reached[other] for other in reached[part]))
+    assert all(others <= reached[part] for part, others in imports_of_parts().items() if part in make.COLUMNS)
+
+
+def test_the_list_of_modules_and_the_tree_are_those_of_the_code(make):
+    assert make.MODULE_LIST.read_text() == make.module_list(), AGAIN
+    (tree,) = make.TREE.findall((ROOT / "README.md").read_text())
+    assert tree == make.tree(), AGAIN
+    names = set(re.findall(r"\w+", tree))
+    assert all(file.stem in names for file in MODULES.values() if file.stem not in ("__init__", "__main__"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_names_exists(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w/])(?:memlab|conf|tests|benchmarks|docs|hydra_plugins|results)/[\w/.]*\w/?", text))
+    missing = {name for name in named if not (ROOT / name).exists()}
+    assert named and not missing
+
+
+def test_the_walk_is_short_and_visits_no_file_twice():
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    stops = re.findall(r"^\d+\. `([\w/.]+\.py)`", text.partition("## A walk")[2], re.MULTILINE)
+    assert 10 < len(stops) == len(set(stops)) <= 20 and all((ROOT / stop).is_file() for stop in stops)
