@@ -33,10 +33,9 @@ class MemlabLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int):
         from memlab.cli.compose import compose_batch
-        from memlab.cli.hydra_app import run_batch
 
         loader = self.hydra_context.config_loader
-        return run_batch(self.config, list(compose_batch(loader, self.config, job_overrides)))
+        return self.task_function.run_batch(self.config, list(compose_batch(loader, self.config, job_overrides)))
 
 
 class MemlabSweeper(BasicSweeper):

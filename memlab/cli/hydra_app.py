@@ -1,4 +1,4 @@
-"""Hydra application: the functions that Hydra calls, and the help page.
+"""Hydra application: the task that Hydra calls, and the help page.
 
 Functions that run something import ``memlab.cli.experiments`` themselves, so that help and completion start fast.
 """
@@ -31,10 +31,36 @@ from memlab.core.config import GROUPS
 from memlab.files.conf_files import conf_dir, parse_yaml
 from memlab.runs.folder import RunFolder
 
-_exit_codes: list[int] = []  # kept here, since Hydra discards what its task returns
-_errors: list[Exception] = []
+register()  # at import: a Slurm job unpickles Hydra's task and then composes its configuration at once
 
-register()  # at import: a Slurm job imports Hydra's task and then composes its configuration at once
+
+class HydraTask:
+    """The task that Hydra calls, with its outcome, which Hydra would discard or change.
+
+    ``error``: exception of the task; Hydra would add lines to its message. A Slurm job gets a pickled copy.
+    """
+
+    def __init__(self):
+        self.exit_code = 0
+        self.error: Exception | None = None
+
+    def __call__(self, composed: DictConfig) -> str:
+        """Run one composed configuration. Returns its status."""
+        from memlab.cli.experiments import run_composed
+
+        try:
+            status, self.exit_code = run_composed(composed)
+        except Exception as error:
+            self.error = error
+            return "refused"
+        return status
+
+    def run_batch(self, config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn]:
+        """Run all jobs of a sweep, for the multirun launcher."""
+        from memlab.cli.experiments import run_sweep
+
+        self.exit_code = run_sweep(config, batch)
+        return [JobReturn(status=JobStatus.COMPLETED, _return_value=None) for _ in batch]
 
 
 def run_hydra() -> int:
@@ -48,15 +74,16 @@ def run_hydra() -> int:
         place = _behind_the_words(sys.argv, words)
         sys.argv.insert(place, run_dir_word(claimed_folder(words, arguments.config_dir)))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let Hydra raise: otherwise it prints errors itself and exits with 1
+    task = HydraTask()
     try:
         hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(task)()
     except COMPOSITION_ERRORS as error:
         raise as_one_line(error) from error
     if arguments.cfg in ("job", "all"):  # Hydra has printed the configuration without memlab's checks
         compose_config(words, arguments.config_dir)
-    if _errors:
-        raise _errors[-1]
-    return _exit_codes[-1] if _exit_codes else 0
+    if task.error:
+        raise task.error
+    return task.exit_code
 
 
 def read_arguments(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
@@ -101,27 +128,3 @@ def help_page(config_dir: str | None = None) -> str:
     groups = sorted([*GROUPS, *ADDED_GROUPS])
     lines = [f"{group}: {', '.join(options_of(group, config_dir))}\n" for group in groups]
     return Template(page).substitute(APP_CONFIG_GROUPS="".join(lines))
-
-
-def task(composed: DictConfig) -> str:
-    """Run one composed configuration as Hydra's task; returns its status.
-
-    An exception is kept and raised after Hydra has ended, since Hydra would add lines to its message.
-    """
-    from memlab.cli.experiments import run_composed
-
-    try:
-        status, exit_code = run_composed(composed)
-    except Exception as error:
-        _errors.append(error)
-        return "refused"
-    _exit_codes.append(exit_code)
-    return status
-
-
-def run_batch(config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn]:
-    """Run all jobs of a sweep, for the multirun launcher."""
-    from memlab.cli.experiments import run_sweep
-
-    _exit_codes.append(run_sweep(config, batch))
-    return [JobReturn(status=JobStatus.COMPLETED, _return_value=None) for _ in batch]

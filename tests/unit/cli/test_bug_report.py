@@ -59,9 +59,8 @@ def test_a_bug_while_a_command_begins_is_caught_too(logs, capsys, monkeypatch):
 
 
 def test_a_bug_in_the_task_of_hydra_is_one_of_memlabs(logs, capsys, monkeypatch, tmp_path):
-    from memlab.cli import experiments, hydra_app
+    from memlab.cli import experiments
 
-    monkeypatch.setattr(hydra_app, "_errors", [])
     monkeypatch.setattr(experiments, "run_composed", lambda composed: fail())
     monkeypatch.setattr("sys.argv", ["launch.py", "hardware=cpu", f"hydra.run.dir={tmp_path}/run"])
     with pytest.raises(SystemExit) as left:

@@ -1,6 +1,8 @@
 """From Hydra's batch to jobs: folders, repeats, what is saved beside each, and a multirun that only shows."""
 
+import pickle
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +14,10 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
-from memlab.cli import compose, experiments, hydra_app
+from memlab.cli import compose, experiments
 from memlab.cli import main as cli
 from memlab.cli.compose import check_overrides
+from memlab.cli.hydra_app import HydraTask
 from memlab.files.json_file import read_json
 from memlab.launch import job_launch
 from memlab.runs.folder import RunFolder
@@ -27,8 +30,6 @@ def refuse_to_start(*_):
 @pytest.fixture
 def multirun(tmp_path, tmp_path_factory, monkeypatch, capfd):
     """``multirun("seed=1,2")``: exit code and lines of launch.py -m with these words; nothing may be started."""
-    monkeypatch.setattr(hydra_app, "_exit_codes", [])
-    monkeypatch.setattr(hydra_app, "_errors", [])
     monkeypatch.setattr(job_launch, "command", refuse_to_start)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
@@ -94,7 +95,7 @@ SWEPT = (
 def test_hydra_composes_once_for_each_combination_of_options(multirun, monkeypatch, tmp_path):
     """And what comes of it is what Hydra would have composed for each job alone."""
     composed, words, loaders = [], [], []
-    load, batch = ConfigLoaderImpl.load_sweep_config, hydra_app.run_batch
+    load, batch = ConfigLoaderImpl.load_sweep_config, HydraTask.run_batch
 
     def counted(self, master, overrides):
         words.append(overrides)
@@ -102,7 +103,12 @@ def test_hydra_composes_once_for_each_combination_of_options(multirun, monkeypat
         return load(self, master, overrides)
 
     monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
-    monkeypatch.setattr(hydra_app, "run_batch", lambda config, jobs: (composed.extend(jobs), batch(config, jobs))[1])
+
+    def kept(task, config, jobs):
+        composed.extend(jobs)
+        return batch(task, config, jobs)
+
+    monkeypatch.setattr(HydraTask, "run_batch", kept)
     assert multirun(*SWEPT, "sweep.dry_run=true")[0] == 0
     assert len(composed) == 16 and len(words) == 4
     loader, master = loaders[0]
@@ -209,3 +215,10 @@ def test_a_single_run_saves_it_for_every_repeat(multirun, tmp_path):
     multirun("offload=param", "measure.repeats=2", multirun=False)
     found = [path.parent / ".hydra" / "config.yaml" for path in records(tmp_path)]
     assert sorted(OmegaConf.load(path).measure.repeat for path in found) == [1, 2]
+
+
+def test_a_slurm_job_that_unpickles_the_task_knows_the_schema_of_the_configuration():
+    code = "import pickle, sys; pickle.loads(sys.stdin.buffer.read()); import hydra.core.config_store as s; "
+    code += "print('schema.yaml' in s.ConfigStore.instance().repo)"
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(HydraTask()), capture_output=True)
+    assert done.stdout == b"True\n", done.stderr

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from memlab.cli import hydra_app
 from memlab.cli import main as cli
 from memlab.cli.experiments import EXIT_CODES
 from memlab.cli.main import COMMANDS, main
@@ -34,8 +33,6 @@ class Done:
 @pytest.fixture
 def launch(tmp_path, monkeypatch, capfd):
     """``launch("bogus=1", RANK="0")``: what launch.py does with these words and variables, in an empty folder."""
-    monkeypatch.setattr(hydra_app, "_exit_codes", [])
-    monkeypatch.setattr(hydra_app, "_errors", [])
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as run_hydra sets it: gone after the test
     for name in INSIDE_A_LAUNCHER:

@@ -11,7 +11,7 @@ from rich.console import Console
 from sweeps import add_point
 
 from memlab.analyse.collect import collect
-from memlab.cli import experiments, hydra_app
+from memlab.cli import experiments
 from memlab.cli import main as cli
 from memlab.launch.sweep import MeasuredSweep
 from memlab.report.sweep_files import leave_table_and_page
@@ -23,8 +23,6 @@ NAMES = ("table.csv", "report.html")
 @pytest.fixture
 def launch(tmp_path, monkeypatch, capfd):
     """``launch("seed=1,2")``: exit code and lines of launch.py -m; its points mean nothing, so no rank starts."""
-    monkeypatch.setattr(hydra_app, "_exit_codes", [])
-    monkeypatch.setattr(hydra_app, "_errors", [])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     for name, value in {"HYDRA_FULL_ERROR": "1", "COLUMNS": "200", "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
         monkeypatch.setenv(name, value)
