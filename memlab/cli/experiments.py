@@ -73,7 +73,7 @@ def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> int:
     root = Path(str(config.hydra.sweep.dir))
     configs = [resolve(composed) for composed in batch]
     if len({repr(one.sweep) for one in configs}) > 1:
-        raise ConfigError("sweep.* says how a sweep is carried out and cannot itself be swept: give it one value.")
+        raise ConfigError("sweep.* cannot be swept, since it says how the sweep runs: give each of its keys one value.")
     check_inputs(configs)
     jobs: list[Job] = []
     for one, composed in zip(configs, batch, strict=True):
@@ -92,7 +92,7 @@ def check_inputs(configs: Sequence[Config]) -> None:
     """
     check_runs(configs)
     if any(config.mode == "predict" and config.sweep.search != "none" for config in configs):
-        raise ConfigError("a search measures; to find the largest batch by prediction: memlab plan ...")
+        raise ConfigError("A search measures. To predict the largest batch, use memlab plan ...")
     preflight.check(configs)
     check_calibrations(config for config in configs if config.mode == "predict")
 

@@ -24,7 +24,7 @@ GROWTH = 0.01
 
 
 def show_command_phases(record: Record, console: Console) -> None:
-    """Print a row for each phase that occurred, with the figures of its highest rank and its place in the script."""
+    """Print a row for each phase that occurred, with the values of its highest rank and its place in the script."""
     found = {phase: _highest(record.ranks, phase) for phase in COMMAND_PHASES}
     known = {phase: values for phase, values in found.items() if values}
     places = units.places(values.get(key) for values in known.values() for key in QUANTITIES.values())

@@ -40,7 +40,7 @@ NOT_INHERITED = (
 )
 """Variables that ranks do not inherit from the shell, because the plan or the launcher sets them."""
 
-CHANGES_FIGURES = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_")
+CHANGES_MEASUREMENT = ("NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "OMP_")
 """Prefixes of variables that change what is measured if they are set in the shell that starts memlab."""
 
 HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -85,7 +85,7 @@ def inherited_variables() -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if name.startswith(CHANGES_FIGURES)
+        if name.startswith(CHANGES_MEASUREMENT)
         and name not in NOT_INHERITED
         and not _is_secret(name, value)
         and os.sep not in value

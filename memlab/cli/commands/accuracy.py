@@ -126,7 +126,7 @@ def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | 
             print(safe(f"{where}: not predicted ({guess.reason})"), file=sys.stderr)
             continue
         point = judge(name, truth, guess)
-        errors = " ".join(f"{figure} {error:+.2%}" for figure, error in point.errors.items())
+        errors = " ".join(f"{quantity} {100 * error:+.2f} %" for quantity, error in point.errors.items())
         print(safe(f"{where}: {truth.status}, predicted {guess.status}; {errors}"), file=sys.stderr)
         if kept_in:
             folder = RunFolder(kept_in / name / truth.run_id)
