@@ -24,9 +24,11 @@ def describe(error: BaseException) -> tuple[str, str, dict[str, Any] | None]:
     """Return status, one-line reason and, for an out-of-memory of the device, the message and requested bytes."""
     message = f"{type(error).__name__}: {error}".strip()
     first_line = message.splitlines()[0].partition(" If reserved but unallocated")[0][:500]
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", first_line, None
     if isinstance(error, MemoryError) or any(mark in message for mark in _HOST_OOM):
         return "host_oom", first_line, None
-    if isinstance(error, torch.OutOfMemoryError) or any(mark in message for mark in _DEVICE_OOM):
+    if isinstance(error, torch.cuda.OutOfMemoryError) or any(mark in message for mark in _DEVICE_OOM):
         return "gpu_oom", first_line, {"requested_bytes": requested_bytes(message), "message": first_line}
     if any(mark in message for mark in _TRANSPORT):
         return "infra", first_line, None

@@ -29,18 +29,14 @@ class Figures:
     def fold(self, reading: Reading) -> bool:
         """Add a reading. Returns whether the deciding peak rose."""
         rises = reading.deciding_peak > self.deciding_peak
-        self.peak_allocated_bytes = highest(self.peak_allocated_bytes, reading.peak_allocated)
-        self.peak_active_bytes = highest(self.peak_active_bytes, reading.peak_active)
-        self.peak_reserved_bytes = highest(self.peak_reserved_bytes, reading.peak_reserved)
-        self.used_bytes = highest(self.used_bytes, reading.used)
-        self.host_peak_bytes = highest(self.host_peak_bytes, reading.host_peak)
+        if reading.peak_allocated is not None:
+            self.peak_allocated_bytes = max(self.peak_allocated_bytes or 0, reading.peak_allocated)
+            self.peak_active_bytes = max(self.peak_active_bytes or 0, reading.peak_active)
+            self.peak_reserved_bytes = max(self.peak_reserved_bytes or 0, reading.peak_reserved)
+            self.used_bytes = max(self.used_bytes or 0, reading.used)
+        self.host_peak_bytes = max(self.host_peak_bytes or 0, reading.host_peak)
         self.end_allocated_bytes, self.host_rss_bytes = reading.allocated, reading.host_rss
         return rises
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def highest(*values: int | None) -> int | None:
-    """Return the highest known value, ``None`` if none is known."""
-    return max((value for value in values if value is not None), default=None)

@@ -330,12 +330,13 @@ class Session:
     def exits(self, code: Any) -> None:
         """Note a call of ``sys.exit``."""
         if self.is_active:
-            number = code if isinstance(code, int) else 0 if code is None else 1
-            self.exit = number, user_line()
+            self.exit = _exit_code(code), user_line()
 
     def outcome(self, error: BaseException | None) -> dict[str, Any]:
         """Return ``status``, ``reason``, ``oom`` and what ``attached`` says of the end. ``error``: what ended it."""
         code, where = self.exit or (0, None)
+        if isinstance(error, SystemExit):
+            code, where, error = _exit_code(error.code), raised_at(error), None
         if self.stopped:
             return {"status": "ok", "ended": "stopped"}
         if error is not None:
@@ -442,6 +443,11 @@ class Session:
         first = self.phases.get(f"first_{phase}")
         is_first = self.steps_done == 0 if phase in IN_A_STEP else first is None or first.count == 0
         return f"first_{phase}" if is_first else phase
+
+
+def _exit_code(code: Any) -> int:
+    """Return the exit code that ``SystemExit(code)`` makes."""
+    return code if isinstance(code, int) else int(code is not None)
 
 
 def _call_of_step() -> tuple[int, Any]:

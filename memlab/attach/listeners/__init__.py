@@ -14,6 +14,7 @@ from . import accelerate, datasets, deepspeed, saving, torch, transformers
 LISTENERS = {
     "torch.nn.parallel.distributed": torch.listen_to_ddp,
     "torch.distributed.fsdp": torch.listen_to_fsdp,
+    "torch.distributed._composable.fsdp": torch.listen_to_fsdp2,  # its place before torch 2.6
     "torch.distributed.checkpoint": saving.listen_to_distributed_checkpoints,
     "safetensors.torch": saving.listen_to_safetensors,
     "deepspeed": deepspeed.listen,

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ..failures import contained
 from ..phases import BACKWARD, ENGINE_INIT, OPTIMIZER_STEP
 from ..session import Session
 from .saving import listen_to_torch
@@ -20,8 +21,11 @@ def listen(session: Session) -> None:
     _loaders(session)
     listen_to_torch(session)
     listening(sys, "exit", before=lambda code=None, /: session.exits(code))
-    if hasattr(torch._C, "_cuda_attach_out_of_memory_observer"):
-        torch.cuda._lazy_call(lambda: torch._C._cuda_attach_out_of_memory_observer(session.runs_out_of_memory))
+    torch.cuda._lazy_call(contained(lambda: _out_of_memory(session)))  # when the script first uses CUDA
+
+
+def _out_of_memory(session: Session) -> None:
+    torch._C._cuda_attach_out_of_memory_observer(session.runs_out_of_memory)
 
 
 def _optimizers(session: Session) -> None:
@@ -71,6 +75,10 @@ def listen_to_ddp(module: ModuleType, session: Session) -> None:
 
 
 def listen_to_fsdp(module: ModuleType, session: Session) -> None:
-    if hasattr(module, "fully_shard"):  # FSDP2, public since torch 2.6
-        during(module, "fully_shard", session, ENGINE_INIT)
     during(module.FullyShardedDataParallel, "__init__", session, ENGINE_INIT)
+    if hasattr(module, "fully_shard"):
+        listen_to_fsdp2(module, session)
+
+
+def listen_to_fsdp2(module: ModuleType, session: Session) -> None:
+    during(module, "fully_shard", session, ENGINE_INIT)
