@@ -10,7 +10,7 @@ from memlab.core.plan import Plan, engine_key, make_plan, shape_of
 from memlab.core.record import Record
 from memlab.predict.limits import unpredictable
 from memlab.predict.prediction import predict_launch
-from memlab.predict.trace import store as cache
+from memlab.predict.trace.tracing import trace_missing
 
 JUDGED = ("ok", "gpu_oom")
 """Statuses of records that show whether GPU memory was enough."""
@@ -34,7 +34,7 @@ def predictions(sweep: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
     """Yield (measured, predicted) for each record of a sweep that shows whether GPU memory was enough."""
     found = [(launch, launch.plans()) for launch in launches(sweep)]
     traceable = [plans for _, plans in found if not unpredictable(plans[0].config)]
-    cache.make_missing(cache.deciding(chain.from_iterable(traceable)))  # all in one process
+    trace_missing(chain.from_iterable(traceable))  # all in one process
     for launch, plans in found:
         predicted: list[Record] = []
         while len(predicted) < len(plans):  # after an out-of-memory, a new launch begins

@@ -80,7 +80,7 @@ class Retold(CachingAllocator):
         super().__init__(options)
         self._waiting: dict[int, Block] = {}
 
-    def free(self, key: int, lag: int | None = None) -> None:
+    def free(self, key: int, release_delay: int | None = None) -> None:
         block = self._live.pop(key)
         block.allocated, block.waiting = False, True
         self.allocated -= block.size

@@ -24,7 +24,7 @@ from memlab.launch.search import MeasuredSearch
 from memlab.launch.sweep import MeasuredSweep
 from memlab.predict.jobs import predict_jobs, schedule_predictions
 from memlab.predict.prediction import finished, predict_one
-from memlab.predict.time.calibration import check_calibrations
+from memlab.predict.time.calibration_choice import check_calibrations
 from memlab.report.run_text import show_run
 from memlab.report.sweep_files import leave_table_and_page
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary

@@ -13,24 +13,26 @@ from memlab.core.errors import reason_of
 from memlab.core.plan import Plan
 from memlab.predict.memory.estimate import Estimate, estimate
 from memlab.predict.prediction import predict
-from memlab.predict.time.calibration import calibration_for
-from memlab.predict.trace import store as cache
+from memlab.predict.time.calibration_choice import resolve
+from memlab.predict.trace.known_traces import known_traces
+from memlab.predict.trace.store import trace_folder
+from memlab.predict.trace.tracing import trace_missing
 
 KILLED = "the process that replayed it was killed, as the system does when memory runs out"
 """Reason in place of an estimate."""
 
 
-class Together:
-    """Predictor of many plans, a context manager. ``told`` is called with the progress: ("tracing", 3, 12).
+class ParallelPredictor:
+    """Predictor of many plans, a context manager. ``on_progress`` is called with the progress: ("tracing", 3, 12).
 
     Each trace is written to disk at once, so an interrupted run continues where it stopped.
     """
 
-    def __init__(self, told: Callable[[str, int, int], None]):
-        self._told = told
+    def __init__(self, on_progress: Callable[[str, int, int], None]):
+        self._on_progress = on_progress
         self._pool = _pool()
 
-    def __enter__(self) -> "Together":
+    def __enter__(self) -> "ParallelPredictor":
         return self
 
     def __exit__(self, *exception) -> None:
@@ -42,18 +44,18 @@ class Together:
         A trace that fails here is tried again when its estimate is requested, which then reports the reason.
         """
         for plan in plans:
-            calibration_for(plan.config)
-        cache.make_missing(plans, partial(self._told, "tracing"))
+            resolve(plan.config)
+        trace_missing(plans, partial(self._on_progress, "tracing"))
 
     def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Estimate | str]:
         """Return an estimate for each plan, or the reason why there is none."""
         replayed = partial(_estimate, limited=limited)
         found = dict(enumerate(self._map(replayed, plans, KILLED)))
         while missing := {number: plans[number] for number, outcome in found.items() if outcome is None}:
-            failed = dict(cache.make_missing(missing.values(), partial(self._told, "tracing")))
+            failed = trace_missing(missing.values(), partial(self._on_progress, "tracing"))
             found |= zip(missing, self._map(replayed, list(missing.values()), KILLED), strict=True)
             for number, plan in missing.items():  # neither estimated nor failed: trace it in the next round
-                found[number] = found[number] or failed.get(cache.trace_folder(plan))
+                found[number] = found[number] or failed.get(trace_folder(plan))
         return [found[number] for number in range(len(plans))]
 
     def summaries(self, plans: Sequence[Plan]) -> list[dict[str, Any]]:
@@ -66,7 +68,7 @@ class Together:
         results = []
         for result in self._results(function, plans, killed):
             results.append(result)
-            self._told("replaying", len(results), len(plans))
+            self._on_progress("replaying", len(results), len(plans))
         return results
 
     def _results(self, function: Callable[[Plan], Any], plans: Sequence[Plan], killed: Any) -> Iterator[Any]:
@@ -105,8 +107,8 @@ def _estimate(plan: Plan, limited: bool) -> Estimate | str | None:
     """Estimate a plan; ``None`` where a trace is missing. An exception ends this estimate alone, and its reason is
     returned."""
     try:
-        traces = cache.known_traces(plan)
-        return None if traces is None else estimate(plan.config, traces.values(), limited)
+        traces = known_traces(plan)
+        return None if traces is None else estimate(plan.config, traces.values(), resolve(plan.config).host, limited)
     except Exception as error:
         return reason_of(error)
 

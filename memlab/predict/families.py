@@ -7,9 +7,10 @@ from pathlib import Path
 from memlab.core.config import Config
 from memlab.core.plan import Plan, make_plan
 from memlab.predict.memory.estimate import estimate
-from memlab.predict.time.timing import predict_timing
+from memlab.predict.time.calibration_choice import Calibrations, resolve
+from memlab.predict.time.step_time import predict_step_time
 from memlab.predict.trace.model_family import ModelFamily
-from memlab.predict.trace.request import Point, Task, make
+from memlab.predict.trace.shadow_process import Task, TraceKey, run_shadow
 from memlab.predict.trace.trace_format import Trace
 
 
@@ -27,21 +28,22 @@ class Attempt:
 
 
 def attempts(
-    families: Sequence[ModelFamily], config: Config, folder: Path, cpu_limit_s: int, told: Callable[[int], None]
+    families: Sequence[ModelFamily], config: Config, folder: Path, cpu_limit_s: int, on_progress: Callable[[int], None]
 ) -> list[Attempt]:
     """Predict a model of each family, all else as in ``config``, in one shadow process that works in ``folder``.
 
-    ``cpu_limit_s``: seconds of CPU time for each family; one that takes longer is not predicted. ``told`` is called now
-    and then with the number of finished traces.
+    ``cpu_limit_s``: seconds of CPU time for each family; one that takes longer is not predicted. ``on_progress`` is
+    called now and then with the number of finished traces.
     """
-    point = Point(0, config.batch.micro, config.seq_len.tokens)
+    calibrations = resolve(config)
+    key = TraceKey(0, config.batch.micro, config.seq_len.tokens)
     tasks = {
-        family.name: Task(_plan(config, family), point, folder / f"{family.name}.trace.json")
+        family.name: Task(_plan(config, family), key, folder / f"{family.name}.trace.json")
         for family in families
         if family.config
     }
-    failed = {task.path: reason for task, reason in make(list(tasks.values()), folder, told, cpu_limit_s)}
-    return [_attempt(family, tasks.get(family.name), failed) for family in families]
+    failed = {task.path: reason for task, reason in run_shadow(list(tasks.values()), folder, on_progress, cpu_limit_s)}
+    return [_attempt(family, tasks.get(family.name), failed, calibrations) for family in families]
 
 
 def _plan(config: Config, family: ModelFamily) -> Plan:
@@ -50,18 +52,18 @@ def _plan(config: Config, family: ModelFamily) -> Plan:
     return make_plan(replace(config, model=model, attention=attention), {})
 
 
-def _attempt(family: ModelFamily, task: Task | None, failed: dict[Path, str]) -> Attempt:
+def _attempt(family: ModelFamily, task: Task | None, failed: dict[Path, str], calibrations: Calibrations) -> Attempt:
     if task is None:
         return Attempt(family, reason=family.reason)
     if task.path in failed:
         return Attempt(family, reason=failed[task.path])
     trace = Trace.load(task.path)
     config = task.plan.config
-    timing = predict_timing(config, {0: trace})
+    step_time = predict_step_time(config, {0: trace}, calibrations.step)
     return Attempt(
         family,
         parameters=trace.parameters,
-        used=estimate(config, [trace], limited=False).used,
-        step_s=timing.seconds if timing else None,
+        used=estimate(config, [trace], calibrations.host, limited=False).used,
+        step_s=step_time.seconds if step_time else None,
         unknown=trace.unknown,
     )

@@ -8,7 +8,9 @@ from memlab.core.record import Record
 from memlab.files.disk import is_full
 from memlab.predict.limits import unpredictable
 from memlab.predict.prediction import failed_record, finished, not_predicted, predict_one
-from memlab.predict.trace import store as cache
+from memlab.predict.trace.known_traces import known_traces
+from memlab.predict.trace.store import trace_folder
+from memlab.predict.trace.tracing import make, next_tasks
 from memlab.runs.job import Job
 from memlab.runs.results import JobResult, Schedule, SweepObserver
 
@@ -24,7 +26,7 @@ def schedule_predictions(jobs: Iterable[Job], force: bool) -> Schedule:
         elif unpredictable(job.config):
             found.known.append(JobResult(job, None, "unsupported"))
         else:
-            sharing.setdefault(cache.trace_folder(job.plan), []).append(job)
+            sharing.setdefault(trace_folder(job.plan), []).append(job)
     found.launches = list(sharing.values())
     return found
 
@@ -52,24 +54,22 @@ def predict_jobs(jobs: Sequence[Job], force: bool, observer: SweepObserver) -> l
         if result.record is None:
             result.record = _predicted(result.job, None)
         tell(result)
-    failed = _trace_deciding(found.launches, observer)
+    failed = _trace(found.launches, observer)
     for group in found.launches:
-        reason = failed.get(cache.trace_folder(group[0].plan))
+        reason = failed.get(trace_folder(group[0].plan))
         for job in group:
             tell(JobResult(job, _predicted(job, reason), "predicted"))
     return results
 
 
-def _trace_deciding(launches: Sequence[Sequence[Job]], observer: SweepObserver) -> dict[Path, str]:
+def _trace(launches: Sequence[Sequence[Job]], observer: SweepObserver) -> dict[Path, str]:
     """Make the traces from which the others are interpolated. Returns the trace folders with a failed trace, each with
     the reason. Empty if tracing could not even begin: then every job tries by itself, and its record has the reason."""
-    plans = [job.plan for group in launches for job in group]
-    deciding = cache.deciding(plans)
-    if deciding:
-        others = ", which decide the others" if len(deciding) < len(plans) else ""
-        observer.waiting(f"tracing {len(deciding)} point{'s' * (len(deciding) != 1)}{others}")
     try:
-        return dict(cache.make_missing(deciding))
+        tasks = next_tasks(job.plan for group in launches for job in group)
+        if tasks:
+            observer.waiting(f"tracing {len(tasks)} point{'s' * (len(tasks) != 1)}; the others are computed from them")
+        return make(tasks)
     except Exception:
         return {}
 
@@ -78,7 +78,7 @@ def _predicted(job: Job, reason: str | None) -> Record:
     """Return the job's record. ``reason``: why a trace of its configuration failed. An exception ends this job alone,
     except on a full disk, where no other job could be recorded either."""
     try:
-        untraced = reason is not None and cache.known_traces(job.plan) is None
+        untraced = reason is not None and known_traces(job.plan) is None
         return not_predicted(job, reason) if untraced else predict_one(job)
     except Exception as error:
         if is_full(error):

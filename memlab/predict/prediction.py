@@ -10,15 +10,17 @@ from memlab.core.config import Config
 from memlab.core.plan import Plan, shape_of
 from memlab.core.record import RankResult, Record
 from memlab.core.summary import summarise
+from memlab.predict.code_digest import code_digest
 from memlab.predict.limits import unpredictable
-from memlab.predict.memory.estimate import every_rank
 from memlab.predict.memory.fit_probability import shipped_ratios, support
+from memlab.predict.memory.rank_results import rank_results
 from memlab.predict.memory.verdicts import worst
-from memlab.predict.time.calibration import calibration_for
-from memlab.predict.time.timing import predict_timing
-from memlab.predict.trace import store as cache
-from memlab.predict.trace.request import ShadowError
+from memlab.predict.time.calibration import Calibration
+from memlab.predict.time.calibration_choice import resolve
+from memlab.predict.time.step_time import predict_step_time
+from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.tracing import traces_in_launch
 from memlab.runs.job import Job
 from memlab.system.environment import describe_environment, fingerprint
 from memlab.system.machine import Machine
@@ -30,9 +32,9 @@ NOWHERE = Machine()
 def finished(job: Job) -> Record | None:
     """Return the record in the job's folder if the same predictor and the same calibration made it, else ``None``."""
     found = job.finished(NOWHERE)
-    if found is None or found.environment.get("predictor") != cache.code_digest():
+    if found is None or found.environment.get("predictor") != code_digest():
         return None
-    calibration = calibration_for(job.config)
+    calibration = resolve(job.config).step
     return found if found.steps.get("calibration") == (calibration.digest if calibration else None) else None
 
 
@@ -75,17 +77,18 @@ def predict_launch(plans: Sequence[Plan]) -> list[Record]:
     reasons = unpredictable(plans[0].config)
     if reasons:
         return [_record(plan, status="unsupported", reason="; ".join(reasons)) for plan in plans]
+    calibrations = resolve(plans[0].config)
     began = time.perf_counter()
     try:
-        traces = cache.traces_in_launch(plans)
+        traces = traces_in_launch(plans)
     except ShadowError as error:
         return [_failed(plan, str(error)) for plan in plans]
     took = {"trace_s": time.perf_counter() - began}  # trace_s and total_s are of the whole launch
-    results = every_rank(plans, traces)
+    results = rank_results(plans, traces, calibrations.host)
     took["total_s"] = time.perf_counter() - began
     shapes = [list(shape_of(plan.config)) for plan in plans]
     return [
-        _point_record(plan, ranks, traces[index], took, shapes[:index])
+        _point_record(plan, ranks, traces[index], calibrations.step, took, shapes[:index])
         for index, (plan, ranks) in enumerate(zip(plans, results, strict=False))
     ]
 
@@ -94,13 +97,14 @@ def _point_record(
     plan: Plan,
     results: Sequence[RankResult],
     traces: Mapping[int, Trace],
+    calibration: Calibration | None,
     took: dict[str, float],
     before: list[list[int]],
 ) -> Record:
     config = plan.config
     failed = next((rank for rank in results if rank.status != "ok"), None)
-    timing = None if failed else predict_timing(config, traces)
-    ranks = [asdict(replace(rank, step_seconds=[timing.seconds] if timing else [])) for rank in results]
+    step_time = None if failed else predict_step_time(config, traces, calibration)
+    ranks = [asdict(replace(rank, step_seconds=[step_time.seconds] if step_time else [])) for rank in results]
     return _record(
         plan,
         status=failed.status if failed else "ok",
@@ -108,18 +112,18 @@ def _point_record(
         ranks=ranks,
         summary={
             **summarise(config, ranks, total_s=None),
-            **(timing.summary() if timing else {}),
+            **(step_time.summary() if step_time else {}),
             "verdict": worst(rank["verdict"] for rank in ranks),
-            **_odds(config, ranks),
+            **_fit_probability(config, ranks),
         },
-        steps=timing.steps() if timing else {},
-        timing={**(timing.timing() if timing else {}), **took},
+        steps=step_time.steps() if step_time else {},
+        timing={**(step_time.step_time() if step_time else {}), **took},
         isolation="shared" if before else "fresh",
         before_in_launch=before,
     )
 
 
-def _odds(config: Config, ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _fit_probability(config: Config, ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the probability that all ranks fit (computed for the rank with the least room), the number of measured
     configurations whose errors it is based on, and how many of them have the same GPU and how many the same kind."""
     known = next((rank["fit_probability"] for rank in ranks if rank["fit_probability"] is not None), None)
@@ -145,6 +149,6 @@ def _record(plan: Plan, **outcome) -> Record:
         config=plan.config,
         choices=plan.choices,
         fingerprint=fingerprint(plan, NOWHERE),
-        environment={**describe_environment(plan, NOWHERE), "predictor": cache.code_digest()},
+        environment={**describe_environment(plan, NOWHERE), "predictor": code_digest()},
         **outcome,
     )

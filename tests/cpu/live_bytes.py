@@ -11,7 +11,7 @@ from pathlib import Path
 from memlab.core.plan import Plan
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.kinds import KERNEL_SCRATCH
-from memlab.predict.trace.request import Point, Task, make
+from memlab.predict.trace.shadow_process import Task, TraceKey, run_shadow
 from memlab.predict.trace.trace_format import Trace
 
 COMPARED = ("model_build", "first_forward", "first_backward", "forward", "backward")
@@ -19,12 +19,12 @@ COMPARED = ("model_build", "first_forward", "first_backward", "forward", "backwa
 
 def traced(plans: Sequence[Plan], folder: Path) -> list[Trace]:
     """The first rank of each plan, as if it had GPUs. All in one shadow process, which works in ``folder``."""
-    points = [Point(0, plan.config.batch.micro, plan.config.seq_len.tokens) for plan in plans]
+    points = [TraceKey(0, plan.config.batch.micro, plan.config.seq_len.tokens) for plan in plans]
     tasks = [
         Task(_on_a_gpu(plan), point, folder / f"{number}.trace.json")
         for number, (plan, point) in enumerate(zip(plans, points, strict=True))
     ]
-    assert make(tasks, folder) == []
+    assert run_shadow(tasks, folder) == []
     return [Trace.load(task.path) for task in tasks]
 
 

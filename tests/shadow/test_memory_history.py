@@ -9,7 +9,7 @@ from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.predict.memory.allocator import Options
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
-from memlab.predict.trace.request import Point, traces
+from memlab.predict.trace.shadow_process import TraceKey, shadow_traces
 from memlab.predict.trace.trace_format import Trace
 
 pytestmark = pytest.mark.shadow
@@ -27,8 +27,8 @@ transformers."""
 def test_two_steps_take_and_free_the_same_blocks(tmp_path, name):
     recorded = json.loads((DATA / f"{name}.json").read_text())
     plan = make_plan(*compose_config(["mode=predict", "measure=quick", *recorded["words"]]))
-    point = Point(0, 1, plan.config.seq_len.tokens)
-    found = blocks(traces(plan, [point], tmp_path)[point], recorded["minimum_bytes"])
+    point = TraceKey(0, 1, plan.config.seq_len.tokens)
+    found = blocks(shadow_traces(plan, [point], tmp_path)[point], recorded["minimum_bytes"])
     assert kept(found) == kept(recorded["blocks"]) == 2  # of the forward, and of autograd's own thread
     assert without_first_workspace(found) == without_first_workspace(recorded["blocks"])
 

@@ -8,7 +8,7 @@ import pytest
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.predict.trace.micro_steps import repeated, with_few
-from memlab.predict.trace.request import Point, Task, make
+from memlab.predict.trace.shadow_process import Task, TraceKey, run_shadow
 from memlab.predict.trace.trace_format import Trace
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(25)]
@@ -29,7 +29,7 @@ def tasks(tmp_path_factory) -> dict[str, list[Task]]:
     """For each words all micro-steps and a few, traced in one shadow process."""
     folder = tmp_path_factory.mktemp("traces")
     found = {words: list(pair_of_tasks(words, folder / str(number))) for number, words in enumerate(GRID)}
-    assert not make([task for pair in found.values() for task in pair], folder)
+    assert not run_shadow([task for pair in found.values() for task in pair], folder)
     return found
 
 
@@ -40,7 +40,7 @@ def pair_of_tasks(words: str, path: Path):
         )
     )
     for kind, each in (("all", plan), ("few", with_few(plan))):
-        yield Task(each, Point(rank=0, micro=2, tokens=96), path.with_suffix(f".{kind}"))
+        yield Task(each, TraceKey(rank=0, micro=2, tokens=96), path.with_suffix(f".{kind}"))
 
 
 @pytest.mark.parametrize("words", GRID)

@@ -13,8 +13,8 @@ import pytest
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.predict.prediction import predict
-from memlab.predict.trace import store as cache
-from memlab.predict.trace.request import traces
+from memlab.predict.trace import known_traces
+from memlab.predict.trace.shadow_process import shadow_traces
 from memlab.predict.trace.trace_format import Trace
 from memlab.system.deadman import marked_by
 
@@ -63,9 +63,9 @@ def test_the_largest_batch_fits_and_the_next_does_not(tmp_path):
 def test_a_size_that_is_computed_is_the_one_that_is_traced(tmp_path):
     """The largest batch lies far beyond the traced ones: trace it, and compare."""
     plan = make_plan(*compose_config([*WORDS, "mode=predict", "zero_stage=zero2", "batch.micro=37"]))
-    computed = cache.known_traces(plan)
+    computed = known_traces.known_traces(plan)
     assert computed is not None, "the walk before left enough traces"
-    traced = traces(plan, cache.points(plan), tmp_path)
+    traced = shadow_traces(plan, known_traces.keys(plan), tmp_path)
     for point, trace in traced.items():
         assert [event[:4] for event in trace.events] == [event[:4] for event in computed[point.rank].events]
 

@@ -9,10 +9,10 @@ from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.core.record import FIRST_STEP_PHASES, PHASES
 from memlab.predict.prediction import predict, predict_one
-from memlab.predict.trace import store as cache
+from memlab.predict.trace import tracing
 from memlab.predict.trace.events import Alloc, EmptyCache
 from memlab.predict.trace.ranks import traced_ranks
-from memlab.predict.trace.request import Point, traces
+from memlab.predict.trace.shadow_process import TraceKey, shadow_traces
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
 
@@ -60,7 +60,9 @@ def all_is_traced(tmp_path_factory):
     """In one shadow process, which imports torch, DeepSpeed and transformers once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-        assert not cache.make_missing([plan_of(words) for words in (*GRID, *RANKS, *BITS, *KERNELS, TOO_LARGE, *GPUS)])
+        assert not tracing.trace_missing(
+            [plan_of(words) for words in (*GRID, *RANKS, *BITS, *KERNELS, TOO_LARGE, *GPUS)]
+        )
         yield
 
 
@@ -99,7 +101,7 @@ def test_ranks_of_stage_3_are_alike(tmp_path):
     """What lets one rank stand for all: whatever the padding, every rank's events are the same."""
     plan = plan_of("zero_stage=zero3")
     assert traced_ranks(plan) == [0]
-    found = traces(plan, [Point(rank, 1, 64) for rank in (0, 1, 2)], tmp_path)
+    found = shadow_traces(plan, [TraceKey(rank, 1, 64) for rank in (0, 1, 2)], tmp_path)
     sizes = [
         [(event.nbytes, event.stream) for event in trace.events if isinstance(event, Alloc)] for trace in found.values()
     ]
@@ -130,7 +132,7 @@ def test_weights_in_4_bits_are_a_quarter():
 
 
 def test_a_weight_in_4_bits_is_written_out_before_its_product_has_a_result():
-    trace = cache.traces(plan_of(BITS[1]))[0]
+    trace = tracing.traces(plan_of(BITS[1]))[0]
     made = [trace.sites[event.site] for event in trace.events if isinstance(event, Alloc)]
     products = [site for site in made if "gemm_4bit" in site.op]
     down_proj = next(place for place, site in enumerate(products) if site.shape == (2 * 128 * 352,))
@@ -140,7 +142,7 @@ def test_a_weight_in_4_bits_is_written_out_before_its_product_has_a_result():
 def test_a_training_in_4_bits_begins_with_an_emptied_cache():
     """peft does it where there is CUDA."""
     plain, packed = (
-        sum(isinstance(event, EmptyCache) for event in cache.traces(plan_of(words))[0].events) for words in BITS
+        sum(isinstance(event, EmptyCache) for event in tracing.traces(plan_of(words))[0].events) for words in BITS
     )
     assert packed == plain + 1
 

@@ -8,12 +8,12 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
-from memlab.predict.trace.request import Point, traces
+from memlab.predict.trace.shadow_process import TraceKey, shadow_traces
 from memlab.predict.trace.trace_format import Site
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]
 
-POINT = Point(0, 1, 512)
+POINT = TraceKey(0, 1, 512)
 
 
 def test_kinds_do_not_depend_on_the_names_of_the_folders_above(tmp_path, monkeypatch):
@@ -29,4 +29,4 @@ def test_kinds_do_not_depend_on_the_names_of_the_folders_above(tmp_path, monkeyp
 
 def sites(folder: Path) -> list[Site]:
     words = ["mode=predict", "model=tiny", "hardware=h200_x1", "zero_stage=zero2"]
-    return traces(make_plan(*compose_config(words)), [POINT], folder)[POINT].sites
+    return shadow_traces(make_plan(*compose_config(words)), [POINT], folder)[POINT].sites

@@ -6,10 +6,10 @@ from memlab.cli.compose import compose_config
 from memlab.core.plan import Plan, make_plan
 from memlab.core.record import PHASES
 from memlab.predict.prediction import predict
-from memlab.predict.time.calibration import SHIPPED, load
-from memlab.predict.time.step_time import counts
-from memlab.predict.trace import store as cache
-from memlab.predict.trace.request import Point, Task, make
+from memlab.predict.time.calibration import shipped
+from memlab.predict.time.work_by_phase import work_by_phase
+from memlab.predict.trace import known_traces, tracing
+from memlab.predict.trace.shadow_process import Task, TraceKey, run_shadow
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, PINNED, Copy, Item, Kernel
 
@@ -32,9 +32,9 @@ FURTHER = [  # words; the batches from which another one is computed
     ("attention=eager", (2, 3, 5)),  # whose kernels differ for a batch of one
 ]
 TOKENS = (150, 330, 515)
-FURTHER_POINT = Point(0, 4, 260)
+FURTHER_POINT = TraceKey(0, 4, 260)
 GATHERED = "zero_stage=zero3 hardware.gpus=4 zero_stage.stage3_param_persistence_threshold=0"
-GATHERED_POINT = Point(0, 1, 64)
+GATHERED_POINT = TraceKey(0, 1, 64)
 COPIED = [  # words; by way of what; bytes for each weight
     ("zero_stage=zero2 offload=optimizer", PINNED, 4 + 2),  # gradients, and weights back
     ("zero_stage=zero3 offload=optimizer", CONVERTED_FROM_HOST, 2),
@@ -65,7 +65,7 @@ def all_is_traced(tmp_path_factory):
     plans += [plan_of(words) for words in (*(words for words, _, _ in COPIED), *ADAPTERS, FEW_ROWS, FUSED)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-        assert not cache.make_missing(plans)
+        assert not tracing.trace_missing(plans)
         yield
 
 
@@ -77,7 +77,7 @@ def traced(tmp_path_factory) -> dict[str, Trace]:
     tasks = {
         words: Task(plan_of(words), point, folder / f"{n}.json") for n, (words, point) in enumerate(points.items())
     }
-    assert make(list(tasks.values()), folder) == []
+    assert run_shadow(list(tasks.values()), folder) == []
     return {words: Trace.load(task.path) for words, task in tasks.items()}
 
 
@@ -100,21 +100,21 @@ def flops_of(tokens: int, *, recomputed: bool, causal: bool) -> int:
 @pytest.mark.parametrize(("words", "recomputed", "causal"), COUNTED)
 def test_flops_are_the_closed_form(words, recomputed, causal):
     plan = plan_of(words)
-    found = counts(cache.traces(plan)[0])
+    found = work_by_phase(tracing.traces(plan)[0])
     expected = flops_of(512, recomputed=recomputed, causal=causal)
     assert sum(phase["flops"] for phase in found.values()) == pytest.approx(expected, rel=0.01)
 
 
 def test_the_optimizer_step_touches_every_state():
     """Adam reads gradient, parameter and two moments and writes all but the gradient, 4 bytes each."""
-    trace = cache.traces(plan_of(FULL))[0]
-    assert counts(trace)["optimizer_step"]["memory_bytes"] >= 7 * 4 * trace.parameters
+    trace = tracing.traces(plan_of(FULL))[0]
+    assert work_by_phase(trace)["optimizer_step"]["memory_bytes"] >= 7 * 4 * trace.parameters
 
 
 def test_products_with_weights_in_4_bits_count_as_any_other():
-    plain, packed = (cache.traces(plan_of(words))[0] for words in ADAPTERS)
+    plain, packed = (tracing.traces(plan_of(words))[0] for words in ADAPTERS)
     for phase in ("forward", "backward"):
-        assert counts(plain)[phase]["flops"] == counts(packed)[phase]["flops"] > 0
+        assert work_by_phase(plain)[phase]["flops"] == work_by_phase(packed)[phase]["flops"] > 0
 
 
 def _is_kernel(item: Item, sizes: tuple[int, ...]) -> bool:
@@ -124,14 +124,14 @@ def _is_kernel(item: Item, sizes: tuple[int, ...]) -> bool:
 def test_with_many_rows_a_weight_in_4_bits_is_written_out_first():
     """That is a kernel of its own; with few rows one of bitsandbytes' reads the 4 bits."""
     written_out = (WIDTH * WIDTH // 2, WIDTH * WIDTH * 2)
-    many, few = (cache.traces(plan_of(words))[0].work for words in (ADAPTERS[1], FEW_ROWS))
+    many, few = (tracing.traces(plan_of(words))[0].work for words in (ADAPTERS[1], FEW_ROWS))
     assert sum(_is_kernel(item, written_out) for item in many) == 2 * LAYERS  # q_proj and o_proj
     assert not any(_is_kernel(item, written_out) for item in few)
 
 
 def test_kernels_of_triton_are_counted():
     """SwiGLU is one in each layer: it reads what two products made and writes as much. Its backward writes in place."""
-    trace = cache.traces(plan_of(FUSED))[0]
+    trace = tracing.traces(plan_of(FUSED))[0]
     of_one = 512 * MLP * 2
     fused = [item for item in trace.work if _is_kernel(item, (of_one, of_one, of_one))]
     assert len(fused) == 2 * LAYERS
@@ -140,20 +140,20 @@ def test_kernels_of_triton_are_counted():
 def test_zero3_gathers_the_weights_twice_and_reduces_once(traced):
     """Each GPU sends its share of the weights for forward and for backward, and of the gradients: 3 x 2 bytes x 3/4."""
     trace = traced[GATHERED]
-    sent = sum(phase["link_bytes"] for phase in counts(trace).values())
+    sent = sum(phase["link_bytes"] for phase in work_by_phase(trace).values())
     assert 2 * 2 * 0.75 * trace.parameters <= sent <= 1.05 * 3 * 2 * 0.75 * trace.parameters
 
 
 @pytest.mark.parametrize(("words", "way", "for_each"), COPIED)
 def test_what_offload_copies_and_by_way_of_what(words, way, for_each):
-    trace = cache.traces(plan_of(words))[0]
+    trace = tracing.traces(plan_of(words))[0]
     nbytes = sum(item.nbytes for item in trace.work if isinstance(item, Copy) and item.route == way)
     assert nbytes == pytest.approx(for_each * trace.parameters, rel=0.01)
 
 
 @pytest.mark.parametrize(("words", "batches"), FURTHER)
 def test_a_further_point_is_counted_as_a_traced_one(words, batches, traced):
-    computed = cache.known(plan_of(further_words(words)), FURTHER_POINT)
+    computed = known_traces.known(plan_of(further_words(words)), FURTHER_POINT)
     whole = traced[further_words(words)]
     assert computed.work == whole.work
     assert computed.model_flops == whole.model_flops
@@ -165,7 +165,7 @@ def test_the_record_tells_the_time_and_how_sure_it_is():
     low, high = timing["step_s_range"]
     assert 0 < timing["step_s_lower_bound"] <= low <= timing["step_s"] <= high
     assert record.steps["basis"] == "calibrated"
-    assert record.steps["error"] == load(SHIPPED).error
+    assert record.steps["error"] == shipped().error
     assert summary["step_seconds"] == timing["step_s"]
     assert summary["tokens_per_second"] == pytest.approx(512 / timing["step_s"])
     assert summary["model_flops_utilization"] == pytest.approx(

@@ -19,7 +19,6 @@ from package_imports import (
 )
 
 CIRCLES_YET = {
-    *("predict.time.calibrate", "predict.time.calibration"),
     *(f"predict.trace.shadow.{name}" for name in ("accelerator", "collectives", "device")),
 }
 

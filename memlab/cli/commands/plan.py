@@ -12,10 +12,10 @@ from memlab.core.config import GROUPS, Config
 from memlab.core.errors import MemlabError
 from memlab.core.plan import Plan, make_plan
 from memlab.launch import preflight
-from memlab.planner.parallel import Together
+from memlab.planner.parallel import ParallelPredictor
 from memlab.planner.search import Candidate, Outcome, Row, cheapest, largest_batches, single_changes, worth_measuring
 from memlab.predict.limits import unpredictable
-from memlab.predict.time.calibration import check_calibrations
+from memlab.predict.time.calibration_choice import check_calibrations
 from memlab.report.plan_text import PlanProgress, ending, plan_answer, show_changes, show_measure, show_rows
 from memlab.report.text import console, say
 
@@ -96,7 +96,7 @@ def _plan_batches(given: dict[str, list[str]], arguments: argparse.Namespace) ->
             "None of these combinations can be predicted. Run one with launch.py mode=predict to see the reason."
         )
     progress_out.print(f"{len(candidates)} configurations; after Ctrl-C, finished traces are kept")
-    with PlanProgress(progress_out) as progress, Together(progress.update) as predictor:
+    with PlanProgress(progress_out) as progress, ParallelPredictor(progress.update) as predictor:
         rows = largest_batches(candidates, predictor)
     measure = worth_measuring(rows, [name for name in axes if name not in ("hardware", "allocator")])
     several = len({row.candidate.options.get("hardware") for row in rows}) > 1
@@ -161,7 +161,7 @@ def _plan_changes(given: dict[str, list[str]], arguments: argparse.Namespace) ->
         raise MemlabError(f"--changes needs one configuration: give '{several}' one value.")
     out = console()
     base = _plan(given)
-    with PlanProgress(console(sys.stderr)) as progress, Together(progress.update) as predictor:
+    with PlanProgress(console(sys.stderr)) as progress, ParallelPredictor(progress.update) as predictor:
         outcome, changes = single_changes(base, possible_changes(given, base), predictor)
     if not write_files(_changes_frame(outcome, changes), arguments):
         show_changes(outcome, changes, out)

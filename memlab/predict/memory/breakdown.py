@@ -71,12 +71,12 @@ def curve(result: Replay) -> dict[str, list]:
 
     The x-axis counts allocator events. ``phases``: the event at which each phase begins, and its name.
     """
-    width = max(1, -(-len(result.course) // CURVE_POINTS))
-    rows = [result.course[start : start + width] for start in range(0, len(result.course), width)]
-    first = result.course[0][0] if result.course else 0
+    width = max(1, -(-len(result.curve) // CURVE_POINTS))
+    rows = [result.curve[start : start + width] for start in range(0, len(result.curve), width)]
+    first = result.curve[0][0] if result.curve else 0
     return {
         "event": [row[0][0] - first for row in rows],
         "allocated_bytes": [max(allocated for _, allocated, _ in row) for row in rows],
         "reserved_bytes": [max(reserved for _, _, reserved in row) for row in rows],
-        "phases": [[index - first, name] for index, name in result.course_phases],
+        "phases": [[index - first, name] for index, name in result.curve_phases],
     }

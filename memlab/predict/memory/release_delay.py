@@ -13,50 +13,45 @@ from itertools import accumulate
 from typing import Any
 
 from memlab.core.config import Config
-from memlab.predict.time.calibration import SHIPPED, Calibration, calibration_for, load
-from memlab.predict.time.step_time import clocks
+from memlab.predict.time.calibration import Calibration
+from memlab.predict.time.clocks import Clocks, Costs, clocks
 from memlab.predict.trace.events import Alloc, Free, RecordStream, Synchronize
-from memlab.predict.trace.launch_order import origin
+from memlab.predict.trace.shared_launch import origin
 from memlab.predict.trace.trace_format import Trace
 
 
-def with_lags(trace: Trace, config: Config, host: float = 1.0) -> Trace:
-    """Return the trace with a release delay at each FREE of a block that a side stream used: after how many further
-    requests the block can be reused. The SYNC events are removed, because the delays include the host's waits.
+def with_release_delays(trace: Trace, config: Config, costs: Costs) -> Trace:
+    """Return the trace with a release delay at each Free of a block that a side stream used: after how many further
+    requests the block can be reused. The Synchronize events are removed, because the delays include the host's waits.
 
-    The hardware entry must have the figures for a step time. If its GPU has no calibration, the shipped one is used:
-    host times depend on Python and the engine, not on the GPU. ``host``: factor on all host times.
+    The hardware entry must have the speeds for a step time. ``costs``: of the step, on the host of this rank.
 
     Only the last step of a trace has its work counted. A block that an earlier step frees gets the delay of a block of
     the same origin in the last step.
     """
     uses = _uses(trace)
-    lags = _lags_of_the_step(trace, config, host, uses)
+    delays = _delays_of_the_step(trace, clocks(config, costs), uses)
     known: dict[tuple, deque[int]] = defaultdict(deque)
     origins = _origins(trace, uses)
-    for index, lag in lags.items():
-        known[origins[index]].append(lag)
+    for index, delay in delays.items():
+        known[origins[index]].append(delay)
     events: list[Any] = list(trace.events)  # those at the indices of ``origins`` are of type Free
     for index, where in origins.items():
-        lag = lags.get(index)
-        if lag is None and known[where]:
-            lag = known[where][0]
+        delay = delays.get(index)
+        if delay is None and known[where]:
+            delay = known[where][0]
             known[where].rotate(-1)
-        events[index] = events[index]._replace(release_delay=lag or 0)
+        events[index] = events[index]._replace(release_delay=delay or 0)
     return _without_waits(replace(trace, events=events))
 
 
-def furthest_ahead(config: Config) -> float:
+def furthest_ahead(config: Config, calibration: Calibration) -> float:
     """Return the factor on host time for the rank whose host runs furthest ahead of its GPU.
 
     Equal ranks free memory at different times, and the prediction is for the rank that reserves the most. No record
     says how much the hosts differ; the median error of predicted step times is taken for it.
     """
-    return 1.0 if config.hardware.world_size == 1 else 1 / (1 + _calibration(config).error["median"])
-
-
-def _calibration(config: Config) -> Calibration:
-    return calibration_for(config) or load(SHIPPED)
+    return 1.0 if config.hardware.world_size == 1 else 1 / (1 + calibration.error["median"])
 
 
 def _without_waits(trace: Trace) -> Trace:
@@ -69,10 +64,9 @@ def _without_waits(trace: Trace) -> Trace:
     )
 
 
-def _lags_of_the_step(trace: Trace, config: Config, host: float, uses: Mapping[int, Collection[int]]) -> dict[int, int]:
-    """Return the release delays of the last step by the index of the FREE event. The clocks run the step once before,
+def _delays_of_the_step(trace: Trace, clock: Clocks, uses: Mapping[int, Collection[int]]) -> dict[int, int]:
+    """Return the release delays of the last step by the index of the Free event. The clocks run the step once before,
     as another step precedes it."""
-    clock = clocks(config, _calibration(config).costs.on_a_host(host))
     clock.run(trace.work)
     hosts: list[float] = []  # after each item of the work: the host's clock in seconds
     busy: list[dict[int, float]] = []  # after each item: stream -> until when it is busy, in seconds
@@ -118,7 +112,7 @@ def _uses(trace: Trace) -> dict[int, set[int]]:
 
 
 def _origins(trace: Trace, uses: Collection[int]) -> dict[int, tuple]:
-    """Map the index of each FREE of a block that a side stream used to the origin of the block."""
+    """Map the index of each Free of a block that a side stream used to the origin of the block."""
     made, found = {}, {}
     for index, event in enumerate(trace.events):
         if isinstance(event, Alloc) and event.key in uses:

@@ -32,32 +32,32 @@ class Replay:
     peak_event: int = 0  # index of the event at the run's allocated peak
     peak_events: dict[str, int] = field(default_factory=dict)  # phase -> index of the event at its allocated peak
     oom: dict[str, Any] | None = None
-    course: list[tuple[int, int, int]] = field(default_factory=list)  # last step: event, allocated, reserved
-    course_phases: list[tuple[int, str]] = field(default_factory=list)
+    curve: list[tuple[int, int, int]] = field(default_factory=list)  # last step: event, allocated, reserved
+    curve_phases: list[tuple[int, str]] = field(default_factory=list)
 
 
 def replay(
-    trace: Trace, options: Options, capacity: int, lag: int = 0, course: bool = False, cold: bool = False
+    trace: Trace, options: Options, capacity: int, release_delay: int = 0, with_curve: bool = False, cold: bool = False
 ) -> Replay:
     """Run the events of ``trace`` through an allocator of ``capacity`` bytes.
 
-    ``lag``: default release delay for FREE events that carry none (lags.py), as in :class:`CachingAllocator`. If the
-    trace is a launch of several points (launches.py), the result is the last point's. ``course``: keep memory over the
-    last step. ``cold``: as in a plain training, where peaks count from process start and the cache is not emptied
-    before the first step.
+    ``release_delay``: of Free events that carry none, as in :class:`CachingAllocator`. If the trace is a launch of
+    several points (trace/shared_launch.py), the result is the last point's. ``with_curve``: keep memory over the last
+    step. ``cold``: as in a plain training, where peaks count from process start and the cache is not emptied before the
+    first step.
     """
-    return replay_points(trace, options, capacity, lag, course, cold)[-1]
+    return replay_points(trace, options, capacity, release_delay, with_curve, cold)[-1]
 
 
 def replay_points(
-    trace: Trace, options: Options, capacity: int, lag: int = 0, course: bool = False, cold: bool = False
+    trace: Trace, options: Options, capacity: int, release_delay: int = 0, with_curve: bool = False, cold: bool = False
 ) -> list[Replay]:
     """Replay a launch as :func:`replay` does, with a result for each point. An out-of-memory ends the launch and the
     list."""
-    allocator = CachingAllocator(options, capacity, lag)
+    allocator = CachingAllocator(options, capacity, release_delay)
     left_out = protocol(trace.events) if cold else ()
     events = ((index, event) for index, event in enumerate(trace.events) if index not in left_out)
-    runner = _Runner(trace, events, allocator, trace.steps[-1] if course else len(trace.events))
+    runner = _Runner(trace, events, allocator, trace.steps[-1] if with_curve else len(trace.events))
     try:
         runner.run()
     except OutOfMemory as error:
@@ -74,12 +74,10 @@ def protocol(events: Sequence[Event]) -> tuple[int, int]:
 
 
 class _Runner:
-    def __init__(
-        self, trace: Trace, events: Iterable[tuple[int, Event]], allocator: CachingAllocator, course_from: int
-    ):
-        """``events``: each with its index in the trace. ``course_from``: index from which the course is kept."""
+    def __init__(self, trace: Trace, events: Iterable[tuple[int, Event]], allocator: CachingAllocator, curve_from: int):
+        """``events``: each with its index in the trace. ``curve_from``: index from which the curve is kept."""
         self.trace, self.events, self.allocator = trace, events, allocator
-        self.course_from = course_from
+        self.curve_from = curve_from
         self.index = 0
         self.phase = ""
         self.result = Replay()
@@ -112,12 +110,12 @@ class _Runner:
             elif kind is BeginPhase:
                 self.close_phase()
                 self.phase = self.trace.phases[event.phase]
-                if self.phase and index >= self.course_from:
-                    result.course_phases.append((index, self.phase))
+                if self.phase and index >= self.curve_from:
+                    result.curve_phases.append((index, self.phase))
             elif kind is BeginPoint:
                 result, highest = self.begin_point(), 0
-            if index >= self.course_from:
-                result.course.append((index, allocator.allocated, allocator.reserved))
+            if index >= self.curve_from:
+                result.curve.append((index, allocator.allocated, allocator.reserved))
 
     def begin_point(self) -> Replay:
         """Start the result of a point, with new peaks. The phases before the first step are part of every point's

@@ -14,11 +14,12 @@ from memlab.core.plan import make_plan
 from memlab.core.record import Record
 from memlab.predict.limits import unpredictable
 from memlab.predict.time.calibration import SHIPPED, Calibration
-from memlab.predict.time.cost_fit import Case, Fit, check_enough, fit
-from memlab.predict.time.step_time import has_clocks, missing_figures
-from memlab.predict.trace import store as cache
-from memlab.predict.trace.request import ShadowError
+from memlab.predict.time.clocks import has_clocks, missing_figures
+from memlab.predict.time.cost_fit import Case, CostFit, check_enough, fit_costs
+from memlab.predict.trace.shadow_process import ShadowError
+from memlab.predict.trace.store import trace_folder
 from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.tracing import trace_missing, traces
 from memlab.runs.folder import RunFolder
 from memlab.system.terminal import safe
 
@@ -63,13 +64,13 @@ def calibrate(records: Sequence[Record], fallback: Calibration | None = None) ->
     _trace_together(records)
     traced: dict[tuple, Mapping[int, Trace]] = {}
     cases = [case for record in records if (case := _case(record, traced))]
-    found = fit(cases, fallback.determined() if fallback and fallback.gpu == gpu else None)
+    found = fit_costs(cases, fallback.determined() if fallback and fallback.gpu == gpu else None)
     return Calibration(
         gpu=gpu,
         costs=found.costs,
         undetermined=found.undetermined,
-        single=found.single,
-        elsewhere=found.elsewhere,
+        determined_once=found.determined_once,
+        from_shipped=found.from_shipped,
         error={"median": found.error(0.5), "p90": found.error(0.9)},
         records=sorted(case.name for case in found.cases),
         left_out=sorted(case.name for case in found.left_out),
@@ -90,9 +91,7 @@ def _trace_together(records: Sequence[Record]) -> None:
     """Make the traces that all records need in one process. A failure is reported later, with its record."""
     configs = [(record.config, record.choices) for record in records]
     plans = [make_plan(config, choices) for config, choices in configs]
-    cache.make_missing(
-        cache.deciding(plans), lambda done, of: print(f"\rtraced {done} of {of}", end="", file=sys.stderr)
-    )
+    trace_missing(plans, lambda done, of: print(f"\rtraced {done} of {of}", end="", file=sys.stderr))
     print(file=sys.stderr)
 
 
@@ -101,10 +100,10 @@ def _case(record: Record, traced: dict[tuple, Mapping[int, Trace]]) -> Case | No
     which records that differ in their allocator share."""
     config = record.config
     plan = make_plan(config, record.choices)
-    key = (cache.trace_folder(plan), config.batch.micro, config.batch.accumulation, config.seq_len.tokens)
+    key = (trace_folder(plan), config.batch.micro, config.batch.accumulation, config.seq_len.tokens)
     try:
         if key not in traced:
-            traced[key] = cache.traces(plan)
+            traced[key] = traces(plan)
     except ShadowError as error:
         print(f"left out {record.run_id}: {safe(error)}", file=sys.stderr)
         return None
@@ -133,7 +132,7 @@ def family(config: Config) -> str:
     return " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
 
 
-def _by_family(found: Fit) -> dict[str, float | None]:
+def _by_family(found: CostFit) -> dict[str, float | None]:
     families = sorted({case.family for case in found.cases})
     errors = {
         name: [error for case, error in zip(found.cases, found.errors, strict=True) if case.family == name]
@@ -149,8 +148,8 @@ def describe(found: Calibration) -> str:
     width = max(map(len, costs))
     for name, value in costs.items():
         note = "(not determined: at its bound)" if name in found.undetermined else ""
-        note = "(not determined: as it ships)" if name in found.elsewhere else note
-        note = "(one configuration alone tells it)" if name in found.single else note
+        note = "(not determined: as it ships)" if name in found.from_shipped else note
+        note = "(one configuration alone determines it)" if name in found.determined_once else note
         lines.append(f"  {name:{width}} {value:<10.4g} {note}".rstrip())
     lines.append(
         f"  error, of configurations that the fit had not seen: median {found.error['median']:.1%}, "

@@ -1,4 +1,4 @@
-"""Fit of the costs of :mod:`memlab.predict.time.step_time` to measured steps, and the errors of its predictions.
+"""Fit of the costs of :mod:`memlab.predict.time.clocks` to measured steps, and the errors of its predictions.
 
 A step's time is linear in the costs as long as host and streams wait for the same things. So a fit repeats two things
 for a few rounds: find the slope of each time by each cost, then find the non-negative costs that fit best.
@@ -14,7 +14,7 @@ import numpy as np
 
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
-from memlab.predict.time.step_time import LOWER_BOUND, Costs, step_seconds
+from memlab.predict.time.clocks import LOWER_BOUND, Costs, step_seconds
 from memlab.predict.trace.trace_format import Trace
 
 NAMES = tuple(LOWER_BOUND.to_json())
@@ -56,7 +56,7 @@ class Case:
 
 
 @dataclass
-class Fit:
+class CostFit:
     """Result of a fit. ``errors``: measured / predicted - 1 of each case, predicted by a fit without the records of its
     family.
 
@@ -65,8 +65,8 @@ class Fit:
 
     costs: Costs
     undetermined: list[str]
-    elsewhere: list[str]  # costs taken from other runs: the shipped calibration
-    single: list[str]  # costs that one family alone determines
+    from_shipped: list[str]  # costs taken from the shipped calibration
+    determined_once: list[str]  # costs that one family alone determines
     cases: list[Case]
     left_out: list[Case]  # cases that depend on undetermined costs
     errors: list[float]
@@ -78,57 +78,59 @@ class Fit:
         return weighted_quantile(np.abs(np.array(self.errors)[judged]), _weights(cases), quantile)
 
 
-def fit(cases: Sequence[Case], elsewhere: Mapping[str, float] | None = None) -> Fit:
-    """Fit the costs to ``cases``. A cost that the cases do not determine is taken from ``elsewhere``, the costs known
-    from other runs, or stays at its bound.
+def fit_costs(cases: Sequence[Case], shipped: Mapping[str, float] | None = None) -> CostFit:
+    """Fit the costs to ``cases``. A cost that the cases do not determine is taken from ``shipped``, the costs of
+    the shipped calibration, or stays at its bound.
 
     Raises :class:`MemlabError` where there are too few records.
     """
     check_enough([case.family for case in cases])
-    known = dict(elsewhere or {})
-    otherwise = replace(LOWER_BOUND, **known)
+    known = dict(shipped or {})
+    fallback = replace(LOWER_BOUND, **known)
     names, costs, kept = list(NAMES), TRIAL, list(cases)
     while True:
         fitted = _representatives(kept)
-        costs, slopes = _rounds(fitted, names, costs)
-        weak = _weak(fitted, names, costs, slopes)
+        costs, slopes = _fit_in_rounds(fitted, names, costs)
+        weak = _undetermined(fitted, names, costs, slopes)
         if not weak:
             break
         names = [name for name in names if name not in weak]
-        costs = _with(costs, [name for name in NAMES if name not in names], otherwise)
+        costs = _with_costs_of(costs, [name for name in NAMES if name not in names], fallback)
         undetermined = [name for name in NAMES if name not in (*names, *known)]
-        kept = [case for case in kept if not depends(case.config, case.traces, costs, undetermined)]
+        kept = [case for case in kept if not depends_on_undetermined(case.config, case.traces, costs, undetermined)]
         check_enough([case.family for case in kept])
-    errors, single = _left_out(kept, fitted, names, costs, slopes, otherwise)
-    return Fit(
+    errors, determined_once = _errors_of_left_out(kept, fitted, names, costs, slopes, fallback)
+    return CostFit(
         costs=costs,
         undetermined=[name for name in NAMES if name not in (*names, *known)],
-        elsewhere=[name for name in NAMES if name not in names and name in known],
-        single=[name for name in names if name in single],
+        from_shipped=[name for name in NAMES if name not in names and name in known],
+        determined_once=[name for name in names if name in determined_once],
         cases=kept,
         left_out=[case for case in cases if case not in kept],
         errors=errors,
     )
 
 
-def _weak(cases: Sequence[Case], names: Sequence[str], costs: Costs, slopes: np.ndarray) -> list[str]:
+def _undetermined(cases: Sequence[Case], names: Sequence[str], costs: Costs, slopes: np.ndarray) -> list[str]:
     """Return the costs among ``names`` that the cases do not determine."""
     shares = slopes * _values(costs, names) / [[case.seconds] for case in cases]
     return [name for name, share in zip(names, shares.T, strict=True) if (share >= SHARE).sum() < CASES]
 
 
-def rests_on(config: Config, traces: Mapping[int, Trace], costs: Costs, names: Sequence[str]) -> bool:
+def spends_time_on(config: Config, traces: Mapping[int, Trace], costs: Costs, names: Sequence[str]) -> bool:
     """Return whether the costs ``names`` make up more than ``NEGLIGIBLE`` of a step's time."""
-    without = step_seconds(config, traces, _with(costs, names, LOWER_BOUND))
+    without = step_seconds(config, traces, _with_costs_of(costs, names, LOWER_BOUND))
     return without < (1 - NEGLIGIBLE) * step_seconds(config, traces, costs)
 
 
-def depends(config: Config, traces: Mapping[int, Trace], costs: Costs, undetermined: Sequence[str]) -> bool:
+def depends_on_undetermined(
+    config: Config, traces: Mapping[int, Trace], costs: Costs, undetermined: Sequence[str]
+) -> bool:
     """Return whether a step's time depends on undetermined costs: whether it grows by more than ``NEGLIGIBLE`` with
     their values in ``TRIAL``."""
     if not undetermined:
         return False
-    tried = step_seconds(config, traces, _with(costs, undetermined, TRIAL))
+    tried = step_seconds(config, traces, _with_costs_of(costs, undetermined, TRIAL))
     return tried > (1 + NEGLIGIBLE) * step_seconds(config, traces, costs)
 
 
@@ -154,7 +156,7 @@ def _representatives(cases: Sequence[Case]) -> list[Case]:
     return chosen
 
 
-def _rounds(cases: Sequence[Case], names: Sequence[str], costs: Costs) -> tuple[Costs, np.ndarray]:
+def _fit_in_rounds(cases: Sequence[Case], names: Sequence[str], costs: Costs) -> tuple[Costs, np.ndarray]:
     """Fit the costs ``names``, starting at ``costs``. Return all costs and the slopes: how the time of each case (row)
     changes with each cost of ``names`` (column)."""
     for _ in range(ROUNDS):
@@ -240,39 +242,39 @@ def non_negative_least_squares(matrix: np.ndarray, target: np.ndarray) -> np.nda
             solution[~free] = 0.0
 
 
-def _left_out(
+def _errors_of_left_out(
     cases: Sequence[Case],
     fitted: Sequence[Case],
     names: Sequence[str],
     costs: Costs,
     slopes: np.ndarray,
-    otherwise: Costs,
+    fallback: Costs,
 ) -> tuple[list[float], set[str]]:
     """Return the error of each case by costs that were solved for without its family, and the costs that one family
-    alone determines. Costs that are not determined without the family are taken from ``otherwise``."""
+    alone determines. Costs that are not determined without the family are taken from ``fallback``."""
     constants = _times(fitted, costs) - slopes @ _values(costs, names)
     families = np.array([case.family for case in fitted])
     errors = np.full(len(cases), np.nan)
-    single: set[str] = set()
+    determined_once: set[str] = set()
     for family in dict.fromkeys(case.family for case in cases):
         rest = families != family
         others = [case for case in fitted if case.family != family]
-        weak = _weak(others, names, costs, slopes[rest])
-        unknown = [name for name in weak if getattr(otherwise, name) == getattr(LOWER_BOUND, name)]
-        single.update(unknown)
+        weak = _undetermined(others, names, costs, slopes[rest])
+        unknown = [name for name in weak if getattr(fallback, name) == getattr(LOWER_BOUND, name)]
+        determined_once.update(unknown)
         own = [
             index
             for index, case in enumerate(cases)
-            if case.family == family and not rests_on(case.config, case.traces, costs, unknown)
+            if case.family == family and not spends_time_on(case.config, case.traces, costs, unknown)
         ]
         strong = [position for position, name in enumerate(names) if name not in weak]
         weakly = [position for position, name in enumerate(names) if name in weak]
-        fixed = constants[rest] + slopes[rest][:, weakly] @ _values(otherwise, names)[weakly]
+        fixed = constants[rest] + slopes[rest][:, weakly] @ _values(fallback, names)[weakly]
         kept = [names[position] for position in strong]
         found = _solve(slopes[rest][:, strong], fixed, others, kept)
-        solved = _with(replace(costs, **dict(zip(kept, found.tolist(), strict=True))), weak, otherwise)
+        solved = _with_costs_of(replace(costs, **dict(zip(kept, found.tolist(), strict=True))), weak, fallback)
         errors[own] = [cases[index].seconds for index in own] / _times([cases[index] for index in own], solved) - 1
-    return errors.tolist(), single
+    return errors.tolist(), determined_once
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, quantile: float) -> float:
@@ -291,6 +293,6 @@ def _values(costs: Costs, names: Sequence[str]) -> np.ndarray:
     return np.array([getattr(costs, name) for name in names])
 
 
-def _with(costs: Costs, names: Sequence[str], values: Costs) -> Costs:
+def _with_costs_of(costs: Costs, names: Sequence[str], values: Costs) -> Costs:
     """Return ``costs`` with the costs ``names`` taken from ``values``."""
     return replace(costs, **{name: getattr(values, name) for name in names})

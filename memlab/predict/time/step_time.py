@@ -1,238 +1,88 @@
-"""Step time model: one clock for the host and one for every stream of the GPU.
+"""Step time of a prediction: the seconds, the error they may have, and when they are only a lower bound."""
 
-The host enters modules, dispatches operators one after another and runs ahead of the GPU. A kernel begins when the host
-has launched it and its stream is free. It takes as long as its FLOPs at peak speed or its bytes at the memory's
-bandwidth, whichever is longer (the roofline). Collectives run at the same time on a stream of their own, copies on the
-link to the host. The waits between them are the ones that the engine requested in the trace.
-"""
-
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memlab.core.config import Config
-from memlab.core.unknown import WORK
-from memlab.predict.constants import host_link_share
+from memlab.predict.time.calibration import Calibration
+from memlab.predict.time.clocks import LOWER_BOUND, has_clocks, step_seconds
+from memlab.predict.time.cost_fit import depends_on_undetermined, spends_time_on
 from memlab.predict.trace.trace_format import Trace
-from memlab.predict.trace.work_items import (
-    EVERYTHING,
-    BeginWorkPhase,
-    Collective,
-    Copy,
-    HostWaits,
-    HostWork,
-    Item,
-    Kernel,
-    RecordEvent,
-    StreamWaitsForCollective,
-    StreamWaitsForEvent,
-    link_bytes,
-)
 
-_NCCL = -1
-"""The stream of the collectives, which run one after another at the same time as the kernels."""
-
-LAUNCH_QUEUE = 1024
-"""Number of launched kernels that may wait in a stream; before one more kernel launch the host waits. NVIDIA documents
-no number; people measure this one (stackoverflow.com/questions/53970187: "about 1000", for every stream)."""
+CALIBRATED = "calibrated"
+BOUND = "lower bound"
 
 
 @dataclass(frozen=True)
-class Costs:
-    """Costs that are multiplied by the counts of a trace. Every cost is a factor on seconds, so times are linear in the
-    costs.
+class StepTime:
+    """Seconds of a step. ``seconds_range``: for nine in ten configurations that the calibration had not seen, the
+    measured time was within this range; its end is ``None`` for a lower bound. ``error``: the calibration's errors, as
+    shares of ``seconds``."""
 
-    The first seven are how many times longer the GPU takes than at the figures of its hardware entry: the inverse of an
-    efficiency, 1 at full datasheet speed. The others are seconds of the host. The defaults give the lower bound: full
-    datasheet speed, and a host that takes no time.
+    seconds: float
+    seconds_range: tuple[float, float | None]
+    lower_bound: float  # seconds at full datasheet speed, with a host that takes no time
+    basis: str  # CALIBRATED or BOUND
+    why: str | None = None  # why it is a lower bound, or why the error may be larger
+    error: dict[str, float] | None = None
+    calibration: str | None = None  # digest of the calibration
+
+    def steps(self) -> dict[str, Any]:
+        """Return the fields of ``Record.steps``."""
+        return {
+            "seconds": [self.seconds],
+            "basis": self.basis,
+            "basis_reason": self.why,
+            "error": self.error,
+            "calibration": self.calibration,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return the fields of ``Record.summary`` that do not follow from ``seconds``."""
+        low, high = self.seconds_range
+        return {
+            "step_seconds_min": low,
+            "step_seconds_max": high,
+            "step_seconds_lower_bound": self.lower_bound,
+            "step_seconds_basis": self.basis,
+        }
+
+    def timing(self) -> dict[str, Any]:
+        """Return the fields of ``Record.timing``."""
+        return {
+            "step_s": self.seconds,
+            "step_s_range": list(self.seconds_range),
+            "step_s_lower_bound": self.lower_bound,
+        }
+
+
+def predict_step_time(config: Config, traces: Mapping[int, Trace], calibration: Calibration | None) -> StepTime | None:
+    """Predict the step time; ``None`` where the hardware entry lacks speeds or the work of the step is unknown.
+
+    ``calibration``: ``None`` gives the lower bound.
     """
-
-    compute: float = 1.0
-    memory: float = 1.0
-    link: float = 1.0
-    host_link: float = 1.0  # to and from pinned memory of the host
-    pageable_link: float = 1.0  # to and from unpinned memory, which the driver copies once more
-    to_host_converted: float = 1.0  # with a conversion, by way of a temporary buffer on the host
-    from_host_converted: float = 1.0
-    operator_s: float = 0.0  # to dispatch an operator
-    module_s: float = 0.0  # to enter a module's forward and run its Python code, and its share of the backward pass
-    hook_s: float = 0.0  # what ZeRO-3 adds to each module, to fetch and release its parameters
-    collective_s: float = 0.0  # to launch a collective
-    host_byte_s: float = 0.0  # for each byte that the host itself reads or writes (offloaded optimizers), for each rank
-
-    def on_a_host(self, share: float) -> "Costs":
-        """Return the costs with all times of the host's Python code multiplied by ``share``."""
-        names = ("operator_s", "module_s", "hook_s", "collective_s")
-        return replace(self, **{name: share * getattr(self, name) for name in names})
-
-    def to_json(self) -> dict[str, float]:
-        return asdict(self)
-
-
-LOWER_BOUND = Costs()
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Speeds of one GPU from the hardware entry, in FLOP/s and bytes/s."""
-
-    half_flops: float
-    single_flops: float
-    memory: float
-    link: float
-    host_link: float
-
-
-def missing_figures(config: Config) -> list[str]:
-    """Return the names of the figures that the hardware entry lacks. Without them no time can be predicted."""
-    needed = ["bf16_tflops", "fp32_tflops", "memory_gb_per_s", "host_gb_per_s"]
-    if config.hardware.world_size > 1:
-        needed.append("link_gb_per_s")
-    return [name for name in needed if not getattr(config.hardware, name)]
-
-
-def has_clocks(config: Config, traces: Iterable[Trace]) -> bool:
-    """Return whether a time can be predicted: the hardware entry has the figures, and the step's work was counted."""
-    return not missing_figures(config) and not any(WORK in trace.unknown for trace in traces)
-
-
-def figures(config: Config) -> Figures:
-    """Return the speeds of a hardware entry that has all figures."""
-    hardware = config.hardware
-    return Figures(
-        half_flops=hardware.bf16_tflops * 1e12,
-        single_flops=hardware.fp32_tflops * 1e12,
-        memory=hardware.memory_gb_per_s * 1e9,
-        link=(hardware.link_gb_per_s or 0.0) * 1e9,
-        host_link=hardware.host_gb_per_s * 1e9,
+    if not has_clocks(config, traces.values()):
+        return None
+    bound = step_seconds(config, traces, LOWER_BOUND)
+    if calibration is None:
+        why = f"no calibration for {config.hardware.gpu}"
+        return StepTime(bound, (bound, None), bound, BOUND, why if config.hardware.nodes == 1 else "several nodes")
+    seconds = step_seconds(config, traces, calibration.costs)
+    known = StepTime(
+        seconds, _range(seconds, bound, calibration.error["p90"]), bound, CALIBRATED, calibration=calibration.digest
     )
+    if depends_on_undetermined(config, traces, calibration.costs, calibration.undetermined):
+        why = f"it depends on what was not calibrated ({', '.join(calibration.undetermined)})"
+        return replace(known, seconds_range=(seconds, None), basis=BOUND, why=why)
+    alone = spends_time_on(config, traces, calibration.costs, calibration.determined_once)
+    why = (
+        f"one configuration alone tells {', '.join(calibration.determined_once)}, so the error may be larger"
+        if alone
+        else None
+    )
+    return replace(known, error=calibration.error, why=why)
 
 
-def step_seconds(config: Config, traces: Mapping[int, Trace], costs: Costs) -> float:
-    """Return the seconds of a step on the slowest traced rank, which all ranks wait for."""
-    return max(clocks(config, costs).step(trace.work) for trace in traces.values())
-
-
-def clocks(config: Config, costs: Costs) -> "Clocks":
-    module_s = costs.module_s + (costs.hook_s if config.zero_stage.stage == 3 else 0.0)
-    host_byte_s = costs.host_byte_s * config.hardware.gpus  # the ranks of a node share its host
-    own = figures(config)
-    if costs != LOWER_BOUND:
-        own = replace(own, host_link=own.host_link * host_link_share(config.hardware.gpus))
-    return Clocks(own, costs, module_s, host_byte_s)
-
-
-class Clocks:
-    """The clocks of one rank, in seconds: ``host``, and ``streams`` by stream."""
-
-    def __init__(self, figures: Figures, costs: Costs, module_s: float, host_byte_s: float):
-        self.figures, self.costs, self.module_s, self.host_byte_s = figures, costs, module_s, host_byte_s
-        ways = costs.host_link, costs.pageable_link, costs.to_host_converted, costs.from_host_converted
-        self._by_copied_byte = [way / figures.host_link for way in ways]
-        self.host = 0.0
-        self.streams: dict[int, float] = {0: 0.0}
-        self._begins: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=LAUNCH_QUEUE))
-
-    def step(self, work: Sequence[Item]) -> float:
-        """Return the seconds from the end of one step to the end of the next, when the same step is repeated."""
-        self.run(work)
-        first = self.end()
-        self.run(work)
-        return self.end() - first
-
-    def end(self) -> float:
-        """Return the second at which an event completes that is recorded now on the default stream."""
-        return max(self.host, self.streams[0])
-
-    def run(self, work: Sequence[Item], after_each: Callable[[], None] | None = None) -> None:
-        streams, costs, module_s = self.streams, self.costs, self.module_s
-        by_flops = (costs.compute / self.figures.single_flops, costs.compute / self.figures.half_flops)
-        by_byte = costs.memory / self.figures.memory
-        operator_s = costs.operator_s
-        events: list[float] = []
-        collectives: list[float] = []
-        item: Any  # of the type that ``kind`` says: comparing types is faster than isinstance
-        for item in work:
-            kind = type(item)
-            self.host += item.operators * operator_s + item.modules * module_s
-            if kind is Kernel:
-                stream = item.stream
-                by_compute, by_memory = item.flops * by_flops[item.is_half], sum(item.sizes) * by_byte
-                begins = self._begins[stream]
-                if len(begins) == LAUNCH_QUEUE and begins[0] > self.host:
-                    self.host = begins[0]
-                free = streams.get(stream, 0.0)
-                begin = free if free > self.host else self.host
-                begins.append(begin)
-                streams[stream] = begin + (by_compute if by_compute > by_memory else by_memory)
-            elif kind is RecordEvent:
-                events.append(max(self.host, streams.get(item.stream, 0.0)))
-            elif kind is StreamWaitsForEvent:
-                streams[item.stream] = max(streams.get(item.stream, 0.0), events[item.event])
-            elif kind is Collective:
-                collectives.append(self._collective(item))
-            elif kind is StreamWaitsForCollective:
-                streams[item.stream] = max(streams.get(item.stream, 0.0), collectives[item.collective])
-            elif kind is Copy:
-                self._copy(item)
-            elif kind is HostWaits:
-                until = streams.values() if item.event == EVERYTHING else (events[item.event],)
-                self.host = max(self.host, *until)
-            elif kind is HostWork:
-                self.host += sum(item.sizes) * self.host_byte_s
-            if after_each:
-                after_each()
-
-    def _collective(self, item: Collective) -> float:
-        """Run a collective and return the second at which it ends. A single rank copies: it reads and writes every
-        byte."""
-        self.host += self.costs.collective_s
-        if item.ranks > 1:
-            seconds = link_bytes(item.kind, item.ranks, item.nbytes) / self.figures.link * self.costs.link
-        else:
-            seconds = 2 * item.nbytes / self.figures.memory * self.costs.memory
-        begin = max(self.host, self.streams.get(item.stream, 0.0), self.streams.get(_NCCL, 0.0))
-        self.streams[_NCCL] = begin + seconds
-        return begin + seconds
-
-    def _copy(self, item: Copy) -> None:
-        begin = max(self.host, self.streams.get(item.stream, 0.0))
-        self.streams[item.stream] = begin + item.nbytes * self._by_copied_byte[item.route]
-        if item.blocking:
-            self.host = self.streams[item.stream]
-
-
-BETWEEN = "between"
-"""Name for the work that Trainer and the engine do outside the phases."""
-
-
-def counts(trace: Trace) -> dict[str, dict[str, float]]:
-    """Sum up one rank's work in a step by phase, in the figures of ``COUNTED``. ``link_bytes`` are the bytes that the
-    rank sends."""
-    phases: dict[str, dict[str, float]] = {}
-    name = ""
-    for item in trace.work:
-        found = phases.setdefault(name or BETWEEN, dict.fromkeys(COUNTED, 0))
-        found["operators"] += item.operators  # before the item, so of the phase so far
-        found["modules"] += item.modules
-        if isinstance(item, BeginWorkPhase):
-            name = trace.phases[item.phase]
-        elif isinstance(item, Kernel):
-            found["kernels"] += 1
-            found["flops"] += item.flops
-            found["memory_bytes"] += sum(item.sizes)
-        elif isinstance(item, Collective):
-            found["collectives"] += 1
-            found["link_bytes"] += round(link_bytes(item.kind, item.ranks, item.nbytes))
-        elif isinstance(item, Copy):
-            found["host_link_bytes"] += item.nbytes
-        elif isinstance(item, HostWork):
-            found["host_memory_bytes"] += sum(item.sizes)
-    return phases
-
-
-COUNTED = (
-    *("flops", "memory_bytes", "link_bytes", "host_link_bytes", "host_memory_bytes"),
-    *("kernels", "collectives", "operators", "modules"),
-)
+def _range(seconds: float, bound: float, error: float) -> tuple[float, float]:
+    return max(bound, seconds * (1 - error)), seconds * (1 + error)

@@ -17,11 +17,11 @@ from memlab.predict.trace.reduction_scratch import Reduction
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import Item, amounts, fixed_fields, with_amounts
 
-ENOUGH = 3
+CHECKED = 3
 """Number of traced points that determine a size formula: one gives the constant, the second selects the monomial, the
 third checks it."""
 
-UNCHECKED = ENOUGH - 1
+UNCHECKED = CHECKED - 1
 """Number of points that determine the formula when no check point is needed: if all points have as many tokens, a size
 is constant or grows with the batch."""
 
@@ -47,14 +47,14 @@ MONOMIALS: tuple[Callable[[int, int], int], ...] = (
 class Interpolator:
     """The traces of one rank at a few points, from which :meth:`at` computes its trace at any other point."""
 
-    def __init__(self, traces: Sequence[Trace], enough: int = ENOUGH):
+    def __init__(self, traces: Sequence[Trace], minimum: int = CHECKED):
         self._smooth_from = [trace.smooth_from for trace in traces]
         usable = [
             trace
             for trace in traces
             if trace.tokens >= MINIMUM_TOKENS and _is_smooth(trace.smooth_from, trace.micro * trace.tokens)
         ]
-        self._of_one, self._of_more = (_table(usable, enough, of_one) for of_one in (True, False))
+        self._of_one, self._of_more = (_table(usable, minimum, of_one) for of_one in (True, False))
 
     def at(self, micro: int, tokens: int) -> Trace | None:
         """Compute the trace at a point. ``None`` where the traces do not determine it: there are too few, their events
@@ -99,8 +99,8 @@ def _requests(trace: Trace, indices: Sequence[int]) -> list[Any]:
     return [trace.events[index] for index in indices]
 
 
-def _table(usable: Sequence[Trace], enough: int, of_one: bool) -> _Table | None:
-    """Build a table for a batch of one (``of_one``) or for larger batches; ``None`` if fewer than ``enough`` traces
+def _table(usable: Sequence[Trace], minimum: int, of_one: bool) -> _Table | None:
+    """Build a table for a batch of one (``of_one``) or for larger batches; ``None`` if fewer than ``minimum`` traces
     can be used.
 
     A batch of one can differ from larger ones: a tensor that is contiguous anyway is not copied. So a trace of the
@@ -111,7 +111,7 @@ def _table(usable: Sequence[Trace], enough: int, of_one: bool) -> _Table | None:
         return None
     like = _skeleton(leader)
     chosen = _spread([trace for trace in usable if trace is leader or _skeleton(trace) == like])
-    if len(chosen) < enough:
+    if len(chosen) < minimum:
         return None
     base = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # small allocations have no site
     requests = [index for index, event in enumerate(base.events) if isinstance(event, Alloc | HostAlloc)]
@@ -199,7 +199,7 @@ def _affine(points, sizes: np.ndarray, at: tuple[int, int]) -> tuple[np.ndarray,
     slope, rest = np.divmod(sizes[last] - sizes[first], max(int(counts[last] - counts[first]), 1))
     fits = (rest == 0) & (slope > 0)
     fits &= (sizes - sizes[first] == slope * (counts - counts[first])[:, None]).all(axis=0)
-    fits &= len(set(counts.tolist())) >= min(ENOUGH, len(points))
+    fits &= len(set(counts.tolist())) >= min(CHECKED, len(points))
     alone = ~np.logical_or.reduce([fits for fits, _ in _by_monomial(points, sizes, at)])
     return fits & alone, sizes[first] + slope * (at[0] * at[1] - int(counts[first]))
 

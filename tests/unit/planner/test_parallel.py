@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from memlab.core.plan import make_plan
-from memlab.planner import parallel as together
-from memlab.planner.parallel import Together
-from memlab.predict.trace import store as cache
+from memlab.planner import parallel
+from memlab.planner.parallel import ParallelPredictor
+from memlab.predict.trace.store import trace_folder
 
 
 class Here:
@@ -26,19 +26,19 @@ def traced(monkeypatch):
     """The sizes that were traced; the second time it is asked for one, it is there."""
     asked, there = [], set()
 
-    def make_missing(plans, told):
+    def trace_missing(plans, on_progress):
         sizes = [plan.config.batch.micro for plan in plans]
         there.update(size for size in sizes if size in {size for sizes in asked for size in sizes})
         asked.append(sizes)
-        return [(cache.trace_folder(plan), "no such model") for plan in plans if plan.config.batch.micro == 13]
+        return {trace_folder(plan): "no such model" for plan in plans if plan.config.batch.micro == 13}
 
     def estimate(plan, limited):
         size = plan.config.batch.micro
         return f"{size} fits" if size in there else None
 
-    monkeypatch.setattr(together, "ProcessPoolExecutor", lambda *arguments, **options: Here())
-    monkeypatch.setattr(together, "_estimate", estimate)
-    monkeypatch.setattr(cache, "make_missing", make_missing)
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", lambda *arguments, **options: Here())
+    monkeypatch.setattr(parallel, "_estimate", estimate)
+    monkeypatch.setattr(parallel, "trace_missing", trace_missing)
     return asked
 
 
@@ -48,13 +48,13 @@ def plans(config):
 
 
 def test_what_could_not_be_computed_is_traced_next(traced, plans):
-    with Together(lambda *done: None) as predictor:
+    with ParallelPredictor(lambda *done: None) as predictor:
         assert predictor.estimates(plans(1, 2)) == ["1 fits", "2 fits"]
     assert traced == [[1, 2], [1, 2]]
 
 
 def test_what_cannot_be_traced_is_told(traced, plans):
-    with Together(lambda *done: None) as predictor:
+    with ParallelPredictor(lambda *done: None) as predictor:
         assert predictor.estimates(plans(13)) == ["no such model"]
     assert traced == [[13]]
 
@@ -65,11 +65,11 @@ def test_an_exception_ends_one_estimate_alone(plans, monkeypatch):
             raise ZeroDivisionError("no such layer")
         return {}
 
-    monkeypatch.setattr(together, "ProcessPoolExecutor", lambda *arguments, **options: Here())
-    monkeypatch.setattr(cache, "known_traces", known_traces)
-    monkeypatch.setattr(together, "estimate", lambda config, traces, limited: "fits")
-    monkeypatch.setattr(together, "predict", lambda plan: known_traces(plan) or SimpleNamespace(summary={"known": 1}))
-    with Together(lambda *done: None) as predictor:
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", lambda *arguments, **options: Here())
+    monkeypatch.setattr(parallel, "known_traces", known_traces)
+    monkeypatch.setattr(parallel, "estimate", lambda config, traces, calibration, limited: "fits")
+    monkeypatch.setattr(parallel, "predict", lambda plan: known_traces(plan) or SimpleNamespace(summary={"known": 1}))
+    with ParallelPredictor(lambda *done: None) as predictor:
         first, second, third = predictor.estimates(plans(1, 2, 3))
         assert (first, third) == ("fits", "fits") and "ZeroDivisionError: no such layer" in second
         assert predictor.summaries(plans(1, 2)) == [{"known": 1}, {}]
@@ -89,10 +89,10 @@ def _estimate_or_die(plan, limited):
 @pytest.mark.parametrize("sizes", [(1, 2, 3), (2, 3, 4, 13, 6)])
 def test_a_killed_process_ends_no_estimate_but_its_own(plans, monkeypatch, tmp_path, sizes):
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
-    monkeypatch.setattr(together, "_estimate", _estimate_or_die)
+    monkeypatch.setattr(parallel, "_estimate", _estimate_or_die)
     told = []
-    with Together(lambda *done: told.append(done)) as predictor:
+    with ParallelPredictor(lambda *done: told.append(done)) as predictor:
         assert predictor.estimates(plans(*sizes)) == [
-            together.KILLED if size == 13 else f"{size} fits" for size in sizes
+            parallel.KILLED if size == 13 else f"{size} fits" for size in sizes
         ]
     assert told == [("replaying", done, len(sizes)) for done in range(1, len(sizes) + 1)]

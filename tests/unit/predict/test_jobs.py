@@ -6,7 +6,9 @@ from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import make_plan
 from memlab.predict import jobs as sweep
 from memlab.predict import prediction as predict
-from memlab.predict.trace import store as cache
+from memlab.predict.time.calibration_choice import Calibrations
+from memlab.predict.trace import tracing
+from memlab.predict.trace.store import trace_folder
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
 from memlab.runs.results import SweepObserver
@@ -19,15 +21,15 @@ def own_cache(monkeypatch, tmp_path):
 
 @pytest.fixture
 def traced(monkeypatch):
-    """The plans that were to be traced; those of stage 3 cannot be."""
+    """The traces that were to be made; those of stage 3 cannot be."""
     asked = []
 
-    def make_missing(plans):
-        asked.extend(plans)
-        bad = {cache.trace_folder(plan) for plan in asked if plan.config.zero_stage.stage == 3}
-        return [(folder, "ValueError: no such layer") for folder in bad]
+    def make(tasks):
+        asked.extend(tasks)
+        bad = {trace_folder(task.plan) for task in tasks if task.plan.config.zero_stage.stage == 3}
+        return dict.fromkeys(bad, "ValueError: no such layer")
 
-    monkeypatch.setattr(cache, "make_missing", make_missing)
+    monkeypatch.setattr(sweep, "make", make)
     monkeypatch.setattr(predict, "predict", lambda plan: predict._record(plan, status="ok", steps={}))
     return asked
 
@@ -51,15 +53,15 @@ def test_every_job_has_a_record(job, traced):
     assert found == {"failed"}
     assert "no such layer" in next(result.record.reason for result in results if result.record.status == "failed")
     # Of seven lengths the two smallest, the middle and the largest decide the others.
-    assert [plan.config.seq_len.tokens for plan in traced] == 2 * [10, 20, 40, 70]
+    assert [task.key.tokens for task in traced if task.key.rank == 0] == 2 * [10, 20, 40, 70]
 
 
 def test_what_is_done_is_not_predicted_again(job, traced, monkeypatch):
-    monkeypatch.setattr(predict, "calibration_for", lambda config: None)
+    monkeypatch.setattr(predict, "resolve", lambda config: Calibrations(None, None))
     one = job(2, 10)
     sweep.predict_jobs([one], False, SweepObserver())
     (result,) = sweep.predict_jobs([one], False, SweepObserver())
-    assert (result.how, len(traced)) == ("done", 1)
+    assert (result.how, [task.key.rank for task in traced]) == ("done", [0, 1])
     (forced,) = sweep.predict_jobs([one], True, SweepObserver())
     assert forced.how == "predicted"
 
@@ -78,10 +80,10 @@ def test_what_cannot_be_predicted_is_recorded_so(job):
 def test_a_point_that_fails_takes_no_other_with_it(job, monkeypatch):
     """Three lengths, of which the longest cannot be traced: the others are there."""
     jobs = [job(2, tokens) for tokens in (10, 20, 4096)]
-    reason = [(cache.trace_folder(jobs[0].plan), "MemoryError: killed")]
+    reason = {trace_folder(jobs[0].plan): "MemoryError: killed"}
     there = lambda plan: None if plan.config.seq_len.tokens == 4096 else {}  # noqa: E731
-    monkeypatch.setattr(cache, "make_missing", lambda plans: reason)
-    monkeypatch.setattr(cache, "known_traces", there)
+    monkeypatch.setattr(sweep, "make", lambda tasks: reason)
+    monkeypatch.setattr(sweep, "known_traces", there)
     monkeypatch.setattr(predict, "predict", lambda plan: predict._record(plan, status="ok", steps={}))
     results = sweep.predict_jobs(jobs, False, SweepObserver())
     assert [result.record.status for result in results] == ["ok", "ok", "failed"]
@@ -106,15 +108,16 @@ def test_an_exception_of_a_point_is_the_end_of_that_point_alone(job, traced, mon
 def test_what_cannot_be_fitted_ends_its_own_points_alone(job, traced, monkeypatch):
     """In a second run, too, which asks first whether their records are still good."""
 
-    def calibration_for(config):
+    def resolve(config):
         if config.predict.calibrate:
             raise MemlabError("too few to calibrate on")
+        return Calibrations(None, None)
 
     def predicted(plan):
-        calibration_for(plan.config)
+        resolve(plan.config)
         return predict._record(plan, status="ok", steps={})
 
-    monkeypatch.setattr(predict, "calibration_for", calibration_for)
+    monkeypatch.setattr(predict, "resolve", resolve)
     monkeypatch.setattr(predict, "predict", predicted)
     jobs = [job(2, 10), job(2, 10, **{"predict.calibrate": "mine"})]
     jobs[1].start(command=[])
@@ -130,7 +133,7 @@ def test_where_tracing_cannot_begin_every_point_says_why(job, monkeypatch):
     def refused(*arguments):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(cache, "make_missing", refused)
+    monkeypatch.setattr(tracing, "run_shadow", refused)
     results = sweep.predict_jobs([job(2, tokens) for tokens in (10, 20)], False, SweepObserver())
     assert [result.record.status for result in results] == ["failed", "failed"]
     assert all("Too many open files" in result.record.reason for result in results)

@@ -30,15 +30,15 @@ class CachingAllocator:
     """Caching allocator of a device with ``capacity`` bytes, or with the share of the device that
     ``per_process_memory_fraction`` allows.
 
-    A freed block that a side stream used can be reused when that stream has caught up. ``lag`` is the default release
-    delay: the number of further requests until then (0: at once). A delay given to ``free`` replaces the default; a
-    wait of the host ends the delay early.
+    A freed block that a side stream used can be reused when that stream has caught up. ``release_delay`` is the
+    default number of further requests until then (0: at once). A delay given to ``free`` replaces the default; a wait
+    of the host ends the delay early.
     """
 
-    def __init__(self, options: Options = Options(), capacity: int = UNLIMITED, lag: int = 0):  # noqa: B008
+    def __init__(self, options: Options = Options(), capacity: int = UNLIMITED, release_delay: int = 0):  # noqa: B008
         self.options = options
         self.capacity = capacity
-        self.lag = lag
+        self.release_delay = release_delay
         self.allocated = self.active = self.reserved = 0
         self.peak_allocated = self.peak_active = self.peak_reserved = 0
         self.num_alloc_retries = 0
@@ -78,15 +78,15 @@ class CachingAllocator:
         self.active += block.size
         self._note_peaks()
 
-    def free(self, key: int, lag: int | None = None) -> None:
-        """Free the block of ``key``. ``lag``: release delay of this block, instead of the allocator's default."""
+    def free(self, key: int, release_delay: int | None = None) -> None:
+        """Free the block of ``key``. ``release_delay``: of this block, instead of the allocator's default."""
         block = self._live.pop(key)
         if block is None:
             return
         block.allocated = False
         self.allocated -= block.size
         if block.streams:
-            due = self._requests + (self.lag if lag is None else lag)
+            due = self._requests + (self.release_delay if release_delay is None else release_delay)
             self._pending[frozenset(block.streams)].append((self._requests, due, block))
             block.streams.clear()
             block.waiting = True

@@ -1,6 +1,6 @@
-"""Execution of a request's tasks. The process imports everything once, then forks for each family of tasks.
+"""Execution of a request's tasks. The process imports everything once, then forks for each engine start.
 
-Tasks of a family differ only in shape. They share one engine start, then each runs in its own fork.
+Tasks that share an engine start differ only in shape. After the start, each runs in its own fork.
 """
 
 import fcntl
@@ -19,9 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memlab.core.plan import Plan
 from memlab.predict import constants
-from memlab.predict.trace.request import Family, Request, variables
 from memlab.predict.trace.shadow import device, stand_ins, torch_patches
 from memlab.predict.trace.shadow.recorder import Recorder
+from memlab.predict.trace.shadow_process import EngineStart, Request, variables
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.decode import decode_plan
 from memlab.runs.folder import RunFolder
@@ -38,17 +38,17 @@ def trace_all(request: Request) -> int:
 
     gc.freeze()  # forks then share the memory of imported modules
     cores = Cores(Path(request.folder))
-    waiting, running, asking = deque(request.families), 0, os.getppid()
+    waiting, running, asking = deque(request.starts), 0, os.getppid()
     while waiting or running:
         if os.getppid() != asking:  # the parent was killed: start nothing more, let running tasks finish
             waiting.clear()
         while waiting and running < cores.count:
-            _in_a_fork(_trace_family, request, waiting.popleft(), cores)
+            _in_a_fork(_trace_points, request, waiting.popleft(), cores)
             running += 1
         if running:
             os.wait()
             running -= 1
-    if os.getpgrp() == os.getpid():  # end the points whose family process died before them
+    if os.getpgrp() == os.getpid():  # end the points whose engine start died before them
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
     return 0
@@ -89,9 +89,9 @@ def _in_a_fork(function: Callable[..., None], *arguments) -> None:
     os._exit(0)  # skips the cleanup that the parent does
 
 
-def _trace_family(request: Request, family: Family, cores: Cores) -> None:
-    """Start the engine once for a family, then trace each of its points in a fork."""
-    _say_to(Path(request.folder) / family.log)
+def _trace_points(request: Request, start: EngineStart, cores: Cores) -> None:
+    """Start the engine once, then trace each point in a fork."""
+    _say_to(Path(request.folder) / start.log)
     began, path = 0.0, ""
 
     def split() -> tuple[int, int]:
@@ -99,12 +99,12 @@ def _trace_family(request: Request, family: Family, cores: Cores) -> None:
         began = time.process_time()
         cores.give_back()
         forks = []
-        for shape in family.shapes:
+        for shape in start.shapes:
             forks.append(os.fork())
             if not forks[-1]:
                 cores.take()
                 micro, tokens, path = shape
-                _say_to(Path(request.folder) / family.log_of(path))
+                _say_to(Path(request.folder) / start.log_of(path))
                 return micro, tokens
         for fork in forks:
             os.waitpid(fork, 0)
@@ -113,8 +113,8 @@ def _trace_family(request: Request, family: Family, cores: Cores) -> None:
     cores.take()
     if request.cpu_limit_s:
         _limit_cpu_time(request.cpu_limit_s)
-    plan = decode_plan(request.plans[family.plan], request.folder)
-    trace = trace_one(plan, family.rank, split, request.steps, request.folder)
+    plan = decode_plan(request.plans[start.plan], request.folder)
+    trace = trace_one(plan, start.rank, split, request.steps, request.folder)
     trace.seconds = began + time.process_time()
     trace.save(Path(path))
 

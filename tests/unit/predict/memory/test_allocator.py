@@ -75,7 +75,7 @@ def test_a_stream_has_its_own_blocks():
 
 
 def test_record_stream_defers_the_free():
-    allocator = CachingAllocator(lag=3)
+    allocator = CachingAllocator(release_delay=3)
     allocator.malloc(1, 32 * MIB)
     allocator.record_stream(1, stream=1)
     allocator.free(1)
@@ -88,7 +88,7 @@ def test_record_stream_defers_the_free():
 
 
 def test_record_stream_of_the_own_stream_changes_nothing():
-    allocator = CachingAllocator(lag=1000)
+    allocator = CachingAllocator(release_delay=1000)
     allocator.malloc(1, 32 * MIB)
     allocator.record_stream(1, stream=0)
     allocator.free(1)
@@ -189,7 +189,7 @@ def test_options_that_torch_refuses_are_refused():
 @pytest.mark.parametrize("lag", [0, 20])
 def test_no_byte_is_lost_and_no_blocks_overlap(conf, lag):
     random.seed(0)
-    allocator = CachingAllocator(parse(conf), capacity=2000 * MIB, lag=lag)
+    allocator = CachingAllocator(parse(conf), capacity=2000 * MIB, release_delay=lag)
     live: dict[int, int] = {}
     for key in range(4000):
         if live and (random.random() < 0.5 or sum(live.values()) > 1200 * MIB):
@@ -223,7 +223,7 @@ def test_no_stream_keeps_what_another_one_used_waiting():
     for key, stream in ((1, 1), (2, 2)):
         allocator.malloc(key, 32 * MIB)
         allocator.record_stream(key, stream)
-    allocator.free(1, lag=100)
-    allocator.free(2, lag=0)
+    allocator.free(1, release_delay=100)
+    allocator.free(2, release_delay=0)
     allocator.malloc(3, 32 * MIB)
     assert allocator.reserved == 64 * MIB

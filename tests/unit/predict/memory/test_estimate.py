@@ -7,9 +7,12 @@ import pytest
 from memlab.core.plan import make_plan
 from memlab.core.sizes import GIB
 from memlab.predict.constants import outside_the_allocator
-from memlab.predict.memory import estimate as memory
-from memlab.predict.memory.estimate import FAST_HOST, estimate, every_rank
+from memlab.predict.memory import rank_replays
+from memlab.predict.memory.estimate import estimate
+from memlab.predict.memory.rank_replays import FAST_HOST
+from memlab.predict.memory.rank_results import rank_results
 from memlab.predict.memory.release_delay import furthest_ahead
+from memlab.predict.time.calibration import shipped
 from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free, RecordStream, Synchronize
 from memlab.predict.trace.trace_format import Site, Trace
 
@@ -35,7 +38,7 @@ def verdict(config):
     def of(gib: float, conf: str) -> str:
         hardware = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.gpus": 1}
         values = config({**hardware, "hardware.memory_gib": 100.0, "allocator.conf": conf})
-        return estimate(values, [trace(int(gib * GIB))]).verdict
+        return estimate(values, [trace(int(gib * GIB))], shipped()).verdict
 
     return of
 
@@ -67,18 +70,20 @@ def side_streams(world_size: int) -> Trace:
 def test_without_figures_for_the_clocks_one_gpu_is_at_once_and_several_wait(config, gpus, reserved):
     hardware = {"hardware.device": "cuda", "hardware.gpu": "a round one", "hardware.gpus": gpus}
     values = config({**hardware, "hardware.memory_gib": 100.0, "hardware.memory_gb_per_s": None})
-    used = estimate(values, [side_streams(gpus)]).used
+    used = estimate(values, [side_streams(gpus)], shipped()).used
     assert used - outside_the_allocator("a round one", gpus) == reserved * GIB
 
 
 @pytest.mark.parametrize(("memory_gib", "replays"), [(100.0, 1), (5.0, 2)])
 def test_who_has_room_enough_is_not_asked_when_side_streams_let_go(config, monkeypatch, memory_gib, replays):
     asked = []
-    replayed = memory.replay_points
-    monkeypatch.setattr(memory, "replay_points", lambda *args, **options: asked.append(1) or replayed(*args, **options))
+    replayed = rank_replays.replay_points
+    monkeypatch.setattr(
+        rank_replays, "replay_points", lambda *args, **options: asked.append(1) or replayed(*args, **options)
+    )
     hardware = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.gpus": 4}
     values = config({**hardware, "hardware.memory_gib": memory_gib})
-    assert estimate(values, [side_streams(4)]).verdict == "fits"
+    assert estimate(values, [side_streams(4)], shipped()).verdict == "fits"
     assert len(asked) == replays
 
 
@@ -88,7 +93,7 @@ def test_the_rank_with_the_least_room_decides_the_probability(config):
     values = config({**hardware, "hardware.memory_gib": 100.0})
     ends, fits = trace(60 * GIB), trace(70 * GIB)
     ends.events[6:6] = [Alloc(2, 50 * GIB, 0, 0)]
-    (ranks,) = every_rank([make_plan(values, {})], [{0: ends, 1: replace(fits, rank=1)}])
+    (ranks,) = rank_results([make_plan(values, {})], [{0: ends, 1: replace(fits, rank=1)}], shipped())
     assert [rank.status for rank in ranks] == ["gpu_oom", "ok"]
     assert ranks[0].peak_reserved_bytes < ranks[1].peak_reserved_bytes
     assert ranks[0].fit_probability < 0.1
@@ -98,11 +103,12 @@ def test_the_rank_with_the_least_room_decides_the_probability(config):
 def test_the_range_is_from_at_once_to_a_host_far_ahead(config, monkeypatch):
     """What side streams hold is in the requests that the host makes while the GPU is busy with it."""
     asked = []
-    monkeypatch.setattr(memory, "with_lags", lambda trace, config, host: asked.append(host) or trace)
+    monkeypatch.setattr(rank_replays, "with_release_delays", lambda trace, config, costs: asked.append(costs) or trace)
     hardware = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.gpus": 4}
     figures = {"memory_gb_per_s": 1.0, "bf16_tflops": 1.0, "fp32_tflops": 1.0, "host_gb_per_s": 1.0, "link_gb_per_s": 1}
     values = config({**hardware, **{f"hardware.{name}": value for name, value in figures.items()}})
-    (ranks,) = every_rank([make_plan(values, {})], [{0: side_streams(4)}])
-    assert asked == [furthest_ahead(values), FAST_HOST]
+    (ranks,) = rank_results([make_plan(values, {})], [{0: side_streams(4)}], shipped())
+    hosts = furthest_ahead(values, shipped()), FAST_HOST
+    assert asked == [shipped().costs.on_a_host(host) for host in hosts]
     assert ranks[0].peak_reserved_bytes == GIB
     assert ranks[0].peak_reserved_range_bytes == [GIB, 2 * GIB]

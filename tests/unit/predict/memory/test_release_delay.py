@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
-import pytest
-
 from memlab.core.config import Config, Hardware
-from memlab.predict.memory import release_delay as lags
-from memlab.predict.memory.release_delay import furthest_ahead, with_lags
-from memlab.predict.time.step_time import LAUNCH_QUEUE, LOWER_BOUND
+from memlab.predict.memory.release_delay import furthest_ahead, with_release_delays
+from memlab.predict.time.calibration import shipped
+from memlab.predict.time.clocks import LAUNCH_QUEUE, LOWER_BOUND
 from memlab.predict.trace.events import Alloc, Free, RecordStream, Synchronize
 from memlab.predict.trace.trace_format import Site, Trace
 from memlab.predict.trace.work_items import Kernel
@@ -21,11 +19,7 @@ MILLI_FLOPS = 10**11  # what the GPU does in a millisecond
 SITE = Site("weights", "all_gather", "", "", "layer", (1,))
 
 
-@pytest.fixture(autouse=True)
-def a_host_that_takes_a_millisecond_for_an_operator(monkeypatch):
-    costs = replace(LOWER_BOUND, operator_s=1e-3)
-    calibration = type("Calibration", (), {"costs": costs, "error": {"median": 0.25}})
-    monkeypatch.setattr(lags, "calibration_for", lambda config: calibration)
+COSTS = replace(LOWER_BOUND, operator_s=1e-3)  # a host that takes a millisecond for an operator
 
 
 def step(milliseconds: float, kernels: int = 1, then: int = 20) -> Trace:
@@ -43,7 +37,7 @@ def step(milliseconds: float, kernels: int = 1, then: int = 20) -> Trace:
 
 
 def lag(trace: Trace) -> int:
-    return with_lags(trace, CONFIG).events[2].release_delay
+    return with_release_delays(trace, CONFIG, COSTS).events[2].release_delay
 
 
 def test_a_block_is_free_when_the_gpu_has_got_there():
@@ -65,7 +59,7 @@ def test_the_host_is_no_further_ahead_than_the_queue_is_long():
 
 
 def test_blocks_that_no_other_stream_used_have_none():
-    events = with_lags(step(milliseconds=5), CONFIG).events
+    events = with_release_delays(step(milliseconds=5), CONFIG, COSTS).events
     assert [event for event in events if isinstance(event, Free) and event.release_delay is not None] == [events[2]]
 
 
@@ -79,22 +73,23 @@ def test_the_first_step_waits_as_the_last_does():
         steps=[0, len(first)],
         events_before=[before + len(first) for before in last.events_before],
     )
-    assert with_lags(both, CONFIG).events[2] == Free(shift, 2)
+    assert with_release_delays(both, CONFIG, COSTS).events[2] == Free(shift, 2)
 
 
 def test_the_waits_of_the_host_are_in_the_lags_and_gone():
     waited = step(milliseconds=2.5)
     waited.events.insert(0, Synchronize(0))
     waited.steps, waited.events_before = [1], [before + 1 for before in waited.events_before]
-    found = with_lags(waited, CONFIG)
-    assert found.events == with_lags(step(milliseconds=2.5), CONFIG).events
+    found = with_release_delays(waited, CONFIG, COSTS)
+    assert found.events == with_release_delays(step(milliseconds=2.5), CONFIG, COSTS).events
     assert (found.steps, found.events_before) == ([0], step(milliseconds=2.5).events_before)
 
 
 def test_a_faster_host_is_further_ahead():
-    assert with_lags(step(milliseconds=2.25), CONFIG, host=0.5).events[2].release_delay == 4
+    assert with_release_delays(step(milliseconds=2.25), CONFIG, COSTS.on_a_host(0.5)).events[2].release_delay == 4
 
 
 def test_of_several_ranks_one_is_ahead_by_the_error_of_the_clocks():
-    assert furthest_ahead(CONFIG) == 0.8
-    assert furthest_ahead(replace(CONFIG, hardware=replace(HARDWARE, gpus=1))) == 1.0
+    calibration = replace(shipped(), error={"median": 0.25})
+    assert furthest_ahead(CONFIG, calibration) == 0.8
+    assert furthest_ahead(replace(CONFIG, hardware=replace(HARDWARE, gpus=1)), calibration) == 1.0

@@ -20,10 +20,10 @@ TRACE = Trace(0, 1, events=EVENTS, phases=["", "engine_init", "forward"], steps=
 
 @pytest.mark.parametrize("cold", [False, True])
 def test_places_are_those_of_the_trace(cold):
-    found = replay(TRACE, Options(), UNLIMITED, course=True, cold=cold)
+    found = replay(TRACE, Options(), UNLIMITED, with_curve=True, cold=cold)
     assert found.peak_events["forward"] == HIGHEST
-    assert found.course_phases[0] == (FORWARD, "forward")
-    assert max(found.course, key=lambda point: point[1])[0] == HIGHEST
+    assert found.curve_phases[0] == (FORWARD, "forward")
+    assert max(found.curve, key=lambda point: point[1])[0] == HIGHEST
     assert found.peak_event == (1 if cold else HIGHEST)  # in a plain training, building counts
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from memlab.core.config import Config, Hardware, ZeroStage
 from memlab.core.errors import MemlabError
-from memlab.predict.time.calibration import SHIPPED, Calibration, check_calibrations, load
-from memlab.predict.time.cost_fit import Case, fit, non_negative_least_squares, weighted_quantile
-from memlab.predict.time.step_time import LOWER_BOUND, Costs, step_seconds
+from memlab.predict.time.calibration import Calibration, read_calibration, shipped
+from memlab.predict.time.calibration_choice import check_calibrations
+from memlab.predict.time.clocks import LOWER_BOUND, Costs, step_seconds
+from memlab.predict.time.cost_fit import Case, fit_costs, non_negative_least_squares, weighted_quantile
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import Collective, HostWork, Kernel, StreamWaitsForCollective
 from memlab.runs.folder import RunFolder
@@ -68,7 +69,7 @@ def cases() -> list[Case]:
 
 
 def test_known_costs_are_found_again():
-    found = fit(cases())
+    found = fit_costs(cases())
     for name in ("compute", "memory", "link", "operator_s", "module_s", "hook_s", "collective_s"):
         assert getattr(found.costs, name) == pytest.approx(getattr(TRUE, name), rel=0.03), name
     assert found.undetermined == OF_OFFLOAD
@@ -81,7 +82,7 @@ def test_a_fit_ends_where_signals_do_not_end_its_processes():
     late = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("the fit's processes live on"))
     signal.alarm(60)
     try:
-        fit(cases())
+        fit_costs(cases())
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGTERM, before)
@@ -92,8 +93,8 @@ def test_what_the_records_do_not_tell_comes_from_elsewhere():
     """Without collectives and stage 3 nothing tells their costs; with those of other runs nothing is left out."""
     alone = [each for each in cases() if each.config.zero_stage.stage == 2 and len(each.traces[0].work) == 20]
     elsewhere = {"link": 2.0, "hook_s": 5e-4, "collective_s": 1e-3}
-    found = fit(alone, elsewhere)
-    assert set(elsewhere) <= set(found.elsewhere)
+    found = fit_costs(alone, elsewhere)
+    assert set(elsewhere) <= set(found.from_shipped)
     assert {name: getattr(found.costs, name) for name in elsewhere} == elsewhere
     assert found.undetermined == OF_OFFLOAD
     assert found.costs.compute == pytest.approx(TRUE.compute, rel=0.03)
@@ -103,17 +104,17 @@ def test_what_the_records_do_not_tell_comes_from_elsewhere():
 def test_the_error_is_that_of_configurations_that_were_not_seen():
     """One family that is twice as slow as its work says is not explained by the others."""
     odd = [replace(each, seconds=2 * each.seconds) if each.family == "family 0a" else each for each in cases()]
-    found = fit(odd)
+    found = fit_costs(odd)
     errors = [error for each, error in zip(found.cases, found.errors, strict=True) if each.family == "family 0a"]
     assert errors == pytest.approx([1.0] * 4, abs=0.05)
     assert found.error(1.0) == pytest.approx(1.0, abs=0.05)
-    assert fit(cases()).error(1.0) < 0.05
+    assert fit_costs(cases()).error(1.0) < 0.05
 
 
 def test_a_record_that_depends_on_what_is_not_determined_is_left_out():
     host = Trace(0, 4, work=[HostWork(10, 1, (10**10,))])
     only = Case("offloaded", "offloaded", Config(hardware=HARDWARE), {0: host}, 1.0)
-    found = fit([*cases(), only])
+    found = fit_costs([*cases(), only])
     assert found.left_out == [only]
     assert found.costs.operator_s == pytest.approx(TRUE.operator_s, rel=0.03)
 
@@ -121,8 +122,8 @@ def test_a_record_that_depends_on_what_is_not_determined_is_left_out():
 def test_what_one_configuration_alone_tells_is_not_judged_by_it():
     gathering = [replace(each, family="gathers") for each in cases() if each.config.zero_stage.stage == 3]
     linked = [each for each in gathering if any(isinstance(item, Collective) for item in each.traces[0].work)]
-    found = fit([each for each in cases() if len(each.traces[0].work) == 20] + linked)
-    assert "link" in found.single and "operator_s" not in found.single
+    found = fit_costs([each for each in cases() if len(each.traces[0].work) == 20] + linked)
+    assert "link" in found.determined_once and "operator_s" not in found.determined_once
     judged = {each.family for each, error in zip(found.cases, found.errors, strict=True) if not np.isnan(error)}
     assert "gathers" not in judged and len(judged) > 3
     assert found.error(0.9) < 0.05
@@ -131,7 +132,7 @@ def test_what_one_configuration_alone_tells_is_not_judged_by_it():
 @pytest.mark.parametrize("few", [cases()[:5], [each for each in cases() if each.family in ("family 0a", "family 0b")]])
 def test_too_few_records_are_refused(few):
     with pytest.raises(MemlabError, match=r"too few to calibrate on: at least 6 of 3 are needed"):
-        fit(few)
+        fit_costs(few)
 
 
 def test_runs_that_cannot_be_fitted_are_refused_before_anything_is_traced(config, record, tmp_path):
@@ -172,18 +173,18 @@ def test_every_family_weighs_the_same_in_a_quantile():
 def test_a_calibration_reads_as_it_was_written(tmp_path):
     written = Calibration("a round one", TRUE, ["host_link"], {"median": 0.1, "p90": 0.2}, ["case 1"])
     written.save(tmp_path / "mine.json")
-    assert load(tmp_path / "mine.json") == written
-    assert load(tmp_path / "mine.json").digest == written.digest
+    assert read_calibration(tmp_path / "mine.json") == written
+    assert read_calibration(tmp_path / "mine.json").digest == written.digest
 
 
 def test_another_file_is_no_calibration(tmp_path):
     (tmp_path / "other.json").write_text(json.dumps({"gpu": "H200"}))
     with pytest.raises(MemlabError, match=r"other\.json is no calibration\. Give a folder of measured runs"):
-        load(tmp_path / "other.json")
+        read_calibration(tmp_path / "other.json")
 
 
 def test_what_ships_says_what_it_is_from():
-    shipped = load(SHIPPED)
-    assert shipped.gpu == "NVIDIA H200"
-    assert 0 < shipped.error["median"] <= shipped.error["p90"]
-    assert len(shipped.records) >= 6 and shipped.versions["deepspeed"]
+    found = shipped()
+    assert found.gpu == "NVIDIA H200"
+    assert 0 < found.error["median"] <= found.error["p90"]
+    assert len(found.records) >= 6 and found.versions["deepspeed"]

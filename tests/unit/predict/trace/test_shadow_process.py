@@ -2,17 +2,17 @@
 
 import pytest
 
-from memlab.predict.trace.request import LOG, Family, Point, ShadowError, traces
+from memlab.predict.trace.shadow_process import LOG, EngineStart, ShadowError, TraceKey, shadow_traces
 
-FAMILY = Family(plan=0, rank=0)
-POINTS = [Point(0, micro, 8) for micro in (1, 2)]
+FAMILY = EngineStart(plan=0, rank=0)
+POINTS = [TraceKey(0, micro, 8) for micro in (1, 2)]
 
 
 @pytest.fixture
 def reasons(tmp_path, monkeypatch, config):
     """What is told of the first of two points when the processes wrote ``logs`` and no trace."""
     from memlab.core.plan import make_plan
-    from memlab.predict.trace import request
+    from memlab.predict.trace import shadow_process
 
     def told(logs: dict[str, str]) -> str:
         def process(*arguments, **options):
@@ -20,9 +20,9 @@ def reasons(tmp_path, monkeypatch, config):
                 (tmp_path / name).write_text(text)
             return Ended()
 
-        monkeypatch.setattr(request.subprocess, "Popen", process)
+        monkeypatch.setattr(shadow_process.subprocess, "Popen", process)
         with pytest.raises(ShadowError) as raised:
-            traces(make_plan(config(), {}), POINTS, tmp_path)
+            shadow_traces(make_plan(config(), {}), POINTS, tmp_path)
         return str(raised.value)
 
     return told

@@ -1,4 +1,4 @@
-"""Requests to a shadow process, as plain data. The process that sends them does not import torch."""
+"""The shadow process: what to trace is requested from it as plain data, so that this process does not import torch."""
 
 import contextlib
 import json
@@ -33,8 +33,8 @@ class ShadowError(MemlabError):
 
 
 @dataclass(frozen=True, order=True)
-class Point:
-    """One trace: a rank that trains on batches of ``micro`` samples of ``tokens`` tokens."""
+class TraceKey:
+    """Key of one trace of a plan: a rank that trains on batches of ``micro`` samples of ``tokens`` tokens."""
 
     rank: int
     micro: int
@@ -45,7 +45,7 @@ class Point:
         return f"{self.prefix(self.rank)}b{self.micro}-s{self.tokens}.trace.json"
 
     @classmethod
-    def of_file(cls, name: str) -> "Point":
+    def of_file(cls, name: str) -> "TraceKey":
         return cls(*map(int, re.fullmatch(r"rank(\d+)-b(\d+)-s(\d+)\.trace\.json", name).groups()))
 
     @staticmethod
@@ -59,12 +59,12 @@ class Task:
     """A trace to make. ``path`` is its file, which is written whole or not at all."""
 
     plan: Plan
-    point: Point
+    key: TraceKey
     path: Path
 
 
 @dataclass
-class Family:
+class EngineStart:
     """Points of one rank of one plan, which share one engine start. ``shapes``: micro batch, tokens and path of the
     trace of each point."""
 
@@ -92,7 +92,7 @@ class Request:
 
     folder: str
     plans: list[dict[str, Any]]
-    families: list[Family]
+    starts: list[EngineStart]
     steps: int = STEPS
     cpu_limit_s: int | None = None
 
@@ -100,15 +100,15 @@ class Request:
     def of(cls, tasks: Sequence[Task], folder: Path, cpu_limit_s: int | None = None) -> "Request":
         plans = {id(task.plan): task.plan for task in tasks}
         numbers = {key: number for number, key in enumerate(plans)}
-        families: dict[tuple[int, int], Family] = {}
+        starts: dict[tuple[int, int], EngineStart] = {}
         for task in tasks:
-            key = numbers[id(task.plan)], task.point.rank
-            shape = (task.point.micro, task.point.tokens, str(task.path))
-            families.setdefault(key, Family(*key)).shapes.append(shape)
+            key = numbers[id(task.plan)], task.key.rank
+            shape = (task.key.micro, task.key.tokens, str(task.path))
+            starts.setdefault(key, EngineStart(*key)).shapes.append(shape)
         return cls(
             str(folder),
             [plan.to_json() for plan in plans.values()],
-            list(families.values()),
+            list(starts.values()),
             cpu_limit_s=cpu_limit_s,
         )
 
@@ -120,31 +120,32 @@ class Request:
     @classmethod
     def load(cls, path: Path) -> "Request":
         values = json.loads(path.read_text(encoding="utf-8"))
-        values["families"] = [Family(**family) for family in values["families"]]
+        values["starts"] = [EngineStart(**start) for start in values["starts"]]
         return cls(**values)
 
 
-def traces(plan: Plan, points: Sequence[Point], folder: Path) -> dict[Point, Trace]:
-    """Trace ``points`` of ``plan`` in a separate process that works in ``folder``.
+def shadow_traces(plan: Plan, keys: Sequence[TraceKey], folder: Path) -> dict[TraceKey, Trace]:
+    """Trace ``keys`` of ``plan`` in a separate process that works in ``folder``.
 
     Raises :class:`ShadowError` when the model or the engine cannot be run.
     """
-    tasks = [Task(plan, point, folder / point.file_name) for point in points]
-    if failures := make(tasks, folder):
+    tasks = [Task(plan, key, folder / key.file_name) for key in keys]
+    if failures := run_shadow(tasks, folder):
         raise ShadowError(failures[0][1])
-    return {task.point: Trace.load(task.path) for task in tasks}
+    return {task.key: Trace.load(task.path) for task in tasks}
 
 
-def make(
+def run_shadow(
     tasks: Sequence[Task],
     folder: Path,
-    told: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda done: None,
     cpu_limit_s: int | None = None,
 ) -> list[tuple[Task, str]]:
     """Make the traces in one separate process that works in ``folder``, as many at a time as there are cores.
 
-    Calls ``told`` every ``POLL_S`` seconds with the number of finished traces. ``cpu_limit_s`` as in :class:`Request`.
-    Returns the failed tasks, each with its exception. Finished traces stay on disk after an interruption.
+    Calls ``on_progress`` every ``POLL_S`` seconds with the number of finished traces. ``cpu_limit_s`` as in
+    :class:`Request`. Returns the failed tasks, each with its exception. Finished traces stay on disk after an
+    interruption.
     """
     request = Request.of(tasks, folder, cpu_limit_s)
     words = [sys.executable, "-m", "memlab.predict.trace.shadow", str(request.save())]
@@ -154,24 +155,25 @@ def make(
         )
         try:
             while process.poll() is None:
-                told(sum(task.path.exists() for task in tasks))
+                on_progress(sum(task.path.exists() for task in tasks))
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_S)
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    families = {path: family for family in request.families for *_, path in family.shapes}
-    return [(task, _why(folder, families[str(task.path)], str(task.path))) for task in tasks if not task.path.exists()]
+    starts = {path: start for start in request.starts for *_, path in start.shapes}
+    failed = [task for task in tasks if not task.path.exists()]
+    return [(task, _reason_of_failure(folder, starts[str(task.path)], str(task.path))) for task in failed]
 
 
-def _why(folder: Path, family: "Family", path: str) -> str:
+def _reason_of_failure(folder: Path, start: "EngineStart", path: str) -> str:
     """Find the reason of a failure in the most specific log that is not empty: point, engine start, process."""
-    logs = [folder / family.log_of(path), folder / family.log, folder / LOG]
-    return _what_was_raised(next((log for log in logs if log.exists() and log.stat().st_size), folder / LOG))
+    logs = [folder / start.log_of(path), folder / start.log, folder / LOG]
+    return _last_exception(next((log for log in logs if log.exists() and log.stat().st_size), folder / LOG))
 
 
-def _what_was_raised(log: Path) -> str:
+def _last_exception(log: Path) -> str:
     """Return the last line of a log that names an exception, or else its last line, at most 500 characters."""
     text = log.read_text(errors="replace").splitlines()
     lines = [line for line in text if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]

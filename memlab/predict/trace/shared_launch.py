@@ -29,7 +29,7 @@ STEPS_OF_A_POINT = 2
 _WITH_KEY = (Alloc, Free, RecordStream, HostAlloc, HostFree)
 
 
-def in_one_launch(traces: Sequence[Trace]) -> Trace:
+def joined_points(traces: Sequence[Trace]) -> Trace:
     """Return the trace of a launch that runs the points of one rank's ``traces`` in order. Each point begins with a
     BeginPoint."""
     if len(traces) == 1:

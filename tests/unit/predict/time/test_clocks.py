@@ -7,7 +7,8 @@ import pytest
 from memlab.core.config import Config, Hardware, ZeroStage
 from memlab.core.unknown import WORK
 from memlab.predict.constants import HOST_LINK_SHARES, host_link_share
-from memlab.predict.time.step_time import LOWER_BOUND, Costs, counts, has_clocks, missing_figures, step_seconds
+from memlab.predict.time.clocks import LOWER_BOUND, Costs, has_clocks, missing_figures, step_seconds
+from memlab.predict.time.work_by_phase import work_by_phase
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import (
     COLLECTIVES,
@@ -149,7 +150,7 @@ def test_counts_are_by_phase():
         Collective(1, 0, 0, GATHER, 4, 100),
         Copy(1, 0, 0, False, PINNED, 9),
     ]
-    found = counts(Trace(0, 4, work=work, phases=["forward"]))
+    found = work_by_phase(Trace(0, 4, work=work, phases=["forward"]))
     assert (found["between"]["flops"], found["between"]["memory_bytes"], found["between"]["operators"]) == (7, 7, 3)
     forward = found["forward"]
     assert (forward["flops"], forward["memory_bytes"], forward["link_bytes"], forward["host_link_bytes"]) == (

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from memlab.core.plan import make_plan
-from memlab.predict.trace import store as cache
+from memlab.predict import cache_folder
+from memlab.predict.trace import known_traces, store, tracing
 from memlab.predict.trace.events import Alloc
+from memlab.predict.trace.shadow_process import TraceKey
 from memlab.predict.trace.trace_format import Site, Trace
 
 
@@ -26,9 +28,9 @@ def made(request, tmp_path, monkeypatch):
     """The points that were traced, in their order."""
     points = []
 
-    def make(tasks, folder, told=None):
+    def make(tasks, folder, on_progress=None):
         for task in tasks:
-            point = task.point
+            point = task.key
             nbytes = request.param(point.micro) * (point.rank + 1) * point.tokens
             site = Site("activations", "", "", "", "", (1,))
             events = [Alloc(1, nbytes, 0, 0)]
@@ -37,9 +39,9 @@ def made(request, tmp_path, monkeypatch):
         return []
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cache, "make", make)
-    cache._load.cache_clear()
-    cache._interpolator.cache_clear()
+    monkeypatch.setattr(tracing, "run_shadow", make)
+    store.load.cache_clear()
+    known_traces._interpolator.cache_clear()
     return points
 
 
@@ -59,43 +61,43 @@ def sizes(points, rank):
 
 
 def test_three_points_of_the_first_rank_and_two_of_the_others(made, plan):
-    cache.make_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
+    tracing.trace_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
     assert sizes(made, 0) == [(1, 64), (2, 64), (3, 64)]
     assert sizes(made, 4) == sizes(made, 7) == [(1, 64), (2, 64)]
-    found = cache.known_traces(plan(stage=1, micro=20))
+    found = known_traces.known_traces(plan(stage=1, micro=20))
     assert {rank: trace.events[0].nbytes for rank, trace in found.items()} == {
         rank: line(20) * (rank + 1) * 64 for rank in (0, 4, 7)
     }
 
 
 def test_at_another_length_the_others_are_traced_again(made, plan):
-    cache.make_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
-    assert cache.known_traces(plan(stage=1, micro=2, tokens=128)) is None
-    cache.make_missing([plan(stage=1, micro=2, tokens=128)])
+    tracing.trace_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
+    assert known_traces.known_traces(plan(stage=1, micro=2, tokens=128)) is None
+    tracing.trace_missing([plan(stage=1, micro=2, tokens=128)])
     assert sizes(made, 4)[2:] == sizes(made, 7)[2:] == [(2, 128)]
-    assert cache.known_traces(plan(stage=1, micro=2, tokens=128)) is not None
+    assert known_traces.known_traces(plan(stage=1, micro=2, tokens=128)) is not None
 
 
 def test_beside_a_second_point_a_third_is_traced_at_once(made, plan):
     for micro in (1, 4):
-        cache.traces(plan(stage=3, micro=micro))
+        tracing.traces(plan(stage=3, micro=micro))
     assert sizes(made, 0) == [(1, 64), (4, 64), (5, 57)]
-    cache.traces(plan(stage=3, micro=50, tokens=333))
+    tracing.traces(plan(stage=3, micro=50, tokens=333))
     assert len(made) == 3
 
 
 def test_two_points_of_as_many_tokens_need_one_more(made, plan):
     """A constant and so much for each token cannot be told from two numbers of tokens."""
     for micro, tokens in ((1, 128), (2, 64)):
-        cache.traces(plan(stage=3, micro=micro, tokens=tokens))
+        tracing.traces(plan(stage=3, micro=micro, tokens=tokens))
     assert sizes(made, 0) == [(1, 128), (2, 64), (3, 57), (4, 57)]
 
 
 @pytest.mark.parametrize("made", [bent], indirect=True)
 def test_two_points_say_nothing_where_the_first_rank_follows_no_law(made, plan):
-    cache.make_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
-    assert cache.known_traces(plan(stage=1, micro=3)) is None
-    found = cache.traces(plan(stage=1, micro=3))
+    tracing.trace_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
+    assert known_traces.known_traces(plan(stage=1, micro=3)) is None
+    found = tracing.traces(plan(stage=1, micro=3))
     assert {rank: trace.events[0].nbytes for rank, trace in found.items()} == {
         rank: bent(3) * (rank + 1) * 64 for rank in (0, 4, 7)
     }
@@ -104,21 +106,21 @@ def test_two_points_say_nothing_where_the_first_rank_follows_no_law(made, plan):
 def test_nodes_tell_traces_apart(plan):
     one = plan(stage=3, micro=1)
     two = make_plan(replace(one.config, hardware=replace(one.config.hardware, nodes=2)), {})
-    assert cache.trace_folder(one) != cache.trace_folder(two)
+    assert store.trace_folder(one) != store.trace_folder(two)
 
 
 def test_steps_of_many_micro_steps_share_what_is_traced_of_a_few(made, plan, monkeypatch):
-    monkeypatch.setattr(cache, "repeated", lambda trace, micro_steps: replace(trace, seconds=float(micro_steps)))
-    found = [cache.traces(plan(stage=3, micro=1, accumulation=number))[0].seconds for number in (8, 16)]
+    monkeypatch.setattr(known_traces, "repeated", lambda trace, micro_steps: replace(trace, seconds=float(micro_steps)))
+    found = [tracing.traces(plan(stage=3, micro=1, accumulation=number))[0].seconds for number in (8, 16)]
     assert found == [8.0, 16.0]
-    assert made == [cache.Point(0, 1, 64)]
+    assert made == [TraceKey(0, 1, 64)]
 
 
 def test_all_micro_steps_are_traced_where_a_few_do_not_tell_the_others(made, plan, monkeypatch):
-    monkeypatch.setattr(cache, "repeated", lambda trace, micro_steps: None)
+    monkeypatch.setattr(known_traces, "repeated", lambda trace, micro_steps: None)
     for _ in range(2):
-        assert cache.traces(plan(stage=3, micro=1, accumulation=16))[0].events
-    assert made == [cache.Point(0, 1, 64)] * 2  # with a few, then with all
+        assert tracing.traces(plan(stage=3, micro=1, accumulation=16))[0].events
+    assert made == [TraceKey(0, 1, 64)] * 2  # with a few, then with all
 
 
 @pytest.mark.parametrize("place", ["a file", "a file/below", "no permission", "a full disk"])
@@ -130,12 +132,14 @@ def test_a_prediction_goes_on_without_its_cache_and_says_so_once(made, plan, tmp
         def refuse(dir):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(dir))
 
-        monkeypatch.setattr(cache.tempfile, "TemporaryFile", refuse)
+        monkeypatch.setattr(cache_folder.tempfile, "TemporaryFile", refuse)
     if place == "a full disk":
-        monkeypatch.setattr(cache.shutil, "disk_usage", lambda folder: SimpleNamespace(free=cache.ROOM - 1))
-    first = cache.traces(plan(2, 1))
+        monkeypatch.setattr(
+            cache_folder.shutil, "disk_usage", lambda folder: SimpleNamespace(free=cache_folder.ROOM - 1)
+        )
+    first = tracing.traces(plan(2, 1))
     traced = len(made)
-    assert cache.traces(plan(2, 1)).keys() == first.keys() and len(made) == traced  # known until the process ends
+    assert tracing.traces(plan(2, 1)).keys() == first.keys() and len(made) == traced  # known until the process ends
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"memlab: {tmp_path / place}/memlab: ") and "will be kept" in line
     assert not list(tmp_path.rglob("*.trace.json"))

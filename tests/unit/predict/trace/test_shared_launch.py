@@ -3,7 +3,7 @@
 from memlab.predict.memory.allocator import Options
 from memlab.predict.memory.replay import replay, replay_points
 from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free
-from memlab.predict.trace.launch_order import cycle, in_one_launch
+from memlab.predict.trace.shared_launch import cycle, joined_points
 from memlab.predict.trace.trace_format import Site, Trace
 
 MIB = 1 << 20
@@ -50,12 +50,12 @@ def trace_of(tokens: int) -> Trace:
 
 
 def replayed(*tokens: int):
-    return replay_points(in_one_launch([trace_of(each) for each in tokens]), Options(), 1 << 40)
+    return replay_points(joined_points([trace_of(each) for each in tokens]), Options(), 1 << 40)
 
 
 def test_one_point_is_the_trace_itself():
     trace = trace_of(40)
-    assert in_one_launch([trace]) is trace
+    assert joined_points([trace]) is trace
 
 
 def test_the_second_step_hangs_together_with_what_is_around():
@@ -72,7 +72,7 @@ def test_each_point_has_its_own_peaks():
 
 def test_what_a_step_left_is_freed_once():
     """However many points: one loss is alive, and the states are made once."""
-    launch = in_one_launch([trace_of(tokens) for tokens in (20, 30, 40, 50)])
+    launch = joined_points([trace_of(tokens) for tokens in (20, 30, 40, 50)])
     assert replay(launch, Options(), 1 << 40).phases["optimizer_step"].end_allocated_bytes == 152 * MIB
     assert sum(isinstance(event, BeginPoint) for event in launch.events) == 4
     assert len(launch.steps) == 8
@@ -88,7 +88,7 @@ def test_the_order_of_points_decides_where_states_are():
 
 
 def test_an_out_of_memory_ends_the_launch():
-    launch = in_one_launch([trace_of(20), trace_of(400), trace_of(20)])
+    launch = joined_points([trace_of(20), trace_of(400), trace_of(20)])
     small, large = replay_points(launch, Options(), 300 * MIB)
     assert small.oom is None
     assert large.oom["phase"] == "first_forward"
