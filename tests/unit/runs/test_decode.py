@@ -1,0 +1,66 @@
+"""Records that cannot be read say why. Every record of results/ has the values of before records had types."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memlab.core.errors import RecordError
+from memlab.core.record import SCHEMA_VERSION, Record
+from memlab.files.json_file import write_json
+from memlab.runs.folder import RunFolder
+
+TESTS = Path(__file__).parents[2]
+
+SWEEPS: dict[str, str] = json.loads((TESTS / "unit" / "golden" / "records_of_results.json").read_text())
+"""Folder of results/ -> digest of its records, from before ``Record.config`` was a ``Config``."""
+
+ADDED_SINCE = ("unknown_config", "command")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "run").mkdir()
+    return RunFolder(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema_version": SCHEMA_VERSION + 1}, "schema version 2; this memlab reads version 1"),
+        ({"schema_version": None}, "schema version None"),
+        ({"status": "great"}, "damaged record: 'status' cannot be 'great'. Choose one of: failed, gpu_oom, host_oom"),
+        ({"ranks": {}}, "damaged record: 'ranks' must be a list, not {}."),
+        ({"ranks": [{"rank": 0}]}, "damaged record: 'ranks[0].device' is missing."),
+        ({"summary": None}, "damaged record: 'summary' must be keys with values, not None."),
+        ({"config": {"hardware": {"gpus": "x"}}}, "'config.hardware.gpus' must be a whole number, not 'x'."),
+        ({"config": {}}, "damaged record: 'config.seq_len.tokens' is missing."),
+        ({"summary": {"step_seconds": 1.0}}, "'summary.step_seconds_min' is missing beside 'step_seconds'."),
+    ],
+)
+def test_a_record_that_is_none_is_refused(folder, record, change, words):
+    write_json(folder.path / folder.RECORD, {**record().to_json(), **change})
+    with pytest.raises(RecordError) as error:
+        folder.read_record()
+    assert words in str(error.value) and str(folder.path) in str(error.value)
+
+
+def of_then(record: Record) -> dict[str, Any]:
+    """The record as JSON, without what was added to records since the digests were taken."""
+    values = {key: value for key, value in record.to_json().items() if key not in ADDED_SINCE}
+    for place in (values["config"], values["choices"]):
+        place.pop("training", None)
+    for rank in values["ranks"]:
+        del rank["attached"]
+    return values
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_record_of_results_is_what_it_was(name):
+    digest = hashlib.sha256()
+    for file in sorted((TESTS.parent / "results" / name).glob(f"*/{RunFolder.RECORD}")):
+        text = json.dumps(of_then(RunFolder(file.parent).read_record()), sort_keys=True)
+        digest.update(hashlib.sha256(text.encode()).hexdigest().encode())
+    assert digest.hexdigest() == SWEEPS[name]
