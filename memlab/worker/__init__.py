@@ -1,4 +1,4 @@
-"""The code of each rank: model, data, meters and training loop. Of the code that measures, only this imports torch.
+"""Code of each rank of memlab's own training: model, data, meters and training loop.
 
 DeepSpeed's launcher starts ``python -m memlab.worker RUN_FOLDER [RUN_FOLDER...]`` in every rank.
 """

@@ -1,4 +1,4 @@
-"""Building of the model of a plan, with the functions of transformers, and its parameter counts."""
+"""Building of the model of a plan, with the functions of transformers."""
 
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel

@@ -43,17 +43,17 @@ def model_config(model: Model) -> PretrainedConfig:
         try:
             setattr(config, key, value)
         except Exception as error:
-            raise ConfigError(f"model.overrides.{key}: {_said(error)}") from error
+            raise ConfigError(f"model.overrides.{key}: {_reason(error)}") from error
     return config
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Shorten a message of transformers to its first line, or to its second if the first ends with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return lines[1] if lines[0].endswith(":") and len(lines) > 1 else lines[0]
 
 
-def what_is_wrong(model: Model) -> str | None:
+def problem_of(model: Model) -> str | None:
     """Return one line with the reason why the model cannot be built; ``None`` if no reason is found."""
     try:
         config = model_config(model)
@@ -61,10 +61,12 @@ def what_is_wrong(model: Model) -> str | None:
         return str(error)
     except Exception as error:
         needs_own_code = "trust_remote_code" in str(error)
-        said = (
-            "it needs code of its own, which runs with model.trust_remote_code=true" if needs_own_code else _said(error)
+        reason = (
+            "it needs code of its own, which runs with model.trust_remote_code=true"
+            if needs_own_code
+            else _reason(error)
         )
-        return f"model.path={model.path}: {said}"
+        return f"model.path={model.path}: {reason}"
     for size in SIZES:
         value = getattr(config, size, None)
         if isinstance(value, int) and value < 1:
@@ -77,7 +79,7 @@ def what_is_wrong(model: Model) -> str | None:
 def main() -> None:
     """Read a list of models as JSON from standard input; print a list of reasons or nulls to standard output."""
     models: list[dict[str, Any]] = json.load(sys.stdin)
-    print(json.dumps([what_is_wrong(Model(**values)) for values in models]))
+    print(json.dumps([problem_of(Model(**values)) for values in models]))
 
 
 if __name__ == "__main__":

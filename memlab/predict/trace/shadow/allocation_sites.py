@@ -1,4 +1,4 @@
-"""Sites: the place in the code that made an allocation, and the purpose that follows from it."""
+"""Allocation sites: the place in the code that made an allocation, and the purpose of the memory."""
 
 import contextlib
 import functools
@@ -38,14 +38,14 @@ _NOT_THE_CALLER = (
     functools.__file__,
     "<",
 )
-"""Path prefixes of code that only passes calls on: the line that a reader wants is further out on the stack. The
-prefixes are whole paths, because a parent folder may have any name, also ``memlab``."""
+"""Path prefixes of code that only passes calls on: the caller that explains the allocation is further out on the stack.
+The prefixes are whole paths, because a parent folder may have any name, also ``memlab``."""
 
 _TORCH_OPTIMIZERS = _TORCH + "optim/"
 
 
 class AllocationSites:
-    """Numbers for distinct sites; ``sites`` is the list that they index."""
+    """Numbers the distinct sites of a trace: a number is an index in ``sites``."""
 
     def __init__(self, sites: list[Site]):
         self.phase = ""

@@ -143,12 +143,12 @@ class FakeResults:
 def _makes_new_tensors(func) -> bool:
     """Whether an operator only creates tensors: it changes no argument, shares no storage and reads no values."""
     schema = func._schema
-    asks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    reads_values = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     return (
         not schema.is_mutable
         and all(result.alias_info is None and "Tensor" in str(result.type) for result in schema.returns)
         and bool(schema.returns)
-        and not asks & set(func.tags)
+        and not reads_values & set(func.tags)
     )
 
 

@@ -1,6 +1,6 @@
-"""Execution of a request's tasks. The process imports everything once, then forks for each engine start.
+"""Runs the tasks of a request: imports everything once, then forks the process for each start of the engine.
 
-Tasks that share an engine start differ only in shape. After the start, each runs in its own fork.
+Tasks that share a start of the engine differ only in shape. After the start, each runs in a fork of its own.
 """
 
 import fcntl
@@ -38,9 +38,9 @@ def trace_all(request: Request) -> int:
 
     gc.freeze()  # forks then share the memory of imported modules
     cores = Cores(Path(request.folder))
-    waiting, running, asking = deque(request.starts), 0, os.getppid()
+    waiting, running, parent = deque(request.starts), 0, os.getppid()
     while waiting or running:
-        if os.getppid() != asking:  # the parent was killed: start nothing more, let running tasks finish
+        if os.getppid() != parent:  # the parent was killed: start nothing more, let running tasks finish
             waiting.clear()
         while waiting and running < cores.count:
             _in_a_fork(_trace_points, request, waiting.popleft(), cores)
@@ -91,7 +91,7 @@ def _in_a_fork(function: Callable[..., None], *arguments) -> None:
 
 def _trace_points(request: Request, start: EngineStart, cores: Cores) -> None:
     """Start the engine once, then trace each point in a fork."""
-    _say_to(Path(request.folder) / start.log)
+    _redirect_output(Path(request.folder) / start.log)
     began, path = 0.0, ""
 
     def split() -> tuple[int, int]:
@@ -104,7 +104,7 @@ def _trace_points(request: Request, start: EngineStart, cores: Cores) -> None:
             if not forks[-1]:
                 cores.take()
                 micro, tokens, path = shape
-                _say_to(Path(request.folder) / start.log_of(path))
+                _redirect_output(Path(request.folder) / start.log_of(path))
                 return micro, tokens
         for fork in forks:
             os.waitpid(fork, 0)
@@ -131,7 +131,7 @@ def _limit_cpu_time(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
 
 
-def _say_to(log: Path) -> None:
+def _redirect_output(log: Path) -> None:
     """Redirect standard output and error of this process to ``log``."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
     os.dup2(file, 1)

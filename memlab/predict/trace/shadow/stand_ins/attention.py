@@ -93,7 +93,7 @@ class _Sdpa:
 
 
 def flash(query, key, value, dropout_p: float, is_causal: bool, scale: float | None) -> torch.Tensor:
-    """Call the flash kernel. Pads the head size to a multiple of 8, as torch does."""
+    """Call the flash kernel, with the head size padded to a multiple of 8 as in torch."""
     head = query.shape[-1]
     padding = -head % 8
     if padding:
@@ -134,9 +134,9 @@ def _flash_attention(module, query, key, value, attention_mask, scaling=None, dr
 
 
 def flash_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]:
-    """Scratch bytes of flash's backward, one entry per block.
+    """Return the scratch bytes of flash's backward, one entry for each block.
 
-    The blocks are: the row sums of the softmax (fp32), the query gradient (accumulated in fp32), and, when several
+    The blocks hold the row sums of the softmax (fp32), the query gradient (accumulated in fp32), and, when several
     query heads share a key head, the gradients of key and value for every query head.
 
     Source: ``mha_bwd`` in pytorch's and flash-attn's ``flash_api.cpp`` (rows rounded up to 128, head size to 32).
@@ -161,6 +161,6 @@ def cudnn_workspaces(grad_out, query, key, value, *rest, **options) -> list[int]
 
 
 def _expanded(query, key) -> list[int]:
-    """Bytes of the gradients of key and value for every query head, before they are summed over shared key heads."""
+    """Return the bytes of the gradients of key and value for every query head, before the sum over shared key heads."""
     batch, heads, _, head = query.shape
     return [] if key.shape[1] == heads else 2 * [query.element_size() * batch * key.shape[2] * heads * head]

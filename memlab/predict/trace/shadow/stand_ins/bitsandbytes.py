@@ -81,7 +81,7 @@ def _emptying(recorder: Recorder, prepare: Callable) -> Callable:
 
 
 def _product_flops(rows, packed, shape, *rest, out_shape=None, **named) -> int:
-    """FLOPs of a product, from shapes: a multiplication and an addition for each row and each weight."""
+    """Return the FLOPs of a product, from shapes: a multiplication and an addition for each row and each weight."""
     return 2 * prod(rows[:-1]) * prod(shape)
 
 

@@ -44,7 +44,7 @@ class _Extension:
 
 
 def _updated(function: str, args: tuple) -> Iterator[torch.Tensor]:
-    """The tensors that an optimizer's function writes as well as reads.
+    """Yield the tensors that an optimizer's function writes as well as reads.
 
     Source: ``multi_tensor_adam.cu`` (lists of gradients, parameters and moments) and ``cpu_adam_impl.cpp`` (last
     arguments: parameter, gradient and moments) in DeepSpeed's ``csrc/adam``, and their counterparts in ``csrc/lion``.
