@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from memlab.analyse.diff import deepspeed_json
 from memlab.analyse.identity import configurations, families, point_of
-from memlab.analyse.run_view import RunView, peak, value_at
+from memlab.analyse.run_view import RunView, is_command, peak, value_at
 from memlab.core.config import from_dict
 from memlab.core.errors import MemlabError
 from memlab.core.plan import deepspeed_config
@@ -182,13 +183,17 @@ def _measure_next(best: Projection, runs: Iterable[RunView]) -> list[str]:
 def command_words(projection: Projection) -> list[str]:
     """Return the command that runs the projection: group options, then values that differ from these options.
 
-    The words are quoted for a shell.
+    The words are quoted for a shell. A command of the user's own is the one that was measured.
     """
+    if is_command(projection.run):
+        return [projection.run.config["training"]["command"]]
     return ["python", "launch.py", *overrides_of(projection.run.choices, _as_advised(projection))]
 
 
 def deepspeed_of(projection: Projection) -> dict[str, Any]:
-    """Return the DeepSpeed JSON for training with the projection."""
+    """Return the DeepSpeed JSON for training with the projection; of a user's command, the one that it used."""
+    if is_command(projection.run):
+        return deepspeed_json(projection.run)
     return deepspeed_config(from_dict(_as_advised(projection)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from memlab.analyse.identity import changed_keys, differing_axes, environment_changes, of_repeats
 from memlab.analyse.quantities import Difference, Quantity, quantities_of
 from memlab.analyse.run_view import RunView, value_at
-from memlab.core.config import GROUPS, from_dict, to_dict
+from memlab.core.config import GROUPS, MISSING, from_dict, to_dict
 from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import deepspeed_config, run_id
 from memlab.files.conf_files import parse_yaml
@@ -62,10 +62,10 @@ def compare(runs: Sequence[RunView], by: str | None = None) -> Comparison:
     jsons = [deepspeed_json(run) for run in runs]
     return Comparison(
         runs=tuple(runs),
-        warnings=tuple(confounds(runs, by) + _not_ok(runs)),
-        choices=tuple(change for change in options if len(set(change.values)) > 1),
+        warnings=tuple(confounds(runs, by) + _protocols(runs) + _unknown(runs) + _not_ok(runs)),
+        choices=tuple(change for change in options if len(set(change.values) - {None}) > 1),
         values=_changes(configs, [key for key in changed_keys(configs) if not of_repeats(key)]),
-        deepspeed=_changes(jsons, changed_keys(jsons)),
+        deepspeed=_changes(jsons, changed_keys(jsons)) if all(jsons) else (),
         environment=tuple(ChangedKey(key, tuple(values)) for key, values in environment_changes(runs).items()),
         quantities=_quantity_rows(runs),
     )
@@ -147,6 +147,35 @@ def _read_values(file: Path) -> dict[str, Any]:
     if "${" in json.dumps(values, default=str):
         raise MemlabError(f"{file}: holds ${{...}}. Write the file with: python launch.py ... --cfg job --resolve")
     return values
+
+
+def _protocols(runs: Sequence[RunView]) -> list[str]:
+    """Warn if only some of the runs began to measure with an emptied cache."""
+    cold = [run.run_id for run in runs if value_at(run.config, "measure.protocol") == "cold"]
+    if len(cold) in (0, len(runs)):
+        return []
+    return [
+        f"{', '.join(cold)}: peaks from process start, as in a plain training (protocol cold); of the others, peaks of "
+        "the training steps, before which the allocator's cache was emptied."
+    ]
+
+
+def _unknown(runs: Sequence[RunView]) -> list[str]:
+    """Name what was not found out about a command's configuration: it may differ too."""
+    found = []
+    for run in runs:
+        groups = {name: part for name, part in run.config.items() if isinstance(part, dict) and name != "measure"}
+        missing = [name for name, part in groups.items() if part and all(value == MISSING for value in part.values())]
+        missing += [
+            f"{name}.{key}"
+            for name, part in groups.items()
+            if name not in missing
+            for key, value in part.items()
+            if value == MISSING
+        ]
+        if missing:
+            found.append(f"Not known of {run.run_id}, so perhaps different too: {', '.join(missing)}.")
+    return found
 
 
 def _not_ok(runs: Sequence[RunView]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from memlab.analyse.run_view import RunView, flatten, value_at
-from memlab.core.config import GROUPS
+from memlab.core.config import GROUPS, MISSING
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.plan import NOT_MEASURED, SHAPE
 
@@ -36,6 +36,11 @@ def tokens_of(run: RunView) -> int:
 def point_of(run: RunView) -> tuple[int, int]:
     """Return the micro batch and the sequence length."""
     return value_at(run.config, MICRO), value_at(run.config, TOKENS)
+
+
+def has_point(run: RunView) -> bool:
+    """Whether micro batch and sequence length are known; of a command they may not be."""
+    return None not in point_of(run)
 
 
 def subject_of(run: RunView) -> str:
@@ -110,19 +115,31 @@ def numbered(names: Iterable[str]) -> list[str]:
 
 
 def changed_keys(dictionaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """List the dotted keys whose values differ between these nested dictionaries, in the order of the keys."""
+    """List the dotted keys whose values differ between these nested dictionaries, in the order of the keys.
+
+    A value that is not known (MISSING) differs from none.
+    """
     changed: list[str] = []
     for name in dict.fromkeys(key for values in dictionaries for key in values):
         parts = {id(part): part for part in (values.get(name) for values in dictionaries)}  # runs share equal parts
         flat = [flatten(part, f"{name}.") if isinstance(part, dict) else {name: part} for part in parts.values()]
         keys = dict.fromkeys(key for part in flat for key in part)
-        changed += [key for key in keys if any(part.get(key) != flat[0].get(key) for part in flat)]
+        changed += [key for key in keys if _differ([part.get(key) for part in flat])]
     return changed
 
 
+def _differ(values: Sequence[Any]) -> bool:
+    known = [value for value in values if value != MISSING]
+    return any(value != known[0] for value in known[1:])
+
+
 def differing_axes(runs: Sequence[RunView]) -> list[str]:
-    """List the groups (and single values) in which these runs differ, except keys in which repeats may differ."""
-    keys = [key for key in changed_keys([run.config for run in runs]) if not of_repeats(key)]
+    """List the groups (and single values) in which these runs differ, except keys in which repeats may differ.
+
+    The words of a command are no axis: what they set is in the other keys.
+    """
+    changed = changed_keys([run.config for run in runs])
+    keys = [key for key in changed if not of_repeats(key) and key != "training.command"]
     return list(dict.fromkeys(key.partition(".")[0] for key in keys))
 
 

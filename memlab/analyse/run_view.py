@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from memlab.analyse.completeness import shortcomings
-from memlab.core.config import to_dict
+from memlab.core.config import MISSING, to_dict, with_missing
 from memlab.core.record import Record
 from memlab.core.summary import slowest
 
@@ -23,7 +23,7 @@ class RunView:
     reason: str | None
     fingerprint: str
     isolation: str
-    config: dict[str, Any]
+    config: dict[str, Any]  # config.MISSING where a value is not known
     choices: dict[str, str]
     environment: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
@@ -52,21 +52,26 @@ def view_of(record: Record, path: str) -> RunView:
     same += ("choices", "environment", "summary", "timing")
     return RunView(
         path=path,
-        config=to_dict(record.config),
+        config=with_missing(to_dict(record.config), record.unknown_config),
         **{key: getattr(record, key) for key in same},
         incomplete=shortcomings(record),
         detail=json.dumps([_phases(record.ranks), slowest(record.ranks, "step_seconds")]),
     )
 
 
+def is_command(run: RunView) -> bool:
+    """Whether a command of the user's own ran, and not memlab's training loop."""
+    return value_at(run.config, "training.loop") == "command"
+
+
 def value_at(config: Mapping[str, Any], dotted: str) -> Any:
-    """Return the value of a dotted key; ``None`` if the configuration lacks the key."""
+    """Return the value of a dotted key; ``None`` if the configuration lacks the key or its value is not known."""
     value: Any = config
     for part in dotted.split("."):
         if not isinstance(value, dict):
             return None
         value = value.get(part)
-    return value
+    return None if value == MISSING else value
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:

@@ -14,6 +14,7 @@ from memlab.analyse.run_view import RunView, flatten, peak, value_at
 from memlab.core.config import GROUPS
 from memlab.core.errors import RecordError
 from memlab.runs.folder import RunFolder
+from memlab.runs.step_rows import read_rows
 
 ALWAYS = (
     "model.path",
@@ -26,6 +27,12 @@ ALWAYS = (
     "hardware.usd_per_hour",
 )
 """Configuration values that always have a column, even if all rows agree: charts and costs need them."""
+
+STEP_QUANTITIES = (
+    *("samples", "tokens", "real_tokens", "longest_sample", "padded_length", "micro_batches", "phase"),
+    *("peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes", "host_peak_bytes", "alloc_retries", "ooms"),
+)
+"""Columns of a step that only the commands of users have: their batches differ from step to step."""
 
 ESTIMATORS: dict[str, Callable[[RunView], int | None]] = {
     "estimate_deepspeed": deepspeed_estimate,
@@ -73,7 +80,8 @@ def phases_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
 def steps_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
     """Make a frame with one row per rank and step.
 
-    Columns: ``run_id``, ``path``, ``rank``, ``step``, ``warmup``, ``seconds``, ``loss``.
+    Columns: ``run_id``, ``path``, ``rank``, ``step``, ``warmup``, ``seconds``, ``loss``; of a command of the user's
+    own also those of :data:`STEP_QUANTITIES`.
 
     ``warmup`` is true for the steps that are not timed.
     """
@@ -81,35 +89,46 @@ def steps_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _long(
-    runs: Sequence[RunView], rows_of: Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
+    runs: Sequence[RunView], rows_of: Callable[[dict[str, Any], RunFolder], Iterator[dict[str, Any]]]
 ) -> tuple[pd.DataFrame, list[str]]:
     """Read the rows of every rank from the run folders. Also returns one line for each unreadable folder."""
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
     for run in runs:
         try:
-            ranks = RunFolder(run.path).read_record().ranks
+            folder = RunFolder(run.path)
+            ranks = folder.read_record().ranks
         except RecordError as error:
             problems.append(str(error))
             continue
-        rows += [{"run_id": run.run_id, "path": run.path, **row} for rank in ranks for row in rows_of(rank)]
+        rows += [{"run_id": run.run_id, "path": run.path, **row} for rank in ranks for row in rows_of(rank, folder)]
     return pd.DataFrame(rows), problems
 
 
-def _rank_rows(rank: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _rank_rows(rank: dict[str, Any], folder: RunFolder) -> Iterator[dict[str, Any]]:
     yield {key: value for key, value in rank.items() if not isinstance(value, dict | list)}
 
 
-def _phase_rows(rank: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _phase_rows(rank: dict[str, Any], folder: RunFolder) -> Iterator[dict[str, Any]]:
     for name, phase in rank.get("phases", {}).items():
         yield {"rank": rank.get("rank"), "phase": name, **phase}
 
 
-def _step_rows(rank: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _step_rows(rank: dict[str, Any], folder: RunFolder) -> Iterator[dict[str, Any]]:
+    if rank["attached"] is not None:
+        yield from _command_steps(rank, folder)
+        return
     warmup, losses = rank.get("warmup_seconds", []), rank.get("losses", [])
     for step, seconds in enumerate([*warmup, *rank.get("step_seconds", [])]):
         loss = losses[step] if step < len(losses) else None
         yield {"rank": rank.get("rank"), "step": step, "warmup": step < len(warmup), "seconds": seconds, "loss": loss}
+
+
+def _command_steps(rank: dict[str, Any], folder: RunFolder) -> Iterator[dict[str, Any]]:
+    warmup = len(rank["warmup_seconds"])
+    for step, row in enumerate(read_rows(folder.step_rows(rank["rank"]))):
+        known = {"rank": rank["rank"], "step": step, "warmup": step < warmup, "seconds": row.get("seconds")}
+        yield known | {key: row.get(key) for key in STEP_QUANTITIES}
 
 
 def _columns_at(dictionaries: Sequence[dict[str, Any]], keys: Sequence[str]) -> dict[str, list[Any]]:

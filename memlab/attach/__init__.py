@@ -100,7 +100,8 @@ Values under a name that holds secrets are blanked in the rank; the parent redac
 
 **rank{N}.steps.jsonl**, one JSON object a line, in the order of the steps: ``step`` (from 1), ``seconds`` (``null``:
 not known), ``micro_batches``, ``samples``, ``tokens`` (with padding: elements of ``input_ids``), ``real_tokens`` (those
-that the attention mask keeps), ``longest_sample`` (tokens), ``peak_allocated_bytes``, ``peak_active_bytes``,
+that the attention mask keeps), ``longest_sample`` (tokens), ``padded_length`` (tokens of the longest sample with its
+padding), ``largest_micro_batch`` (samples), ``peak_allocated_bytes``, ``peak_active_bytes``,
 ``peak_reserved_bytes``, ``alloc_retries`` and ``ooms`` of this step, ``host_peak_bytes``, ``phase`` (the one with the
 highest allocated bytes), ``phases`` (phase -> peak allocated, peak reserved bytes), ``skipped`` (an overflow skipped
 it). A figure that is not known is ``null``. The last line of a killed rank may be cut off.

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -18,19 +18,13 @@ class Size:
     tokens: int | None = None  # with padding
     real_tokens: int | None = None  # those that the attention mask keeps
     longest: int | None = None  # tokens of the longest sample, without padding if that is known
+    length: int | None = None  # tokens of a sample with its padding, the most of all micro batches
+    largest: int | None = None  # samples of the largest micro batch
 
     def __add__(self, other: "Size") -> "Size":
         """Add the sizes of two micro batches. A figure that one of them lacks is not known of both."""
-        values = [
-            None if None in pair else combine(pair)
-            for pair, combine in (
-                ((self.samples, other.samples), sum),
-                ((self.tokens, other.tokens), sum),
-                ((self.real_tokens, other.real_tokens), sum),
-                ((self.longest, other.longest), max),
-            )
-        ]
-        return Size(*values)
+        pairs = zip(astuple(self), astuple(other), (sum, sum, sum, max, max, max), strict=True)
+        return Size(*(None if None in (one, two) else combine((one, two)) for one, two, combine in pairs))
 
 
 def size_of(batch: Any) -> Size:
@@ -44,15 +38,15 @@ def size_of(batch: Any) -> Size:
     ids = [value for name, value in named.items() if name.endswith("input_ids") and _is_tokens(value)]
     ids = ids or [tensor for tensor in tensors if _is_tokens(tensor)][:1]
     if not ids:
-        return Size(samples)
-    tokens = sum(tensor.numel() for tensor in ids)
+        return Size(samples, largest=samples)
+    tokens, length = sum(tensor.numel() for tensor in ids), max(tensor.shape[-1] for tensor in ids)
     if lengths := _packed_lengths(named):
-        return Size(samples, tokens, sum(lengths), max(lengths))
+        return Size(samples, tokens, sum(lengths), max(lengths), length, samples)
     masks = [value for name, value in named.items() if name.endswith("attention_mask") and _is_tokens(value)]
     if len(masks) == len(ids) and all(mask.device.type == "cpu" for mask in masks):
         kept = [mask.count_nonzero(dim=-1) for mask in masks]
-        return Size(samples, tokens, int(sum(k.sum() for k in kept)), int(max(k.max() for k in kept)))
-    return Size(samples, tokens, None, max(tensor.shape[-1] for tensor in ids))
+        return Size(samples, tokens, int(sum(k.sum() for k in kept)), int(max(k.max() for k in kept)), length, samples)
+    return Size(samples, tokens, None, length, length, samples)
 
 
 def _is_tokens(value: Any) -> bool:

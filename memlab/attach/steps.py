@@ -50,6 +50,8 @@ class Step:
             "tokens": size.tokens,
             "real_tokens": size.real_tokens,
             "longest_sample": size.longest,
+            "padded_length": size.length,
+            "largest_micro_batch": size.largest,
             "peak_allocated_bytes": peaks.peak_allocated_bytes,
             "peak_active_bytes": peaks.peak_active_bytes,
             "peak_reserved_bytes": peaks.peak_reserved_bytes,

@@ -98,6 +98,19 @@ def without(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     }
 
 
+def with_missing(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Copy a plain configuration with :data:`MISSING` at these dotted keys, and at every key of these groups."""
+    marked = set(keys)
+    return {
+        name: {key: MISSING if {name, f"{name}.{key}"} & marked else value for key, value in part.items()}
+        if isinstance(part, dict)
+        else MISSING
+        if name in marked
+        else part
+        for name, part in values.items()
+    }
+
+
 def _check_optimizer(optimizer: Optimizer) -> None:
     names = optimizers.NAMES[optimizer.source]
     is_deepspeed = optimizer.source == "deepspeed"

@@ -12,7 +12,11 @@ class Training:
     loop: str = one_of("memlab", "command")
     command: str = ""
     """The words of your command, as in a shell. {key} stands for the value of a key (model.path, batch.micro, ...),
-    {deepspeed_json} for the DeepSpeed JSON that memlab writes, {run_dir} for the run folder, {{ for a brace."""
+    {deepspeed_json} for the DeepSpeed JSON that memlab writes, {run_dir} for a folder of the point's own,
+    {master_port} for a free port, {{ for a brace."""
+    auto: bool = True
+    """Write "auto" into the DeepSpeed JSON for what transformers' arguments say: batch, precision, clipping, and the
+    optimizer's hyperparameters. false: write all values, for scripts that call deepspeed.initialize themselves."""
 
 
 @dataclass

@@ -216,7 +216,28 @@ def deepspeed_config(config: Config) -> dict[str, Any]:
         ds["zero_allow_untested_optimizer"] = True
     if optimizer.source != "deepspeed" or config.hardware.device == "cpu":
         ds["zero_force_ds_cpu_optimizer"] = False
+    if config.training.loop == "command" and config.training.auto:
+        _leave_to_transformers(ds, precision)
     return ds
+
+
+def _leave_to_transformers(ds: dict[str, Any], precision: Precision) -> None:
+    """Write ``"auto"`` where transformers takes the value from the script's TrainingArguments, and checks any other.
+
+    Source: ``HfTrainerDeepSpeedConfig.trainer_config_process`` of transformers 5.23.
+    """
+    ds |= dict.fromkeys(("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"), "auto")
+    ds |= {name: {**ds[name], "enabled": "auto"} for name in ("bf16", "fp16")}
+    if precision.communication_dtype is None:
+        del ds["communication_data_type"]
+    if precision.grad_accum_dtype is None:
+        del ds["data_types"]
+    if "optimizer" in ds:
+        ds["optimizer"]["params"] |= {key: "auto" for key in ds["optimizer"]["params"] if key in ARGUMENTS_OF_OPTIMIZER}
+
+
+ARGUMENTS_OF_OPTIMIZER = ("lr", "betas", "eps", "weight_decay")
+"""Hyperparameters that TrainingArguments have too."""
 
 
 def _optimizer_params(config: Config) -> dict[str, Any]:

@@ -1,18 +1,18 @@
 """Measurement of jobs: one launch measures one job, or several that differ only in shape. Each job gets a record."""
 
 import os
-import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from memlab.core.errors import MemlabError
 from memlab.core.plan import shape_of
 from memlab.core.record import Record
 from memlab.launch.command import command, free_port
+from memlab.launch.control import LaunchControl
 from memlab.launch.doctor.ops import unbuilt_ops
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
 from memlab.launch.orphans import locked
@@ -20,6 +20,7 @@ from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.pool import GpuPool
 from memlab.launch.process import Ended, Launch
 from memlab.launch.streams import ToLog
+from memlab.launch.user_command.point import launch_command
 from memlab.rules.unsupported import unsupported
 from memlab.runs.job import Job
 from memlab.system.deadman import TOKEN_VARIABLE, marked
@@ -35,19 +36,6 @@ FAILURE_S = 10.0
 
 
 NOT_STARTED = "stopped by a signal before it was started"
-
-
-@dataclass
-class LaunchControl:
-    """Callbacks and the stop signal of a launch."""
-
-    stop: threading.Event = field(default_factory=threading.Event)
-    reason_to_end: Callable[[], str | None] = lambda: None
-    """Polled during a launch; a returned reason ends the launch. The running job is recorded as interrupted, later jobs
-    do not run."""
-    on_record: Callable[[Job, Record], None] = lambda job, record: None
-    on_wait: Callable[[str], None] = lambda text: None
-    """Called with a message before a silent wait of minutes."""
 
 
 def measure_job(job: Job, force: bool = False, on_wait: Callable[[str], None] = lambda text: None) -> Record:
@@ -78,12 +66,27 @@ def measure_jobs(jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], con
     """Measure jobs that differ only in shape in one launch on these GPUs, one after another.
 
     Returns one record for each job that was reached, in order. If the launch ended early, the last record says why.
-    Every record is on disk as soon as its job is over. A failure of a port or of the network is retried once.
+    Every record is on disk as soon as its job is over. A failure of a port or of the network is retried once. Commands
+    of the user's own have a launch each, up to the first that does not end well.
     """
+    if jobs[0].is_command:
+        return _launch_commands(jobs, machine, gpus, control)
     records = _JobsLaunch(jobs, machine, gpus, control, tries_again=True).run()
     if _is_worth_another_try(records[-1], control):
         again = jobs[len(records) - 1 :]
         records = records[:-1] + _JobsLaunch(again, machine, gpus, control, tries_again=False).run()
+    return records
+
+
+def _launch_commands(
+    jobs: Sequence[Job], machine: Machine, gpus: Sequence[Gpu], control: LaunchControl
+) -> list[Record]:
+    records: list[Record] = []
+    for job in jobs:
+        records.append(launch_command(job, machine, gpus, control))
+        control.on_record(job, records[-1])
+        if records[-1].status != "ok":
+            break
     return records
 
 

@@ -6,12 +6,14 @@ Each check takes a second or less. Without it, the same mistake would end every 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
+from memlab.core.command_template import check_effects, check_places, filled
 from memlab.core.config import Config, Model
 from memlab.core.errors import ConfigError
 from memlab.files import jsonl
@@ -29,6 +31,8 @@ HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 def check(configs: Iterable[Config]) -> None:
     """Raise :class:`ConfigError` for the first reference of these configurations that is missing or broken."""
     configs = list(configs)
+    check_commands([config for config in configs if config.training.loop == "command"])
+    configs = [config for config in configs if config.training.loop == "memlab"]
     for path, field in dict.fromkeys((c.data.path, c.data.text_field) for c in configs if c.data.source == "jsonl"):
         if path:  # memlab/rules/model.py reports a missing data.path
             jsonl.check(Path(path), field, CHECKED_BYTES)
@@ -41,6 +45,25 @@ def check(configs: Iterable[Config]) -> None:
             if Path(model.path).is_dir() and not Path(model.path, "config.json").is_file():
                 raise ConfigError(f"model.path={model.path}: the folder holds no config.json.")
     _check_model_configs([model for model in models.values() if _can_be_read(model)])
+
+
+def check_commands(configs: Sequence[Config]) -> None:
+    """Raise :class:`ConfigError` if a command has a place that nothing fills, or no place for a key that varies."""
+    for config in configs:
+        if config.mode == "predict":
+            raise ConfigError("training=command measures: a prediction knows memlab's own training loop only (mode).")
+        check_places(config)
+        program = filled(config, Path("deepspeed.json"), Path("output"), 0)[0]
+        if shutil.which(program) is None:
+            raise ConfigError(f"training.command: no program '{program}' on the path.")
+    check_effects([*configs, *(_at_next_size(config) for config in configs if config.sweep.search != "none")])
+
+
+def _at_next_size(config: Config) -> Config:
+    """Return the configuration with the size that a search varies increased by one."""
+    if config.sweep.search == "batch":
+        return replace(config, batch=replace(config.batch, micro=config.batch.micro + 1))
+    return replace(config, seq_len=replace(config.seq_len, tokens=config.seq_len.tokens + 1))
 
 
 def _check_place(key: str, path: str) -> None:

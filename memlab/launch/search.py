@@ -67,6 +67,7 @@ class MeasuredSearch(MeasuredSweep):
         jobs = [at_size(found.job, size) for size in sizes]
         for size, record in zip(sizes, self._measure(jobs), strict=False):
             found.tried[size] = record
+            found.gave_up = found.gave_up or _disagreement(record, found.job.config)
             if record.status != "ok" and not record.status.endswith("_oom"):
                 found.gave_up = f"{record.run_id} ended as {record.status}: {record.reason}"
 
@@ -129,6 +130,20 @@ def next_sizes(found: SearchResult, limit: int | None) -> Iterator[int]:
     while high - low > step:
         low = (low + high) // 2
         yield low
+
+
+def _rate(record: Record) -> float:
+    """Return tokens per second; 0 for a command whose batches do not say their tokens."""
+    return record.summary["tokens_per_second"] or 0.0
+
+
+def _disagreement(record: Record, config: Config) -> str | None:
+    """Say that a command did not use the size that it was given; ``None`` if it did."""
+    searched = "batch.micro" if config.sweep.search == "batch" else "seq_len.tokens"
+    for each in (record.command or {}).get("disagreements", []):
+        if each["key"] == searched and record.status == "ok":
+            return f"{record.run_id}: the script was given {searched}={each['composed']} and used {each['found']}"
+    return None
 
 
 def size_of(config: Config) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from rich.console import Console
 
 from memlab.analyse.advise import Advice, Projection, command_words, deepspeed_of
+from memlab.analyse.run_view import is_command
 from memlab.report import units
 from memlab.report.short_names import names_by_label
 from memlab.report.terminal_table import show_table
@@ -51,6 +52,8 @@ def show_advice(advice: Advice, out: Console) -> None:
     for sentence in advice.next:
         say(f"Measure next {sentence}", out)
     out.print()
+    if is_command(advice.best.run):
+        say("The command that was measured; set the batch and the accumulation in it:", out)
     show_command(command_words(advice.best), out)
     out.print()
     out.print(json.dumps(deepspeed_of(advice.best), indent=2), soft_wrap=True)

@@ -28,6 +28,7 @@ def leave_table_and_page(root: Path, console: Console) -> None:
 def _write(folder: SweepFolder) -> int:
     """Write the table and the page unless there are no runs. Returns the number of runs."""
     from memlab.analyse.collect import collect  # here: a sweep must not wait half a second for pandas
+    from memlab.analyse.identity import has_point
     from memlab.analyse.table import points_table
     from memlab.report.page import write_page
     from memlab.report.table_files import write_table
@@ -36,5 +37,5 @@ def _write(folder: SweepFolder) -> int:
     if found.runs:
         folder.claim_around_runs()
         write_table(points_table(found.runs), folder.path / folder.TABLE)
-        write_page(found.runs, found.skipped, folder.path.name, folder.path / folder.PAGE)
+        write_page(list(filter(has_point, found.runs)), found.skipped, folder.path.name, folder.path / folder.PAGE)
     return len(found.runs)

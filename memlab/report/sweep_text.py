@@ -202,7 +202,7 @@ def _answer(found: SearchResult, kind: str) -> str:
     if found.best is None:
         return "[yellow]nothing fits[/]" if found.tried and not found.fits else "[yellow]not finished[/]"
     fitting = [size for size, record in found.tried.items() if record.status == "ok"]
-    fastest = max(fitting, key=lambda size: found.tried[size].summary["tokens_per_second"])
+    fastest = max(fitting, key=found.rate)
     confirmed = found.confirmation.summary
     line = (
         f"largest {kind} that trains: [bold]{found.best}[/], confirmed over {len(found.confirmation.steps['seconds'])} "

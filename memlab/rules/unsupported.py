@@ -17,7 +17,10 @@ def unsupported(config: Config, machine: Machine | None) -> list[str]:
     """List the reasons why this combination is not supported, each with an alternative; empty if it is supported.
 
     ``machine``: the machine to measure on; ``None`` for a prediction, so that GPUs, packages and nodes are not checked.
+    Of a command of the user's own only the number of GPUs is checked: it has its own packages and its own launcher.
     """
+    if config.training.loop == "command":
+        return list(beyond_gpus(config, machine)) if machine else []
     reasons = [f"{rule.why}; instead: {rule.instead}" for rule in RULES if rule.when(config)]
     reasons += zero_keys_without_effect(config)
     if machine is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from memlab.core.command_template import PORT, parse
 from memlab.core.config import Config
 from memlab.core.errors import RecordError
 from memlab.core.noise import doubts
@@ -54,13 +55,20 @@ class Job:
 
         ``side_by_side`` is the option of the sweep: with ``auto``, a job that offloads runs alone, because it uses the
         whole host. CPU jobs always run alone, and so do jobs on several nodes: memlab does not know which GPUs of other
-        nodes are free.
+        nodes are free. Commands run alone unless each gets a port of its own: their launchers all take the same one.
         """
         if self.config.hardware.device == "cpu" or self.plan.is_multi_node:
+            return True
+        if self.is_command and PORT not in parse(self.config.training.command).places:
             return True
         if side_by_side == "auto":
             return (self.config.offload.optimizer, self.config.offload.param) != ("none", "none")
         return side_by_side == "never"
+
+    @property
+    def is_command(self) -> bool:
+        """Whether the job runs a command of the user's own, not memlab's training loop."""
+        return self.config.training.loop == "command"
 
     def start(self, command: list[str]) -> None:
         self.folder.claim()

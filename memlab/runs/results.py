@@ -53,13 +53,17 @@ class SearchResult:
         """The smallest size that ran out of memory; ``None`` if none did."""
         return min((size for size, record in self.tried.items() if record.status in OUT_OF_MEMORY), default=None)
 
+    def rate(self, size: int) -> float:
+        """Return the tokens per second at a size that trained; 0 if a command does not say its tokens."""
+        return self.tried[size].summary["tokens_per_second"] or 0.0
+
     def thrashes(self, size: int) -> bool:
         """Whether a size fits, but the allocator had to free and retry, or a smaller size is faster (``SLOWER``)."""
         record = self.tried[size]
         if record.status != "ok":
             return False
-        rate = record.summary["tokens_per_second"]
-        smaller = [r.summary["tokens_per_second"] for s, r in self.tried.items() if s < size and r.status == "ok"]
+        rate = self.rate(size)
+        smaller = [self.rate(less) for less, other in self.tried.items() if less < size and other.status == "ok"]
         return bool(record.summary.get("num_alloc_retries")) or rate < SLOWER * max(smaller, default=0.0)
 
 

@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import memlab
 from memlab.core.plan import Plan, config_hash, needs_hub
+from memlab.core.sizes import MIB
 from memlab.files.disk import cache_dir
 from memlab.files.redaction import is_secret_name, redact
 from memlab.system.deadman import marked_by
@@ -204,8 +206,20 @@ def fingerprint(plan: Plan, machine: Machine) -> str:
         machine.driver,
         [gpu.name for gpu in machine.gpus[: plan.ranks_per_node]],
         {name: value for name, value in inherited_variables().items() if name != "CUDA_DEVICE_ORDER"},
+        *_digests(plan.config.training.command),
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+LARGEST_SCRIPT = 16 * MIB
+"""Largest file of a command that is hashed, in bytes."""
+
+
+def _digests(command: str) -> list[str]:
+    """Hash the files that a command names, its script for one. Data and weights are too large for that."""
+    words = (word.rpartition("=")[2] for word in shlex.split(command))
+    files = (path for word in words if (path := Path(word)).is_file() and path.stat().st_size <= LARGEST_SCRIPT)
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
 
 
 def _is_secret(name: str, value: str) -> bool:

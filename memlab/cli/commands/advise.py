@@ -35,5 +35,5 @@ def run(arguments: argparse.Namespace) -> int:
         usd_per_hour=arguments.usd_per_hour,
         memory_gib=arguments.gpu_memory,
     )
-    show_advice(advise(selected(arguments.paths, arguments.where), training), console())
+    show_advice(advise(selected(arguments.paths, arguments.where, of_points=True), training), console())
     return 0

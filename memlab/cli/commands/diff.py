@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(paths) == 1 and by is None:
         raise MemlabError("memlab diff needs two runs or more. For the effect of one axis of a sweep, add --by AXIS.")
     if len(paths) == 1:
-        show_effects(effects_by(selected(paths, arguments.where), by), console(), arguments.all)
+        show_effects(effects_by(selected(paths, arguments.where, of_points=True), by), console(), arguments.all)
         return 0
     sides = [_runs_of(path, arguments.where) for path in paths]
     if all(len(side) == 1 for side in sides):

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     for kind in arguments.kind:
         if kind not in KINDS:
             raise MemlabError(f"--kind {kind}: no such kind of figure. {nearest(kind, KINDS)}")
-    runs = selected(arguments.paths, arguments.where)
+    runs = selected(arguments.paths, arguments.where, of_points=True)
     arguments.output.mkdir(parents=True, exist_ok=True)
     drawn = _slices(runs, arguments) if arguments.slices else draw(runs, arguments.output, arguments.kind or KINDS)
     written = [_report(kind, result) for kind, result in drawn]

@@ -27,6 +27,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.figure not in BYTES:
         raise MemlabError(f"--figure {arguments.figure}: no such memory quantity. {nearest(arguments.figure, BYTES)}")
-    fits, without = fit_all(selected(arguments.paths, arguments.where), arguments.figure)
+    fits, without = fit_all(selected(arguments.paths, arguments.where, of_points=True), arguments.figure)
     show_fits(fits, without, arguments.gpu_memory, arguments.margin, console())
     return 0 if fits else 1

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from memlab.report.page import write_page
 
-    runs, skipped = collected(arguments.paths, arguments.where)
+    runs, skipped = collected(arguments.paths, arguments.where, of_points=True)
     title = arguments.title or ", ".join(Path(path).resolve().name for path in arguments.paths)
     write_page(runs, skipped, title, arguments.output)
     print(f"{arguments.output}: {len(runs):,} points, {arguments.output.stat().st_size / MIB:.1f} MiB")

@@ -59,15 +59,18 @@ def _records() -> list[Path]:
     return sorted(found, key=lambda record: record.lstat().st_mtime_ns, reverse=True)
 
 
-def selected(paths, conditions):
-    """Return the runs. Prints a line on standard error for each skipped folder and each incomplete run."""
-    return collected(paths, conditions)[0]
+def selected(paths, conditions, of_points=False):
+    """Return the runs. Prints a line on standard error for each skipped folder and each incomplete run.
+
+    ``of_points``: leave out runs whose batch or length is not known, and print a line for each.
+    """
+    return collected(paths, conditions, of_points)[0]
 
 
-def collected(paths, conditions):
+def collected(paths, conditions, of_points=False):
     """Return the runs as :func:`selected`, and the places that were skipped."""
     from memlab.analyse.collect import collect
-    from memlab.analyse.identity import select
+    from memlab.analyse.identity import has_point, select
     from memlab.report.text import console, show_incomplete, show_skipped
 
     collection = collect(paths)
@@ -75,6 +78,11 @@ def collected(paths, conditions):
     errors = console(sys.stderr)
     show_skipped(collection.skipped, errors)
     show_incomplete(runs, errors)
+    if of_points:
+        for run in runs:
+            if not has_point(run):
+                errors.print(f"{run.run_id}: left out, since its batch or length is not known", soft_wrap=True)
+        runs = list(filter(has_point, runs))
     if not runs:
         raise MemlabError(
             f"{', '.join(map(str, paths))}: no readable run{' that meets --where' * bool(conditions)}. Name run "

@@ -11,7 +11,7 @@ from typing import Any
 
 from memlab.core.config import GROUPS, Adapter, Checkpointing, Config, Offload, Precision, ZeroStage, from_dict
 from memlab.core.errors import ConfigError
-from memlab.core.optimizers import NAMES
+from memlab.core.plan import applies
 from memlab.core.sizes import GIB
 from memlab.files.conf_files import known_gpu, matching_option, option_values, shipped_model
 
@@ -37,11 +37,15 @@ OTHER_OPTIONS = {"hardware": "auto", "predict": "default", "sweep": "none", "tra
 
 @dataclass(frozen=True)
 class FoundConfig:
-    """``unknown``: groups and dotted keys of ``config`` that could not be found out; they hold defaults there."""
+    """A configuration of which only ``values`` (dotted key -> value) are known.
+
+    ``unknown``: the groups and dotted keys that are not; they hold defaults in ``config``.
+    """
 
     config: Config
     choices: dict[str, str]
     unknown: tuple[str, ...]
+    values: dict[str, Any]
 
 
 def found_config(
@@ -59,9 +63,7 @@ def found_config(
         known |= _hardware(ranks) | _shape(facts, rows) | _model(facts) | _deepspeed(facts) | _trainer(facts)
         known |= _precision(facts) | _attention_and_checkpointing(facts) | _adapter(facts) | _optimizer(facts)
         known |= {"allocator.conf": _allocator(facts), "measure.steps": max(1, len(ranks[0]["step_seconds"]))}
-    values = {key: value for key, value in known.items() if _is_valid(key, value)}
-    config = from_dict(_nested(values))
-    return FoundConfig(config, _choices(config, values), tuple(_unknown(values)))
+    return from_values(known)
 
 
 def _hardware(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -102,6 +104,8 @@ def _model(facts: Facts) -> dict[str, Any]:
     if not path:
         return {}
     known = {"model.path": path, "model.config": shipped_model(config)[1], "model.overrides": {}}
+    if not config.get("auto_map"):  # transformers' own code: nothing to trust
+        known["model.trust_remote_code"] = False
     if "load" in facts.get("phases", {}):
         known["model.weights"] = "pretrained"
     return known
@@ -120,15 +124,28 @@ def _deepspeed(facts: Facts) -> dict[str, Any]:
         return {}
     zero, json = dict(engine["zero"]), engine["config"]
     offload = {part: zero.pop(f"offload_{part}", None) or {} for part in ("optimizer", "param")}
-    stage = {key: zero[key] for key in _names(ZeroStage) if zero.get(key) is not None}
-    if stage.get("overlap_comm") == (stage.get("stage") == 3):
-        stage["overlap_comm"] = None  # what memlab's None stands for
     return {
-        **_prefixed("zero_stage", stage),
+        **_prefixed("zero_stage", _zero_stage(zero, json.get("zero_optimization") or {})),
         **_prefixed("offload", _offload(offload["optimizer"], offload["param"])),
         **_prefixed("checkpointing", _without_enabled(json.get("activation_checkpointing") or {})),
         "optimizer.gradient_clipping": json.get("gradient_clipping") or 0.0,
     }
+
+
+def _zero_stage(zero: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate ``zero_optimization`` with all its keys; DeepSpeed holds some without the prefix ``stage3_``.
+
+    ``stated``: the block of the JSON. Only it tells whether the script set the keys that are dictionaries.
+    """
+    number, values = zero.get("stage", 0), asdict(ZeroStage())
+    for key, default in values.items():
+        if default == {}:
+            values[key] = stated.get(key) or {}
+        elif applies(key, number):
+            values[key] = zero.get(key, zero.get(key.removeprefix("stage3_")))
+    if values["overlap_comm"] == (number == 3):
+        values["overlap_comm"] = None  # what memlab's None stands for
+    return values
 
 
 def _offload(optimizer: Mapping[str, Any], param: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,7 +244,7 @@ def _optimizer(facts: Facts) -> dict[str, Any]:
     engine: dict[str, Any] = next(iter(facts.get("deepspeed") or ()), {})
     stated = (engine.get("config") or {}).get("optimizer")
     used: dict[str, Any] = max(facts.get("optimizers") or (), key=lambda one: one.get("calls") or 0, default={})
-    known = dict(used.get("defaults") or {})
+    known = dict(used.get("defaults") or _arguments_of_optimizer(facts))
     if stated:
         known |= {"source": "deepspeed", "name": stated.get("type"), **(stated.get("params") or {})}
     else:
@@ -235,10 +252,16 @@ def _optimizer(facts: Facts) -> dict[str, Any]:
     values = {key: known[key] for key in ("source", "name", "lr", "eps", "weight_decay") if known.get(key) is not None}
     if known.get("betas"):
         values["betas"] = [float(beta) for beta in known["betas"]]
-    if str(values.get("name")).lower() not in NAMES["deepspeed"] and values.get("name") not in NAMES["transformers"]:
-        values.pop("name", None)
-        values.pop("source", None)
     return _prefixed("optimizer", values)
+
+
+def _arguments_of_optimizer(facts: Facts) -> dict[str, Any]:
+    """Return what the TrainingArguments set, for an optimizer that the rank itself no longer knows."""
+    values = (facts.get("training_arguments") or {}).get("values") or {}
+    names = {"lr": "learning_rate", "eps": "adam_epsilon", "weight_decay": "weight_decay"}
+    known = {key: values[name] for key, name in names.items() if name in values}
+    betas = [values.get("adam_beta1"), values.get("adam_beta2")]
+    return known if None in betas else {**known, "betas": betas}
 
 
 def _name_of(optimizer: Mapping[str, Any], facts: Facts) -> str | None:
@@ -258,6 +281,15 @@ def _allocator(facts: Facts) -> str:
 # --- from single values to a configuration ----------------------------------------------------------------------------
 
 
+def from_values(known: Mapping[str, Any]) -> FoundConfig:
+    """Make a configuration of dotted keys with their values. Values that the schema does not take are left out."""
+    pairs = [{"optimizer.source": known.get("optimizer.source"), "optimizer.name": known.get("optimizer.name")}]
+    pairs += [{key: value} for key, value in known.items() if key not in pairs[0]]
+    values = {key: value for pair in pairs if _is_valid(pair) for key, value in pair.items()}
+    config = from_dict(_nested(values))
+    return FoundConfig(config, _choices(values), tuple(_unknown(values)), values)
+
+
 def _names(group: Any) -> list[str]:
     return [field.name for field in fields(group)]
 
@@ -274,12 +306,10 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _is_valid(key: str, value: Any) -> bool:
-    """Whether the schema takes this value: ``None`` often means not known, and memlab lacks a word for some values."""
-    if key in ("optimizer.name", "optimizer.source"):
-        return True  # the two are checked together
+def _is_valid(values: Mapping[str, Any]) -> bool:
+    """Whether the schema takes these values: ``None`` often means not known, and for some there is no word."""
     try:
-        from_dict(_nested({key: value}))
+        from_dict(_nested(values))
     except ConfigError:
         return False
     return True
@@ -298,7 +328,7 @@ def _unknown(values: Mapping[str, Any]) -> Iterator[str]:
         yield from (name,) if len(missing) == len(keys) else missing
 
 
-def _choices(config: Config, values: Mapping[str, Any]) -> dict[str, str]:
+def _choices(values: Mapping[str, Any]) -> dict[str, str]:
     """Return group -> shipped option, where one says what was found."""
     found = dict(OTHER_OPTIONS)
     for group in GROUPS:

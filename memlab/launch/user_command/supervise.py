@@ -51,11 +51,19 @@ def supervise(
     command: Command,
     folder: RunFolder,
     deadline: Callable[[], float],
-    linger: Callable[[], float | None] = lambda: None,
+    enough: Callable[[], str | None] = lambda: None,
     stop: threading.Event | None = None,
 ) -> Finished:
-    """Run a command to its end. ``deadline``, ``linger`` and ``stop`` are those of :meth:`Launch.wait`."""
-    kills, token = host_oom_kills(), uuid.uuid4().hex
+    """Run a command to its end.
+
+    ``deadline`` and ``stop`` are those of :meth:`Launch.wait`. ``enough`` is polled; a reason ends the command.
+    """
+    kills, token, reasons = host_oom_kills(), uuid.uuid4().hex, []
+
+    def linger() -> float | None:
+        reasons.extend(filter(None, [enough()]))
+        return 0.0 if reasons else None
+
     install.install(folder.path, Options(str(folder.path), command.steps, time.time()))
     folder.keep_launch(token, 0)
     try:
@@ -64,10 +72,12 @@ def supervise(
             ended = None
             try:
                 ended = launch.wait(deadline, linger, stop or threading.Event())
-                if ended.how == "exited":
+                if reasons:
+                    ended = Ended("interrupted", None, launch.seconds, why=reasons[0])
+                elif ended.how == "exited":
                     launch.leave(LEAVE_S)
             except KeyboardInterrupt as signalled:
-                launch.tell(_not_told_by_the_terminal(signalled))
+                launch.tell(_signal_to_pass_on(signalled, command.streams))
                 launch.leave(LEAVE_S)
                 ended = ended or Ended("interrupted", None, launch.seconds)
     finally:
@@ -82,10 +92,10 @@ def supervise(
     return Finished(ended, status, reason, ranks, rows, launch.survivors)
 
 
-def _not_told_by_the_terminal(interrupt: KeyboardInterrupt) -> int | None:
-    """Return the signal to pass on; ``None`` for Ctrl-C, which the terminal sends to every process in its front."""
+def _signal_to_pass_on(interrupt: KeyboardInterrupt, streams: Streams) -> int | None:
+    """Return the signal that ended memlab; ``None`` for Ctrl-C in a terminal, which the command has got too."""
     number = interrupt.args[0] if interrupt.args else signal.SIGINT
-    return None if number == signal.SIGINT and _is_in_front() else number
+    return None if number == signal.SIGINT and not streams.own_session and _is_in_front() else number
 
 
 def _is_in_front() -> bool:

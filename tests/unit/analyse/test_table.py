@@ -10,7 +10,7 @@ from memlab.runs.folder import RunFolder
 COLUMNS = """
 run_id path source status reason isolation fingerprint
 model zero_stage offload allocator checkpointing seq_len batch precision attention optimizer adapter kernels data
-hardware measure predict sweep
+training hardware measure predict sweep
 model.path seq_len.tokens batch.micro batch.accumulation hardware.gpu hardware.gpus hardware.memory_gib
 hardware.usd_per_hour
 offload.optimizer
