@@ -81,7 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def sweeps(paths):
-    """Yield (name, records) of each folder that holds run folders, sorted by path."""
+    """Yield (name, records) of each folder that holds run folders, sorted by path.
+
+    Without the runs of ``memlab measure``: their records do not hold a whole configuration to predict again.
+    """
     from memlab.runs.folder import RunFolder
 
     for path in paths:
@@ -90,9 +93,12 @@ def sweeps(paths):
             records = []
             for file in sorted(folder.glob(f"*/{RunFolder.RECORD}")):
                 try:
-                    records.append(RunFolder(file.parent).read_record())
+                    record = RunFolder(file.parent).read_record()
                 except RecordError as error:
                     print(f"skipped: {safe(error)}", file=sys.stderr)
+                    continue
+                if record.command is None:
+                    records.append(record)
             yield folder.name, records
 
 

@@ -101,7 +101,8 @@ def test_what_is_published_meets_the_bar(published):
 
 def test_every_published_record_was_judged(published):
     judged = {f"{point['sweep']}/{point['run_id']}" for point in published["points"]} | set(published["not_predicted"])
-    records = [file.parent for file in (ROOT / "results").rglob("record.json")]
+    files = (ROOT / "results").rglob("record.json")
+    records = [file.parent for file in files if json.loads(file.read_text()).get("command") is None]
     assert {f"{folder.parent.name}/{folder.name}" for folder in records} - judged == set(), "run: make accuracy"
 
 
