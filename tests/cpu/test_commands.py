@@ -165,7 +165,7 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-@pytest.mark.long(20)
+@pytest.mark.long(25)
 @pytest.mark.parametrize("name", CASES)
 def test_a_command_is_measured_as_it_is(workplace, name):
     case, folder = CASES[name], workplace / "runs" / name
