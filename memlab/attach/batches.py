@@ -1,7 +1,7 @@
 """Sizes of batches: samples, tokens and the longest sample, without making the device compute or the host wait."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ class Size:
 
     def __add__(self, other: "Size") -> "Size":
         """Add the sizes of two micro batches. A figure that one of them lacks is not known of both."""
-        pairs = zip(astuple(self), astuple(other), (sum, sum, sum, max, max, max), strict=True)
+        combined: tuple[Callable[..., int], ...] = (sum, sum, sum, max, max, max)
+        pairs = zip(astuple(self), astuple(other), combined, strict=True)
         return Size(*(None if None in (one, two) else combine((one, two)) for one, two, combine in pairs))
 
 

@@ -186,7 +186,7 @@ class Record:
     timing: Annotated[dict[str, Any], PlainOf(_TIMING)] = field(default_factory=dict)
     unknown_config: list[Name] = field(default_factory=list)
     """Groups and dotted keys of ``config`` that could not be found out. The file lacks them; here they are defaults."""
-    command: Command | None = None
+    command: Annotated[dict[str, Any], PlainOf(Command)] | None = None
     """Of a run with ``training=command``."""
     schema_version: int = SCHEMA_VERSION
 

@@ -117,7 +117,7 @@ def _point_record(
             **_fit_probability(config, ranks),
         },
         steps=step_time.steps() if step_time else {},
-        timing={**(step_time.step_time() if step_time else {}), **took},
+        timing={**(step_time.timing() if step_time else {}), **took},
         isolation="shared" if before else "fresh",
         before_in_launch=before,
     )

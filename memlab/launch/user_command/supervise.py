@@ -58,7 +58,8 @@ def supervise(
 
     ``deadline`` and ``stop`` are those of :meth:`Launch.wait`. ``enough`` is polled; a reason ends the command.
     """
-    kills, token, reasons = host_oom_kills(), uuid.uuid4().hex, []
+    kills, token = host_oom_kills(), uuid.uuid4().hex
+    reasons: list[str] = []
 
     def linger() -> float | None:
         reasons.extend(filter(None, [enough()]))

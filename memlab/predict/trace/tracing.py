@@ -125,7 +125,8 @@ def _further(traced: Iterable[TraceKey], wanted: TraceKey) -> list[TraceKey]:
     usable = [key for key in traced if key.tokens >= MINIMUM_TOKENS]
     if len(usable) != 1 or wanted.tokens < MINIMUM_TOKENS:
         return []
-    first, further = usable[0], []
+    first = usable[0]
+    further: list[TraceKey] = []
     tokens = max(min(first.tokens, wanted.tokens) * 7 // 8 | 1, MINIMUM_TOKENS)
     micro = max(first.micro, wanted.micro)
     while len({key.micro * key.tokens for key in (first, wanted, *further)}) < CHECKED:
