@@ -28,8 +28,7 @@ from typing import Any
 from benchmarks.instrumentation import BARE, METERED, compare, kind_of, lines_of_costs
 from memlab.attach.install import environment, install
 from memlab.attach.options import Options
-from memlab.core.record import read_json
-from memlab.files.json_file import write_json
+from memlab.files.json_file import read_json, write_json
 
 SCRIPTS = Path(__file__).parent / "commands"
 
