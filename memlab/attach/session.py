@@ -79,7 +79,7 @@ class Session:
         self.on_first_step: Callable[[], None] = lambda: None
         self.on_save: Callable[[], None] = lambda: None
         self._saved_at = 0.0
-        self._evaluated: torch.nn.Module | None = None
+        self._evaluated: weakref.ref | None = None  # the module that a plain loop evaluates
         self._end: Mark | None = None  # of a step that has not been closed
         self._skipped = False
         self._step_call: tuple[int, Any] | None = None  # depth and code of the call of the optimizer's step
@@ -212,14 +212,22 @@ class Session:
         """Note ``module.eval()``: an evaluation begins, if the module is trained and no Trainer tells better."""
         if self.step is None or not self.is_active or self.trainer_runs or self.timeline.beside_steps:
             return
+        if self._is_trained(module) and self.enter(EVALUATE):
+            self._evaluated = weakref.ref(module)
+
+    def _is_trained(self, module: torch.nn.Module) -> bool:
+        """Whether an optimizer holds parameters of the module, or an engine trains it: ZeRO's optimizer has shards."""
+        if any(engine is not None and engine.module is module for engine in (ref() for ref in self.engines)):
+            return True
         trained = {id(p) for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]}
-        if any(id(parameter) in trained for parameter in module.parameters()) and self.enter(EVALUATE):
-            self._evaluated = module
+        return any(id(parameter) in trained for parameter in module.parameters())
 
     def _end_evaluation(self, by: str | None = None) -> None:
         """End an evaluation of a plain loop: the module trains again, or another phase begins."""
-        module = self._evaluated
-        if module is not None and (module.training or by not in (None, GENERATE)):
+        if self._evaluated is None or self.timeline.current != EVALUATE:
+            return
+        module = self._evaluated()
+        if module is None or module.training or by not in (None, GENERATE):
             self._evaluated = None
             self.leave()
 
@@ -270,9 +278,7 @@ class Session:
             return
         end, self._end = self._end, None
         self.rows.add(self.step, end, self._skipped)
-        if self.peak.get("step") == self.step.number and self.step.size:
-            size = self.step.size
-            self.peak |= {"samples": size.samples, "tokens": size.tokens, "longest_sample": size.longest}
+        self._name_batch_of_peak(self.step.size)
         self.steps_done += 1
         self.steps_skipped += self._skipped
         if self.steps_done == 1:
@@ -282,6 +288,11 @@ class Session:
         self.step = Step(self.steps_done + 1, end, self.step.retries, self.step.ooms)
         if time.monotonic() - self._saved_at > SAVE_EVERY_S or self.steps_done == 1:
             self.save()
+
+    def _name_batch_of_peak(self, size: Size | None) -> None:
+        """Say what the batch was, if the highest peak so far is in the running step."""
+        if size is not None and self.peak.get("step") == self.step.number:
+            self.peak |= {"samples": size.samples, "tokens": size.tokens, "longest_sample": size.longest}
 
     def stop_if_asked(self) -> None:
         if self.options.steps and self.steps_done >= self.options.steps and not self.stopped:
@@ -365,6 +376,8 @@ class Session:
         self.timeline.cut(None if ended_well and self.steps_done else self.timeline.current)
         if ended_well:
             self._forget_step_after_the_last()
+        elif self.step is not None:
+            self._name_batch_of_peak(self.step.size or self.batches.latest)
         deadline = time.monotonic() + LAST_WAIT_S
         while self.rows.is_waiting and time.monotonic() < deadline:
             self.rows.flush()

@@ -178,6 +178,7 @@ def test_an_out_of_memory_names_phase_line_and_bytes(measure):
     assert rank["oom"]["requested_bytes"] == 2 * 2**30
     assert (rank["oom"]["phase"], rank["oom"]["step"]) == ("backward", 1)
     assert rank["oom"]["where"].startswith("script.py:")
+    assert rank["attached"]["peak"]["samples"] == 2
 
 
 def test_an_optimizer_that_never_steps(measure):

@@ -21,6 +21,7 @@ def listen(module: ModuleType, session: Session) -> None:
     during(module, "initialize", session, ENGINE_INIT)
     during(engine, "__init__", session, ENGINE_INIT, after=made)
     listening(engine, "forward", before=lambda _, *args, **kwargs: session.forward_begins(kwargs or args))
+    listening(engine, "eval", before=lambda engine: session.evaluation_begins(engine.module))
     during(engine, "backward", session, BACKWARD)
     during(engine, "save_checkpoint", session, SAVE)
     during(engine, "save_16bit_model", session, SAVE)
