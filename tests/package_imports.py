@@ -11,8 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 ORDER = (
     *("core", "files", "system", "runs", "importers", "rules", "attach", "worker", "launch"),
-    *("predict.constants", "predict.limits", "predict.cache_folder", "predict.code_digest"),
-    *("predict.trace", "predict.time", "predict.memory", "predict"),
+    *("predict.constants", "predict.limits", "predict.trace", "predict.time", "predict.memory", "predict"),
     *("planner", "accuracy", "analyse", "report", "cli", "__main__"),
 )
 """Folders (and some modules) of the package, from the bottom up: a module imports only what stands before it."""

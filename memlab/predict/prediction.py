@@ -10,7 +10,6 @@ from memlab.core.config import Config
 from memlab.core.plan import Plan, shape_of
 from memlab.core.record import RankResult, Record
 from memlab.core.summary import summarise
-from memlab.predict.code_digest import code_digest
 from memlab.predict.limits import unpredictable
 from memlab.predict.memory.fit_probability import shipped_ratios, support
 from memlab.predict.memory.rank_results import rank_results
@@ -18,6 +17,7 @@ from memlab.predict.memory.verdicts import worst
 from memlab.predict.time.calibration import Calibration
 from memlab.predict.time.calibration_choice import resolve
 from memlab.predict.time.step_time import predict_step_time
+from memlab.predict.trace.code_digest import code_digest
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.tracing import traces_in_launch

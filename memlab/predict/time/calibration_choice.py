@@ -9,10 +9,10 @@ from pathlib import Path
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
 from memlab.core.record import Record
-from memlab.predict.cache_folder import cache_folder
-from memlab.predict.code_digest import code_digest
+from memlab.files.cache_folder import cache_folder
 from memlab.predict.time.calibrate import calibrate, check, usable
 from memlab.predict.time.calibration import Calibration, read_calibration, shipped
+from memlab.predict.trace.code_digest import code_digest
 from memlab.runs.folder import RunFolder
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from memlab.core.config import to_dict
 from memlab.core.plan import Plan
-from memlab.predict.cache_folder import cache_folder
-from memlab.predict.code_digest import code_digest
+from memlab.files.cache_folder import cache_folder
+from memlab.predict.trace.code_digest import code_digest
 from memlab.predict.trace.micro_steps import with_few
 from memlab.predict.trace.shadow_process import TraceKey
 from memlab.predict.trace.trace_format import Trace

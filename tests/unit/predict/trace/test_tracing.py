@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from memlab.core.plan import make_plan
-from memlab.predict import cache_folder
+from memlab.files import cache_folder
 from memlab.predict.trace import known_traces, store, tracing
 from memlab.predict.trace.events import Alloc
 from memlab.predict.trace.shadow_process import TraceKey

@@ -1,4 +1,4 @@
-"""Cache folders of predictions. A prediction goes on without a cache where the cache cannot be written."""
+"""Folders in the user's cache. Where the cache cannot be written, the work goes on without it."""
 
 import atexit
 import errno
@@ -31,7 +31,7 @@ def _writable(folder: Path) -> Path:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return folder
     except OSError as error:
-        print(f"memlab: {explain(error, folder)} Nothing that this prediction traces will be kept.", file=sys.stderr)
+        print(f"memlab: {explain(error, folder)} Nothing that this prediction computes will be kept.", file=sys.stderr)
     own = tempfile.mkdtemp(prefix="memlab-cache-")
     atexit.register(shutil.rmtree, own, ignore_errors=True)
     return Path(own)

@@ -5,8 +5,8 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+from memlab.files.cache_folder import cache_folder
 from memlab.files.disk import write_whole
-from memlab.predict.cache_folder import cache_folder
 
 
 @cache
@@ -16,7 +16,7 @@ def code_digest(folder: str = "") -> str:
 
     Parsing takes 0.1 s, so the digest is kept in the cache under the digest of the whole files.
     """
-    sources = [path.read_bytes() for path in sorted((Path(__file__).parent / folder).rglob("*.py"))]
+    sources = [path.read_bytes() for path in sorted((Path(__file__).parents[1] / folder).rglob("*.py"))]
     kept = cache_folder("code") / _digest(sources)
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
