@@ -124,6 +124,15 @@ def with_repeats(
 def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
     """Run a sweep, or show what it would run. Returns the exit code."""
     machine, console = detect(), Console()
+    if shared := preflight.shared_checkpoints(job.config for job in jobs):
+        console.print(
+            f"{shared} holds checkpoints, and every point of this sweep would find them: {{run_dir}} in "
+            "training.command gives each point a folder of its own.",
+            style="yellow",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     searching = config.sweep.search != "none"
     to_predict = unique(job for job in jobs if job.config.mode == "predict")
     to_measure = unique(job for job in jobs if job.config.mode == "measure")

@@ -29,9 +29,6 @@ BRACES = "A brace of your own is written twice: {{ or }}."
 
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
-CHECKPOINTS = ("checkpoint-*", "global_step*", "*.safetensors", "*.distcp")
-"""Names inside a folder that holds checkpoints of transformers, DeepSpeed, safetensors or torch."""
-
 BY_MEMLAB = ("measure.warmup", "measure.steps", "measure.repeat", "hardware.gpus")
 """Keys that take effect without a place: memlab counts the steps, and gives the command its GPUs."""
 
@@ -43,10 +40,9 @@ class Template:
     words: tuple[tuple[tuple[str, str | None], ...], ...]
 
     @property
-    def named_files(self) -> list[Path]:
-        """The files and folders that the words name as they are, also behind ``=``."""
-        texts = [text for word in self.words for text, _ in word[:1] if len(word) == 1]
-        return [path for text in texts if (path := Path(text.rpartition("=")[2])).exists()]
+    def plain_words(self) -> list[str]:
+        """The words without a place, which are the same at every point."""
+        return ["".join(text for text, _ in word) for word in self.words if all(place is None for _, place in word)]
 
     @property
     def places(self) -> set[str]:
@@ -116,12 +112,6 @@ def command_environment(config: Config, environ: Mapping[str, str]) -> dict[str,
     """Return the caller's environment with the composed settings of the allocator, and no others."""
     inherited = {name: value for name, value in environ.items() if name not in ALLOCATOR_VARIABLES}
     return inherited | (dict.fromkeys(ALLOCATOR_VARIABLES, config.allocator.conf) if config.allocator.conf else {})
-
-
-def shared_checkpoints(config: Config) -> Path | None:
-    """Return a folder that the command names, that is the same for all points, and that holds checkpoints."""
-    holding = (path for path in parse(config.training.command).named_files if path.is_dir())
-    return next((path for path in holding if any(any(path.glob(pattern)) for pattern in CHECKPOINTS)), None)
 
 
 def check_effects(configs: Sequence[Config]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from memlab.core.command_template import check_effects, check_places, filled
+from memlab.core.command_template import check_effects, check_places, filled, parse
 from memlab.core.config import Config, Model
 from memlab.core.errors import ConfigError
 from memlab.files import jsonl
@@ -57,6 +57,18 @@ def check_commands(configs: Sequence[Config]) -> None:
         if shutil.which(program) is None:
             raise ConfigError(f"training.command: no program '{program}' on the path.")
     check_effects([*configs, *(_at_next_size(config) for config in configs if config.sweep.search != "none")])
+
+
+CHECKPOINTS = ("checkpoint-*", "global_step*", "*.distcp")
+"""Names inside a folder that holds checkpoints of transformers, DeepSpeed or torch."""
+
+
+def shared_checkpoints(configs: Iterable[Config]) -> Path | None:
+    """Return a folder with checkpoints that a command names for all its points; ``None`` if there is none."""
+    commands = dict.fromkeys(config.training.command for config in configs if config.training.loop == "command")
+    words = (word.rpartition("=")[2] for command in commands for word in parse(command).plain_words)
+    folders = (path for word in words if (path := Path(word)).is_dir())
+    return next((path for path in folders if any(any(path.glob(pattern)) for pattern in CHECKPOINTS)), None)
 
 
 def _at_next_size(config: Config) -> Config:

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +174,11 @@ class RunFolder:
         numbers = [int(path.stem.removeprefix("rank")) for path in self._named(_RANK_JSON)]
         ranks = self.read_ranks(max(numbers, default=-1) + 1)
         return [whole_rank(rank) for rank in ranks if rank.get("attached") is not None]
+
+    def write_ranks(self, ranks: Sequence[Mapping[str, Any]]) -> None:
+        """Write the files of the ranks of a command again, without secrets."""
+        for rank in ranks:
+            write_json(self.rank_file(rank["rank"]), rank)
 
     def finish(self, record: Record) -> None:
         """Write the record, which marks the run as ended, then redact the logs, which may be long."""

@@ -82,7 +82,11 @@ def plan_of(words: Sequence[str]) -> Plan:
 
 
 def keep_what_was_found(ranks: Sequence[dict], folder: RunFolder) -> None:
-    """Write the DeepSpeed JSON and the training arguments that the script used, where a run of memlab has its own."""
+    """Write the DeepSpeed JSON and the training arguments that the script used, where a run of memlab has its own.
+
+    The files of the ranks are written again, without secrets: a rank blanks only what has a secret's name.
+    """
     facts = ranks[0]["attached"] if ranks else {}
     engine: dict[str, Any] = next(iter(facts.get("deepspeed") or ()), {})
     folder.write_inputs(engine.get("config") or {}, (facts.get("training_arguments") or {}).get("values") or {})
+    folder.write_ranks(ranks)

@@ -1,0 +1,106 @@
+"""Translation of what the ranks found into the words of conf/."""
+
+from typing import Any
+
+import pytest
+
+from memlab.core.config import ZeroStage
+from memlab.core.record import RankResult
+from memlab.launch.user_command.found_config import FoundConfig, found_config
+
+ROWS = {0: [{"micro_batches": 2, "largest_micro_batch": 3, "padded_length": 77}, {"padded_length": 90}]}
+
+MODEL = {
+    "trained": True,
+    "parameters": 10,
+    "dtypes": {"float32": 10},
+    "config": {"_name_or_path": "owner/name", "model_type": "odd"},
+    "attention": "sdpa",
+    "gradient_checkpointing": False,
+}
+ENGINE = {
+    "config": {
+        "bf16": {"enabled": True},
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.1}},
+    },
+    "zero": {**vars(ZeroStage(stage=2)), "overlap_comm": False, "offload_optimizer": {"device": "cpu"}},
+    "micro_batch": 3,
+}
+
+
+def found(device: str = "cpu", **attached: Any) -> FoundConfig:
+    rank = RankResult(rank=0, device=device, device_name="NVIDIA H200", memory_source="host", device_total_bytes=2**37)
+    return found_config([{**rank.to_json(), "attached": attached}], ROWS, "python train.py")
+
+
+def test_without_ranks_only_the_command_is_known():
+    nothing = found_config([], {}, "python train.py")
+    assert nothing.config.training.command == "python train.py"
+    assert {"model", "zero_stage", "batch", "seq_len", "hardware"} <= set(nothing.unknown)
+
+
+def test_the_batch_is_the_largest_that_the_model_saw():
+    config = found().config
+    assert (config.batch.micro, config.batch.accumulation, config.seq_len.tokens) == (3, 2, 90)
+
+
+def test_deepspeeds_json_is_translated():
+    seen = found(deepspeed=[ENGINE], models=[MODEL])
+    config = seen.config
+    assert (config.zero_stage.stage, config.offload.optimizer, config.precision.dtype) == (2, "cpu", "bf16")
+    assert (config.optimizer.source, config.optimizer.name, config.optimizer.lr) == ("deepspeed", "AdamW", 0.1)
+    assert seen.choices | {"zero_stage": "zero2", "offload": "optimizer", "precision": "bf16"} == seen.choices
+    assert "zero_stage" not in {key.partition(".")[0] for key in seen.unknown}
+
+
+def test_without_deepspeed_no_stage_is_claimed():
+    seen = found(models=[MODEL], training_arguments={"values": {"bf16": True}})
+    assert {"zero_stage", "offload", "precision"} <= set(seen.unknown)
+    assert not {"zero_stage", "offload", "precision"} & seen.choices.keys()
+
+
+def test_autocast_is_not_deepspeeds_bf16_but_plain_fp32_is_fp32():
+    plain = found(models=[MODEL], training_arguments={"values": {}}, accelerate={"mixed_precision": "no"})
+    assert plain.choices["precision"] == "fp32"
+
+
+def test_a_value_for_which_there_is_no_word_is_unknown():
+    seen = found(models=[{**MODEL, "attention": "my_own_kernel"}])
+    assert "attention" in seen.unknown and seen.config.attention.implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("name", "defaults", "option"),
+    [
+        ("torch.optim.adamw.AdamW", {"fused": True}, "adamw_torch"),
+        ("torch.optim.adamw.AdamW", {"fused": None}, "adamw_torch_foreach"),
+        ("torch.optim.sgd.SGD", {}, "sgd"),
+        ("mine.Sophia", {}, None),
+    ],
+)
+def test_optimizers_have_transformers_names(name, defaults, option):
+    seen = found(optimizers=[{"class": name, "defaults": {"lr": 0.5, **defaults}, "calls": 3}])
+    assert seen.choices.get("optimizer") == option
+    assert seen.config.optimizer.lr == 0.5
+
+
+def test_adapters_are_found():
+    lora = {"default": {"r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "target_modules": ["v_proj", "q_proj"]}}
+    config = found(models=[{**MODEL, "adapters": lora}]).config
+    assert (config.adapter.method, config.adapter.rank, config.adapter.target_modules) == (
+        "lora",
+        8,
+        ["q_proj", "v_proj"],
+    )
+
+
+def test_the_gpu_of_the_rank_is_the_hardware():
+    hardware = found("cuda:0", world_size=4, local_world_size=2).config.hardware
+    assert (hardware.gpu, hardware.gpus, hardware.nodes, hardware.memory_gib) == ("NVIDIA H200", 2, 2, 128.0)
+    assert hardware.bf16_tflops == 989.5
+
+
+def test_the_allocators_variable_is_known_also_if_it_is_not_set():
+    assert found().choices["allocator"] == "default"
+    assert found(environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}).choices["allocator"] == "expandable"
