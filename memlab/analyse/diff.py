@@ -13,6 +13,7 @@ from memlab.core.config import GROUPS, MISSING, from_dict, to_dict
 from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import deepspeed_config, run_id
 from memlab.files.conf_files import parse_yaml
+from memlab.files.disk import explained
 from memlab.files.json_file import read_json
 from memlab.runs.folder import RunFolder
 
@@ -134,9 +135,11 @@ def _read_values(file: Path) -> dict[str, Any]:
     if file.suffix == ".json":
         values = read_json(file.resolve())
     else:
+        with explained(MemlabError, file):
+            text = file.read_text(encoding="utf-8")
         try:
-            values = parse_yaml(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError, YAMLError) as error:
+            values = parse_yaml(text)
+        except (ValueError, RecursionError, YAMLError) as error:
             raise MemlabError(
                 f"{file}: unreadable ({str(error).splitlines()[0]}). Give a YAML or JSON file."
             ) from error

@@ -1,4 +1,4 @@
-"""Atomic file writing (a file is written whole or not at all), and one-line messages for path errors."""
+"""Atomic file writing (a file is written whole or not at all), and one-line messages for files that cannot be used."""
 
 import contextlib
 import errno
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from memlab.core.errors import WriteError
+from memlab.core.errors import MemlabError, WriteError
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -41,6 +41,21 @@ def explain(error: OSError, path: str | os.PathLike | None = None) -> str:
         where = f"{where[: SHOWN_CHARACTERS // 2]}...{where[-SHOWN_CHARACTERS // 2 :]}"
     advice = WHAT_TO_DO.get(error.errno)
     return f"{where}: {error.strerror or error}{f'; {advice}' if advice else ''}."
+
+
+@contextlib.contextmanager
+def explained(kind: type[MemlabError], path: str | os.PathLike | None = None, prefix: str = "") -> Iterator[None]:
+    """Run the block. If it cannot read or write a file, raise ``kind`` with one line: ``prefix``, then :func:`explain`.
+
+    ``path``: the file; by default the path of the :class:`OSError`, which a full disk does not name. A file that is not
+    UTF-8 text cannot be read either.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise kind(f"{prefix}{path}: not UTF-8 text (byte {error.start}); save it as UTF-8.") from error
+    except OSError as error:
+        raise kind(prefix + explain(error, path)) from error
 
 
 def is_full(error: BaseException | None) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from memlab.core.errors import RecordError
 from memlab.core.sizes import MIB
-from memlab.files.disk import explain, write_whole
+from memlab.files.disk import explained, write_whole
 from memlab.files.redaction import environment_secrets, redact
 
 LARGEST = 64 * MIB
@@ -36,17 +36,15 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 def read_json(path: Path) -> Any:
     """Read a JSON file. Raises :class:`RecordError`, with the reason, unless it is JSON within the limits above."""
     try:
-        text = _read(path).decode()
+        with explained(RecordError, path):
+            content = _read(path)
+        text = content.decode()
         values = json.loads(text, parse_constant=_refuse_constant, parse_int=_whole, parse_float=_finite)
         _check_depth([values])
         if _HALF.search(text):
             json.dumps(values, ensure_ascii=False).encode()  # raises ValueError for a lone surrogate: not writable
-    except FileNotFoundError:
-        raise RecordError(f"{path}: no such file") from None
     except RecursionError:
         raise RecordError(f"{path}: unreadable (nested too deeply)") from None
-    except OSError as error:
-        raise RecordError(explain(error, path)) from error
     except ValueError as error:  # not UTF-8, not JSON, or a number of 4,300 digits
         raise RecordError(f"{path}: unreadable ({error})") from error
     return values
@@ -62,6 +60,8 @@ def _read(path: Path) -> bytes:
             if facts.st_size > LARGEST:
                 raise RecordError(f"{path}: too large ({facts.st_size:,} bytes; the limit is {LARGEST:,})")
             return file.read(facts.st_size)
+    except FileNotFoundError:
+        raise RecordError(f"{path}: no such file") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise RecordError(f"{path}: {_NOT_PLAIN}") from None

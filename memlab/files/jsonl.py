@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from memlab.core.errors import ConfigError, nearest
-from memlab.files.disk import explain
+from memlab.files.disk import explained
 
 
 def check(path: Path, text_field: str, most_bytes: int | None = None) -> None:
@@ -16,12 +16,9 @@ def check(path: Path, text_field: str, most_bytes: int | None = None) -> None:
     if path.exists() and not path.is_file():  # opening a pipe would wait for ever
         raise ConfigError(f"data.path={path}: not a file. Name a file with one JSON object a line.")
     rows = 0
-    try:
-        with path.open("rb") as file:
-            for number, line in _lines(file, most_bytes):
-                rows += _is_row(line, text_field, f"{path}:{number}")
-    except OSError as error:
-        raise ConfigError(f"data.path={explain(error, path)}") from error
+    with explained(ConfigError, path, "data.path="), path.open("rb") as file:
+        for number, line in _lines(file, most_bytes):
+            rows += _is_row(line, text_field, f"{path}:{number}")
     if not rows:
         raise ConfigError(f"data.path={path}: the file is empty. Write one JSON object a line into it.")
 

@@ -16,6 +16,7 @@ from memlab.core.schema import shown
 from memlab.core.sizes import GIB, MIB
 from memlab.core.summary import BYTES
 from memlab.files.conf_files import config_of
+from memlab.files.disk import explained
 from memlab.files.spreadsheet import unescaped
 from memlab.importers.records import imported_record
 
@@ -100,12 +101,12 @@ def csv_records(file: Path, columns: list[Column], fixed: dict[str, str]) -> Ite
 
 def _lines(file: Path, columns: list[Column]) -> list[dict[str, str]]:
     try:
-        with file.open(encoding="utf-8", newline="") as text:
+        with explained(MemlabError, file), file.open(encoding="utf-8", newline="") as text:
             rows = csv.DictReader(text, restval="")
             rows.fieldnames = [unescaped(name) for name in rows.fieldnames or ()]
             lines = list(rows)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise MemlabError(f"{file}: cannot be read ({error}). Give a CSV file in UTF-8.") from error
+    except csv.Error as error:
+        raise MemlabError(f"{file}: not a CSV file ({error}).") from error
     missing = [column.name for column in columns if not lines or column.name not in lines[0]]
     if missing:
         found = [name for name in lines[0] if name] if lines else []

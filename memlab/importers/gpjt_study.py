@@ -18,6 +18,7 @@ from memlab.core.errors import MemlabError
 from memlab.core.record import CUDA_ALLOCATOR, RankResult, Record
 from memlab.core.sizes import MIB
 from memlab.files.conf_files import config_of
+from memlab.files.disk import explained
 from memlab.importers.records import imported_record
 
 AXES = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
@@ -85,10 +86,8 @@ def read_points(file: Path) -> tuple[list[StudyPoint], int]:
     """Read the points of a file, in file order, and its number of GPUs. Raises :class:`MemlabError` with the line."""
     points: dict[int, StudyPoint] = {}
     gpus = 0
-    try:
+    with explained(MemlabError, file):
         lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise MemlabError(f"{file}: cannot be read ({error}). Give a file of the study, in UTF-8.") from error
     for number, line in enumerate(lines, 1):
         cells = [cell.strip() for cell in line.split(",")]
         if cells == [""]:

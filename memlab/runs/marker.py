@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memlab.core.errors import FolderError
-from memlab.files.disk import explain
+from memlab.files.disk import explained
 
 MARKER = ".memlab"
 TEXT = "A folder of memlab. Later runs replace and remove the files in it that have memlab's names, and no others.\n"
@@ -17,12 +17,11 @@ def check(folder: Path, is_from_before: Callable[[], bool]) -> None:
     ``is_from_before``: returns whether an old memlab without markers made the folder. It is called only for a folder
     without a marker; if it returns True, nothing is raised.
     """
-    try:
-        names = os.listdir(folder)  # one call: another memlab may be making the folder now, marker first
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise FolderError(explain(error, folder)) from error
+    with explained(FolderError, folder):
+        try:
+            names = os.listdir(folder)  # one call: another memlab may be making the folder now, marker first
+        except FileNotFoundError:
+            return
     if names and MARKER not in names and not is_from_before():
         raise FolderError(
             f"{folder} holds files that are not memlab's ({min(names)}, for one): nothing was written. "
@@ -33,9 +32,8 @@ def check(folder: Path, is_from_before: Callable[[], bool]) -> None:
 def claim(folder: Path, is_from_before: Callable[[], bool]) -> None:
     """Make the folder and write the marker as its first file. Raises :class:`FolderError` as :func:`check`."""
     check(folder, is_from_before)
-    try:
+    with explained(FolderError):
         folder.mkdir(parents=True, exist_ok=True)
+    with explained(FolderError, folder / MARKER):
         if not (folder / MARKER).exists():
             (folder / MARKER).write_text(TEXT, encoding="utf-8")
-    except OSError as error:
-        raise FolderError(explain(error, error.filename or folder / MARKER)) from error  # a full disk names no file

@@ -4,18 +4,15 @@ import re
 from pathlib import Path
 
 from memlab.core.errors import ConfigError
+from memlab.files.disk import explained
 
 _LINE = re.compile(r"(\S+)\s+slots=(\d+)")
 
 
 def read_hostfile(path: str) -> dict[str, int]:
     """Read host -> slots, in the order of the file. Raises :class:`ConfigError` for a file that DeepSpeed refuses."""
-    try:
+    with explained(ConfigError, path, "hardware.hostfile="):
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"The hostfile {path} cannot be read ({error}). Set hardware.hostfile to a text file."
-        ) from error
     slots: dict[str, int] = {}
     for line in map(str.strip, lines):
         if not line or line.startswith("#"):

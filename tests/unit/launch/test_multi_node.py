@@ -166,7 +166,7 @@ def test_a_complete_description_is_supported(config, changes, launcher):
     [
         ({"hardware.launcher": None}, "instead: hardware.launcher=pdsh, slurm or openmpi"),
         ({"hardware.hostfile": None}, "instead: hardware.hostfile="),
-        ({"hardware.hostfile": "/nowhere"}, "/nowhere cannot be read"),
+        ({"hardware.hostfile": "/nowhere"}, "hardware.hostfile=/nowhere: No such file or directory; correct the path"),
         ({"hardware.nodes": 3}, "(alpha 4, beta 4) are not hardware.nodes=3 x hardware.gpus=4"),
         ({"hardware.gpus": 5}, "(alpha 4, beta 4) are not hardware.nodes=2 x hardware.gpus=5"),
         ({"hardware.gpus": 3, "hardware.launcher": "openmpi"}, "are not hardware.nodes=2 x hardware.gpus=3"),
