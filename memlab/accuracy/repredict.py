@@ -55,8 +55,8 @@ def launches(sweep: Iterable[Record]) -> list[Launch]:
 
 def _of_one_engine(records: Sequence[Record]) -> list[Launch]:
     found: list[Launch] = []
-    for record in sorted(records, key=lambda record: len(record.before_in_launch)):
-        before = [(micro, tokens) for micro, tokens in record.before_in_launch]
+    for record in sorted(records, key=lambda record: len(record.before_in_launch or ())):
+        before = [(micro, tokens) for micro, tokens in record.before_in_launch or ()]
         launch = next((each for each in found if before and each.shapes == before), None)
         if launch is None:
             launch = Launch(shapes=before)

@@ -82,6 +82,8 @@ class Retold(CachingAllocator):
 
     def free(self, key: int, release_delay: int | None = None) -> None:
         block = self._live.pop(key)
+        if block is None:  # a request for 0 bytes
+            return
         block.allocated, block.waiting = False, True
         self.allocated -= block.size
         self._waiting[key] = block

@@ -179,8 +179,9 @@ def cheapest(rows: Sequence[Row]) -> Row | None:
     fitting = [row for row in rows if row.batch]
     if not fitting or any(row.usd_per_hour is None for row in fitting):
         return None
-    if all(row.usd_per_million_tokens is not None for row in fitting):
-        return min(fitting, key=lambda row: row.usd_per_million_tokens)
+    priced = [(price, row) for row in fitting if (price := row.usd_per_million_tokens) is not None]
+    if len(priced) == len(fitting):
+        return min(priced, key=lambda each: each[0])[1]
     return min(fitting, key=lambda row: (row.usd_per_hour, -row.batch))
 
 
