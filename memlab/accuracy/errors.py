@@ -9,8 +9,8 @@ from math import ceil
 from statistics import median
 from typing import Any
 
-from memlab.core.plan import engine_key
 from memlab.core.record import Record
+from memlab.core.run_id import engine_key
 
 FIGURES = ("allocated", "reserved", "active", "after_init", "host")
 """Highest rank's peak over the steps; ``after_init``: allocated at the end of engine initialisation; ``host``: the

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from memlab.core.config import Config
-from memlab.core.plan import Plan, engine_key, make_plan, shape_of
+from memlab.core.plan import Plan, make_plan
 from memlab.core.record import Record
+from memlab.core.run_id import engine_key, shape_of
 from memlab.predict.limits import unpredictable
 from memlab.predict.prediction import predict_launch
 from memlab.predict.trace.tracing import trace_missing

@@ -13,8 +13,8 @@ from memlab.analyse.diff import deepspeed_json
 from memlab.analyse.identity import configurations, families, point_of
 from memlab.analyse.run_view import RunView, is_command, peak, value_at
 from memlab.core.config import from_dict
+from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import MemlabError
-from memlab.core.plan import deepspeed_config
 from memlab.core.sizes import GIB
 from memlab.files.conf_files import overrides_of
 

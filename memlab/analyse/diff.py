@@ -10,8 +10,9 @@ from memlab.analyse.identity import changed_keys, differing_axes, environment_ch
 from memlab.analyse.quantities import Difference, Quantity, quantities_of
 from memlab.analyse.run_view import RunView, value_at
 from memlab.core.config import GROUPS, MISSING, from_dict, to_dict
+from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, MemlabError
-from memlab.core.plan import deepspeed_config, run_id
+from memlab.core.run_id import run_id
 from memlab.files.conf_files import parse_yaml
 from memlab.files.disk import explained
 from memlab.files.json_file import read_json

@@ -19,7 +19,7 @@ from memlab.analyse.quantities import Difference, Quantity, interpolate, merge_r
 from memlab.analyse.run_view import RunView, value_at
 from memlab.core.config import GROUPS
 from memlab.core.errors import MemlabError, nearest
-from memlab.core.plan import UNREMARKABLE
+from memlab.core.run_id import UNREMARKABLE
 
 RunsByLength = Mapping[int, Sequence[RunView]]
 """Runs by sequence length: the repeats of each point."""

@@ -8,7 +8,7 @@ from typing import Any
 from memlab.analyse.run_view import RunView, flatten, value_at
 from memlab.core.config import GROUPS, MISSING
 from memlab.core.errors import MemlabError, nearest
-from memlab.core.plan import NOT_MEASURED, SHAPE
+from memlab.core.run_id import NOT_MEASURED, SHAPE
 
 REPEATS = (*NOT_MEASURED, "measure.repeat", "seed")
 """Groups and keys in which repeats of one experiment may differ."""

@@ -28,9 +28,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from memlab.core import plan
 from memlab.core.config import FREE_DICTS, GROUPS, Config, Hardware, from_dict
 from memlab.core.errors import ConfigError, MemlabError, nearest
+from memlab.core.run_id import run_id
 from memlab.core.sizes import GIB
 from memlab.files.conf_files import conf_dir
 from memlab.files.redaction import has_credentials
@@ -219,7 +219,7 @@ def _known_gpus() -> dict[str, Any]:
 
 def _run_id(*, _root_: DictConfig) -> str:
     """Resolve ``${run_id:}``: the name of the run folder."""
-    return plan.run_id(resolve(_root_))
+    return run_id(resolve(_root_))
 
 
 def _otherwise(value: Any, default: Any) -> Any:

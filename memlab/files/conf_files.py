@@ -15,7 +15,7 @@ from typing import Any
 from memlab.core.config import GROUPS, Config, from_dict
 from memlab.core.config_fields import MISSING
 from memlab.core.errors import ConfigError, nearest
-from memlab.core.plan import NOT_MEASURED
+from memlab.core.run_id import NOT_MEASURED
 
 
 def conf_dir() -> str:

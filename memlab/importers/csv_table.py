@@ -10,8 +10,8 @@ from typing import Any
 
 from memlab.core.config import GROUPS, Config
 from memlab.core.errors import MemlabError, nearest
-from memlab.core.plan import config_hash
 from memlab.core.record import CUDA_ALLOCATOR, ISOLATIONS, STATUSES, RankResult, Record
+from memlab.core.run_id import config_hash
 from memlab.core.schema import shown
 from memlab.core.sizes import GIB, MIB
 from memlab.core.summary import BYTES

@@ -8,8 +8,8 @@ from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError, RecordError
-from memlab.core.plan import config_hash, run_id
 from memlab.core.record import Record
+from memlab.core.run_id import config_hash, run_id
 from memlab.core.summary import slowest, summarise
 from memlab.runs.decode import decode_record
 from memlab.runs.folder import RunFolder

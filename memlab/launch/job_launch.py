@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from memlab.core.errors import MemlabError
-from memlab.core.plan import shape_of
 from memlab.core.record import Record
+from memlab.core.run_id import shape_of
 from memlab.launch.command import command, free_port
 from memlab.launch.control import LaunchControl
 from memlab.launch.doctor.ops import unbuilt_ops

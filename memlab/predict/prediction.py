@@ -7,8 +7,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from memlab.core.config import Config
-from memlab.core.plan import Plan, shape_of
+from memlab.core.plan import Plan
 from memlab.core.record import RankResult, Record
+from memlab.core.run_id import shape_of
 from memlab.core.summary import summarise
 from memlab.predict.limits import unpredictable
 from memlab.predict.memory.fit_probability import shipped_ratios, support

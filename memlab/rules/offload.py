@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from memlab.core.config import Config, Offload, ZeroStage
-from memlab.core.plan import applies
+from memlab.core.deepspeed_json import applies
 from memlab.rules.rule import Rule, changed
 
 

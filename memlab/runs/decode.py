@@ -6,8 +6,9 @@ from typing import Any
 
 from memlab.core.config import Config, from_dict
 from memlab.core.errors import ConfigError, RecordError
-from memlab.core.plan import SHAPE, Plan
+from memlab.core.plan import Plan
 from memlab.core.record import SCHEMA_VERSION, RankResult, Record
+from memlab.core.run_id import SHAPE
 from memlab.core.schema import SchemaError, check_of, shown
 from memlab.runs.migrate import migrate
 

@@ -9,8 +9,9 @@ from memlab.core.command_template import PORT, parse
 from memlab.core.config import Config
 from memlab.core.errors import RecordError
 from memlab.core.noise import doubts
-from memlab.core.plan import Plan, engine_key, memory_key, subject_key
+from memlab.core.plan import Plan
 from memlab.core.record import FINAL, Record
+from memlab.core.run_id import engine_key, memory_key, subject_key
 from memlab.core.summary import slowest, summarise
 from memlab.runs.folder import RunFolder
 from memlab.system.environment import describe_environment, fingerprint

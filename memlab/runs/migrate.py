@@ -4,8 +4,8 @@ from dataclasses import asdict
 from typing import Any
 
 from memlab.core.config_fields import MISSING
-from memlab.core.plan import LATER_GROUPS
 from memlab.core.record import RankResult
+from memlab.core.run_id import LATER_GROUPS
 from memlab.core.schema import required
 
 _RANK_KEYS = frozenset(asdict(RankResult(rank=0, device="", device_name="", memory_source="")))

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import memlab
-from memlab.core.plan import Plan, config_hash, needs_hub
+from memlab.core.plan import Plan, needs_hub
+from memlab.core.run_id import config_hash
 from memlab.core.sizes import MIB
 from memlab.files.disk import cache_dir
 from memlab.files.redaction import is_secret_name, redact

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from memlab.cli.commands.number_types import whole
 from memlab.core.errors import MemlabError, RecordError
-from memlab.core.plan import shape_of
+from memlab.core.run_id import shape_of
 from memlab.files.disk import write_whole
 from memlab.system.terminal import safe
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from memlab.core.config import GROUPS, Adapter, Checkpointing, Config, Offload, Precision, ZeroStage, from_dict
+from memlab.core.deepspeed_json import applies
 from memlab.core.errors import ConfigError
-from memlab.core.plan import applies
 from memlab.core.sizes import GIB
 from memlab.files.conf_files import known_gpu, matching_option, option_values, shipped_model
 

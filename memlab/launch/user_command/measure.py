@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from memlab.core.errors import FolderError, MemlabError
-from memlab.core.plan import Plan, run_id
+from memlab.core.plan import Plan
 from memlab.core.record import Record
+from memlab.core.run_id import run_id
 from memlab.launch.orphans import locked
 from memlab.launch.streams import ToTerminal
 from memlab.launch.user_command.found_config import found_config

@@ -8,8 +8,8 @@ from typing import Any
 
 import memlab
 from memlab.core.noise import doubts
-from memlab.core.plan import config_hash, run_id
 from memlab.core.record import Record
+from memlab.core.run_id import config_hash, run_id
 from memlab.core.summary import Work, slowest, summarise
 from memlab.launch.user_command.found_config import FoundConfig
 from memlab.launch.user_command.supervise import Finished

@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from memlab.core.plan import Plan, shape_of
+from memlab.core.plan import Plan
+from memlab.core.run_id import shape_of
 from memlab.predict.trace import store
 from memlab.predict.trace.micro_steps import repeated, with_few
 from memlab.predict.trace.ranks import traced_ranks

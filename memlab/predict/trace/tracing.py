@@ -7,7 +7,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from memlab.core.plan import Plan, shape_of
+from memlab.core.plan import Plan
+from memlab.core.run_id import shape_of
 from memlab.predict.trace import store
 from memlab.predict.trace.known_traces import follows_first_rank, keys, known, known_exact, known_traces
 from memlab.predict.trace.micro_steps import with_few

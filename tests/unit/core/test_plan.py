@@ -8,7 +8,9 @@ from dataclasses import asdict
 import pytest
 
 from memlab.core.config import ZeroStage, to_dict
-from memlab.core.plan import applies, config_hash, make_plan, needs_hub, run_id
+from memlab.core.deepspeed_json import applies
+from memlab.core.plan import make_plan, needs_hub
+from memlab.core.run_id import config_hash, run_id
 from memlab.runs.decode import decode_plan
 
 PLANS = {

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from memlab.core.errors import ConfigError
-from memlab.core.plan import config_hash, make_plan
+from memlab.core.plan import make_plan
+from memlab.core.run_id import config_hash
 from memlab.core.summary import summarise
 from memlab.launch.command import command
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
