@@ -1,4 +1,4 @@
-"""Accuracy of the predictions: errors of the memory figures, and how often the verdict (runs or not) was right.
+"""Accuracy of the predictions: errors of the memory quantities, and how often the verdict (runs or not) was right.
 
 An error is ``predicted / measured - 1`` of the highest rank; it is negative where the prediction was too low.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from memlab.core.record import Record
 from memlab.core.run_id import engine_key
 
-FIGURES = ("allocated", "reserved", "active", "after_init", "host")
+QUANTITIES = ("allocated", "reserved", "active", "after_init", "host")
 """Highest rank's peak over the steps; ``after_init``: allocated at the end of engine initialisation; ``host``: the
 process's peak resident set."""
 
@@ -72,7 +72,7 @@ def judge(sweep: str, measured: Record, predicted: Record) -> Judged:
         measured=measured.status,
         predicted=predicted.status,
         verdict=predicted.summary.get("verdict", ""),
-        measured_bytes={name: nbytes for name, nbytes in figures(measured).items() if nbytes},
+        measured_bytes={name: nbytes for name, nbytes in quantities(measured).items() if nbytes},
         errors=_errors(measured, predicted) if both_ran else {},
         reserved_range=_range(measured, predicted) if both_ran else None,
         versions={name: measured.environment.get(name) or "" for name in ("torch", "deepspeed", "transformers")},
@@ -81,15 +81,15 @@ def judge(sweep: str, measured: Record, predicted: Record) -> Judged:
 
 def _errors(measured: Record, predicted: Record) -> dict[str, float]:
     found = {}
-    for figure in FIGURES:
-        truth, guess = figures(measured)[figure], figures(predicted)[figure]
+    for quantity in QUANTITIES:
+        truth, guess = quantities(measured)[quantity], quantities(predicted)[quantity]
         if truth and guess:
-            found[figure] = round(guess / truth - 1, DIGITS)
+            found[quantity] = round(guess / truth - 1, DIGITS)
     return found
 
 
-def figures(record: Record) -> dict[str, int | None]:
-    """Return each of :data:`FIGURES` in bytes, for the highest rank; ``None`` where the record lacks the figure."""
+def quantities(record: Record) -> dict[str, int | None]:
+    """Return each of :data:`QUANTITIES` in bytes, for the highest rank; ``None`` where the record lacks it."""
     after_init = [rank["phases"].get("engine_init", {}).get("end_allocated_bytes") for rank in record.ranks]
     known = [nbytes for nbytes in after_init if nbytes is not None]
     return {
@@ -118,7 +118,7 @@ def _range(measured: Record, predicted: Record) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of one figure over ``n`` points, as shares of 1.
+    """Errors of one quantity over ``n`` points, as shares of 1.
 
     ``median`` and ``percentile_90`` are of absolute errors; ``worst`` keeps its sign. ``under`` is the share of points
     that were under-estimated, ``under_by_margin`` the share under-estimated by more than :data:`MARGIN`.
@@ -132,9 +132,9 @@ class Errors:
     under_by_margin: float
 
 
-def errors_of(points: Sequence[Judged], figure: str) -> Errors | None:
-    """Summarise the errors of one figure; ``None`` if no point has an error for this figure."""
-    values = [point.errors[figure] for point in points if figure in point.errors]
+def errors_of(points: Sequence[Judged], quantity: str) -> Errors | None:
+    """Summarise the errors of one quantity; ``None`` if no point has an error for this quantity."""
+    values = [point.errors[quantity] for point in points if quantity in point.errors]
     if not values:
         return None
     absolute = sorted(abs(value) for value in values)
@@ -197,8 +197,8 @@ def to_json(points: Sequence[Judged], predictor: dict[str, str], refused: Sequen
 
 
 def summary(points: Sequence[Judged]) -> dict[str, Any]:
-    """Summarise the errors of each figure, and the verdicts."""
-    found = {figure: asdict(errors) for figure in FIGURES if (errors := errors_of(points, figure))}
+    """Summarise the errors of each quantity, and the verdicts."""
+    found = {quantity: asdict(errors) for quantity in QUANTITIES if (errors := errors_of(points, quantity))}
     return {**found, "verdicts": asdict(verdicts_of(points))}
 
 

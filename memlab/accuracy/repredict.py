@@ -18,7 +18,7 @@ JUDGED = ("ok", "gpu_oom")
 
 
 @dataclass
-class Launch:
+class MeasuredLaunch:
     """One launch of a sweep. ``shapes``: (micro batch, tokens) of all its points in order; ``records``: index of the
     point -> its record, where there is one."""
 
@@ -40,10 +40,10 @@ def predictions(sweep: Sequence[Record]) -> Iterator[tuple[Record, Record]]:
         predicted: list[Record] = []
         while len(predicted) < len(plans):  # after an out-of-memory, a new launch begins
             predicted += predict_launch(plans[len(predicted) :])
-        yield from ((record, predicted[place]) for place, record in launch.records.items())
+        yield from ((record, predicted[index]) for index, record in launch.records.items())
 
 
-def launches(sweep: Iterable[Record]) -> list[Launch]:
+def launches(sweep: Iterable[Record]) -> list[MeasuredLaunch]:
     """Group the measured records of a sweep by launch. A launch also includes points that it ran but that have no
     record here."""
     by_engine: dict[str, list[Record]] = defaultdict(list)
@@ -54,13 +54,13 @@ def launches(sweep: Iterable[Record]) -> list[Launch]:
     return [launch for records in by_engine.values() for launch in _of_one_engine(_with_order(records))]
 
 
-def _of_one_engine(records: Sequence[Record]) -> list[Launch]:
-    found: list[Launch] = []
+def _of_one_engine(records: Sequence[Record]) -> list[MeasuredLaunch]:
+    found: list[MeasuredLaunch] = []
     for record in sorted(records, key=lambda record: len(record.before_in_launch or ())):
         before = [(micro, tokens) for micro, tokens in record.before_in_launch or ()]
         launch = next((each for each in found if before and each.shapes == before), None)
         if launch is None:
-            launch = Launch(shapes=before)
+            launch = MeasuredLaunch(shapes=before)
             found.append(launch)
         launch.records[len(before)] = record
         launch.shapes.append(shape_of(record.config))

@@ -58,7 +58,7 @@ def replayed(options: Options, history: list[Step]) -> list[tuple[int, int]]:
 
     No release delay is assumed: each block waits from ``free_requested`` to ``free_completed``, as in the history.
     """
-    allocator = Retold(options)
+    allocator = HistoryAllocator(options)
     curve = []
     for step in history:
         if step.action == "alloc":
@@ -73,7 +73,7 @@ def replayed(options: Options, history: list[Step]) -> list[tuple[int, int]]:
     return curve
 
 
-class Retold(CachingAllocator):
+class HistoryAllocator(CachingAllocator):
     """An allocator that makes a freed block reusable when :meth:`complete` is called."""
 
     def __init__(self, options: Options):

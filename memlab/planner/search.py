@@ -17,17 +17,17 @@ from memlab.predict.memory.verdicts import FITS
 LARGEST_BATCH = 4096
 """Largest micro batch of a search, as in a search that measures."""
 
-GUESSES = 6
-"""After so many sizes, a search doubles the batch instead of extrapolating memory."""
+EXTRAPOLATIONS = 6
+"""Number of sizes after which a search doubles the batch instead of extrapolating memory."""
 
-FURTHEST = 4
-"""The next size is at most so many times the largest that fits: small batches do not show what determines the memory
+LARGEST_FACTOR = 4
+"""Largest ratio of the next size to the largest that fits: small batches do not show what determines the memory
 of large ones."""
 
 STEPS_DOWN = 3
 """Sizes tried below a first guess that was too large, each twice as far down; from then on a search halves."""
 
-DECIDING = (1, 2, 3)
+TRACED_BATCHES = (1, 2, 3)
 """Micro batches that are traced at the start. For most configurations all others are interpolated from them."""
 
 Outcome = Estimate | str
@@ -83,7 +83,7 @@ class Row:
 def largest_batches(candidates: Sequence[Candidate], predictor: Predictor, limit: int = LARGEST_BATCH) -> list[Row]:
     """Find the largest micro batch of each candidate that fits. All searches run side by side, one size of each at a
     time."""
-    predictor.prepare([candidate.plan(size) for candidate in candidates for size in DECIDING])
+    predictor.prepare([candidate.plan(size) for candidate in candidates for size in TRACED_BATCHES])
     tried: list[dict[int, Outcome]] = [{} for _ in candidates]
     while wanted := {i: size for i, seen in enumerate(tried) if (size := next_size(seen, limit)) is not None}:
         outcomes = predictor.estimates([candidates[i].plan(size) for i, size in wanted.items()])
@@ -120,13 +120,13 @@ def next_size(tried: dict[int, Outcome], limit: int) -> int | None:
         return (low + high) // 2
     if failed:  # a guess is seldom far off
         return max(high - 2 ** (failed - 1), (low + high) // 2)
-    return max(low + 1, min(_guess(known, low), FURTHEST * low, limit))
+    return max(low + 1, min(_extrapolated(known, low), LARGEST_FACTOR * low, limit))
 
 
-def _guess(tried: dict[int, Estimate], low: int) -> int:
+def _extrapolated(tried: dict[int, Estimate], low: int) -> int:
     """Return the size at which the first phase fills the device, if every phase grows on linearly."""
     before, at = max(size for size in tried if size < low), tried[low]
-    if len(tried) >= GUESSES or at.free is None:
+    if len(tried) >= EXTRAPOLATIONS or at.free is None:
         return 2 * low
     slopes = {phase: (held - tried[before].held.get(phase, held)) / (low - before) for phase, held in at.held.items()}
     # Fragmentation takes the same share of a larger batch. ``used`` excludes the phases before the first step.
@@ -135,7 +135,7 @@ def _guess(tried: dict[int, Estimate], low: int) -> int:
     return low + min(more, default=low)
 
 
-def worth_measuring(rows: Sequence[Row], slowness: Sequence[str]) -> list[Row]:
+def rows_to_measure(rows: Sequence[Row], slowness: Sequence[str]) -> list[Row]:
     """Choose the fitting rows that are worth measuring, at most one of the configurations that differ in their
     allocator alone.
 
@@ -186,7 +186,7 @@ def cheapest(rows: Sequence[Row]) -> Row | None:
 
 
 @dataclass(frozen=True)
-class Change:
+class SingleChange:
     """One changed word of the command line and its outcome. ``saved``: bytes of the fullest GPU, negative where the
     change needs more."""
 
@@ -198,7 +198,7 @@ class Change:
 
 def single_changes(
     base: Plan, changes: Sequence[tuple[str, str, Plan]], predictor: Predictor
-) -> tuple[Outcome, list[Change]]:
+) -> tuple[Outcome, list[SingleChange]]:
     """Estimate ``base`` and each single change of it, on a device that is large enough. ``changes``: word, price, plan.
 
     Returns the outcome of ``base`` and the changes: first the ones that fit the real device, then by the bytes saved.
@@ -213,7 +213,7 @@ def single_changes(
     ]
     first = outcomes[0]
     found = [
-        Change(word, price, outcome, first.used - outcome.used if _known(first) and _known(outcome) else None)
+        SingleChange(word, price, outcome, first.used - outcome.used if _known(first) and _known(outcome) else None)
         for (word, price, _), outcome in zip(changes, outcomes[1:], strict=True)
     ]
     return first, sorted(found, key=lambda change: (not fits(change.outcome), -(change.saved or 0)))

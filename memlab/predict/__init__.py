@@ -1,13 +1,15 @@
-"""Prediction of a run without a GPU: the real engine on a simulated device, then a replay of PyTorch's allocator.
+"""Prediction of a run without a GPU, in the order trace -> time -> memory -> record.
 
 ::
 
-    plan -> shadow/ (a process of its own: Trainer, DeepSpeed, the model, all real; tensors without bytes)
-         -> events.py (what was allocated, freed, waited for)
-         -> cache.py, interpolate.py (kept, and computed for other sizes)
-         -> replay.py over allocator/ -> predict.py (the record), breakdown.py, host.py
+    plan
+     -> trace/    the real engine on a simulated device, in a process of its own, records events and work;
+                  tracing.py decides what to trace, known_traces.py interpolates the rest
+     -> time/     clocks of the host and of the streams run through the work: step time, release delays
+     -> memory/   the events go through a model of torch's allocator: peaks, verdict, breakdown
+     -> prediction.py   the record
 
-``constants.py`` holds the memory that no trace shows, ``limits.py`` the configurations that cannot be predicted.
-``snapshot.py`` replays the recorded requests of a real allocator. Only ``shadow/`` imports torch, transformers and
-DeepSpeed, and it runs in a process of its own.
+``jobs.py`` predicts the jobs of a sweep, ``families.py`` a small model of every family. ``constants.py`` holds the
+memory that no trace shows, ``limits.py`` the configurations that cannot be predicted. Only ``trace/shadow/`` imports
+torch, transformers and DeepSpeed.
 """

@@ -1,6 +1,6 @@
 """Constants that no trace shows, such as the memory that libraries take, each with its source.
 
-``GENERATIONS`` holds the figures of each GPU generation. Each "measured" names the GPU or the runs; nothing here was
+``GENERATIONS`` holds the properties of each GPU generation. Each "measured" names the GPU or the runs; nothing here was
 fitted to the peaks that predictions are judged by.
 """
 
@@ -11,7 +11,7 @@ from memlab.core.sizes import MIB
 
 @dataclass(frozen=True)
 class Generation:
-    """Figures of a GPU generation. ``capability``: CUDA's compute capability; ``resident_threads``: threads of one
+    """Properties of a GPU generation. ``capability``: CUDA's compute capability; ``resident_threads``: threads of one
     multiprocessor; ``cublas_workspace``: bytes."""
 
     capability: tuple[int, int]

@@ -17,7 +17,7 @@ from memlab.predict.trace.trace_format import Trace
 @dataclass(frozen=True)
 class Attempt:
     """Prediction of a family's model. ``used``: bytes of the device. ``reason``: why there is no prediction.
-    ``unknown``: figures other than memory that could not be computed, each with the reason."""
+    ``unknown``: quantities other than memory that could not be computed, each with the reason."""
 
     family: ModelFamily
     parameters: int | None = None

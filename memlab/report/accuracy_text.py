@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from memlab.accuracy.errors import FIGURES, GROUPS, MARGIN, Errors, Judged, by, cell, errors_of, verdicts_of
+from memlab.accuracy.errors import GROUPS, MARGIN, QUANTITIES, Errors, Judged, by, cell, errors_of, verdicts_of
 from memlab.predict.memory.fit_probability import FEW
 from memlab.report import units
 
@@ -79,7 +79,7 @@ def _introduction(points: Sequence[Judged], predictor: dict[str, str]) -> str:
 
 
 def _overall(points: Sequence[Judged]) -> str:
-    rows = [(NAMES[quantity], errors_of(points, quantity)) for quantity in FIGURES]
+    rows = [(NAMES[quantity], errors_of(points, quantity)) for quantity in QUANTITIES]
     return _table("quantity", rows)
 
 

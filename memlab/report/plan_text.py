@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from memlab.planner.search import Change, Outcome, Row
+from memlab.planner.search import Outcome, Row, SingleChange
 from memlab.predict.memory.estimate import Estimate
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
 from memlab.report import units
@@ -115,7 +115,7 @@ def show_measure(measure: Sequence[Row], shown: int, out: Console) -> None:
         out.print(f"  and {len(measure) - shown} more")
 
 
-def changes_answer(base: Outcome, changes: Sequence[Change]) -> str:
+def changes_answer(base: Outcome, changes: Sequence[SingleChange]) -> str:
     """Write in a sentence whether a configuration fits, and which single change saves the most memory."""
     if isinstance(base, str):
         return f"Not predicted: {base}."
@@ -131,7 +131,7 @@ def changes_answer(base: Outcome, changes: Sequence[Change]) -> str:
     return f"{first}; {then}, and then the run {ends}."
 
 
-def show_changes(base: Outcome, changes: Sequence[Change], out: Console) -> None:
+def show_changes(base: Outcome, changes: Sequence[SingleChange], out: Console) -> None:
     """Print the memory that a configuration needs, and the memory that each single change saves."""
     say(changes_answer(base, changes), out, "bold")
     if isinstance(base, str):

@@ -13,7 +13,7 @@ from memlab.core.errors import MemlabError
 from memlab.core.plan import Plan, make_plan
 from memlab.launch import preflight
 from memlab.planner.parallel import ParallelPredictor
-from memlab.planner.search import Candidate, Outcome, Row, cheapest, largest_batches, single_changes, worth_measuring
+from memlab.planner.search import Candidate, Outcome, Row, cheapest, largest_batches, rows_to_measure, single_changes
 from memlab.predict.limits import unpredictable
 from memlab.predict.time.calibration_choice import check_calibrations
 from memlab.report.plan_text import PlanProgress, ending, plan_answer, show_changes, show_measure, show_rows
@@ -98,7 +98,7 @@ def _plan_batches(given: dict[str, list[str]], arguments: argparse.Namespace) ->
     progress_out.print(f"{len(candidates)} configurations; after Ctrl-C, finished traces are kept")
     with PlanProgress(progress_out) as progress, ParallelPredictor(progress.update) as predictor:
         rows = largest_batches(candidates, predictor)
-    measure = worth_measuring(rows, [name for name in axes if name not in ("hardware", "allocator")])
+    measure = rows_to_measure(rows, [name for name in axes if name not in ("hardware", "allocator")])
     several = len({row.candidate.options.get("hardware") for row in rows}) > 1
     say(plan_answer(rows, cheapest(rows) if several else None, measure), out, "bold")
     if not write_files(rows_frame(rows), arguments):

@@ -17,7 +17,7 @@ blocks."""
 def breakdown(trace: Trace, result: Replay) -> dict[str, Any]:
     """Return the bytes by kind at each phase's allocated peak. The kinds of a phase add up to its reserved peak.
 
-    ``largest``: the places in the code that made most of the memory alive at the run's allocated peak.
+    ``largest``: the lines of code that allocated most of the memory alive at the run's allocated peak.
     """
     moments: dict[int, list[str]] = {}
     for name, index in result.peak_events.items():
@@ -52,7 +52,7 @@ def _largest(trace: Trace, alive: dict[int, tuple[int, int]]) -> list[dict[str, 
     for size, number in alive.values():
         nbytes[number] += size
         count[number] += 1
-    places = []
+    lines = []
     for number, total in nbytes.most_common(LARGEST):
         site = trace.sites[number]
         facts = {
@@ -62,8 +62,8 @@ def _largest(trace: Trace, alive: dict[int, tuple[int, int]]) -> list[dict[str, 
             "module": site.module,
             "shape": list(site.shape),
         }
-        places.append({"bytes": total, "count": count[number], **facts})
-    return places
+        lines.append({"bytes": total, "count": count[number], **facts})
+    return lines
 
 
 def curve(result: Replay) -> dict[str, list]:

@@ -2,7 +2,7 @@
 
 When such a block is freed, torch records an event on the side stream. The block can be reused once a later request sees
 that the GPU has reached the event. The delay depends on how far the host runs ahead of the GPU: hardly at all where the
-step is host-bound, by many layers where it is bound by the GPU. step_time.py models both clocks.
+step is host-bound, by many layers where it is bound by the GPU. time/clocks.py models both clocks.
 """
 
 from bisect import bisect_right

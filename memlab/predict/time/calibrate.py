@@ -14,7 +14,7 @@ from memlab.core.plan import make_plan
 from memlab.core.record import Record
 from memlab.predict.limits import unpredictable
 from memlab.predict.time.calibration import SHIPPED, Calibration
-from memlab.predict.time.clocks import has_clocks, missing_figures
+from memlab.predict.time.clocks import has_clocks, missing_specifications
 from memlab.predict.time.cost_fit import Case, CostFit, check_enough, fit_costs
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.store import trace_folder
@@ -53,7 +53,7 @@ def _is_usable(record: Record) -> bool:
     if record.source != "measured" or record.status != "ok" or "step_seconds" not in record.summary:
         return False
     config = record.config
-    return config.hardware.nodes == 1 and not unpredictable(config) and not missing_figures(config)
+    return config.hardware.nodes == 1 and not unpredictable(config) and not missing_specifications(config)
 
 
 def calibrate(records: Sequence[Record], fallback: Calibration | None = None) -> Calibration:

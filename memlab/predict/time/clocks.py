@@ -42,9 +42,9 @@ class Costs:
     """Costs that are multiplied by the counts of a trace. Every cost is a factor on seconds, so times are linear in the
     costs.
 
-    The first seven are how many times longer the GPU takes than at the figures of its hardware entry: the inverse of an
-    efficiency, 1 at full datasheet speed. The others are seconds of the host. The defaults give the lower bound: full
-    datasheet speed, and a host that takes no time.
+    The first seven are how many times longer the GPU takes than at the specifications of its hardware entry: the
+    inverse of an efficiency, 1 at full datasheet speed. The others are seconds of the host. The defaults give the lower
+    bound: full datasheet speed, and a host that takes no time.
     """
 
     compute: float = 1.0
@@ -73,7 +73,7 @@ LOWER_BOUND = Costs()
 
 
 @dataclass(frozen=True)
-class Figures:
+class Speeds:
     """Speeds of one GPU from the hardware entry, in FLOP/s and bytes/s."""
 
     half_flops: float
@@ -83,8 +83,8 @@ class Figures:
     host_link: float
 
 
-def missing_figures(config: Config) -> list[str]:
-    """Return the names of the figures that the hardware entry lacks. Without them no time can be predicted."""
+def missing_specifications(config: Config) -> list[str]:
+    """Return the names of the specifications that the hardware entry lacks. Without them no time can be predicted."""
     needed = ["bf16_tflops", "fp32_tflops", "memory_gb_per_s", "host_gb_per_s"]
     if config.hardware.world_size > 1:
         needed.append("link_gb_per_s")
@@ -92,14 +92,14 @@ def missing_figures(config: Config) -> list[str]:
 
 
 def has_clocks(config: Config, traces: Iterable[Trace]) -> bool:
-    """Return whether a time can be predicted: the hardware entry has the figures, and the step's work was counted."""
-    return not missing_figures(config) and not any(WORK in trace.unknown for trace in traces)
+    """Return whether a time can be predicted: all specifications are there, and the step's work was counted."""
+    return not missing_specifications(config) and not any(WORK in trace.unknown for trace in traces)
 
 
-def figures(config: Config) -> Figures:
-    """Return the speeds of a hardware entry that has all figures."""
+def speeds(config: Config) -> Speeds:
+    """Return the speeds of a hardware entry that has all specifications."""
     hardware = config.hardware
-    return Figures(
+    return Speeds(
         half_flops=hardware.bf16_tflops * 1e12,
         single_flops=hardware.fp32_tflops * 1e12,
         memory=hardware.memory_gb_per_s * 1e9,
@@ -116,7 +116,7 @@ def step_seconds(config: Config, traces: Mapping[int, Trace], costs: Costs) -> f
 def clocks(config: Config, costs: Costs) -> "Clocks":
     module_s = costs.module_s + (costs.hook_s if config.zero_stage.stage == 3 else 0.0)
     host_byte_s = costs.host_byte_s * config.hardware.gpus  # the ranks of a node share its host
-    own = figures(config)
+    own = speeds(config)
     if costs != LOWER_BOUND:
         own = replace(own, host_link=own.host_link * host_link_share(config.hardware.gpus))
     return Clocks(own, costs, module_s, host_byte_s)
@@ -125,10 +125,10 @@ def clocks(config: Config, costs: Costs) -> "Clocks":
 class Clocks:
     """The clocks of one rank, in seconds: ``host``, and ``streams`` by stream."""
 
-    def __init__(self, figures: Figures, costs: Costs, module_s: float, host_byte_s: float):
-        self.figures, self.costs, self.module_s, self.host_byte_s = figures, costs, module_s, host_byte_s
+    def __init__(self, speeds: Speeds, costs: Costs, module_s: float, host_byte_s: float):
+        self.speeds, self.costs, self.module_s, self.host_byte_s = speeds, costs, module_s, host_byte_s
         ways = costs.host_link, costs.pageable_link, costs.to_host_converted, costs.from_host_converted
-        self._by_copied_byte = [way / figures.host_link for way in ways]
+        self._by_copied_byte = [way / speeds.host_link for way in ways]
         self.host = 0.0
         self.streams: dict[int, float] = {0: 0.0}
         self._begins: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=LAUNCH_QUEUE))
@@ -146,8 +146,8 @@ class Clocks:
 
     def run(self, work: Sequence[Item], after_each: Callable[[], None] | None = None) -> None:
         streams, costs, module_s = self.streams, self.costs, self.module_s
-        by_flops = (costs.compute / self.figures.single_flops, costs.compute / self.figures.half_flops)
-        by_byte = costs.memory / self.figures.memory
+        by_flops = (costs.compute / self.speeds.single_flops, costs.compute / self.speeds.half_flops)
+        by_byte = costs.memory / self.speeds.memory
         operator_s = costs.operator_s
         events: list[float] = []
         collectives: list[float] = []
@@ -188,9 +188,9 @@ class Clocks:
         byte."""
         self.host += self.costs.collective_s
         if item.ranks > 1:
-            seconds = link_bytes(item.kind, item.ranks, item.nbytes) / self.figures.link * self.costs.link
+            seconds = link_bytes(item.kind, item.ranks, item.nbytes) / self.speeds.link * self.costs.link
         else:
-            seconds = 2 * item.nbytes / self.figures.memory * self.costs.memory
+            seconds = 2 * item.nbytes / self.speeds.memory * self.costs.memory
         begin = max(self.host, self.streams.get(item.stream, 0.0), self.streams.get(_NCCL, 0.0))
         self.streams[_NCCL] = begin + seconds
         return begin + seconds

@@ -1,4 +1,4 @@
-"""Purposes of allocations, derived from the code that made them. For display only: no predicted figure depends on
+"""Purposes of allocations, derived from the code that made them. For display only: no predicted quantity depends on
 them."""
 
 from collections.abc import Sequence

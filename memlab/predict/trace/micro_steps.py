@@ -57,18 +57,18 @@ def repeated(trace: Trace, micro_steps: int) -> Trace | None:
     return replace(
         trace,
         events=longer.events,
-        steps=[longer.place(place) for place in trace.steps],
+        steps=[longer.index(index) for index in trace.steps],
         work=work.repeated(times),
-        events_before=work.events_before(times, earlier=longer.place(trace.steps[-1]) - trace.steps[-1]),
+        events_before=work.events_before(times, earlier=longer.index(trace.steps[-1]) - trace.steps[-1]),
     )
 
 
 def _forwards(trace: Trace) -> list[list[int]]:
     """Return for each step the indices of the events that begin its forward passes."""
     found: list[list[int]] = [[] for _ in trace.steps]
-    for place, event in enumerate(trace.events):
+    for index, event in enumerate(trace.events):
         if isinstance(event, BeginPhase) and trace.phases[event.phase].endswith("forward"):
-            found[bisect_right(trace.steps, place) - 1].append(place)
+            found[bisect_right(trace.steps, index) - 1].append(index)
     return found
 
 
@@ -115,13 +115,15 @@ class _Step:
         A block is replaced by its number among the blocks that ``events`` make, or that the micro-step ``before``
         makes. An older block has no number.
         """
-        places = {block: (its is events, place) for its in (before, events) for place, block in enumerate(_made(its))}
+        numbers = {
+            block: (its is events, number) for its in (before, events) for number, block in enumerate(_made(its))
+        }
         found: list[tuple] = []
         for event in events:
             if isinstance(event, BeginPhase):
                 found.append((BeginPhase, self._phases[event.phase].removeprefix("first_")))
             elif isinstance(event, _WITH_BLOCK):
-                found.append((type(event), places.get(event.key), *event[1:]))
+                found.append((type(event), numbers.get(event.key), *event[1:]))
             elif not isinstance(event, Synchronize):
                 found.append((type(event), event))
         return found
@@ -175,9 +177,9 @@ class _Longer:
             begin = step.end
         self._copy(trace.events[begin:])
 
-    def place(self, place: int) -> int:
+    def index(self, index: int) -> int:
         """Return the new index of an event of the short trace."""
-        return place + self._times * sum(len(step.fourth) for step in self._done if step.end <= place)
+        return index + self._times * sum(len(step.fourth) for step in self._done if step.end <= index)
 
     def _copy(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memlab.accuracy.errors import FIGURES, Judged, errors_of, judge, reserved_ratios, summary, verdicts_of
+from memlab.accuracy.errors import QUANTITIES, Judged, errors_of, judge, reserved_ratios, summary, verdicts_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -87,7 +87,7 @@ def test_what_is_published_adds_up(published):
 def test_what_is_published_meets_the_bar(published):
     """Allocated, after initialisation and reserved; under-estimates and verdicts."""
     found = published["summary"]
-    assert set(found) <= {*FIGURES, "verdicts"}
+    assert set(found) <= {*QUANTITIES, "verdicts"}
     assert found["allocated"]["median"] <= 0.005
     assert abs(found["allocated"]["worst"]) <= 0.02
     assert abs(found["after_init"]["worst"]) <= 0.001

@@ -12,8 +12,8 @@ from memlab.planner.search import (
     fits,
     largest_batches,
     next_size,
+    rows_to_measure,
     single_changes,
-    worth_measuring,
 )
 from memlab.predict.memory.estimate import Estimate
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
@@ -137,21 +137,21 @@ def test_worth_measuring_is_what_no_other_beats(candidate):
     large = row(candidate, 16, offload="none", checkpointing="full")
     beaten = row(candidate, 16, offload="optimizer", checkpointing="full")
     nothing = row(candidate, 0, offload="optimizer", checkpointing="none")
-    assert worth_measuring([fast, large, nothing, beaten], ["offload", "checkpointing"]) == [fast, large]
+    assert rows_to_measure([fast, large, nothing, beaten], ["offload", "checkpointing"]) == [fast, large]
 
 
 def test_of_two_allocators_the_one_with_the_larger_batch(candidate):
     rows = [
         row(candidate, batch, zero_stage="zero2", allocator=name) for name, batch in (("default", 3), ("expandable", 4))
     ]
-    assert worth_measuring(rows, ["zero_stage"]) == rows[1:]
+    assert rows_to_measure(rows, ["zero_stage"]) == rows[1:]
     tied = [replace(each, batch=4) for each in rows]
-    assert worth_measuring(tied, ["zero_stage"]) == tied[:1]
+    assert rows_to_measure(tied, ["zero_stage"]) == tied[:1]
 
 
 def test_the_fastest_first_where_all_speeds_are_known(candidate):
     rows = [row(candidate, 4, 1e4, offload="none"), row(candidate, 2, 2e4, offload="all")]
-    assert worth_measuring(rows, ["offload"]) == rows[::-1]
+    assert rows_to_measure(rows, ["offload"]) == rows[::-1]
 
 
 def test_single_changes_are_ordered_and_say_what_they_save(config):

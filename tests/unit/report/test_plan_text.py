@@ -5,7 +5,7 @@ import io
 import pytest
 
 from memlab.core.config import Batch, Config, Hardware
-from memlab.planner.search import Candidate, Change, Row
+from memlab.planner.search import Candidate, Row, SingleChange
 from memlab.predict.memory.estimate import Estimate
 from memlab.report.plan_text import changes_answer, plan_answer, show_rows
 from memlab.report.text import console
@@ -62,12 +62,12 @@ def test_the_table_fits_and_names_are_whole(monkeypatch, width):
 
 
 def test_what_a_single_change_does():
-    saved = Change("checkpointing=full", "time", estimate(40.0), 30 * GIB)
+    saved = SingleChange("checkpointing=full", "time", estimate(40.0), 30 * GIB)
     assert changes_answer(estimate(85.0, "does_not_fit", -5.8), [saved]) == (
         "Does not fit: it needs 85.0 of 79.2 GiB on the fullest GPU; "
         "checkpointing=full saves 30.0 GiB, and then the run fits."
     )
-    edge = Change("allocator=expandable", "nothing", estimate(79.0, "edge", 0.2), 6 * GIB)
+    edge = SingleChange("allocator=expandable", "nothing", estimate(79.0, "edge", 0.2), 6 * GIB)
     assert changes_answer(estimate(85.0, "does_not_fit", -5.8), [edge]).endswith(", and then the run is at the edge.")
     assert changes_answer(estimate(), [saved]).endswith(
         "checkpointing=full saves 30.0 GiB, the most of all single changes."

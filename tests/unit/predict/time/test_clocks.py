@@ -7,7 +7,7 @@ import pytest
 from memlab.core.config import Config, Hardware, ZeroStage
 from memlab.core.unknown import WORK
 from memlab.predict.constants import HOST_LINK_SHARES, host_link_share
-from memlab.predict.time.clocks import LOWER_BOUND, Costs, has_clocks, missing_figures, step_seconds
+from memlab.predict.time.clocks import LOWER_BOUND, Costs, has_clocks, missing_specifications, step_seconds
 from memlab.predict.time.work_by_phase import work_by_phase
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import (
@@ -166,7 +166,7 @@ def test_a_step_that_could_not_be_counted_has_no_time():
 
 
 def test_figures_that_are_missing():
-    assert missing_figures(CONFIG) == []
+    assert missing_specifications(CONFIG) == []
     without = replace(CONFIG, hardware=replace(HARDWARE, link_gb_per_s=None, bf16_tflops=None))
-    assert missing_figures(without) == ["bf16_tflops", "link_gb_per_s"]
-    assert missing_figures(replace(without, hardware=replace(without.hardware, gpus=1))) == ["bf16_tflops"]
+    assert missing_specifications(without) == ["bf16_tflops", "link_gb_per_s"]
+    assert missing_specifications(replace(without, hardware=replace(without.hardware, gpus=1))) == ["bf16_tflops"]
