@@ -74,7 +74,7 @@ def judge(sweep: str, measured: Record, predicted: Record) -> Judged:
         verdict=predicted.summary.get("verdict", ""),
         measured_bytes={name: nbytes for name, nbytes in quantities(measured).items() if nbytes},
         errors=_errors(measured, predicted) if both_ran else {},
-        reserved_range=_range(measured, predicted) if both_ran else None,
+        reserved_range=_errors_of_range(measured, predicted) if both_ran else None,
         versions={name: measured.environment.get(name) or "" for name in ("torch", "deepspeed", "transformers")},
     )
 
@@ -105,7 +105,7 @@ def _highest(record: Record, key: str) -> int | None:
     return record.summary.get(key, {}).get("max")
 
 
-def _range(measured: Record, predicted: Record) -> tuple[float, float] | None:
+def _errors_of_range(measured: Record, predicted: Record) -> tuple[float, float] | None:
     truth = _highest(measured, "peak_reserved_bytes")
     ranges = [rank["peak_reserved_range_bytes"] for rank in predicted.ranks if rank["peak_reserved_range_bytes"]]
     if not truth or not ranges:

@@ -81,7 +81,7 @@ class Effects:
             for key, difference in pair.differences.items():
                 if difference.relative is not None:
                     found.setdefault((pair.base, pair.other, key), []).append(difference)
-        return [_range(*names, differences) for names, differences in found.items()]
+        return [_summarised(*names, differences) for names, differences in found.items()]
 
 
 QuantitiesOf = Callable[[RunView], Mapping[str, Quantity]]
@@ -240,7 +240,7 @@ def _at(table: Mapping[int, Mapping[str, Quantity]], tokens: int) -> Mapping[str
     return interpolate(table[low], table[high], (tokens - low) / (high - low))
 
 
-def _range(base: str, other: str, key: str, differences: Sequence[Difference]) -> EffectRange:
+def _summarised(base: str, other: str, key: str, differences: Sequence[Difference]) -> EffectRange:
     relative = [difference.relative for difference in differences]
     noise = [difference.within_noise for difference in differences]
     counts = (len(relative), noise.count(True), noise.count(None))

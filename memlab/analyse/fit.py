@@ -49,7 +49,6 @@ class Capacity:
     ``oom`` (a run that ended out of GPU memory).
     """
 
-    budget_bytes: float
     tokens: int | None
     limit: str
     extrapolated: bool  # beyond twice the largest measurement
@@ -105,7 +104,7 @@ def longest(fit: Fit, memory_gib: float, margin: float = MARGIN) -> Capacity:
         return fit.line.at(tokens) + (interval if interval != float("inf") else 0.0) <= budget
 
     if not fits(1):
-        return Capacity(budget, None, "memory", False)
+        return Capacity(None, "memory", False)
     low, high = 1, 1 << 40
     while high - low > 1:
         middle = (low + high) // 2
@@ -113,4 +112,4 @@ def longest(fit: Fit, memory_gib: float, margin: float = MARGIN) -> Capacity:
     limit = "memory"
     if fit.oom_tokens is not None and low >= fit.oom_tokens:
         low, limit = max(fit.tokens), "oom"
-    return Capacity(budget, low, limit, low > 2 * max(fit.tokens))
+    return Capacity(low, limit, low > 2 * max(fit.tokens))

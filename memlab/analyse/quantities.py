@@ -78,9 +78,9 @@ def quantities_of(run: RunView) -> dict[str, Quantity]:
     Examples: ``peak_reserved_bytes`` (largest rank), ``backward.peak_reserved_bytes``, ``tokens_per_second``.
     """
     several = (value_at(run.config, "hardware.gpus") or 1) > 1
-    found = {key: _spread(run.summary[key], several) for key in BYTES if isinstance(run.summary.get(key), dict)}
+    found = {key: _over_ranks(run.summary[key], several) for key in BYTES if isinstance(run.summary.get(key), dict)}
     for phase, values in run.phases.items():
-        found |= {f"{phase}.{key}": _spread(values[key], several) for key in PHASE_QUANTITIES if key in values}
+        found |= {f"{phase}.{key}": _over_ranks(values[key], several) for key in PHASE_QUANTITIES if key in values}
     step = run.summary.get("step_seconds")
     if step:
         noise = _noise_of_median(run.step_seconds)
@@ -121,7 +121,7 @@ def interpolate(low: Mapping[str, Quantity], high: Mapping[str, Quantity], share
     return between
 
 
-def _spread(values: Mapping[str, float], several: bool) -> Quantity:
+def _over_ranks(values: Mapping[str, float], several: bool) -> Quantity:
     return Quantity(values["max"], values["max"] - values["min"] if several else None, SMALL)
 
 

@@ -48,7 +48,7 @@ def show_table(
     least |= {name: _text_width(name, cells[name]) for name in texts[1:]}
     least |= {name: min(least[name], max(KEYS, len(name))) for name in texts[:1]}
     dropped = _drop(least, spare, out)
-    widths = _spread(least, cells, [name for name in texts if name in least], out)
+    widths = _column_widths(least, cells, [name for name in texts if name in least], out)
     table = Table(title=Text(title), title_justify="left")
     for name, width in widths.items():
         look = {"justify": "left"} if name in texts else {"justify": "right", "no_wrap": True}
@@ -86,7 +86,7 @@ def _room(widths: Mapping[str, int], out: Console) -> int:
     return out.width - sum(widths.values()) - 3 * len(widths) - 1
 
 
-def _spread(
+def _column_widths(
     least: Mapping[str, int], cells: Mapping[str, Sequence[str]], texts: Sequence[str], out: Console
 ) -> dict[str, int]:
     """Compute the width of each column.

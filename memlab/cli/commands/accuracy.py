@@ -63,7 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     imported = [
         point
         for name, records in sweeps(arguments.imported)
-        for _, point in judged(name, [without_download(each) for each in spread(records, arguments.of_each)], [], None)
+        for _, point in judged(
+            name, [without_download(each) for each in evenly_chosen(records, arguments.of_each)], [], None
+        )
     ]
     predictor = package_versions()
     known = kinds(truth.config for truth, point in pairs if "reserved" in point.errors)
@@ -102,7 +104,7 @@ def sweeps(paths):
             yield folder.name, records
 
 
-def spread(records, count: int):
+def evenly_chosen(records, count: int):
     """Choose at most ``count`` records of a series, evenly spaced from its smallest to its largest point."""
     ordered = sorted(records, key=lambda record: shape_of(record.config))
     if len(ordered) <= count:

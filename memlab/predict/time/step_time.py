@@ -70,7 +70,11 @@ def predict_step_time(config: Config, traces: Mapping[int, Trace], calibration: 
         return StepTime(bound, (bound, None), bound, BOUND, why if config.hardware.nodes == 1 else "several nodes")
     seconds = step_seconds(config, traces, calibration.costs)
     known = StepTime(
-        seconds, _range(seconds, bound, calibration.error["p90"]), bound, CALIBRATED, calibration=calibration.digest
+        seconds,
+        _within_error(seconds, bound, calibration.error["p90"]),
+        bound,
+        CALIBRATED,
+        calibration=calibration.digest,
     )
     if depends_on_undetermined(config, traces, calibration.costs, calibration.undetermined):
         why = f"it depends on what was not calibrated ({', '.join(calibration.undetermined)})"
@@ -84,5 +88,5 @@ def predict_step_time(config: Config, traces: Mapping[int, Trace], calibration: 
     return replace(known, error=calibration.error, why=why)
 
 
-def _range(seconds: float, bound: float, error: float) -> tuple[float, float]:
+def _within_error(seconds: float, bound: float, error: float) -> tuple[float, float]:
     return max(bound, seconds * (1 - error)), seconds * (1 + error)

@@ -110,7 +110,7 @@ def _table(usable: Sequence[Trace], minimum: int, of_one: bool) -> _Table | None
     if leader is None:
         return None
     like = _skeleton(leader)
-    chosen = _spread([trace for trace in usable if trace is leader or _skeleton(trace) == like])
+    chosen = _furthest_apart([trace for trace in usable if trace is leader or _skeleton(trace) == like])
     if len(chosen) < minimum:
         return None
     base = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # small allocations have no site
@@ -164,7 +164,7 @@ def _event_skeleton(event: Event) -> tuple:
     return type(event), event
 
 
-def _spread(traces: Sequence[Trace]) -> list[Trace]:
+def _furthest_apart(traces: Sequence[Trace]) -> list[Trace]:
     """Choose at most four traces whose batch and tokens differ the most: different values determine the formulas."""
     by_tokens = sorted(traces, key=lambda trace: (trace.tokens, trace.micro))
     by_micro = sorted(traces, key=lambda trace: (trace.micro, trace.tokens))
