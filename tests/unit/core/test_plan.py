@@ -1,16 +1,13 @@
-"""What will run: golden plans, purity, and the identity of a run."""
+"""What will run: golden plans, purity, the environment."""
 
 import builtins
 import os
-import re
 from dataclasses import asdict
 
 import pytest
 
-from memlab.core.config import ZeroStage, to_dict
-from memlab.core.deepspeed_json import applies
+from memlab.core.config import to_dict
 from memlab.core.plan import make_plan, needs_hub
-from memlab.core.run_id import config_hash, run_id
 from memlab.runs.decode import decode_plan
 
 PLANS = {
@@ -108,90 +105,6 @@ def test_a_plan_survives_json(planned):
     assert decode_plan(plan.to_json(), "plan") == plan
 
 
-# --- identity
-
-
-@pytest.mark.parametrize(
-    ("words", "others"),
-    [
-        (["offload=optimizer"], ["offload=none", "offload.optimizer=cpu"]),
-        (["seq_len=s1024"], ["seq_len=s512", "seq_len.tokens=1024"]),
-        (["allocator=expandable"], ["allocator=custom", "allocator.conf=expandable_segments:True"]),
-        (["zero_stage=zero3", "batch=b2"], ["batch.micro=2", "zero_stage.stage=3"]),
-        (["optimizer.lr=1"], ["optimizer.lr=1.0"]),
-        (["precision=bf16", "model=tiny"], []),
-    ],
-)
-def test_equal_configurations_are_one_run_whatever_was_typed(composed, words, others):
-    assert run_id(composed("hardware=cpu", *words)[0]) == run_id(composed("hardware=cpu", *others)[0])
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("name", "mine"), ("force", True), ("measure.timeout_s", 7), ("measure.repeats", 3)),
-        *(("sweep.isolation", "fresh"), ("sweep.prune", False), ("sweep.max_usd", 1.0), ("sweep.dry_run", True)),
-    ],
-)
-def test_what_is_not_measured_does_not_make_another_run(config, key, value):
-    assert run_id(config({key: value})) == run_id(config())
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("seed", 1), ("measure.steps", 11), ("zero_stage.reduce_bucket_size", 1), ("mode", "predict")),
-        *(("model.overrides", {"num_hidden_layers": 1}), ("optimizer.lr", 2e-5), ("hardware.usd_per_hour", 1.0)),
-        ("measure.repeat", 2),
-    ],
-)
-def test_what_is_measured_makes_another_run(config, key, value):
-    assert config_hash(config({key: value})) != config_hash(config())
-
-
-def test_groups_added_since_leave_the_identity_of_a_run_without_them(config):
-    """The name that a run of these values had before there were adapters and kernels."""
-    assert run_id(config()) == "tiny-zero2-s512-b1-2xCPU-927089ec"
-    assert run_id(config({"adapter.method": "lora"})).startswith("tiny-zero2-s512-b1-lora16-2xCPU-")
-    assert run_id(config({"kernels.implementation": "liger"})).startswith("tiny-zero2-s512-b1-liger-2xCPU-")
-
-
-def test_a_run_id_says_what_a_person_looks_for(config):
-    changes = {
-        **{"zero_stage.stage": 3, "offload.optimizer": "nvme", "offload.param": "nvme", "checkpointing.enabled": True},
-        **{"allocator.conf": "expandable_segments:True", "batch.accumulation": 2, "precision.dtype": "fp16"},
-        **{"attention.implementation": "eager", "mode": "predict", "hardware.gpu": "NVIDIA H200"},
-    }
-    expected = r"tiny-zero3-all_nvme-expandable-checkpointing-s512-b1-x2-fp16-eager-2xH200-predicted-[0-9a-f]{8}"
-    assert re.fullmatch(expected, run_id(config(changes)))
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "param", "word"),
-    [
-        ("cpu", "none", "optimizer"),
-        ("none", "cpu", "param"),
-        ("cpu", "cpu", "all"),
-        ("cpu", "nvme", "optimizer_and_param_nvme"),
-    ],
-)
-def test_a_run_id_says_what_is_offloaded(config, optimizer, param, word):
-    changed = config({"zero_stage.stage": 3, "offload.optimizer": optimizer, "offload.param": param})
-    assert run_id(changed).startswith(f"tiny-zero3-{word}-s512")
-
-
-@pytest.mark.parametrize(
-    "path", ["Qwen/Qwen2.5-0.5B", "/home/me/my models/x/", "..", "a" * 400, "x/$(rm -rf)", "é/ü:*"]
-)
-def test_a_run_id_is_a_folder_name(config, path):
-    name = run_id(config({"model.path": path}))
-    assert re.fullmatch(r"[A-Za-z0-9_.-]+", name)
-    assert len(name) < 200 and name.strip(".")
-
-
-# --- its parts
-
-
 def test_the_allocator_string_goes_under_both_names(config):
     environment = make_plan(config({"allocator.conf": "max_split_size_mb:64"}), {}).environment
     assert environment["PYTORCH_CUDA_ALLOC_CONF"] == environment["PYTORCH_ALLOC_CONF"] == "max_split_size_mb:64"
@@ -213,16 +126,3 @@ def test_the_hub_is_asked_only_where_it_is_needed(config, changes, needed):
     changed = config(changes)
     assert needs_hub(changed) is needed
     assert ("HF_HUB_OFFLINE" in make_plan(changed, {}).environment) is not needed
-
-
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_every_key_that_a_stage_reads_is_written_out(config, stage):
-    written = make_plan(config({"zero_stage.stage": stage}), {}).deepspeed["zero_optimization"]
-    read = {key for key in asdict(ZeroStage()) if applies(key, stage)} - {"zenflow", "leaf_module"}
-    assert set(written) == read
-
-
-def test_only_stage_3_has_the_keys_of_stage_3():
-    stage3 = {key for key in asdict(ZeroStage()) if key.startswith("stage3_")}
-    assert stage3 and all(applies(key, 3) and not applies(key, 2) for key in stage3)
-    assert [key for key in asdict(ZeroStage()) if applies(key, 0)] == ["stage"]
