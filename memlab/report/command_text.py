@@ -45,7 +45,7 @@ def show_command_phases(record: Record, console: Console) -> None:
 
 def _highest(ranks: Sequence[Mapping[str, Any]], phase: str) -> Mapping[str, Any]:
     """Return a phase of the rank on which it is highest: on the device, or on the host without one."""
-    each = [facts for rank in ranks if (facts := rank["attached"].get("phases", {}).get(phase))]
+    each = [facts for rank in ranks if (facts := _attached(rank).get("phases", {}).get(phase))]
     return max(
         each, key=lambda facts: (facts.get("peak_allocated_bytes") or 0, facts.get("host_peak_bytes") or 0), default={}
     )
@@ -60,7 +60,7 @@ def command_sentences(record: Record) -> list[str]:
 
 def _peak(record: Record) -> Iterator[str]:
     """Name the step and the batch of the highest peak of all ranks."""
-    peaks = [(peak["bytes"], rank["rank"], peak) for rank in record.ranks if (peak := rank["attached"].get("peak"))]
+    peaks = [(peak["bytes"], rank["rank"], peak) for rank in record.ranks if (peak := _attached(rank).get("peak"))]
     if not peaks:
         return
     nbytes, rank, peak = max(peaks, key=lambda each: each[:2])
@@ -107,6 +107,10 @@ def _disagreements(record: Record) -> Iterator[str]:
 def _not_found(record: Record) -> Iterator[str]:
     if record.ranks and record.unknown_config:
         yield f"Not found out: {', '.join(record.unknown_config)}."
+
+
+def _attached(rank: Mapping[str, Any]) -> Mapping[str, Any]:
+    return rank["attached"] or {}
 
 
 def _short(where: str | None) -> str:

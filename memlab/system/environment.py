@@ -16,7 +16,6 @@ from typing import Any
 import memlab
 from memlab.core.plan import Plan, needs_hub
 from memlab.core.run_id import config_hash
-from memlab.core.sizes import MIB
 from memlab.files.disk import cache_dir
 from memlab.files.redaction import is_secret_name, redact
 from memlab.system.deadman import marked_by
@@ -212,14 +211,14 @@ def fingerprint(plan: Plan, machine: Machine) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-LARGEST_SCRIPT = 16 * MIB
-"""Largest file of a command that is hashed, in bytes."""
+SCRIPTS = (".py", ".sh", ".yaml", ".yml", ".json", ".toml")
+"""Ends of the names of files that say what a command does. Data, weights and logs have others."""
 
 
 def _digests(command: str) -> list[str]:
-    """Hash the files that a command names, its script for one. Data and weights are too large for that."""
+    """Hash the scripts and settings that a command names: a changed script is another experiment."""
     words = (word.rpartition("=")[2] for word in shlex.split(command))
-    files = (path for word in words if (path := Path(word)).is_file() and path.stat().st_size <= LARGEST_SCRIPT)
+    files = (path for word in words if (path := Path(word)).suffix in SCRIPTS and path.is_file())
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
 
 
