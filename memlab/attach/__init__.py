@@ -101,12 +101,17 @@ Values under a name that holds secrets are blanked in the rank; the parent redac
 **rank{N}.steps.jsonl**, one JSON object a line, in the order of the steps: ``step`` (from 1), ``seconds`` (``null``:
 not known), ``micro_batches``, ``samples``, ``tokens`` (with padding: elements of ``input_ids``), ``real_tokens`` (those
 that the attention mask keeps), ``longest_sample`` (tokens), ``padded_length`` (tokens of the longest sample with its
-padding), ``largest_micro_batch`` (samples), ``peak_allocated_bytes``, ``peak_active_bytes``,
-``peak_reserved_bytes``, ``alloc_retries`` and ``ooms`` of this step, ``host_peak_bytes``, ``phase`` (the one with the
-highest allocated bytes), ``phases`` (phase -> peak allocated, peak reserved bytes), ``skipped`` (an overflow skipped
-it). A figure that is not known is ``null``. The last line of a killed rank may be cut off.
+padding), ``largest_micro_batch`` (samples), ``peak_allocated_bytes``, ``peak_active_bytes``, ``peak_reserved_bytes``,
+``alloc_retries`` and ``ooms`` of this step, ``host_peak_bytes``, ``phase`` (the one with the highest allocated bytes),
+``phases`` (phase -> peak allocated, peak reserved bytes), ``skipped`` (an overflow skipped it). A figure that is not
+known is ``null``. The last line of a killed rank may be cut off.
 
 **--steps N**: each rank raises ``SystemExit(0)`` in the user's thread after its N-th optimizer step, when all ranks
 have reached it. ``finally`` blocks and ``atexit`` functions run; what follows the training loop does not. ``ended``
 says ``stopped``. Ranks whose process ends otherwise cannot be told to stop.
+
+**What is told apart how.** In a plain loop the forward begins when a data loader gives a batch, when a wrapper's
+forward is called, or after ``zero_grad``, and ends with ``backward``. An evaluation is what follows ``eval()`` of a
+module that is trained, until it trains again. Optimizer steps without a backward between them are one step. An
+optimizer step that torch.compile compiles calls none of torch's hooks and is not seen.
 """
