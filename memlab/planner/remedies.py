@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from memlab.core.config import Config
 from memlab.core.record import Record
 from memlab.predict.memory.breakdown import SLACK
-from memlab.predict.trace import kinds
+from memlab.predict.trace import memory_kinds
 
-PER_SAMPLE = (kinds.ACTIVATIONS, kinds.ACTIVATION_GRADIENTS, kinds.LOGITS)
+PER_SAMPLE = (memory_kinds.ACTIVATIONS, memory_kinds.ACTIVATION_GRADIENTS, memory_kinds.LOGITS)
 """Kinds of memory that grow with the micro batch."""
 
-SHARDED_FROM = {1: (kinds.MASTER, kinds.OPTIMIZER), 2: (kinds.GRADIENTS,), 3: (kinds.WEIGHTS,)}
+SHARDED_FROM = {
+    1: (memory_kinds.MASTER, memory_kinds.OPTIMIZER),
+    2: (memory_kinds.GRADIENTS,),
+    3: (memory_kinds.WEIGHTS,),
+}
 """ZeRO stage -> kinds of memory that it shards over the ranks, in addition to the stages below."""
 
 
@@ -52,15 +56,15 @@ def _changes(config: Config, ranks: int) -> Iterator[tuple[str, float, tuple[str
     """Yield each possible change, the share of memory that it takes off, and the kinds of memory concerned."""
     stage, micro, offload = config.zero_stage.stage, config.batch.micro, config.offload
     if not config.checkpointing.enabled:
-        yield "checkpointing=full", 1.0, (kinds.ACTIVATIONS,)
+        yield "checkpointing=full", 1.0, (memory_kinds.ACTIVATIONS,)
     if micro > 1:
         yield f"batch.micro={micro // 2}", 1 - (micro // 2) / micro, PER_SAMPLE
     if stage < 3:
         yield f"zero_stage=zero{stage + 1}", 1 - 1 / ranks, SHARDED_FROM[stage + 1]
     if stage > 0 and offload.optimizer == "none":
-        yield "offload=optimizer", 1.0, (kinds.MASTER, kinds.OPTIMIZER)
+        yield "offload=optimizer", 1.0, (memory_kinds.MASTER, memory_kinds.OPTIMIZER)
     if stage == 3 and offload.param == "none":
-        states = (kinds.MASTER, kinds.OPTIMIZER) if offload.optimizer == "none" else ()
-        yield "offload=all", 1.0, (kinds.WEIGHTS, *states)
+        states = (memory_kinds.MASTER, memory_kinds.OPTIMIZER) if offload.optimizer == "none" else ()
+        yield "offload=all", 1.0, (memory_kinds.WEIGHTS, *states)
     if "expandable_segments:True" not in config.allocator.conf:
         yield "allocator=expandable", 1.0, (SLACK,)

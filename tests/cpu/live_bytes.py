@@ -10,7 +10,7 @@ from pathlib import Path
 
 from memlab.core.plan import Plan
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
-from memlab.predict.trace.kinds import KERNEL_SCRATCH
+from memlab.predict.trace.memory_kinds import KERNEL_SCRATCH
 from memlab.predict.trace.shadow_process import Task, TraceKey, run_shadow
 from memlab.predict.trace.trace_format import Trace
 

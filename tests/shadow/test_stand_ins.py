@@ -6,7 +6,7 @@ from memlab.core.config import Config
 from memlab.predict.constants import UNKNOWN
 from memlab.predict.trace.events import Alloc, Free
 from memlab.predict.trace.trace_format import Trace
-from memlab.predict.trace.work_items import Kernel
+from memlab.predict.trace.work_items import KernelLaunch
 
 pytestmark = pytest.mark.shadow
 
@@ -51,5 +51,5 @@ def test_a_stand_in_is_found_in_the_folder_and_recorded(tmp_path, monkeypatch):
     assert list(allocated.values()) == [100, 200, 300, 400]
     assert [allocated[event.key] for event in trace.events if isinstance(event, Free)] == [100, 200, 300]
     assert {site.op for site in trace.sites} == {"new"}
-    assert [item.sizes for item in trace.work if isinstance(item, Kernel)] == [(10, 20)]
+    assert [item.sizes for item in trace.work if isinstance(item, KernelLaunch)] == [(10, 20)]
     assert trace.smooth_from == 7

@@ -11,7 +11,7 @@ from memlab.predict.time.work_by_phase import work_by_phase
 from memlab.predict.trace import known_traces, tracing
 from memlab.predict.trace.shadow_process import Task, TraceKey, run_shadow
 from memlab.predict.trace.trace_format import Trace
-from memlab.predict.trace.work_items import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, PINNED, Copy, Item, Kernel
+from memlab.predict.trace.work_items import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, PINNED, Copy, Item, KernelLaunch
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(35)]
 
@@ -118,7 +118,7 @@ def test_products_with_weights_in_4_bits_count_as_any_other():
 
 
 def _is_kernel(item: Item, sizes: tuple[int, ...]) -> bool:
-    return isinstance(item, Kernel) and item.flops == 0 and item.sizes == sizes
+    return isinstance(item, KernelLaunch) and item.flops == 0 and item.sizes == sizes
 
 
 def test_with_many_rows_a_weight_in_4_bits_is_written_out_first():

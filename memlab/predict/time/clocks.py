@@ -22,7 +22,7 @@ from memlab.predict.trace.work_items import (
     HostWaits,
     HostWork,
     Item,
-    Kernel,
+    KernelLaunch,
     RecordEvent,
     StreamWaitsForCollective,
     StreamWaitsForEvent,
@@ -155,7 +155,7 @@ class Clocks:
         for item in work:
             kind = type(item)
             self.host += item.operators * operator_s + item.modules * module_s
-            if kind is Kernel:
+            if kind is KernelLaunch:
                 stream = item.stream
                 by_compute, by_memory = item.flops * by_flops[item.is_half], sum(item.sizes) * by_byte
                 begins = self._begins[stream]

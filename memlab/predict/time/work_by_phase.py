@@ -1,7 +1,7 @@
 """Work of one rank in a step by phase, for the record."""
 
 from memlab.predict.trace.trace_format import Trace
-from memlab.predict.trace.work_items import BeginWorkPhase, Collective, Copy, HostWork, Kernel, link_bytes
+from memlab.predict.trace.work_items import BeginWorkPhase, Collective, Copy, HostWork, KernelLaunch, link_bytes
 
 BETWEEN = "between"
 """Name for the work that Trainer and the engine do outside the phases."""
@@ -18,7 +18,7 @@ def work_by_phase(trace: Trace) -> dict[str, dict[str, float]]:
         found["modules"] += item.modules
         if isinstance(item, BeginWorkPhase):
             name = trace.phases[item.phase]
-        elif isinstance(item, Kernel):
+        elif isinstance(item, KernelLaunch):
             found["kernels"] += 1
             found["flops"] += item.flops
             found["memory_bytes"] += sum(item.sizes)

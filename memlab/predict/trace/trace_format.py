@@ -13,8 +13,8 @@ from memlab.predict.trace.work_items import Item
 
 @dataclass(frozen=True)
 class Site:
-    """Place in the code that made an allocation. ``kind``: the purpose of the memory (trace/kinds.py); ``where``: file
-    and line, or the name of the backward node that ran. Empty for small allocations."""
+    """Place in the code that made an allocation. ``kind``: the purpose of the memory (trace/memory_kinds.py);
+    ``where``: file and line, or the name of the backward node that ran. Empty for small allocations."""
 
     kind: str
     op: str

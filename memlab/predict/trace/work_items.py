@@ -7,9 +7,9 @@ since the item before. Two items of different kinds can be equal as tuples, so c
 from typing import Any, NamedTuple
 
 
-class Kernel(NamedTuple):
-    """Kernel on a stream. ``is_half``: computes in half precision; ``sizes``: bytes of each tensor that is read or
-    written."""
+class KernelLaunch(NamedTuple):
+    """Launch of a kernel on a stream. ``is_half``: computes in half precision; ``sizes``: bytes of each tensor that
+    is read or written."""
 
     operators: int
     modules: int
@@ -90,7 +90,7 @@ class BeginWorkPhase(NamedTuple):
 
 
 Item = (
-    Kernel
+    KernelLaunch
     | Copy
     | Collective
     | StreamWaitsForCollective
@@ -102,7 +102,7 @@ Item = (
 )
 
 KINDS: tuple[type[Any], ...] = (
-    *(Kernel, Copy, Collective, StreamWaitsForCollective, RecordEvent, StreamWaitsForEvent),
+    *(KernelLaunch, Copy, Collective, StreamWaitsForCollective, RecordEvent, StreamWaitsForEvent),
     *(HostWaits, HostWork, BeginWorkPhase),
 )
 """All kinds of items. On disk the index of its kind comes before the fields of an item."""
@@ -130,7 +130,7 @@ HOST_MINIMUM_BYTES = 1 << 20
 
 def amounts(item: Item) -> tuple[int, ...]:
     """Return the FLOPs and bytes of an item: its fields that depend on batch and tokens."""
-    if isinstance(item, Kernel):
+    if isinstance(item, KernelLaunch):
         return (item.flops, *item.sizes)
     if isinstance(item, HostWork):
         return item.sizes
@@ -139,7 +139,7 @@ def amounts(item: Item) -> tuple[int, ...]:
 
 def with_amounts(item: Item, new: tuple[int, ...]) -> Item:
     """Return the item with other FLOPs and bytes, in the order of :func:`amounts`."""
-    if isinstance(item, Kernel):
+    if isinstance(item, KernelLaunch):
         return item._replace(flops=new[0], sizes=new[1:])
     if isinstance(item, HostWork):
         return item._replace(sizes=new)
@@ -149,7 +149,7 @@ def with_amounts(item: Item, new: tuple[int, ...]) -> Item:
 def fixed_fields(item: Item) -> tuple[int, ...]:
     """Return the fields that do not depend on batch and tokens, with the number of FLOPs and bytes. ``operators`` is
     left out: it may depend on the batch, because views are counted. Views take no memory."""
-    if isinstance(item, Kernel):
+    if isinstance(item, KernelLaunch):
         return item.modules, item.stream, item.is_half, len(item.sizes)
     if isinstance(item, Copy):
         return item.modules, item.stream, item.blocking, item.route
@@ -163,7 +163,7 @@ def to_json(item: Item) -> list[Any]:
 
 
 def from_json(kind: int, *fields: Any) -> Item:
-    if KINDS[kind] in (Kernel, HostWork):
+    if KINDS[kind] in (KernelLaunch, HostWork):
         *others, sizes = fields
         return KINDS[kind](*others, tuple(sizes))
     return KINDS[kind](*fields)

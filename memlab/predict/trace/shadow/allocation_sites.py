@@ -12,7 +12,7 @@ from types import CodeType
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from memlab.predict.trace.kinds import KERNEL_SCRATCH, PARAMETER_GRADIENT, SMALL, kind_of
+from memlab.predict.trace.memory_kinds import KERNEL_SCRATCH, PARAMETER_GRADIENT, SMALL, kind_of
 from memlab.predict.trace.trace_format import Site
 
 SMALL_BYTES = 64 << 10

@@ -27,7 +27,7 @@ from memlab.predict.trace.work_items import (
     HostWaits,
     HostWork,
     Item,
-    Kernel,
+    KernelLaunch,
     RecordEvent,
     StreamWaitsForCollective,
     StreamWaitsForEvent,
@@ -160,7 +160,7 @@ class Counter:
         elif device.NAME in where:
             sizes = self._sizes(known, args, read, written)
             half = any(tensor.dtype in _HALF for tensor in read)
-            self._add(Kernel, device.Stream.current.number, half, self._flops(known, args, kwargs, out), sizes)
+            self._add(KernelLaunch, device.Stream.current.number, half, self._flops(known, args, kwargs, out), sizes)
         else:
             self._host_work(self._sizes(known, args, read, written))
 
@@ -184,7 +184,7 @@ class Counter:
     def kernel(self, *sizes: int) -> None:
         """Count a kernel that the dispatcher does not see. ``sizes``: bytes of each tensor that it reads or writes."""
         if self.on:
-            self._add(Kernel, device.Stream.current.number, False, 0, sizes)
+            self._add(KernelLaunch, device.Stream.current.number, False, 0, sizes)
 
     def _host_work(self, sizes: tuple[int, ...]) -> None:
         if sum(sizes) >= HOST_MINIMUM_BYTES:
@@ -206,7 +206,7 @@ class Counter:
         # copy from pageable memory returns when the data has been staged; that wait is not modelled.
         waits = not non_blocking or (to_host and way == PAGEABLE)
         copy = (Copy, stream, waits, way, bytes_in_memory(destination if to_host else source))
-        convert = (Kernel, stream, False, 0, (bytes_in_memory(source), bytes_in_memory(destination)))
+        convert = (KernelLaunch, stream, False, 0, (bytes_in_memory(source), bytes_in_memory(destination)))
         converts = [convert] if source.dtype is not destination.dtype else []
         for item in (*converts, copy) if to_host else (copy, *converts):
             self._add(*item)

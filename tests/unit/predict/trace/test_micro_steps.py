@@ -20,7 +20,7 @@ from memlab.predict.trace.work_items import (
     BeginWorkPhase,
     Collective,
     HostWaits,
-    Kernel,
+    KernelLaunch,
     RecordEvent,
     StreamWaitsForCollective,
 )
@@ -67,7 +67,7 @@ class Run:
                 self.free(activation)
                 if number == 0:
                     gradients.append(self.make(300))
-                self.work(Kernel, 0, True, 100, (200,))
+                self.work(KernelLaunch, 0, True, 100, (200,))
             if number == self.micro_steps - 1:
                 trace.events += [RecordStream(gradient, 1) for gradient in gradients]
             self.phase("")

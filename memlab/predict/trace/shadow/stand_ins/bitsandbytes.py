@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memlab.core.config import Config
 from memlab.predict.constants import Generation
-from memlab.predict.trace.kinds import WRITTEN_OUT
+from memlab.predict.trace.memory_kinds import WRITTEN_OUT
 from memlab.predict.trace.shadow.counting import bytes_in_memory
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.recorder import Recorder

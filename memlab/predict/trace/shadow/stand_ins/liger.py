@@ -11,7 +11,7 @@ import torch
 
 from memlab.core.config import Config
 from memlab.predict.constants import Generation
-from memlab.predict.trace.kinds import LOGITS
+from memlab.predict.trace.memory_kinds import LOGITS
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.counting import Counter, tensors_in
 from memlab.predict.trace.shadow.kernel import Kernel
