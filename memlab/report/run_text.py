@@ -49,7 +49,9 @@ def show_run(record: Record, console: Console) -> None:
         sentences = (*command_sentences(record), *_ranges(record), *_speed(record))
         for sentence in (*sentences, *_versions(record), *_unknown(record)):
             say(sentence, console)
-    if record.ranks and (record.status == "gpu_oom" or record.summary.get("verdict", FITS) != FITS):
+    # Remedies are changes of memlab's own training; what a command can change is its script's business.
+    is_predictable = bool(record.ranks) and not record.command
+    if is_predictable and (record.status == "gpu_oom" or record.summary.get("verdict", FITS) != FITS):
         _show_remedies(record, console)
 
 

@@ -132,9 +132,7 @@ def test_a_signal_to_memlab_ends_the_command_too(folder, tmp_path):
         STAND_IN + f"pathlib.Path({str(tmp_path / 'token')!r}).write_text(os.environ['MEMLAB_LAUNCH'])\ntime.sleep(60)"
     )
     with memlab("--output", str(folder), "--", *python(code), stderr=subprocess.DEVNULL) as started:
-        deadline = time.monotonic() + 20
-        while not (tmp_path / "token").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until((tmp_path / "token").exists)
         started.send_signal(signal.SIGTERM)
     assert started.returncode == 130
     assert folder.read_record().status == "interrupted"
@@ -153,6 +151,34 @@ def test_in_a_terminal_the_command_sees_a_terminal_and_its_output_is_unchanged(f
     assert started.returncode == 0
     assert b"True True True\r\n" in seen
     assert folder.launcher_log.read_text() == "True True True\n"
+
+
+def test_ctrl_c_reaches_the_command_once_as_without_memlab(folder, tmp_path):
+    code = (
+        f"import pathlib, time; pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
+        "try: time.sleep(60)\n"
+        "except KeyboardInterrupt: print('caught'); time.sleep(0.2); print('saved')"
+    )
+    words = [sys.executable, "-m", "memlab", "measure", "--output", str(folder), "--", *python(code)]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        os.execv(words[0], words)
+    until((tmp_path / "ready").exists)
+    os.write(terminal, b"\x03")
+    seen = b""
+    while piece := _read(terminal):
+        seen += piece
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    assert b"caught\r\nsaved\r\n" in seen
+    assert folder.read_record().status == "interrupted"
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert condition()
 
 
 def _read(descriptor: int) -> bytes:
