@@ -75,16 +75,3 @@ def imports_of_parts() -> dict[str, set[str]]:
         if module != "__init__":
             found[part_of(module)] |= {part_of(other) for other in imported_modules(file)}
     return {part: others - {part} for part, others in found.items()}
-
-
-@cache
-def direct_imports() -> dict[str, set[str]]:
-    """Return part -> the imported parts that it does not also reach through another import."""
-    found = imports_of_parts()
-    reached: dict[str, set[str]] = {}
-    for part in ORDER:  # from the bottom up, so the parts below are known
-        reached[part] = found[part].union(*(reached.get(other, set()) for other in found[part]))
-    return {
-        part: {one for one in others if not any(one in reached.get(other, set()) for other in others - {one})}
-        for part, others in found.items()
-    }

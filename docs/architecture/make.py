@@ -8,12 +8,13 @@ import ast
 import re
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from package_imports import MAY_IMPORT_HYDRA, MAY_IMPORT_TORCH, MODULES, ORDER, ROOT, direct_imports, is_in
+from package_imports import MAY_IMPORT_HYDRA, MAY_IMPORT_TORCH, MODULES, ORDER, ROOT, imports_of_parts, is_in
 
 PICTURE = ROOT / "docs" / "architecture" / "imports.svg"
 MODULE_LIST = ROOT / "docs" / "architecture" / "modules.md"
@@ -26,9 +27,9 @@ COLUMNS = {
     **{part: 1.4 for part in ("core", "files", "system", "runs")},
     **{"importers": 0.0, "analyse": 1.0, "launch": 2.0, "worker": 3.0, "attach": 3.4, "rules": 3.9},
     **{"predict.trace": 3.9, "predict.time": 4.3, "predict.memory": 4.3, "predict": 3.7},
-    **{"predict.limits": 5.1, "predict.constants": 5.1, "planner": 3.1, "accuracy": 4.3, "report": 2.3, "cli": 1.2},
+    **{"predict/*.py": 5.1, "planner": 3.1, "accuracy": 4.3, "report": 2.3, "cli": 1.2},
 }
-"""Part -> its place from left to right in the picture. Its height follows from the imports."""
+"""Box -> its place from left to right in the picture. Its height follows from the imports."""
 
 TITLES = {
     "core": "configuration, plan, record:\ntyped and pure",
@@ -40,8 +41,7 @@ TITLES = {
     "attach": "meters inside the ranks\nof any command",
     "worker": "memlab's training loop,\nin each rank",
     "launch": "starts and ends ranks;\nsweeps, searches, doctor",
-    "predict.constants": "measured constants",
-    "predict.limits": "what cannot be\npredicted",
+    "predict/*.py": "constants, limits,\ncaches",
     "predict.trace": "shadow run -> events\nand work",
     "predict.time": "clocks of host\nand streams",
     "predict.memory": "replay of torch's\nallocator",
@@ -69,22 +69,45 @@ def main() -> None:
 # --- the picture ------------------------------------------------------------------------------------------------------
 
 
+def box_of(part: str) -> str:
+    """Return the box of a part: modules of predict/ that its folders import share one."""
+    return "predict/*.py" if (ROOT / "memlab" / f"{part.replace('.', '/')}.py").is_file() and "." in part else part
+
+
+@cache
+def imports_of_boxes() -> dict[str, set[str]]:
+    """Return box -> the other boxes that its modules import, from the bottom up."""
+    found: dict[str, set[str]] = {}
+    for part, others in imports_of_parts().items():
+        if part != "__main__":
+            found.setdefault(box_of(part), set()).update(map(box_of, others))
+    return {box: others - {box} for box, others in found.items()}
+
+
+@cache
 def edges() -> set[tuple[str, str]]:
-    """Return the arrows of the picture: (importing part, imported part)."""
-    return {(part, other) for part, others in direct_imports().items() for other in others if part in COLUMNS}
+    """Return the arrows of the picture, (importing box, imported box), without those that other arrows imply."""
+    reached: dict[str, set[str]] = {}
+    for box, others in imports_of_boxes().items():
+        reached[box] = others.union(*(reached[other] for other in others))
+    return {
+        (box, other)
+        for box, others in imports_of_boxes().items()
+        for other in others
+        if not any(other in reached[between] for between in others)
+    }
 
 
 def edges_of_picture() -> set[tuple[str, str]]:
     """Read the arrows back from the written picture."""
-    return {(part, other) for part, other in re.findall(r'id="([\w.]+)--([\w.]+)"', PICTURE.read_text())}
+    return {(part, other) for part, other in re.findall(r'id="([^"]+)--([^"]+)"', PICTURE.read_text())}
 
 
 def rows() -> dict[str, int]:
-    """Return part -> its row from the bottom: one above the highest part that it imports."""
+    """Return box -> its row from the bottom: one above the highest box that it imports."""
     found: dict[str, int] = {}
-    for part in ORDER:
-        if part in COLUMNS:
-            found[part] = 1 + max((found[other] for first, other in edges() if first == part), default=-1)
+    for box in imports_of_boxes():
+        found[box] = 1 + max((found[other] for first, other in edges() if first == box), default=-1)
     return found
 
 
@@ -117,7 +140,16 @@ def _box(axes, part: str, x: float, y: float) -> None:
     corner = (x - WIDTH / 2, y - HEIGHT / 2)
     style = "round,pad=0,rounding_size=0.08"
     axes.add_patch(FancyBboxPatch(corner, WIDTH, HEIGHT, boxstyle=style, facecolor=fill, edgecolor=edge, zorder=3))
-    axes.text(x, y + 0.15, f"{part.replace('.', '/')}", ha="center", va="center", weight="bold", fontsize=11, zorder=4)
+    axes.text(
+        x,
+        y + 0.15,
+        part if "*" in part else part.replace(".", "/"),
+        ha="center",
+        va="center",
+        weight="bold",
+        fontsize=11,
+        zorder=4,
+    )
     axes.text(x, y - 0.1, TITLES[part], ha="center", va="center", fontsize=7.8, color="#333333", zorder=4)
 
 

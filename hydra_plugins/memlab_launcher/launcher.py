@@ -42,7 +42,7 @@ class MemlabSweeper(BasicSweeper):
     """Hydra's basic sweeper, but it writes nothing before all jobs of the sweep are composed, and never a secret."""
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
-        from memlab.cli.compose import check_total, count_values
+        from memlab.cli.override_words import check_total, count_values
 
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])

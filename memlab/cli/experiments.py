@@ -11,8 +11,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from rich.console import Console
 
-from memlab.cli.compose import check_runs, choices_of, resolve
+from memlab.cli.compose import choices_of, resolve
 from memlab.cli.exit_codes import EXIT_CODES
+from memlab.cli.override_words import check_runs
 from memlab.core.config import Config
 from memlab.core.errors import ConfigError
 from memlab.core.plan import make_plan

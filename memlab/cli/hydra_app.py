@@ -15,18 +15,9 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
 
-from memlab.cli.compose import (
-    ADDED_GROUPS,
-    COMPOSITION_ERRORS,
-    CONFIG_NAME,
-    as_one_line,
-    check_overrides,
-    compose_config,
-    compose_run,
-    options_of,
-    register,
-    run_dir_word,
-)
+from memlab.cli.compose import CONFIG_NAME, compose_config, compose_run, register, run_dir_word
+from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line
+from memlab.cli.override_words import ADDED_GROUPS, check_overrides, options_of
 from memlab.core.config import GROUPS
 from memlab.files.conf_files import conf_dir, parse_yaml
 from memlab.runs.folder import RunFolder

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memlab.cli.compose import ADDED_GROUPS, conf_dir, options_of
+from memlab.cli.compose import conf_dir
+from memlab.cli.override_words import ADDED_GROUPS, options_of
 from memlab.core.config import GROUPS
 
 CONF = Path(conf_dir())

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from memlab.cli.commands.file_options import add_files, write_files
-from memlab.cli.compose import check_total, compose_config, expand
+from memlab.cli.compose import compose_config
+from memlab.cli.override_words import check_total, expand
 from memlab.core.config import GROUPS, Config
 from memlab.core.errors import MemlabError
 from memlab.core.plan import Plan, make_plan

@@ -56,10 +56,12 @@ def _effect_sentence(effects: Effects, base: str, other: str, pairs: Sequence[Pa
     for key in (held, "peak_reserved_bytes", "samples_per_second"):
         each = ranges.get(key)
         if each:
-            noise = f", {each.within_noise} within the noise" if each.within_noise else ""
-            span = f"{units.signed_percent(each.lowest)} to {units.signed_percent(each.highest)}"
-            parts.append(f"{units.name(key)} {units.signed_percent(each.median)} ({span}{noise})")
-    sentence = f"{effects.by} from {base} to {other}, median of {len(pairs):,} pairs: {'; '.join(parts)}."
+            several = f"{units.signed_percent(each.lowest)} to {units.signed_percent(each.highest)}"
+            noise = f"{each.within_noise} within the noise" if each.within_noise else ""
+            notes = ", ".join(filter(None, [several if each.pairs > 1 else "", noise]))
+            parts.append(f"{units.name(key)} {units.signed_percent(each.median)}" + f" ({notes})" * bool(notes))
+    count = f"median of {len(pairs):,} pairs" if len(pairs) > 1 else "one pair"
+    sentence = f"{effects.by} from {base} to {other}, {count}: {'; '.join(parts)}."
     return sentence + _effect_over_length(pairs)
 
 

@@ -3,8 +3,9 @@
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from memlab.cli import compose
-from memlab.cli.compose import check_overrides, compose_config, options_of
+from memlab.cli import local_hardware
+from memlab.cli.compose import compose_config
+from memlab.cli.override_words import check_overrides, options_of
 from memlab.core.errors import ConfigError
 from memlab.core.sizes import GIB
 from memlab.system import machine
@@ -173,11 +174,11 @@ def local(monkeypatch):
 
     def on(found: machine.Machine, mode: str) -> dict:
         monkeypatch.setattr(machine, "detect", lambda: found)
-        compose._local_hardware.cache_clear()
-        return compose._local_hardware(mode)
+        local_hardware._hardware.cache_clear()
+        return local_hardware._hardware(mode)
 
     yield on
-    compose._local_hardware.cache_clear()
+    local_hardware._hardware.cache_clear()
 
 
 H100 = machine.Gpu("0", "NVIDIA H100 80GB HBM3", 80 * GIB, (9, 0))

@@ -16,8 +16,8 @@ from omegaconf import OmegaConf
 
 from memlab.cli import compose, experiments
 from memlab.cli import main as cli
-from memlab.cli.compose import check_overrides
 from memlab.cli.hydra_app import HydraTask
+from memlab.cli.override_words import check_overrides
 from memlab.files.json_file import read_json
 from memlab.launch import job_launch
 from memlab.runs.folder import RunFolder

@@ -3,8 +3,9 @@
 import pytest
 
 from memlab.cli.commands.plan import AXES, CHANGES, combinations, combined_axes, possible_changes
-from memlab.cli.compose import check_overrides, compose_config, expand
+from memlab.cli.compose import compose_config
 from memlab.cli.main import main
+from memlab.cli.override_words import check_overrides, expand
 from memlab.core.config import GROUPS
 from memlab.core.plan import make_plan
 
