@@ -34,8 +34,7 @@ from typing import Any
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import Plan, make_plan
-from memlab.core.record import read_json
-from memlab.files.json_file import write_json
+from memlab.files.json_file import read_json, write_json
 from memlab.launch.command import free_port
 from memlab.runs.folder import RunFolder
 from memlab.system.environment import describe_environment, rank_environment, sweep_stale_locks
