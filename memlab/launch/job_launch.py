@@ -8,14 +8,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from memlab.core.errors import MemlabError
 from memlab.core.record import Record
 from memlab.core.run_id import shape_of
 from memlab.launch.command import command, free_port
 from memlab.launch.control import LaunchControl
 from memlab.launch.doctor.ops import unbuilt_ops
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
-from memlab.launch.orphans import locked
+from memlab.launch.orphans import exclusively
 from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.pool import GpuPool
 from memlab.launch.process import Ended, Launch
@@ -44,12 +43,7 @@ def measure_job(job: Job, force: bool = False, on_wait: Callable[[str], None] = 
     ``on_wait`` is called with a message before a wait for another memlab on this machine or for a compiler.
     """
     machine = detect()
-    with locked(job) as mine, ExitStack() as taken:
-        if not mine:
-            raise MemlabError(
-                f"{job.folder} is being measured by another memlab ({job.folder.holder()}); wait for it, end it if it "
-                "hangs, or choose another name."
-            )
+    with exclusively(job), ExitStack() as taken:
         if not force and (found := job.finished(machine)):
             return found
         if reasons := unsupported(job.config, machine):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from memlab.core.errors import MemlabError
+from memlab.core.errors import FolderError, MemlabError
 from memlab.launch.nodes import takes_sigterm
 from memlab.launch.process import TERMINATE_S
 from memlab.runs.job import Job
@@ -22,6 +22,18 @@ def locked(job: Job) -> Iterator[bool]:
         if mine and (left := job.folder.kept_launch()):
             _end(job, *left)
         yield mine
+
+
+@contextmanager
+def exclusively(job: Job) -> Iterator[None]:
+    """Lock the job's folder as :func:`locked`. Raises :class:`FolderError` if another process holds the lock."""
+    with locked(job) as mine:
+        if not mine:
+            raise FolderError(
+                f"{job.folder} is being measured by another memlab ({job.folder.holder()}): wait for it, end it if it "
+                "hangs, or choose another name."
+            )
+        yield
 
 
 def end_orphans(jobs: Iterable[Job]) -> None:

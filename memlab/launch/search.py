@@ -11,10 +11,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from memlab.core.config import Config, Measure
-from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
 from memlab.core.record import Record
-from memlab.launch.orphans import locked
+from memlab.launch.orphans import exclusively
 from memlab.launch.sweep import MeasuredSweep
 from memlab.rules.unsupported import unsupported
 from memlab.runs.folder import RunFolder
@@ -87,12 +86,7 @@ class MeasuredSearch(MeasuredSweep):
         """Return the records of the jobs that were reached, in order. Reuses records of an earlier run."""
         with ExitStack() as locks:
             for job in jobs:
-                if not locks.enter_context(locked(job)):
-                    who = job.folder.holder()
-                    raise MemlabError(
-                        f"{job.folder} is being measured by another memlab ({who}); wait for it, or end it if it "
-                        "hangs, and start again."
-                    )
+                locks.enter_context(exclusively(job))
             records = self._known(jobs)
             left = jobs[len(records) :]
             if left and all(record.status == "ok" for record in records):

@@ -11,7 +11,7 @@ from memlab.attach import install
 from memlab.attach.options import Options
 from memlab.core.errors import FolderError, RecordError
 from memlab.files.json_file import read_json
-from memlab.launch.orphans import locked
+from memlab.launch.orphans import exclusively
 from memlab.launch.process import Ended
 from memlab.launch.user_command.measure import plan_of, write_record
 from memlab.launch.user_command.outcome import outcome
@@ -59,8 +59,7 @@ def _prepare(run: RunFolder, force: bool, held: ExitStack) -> None:
     if (run.path / RunFolder.RECORD).exists() and not force:
         raise FolderError(f"{run} holds an earlier run: choose another folder, or replace it with force=True.")
     job = Job(plan_of(sys.orig_argv), run)
-    if not held.enter_context(locked(job)):
-        raise FolderError(f"{run} is being measured by another memlab ({run.holder()}); wait for it, or end it.")
+    held.enter_context(exclusively(job))
     install.remove(run.path)
     job.start(sys.orig_argv)
 

@@ -11,7 +11,7 @@ from memlab.core.errors import FolderError, MemlabError
 from memlab.core.plan import Plan
 from memlab.core.record import Record
 from memlab.core.run_id import run_id
-from memlab.launch.orphans import locked
+from memlab.launch.orphans import exclusively
 from memlab.launch.streams import ToTerminal
 from memlab.launch.user_command.found_config import found_config
 from memlab.launch.user_command.records import command_record
@@ -46,11 +46,7 @@ def measure(
             f"{folder} holds an earlier run: nothing was started. Choose another --output, or replace it with --force."
         )
     job = Job(plan_of(words), folder)
-    with locked(job) as mine:
-        if not mine:
-            raise MemlabError(
-                f"{folder} is being measured by another memlab ({folder.holder()}); wait for it, or end it."
-            )
+    with exclusively(job):
         job.start(list(words))
         streams = ToTerminal(folder.launcher_log)
         limit = math.inf if timeout_s is None else timeout_s
