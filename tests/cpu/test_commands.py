@@ -40,6 +40,10 @@ def is_packed(record: dict) -> None:
     assert {row["tokens"] for row in record["steps"]["rows"]} == {2 * 64 * 2}
 
 
+def is_of_equal_batches(record: dict) -> None:
+    assert {(row["samples"], row["tokens"]) for row in record["steps"]["rows"]} == {(2 * 4, 2 * 4 * 64)}
+
+
 def varies_in_length(record: dict) -> None:
     rows = record["steps"]["rows"]
     assert all(row["samples"] == 2 * 2 and row["longest_sample"] <= 512 for row in rows)
@@ -123,7 +127,11 @@ CASES = {
         ),
     ),
     "ddp": Case(torchrun(f"ddp.py --steps {STEPS} --accumulate 2 --save out.pt"), frozenset({"save"})),
-    "fsdp2": Case(torchrun(f"fsdp2.py --model models/llama --steps {STEPS} --save out.pt"), frozenset({"save"})),
+    "fsdp2": Case(
+        torchrun(f"fsdp2.py --model models/llama --steps {STEPS} --save out.pt"),
+        frozenset({"save"}),
+        is_of_equal_batches,
+    ),
     "seq2seq": Case(
         torchrun(
             "seq2seq.py --model models/t5 --dataset models/translations --max_length 64 --do_eval true "

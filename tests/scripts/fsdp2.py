@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.utils.data import DataLoader
 from transformers import AutoConfig, AutoModelForCausalLM
 
 parser = argparse.ArgumentParser()
@@ -36,8 +37,9 @@ def main():
     fully_shard(model, mesh=mesh, mp_policy=precision)
     model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for step in range(args.steps):
-        ids = torch.randint(config.vocab_size, (args.batch, args.length), device=device)
+    texts = torch.randint(config.vocab_size, (args.steps * args.batch, args.length))
+    for step, ids in enumerate(DataLoader(texts, args.batch)):
+        ids = ids.to(device)
         loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
