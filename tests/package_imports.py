@@ -11,7 +11,15 @@ ROOT = Path(__file__).parents[1]
 
 ORDER = (
     *("core", "files", "system", "runs", "importers", "rules", "attach", "worker", "launch"),
-    *("predict.constants", "predict.limits", "predict.trace", "predict.time", "predict.memory", "predict"),
+    *(
+        "predict.constants",
+        "predict.limits",
+        "predict.allocator",
+        "predict.trace",
+        "predict.time",
+        "predict.memory",
+        "predict",
+    ),
     *("planner", "accuracy", "analyse", "report", "cli", "__main__"),
 )
 """Folders (and some modules) of the package, from the bottom up: a module imports only what stands before it."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memlab.predict.memory.allocator import CachingAllocator, Options
-from memlab.predict.memory.allocator.blocks import Block
+from memlab.predict.allocator import CachingAllocator, Options
+from memlab.predict.allocator.blocks import Block
 
 SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 

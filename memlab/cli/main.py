@@ -16,6 +16,7 @@ from memlab.system.terminal import safe
 COMMANDS = {
     "run": "measure or predict one experiment or, with -m, a sweep (the same as launch.py)",
     "measure": "measure a training command of your own, unmodified: memlab measure -- deepspeed train.py ...",
+    "predict": "predict a training command of your own, unmodified and without a GPU: will it fit?",
     "plan": "predict, before renting, which configurations fit and with which largest batch",
     "doctor": "check this machine before a run: GPUs, versions, compiler, disk; build DeepSpeed's ops",
     "show": "print memory, speed and status of a run",

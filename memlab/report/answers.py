@@ -6,7 +6,7 @@ from typing import Any
 from memlab.analyse.completeness import shortcomings
 from memlab.core.record import HOST, LIVE_TENSORS, Record
 from memlab.core.sizes import GIB
-from memlab.predict.memory import allocator
+from memlab.predict import allocator
 from memlab.predict.memory.fit_probability import FEW
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE
 from memlab.report import units

@@ -2,11 +2,9 @@
 
 import pytest
 
-from memlab.core.config import Config
-from memlab.predict.constants import UNKNOWN
 from memlab.predict.trace.events import Alloc, Free
-from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import KernelLaunch
+from tests.shadow.one_rank import run
 
 pytestmark = pytest.mark.shadow
 
@@ -27,29 +25,30 @@ def stand_in(config, gpu):
 """
 
 
-def test_a_stand_in_is_found_in_the_folder_and_recorded(tmp_path, monkeypatch):
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
+RECORDED = """
+import sys
+import torch
+from memlab.core.config import Config
+from memlab.predict.constants import UNKNOWN
+from memlab.predict.trace.shadow import device, stand_ins
 
-    from memlab.predict.trace.shadow import stand_ins
-    from memlab.predict.trace.shadow.recorder import Recorder
+stand_ins.__path__ = [sys.argv[1]]
+assert stand_ins.install(device.recorder, Config(), UNKNOWN) == Config()
+tensor = torch.empty(4, device="cuda")
+device.recorder.counter.start()
+torch.asinh(tensor)
+"""
 
-    (tmp_path / "new_kernel.py").write_text(NEW_KERNEL)
-    monkeypatch.setattr(stand_ins, "__path__", [str(tmp_path)])
-    trace, fake_mode = Trace(0, 1), FakeTensorMode()
-    recorder = Recorder(trace, fake_mode)
-    config = Config()
-    assert stand_ins.install(recorder, config, UNKNOWN) == config
-    with fake_mode:
-        tensor = torch.empty(4)
-        with recorder:
-            recorder.counter.start()
-            torch.asinh(tensor)
-            recorder.stop()
 
+def test_a_stand_in_is_found_in_the_folder_and_recorded(tmp_path):
+    folder = tmp_path / "stand_ins"
+    folder.mkdir()
+    (folder / "new_kernel.py").write_text(NEW_KERNEL)
+    trace, _ = run(tmp_path, RECORDED, arguments=(str(folder),))
     allocated = {event.key: event.nbytes for event in trace.events if isinstance(event, Alloc)}
-    assert list(allocated.values()) == [100, 200, 300, 400]
-    assert [allocated[event.key] for event in trace.events if isinstance(event, Free)] == [100, 200, 300]
-    assert {site.op for site in trace.sites} == {"new"}
-    assert [item.sizes for item in trace.work if isinstance(item, KernelLaunch)] == [(10, 20)]
+    assert list(allocated.values()) == [16, 100, 16, 200, 300, 400]  # the tensor; asinh, whose result is the third
+    freed = [allocated[event.key] for event in trace.events if isinstance(event, Free)]
+    assert freed[:4] == [100, 200, 300, 16]
+    assert "new" in {site.op for site in trace.sites}
+    assert next(item.sizes for item in trace.work if isinstance(item, KernelLaunch)) == (10, 20)
     assert trace.smooth_from == 7

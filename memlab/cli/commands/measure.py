@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     words = arguments.words[arguments.words[:1] == ["--"] :]
     if not words:
         raise MemlabError(f"No command to measure. {USAGE}")
-    folder = RunFolder(arguments.output or _new_folder(words))
+    folder = RunFolder(arguments.output or new_folder(words))
     record = measure(words, folder, arguments.steps, arguments.timeout, arguments.force)
     errors = console(sys.stderr)  # standard output is the command's
     show_run(record, errors)
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     return exit_code if exit_code >= 0 else 128 - exit_code  # as a shell reports a signal
 
 
-def _new_folder(words: Sequence[str]) -> Path:
+def new_folder(words: Sequence[str]) -> Path:
     """Name a folder by the day, the script and the time of day."""
     scripts = [Path(word).stem for word in words if word.endswith(".py")]
     name = re.sub(r"[^\w.]+", "_", scripts[0] if scripts else Path(words[0]).name)

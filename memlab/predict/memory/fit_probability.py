@@ -10,7 +10,7 @@ from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.run_id import engine_key
-from memlab.predict.memory import allocator
+from memlab.predict import allocator
 
 RATIOS = Path(__file__).parent / "ratios.json"
 """File with two tables. ``ratios``: ``measured / predicted`` reserved memory of every record of results/ that ran, by

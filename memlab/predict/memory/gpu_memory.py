@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from memlab.core.config import Config
 from memlab.core.sizes import GIB, UNLIMITED
+from memlab.predict import allocator
 from memlab.predict.constants import outside_the_allocator
-from memlab.predict.memory import allocator
 
 
 @dataclass(frozen=True)

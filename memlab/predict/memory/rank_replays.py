@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from memlab.core.config import Config
-from memlab.predict.memory import allocator
+from memlab.predict import allocator
 from memlab.predict.memory.release_delay import furthest_ahead, with_release_delays
 from memlab.predict.memory.replay import Replay, replay, replay_points
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS

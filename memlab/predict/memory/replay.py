@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memlab.core.record import BEFORE_STEPS, Phase
-from memlab.predict.memory.allocator import CachingAllocator, Options, OutOfMemory
+from memlab.predict.allocator import CachingAllocator, Options, OutOfMemory
 from memlab.predict.trace.events import (
     Alloc,
     BeginPhase,

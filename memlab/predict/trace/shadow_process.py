@@ -170,10 +170,10 @@ def run_shadow(
 def _reason_of_failure(folder: Path, start: "EngineStart", path: str) -> str:
     """Find the reason of a failure in the most specific log that is not empty: point, engine start, process."""
     logs = [folder / start.log_of(path), folder / start.log, folder / LOG]
-    return _last_exception(next((log for log in logs if log.exists() and log.stat().st_size), folder / LOG))
+    return last_exception(next((log for log in logs if log.exists() and log.stat().st_size), folder / LOG))
 
 
-def _last_exception(log: Path) -> str:
+def last_exception(log: Path) -> str:
     """Return the last line of a log that names an exception, or else its last line, at most 500 characters."""
     text = log.read_text(errors="replace").splitlines()
     lines = [line for line in text if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
@@ -187,8 +187,7 @@ def _environment(plan: Plan) -> dict[str, str]:
         **os.environ,
         **variables(plan),
         "CUDA_VISIBLE_DEVICES": "",
-        "DS_ACCELERATOR": "cpu",  # until the shadow accelerator replaces it
-        "ACCELERATE_TORCH_DEVICE": "shadow:0",
+        "DS_ACCELERATOR": "cuda",
         "OMP_NUM_THREADS": "1",
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": "29500",  # must be set, is never opened

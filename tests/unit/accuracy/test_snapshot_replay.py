@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from memlab.accuracy.snapshot_replay import Step, load, replayed, steps
-from memlab.predict.memory.allocator import Options
+from memlab.predict.allocator import Options
 
 MIB = 1 << 20
 RECORDINGS = sorted((Path(__file__).parents[2] / "data").glob("allocator_*.json"))

@@ -2,15 +2,19 @@
 
 REQUEST is a JSON file (see :class:`memlab.predict.trace.shadow_process.Request`) that names the output file of each
 trace.
-Tracing has its own process, because renaming the device, creating the process group and patching torch cannot be
-undone.
+Tracing has its own process, because the simulated GPUs and the changes to torch cannot be undone.
 """
 
 import sys
 from pathlib import Path
 
-from memlab.predict.trace.shadow.run import trace_all
+from memlab.files.cache_folder import cache_folder
+from memlab.predict.trace.shadow import native
 from memlab.predict.trace.shadow_process import Request
 
 if __name__ == "__main__":
-    sys.exit(trace_all(Request.load(Path(sys.argv[1]))))
+    library = native.load(cache_folder("native"))
+    from memlab.predict.trace.shadow import device, run  # they import torch
+
+    device.start(library)
+    sys.exit(run.trace_all(Request.load(Path(sys.argv[1]))))

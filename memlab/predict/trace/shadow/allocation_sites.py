@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from types import CodeType
 
 import torch
+from torch._ops import OpOverloadPacket
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from memlab.predict.trace.memory_kinds import KERNEL_SCRATCH, PARAMETER_GRADIENT, SMALL, kind_of
@@ -41,7 +42,14 @@ _NOT_THE_CALLER = (
 """Path prefixes of code that only passes calls on: the caller that explains the allocation is further out on the stack.
 The prefixes are whole paths, because a parent folder may have any name, also ``memlab``."""
 
+_NOT_THE_READER = (_TORCH, _folder_of("memlab"), contextlib.__file__, functools.__file__, "<")
+"""Likewise, for code that reads a value."""
+
 _TORCH_OPTIMIZERS = _TORCH + "optim/"
+
+
+_NAMES = {"_local_scalar_dense": "item", "_unique2": "unique"}
+"""Operator -> the name under which programs call it."""
 
 
 class AllocationSites:
@@ -55,12 +63,13 @@ class AllocationSites:
         self._sites = sites
         self._numbers: dict[Site, int] = {}
         self._labels: dict[CodeType, str | None] = {}
+        self._readers: dict[CodeType, str | None] = {}
 
     def of(self, tensor: torch.Tensor, nbytes: int, func) -> int:
         """Return the number of the site that made ``tensor``."""
         if nbytes < SMALL_BYTES:
             return self._number(Site(SMALL, "", "", "", "", ()))
-        where, function = self._caller()
+        where, function = _innermost(self._label)
         if not where:
             node = torch._C._current_autograd_node()
             where = node.name() if node is not None else ""
@@ -71,6 +80,12 @@ class AllocationSites:
 
     def of_scratch(self, op, nbytes: int) -> int:
         return self._number(Site(KERNEL_SCRATCH, str(op), "", "", self._modules[-1], (nbytes,)))
+
+    def note_assumption(self, assumed: dict[str, int], op: OpOverloadPacket) -> None:
+        """Count in ``assumed`` that the program needed a value that is not known, at the line that needed it."""
+        where, function = _innermost(self._reader)
+        key = f"{where} {function}: {_NAMES.get(op.__name__, op.__name__)}()"
+        assumed[key] = assumed.get(key, 0) + 1
 
     def name_modules(self, model: torch.nn.Module, on_entering: Callable[[], None]) -> None:
         """Record the module whose forward runs with each later allocation. ``on_entering`` runs at each forward."""
@@ -94,22 +109,29 @@ class AllocationSites:
             self._sites.append(site)
         return number
 
-    def _caller(self) -> tuple[str, str]:
-        """Return ``package/file.py:line`` and the function of the innermost frame outside ``_NOT_THE_CALLER``."""
-        frame = sys._getframe(3)
-        while frame is not None:
-            label = self._label(frame.f_code)
-            if label is not None:
-                return (f"{label}:{frame.f_lineno}", frame.f_code.co_name)
-            frame = frame.f_back
-        return "", ""
-
     def _label(self, code: CodeType) -> str | None:
         if code not in self._labels:
             path = code.co_filename
             passes_on = path.startswith(_NOT_THE_CALLER) and not path.startswith(_TORCH_OPTIMIZERS)
             self._labels[code] = None if passes_on else _as_imported(path)
         return self._labels[code]
+
+    def _reader(self, code: CodeType) -> str | None:
+        if code not in self._readers:
+            path = code.co_filename
+            self._readers[code] = None if path.startswith(_NOT_THE_READER) else _as_imported(path)
+        return self._readers[code]
+
+
+def _innermost(label_of: Callable[[CodeType], str | None]) -> tuple[str, str]:
+    """Return ``package/file.py:line`` and the function of the innermost frame that has a label."""
+    frame = sys._getframe(3)
+    while frame is not None:
+        label = label_of(frame.f_code)
+        if label is not None:
+            return (f"{label}:{frame.f_lineno}", frame.f_code.co_name)
+        frame = frame.f_back
+    return "", ""
 
 
 def _as_imported(path: str) -> str:

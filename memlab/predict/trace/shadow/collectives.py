@@ -1,4 +1,4 @@
-"""Collectives that move no data, but keep tensors alive as long as NCCL would.
+"""Collectives among ranks that are all like this one: no data moves, but NCCL's effects on memory stay.
 
 ProcessGroupNCCL keeps the tensors of an asynchronous collective alive until ``Work::wait``, which calls
 ``stashed_for_allocator_safety_->unstash()`` (the default since PyTorch 2.8, in place of ``record_stream``). This
@@ -7,13 +7,21 @@ copies of its shards.
 """
 
 import functools
+import os
+from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup, FakeWork
+from torch.distributed import distributed_c10d
 
 from memlab.predict.trace.shadow import device
-from memlab.predict.trace.shadow.device import NAME
+from memlab.predict.trace.shadow.counting import tensors_in
+from memlab.predict.trace.shadow.values import Values
 
-BACKEND = "memlab_fake"
+_BACKEND = "memlab_fake"
+
+_SUM = 0  # c10d::ReduceOp::RedOpType::SUM
 
 _WITH_WORK = (
     "all_gather",
@@ -33,11 +41,11 @@ class _Work:
     def __init__(self, work, tensors):
         self._work = work
         self._tensors = tensors
-        self._number = device.counter().last_collective()
+        self._number = device.recorder.counter.last_collective()
 
     def wait(self, *args) -> bool:
         self._tensors = None
-        device.counter().wait_for_collective(self._number)
+        device.recorder.counter.wait_for_collective(self._number)
         return self._work.wait(*args)
 
     def __getattr__(self, name):
@@ -45,22 +53,38 @@ class _Work:
 
 
 def install() -> None:
-    """Patch the collectives of torch.distributed. Call before importing DeepSpeed, which keeps references to them."""
-    for name in _WITH_WORK:
-        setattr(dist, name, _holding(getattr(dist, name)))
-
-
-def start(rank: int, world_size: int) -> None:
-    """Create the default process group of ``world_size`` ranks; only this rank exists."""
-    from torch._C._distributed_c10d import FakeProcessGroup
-    from torch.testing._internal.distributed.fake_pg import FakeStore
+    """Patch torch.distributed. Call before importing DeepSpeed, which keeps references to the collectives."""
 
     def create(options, backend_options):
         return FakeProcessGroup._create_internal(options.group_rank, options.group_size, backend_options)
 
-    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", NAME])
-    backends = f"cpu:{BACKEND},{NAME}:{BACKEND}"
-    dist.init_process_group(backends, rank=rank, world_size=world_size, store=FakeStore())
+    dist.Backend.register_backend(_BACKEND, create, extended_api=True, devices=["cpu", device.NAME])
+    for name in _WITH_WORK:
+        setattr(dist, name, _holding(getattr(dist, name)))
+    for module in (dist, distributed_c10d):
+        module.init_process_group = _init_process_group
+        module.new_group = _new_group
+        module.get_backend = lambda group=None: "nccl"
+        module.is_nccl_available = lambda: True
+
+
+_init, _new = dist.init_process_group, dist.new_group
+
+
+@functools.wraps(_init)
+def _init_process_group(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, *args, **options) -> None:
+    """Create the default group of ``world_size`` ranks; only this rank exists, whatever backend is asked for."""
+    _init(
+        f"cpu:{_BACKEND},{device.NAME}:{_BACKEND}",
+        rank=rank if rank >= 0 else int(os.environ["RANK"]),
+        world_size=world_size if world_size > 0 else int(os.environ["WORLD_SIZE"]),
+        store=dist.HashStore(),
+    )
+
+
+@functools.wraps(_new)
+def _new_group(ranks=None, timeout=None, backend=None, pg_options=None, *args, group_desc=None, **options):
+    return _new(ranks, group_desc=group_desc)
 
 
 def _holding(collective):
@@ -68,9 +92,50 @@ def _holding(collective):
     def call(*args, **kwargs):
         work = collective(*args, **kwargs)
         if work is None:  # synchronous: the current stream waits immediately
-            counter = device.counter()
+            counter = device.recorder.counter
             counter.wait_for_collective(counter.last_collective())
             return None
         return _Work(work, (args, kwargs))
 
     return call
+
+
+def answer(func, args: tuple, values: Values) -> Any:
+    """Return the result of a c10d operator, and carry known values as if every rank had those of this one."""
+    name = func._schema.name.removeprefix("c10d::").strip("_")
+    if name.startswith("allgather"):
+        for outs, source in zip(*_pairs(args), strict=True):
+            _gather(outs, source, values)
+    elif name.startswith(("allreduce", "reduce")) and "scatter" not in name:
+        _reduce(args, values)
+    elif not name.startswith("broadcast"):
+        for tensor in tensors_in(args[0]):
+            values.forget(tensor)
+    work = FakeWork().boxed()
+    return work if len(func._schema.returns) == 1 else (args[0], work)
+
+
+def _pairs(args: tuple) -> tuple[list, list]:
+    """The outputs of an all-gather, and the input that each of them gathers."""
+    outs, sources = args[:2]
+    return ([outs], [sources]) if isinstance(outs, torch.Tensor) else (outs, sources)
+
+
+def _gather(outs, source: torch.Tensor, values: Values) -> None:
+    known = values.of(source)
+    for out in tensors_in(outs):
+        if known is None:
+            values.forget(out)
+        else:
+            values.write(out, known.reshape(-1).repeat(out.numel() // max(source.numel(), 1)).reshape(out.shape))
+
+
+def _reduce(args: tuple, values: Values) -> None:
+    group, operation = (arg for arg in args if isinstance(arg, torch.ScriptObject))
+    if operation.op() != _SUM:
+        return
+    group = dist.ProcessGroup.unbox(group)
+    for tensor in tensors_in(args[0]):
+        known = values.of(tensor)
+        if known is not None:
+            known.mul_(group.size())

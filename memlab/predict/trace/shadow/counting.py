@@ -104,8 +104,8 @@ class Counter:
         self.operators = 0
         self.modules = 0
         self.collectives = 0
-        self._events: dict[int, int] = {}  # id of an event object: its number in this step
-        self._kept: list[Any] = []  # keeps event objects alive, so that no id is reused
+        self._events: dict[int, int] = {}  # event -> number of its last record in this step
+        self._records = 0
         self._known: dict[Any, _Operator] = {}
 
     def start(self) -> None:
@@ -160,7 +160,7 @@ class Counter:
         elif device.NAME in where:
             sizes = self._sizes(known, args, read, written)
             half = any(tensor.dtype in _HALF for tensor in read)
-            self._add(KernelLaunch, device.Stream.current.number, half, self._flops(known, args, kwargs, out), sizes)
+            self._add(KernelLaunch, device.current_stream(), half, self._flops(known, args, kwargs, out), sizes)
         else:
             self._host_work(self._sizes(known, args, read, written))
 
@@ -184,7 +184,7 @@ class Counter:
     def kernel(self, *sizes: int) -> None:
         """Count a kernel that the dispatcher does not see. ``sizes``: bytes of each tensor that it reads or writes."""
         if self.on:
-            self._add(KernelLaunch, device.Stream.current.number, False, 0, sizes)
+            self._add(KernelLaunch, device.current_stream(), False, 0, sizes)
 
     def _host_work(self, sizes: tuple[int, ...]) -> None:
         if sum(sizes) >= HOST_MINIMUM_BYTES:
@@ -196,7 +196,7 @@ class Counter:
         A non-blocking copy converts on the GPU. A blocking copy converts on the host, through a temporary host tensor
         that has the dtype of the GPU's tensor (Copy.cu, see shadow/stand_ins/host_copies.py).
         """
-        stream, to_host = device.Stream.current.number, source.device.type == device.NAME
+        stream, to_host = device.current_stream(), source.device.type == device.NAME
         if source.dtype is not destination.dtype and not non_blocking:
             way = CONVERTED_TO_HOST if to_host else CONVERTED_FROM_HOST
             self._add(Copy, stream, True, way, bytes_in_memory(source if to_host else destination))
@@ -238,7 +238,7 @@ class Counter:
             return
         group = next(torch.distributed.ProcessGroup.unbox(arg) for arg in args if isinstance(arg, torch.ScriptObject))
         sides = [sum(map(bytes_in_memory, tensors_in(arg))) for arg in args[:2]]
-        self._add(Collective, device.Stream.current.number, known.collective, group.size(), max(sides))
+        self._add(Collective, device.current_stream(), known.collective, group.size(), max(sides))
         self.collectives += 1
 
     # --- waiting
@@ -246,32 +246,33 @@ class Counter:
     def wait_for_collective(self, number: int) -> None:
         """Make the current stream wait for collective ``number`` of this step."""
         if self.on and number >= 0:
-            self._add(StreamWaitsForCollective, device.Stream.current.number, number)
+            self._add(StreamWaitsForCollective, device.current_stream(), number)
 
     def last_collective(self) -> int:
         return self.collectives - 1 if self.on else -1
 
-    def record(self, event: Any, stream: int) -> None:
+    def record(self, event: int, stream: int) -> None:
         if self.on:
-            number = self._events[id(event)] = len(self._kept)
-            self._kept.append(event)
-            self._add(RecordEvent, stream, number)
+            self._events[event] = self._record(stream)
 
-    def stream_waits(self, stream: int, event: Any) -> None:
-        if self.on and id(event) in self._events:
-            self._add(StreamWaitsForEvent, stream, self._events[id(event)])
+    def _record(self, stream: int) -> int:
+        number, self._records = self._records, self._records + 1
+        self._add(RecordEvent, stream, number)
+        return number
 
-    def host_waits(self, event: Any | None = None) -> None:
+    def stream_waits(self, stream: int, event: int) -> None:
+        if self.on and event in self._events:
+            self._add(StreamWaitsForEvent, stream, self._events[event])
+
+    def host_waits(self, event: int | None = None) -> None:
         """Make the host wait for an event, or for everything that it has launched (``None``)."""
         if self.on and event is None:
             self._add(HostWaits, EVERYTHING)
-        elif self.on and id(event) in self._events:
-            self._add(HostWaits, self._events[id(event)])
+        elif self.on and event in self._events:
+            self._add(HostWaits, self._events[event])
 
     def host_waits_for_stream(self) -> None:
-        event = object()
-        self.record(event, device.Stream.current.number)
-        self.host_waits(event)
+        self._add(HostWaits, self._record(device.current_stream()))
 
     def phase(self, index: int) -> None:
         if self.on:

@@ -1,136 +1,101 @@
-"""The simulated device: torch's PrivateUse1 backend without kernels, and DeepSpeed's accelerator on top of it.
+"""The simulated GPUs of this process: torch's own device type ``cuda``, without a GPU.
 
-Its tensors are fake (shapes, dtypes and storages, no data), so all code runs that does not read values. The device
-has everything that affects memory on a real GPU: streams, asynchronous events and pinned host memory.
+Tensors on it are fake (shapes, dtypes and storages, no data). ``native/guard.cpp`` answers torch's C++ questions about
+devices, streams and events; ``shadow/cuda.py`` those of ``torch.cuda``.
 """
 
-import contextlib
+import ctypes
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-NAME = "shadow"
-DEVICE = f"{NAME}:0"
+from memlab.predict import constants
+from memlab.predict.trace.shadow import native
 
-_UNKNOWN_GIB = 80.0
-"""Device memory (GiB) when the hardware entry has none. DeepSpeed uses it only to decide whether ZeRO stages 1 and 2
-flatten the weights on the device."""
+NAME = "cuda"
 
-
-class _Module(_DummyBackendModule):
-    """The module that torch imports as ``torch.shadow``."""
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.bfloat16, torch.float16]
-
-    def get_rng_state(self, device=None) -> torch.Tensor:
-        return torch.empty(16, dtype=torch.uint8)
-
-    def set_rng_state(self, state, device=None) -> None:
-        pass
-
-    def set_device(self, device) -> None:
-        pass
+UNKNOWN_GIB = 80.0
+"""Device memory (GiB) when the hardware entry has none."""
 
 
-class Stream:
-    """A stream, identified by its number. The allocator keeps a pool for each stream. 0 is the default stream."""
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of a node. ``index``: the one that this rank uses."""
 
-    current: "Stream"
+    name: str = "NVIDIA H100"
+    memory_bytes: int = int(UNKNOWN_GIB * 2**30)
+    count: int = 1
+    index: int = 0
 
-    def __init__(self, number: int):
-        self.number = number
-
-    def wait_stream(self, other: "Stream") -> None:
-        self.wait_event(other.record_event())
-
-    def wait_event(self, event: "Event") -> None:
-        _recorder.counter.stream_waits(self.number, event)
-
-    def query(self) -> bool:
-        return True
-
-    def record_event(self, event: "Event | None" = None) -> "Event":
-        event = event or Event()
-        event.record(self)
-        return event
-
-    def synchronize(self) -> None:
-        _recorder.synchronize()
+    @property
+    def generation(self) -> constants.Generation:
+        return constants.generation(self.name)
 
 
-class Event:
-    """A CUDA-like event. ``query`` always returns false, so DeepSpeed waits for the event, as it does on a GPU.
-
-    After the wait, everything that the host had launched before ``record`` is done, and nothing launched later.
-    """
-
-    def __init__(self, **options):
-        self.requests = 0
-
-    def record(self, stream: Stream | None = None) -> None:
-        self.requests = _recorder.requests
-        _recorder.counter.record(self, (stream or Stream.current).number)
-
-    def wait(self, stream: Stream | None = None) -> None:
-        (stream or Stream.current).wait_event(self)
-
-    def query(self) -> bool:
-        return False
-
-    def synchronize(self) -> None:
-        _recorder.synchronize(self)
+gpus = Gpus()
+recorder = None
+_library: ctypes.CDLL | None = None
+_callback = None  # keeps the callback alive, because only the library refers to it
 
 
-DEFAULT_STREAM = Stream.current = Stream(0)
-_recorder = None
-_streams = 0
+def start(library: ctypes.CDLL) -> None:
+    """Give torch its GPUs: of an unknown kind, until ``install``."""
+    global _library
+    _library = library
+    _library.memlab_install(gpus.count, gpus.index, native.CALLBACK())
 
 
-def counter():
-    """Counter of this rank's work (shadow/counting.py)."""
-    return _recorder.counter
+def install(the_recorder, the_gpus: Gpus) -> None:
+    """Describe the GPUs. ``the_recorder`` receives events, waits and queries of memory."""
+    global recorder, gpus, _callback
+    recorder, gpus = the_recorder, the_gpus
+    torch.cuda.default_generators = tuple(torch.Generator() for _ in range(gpus.count))
+    _callback = native.CALLBACK(_told)
+    _library.memlab_install(gpus.count, gpus.index, _callback)
 
 
-def new_stream(*args, **options) -> Stream:
-    global _streams
-    _streams += 1
-    return Stream(_streams)
+def _told(what: int, event: int, stream: int) -> None:
+    """Record what the native library reports."""
+    if what == native.RECORD:
+        recorder.record_event(event, stream)
+    elif what == native.STREAM_WAITS:
+        recorder.counter.stream_waits(stream, event)
+    else:
+        recorder.synchronize(event if what == native.HOST_WAITS_FOR_EVENT else None)
 
 
-@contextlib.contextmanager
-def on_stream(stream: Stream | None):
-    before, Stream.current = Stream.current, stream or DEFAULT_STREAM
-    try:
-        yield
-    finally:
-        Stream.current = before
+def current() -> int:
+    """Index of the current GPU."""
+    return _library.memlab_device()
+
+
+def with_index(options: dict[str, Any]) -> dict[str, Any]:
+    """Replace the device "cuda" in the options of an operator by the current GPU."""
+    place = options.get("device")
+    if place is None or place.type != NAME or place.index is not None:
+        return options
+    return {**options, "device": torch.device(NAME, current())}
+
+
+def exchange(index: int) -> int:
+    """Make ``index`` the current GPU, unless it is negative; return the one before."""
+    return _library.memlab_exchange_device(index)
+
+
+def current_stream() -> int:
+    """Number of this thread's current stream. 0 is the default stream; the allocator keeps a pool for each stream."""
+    return _library.memlab_stream()
+
+
+def set_stream(number: int) -> None:
+    _library.memlab_set_stream(number)
+
+
+def is_on(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == NAME
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
     """Whether the storage of the tensor was created as page-locked host memory."""
     return getattr(tensor.untyped_storage(), "_memlab_pinned", False)
-
-
-def install(recorder, rank: int, world_size: int, memory_gib: float | None) -> None:
-    """Register the device with torch, torch.distributed and DeepSpeed in this process. It cannot be undone.
-
-    ``recorder`` receives synchronisations, ``empty_cache`` calls and ``record_stream`` calls.
-    """
-    global _recorder
-    _recorder = recorder
-    _setup_privateuseone_for_python_backend(rename=NAME, backend_module=_Module())
-    from memlab.predict.trace.shadow import collectives
-
-    torch.Tensor.record_stream = lambda tensor, stream: recorder.record_stream(tensor, stream.number)
-    collectives.start(rank, world_size)
-    _install_accelerator(recorder, world_size, memory_gib)
-
-
-def _install_accelerator(recorder, world_size: int, memory_gib: float | None) -> None:
-    from deepspeed.accelerator import set_accelerator
-
-    from memlab.predict.trace.shadow.accelerator import Accelerator
-
-    total_bytes = int((memory_gib or _UNKNOWN_GIB) * 2**30)
-    set_accelerator(Accelerator(recorder, world_size, total_bytes))

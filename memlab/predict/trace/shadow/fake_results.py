@@ -5,17 +5,18 @@ the meta kernel directly, a collective returns the tensors that it was given, an
 FakeTensorMode only once for each set of shapes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import FakeWork
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-_aten, _c10d = torch.ops.aten, torch.ops.c10d
+_aten = torch.ops.aten
 _EMPTY = _aten.empty.memory_format
 _EMPTY_STRIDED = _aten.empty_strided.default
+
+LISTS_OF_VIEWS = frozenset({_aten.split.Tensor, _aten.split_with_sizes.default, _aten.unbind.int})
 
 VIEWS = frozenset(
     {
@@ -48,18 +49,6 @@ IN_PLACE = frozenset(
 )
 """Operators that return their first argument, with its shape and dtype unchanged."""
 
-_TENSORS_AND_WORK = frozenset(
-    {
-        _c10d._allgather_base_.default,
-        _c10d._reduce_scatter_base_.default,
-        _c10d.allgather_.default,
-        _c10d.allreduce_.default,
-        _c10d.broadcast_.default,
-        _c10d.reduce_scatter_.default,
-    }
-)
-"""Collectives that return the tensors they wrote to (their first argument) and a work handle."""
-
 
 @dataclass(frozen=True)
 class _Fresh:
@@ -84,17 +73,41 @@ class FakeResults:
         """Return the result of ``func``."""
         if func is _EMPTY:
             return self._empty(args, kwargs)
-        if func in _TENSORS_AND_WORK:
-            return args[0], FakeWork().boxed()
         base = args[0] if args else None
-        if type(base) is FakeTensor and base.constant is None:
+        if type(base) is FakeTensor:
             if func in IN_PLACE:
                 return base
             if func in VIEWS:
                 with in_kernel_invocation_manager(self._mode):
                     view = func(*args, **kwargs)
                 return self._fake(view, base.fake_device)
-        return self._remembered(func, args, kwargs)
+            if func in LISTS_OF_VIEWS:
+                with in_kernel_invocation_manager(self._mode):
+                    views = func(*args, **kwargs)
+                return [self._fake(view, base.fake_device) for view in views]
+        return self._remembered(
+            func, self._all_fake(args), {name: self._all_fake(each) for name, each in kwargs.items()}
+        )
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> FakeTensor:
+        return self._empty((list(shape),), {"dtype": dtype, "device": device})
+
+    def strided(
+        self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> FakeTensor:
+        with in_kernel_invocation_manager(self._mode):
+            tensor = _EMPTY_STRIDED(shape, strides, dtype=dtype, device="meta")
+        return self._fake(tensor, device)
+
+    def _all_fake(self, value: Any) -> Any:
+        """Replace real host tensors by fake ones."""
+        if isinstance(value, FakeTensor):
+            return value
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            return self.strided(value.shape, value.stride(), value.dtype, value.device)
+        if isinstance(value, list | tuple):
+            return type(value)([self._all_fake(item) for item in value])
+        return value
 
     def _remembered(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return FakeTensorMode's result, from the cache if ``func`` has been called with these shapes before."""
@@ -103,22 +116,24 @@ class FakeResults:
             makes_new = self._makes_new[func] = _makes_new_tensors(func)
         key = _key((func, torch.get_default_dtype(), *args, *kwargs.items())) if makes_new else None
         if key is None:
-            return func(*args, **kwargs)
+            return self._computed(func, args, kwargs)
         if key not in self._known:
-            out = func(*args, **kwargs)
+            out = self._computed(func, args, kwargs)
             self._known[key] = _description(out)
             return out
         known = self._known[key]
         if known is None:
-            return func(*args, **kwargs)
+            return self._computed(func, args, kwargs)
         return self._new(known) if isinstance(known, _Fresh) else tuple(self._new(fresh) for fresh in known)
+
+    def _computed(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
+        with self._mode:
+            return func(*args, **kwargs)
 
     def _new(self, fresh: _Fresh | None) -> FakeTensor | None:
         if fresh is None:
             return None
-        with in_kernel_invocation_manager(self._mode):
-            tensor = _EMPTY_STRIDED(fresh.shape, fresh.strides, dtype=fresh.dtype, device="meta")
-        return self._fake(tensor, fresh.device)
+        return self.strided(fresh.shape, fresh.strides, fresh.dtype, fresh.device)
 
     def _empty(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         device = torch.device(kwargs.get("device") or "cpu")
@@ -157,8 +172,6 @@ def _key(values: Iterable[Any]) -> tuple | None:
     key: list[Any] = []
     for value in values:
         if type(value) is FakeTensor:
-            if value.constant is not None:
-                return None
             key.append((value.shape, value.stride(), value.dtype, value.fake_device))
         elif isinstance(value, torch.Tensor):
             return None
@@ -178,7 +191,7 @@ def _description(out: Any) -> list[_Fresh | None] | _Fresh | None:
         parts: list[Any] = [item if item is None else _description(item) for item in out]
         ordinary = all(type(part) is _Fresh or item is None for part, item in zip(parts, out, strict=True))
         return parts if ordinary else None
-    if type(out) is not FakeTensor or out.constant is not None or out.storage_offset():
+    if type(out) is not FakeTensor or out.storage_offset():
         return None
     fresh = _Fresh(out.shape, out.stride(), out.dtype, out.fake_device)
     alone = torch.empty_strided(fresh.shape, fresh.strides, dtype=fresh.dtype, device="meta")

@@ -18,7 +18,6 @@ def _nothing(*args: Any, **options: Any) -> tuple[()]:
 class Kernel:
     """The CUDA kernel of an operator. Each function receives the arguments of the operator's call.
 
-    answer       the result, for an operator on the device that reads values; else fake tensors give the result
     temporaries  blocks that are allocated before the result and freed after it
     workspaces   blocks that are allocated after the result and freed at once
     kept         blocks that are allocated after the result and never freed
@@ -27,7 +26,6 @@ class Kernel:
     owner        who requests the blocks, for display; the operator unless given
     """
 
-    answer: Callable[..., Any] | None = None
     temporaries: Callable[..., Blocks] = _nothing
     workspaces: Callable[..., Blocks] = _nothing
     kept: Callable[..., Blocks] = _nothing

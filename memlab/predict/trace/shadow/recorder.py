@@ -1,9 +1,9 @@
 """Recorder of allocator events: a dispatch mode that sees every storage that is created or freed."""
 
-import contextlib
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -23,18 +23,23 @@ from memlab.predict.trace.events import (
     Synchronize,
 )
 from memlab.predict.trace.reduction_scratch import Reduction
-from memlab.predict.trace.shadow import device
+from memlab.predict.trace.shadow import collectives, device, host, shapes
 from memlab.predict.trace.shadow.allocation_sites import AllocationSites
-from memlab.predict.trace.shadow.counting import Counter
+from memlab.predict.trace.shadow.counting import Counter, tensors_in
 from memlab.predict.trace.shadow.fake_results import FakeResults
 from memlab.predict.trace.shadow.kernel import Blocks, Kernel
+from memlab.predict.trace.shadow.live import LiveAllocator
+from memlab.predict.trace.shadow.values import Values
 from memlab.predict.trace.trace_format import Trace
 
-_VALUE_OF = torch.ops.aten._local_scalar_dense.default
-_TO_COPY = torch.ops.aten._to_copy.default
-_ALL = torch.ops.aten.all.default
+_aten = torch.ops.aten
+_VALUE_OF = _aten._local_scalar_dense.default
 _DEVICE = torch.ops.prim.device.default
-_ADD, _ADD_IN_PLACE = torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor
+_TO_COPY = _aten._to_copy.default
+_WITH_INDICES = frozenset(
+    {_aten.index.Tensor, _aten._unsafe_index.Tensor, _aten.index_put.default, _aten.index_put_.default}
+)
+_ADD, _ADD_IN_PLACE = _aten.add.Tensor, _aten.add_.Tensor
 
 _DERIVATIVES_IN_PLACE = {
     torch.ops.aten.index_put.default: torch.ops.aten.index_put_.default,
@@ -56,23 +61,34 @@ HOST_MINIMUM_BYTES = MIB
 
 
 class Recorder(TorchDispatchMode):
-    """Dispatch mode that writes events into ``trace``. Enter it inside ``fake_mode``."""
+    """Dispatch mode that writes events into ``trace``. It is the only mode of a shadow run.
+
+    A call on small host tensors alone really runs. All other calls are answered by ``fake_mode``, and their values are
+    carried where they are known (shadow/values.py).
+    """
 
     def __init__(self, trace: Trace, fake_mode: FakeTensorMode):
         super().__init__()
         self.trace = trace
         self.fake_mode = fake_mode
         self._results = FakeResults(fake_mode)
+        self.values = Values()
         self.sites = AllocationSites(trace.sites)
         self.counter = Counter(trace.events, trace.unknown)
-        self.allocated_bytes = 0
+        self.allocator = LiveAllocator(trace)
         self.requests = 0  # device allocations so far, including workspaces: the clock of the replay
+        self._requests_at: dict[int, int] = {}  # event -> requests when it was recorded
         self._events = trace.events
         self._alive: dict[int, weakref.ref] = {}
         self._next_key = 0
-        self._pinning = False
         self.kernels: dict[OpOverload, Kernel] = {}  # operators that a stand-in describes
-        self.padded = False  # whether samples are padded, so that a mask is not all ones
+        self._answers = {
+            _VALUE_OF: self._value,
+            _aten.equal.default: self._equal,
+            _aten.is_pinned.default: lambda tensor, *rest: device.is_pinned(tensor),
+            _aten._pin_memory.default: self._pin_memory,
+            _aten.record_stream.default: lambda tensor, stream: self.record_stream(tensor, stream.stream_id),
+        }
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -82,33 +98,117 @@ class Recorder(TorchDispatchMode):
         if func is _DEVICE:  # the most frequent call by far
             return args[0].device
         kwargs = kwargs or {}
-        if func is _VALUE_OF:
-            if self.counter.on:
-                self.counter.operator(func, args, kwargs, None)
-            return self._value(args[0])
-        if func is _TO_COPY:
-            args = (self._without_value(args[0]), *args[1:])
+        if func in self._answers:
+            return self._answers[func](*args, **kwargs)
         if func is _ADD and _accumulates(*args, **kwargs):
             func = _ADD_IN_PLACE
         elif func in _DERIVATIVES_IN_PLACE and _is_derivative():
             func = _DERIVATIVES_IN_PLACE[func]
+        if host.runs(func, args, kwargs):
+            out = func(*args, **kwargs)
+            self._see(out, func, kwargs)
+            self._count(func, args, kwargs, out)
+            return out
+        if func.namespace == "c10d":
+            out = collectives.answer(func, args, self.values)
+            self._count(func, args, kwargs, out)
+            return out
+        if func in _WITH_INDICES:
+            args = (args[0], self._without_masks(args[1]), *args[2:])
         kernel = self.kernels.get(func, _ORDINARY)
-        if kernel.answer is not None and args[0].device.type == device.NAME:
-            return kernel.answer(*args, **kwargs)
         owner = kernel.owner or func
         for sizes in kernel.launches(*args, **kwargs):
             self.counter.kernel(*sizes)
         held = self._take(owner, kernel.temporaries(*args, **kwargs))
-        out = self._results.of(func, args, kwargs)
-        self._see(out, func)
+        out = self._result(func, args, kwargs)
+        self._see(out, func, kwargs)
         self._give_back(held)
-        if self.counter.on:
-            self.counter.operator(func, args, kwargs, out)
+        self._count(func, args, kwargs, out)
         self._give_back(self._take(owner, kernel.workspaces(*args, **kwargs)))
         self._take(owner, kernel.kept(*args, **kwargs))
-        if func is _ALL:
-            out._memlab_true = not self.padded
         return out
+
+    def _count(self, func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
+        if self.counter.on:
+            self.counter.operator(func, args, kwargs, out)
+
+    def _result(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Return the result of a call without computing it, with its values where they are known."""
+        if func in shapes.FROM_VALUES:
+            return self._shaped_by_values(func, args, kwargs)
+        if self.values.writes_to_host(func, args, kwargs):
+            return args[0]
+        out = self._results.of(func, args, device.with_index(kwargs))
+        self.values.follow(func, args, kwargs, out)
+        if func is _TO_COPY and out.device.type == "cpu":
+            known = self.values.of(out)
+            return out if known is None or self.values.are_assumed(out) else known
+        return out
+
+    def _without_masks(self, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """Replace masks by the positions that they choose, as CUDA does; the positions take memory."""
+        found: list[torch.Tensor | None] = []
+        for index in indices:
+            if index is None or index.dtype not in (torch.bool, torch.uint8):
+                found.append(index)
+            else:
+                positions = self._dispatch(_aten.nonzero.default, index)
+                found += [self._dispatch(_aten.select.int, positions, 1, dim) for dim in range(index.dim())]
+        return found
+
+    def _dispatch(self, func, *args) -> Any:
+        return self.__torch_dispatch__(func, (), args)
+
+    def _shaped_by_values(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
+        found = self.values.before(func, args, kwargs)
+        if found is None or any(map(self.values.are_assumed, tensors_in(args))):
+            self.sites.note_assumption(self.trace.assumed, func.overloadpacket)
+        where = next(tensor.device for tensor in tensors_in(args) if isinstance(tensor, FakeTensor))
+        outs = [self._results.empty(*each, where) for each in shapes.results(func, args, found)]
+        for out, value in zip(outs, tensors_in(found), strict=False):
+            self.values.give(out, value)
+        return outs[0] if len(func._schema.returns) == 1 else tuple(outs)
+
+    # --- operators that read values
+
+    def _value(self, tensor: torch.Tensor) -> bool | int | float:
+        """Return the result of ``tensor.item()``: the true value if it is known, or else that of a healthy run."""
+        self._count(_VALUE_OF, (tensor,), {}, None)
+        known = self.values.of(tensor)
+        if known is None:
+            return self._assume(tensor)
+        self._note_if_assumed(tensor)
+        return known.item()
+
+    def _note_if_assumed(self, tensor: torch.Tensor, op: OpOverload = _VALUE_OF) -> None:
+        if self.values.are_assumed(tensor):
+            self.sites.note_assumption(self.trace.assumed, op.overloadpacket)
+
+    def _equal(self, first: torch.Tensor, second: torch.Tensor) -> bool:
+        known = [self.values.of(tensor) for tensor in (first, second)]
+        if any(value is None for value in known):
+            self.sites.note_assumption(self.trace.assumed, _aten.equal)
+            return False
+        return torch.equal(*known)
+
+    def _pin_memory(self, tensor: torch.Tensor, *rest, **options) -> torch.Tensor:
+        if isinstance(tensor, FakeTensor):
+            out = self._results.of(_aten.empty_like.default, (tensor,), {})
+            self.values.follow(_aten.clone.default, (tensor,), {}, out)
+        else:
+            out = tensor.clone()
+        self._see(out, _aten._pin_memory.default, {"pin_memory": True})
+        return out
+
+    def _assume(self, tensor: torch.Tensor) -> bool | int | float:
+        """Return an element of an unknown tensor as in a healthy run, and note where the program asked for it.
+
+        In a healthy run nothing overflows, every norm is finite and no condition on values is met.
+        """
+        self.sites.note_assumption(self.trace.assumed, _VALUE_OF.overloadpacket)
+        if tensor.dtype is torch.bool:
+            return False
+        return 1.0 if tensor.dtype.is_floating_point else 0
 
     # --- events other than operators
 
@@ -133,10 +233,48 @@ class Recorder(TorchDispatchMode):
         self.trace.work.extend(self.counter.items)
         self.trace.events_before.extend(self.counter.events_before)
 
-    def synchronize(self, event: "device.Event | None" = None) -> None:
+    def record_event(self, event: int, stream: int) -> None:
+        """Record that ``event`` was put into ``stream``: a wait for it is a wait for the work launched until now."""
+        self._requests_at[event] = self.requests
+        self.counter.record(event, stream)
+
+    def synchronize(self, event: int | None = None) -> None:
         """Record that the host waited for the work launched before ``event`` was recorded, or for all work."""
-        self._events.append(Synchronize(self.requests if event is None else event.requests))
+        self._events.append(Synchronize(self.requests if event is None else self._requests_at[event]))
         self.counter.host_waits(event)
+
+    def library_call(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Count a call into compiled code (:meth:`Counter.library_call`), and forget the floats that it may write."""
+        tensors = list(tensors)
+        self.counter.library_call(tensors)
+        for tensor in tensors:
+            if tensor.is_floating_point():
+                self.values.forget(tensor)
+
+    def real(self, tensor: FakeTensor) -> torch.Tensor:
+        """Return a host tensor with the values of ``tensor``, or with those of a healthy run."""
+        known = self.values.of(tensor)
+        if known is not None:
+            self._note_if_assumed(tensor)
+            return known
+        healthy = _aten.full.default([], self._assume(tensor), dtype=tensor.dtype, device=torch.device("cpu"))
+        return healthy.expand(tensor.shape)
+
+    def fake(self, tensor: torch.Tensor) -> FakeTensor:
+        """Return a fake host tensor like ``tensor``, without its values, in place of ``tensor``."""
+        out = self._results.strided(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        storage = tensor.untyped_storage()
+        if hasattr(storage, "_memlab_key"):
+            self._watch_host(out.untyped_storage(), storage._memlab_key)
+            del storage._memlab_key
+        self._see(out, None, {})
+        return out
+
+    def host_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> FakeTensor:
+        """Return a fake tensor on the host, in memory of its own."""
+        out = self._results.empty(shape, dtype, torch.device("cpu"))
+        self._see(out, None, {})
+        return out
 
     def empty_cache(self) -> None:
         self._events.append(EmptyCache())
@@ -146,26 +284,17 @@ class Recorder(TorchDispatchMode):
         if key is not None:
             self._events.append(RecordStream(key, stream))
 
-    @contextlib.contextmanager
-    def pinning(self):
-        """Mark host tensors that are created inside the block as page-locked."""
-        self._pinning = True
-        try:
-            yield
-        finally:
-            self._pinning = False
-
     # --- storages
 
-    def _see(self, out, func) -> None:
+    def _see(self, out, func, options: dict[str, Any]) -> None:
         """Record every new storage in ``out``, a tensor or nested lists and tuples of tensors."""
         if isinstance(out, torch.Tensor):
-            self._see_tensor(out, func)
+            self._see_tensor(out, func, bool(options.get("pin_memory")))
         elif isinstance(out, tuple | list):
             for item in out:
-                self._see(item, func)
+                self._see(item, func, options)
 
-    def _see_tensor(self, tensor: torch.Tensor, func) -> None:
+    def _see_tensor(self, tensor: torch.Tensor, func, pinned: bool) -> None:
         storage = tensor.untyped_storage()
         if hasattr(storage, "_memlab_key"):
             return
@@ -175,27 +304,47 @@ class Recorder(TorchDispatchMode):
         if tensor.device.type == device.NAME:
             self._see_device(storage, nbytes, tensor, func)
         elif tensor.device.type == "cpu":  # meta tensors have no memory
-            if self._pinning:
+            if pinned:
                 storage._memlab_pinned = True
             if nbytes >= HOST_MINIMUM_BYTES:
-                self._see_host(storage, nbytes)
+                self._see_host(storage, nbytes, pinned)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Record that a storage on the device was freed and allocated again with its new size."""
+        site = getattr(storage, "_memlab_site", None)
+        if site is None:
+            return
+        self.values.forget_storage(storage)
+        if hasattr(storage, "_memlab_key"):
+            key = storage._memlab_key
+            del storage._memlab_key, self._alive[key]  # with the weak reference goes its callback
+            self._events.append(Free(key))
+        if storage.nbytes():
+            self._hold(storage, storage.nbytes(), site)
 
     def _see_device(self, storage, nbytes: int, tensor: torch.Tensor, func) -> None:
-        key = storage._memlab_key = self._new_key()
-        site = self.sites.of(tensor, nbytes, func)
-        self._request(key, nbytes, site)
-        self.allocated_bytes += nbytes
+        storage._memlab_site = self.sites.of(tensor, nbytes, func)
+        self._hold(storage, nbytes, storage._memlab_site)
 
-        def gone(_, key=key, nbytes=nbytes):
+    def _hold(self, storage, nbytes: int, site: int) -> None:
+        """Record that a storage on the device was allocated, and that it is freed when it is gone."""
+        key = storage._memlab_key = self._new_key()
+        self._request(key, nbytes, site)
+
+        def gone(_, key=key):
             del self._alive[key]
-            self.allocated_bytes -= nbytes
             self._events.append(Free(key))
 
         self._alive[key] = weakref.ref(storage, gone)
 
-    def _see_host(self, storage, nbytes: int) -> None:
-        key = storage._memlab_key = self._new_key()
-        self._events.append(HostAlloc(key, nbytes, self._pinning))
+    def _see_host(self, storage, nbytes: int, pinned: bool) -> None:
+        key = self._new_key()
+        self._events.append(HostAlloc(key, nbytes, pinned))
+        self._watch_host(storage, key)
+
+    def _watch_host(self, storage, key: int) -> None:
+        """Record when ``storage`` is gone."""
+        storage._memlab_key = key
 
         def gone(_, key=key):
             del self._alive[key]
@@ -216,34 +365,12 @@ class Recorder(TorchDispatchMode):
         self._events.extend(map(Free, keys))
 
     def _request(self, key: int, nbytes: int, site: int, reduction: Reduction | None = None) -> None:
-        self._events.append(Alloc(key, nbytes, device.Stream.current.number, site, reduction))
+        self._events.append(Alloc(key, nbytes, device.current_stream(), site, reduction))
         self.requests += 1
 
     def _new_key(self) -> int:
         self._next_key += 1
         return self._next_key
-
-    def _without_value(self, tensor: torch.Tensor) -> FakeTensor:
-        """Return the tensor without known values: fake mode would really copy known values to the device."""
-        if not isinstance(tensor, FakeTensor):
-            return self.fake_mode.from_tensor(tensor)
-        tensor.constant = None
-        return tensor
-
-    def _value(self, tensor: torch.Tensor) -> bool | int | float:
-        """Return the result of ``tensor.item()``: the true value if known, or else the value in a healthy run.
-
-        In a healthy run nothing overflows, every norm is finite and nothing is packed. The result of ``all`` is true
-        unless samples are padded.
-        """
-        if isinstance(tensor, FakeTensor) and tensor.constant is not None:
-            return tensor.constant.item()
-        if not isinstance(tensor, FakeTensor):
-            with torch.utils._python_dispatch._disable_current_modes():
-                return tensor.item()
-        if tensor.dtype is torch.bool:
-            return getattr(tensor, "_memlab_true", False)
-        return 1.0 if tensor.dtype.is_floating_point else 0
 
 
 def _accumulates(first, second, *scale, **options) -> bool:

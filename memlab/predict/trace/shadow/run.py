@@ -18,8 +18,7 @@ from pathlib import Path
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memlab.core.plan import Plan
-from memlab.predict import constants
-from memlab.predict.trace.shadow import device, stand_ins, torch_patches
+from memlab.predict.trace.shadow import collectives, cuda, device, outside, stand_ins
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow_process import EngineStart, Request, variables
 from memlab.predict.trace.trace_format import Trace
@@ -32,7 +31,7 @@ POLL_S = 0.02
 def trace_all(request: Request) -> int:
     """Run every task, as many at a time as there are cores. A failed task leaves a log, but no trace."""
     warnings.simplefilter("ignore")
-    torch_patches.install()
+    install()
     import deepspeed  # noqa: F401
     import transformers.trainer  # noqa: F401
 
@@ -143,16 +142,25 @@ def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps
     """Trace the (batch, tokens) that ``split`` returns once the engine is ready. Works once per process."""
     os.environ.update(variables(plan), RANK=str(rank))
     trace = Trace(rank, plan.world_size)
-    hardware = plan.config.hardware
-    gpu = constants.generation(hardware.gpu)
-    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    recorder = Recorder(trace, fake_mode)
-    recorder.padded = plan.config.data.source != "random"
-    device.install(recorder, rank, plan.world_size, hardware.memory_gib)
-    torch_patches.describe_gpu(gpu)
+    gpus = _gpus(plan)
+    recorder = Recorder(trace, FakeTensorMode(allow_non_fake_inputs=True))
+    device.install(recorder, gpus)
     from memlab.predict.trace.shadow.training import Shadow
 
-    config = stand_ins.install(recorder, plan.config, gpu)
-    with fake_mode, recorder:
+    config = stand_ins.install(recorder, plan.config, gpus.generation)
+    with recorder:
         Shadow(plan, config, recorder, split, steps, RunFolder(scratch)).run()
     return trace
+
+
+def install() -> None:
+    """Patch torch in this process. Call before importing libraries that ask for GPUs or keep functions of torch."""
+    cuda.install()
+    outside.install()
+    collectives.install()
+
+
+def _gpus(plan: Plan) -> device.Gpus:
+    hardware = plan.config.hardware
+    memory_bytes = int((hardware.memory_gib or device.UNKNOWN_GIB) * 2**30)
+    return device.Gpus(hardware.gpu, memory_bytes, plan.world_size)

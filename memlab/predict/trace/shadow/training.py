@@ -13,7 +13,7 @@ from memlab.attach.facts.models import parameter_counts
 from memlab.core.config import Config
 from memlab.core.plan import Plan
 from memlab.core.unknown import MODEL_FLOPS, left_out
-from memlab.predict.trace.shadow import device, torch_patches
+from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.runs.folder import RunFolder
 from memlab.worker.data import Batches, Shape
@@ -50,8 +50,7 @@ class Shadow:
     def run(self) -> None:
         arguments = training_arguments([self.plan], self.scratch)
         self.recorder.phase("model_build")
-        model = build_model(self.config, torch.device(device.DEVICE))
-        torch_patches.move_parameters(model)
+        model = build_model(self.config, torch.device(device.NAME, device.current()))
         self.recorder.phase(None)
         trace = self.recorder.trace
         trace.parameters, trace.trainable_parameters = parameter_counts(model)

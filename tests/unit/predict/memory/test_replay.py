@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.predict.memory.allocator import Options
+from memlab.predict.allocator import Options
 from memlab.predict.memory.replay import replay
 from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free, Synchronize
 from memlab.predict.trace.trace_format import Trace

@@ -1,6 +1,6 @@
 """A launch of several points is made of the traces of each."""
 
-from memlab.predict.memory.allocator import Options
+from memlab.predict.allocator import Options
 from memlab.predict.memory.replay import replay, replay_points
 from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free
 from memlab.predict.trace.shared_launch import cycle, joined_points

@@ -8,12 +8,14 @@ need it. No other file changes.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 
 from torch._ops import OpOverload
 from torch.utils.flop_counter import register_flop_formula
 
+from memlab.attach import imports
 from memlab.core.config import Config
 from memlab.predict.constants import Generation
 from memlab.predict.trace.shadow.kernel import Kernel
@@ -24,14 +26,14 @@ from memlab.predict.trace.shadow.recorder import Recorder
 class StandIn:
     """Replacement for a library, or for kernels of torch.
 
-    replace      patches the library in this process, before the model is built; it cannot be undone
+    changes      module -> function(module, recorder) that changes the module right after it was imported
     configured   returns the configuration to build, where a library is chosen by name
     kernels      operator -> what its CUDA kernel allocates and counts
     kinds        (part of a file's path, function or operator ("": any), kind): the purpose of the library's allocations
     smooth_from  tokens in a batch from which each size is one formula of batch and tokens; ``None``: never
     """
 
-    replace: Callable[[Recorder], None] = lambda recorder: None
+    changes: Mapping[str, Callable[..., None]] = field(default_factory=dict)
     configured: Callable[[Config], Config] = lambda config: config
     kernels: Mapping[OpOverload, Kernel] = field(default_factory=dict)
     kinds: Sequence[tuple[str, str, str]] = ()
@@ -49,7 +51,8 @@ def install(recorder: Recorder, config: Config, gpu: Generation) -> Config:
 
 
 def _install(stand_in: StandIn, recorder: Recorder) -> None:
-    stand_in.replace(recorder)
+    for module, change in stand_in.changes.items():
+        imports.after(module, partial(change, recorder=recorder))
     recorder.sites.kinds += tuple(stand_in.kinds)
     recorder.trace.smooth_from = _larger(recorder.trace.smooth_from, stand_in.smooth_from)
     for operator, kernel in stand_in.kernels.items():

@@ -6,13 +6,13 @@ outputs and saved tensors. Source: ``aten/src/ATen/native/transformers/cuda/sdp_
 """
 
 from dataclasses import replace
+from types import ModuleType
 
 import torch
-from transformers import AttentionInterface
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
 
 from memlab.core.config import Config
 from memlab.predict.constants import Generation
+from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.stand_ins import StandIn
@@ -34,19 +34,24 @@ beyond the tensors of cudnn-frontend."""
 
 
 def stand_in(config: Config, gpu: Generation) -> StandIn:
-    def install(recorder: Recorder) -> None:
-        torch.nn.functional.scaled_dot_product_attention = _Sdpa(gpu)
-        AttentionInterface.register(FLASH, _flash_attention)
-        ALL_MASK_ATTENTION_FUNCTIONS.register(FLASH, flash_attention_mask)
+    def choose_kernels(functional: ModuleType, recorder: Recorder) -> None:
+        functional.scaled_dot_product_attention = _Sdpa(gpu)
 
     return StandIn(
-        replace=install,
+        changes={"torch.nn.functional": choose_kernels, "transformers.masking_utils": _register},
         configured=_without_flash_attn,
         kernels={
             _aten._scaled_dot_product_flash_attention_backward.default: Kernel(workspaces=flash_workspaces),
             _aten._scaled_dot_product_cudnn_attention_backward.default: Kernel(workspaces=cudnn_workspaces),
         },
     )
+
+
+def _register(masking_utils: ModuleType, recorder: Recorder) -> None:
+    from transformers.modeling_utils import AttentionInterface
+
+    AttentionInterface.register(FLASH, _flash_attention)
+    masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.register(FLASH, masking_utils.flash_attention_mask)
 
 
 def _without_flash_attn(config: Config) -> Config:
@@ -65,7 +70,7 @@ class _Sdpa:
     def __call__(
         self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
     ) -> torch.Tensor:
-        kernel = self.choose(query, key, value, attn_mask, enable_gqa)
+        kernel = self.choose(query, key, value, attn_mask, enable_gqa) if device.is_on(query) else "math"
         if kernel == "math":
             return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         if kernel == "flash":

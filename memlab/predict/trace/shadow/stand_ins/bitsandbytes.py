@@ -4,9 +4,8 @@ All other code is bitsandbytes' own: its operators are torch operators that have
 """
 
 import importlib
-import inspect
-from collections.abc import Callable
 from math import prod
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -30,20 +29,17 @@ def stand_in(config: Config, gpu: Generation) -> StandIn | None:
     dequantization = _Dequantization(ops)
     product = Kernel(temporaries=dequantization.temporaries, launches=dequantization.launches, flops=_product_flops)
     return StandIn(
-        replace=_replace,
+        changes={"bitsandbytes.nn.modules": _fake_weights},
         kernels={torch.ops.bitsandbytes.gemm_4bit.default: product},
         kinds=(("bitsandbytes/functional.py", "dequantize_4bit", WRITTEN_OUT),),
         smooth_from=ops._gemm_4bit_custom_max_m + 1,
     )
 
 
-def _replace(recorder: Recorder) -> None:
+def _fake_weights(modules: ModuleType, recorder: Recorder) -> None:
     import bitsandbytes
-    import peft
 
-    bitsandbytes.nn.modules.Params4bit = bitsandbytes.nn.Params4bit = _weights(recorder.fake_mode)
-    if "auto_clear_cache" in inspect.signature(peft.prepare_model_for_kbit_training).parameters:
-        peft.prepare_model_for_kbit_training = _emptying(recorder, peft.prepare_model_for_kbit_training)
+    modules.Params4bit = bitsandbytes.nn.Params4bit = _weights(recorder.fake_mode)
 
 
 def _weights(fake_mode: FakeTensorMode) -> type:
@@ -64,20 +60,6 @@ def _weights(fake_mode: FakeTensorMode) -> type:
             return weight
 
     return Params4bit
-
-
-def _emptying(recorder: Recorder, prepare: Callable) -> Callable:
-    """Make peft's ``prepare`` empty the allocator's cache at its end, as peft does on a GPU.
-
-    On a GPU, peft empties the cache after its casts and allocates nothing after that.
-    """
-
-    def prepare_and_empty(*args, **options):
-        model = prepare(*args, **options)
-        recorder.empty_cache()
-        return model
-
-    return prepare_and_empty
 
 
 def _product_flops(rows, packed, shape, *rest, out_shape=None, **named) -> int:
@@ -125,6 +107,4 @@ def _weight_bytes(rows: torch.Tensor, shape) -> int:
 
 def _cuda_ops() -> Any:
     """Import the Python module that bitsandbytes uses on a GPU."""
-    if not hasattr(torch._C, "_cuda_getCurrentRawStream"):  # needed only while the module is imported
-        torch._C._cuda_getCurrentRawStream = None
     return importlib.import_module("bitsandbytes.backends.cuda.ops")

@@ -24,7 +24,7 @@ def stand_in(config: Config, gpu: Generation) -> StandIn:
     handles: set[tuple[int, int]] = set()
 
     def workspace(*args, **options) -> list[int]:
-        handle = (threading.get_ident(), device.Stream.current.number)
+        handle = (threading.get_ident(), device.current_stream())
         if handle in handles:
             return []
         handles.add(handle)

@@ -5,39 +5,49 @@ The operators write into existing tensors, so no allocation is missed.
 
 from collections.abc import Callable, Iterator
 from itertools import chain
+from types import ModuleType
 
 import torch
 
 from memlab.core.config import Config
 from memlab.predict.constants import Generation
-from memlab.predict.trace.shadow.counting import Counter, tensors_in
+from memlab.predict.trace.shadow.counting import tensors_in
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
 def stand_in(config: Config, gpu: Generation) -> StandIn:
-    return StandIn(replace=_replace)
+    return StandIn(
+        changes={
+            "deepspeed.ops.op_builder.builder": _build_nothing,
+            "deepspeed.runtime.zero.utils": _compare_nothing,
+        }
+    )
 
 
-def _replace(recorder: Recorder) -> None:
-    import deepspeed.runtime.zero.utils as zero_utils
-    from deepspeed.ops.op_builder.builder import OpBuilder
-    from deepspeed.ops.op_builder.cpu import NotImplementedBuilder  # builder of ops that exist only for GPUs
+def _build_nothing(builder: ModuleType, recorder: Recorder) -> None:
+    builder.OpBuilder.load = lambda self, verbose=True: _Extension(recorder)
+    builder.installed_cuda_version = lambda name="": tuple(map(int, torch.version.cuda.split(".")))
 
-    OpBuilder.load = NotImplementedBuilder.load = lambda self, verbose=True: _Extension(recorder.counter)
-    zero_utils.get_lst_from_rank0 = lambda numbers: numbers  # each traced rank runs alone
-    zero_utils.assert_lst_len_same_as_other_ranks = lambda numbers: None
+
+def _compare_nothing(utils: ModuleType, recorder: Recorder) -> None:
+    """Skip ZeRO-3's comparison of the order of modules with rank 0: all ranks are alike.
+
+    It is made once, in the second step, which predictions take for all later ones.
+    """
+    utils.get_lst_from_rank0 = lambda numbers: numbers
+    utils.assert_lst_len_same_as_other_ranks = lambda numbers: None
 
 
 class _Extension:
     """A compiled extension whose functions do nothing but count."""
 
-    def __init__(self, counter: Counter):
-        self._counter = counter
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         def function(*args, **options) -> int:
-            self._counter.library_call(chain(tensors_in(args), _updated(name, args)))
+            self._recorder.library_call(chain(tensors_in(args), _updated(name, args)))
             return 0
 
         return function

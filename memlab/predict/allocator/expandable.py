@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from memlab.predict.memory.allocator.blocks import Block, Pool
+from memlab.predict.allocator.blocks import Block, Pool
 
 
 class ExpandableSegments:

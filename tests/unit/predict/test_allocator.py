@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from memlab.core.errors import ConfigError
-from memlab.predict.memory.allocator import CachingAllocator, Options, OutOfMemory, parse
+from memlab.predict.allocator import CachingAllocator, Options, OutOfMemory, parse
 
 MIB = 1 << 20
 

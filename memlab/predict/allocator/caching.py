@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import cache
 
 from memlab.core.sizes import MIB, UNLIMITED
-from memlab.predict.memory.allocator.blocks import Block, Pool
-from memlab.predict.memory.allocator.expandable import ExpandableSegments
-from memlab.predict.memory.allocator.options import MIN_BLOCK_BYTES, Options
+from memlab.predict.allocator.blocks import Block, Pool
+from memlab.predict.allocator.expandable import ExpandableSegments
+from memlab.predict.allocator.options import MIN_BLOCK_BYTES, Options
 
 SMALL_BYTES = 1 * MIB
 SMALL_SEGMENT_BYTES = 2 * MIB

@@ -1,0 +1,53 @@
+"""``memlab predict [options] [hardware words] -- COMMAND WORDS...``: will a training command of your own fit?"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from memlab.cli.commands.measure import new_folder
+from memlab.cli.commands.number_types import whole
+from memlab.cli.compose import compose_config
+from memlab.cli.exit_codes import EXIT_CODES
+from memlab.core.errors import FolderError, MemlabError
+
+USAGE = "memlab predict [options] hardware=OPTION -- COMMAND WORDS..."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = USAGE
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="the run folder (default: a new one below outputs/)"
+    )
+    help = "end after N optimizer steps (default: when the script ends)"
+    parser.add_argument("--steps", type=whole(1), metavar="N", help=help)
+    parser.add_argument("--force", action="store_true", help="replace an earlier run in the folder")
+    help = "the GPUs (hardware=a100_80g_x8 hardware.gpus=4), then the command as you type it without memlab"
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="hardware=OPTION -- COMMAND WORDS...", help=help)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from memlab.planner.user_command import predict_command
+    from memlab.report.run_text import show_run
+    from memlab.report.text import console, say
+    from memlab.runs.folder import RunFolder
+
+    words = arguments.words
+    if "--" not in words or words[-1] == "--":
+        raise MemlabError(f"No command to predict. {USAGE}")
+    here = words.index("--")
+    hardware, command = words[:here], words[here + 1 :]
+    if others := [word for word in hardware if not word.startswith(("hardware=", "hardware."))]:
+        raise MemlabError(f"{others[0]}: only hardware can be given; all else is the command's own. {USAGE}")
+    config, _ = compose_config(["mode=predict", *hardware])
+    folder = RunFolder(arguments.output or new_folder(command))
+    if (folder.path / RunFolder.RECORD).exists() and not arguments.force:
+        raise FolderError(f"{folder} holds an earlier run. Choose another --output, or replace it with --force.")
+    record = predict_command(command, config.hardware, folder, arguments.steps)
+    output = console(sys.stdout)
+    show_run(record, output)
+    if assumed := record.command["assumed"]:
+        say("Values that the program asked for and a prediction can only assume (file:line):", output)
+        for line in sorted(assumed, key=assumed.__getitem__, reverse=True):
+            say(f"{line} ({assumed[line]} times)", output, indent=2)
+    output.print(f"run folder: {folder}", soft_wrap=True)
+    return EXIT_CODES[record.status]

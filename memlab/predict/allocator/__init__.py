@@ -1,0 +1,6 @@
+"""Model of PyTorch's CUDA caching allocator, for replays without torch."""
+
+from memlab.predict.allocator.caching import CachingAllocator, OutOfMemory
+from memlab.predict.allocator.options import Options, parse
+
+__all__ = ["CachingAllocator", "Options", "OutOfMemory", "parse"]

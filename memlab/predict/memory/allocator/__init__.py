@@ -1,6 +1,0 @@
-"""Model of PyTorch's CUDA caching allocator, for replays without torch."""
-
-from memlab.predict.memory.allocator.caching import CachingAllocator, OutOfMemory
-from memlab.predict.memory.allocator.options import Options, parse
-
-__all__ = ["CachingAllocator", "Options", "OutOfMemory", "parse"]

@@ -1,0 +1,202 @@
+"""``torch.cuda`` without a driver: the functions of ``torch._C`` that its Python code calls, and the two classes whose
+C++ parts only a CUDA build has.
+
+Everything else in ``torch.cuda`` runs unchanged.
+"""
+
+from types import SimpleNamespace
+
+import torch
+import torch.cuda
+import torch.distributed as dist
+
+from memlab.predict.constants import outside_the_allocator
+from memlab.predict.trace.shadow import device
+
+CUDA_VERSION = "13.0"
+NCCL_VERSION = (2, 28, 9)
+"""Versions that the predictions stand for: those of the CUDA wheels of PyTorch 2.11."""
+
+_CUDA = 1  # c10::DeviceType::CUDA
+
+
+class Stream(torch.Stream):
+    """``torch.cuda.Stream`` on the native library's streams."""
+
+    def __new__(cls, device=None, priority=0, **known):
+        if "stream_id" in known:
+            return super().__new__(cls, **known)
+        return super().__new__(
+            cls, device=torch.device("cuda", torch.cuda._get_device_index(device, True)), priority=priority
+        )
+
+    @property
+    def cuda_stream(self) -> int:
+        return self.stream_id
+
+    def wait_stream(self, stream: torch.Stream) -> None:
+        self.wait_event(stream.record_event())
+
+    def wait_event(self, event: torch.Event) -> None:
+        event.wait(self)
+
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+
+class Event(torch.Event):
+    """``torch.cuda.Event`` on the native library's events."""
+
+    def __new__(cls, enable_timing=False, blocking=False, interprocess=False, external=False):
+        return super().__new__(cls, device="cuda", enable_timing=enable_timing)
+
+    def record(self, stream: torch.Stream | None = None) -> None:
+        super().record(torch.cuda.current_stream() if stream is None else stream)
+
+    def wait(self, stream: torch.Stream | None = None) -> None:
+        super().wait(torch.cuda.current_stream() if stream is None else stream)
+
+
+def install() -> None:
+    """Make ``torch.cuda`` work on the simulated GPUs. Call before importing libraries that ask for GPUs."""
+    for name, value in {**_devices(), **_streams(), **_memory()}.items():
+        setattr(torch._C, name, value)
+    torch.version.cuda = CUDA_VERSION
+    cuda = torch.cuda
+    cuda._initialized = True
+    cuda._cudart = _cudart()
+    cuda._exchange_device = cuda._maybe_exchange_device = device.exchange
+    cuda._get_device_properties = lambda index: _properties()
+    cuda.default_generators = (torch.Generator(),)
+    for module in (cuda, cuda.streams):
+        module.Stream, module.Event = Stream, Event
+    cuda.graphs._cuda_isCurrentStreamCapturing = lambda: False
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        setattr(cuda.nvtx, name, lambda *args, **options: 0)
+
+
+def _devices() -> dict:
+    return {
+        "_has_cuda": True,
+        "_cuda_init": lambda: None,
+        "_cuda_getDeviceCount": lambda: device.gpus.count,
+        "_cuda_getDevice": device.current,
+        "_cuda_setDevice": device.exchange,
+        "_cuda_exchangeDevice": device.exchange,
+        "_cuda_maybeExchangeDevice": device.exchange,
+        "_cuda_canDeviceAccessPeer": lambda index, peer: True,
+        "_cuda_getArchFlags": lambda: "sm_{}{}".format(*device.gpus.generation.capability),
+        "_cuda_getCompiledVersion": lambda: 13000,
+        "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cuda_ipc_collect": lambda: None,
+        "_cuda_sleep": lambda cycles: None,
+        "_cuda_get_sync_debug_mode": lambda: 0,
+        "_cuda_set_sync_debug_mode": lambda mode: None,
+        "_nccl_version": lambda: NCCL_VERSION[0] << 32 | NCCL_VERSION[1] << 16 | NCCL_VERSION[2],
+        "_nccl_version_suffix": lambda: b"",
+    }
+
+
+def _streams() -> dict:
+    def stream(number: int, index: int) -> tuple[int, int, int]:
+        return number, index, _CUDA
+
+    return {
+        "_cuda_getCurrentStream": lambda index: stream(device.current_stream(), index),
+        "_cuda_getCurrentRawStream": lambda index: device.current_stream(),
+        "_cuda_getDefaultStream": lambda index: stream(0, index),
+        "_cuda_setStream": lambda stream_id, device_index, device_type: device.set_stream(stream_id),
+        "_cuda_synchronize": lambda: device.recorder.synchronize(),
+    }
+
+
+def _memory() -> dict:
+    return {
+        "_cuda_memoryStats": lambda index: _statistics(),
+        "_cuda_resetPeakMemoryStats": lambda index: device.recorder.allocator.reset_peaks(),
+        "_cuda_resetAccumulatedMemoryStats": lambda index: None,
+        "_cuda_emptyCache": lambda: device.recorder.empty_cache(),
+        "_cuda_hostMemoryStats": lambda: {},
+        "_cuda_setMemoryFraction": lambda fraction, index: None,
+        "_cuda_getMemoryFraction": lambda index: 1.0,
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_clearCublasWorkspaces": lambda: None,
+        "_cuda_cudaCachingAllocator_set_allocator_settings": lambda settings: None,
+        "_cuda_record_memory_history": lambda *args, **options: None,
+        "_accelerator_emptyCache": lambda: device.recorder.empty_cache(),
+        "_accelerator_getDeviceStats": lambda index: _statistics(),
+        "_accelerator_resetPeakStats": lambda index: device.recorder.allocator.reset_peaks(),
+        "_accelerator_resetAccumulatedStats": lambda index: None,
+        "_accelerator_isAllocatorInitialized": lambda: True,
+        "_accelerator_getMemoryInfo": lambda index: _free_and_total(),
+    }
+
+
+def _statistics() -> dict:
+    """The nested statistics of ``torch._C._cuda_memoryStats``: those that people read, the others 0."""
+    now = device.recorder.allocator.now()
+
+    def figures(current: int, peak: int) -> dict:
+        return {
+            pool: {"current": current, "peak": peak, "allocated": peak, "freed": 0}
+            for pool in ("all", "small_pool", "large_pool")
+        }
+
+    unknown = ("inactive_split_bytes", "allocation", "segment", "active", "inactive_split")
+    return {
+        **{name: figures(0, 0) for name in unknown},
+        **{name: figures(0, 0)["all"] for name in ("oversize_allocations", "oversize_segments")},
+        **dict.fromkeys(
+            ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"), 0
+        ),
+        "max_split_size": -1,
+        "allocated_bytes": figures(now.allocated, now.peak_allocated),
+        "requested_bytes": figures(now.allocated, now.peak_allocated),
+        "active_bytes": figures(now.active, now.peak_active),
+        "reserved_bytes": figures(now.reserved, now.peak_reserved),
+    }
+
+
+def _free_and_total() -> tuple[int, int]:
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    used = device.recorder.allocator.now().reserved + outside_the_allocator(device.gpus.name, ranks)
+    return device.gpus.memory_bytes - used, device.gpus.memory_bytes
+
+
+def _cudart() -> SimpleNamespace:
+    return SimpleNamespace(
+        cudaMemGetInfo=lambda index: _free_and_total(),
+        cudaProfilerStart=lambda: 0,
+        cudaProfilerStop=lambda: 0,
+        cudaHostRegister=lambda address, nbytes, flags: 0,
+        cudaHostUnregister=lambda address: 0,
+        cudaError=SimpleNamespace(success=0),
+        cudaGetErrorString=str,
+    )
+
+
+def _properties() -> SimpleNamespace:
+    gpu = device.gpus.generation
+    major, minor = gpu.capability
+    return SimpleNamespace(
+        name=device.gpus.name,
+        major=major,
+        minor=minor,
+        total_memory=device.gpus.memory_bytes,
+        multi_processor_count=gpu.multiprocessors,
+        max_threads_per_multi_processor=gpu.resident_threads,
+        warp_size=32,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        gcnArchName="",
+        uuid="",
+        # CUDA C++ programming guide, technical specifications by compute capability (9.0)
+        max_threads_per_block=1024,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=48 << 10,
+        shared_memory_per_block_optin=227 << 10,
+        shared_memory_per_multiprocessor=228 << 10,
+        L2_cache_size=50 << 20,
+    )

@@ -1,0 +1,34 @@
+"""What the program itself may ask of the allocator while it runs: the events so far, replayed when it asks."""
+
+from memlab.predict.allocator import CachingAllocator, Options
+from memlab.predict.trace.events import Alloc, EmptyCache, Free, RecordStream, Synchronize
+from memlab.predict.trace.trace_format import Trace
+
+
+class LiveAllocator:
+    """The caching allocator of the running rank, caught up on demand. It has no limit: the verdict is made later."""
+
+    def __init__(self, trace: Trace, options: Options = Options()):  # noqa: B008
+        self._events = trace.events
+        self._done = 0
+        self._allocator = CachingAllocator(options)
+
+    def now(self) -> CachingAllocator:
+        allocator, events = self._allocator, self._events
+        for index in range(self._done, len(events)):
+            match events[index]:
+                case Alloc(key, nbytes, stream):
+                    allocator.malloc(key, nbytes, stream)
+                case Free(key):
+                    allocator.free(key)
+                case RecordStream(key, stream):
+                    allocator.record_stream(key, stream)
+                case Synchronize(requests):
+                    allocator.synchronize(requests)
+                case EmptyCache():
+                    allocator.empty_cache()
+        self._done = len(events)
+        return allocator
+
+    def reset_peaks(self) -> None:
+        self.now().reset_peaks()

@@ -1,0 +1,238 @@
+"""What goes round torch's dispatcher, and here goes through it as every other call.
+
+This is code that makes tensors from Python data, that reads their bytes or addresses, or that replaces the data of a
+parameter.
+"""
+
+import threading
+from itertools import count
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+
+from memlab.predict.trace.shadow import device
+
+_aten = torch.ops.aten
+_Tensor = torch.Tensor
+
+
+def install() -> None:
+    """Patch torch, once in a process and before libraries that keep references to its functions."""
+    _no_compiler()
+    _one_kernel_backwards()
+    _constructors()
+    _indices()
+    _readers()
+    _addresses()
+    _resized_storages()
+    _parameters()
+    _foreach_optimizers()
+
+
+def install_in_threads(recorder) -> None:
+    """Make every new thread record: a dispatch mode belongs to one thread."""
+    run = threading.Thread.run
+
+    def recorded(thread: threading.Thread) -> None:
+        with recorder:
+            run(thread)
+
+    threading.Thread.run = recorded
+
+
+def _no_compiler() -> None:
+    """Disable torch.compile: importing DeepSpeed compiles a function that is never called, which takes two seconds."""
+    torch.compile = lambda model=None, **options: model if model is not None else (lambda function: function)
+
+
+def _one_kernel_backwards() -> None:
+    """Register backward operators that are one kernel on CUDA. Without CUDA's kernels, torch would run several
+    operators, with a temporary for each."""
+    for name in ("silu_backward", "mish_backward"):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA"):
+            torch.library.impl(f"aten::{name}", "CUDA", _never_called)
+
+
+def _never_called(*args, **kwargs):
+    raise NotImplementedError("fake tensors need no kernel")
+
+
+# --- tensors from Python data
+
+
+def _constructors() -> None:
+    """Make tensors on the host, then copy them to their device."""
+    make, as_tensor = torch.tensor, torch.as_tensor
+
+    def tensor(data, *, dtype=None, device=None, requires_grad=False, pin_memory=False):
+        if isinstance(data, FakeTensor):
+            made = data.detach().clone().to(device or data.device, dtype or data.dtype)
+        else:
+            made = make(_plain(data), dtype=dtype, device="cpu").to(_default_device() if device is None else device)
+        return made.requires_grad_() if requires_grad else made
+
+    def as_tensor_(data, dtype=None, device=None):
+        if isinstance(data, _Tensor):
+            return data.to(device=data.device if device is None else device, dtype=dtype or data.dtype)
+        made = as_tensor(_plain(data), dtype=dtype, device="cpu")
+        return made.to(_default_device() if device is None else device)
+
+    def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False, **options):
+        return tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+
+    torch.tensor, torch.as_tensor, _Tensor.new_tensor = tensor, as_tensor_, new_tensor
+
+
+def _default_device() -> torch.device:
+    """The device of ``with torch.device(...)`` or ``torch.set_default_device``. torch's own function makes a tensor."""
+    modes = reversed(_get_current_function_mode_stack())
+    return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), torch.device("cpu"))
+
+
+def _plain(data: Any) -> Any:
+    """Replace fake tensors in lists by their values."""
+    if isinstance(data, FakeTensor):
+        return data.tolist()
+    if isinstance(data, list | tuple) and any(isinstance(item, FakeTensor | list | tuple) for item in data):
+        return [_plain(item) for item in data]
+    return data
+
+
+def _indices() -> None:
+    """Convert lists in ``tensor[..., [-2]]`` and values in ``tensor[mask] = 0.5`` to tensors."""
+    getitem, setitem = _Tensor.__getitem__, _Tensor.__setitem__
+
+    def set_item(tensor: FakeTensor, index, value) -> None:
+        index = _with_tensors(tensor, index)
+        if isinstance(value, _Tensor):
+            setitem(tensor, index, value)
+        elif isinstance(index, _Tensor) and index.dtype is torch.bool and isinstance(value, bool | int | float):
+            tensor.masked_fill_(index.reshape(index.shape + (1,) * (tensor.dim() - index.dim())), value)
+        elif _has_tensors(index) or not isinstance(value, bool | int | float):
+            setitem(tensor, index, torch.tensor(value, dtype=tensor.dtype))
+        else:
+            getitem(tensor, index).fill_(value)
+
+    FakeTensor.__getitem__ = lambda tensor, index: getitem(tensor, _with_tensors(tensor, index))
+    FakeTensor.__setitem__ = set_item
+
+
+def _has_tensors(index: Any) -> bool:
+    return isinstance(index, _Tensor) or (isinstance(index, tuple) and any(isinstance(part, _Tensor) for part in index))
+
+
+def _with_tensors(tensor: torch.Tensor, index: Any) -> Any:
+    if isinstance(index, tuple):
+        return tuple(_with_tensors(tensor, part) for part in index)
+    if isinstance(index, list | range):
+        return torch.tensor(list(index), device=tensor.device)
+    return index
+
+
+# --- values and addresses
+
+
+def _readers() -> None:
+    """Read the values of fake tensors, or those of a healthy run."""
+    for name in ("tolist", "numpy", "__array__"):
+        setattr(_Tensor, name, _reading(getattr(_Tensor, name)))
+
+
+def _reading(method):
+    def read(tensor: torch.Tensor, *args, **options):
+        return method(device.recorder.real(tensor) if isinstance(tensor, FakeTensor) else tensor, *args, **options)
+
+    return read
+
+
+_next_address = count(1 << 40, 1 << 30)
+
+
+def _addresses() -> None:
+    """Give the storages of fake tensors addresses: programs compare them, and pass them to kernels."""
+    of_tensor, of_storage = _Tensor.data_ptr, torch.UntypedStorage.data_ptr
+
+    def storage_address(storage: torch.UntypedStorage) -> int:
+        if storage.device.type == "cpu":
+            return of_storage(storage)
+        if not hasattr(storage, "_memlab_address"):
+            storage._memlab_address = next(_next_address)
+        return storage._memlab_address
+
+    def address(tensor: torch.Tensor) -> int:
+        if not isinstance(tensor, FakeTensor):
+            return of_tensor(tensor)
+        return storage_address(tensor.untyped_storage()) + tensor.storage_offset() * tensor.element_size()
+
+    _Tensor.data_ptr, torch.UntypedStorage.data_ptr = address, storage_address
+
+
+def _resized_storages() -> None:
+    """Record storages that are emptied and filled again, which no operator sees: FSDP's gathered parameters."""
+    resize = torch.UntypedStorage.resize_
+
+    def resize_and_record(storage: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
+        before, out = storage.nbytes(), resize(storage, nbytes)
+        if nbytes != before:
+            device.recorder.resized(storage)
+        return out
+
+    torch.UntypedStorage.resize_ = resize_and_record
+
+
+# --- parameters
+
+
+def _parameters() -> None:
+    """Keep parameters the same objects while their data moves between host and device, as with real tensors.
+
+    For this every float parameter is fake from the start. For fake tensors torch would replace the parameters.
+    """
+    new = torch.nn.Parameter.__new__
+
+    def parameter(cls, data=None, requires_grad=True):
+        if type(data) in (_Tensor, torch.nn.Parameter) and data.is_floating_point() and data.device.type == "cpu":
+            data = device.recorder.fake(data.detach())
+        return new(cls, data, requires_grad)
+
+    torch.nn.Parameter.__new__ = staticmethod(parameter)
+
+    get_data, set_data = _Tensor.data.__get__, _Tensor.data.__set__
+
+    def replace(tensor: FakeTensor, data: torch.Tensor) -> None:
+        data = data if isinstance(data, FakeTensor) else device.recorder.fake(data)
+        set_data(tensor, data)
+        tensor.fake_device = data.fake_device
+
+    FakeTensor.data = property(get_data, replace)
+
+    def apply(module: torch.nn.Module, function, recurse: bool = True) -> torch.nn.Module:
+        for child in module.children() if recurse else ():
+            child._apply(function)
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                with torch.no_grad():
+                    moved = function(parameter)
+                    gradient = None if parameter.grad is None else function(parameter.grad)
+                if isinstance(parameter, FakeTensor):
+                    parameter.grad = None
+                    parameter.data = moved
+                    parameter.grad = gradient
+                else:
+                    module._parameters[name] = torch.nn.Parameter(moved, parameter.requires_grad)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = function(buffer)
+        return module
+
+    torch.nn.Module._apply = apply
+
+
+def _foreach_optimizers() -> None:
+    """Make torch's optimizers use their multi-tensor (foreach) code, which they choose only for real tensors."""
+    from torch.optim import optimizer
+
+    optimizer._foreach_supported_types.append(FakeTensor)

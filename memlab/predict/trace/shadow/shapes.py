@@ -1,0 +1,34 @@
+"""Operators whose result's shape depends on values."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from memlab.predict.trace.shadow.counting import tensors_in
+
+_aten = torch.ops.aten
+
+FROM_VALUES = frozenset(
+    {
+        _aten.nonzero.default,
+        _aten.masked_select.default,
+        _aten._unique2.default,
+        _aten.unique_dim.default,
+        _aten.unique_consecutive.default,
+        _aten.repeat_interleave.Tensor,
+        _aten.bincount.default,
+    }
+)
+
+
+def results(func, args: tuple, values: Any) -> list[tuple[Sequence[int], torch.dtype]]:
+    """Shape and dtype of each result. Where ``values``, the results on the host, is ``None``, all elements are chosen,
+    which is the most that can be."""
+    if values is not None:
+        return [(value.shape, value.dtype) for value in tensors_in(values)]
+    first = args[0]
+    if func is _aten.nonzero.default:
+        return [((first.numel(), first.dim()), torch.int64)]
+    chosen = [((first.numel(),), first.dtype)]
+    return chosen + [((first.numel(),), torch.int64)] * (len(func._schema.returns) - 1)

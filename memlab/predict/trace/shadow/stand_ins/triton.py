@@ -1,0 +1,20 @@
+"""Triton: its kernels are only counted. They write into existing tensors, so no allocation is missed."""
+
+from types import ModuleType
+
+from memlab.core.config import Config
+from memlab.predict.constants import Generation
+from memlab.predict.trace.shadow.counting import tensors_in
+from memlab.predict.trace.shadow.recorder import Recorder
+from memlab.predict.trace.shadow.stand_ins import StandIn
+
+
+def stand_in(config: Config, gpu: Generation) -> StandIn:
+    return StandIn(changes={"triton.runtime.jit": _launch_nothing})
+
+
+def _launch_nothing(jit: ModuleType, recorder: Recorder) -> None:
+    def launch(*args, **options) -> None:
+        recorder.library_call(tensors_in((args, options)))
+
+    jit.KernelInterface.__getitem__ = lambda kernel, grid: launch

@@ -1,0 +1,20 @@
+"""A few lines of a training script, run as one rank on simulated GPUs."""
+
+from pathlib import Path
+
+from memlab.predict.trace.command import Command, Node, trace_rank
+from memlab.predict.trace.trace_format import Trace
+
+NODE = Node("NVIDIA H200", 2, 139 << 30)
+
+
+def run(folder: Path, lines: str, launcher: str = "python", arguments: tuple[str, ...] = ()) -> tuple[Trace, str]:
+    """Return the trace of the script, and what it printed."""
+    script = folder / "script.py"
+    script.write_text(lines)
+    return run_script(folder, script, launcher, arguments)
+
+
+def run_script(folder: Path, script: Path, launcher: str, arguments: tuple[str, ...]) -> tuple[Trace, str]:
+    trace = trace_rank(Command(launcher, str(script), arguments), 0, NODE, folder)
+    return trace, (folder / "rank0.log").read_text()

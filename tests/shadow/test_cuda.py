@@ -1,0 +1,67 @@
+"""``torch.cuda`` without a GPU answers as with one."""
+
+import pytest
+
+from memlab.predict.trace.events import RecordStream, Synchronize
+from tests.shadow.one_rank import run
+
+pytestmark = pytest.mark.shadow
+
+ANSWERS = """
+import torch
+print(torch.cuda.is_available(), torch.cuda.device_count(), torch.cuda.get_device_name())
+print(torch.cuda.get_device_capability(), torch.cuda.mem_get_info()[1] >> 30, torch.cuda.is_bf16_supported())
+print(torch.empty(2, device="cuda").device, torch.accelerator.current_accelerator(), torch.version.cuda is not None)
+with torch.cuda.device(1):
+    print(torch.empty(2, device="cuda").device, torch.cuda.current_device())
+"""
+
+
+def test_the_gpus_are_those_that_were_described(tmp_path):
+    assert run(tmp_path, ANSWERS)[1].splitlines() == [
+        "True 2 NVIDIA H200",
+        "(9, 0) 139 True",
+        "cuda:0 cuda True",
+        "cuda:1 1",
+    ]
+
+
+MEMORY = """
+import torch
+kept = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+freed = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+del freed
+print(torch.cuda.memory_allocated() >> 20, torch.cuda.max_memory_allocated() >> 20, torch.cuda.memory_reserved() >> 20)
+torch.cuda.empty_cache()
+torch.cuda.reset_peak_memory_stats()
+print(torch.cuda.max_memory_allocated() >> 20, torch.cuda.memory_reserved() >> 20)
+"""
+
+
+def test_the_program_sees_the_memory_that_it_takes(tmp_path):
+    assert run(tmp_path, MEMORY)[1].splitlines() == ["3 43 60", "3 20"]
+
+
+STREAMS = """
+import torch
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    tensor = torch.empty(4 << 20, device="cuda")
+    done = side.record_event()
+print(torch.cuda.current_stream() == torch.cuda.default_stream(), done.query())
+torch.cuda.current_stream().wait_event(done)
+tensor.record_stream(torch.cuda.current_stream())
+done.synchronize()
+torch.cuda.synchronize()
+"""
+
+
+def test_streams_and_events_are_recorded(tmp_path):
+    trace, printed = run(tmp_path, STREAMS)
+    assert printed.splitlines() == ["True False"]
+    assert [type(event) for event in trace.events if isinstance(event, RecordStream | Synchronize)] == [
+        RecordStream,
+        Synchronize,
+        Synchronize,
+    ]
+    assert trace.events[0].stream == 1  # on the side stream

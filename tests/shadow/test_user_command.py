@@ -1,0 +1,50 @@
+"""``memlab predict -- COMMAND``: scripts as people write them, on GPUs that are not there."""
+
+from pathlib import Path
+
+import pytest
+
+from memlab.cli.compose import compose_config
+from memlab.planner.user_command import predict_command
+from memlab.runs.folder import RunFolder
+
+pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+SIZE = ("--hidden", "1024", "--layers", "8", "--heads", "16", "--vocab", "32000", "--length", "256")
+
+
+def predicted(folder: Path, words: list[str], hardware: tuple[str, ...] = ("hardware=h200_x8", "hardware.gpus=2")):
+    config, _ = compose_config(["mode=predict", *hardware])
+    return predict_command(words, config.hardware, RunFolder(folder), steps=2)
+
+
+def test_a_script_with_ddp_is_predicted_by_phase_and_for_both_ranks(tmp_path):
+    record = predicted(tmp_path, ["torchrun", "--nproc-per-node", "2", str(SCRIPTS / "ddp.py"), *SIZE])
+    assert (record.status, record.source, len(record.ranks)) == ("ok", "predicted", 2)
+    rank = record.ranks[0]
+    weights = 4 * rank["parameters"]  # bytes: fp32
+    assert 5 * weights < rank["peak_allocated_bytes"] < 9 * weights  # weights, buckets, moments, gradients, activations
+    assert rank["device_used_bytes"] > rank["peak_reserved_bytes"] >= rank["peak_allocated_bytes"]
+    assert {"first_forward", "forward", "backward", "optimizer_step"} <= set(rank["phases"])
+    assert "step_seconds" not in record.summary
+    assert [line.partition(" ")[0].rpartition("/")[2] for line in record.command["assumed"]] == ["ddp.py:41"]
+
+
+def test_what_does_not_fit_is_said(tmp_path):
+    words = ["python", str(tmp_path / "big.py")]
+    (tmp_path / "big.py").write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(100_000, 100_000, bias=False, device='cuda')\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "model(torch.ones(1, 100_000, device='cuda')).sum().backward()\n"
+        "optimizer.step()\n"
+    )
+    record = predicted(tmp_path, words, ("hardware=a100_40g_x8",))
+    assert record.status == "gpu_oom" and "allocates 74.5" in record.reason
+
+
+def test_a_mistake_in_the_script_is_its_own_error(tmp_path):
+    (tmp_path / "wrong.py").write_text("import torch\ntorch.ones(2, device='cuda') @ torch.ones(3, device='cuda')\n")
+    record = predicted(tmp_path, ["python", str(tmp_path / "wrong.py")])
+    assert record.status == "failed" and "RuntimeError" in record.reason

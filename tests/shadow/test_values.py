@@ -1,0 +1,88 @@
+"""Integers and masks keep their values on a GPU that is not there; floats are as in a healthy run, and that is said."""
+
+import re
+
+import pytest
+
+from memlab.predict.trace.events import Alloc
+from tests.shadow.one_rank import run
+
+pytestmark = pytest.mark.shadow
+
+KNOWN = """
+import torch
+ids = torch.tensor([[5, 7, 0, 0], [3, 0, 0, 0]]).cuda()
+mask = ids != 0
+positions = mask.cumsum(-1) - 1
+labels = ids.masked_fill(~mask, -100)
+packed = torch.zeros(8, dtype=torch.long, device="cuda")
+packed[2:5] = ids[mask]
+parts = packed.view(2, 4).split([1, 1])
+parts[1].fill_(9)
+padded = torch.nn.functional.pad(ids, (0, 2), value=1)
+print(mask.sum().item(), mask.all().item(), mask[:, 0].all().item())
+print(positions.tolist(), labels.tolist())
+print(mask.nonzero().tolist(), torch.masked_select(ids, mask).tolist())
+print(packed.cpu().numpy().tolist(), padded[:, -1].tolist(), torch.equal(ids, ids.clone()))
+print(torch.arange(3, device="cuda").repeat_interleave(torch.tensor([1, 0, 2], device="cuda")).tolist())
+"""
+
+
+def test_integers_and_masks_are_true(tmp_path):
+    trace, printed = run(tmp_path, KNOWN)
+    assert printed.splitlines() == [
+        "3 False True",
+        "[[0, 1, 1, 1], [0, 0, 0, 0]] [[5, 7, -100, -100], [3, -100, -100, -100]]",
+        "[[0, 0], [0, 1], [1, 0]] [5, 7, 3]",
+        "[0, 0, 5, 7, 9, 9, 9, 9] [1, 1] True",
+        "[0, 2, 2]",
+    ]
+    assert trace.assumed == {}
+
+
+UNKNOWN = """
+import torch
+weights = torch.nn.Linear(64, 1000).cuda()
+loss = weights(torch.randn(8, 64, device="cuda")).logsumexp(-1).mean()
+if loss.item() > 100:
+    raise ValueError("diverged")
+if not torch.isfinite(loss):
+    print("not finite")
+tokens = weights(torch.randn(8, 64, device="cuda")).argmax(-1)
+print(loss.isnan().item(), len(set(tokens.tolist())) > 1, max(tokens.tolist()) < 1000)
+"""
+
+
+def test_values_that_are_assumed_are_listed_with_their_line(tmp_path):
+    trace, printed = run(tmp_path, UNKNOWN)
+    assert printed.splitlines()[-1] == "False True True"
+    lines = {int(re.match(r"script\.py:(\d+) ", where).group(1)) for where in trace.assumed}
+    assert lines == {5, 7, 10}
+
+
+VIEWS = """
+import torch
+flat = torch.empty(4 << 20, device="cuda")
+parts = [*flat.split(1 << 20), *flat.chunk(2), *flat.view(4, -1).unbind()]
+del flat
+parts[0].zero_()
+"""
+
+
+def test_split_chunk_and_unbind_take_no_memory_of_their_own(tmp_path):
+    trace, _ = run(tmp_path, VIEWS)
+    assert [event.nbytes for event in trace.events if isinstance(event, Alloc)] == [16 << 20]
+
+
+RANDOM_STATE = """
+import torch
+torch.manual_seed(3)
+before = torch.rand(1).item()
+torch.manual_seed(3)
+on_the_gpu = torch.randint(10, (64,), device="cuda")
+print(torch.rand(1).item() == before, 0 <= on_the_gpu.min().item() <= on_the_gpu.max().item() < 10)
+"""
+
+
+def test_the_random_numbers_of_the_host_are_those_of_a_gpu_run(tmp_path):
+    assert run(tmp_path, RANDOM_STATE)[1].splitlines() == ["True True"]
