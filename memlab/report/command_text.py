@@ -38,9 +38,10 @@ def show_command_phases(record: Record, console: Console) -> None:
         for phase, values in known.items()
     ]
     columns = ["phase", *QUANTITIES, "times", "where"]
-    show_table(
-        console, "Peak by phase, highest rank, GiB", columns, rows, notes=1, spare=["allocated at its end", "times"]
-    )
+    if rows:
+        show_table(
+            console, "Peak by phase, highest rank, GiB", columns, rows, notes=1, spare=["allocated at its end", "times"]
+        )
 
 
 def _highest(ranks: Sequence[Mapping[str, Any]], phase: str) -> Mapping[str, Any]:
