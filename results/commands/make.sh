@@ -2,7 +2,7 @@
 # Measure the commands of commands.txt one after another: OUT/NAME is the run folder of each, OUT/own_counters/NAME what
 # torch counted in the same processes, read without memlab, and OUT/own_counters.csv compares the two.
 # Usage: results/commands/make.sh OUT [NAME...]     from the repository's root; without names: all, as long as time lasts
-# Variables: SIZE (1b; tiny: the same commands with small models, also on CPUs), SECONDS_IN_ALL (540), ARCHIVE (a .tgz
+# Variables: GPUS (1: ranks of the commands that have a launcher), SIZE (1b; tiny: the same commands with small models, also on CPUs), SECONDS_IN_ALL (540), ARCHIVE (a .tgz
 # that is written again after every command), MEMLAB (how memlab is called).
 set -u
 out=$(realpath -m "$1"); shift
@@ -20,6 +20,8 @@ smaller() {  # the same words with tiny shapes
     sed -E 's/--hidden [0-9]+/--hidden 64/; s/--layers [0-9]+/--layers 2/; s/--heads [0-9]+/--heads 4/
             s/--vocab [0-9]+/--vocab 1000/; s/--(max_)?length [0-9]+/--\1length 64/'
 }
+
+on_gpus() { sed -E "s/--(num_gpus|nproc_per_node|num_processes) 1/--\1 ${GPUS:-1}/"; }
 
 on_cpus() { sed 's/--bf16 true/& --use_cpu true/'; }
 
@@ -43,8 +45,8 @@ measure() {  # NAME WORDS...
 rm -rf $scratch/models $scratch/out
 python3 tests/scripts/make_model_and_data.py $scratch/models --size "$size" > "$out/logs/models.log" 2>&1 \
     || { tail -n 5 "$out/logs/models.log"; exit 1; }
-change=cat
-test "$size" = 1b || change=smaller
+change=on_gpus
+test "$size" = 1b || change="$change | smaller"
 on_gpu || change="$change | on_cpus"
 wanted=" $* "
 while read -r name words; do
