@@ -25,7 +25,7 @@ TREE = re.compile(r"(?<=<!-- tree: made by make architecture -->\n).*?(?=<!-- en
 
 COLUMNS = {
     **{part: 1.4 for part in ("core", "files", "system", "runs")},
-    **{"importers": 0.0, "analyse": 1.0, "launch": 2.0, "worker": 3.0, "attach": 3.4, "rules": 3.9},
+    **{"importers": 0.0, "analyse": 1.0, "launch": 2.0, "worker": 3.0, "attach": 3.4, "rules": 3.75},
     **{"predict.trace": 3.9, "predict.time": 4.3, "predict.memory": 4.3, "predict": 3.7},
     **{"predict/*.py": 5.1, "predict.allocator": 4.9, "planner": 3.1, "accuracy": 4.3, "report": 2.3, "cli": 1.2},
 }
@@ -41,7 +41,7 @@ TITLES = {
     "attach": "meters inside the ranks\nof any command",
     "worker": "memlab's training loop,\nin each rank",
     "launch": "starts and ends ranks;\nsweeps, searches, doctor",
-    "predict/*.py": "constants, limits,\ncaches",
+    "predict/*.py": "constants, limits",
     "predict.allocator": "model of torch's\nallocator",
     "predict.trace": "shadow run -> events\nand work",
     "predict.time": "clocks of host\nand streams",
