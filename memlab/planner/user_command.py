@@ -51,7 +51,7 @@ def predict_command(words: Sequence[str], hardware: Hardware, folder: RunFolder,
     found = found_config(ranks, rows, shlex.join(words))
     assumed = {line: times for trace in traces.values() for line, times in trace.assumed.items()}
     record = command_record(finished, found, words, steps, Machine())
-    record = replace(record, source="predicted", command={**record.command, "assumed": assumed})
+    record = replace(record, source="predicted", command={**(record.command or {}), "assumed": assumed})
     keep_what_was_found(ranks, folder)
     folder.finish(record)
     return record

@@ -40,7 +40,7 @@ def install_in_threads(recorder) -> None:
         with recorder:
             run(thread)
 
-    threading.Thread.run = recorded
+    threading.Thread.run = recorded  # type: ignore[method-assign, assignment]
 
 
 def _no_compiler() -> None:

@@ -2,7 +2,7 @@
 
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -82,7 +82,7 @@ class Recorder(TorchDispatchMode):
         self._alive: dict[int, weakref.ref] = {}
         self._next_key = 0
         self.kernels: dict[OpOverload, Kernel] = {}  # operators that a stand-in describes
-        self._answers = {
+        self._answers: dict[Any, Callable[..., Any]] = {
             _VALUE_OF: self._value,
             _aten.equal.default: self._equal,
             _aten.is_pinned.default: lambda tensor, *rest: device.is_pinned(tensor),
