@@ -1,10 +1,16 @@
-"""What both scripts share: a model, texts of different lengths, and a clock that knows nothing of memlab."""
+"""What both scripts share: a model, texts of different lengths, and a clock that knows nothing of memlab.
+
+The scripts are called with OUTPUT SIZE WARMUP STEPS [KIND...]: where to write the figures, a name of ``SIZES``, the
+steps of the warm-up, and those of each block (blocks.py), of which there is one for each KIND.
+"""
 
 import json
 import resource
+import sys
 import time
 
 import torch
+from blocks import Blocks
 from transformers import LlamaConfig, LlamaForCausalLM
 
 TINY = {
@@ -29,15 +35,27 @@ SIZES = {"tiny": (TINY, 64), "1b": (LLAMA_1B, 1024)}
 """Size -> configuration, and the most tokens of a text."""
 
 
-def model_and_rows(size: str, steps: int, device: str):
-    """Return a model with random weights, ``steps`` batches of 4 texts, and what pads the texts of a batch."""
+def read_arguments() -> tuple[str, str, Blocks]:
+    """Return the path for the figures, the size, and the steps."""
+    output, size, warmup, steps, *kinds = sys.argv[1:]
+    return output, size, Blocks(int(warmup), int(steps), kinds)
+
+
+def model_and_rows(size: str, blocks: Blocks, device: str):
+    """Return a model with random weights, a batch of 4 texts for each step, and what pads the texts of a batch.
+
+    All blocks have the same batches, in the same order.
+    """
     shape, longest = SIZES[size]
     torch.manual_seed(0)
     with torch.device(device):
         model = LlamaForCausalLM(LlamaConfig(**shape)).to(torch.bfloat16 if device == "cuda" else torch.float32)
-    lengths = torch.randint(longest // 4, longest + 1, (4 * steps,)).tolist()
-    rows = [{"input_ids": torch.randint(3, shape["vocab_size"], (length,))} for length in lengths]
-    return model.train(), rows, pad
+
+    def texts(steps: int) -> list[dict[str, torch.Tensor]]:
+        lengths = torch.randint(longest // 4, longest + 1, (4 * steps,)).tolist()
+        return [{"input_ids": torch.randint(3, shape["vocab_size"], (length,))} for length in lengths]
+
+    return model.train(), texts(blocks.warmup) + texts(blocks.steps) * len(blocks.kinds), pad
 
 
 def pad(rows):
@@ -52,7 +70,8 @@ def pad(rows):
 class Clock:
     """Times between calls of ``step``: with events on a GPU, which nobody waits for before the end."""
 
-    def __init__(self):
+    def __init__(self, blocks: Blocks):
+        self.blocks = blocks
         self.marks = [self.mark()]
 
     def mark(self):
@@ -64,6 +83,7 @@ class Clock:
 
     def step(self):
         self.marks.append(self.mark())
+        self.blocks.step()
 
     def write(self, path):
         """Write seconds and bytes. On a CPU the peak is that of the resident set."""

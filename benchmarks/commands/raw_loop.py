@@ -1,16 +1,14 @@
 """A plain PyTorch loop over texts of different lengths, which writes down its own step times and torch's peaks."""
 
-import sys
-
 import torch
-from measures_itself import Clock, model_and_rows
+from measures_itself import Clock, model_and_rows, read_arguments
 from torch.utils.data import DataLoader
 
-output, size, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+output, size, blocks = read_arguments()
 device = "cuda" if torch.cuda.is_available() else "cpu"
-model, rows, pad = model_and_rows(size, steps, device)
+model, rows, pad = model_and_rows(size, blocks, device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-clock = Clock()
+clock = Clock(blocks)
 for batch in DataLoader(rows, batch_size=4, collate_fn=pad):
     batch = {name: tensor.to(device) for name, tensor in batch.items()}
     loss = model(**batch).loss
