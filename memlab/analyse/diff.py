@@ -66,7 +66,7 @@ def compare(runs: Sequence[RunView], by: str | None = None) -> Comparison:
         runs=tuple(runs),
         warnings=tuple(confounds(runs, by) + _protocols(runs) + _unknown(runs) + _not_ok(runs)),
         choices=tuple(change for change in options if len(set(change.values) - {None}) > 1),
-        values=_changes(configs, [key for key in changed_keys(configs) if not of_repeats(key)]),
+        values=_changes(configs, [key for key in changed_keys(configs) if not of_repeats(key)]) + _other_words(runs),
         deepspeed=_changes(jsons, changed_keys(jsons)) if all(jsons) else (),
         environment=tuple(ChangedKey(key, tuple(values)) for key, values in environment_changes(runs).items()),
         quantities=_quantity_rows(runs),
@@ -177,6 +177,7 @@ def _unknown(runs: Sequence[RunView]) -> list[str]:
             for key, value in part.items()
             if value == MISSING
         ]
+        missing = [name for name in missing if name not in run.other_words]
         if missing:
             found.append(f"Not known of {run.run_id}, so perhaps different too: {', '.join(missing)}.")
     return found
@@ -192,6 +193,17 @@ def _not_ok(runs: Sequence[RunView]) -> list[str]:
 
 def _changes(dictionaries: Sequence[dict[str, Any]], keys: Sequence[str]) -> tuple[ChangedKey, ...]:
     return tuple(ChangedKey(key, tuple(value_at(values, key) for values in dictionaries)) for key in keys)
+
+
+def _other_words(runs: Sequence[RunView]) -> tuple[ChangedKey, ...]:
+    """Return the groups for which conf/ has no word in some runs, and that differ; elsewhere, the option."""
+    groups = dict.fromkeys(group for run in runs for group in run.other_words)
+    found = (
+        ChangedKey(group, tuple(run.other_words.get(group, run.choices.get(group)) for run in runs))
+        for group in groups
+        if not of_repeats(group)
+    )
+    return tuple(change for change in found if len(set(change.values)) > 1)
 
 
 def _quantity_rows(runs: Sequence[RunView]) -> tuple[QuantityRow, ...]:

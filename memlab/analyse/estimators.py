@@ -64,8 +64,8 @@ def deepspeed_estimate(run: RunView) -> int | None:
     stage = value_at(run.config, "zero_stage.stage")
     if stage == 2:
         return zero2_model_states_bytes(parameters, gpus, offload_optimizer)
-    model = run.config.get("model", {})
-    layer = largest_layer_parameters({**(model.get("config") or {}), **(model.get("overrides") or {})})
+    parts = (value_at(run.config, f"model.{key}") for key in ("config", "overrides"))
+    layer = largest_layer_parameters({key: value for part in parts for key, value in (part or {}).items()})
     if stage != 3 or layer is None:
         return None
     offload_param = value_at(run.config, "offload.param") not in (None, "none")

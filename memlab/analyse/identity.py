@@ -45,9 +45,10 @@ def has_point(run: RunView) -> bool:
 
 def subject_of(run: RunView) -> str:
     """Name the model and the machine: ``llama3_8b on 4 x NVIDIA H200``. Two subjects never share an axis of memory."""
-    model = run.choices.get("model") or value_at(run.config, "model.path")
+    option = run.choices.get("model")
+    model = value_at(run.config, "model.path") if option in (None, "hf") else option  # hf: any model of the Hub
     gpus, gpu = value_at(run.config, "hardware.gpus"), value_at(run.config, "hardware.gpu")
-    return f"{model} on {gpus} x {gpu or value_at(run.config, 'hardware.device')}"
+    return f"{model or 'unknown model'} on {gpus} x {gpu or value_at(run.config, 'hardware.device')}"
 
 
 def families(runs: Sequence[RunView], without: Iterable[str] = SHAPE) -> list[list[RunView]]:

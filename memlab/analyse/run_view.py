@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from memlab.analyse.completeness import shortcomings
+from memlab.analyse.other_words import other_words
 from memlab.core.config import MISSING, to_dict, with_missing
 from memlab.core.record import Record
 from memlab.core.summary import slowest
@@ -29,6 +30,7 @@ class RunView:
     summary: dict[str, Any] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
     incomplete: list[str] = field(default_factory=list)  # what is missing from a run with status ok
+    other_words: dict[str, str] = field(default_factory=dict)  # group -> what a command used that conf/ has no word for
     detail: str = "[{}, []]"  # phases and step_seconds as JSON, parsed on first use: a table does not need them
 
     @property
@@ -55,6 +57,7 @@ def view_of(record: Record, path: str) -> RunView:
         config=with_missing(to_dict(record.config), record.unknown_config),
         **{key: getattr(record, key) for key in same},
         incomplete=shortcomings(record),
+        other_words=other_words(record),
         detail=json.dumps([_phases(record.ranks), slowest(record.ranks, "step_seconds")]),
     )
 

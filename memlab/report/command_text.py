@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from memlab.analyse.other_words import other_words
 from memlab.core.record import COMMAND_PHASES, Record
 from memlab.report import units
 from memlab.report.terminal_table import show_table
@@ -56,7 +57,14 @@ def command_sentences(record: Record) -> list[str]:
     """Write where the peak is, how memory developed over the steps, and what of the configuration is not known."""
     if not record.command:
         return []
-    return [*_peak(record), *_growth(record), *_retries(record), *_disagreements(record), *_not_found(record)]
+    return [
+        *_peak(record),
+        *_growth(record),
+        *_retries(record),
+        *_disagreements(record),
+        *_other_words(record),
+        *_not_found(record),
+    ]
 
 
 def _peak(record: Record) -> Iterator[str]:
@@ -105,9 +113,16 @@ def _disagreements(record: Record) -> Iterator[str]:
         yield f"{each['key']}: composed was {each['composed']}, but the script used {each['found']}."
 
 
+def _other_words(record: Record) -> Iterator[str]:
+    told = [f"{group}: {words}" for group, words in other_words(record).items()]
+    if told:
+        yield f"Found, but without a word in conf/: {'; '.join(told)}."
+
+
 def _not_found(record: Record) -> Iterator[str]:
-    if record.ranks and record.unknown_config:
-        yield f"Not found out: {', '.join(record.unknown_config)}."
+    unknown = [key for key in record.unknown_config if key not in other_words(record)]
+    if record.ranks and unknown:
+        yield f"Not found out: {', '.join(unknown)}."
 
 
 def _attached(rank: Mapping[str, Any]) -> Mapping[str, Any]:

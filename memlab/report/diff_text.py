@@ -19,6 +19,9 @@ MAIN = ("peak_allocated_bytes", "peak_reserved_bytes", "host_peak_bytes", "step_
 FOLLOWING = ("device_used_bytes", "process_used_bytes", "iterations_per_second", "samples_per_second", "usd")
 """Quantities that follow from reserved memory or the step time, and the cost of measuring the run."""
 
+COMMAND = "training.command"
+"""Key of a command line, of which only what differs is shown."""
+
 DIFFERENCE_DIGITS = 3
 """Significant digits of a difference of speeds and of its noise. Differences of memory have the sizes' decimals."""
 
@@ -51,8 +54,8 @@ def show_comparison(comparison: Comparison, out: Console, all_quantities: bool =
     }
     hidden = [] if all_quantities or not comparison.values else parts.pop("DeepSpeed JSON")
     for title, changes in parts.items():
-        if changes:
-            show_table(out, title, ["key", *names], map(_change_row, changes), left=1 + len(names))
+        if rows := [row for change in changes if (row := _change_row(change))]:
+            show_table(out, title, ["key", *names], rows, left=1 + len(names))
     if hidden:
         say(f"Keys of the DeepSpeed JSON that differ as a result: {len(hidden)} (--all shows them).", out)
     for place, name in enumerate(names[1:]):
@@ -119,7 +122,29 @@ def show_warnings(warnings: Sequence[str], out: Console) -> None:
 
 
 def _change_row(change: ChangedKey) -> list[str]:
-    return [change.key, *("-" if value is None else str(value) for value in change.values)]
+    """Write a changed key with its values; empty for the words of the only command, which have nothing beside them."""
+    values = _different_words(change.values) if change.key == COMMAND else change.values
+    return [change.key, *("-" if value is None else str(value) for value in values)] if values else []
+
+
+def _different_words(commands: Sequence[str | None]) -> list[str | None]:
+    """Shorten command lines to the options and words that not all of them have; empty with fewer than two commands."""
+    parts = [_options(command) for command in commands if command]
+    return [
+        " ".join(part for part in _options(command) if not all(part in each for each in parts)) if command else None
+        for command in (commands if len(parts) > 1 else ())
+    ]
+
+
+def _options(command: str) -> list[str]:
+    """Split a command line into its options, each with its value, and its other words."""
+    parts: list[str] = []
+    for word in command.split():
+        if parts and parts[-1].startswith("-") and " " not in parts[-1] and not word.startswith("-"):
+            parts[-1] += f" {word}"
+        else:
+            parts.append(word)
+    return parts
 
 
 def _show_quantities(

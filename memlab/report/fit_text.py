@@ -62,7 +62,8 @@ def show_fits(
     quantity = units.name(fits[0].quantity) if fits else "memory"
     title = f"{quantity}, largest rank, over tokens of one forward (batch x sequence length)"
     spare = ("flat part", "leave one out: median / largest", "R2", "slope, 95 %", "points")
-    show_table(out, title, columns, rows, notes=1, spare=spare)
+    if rows:
+        show_table(out, title, columns, rows, notes=1, spare=spare)
     for fit in fits:
         memory = memory_gib or fit.memory_gib
         if memory:

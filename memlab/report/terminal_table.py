@@ -91,12 +91,17 @@ def _column_widths(
 ) -> dict[str, int]:
     """Compute the width of each column.
 
-    Free characters go to the text columns first. Lacking characters are taken from the widest text column, and from the
-    first column last.
+    Free characters go to the first column, then in equal shares to the other text columns, of which the short ones
+    leave some to the long ones. Lacking characters are taken from the widest text column, and from the first column
+    last.
     """
     widths, room = dict(least), _room(least, out)
-    for name in [*texts, *(name for name in least if name not in texts)]:
-        more = max(0, min(room, max(map(len, [name, *cells[name]])) - widths[name]))
+    lacking = {name: max(map(len, [name, *cells[name]])) - widths[name] for name in least}
+    others = sorted(texts[1:], key=lacking.__getitem__)
+    shares = [1, *range(len(others), 0, -1), *([1] * len(least))]
+    numbers = [name for name in least if name not in texts]
+    for name, share in zip([*texts[:1], *others, *numbers], shares, strict=False):
+        more = max(0, min(room // share, lacking[name]))
         widths[name] += more
         room -= more
     for _ in range(-room):
@@ -153,4 +158,6 @@ def _cell(key: str, value: Any) -> str:
         return "-"
     if "_bytes" in key:
         return gib(value)
-    return number(value) if isinstance(value, float) and not value.is_integer() else f"{value}"
+    if not isinstance(value, float):
+        return f"{value}"
+    return f"{value:.0f}" if value.is_integer() else number(value)  # pandas keeps a column with gaps as floats

@@ -118,3 +118,24 @@ def test_effects_without_pairs_have_no_empty_tables(monkeypatch, all_figures):
     show_effects(Effects("offload", unpaired=[("run", "because")]), out, all_figures)
     lines = out.file.getvalue().splitlines()
     assert lines == ["offload: no two runs differ only in it.", "Runs without a partner: 1", "  run: because"]
+
+
+def with_command(name: str, command: str | None) -> RunView:
+    loop = {"loop": "command", "command": command} if command else {"loop": "memlab", "command": ""}
+    each = run(name)
+    each.config["training"] = loop
+    return each
+
+
+def test_of_two_commands_only_the_words_that_differ_are_shown(monkeypatch):
+    command = "deepspeed --num_gpus {} train.py --deepspeed {} --bf16 true --max_length 1024"
+    runs = [with_command("a", command.format(1, "zero2.json")), with_command("b", command.format(2, "zero3.json"))]
+    row = next(line for line in shown(compare(runs), monkeypatch, width=120) if "training.command" in line)
+    cells = [cell.strip() for cell in row.strip("│ ").split("│")]
+    assert cells == ["training.command", "--num_gpus 1 --deepspeed zero2.json", "--num_gpus 2 --deepspeed zero3.json"]
+
+
+def test_a_command_beside_a_run_of_memlab_has_no_words_to_compare(monkeypatch):
+    lines = shown(compare([with_command("a", "python train.py"), with_command("b", None)]), monkeypatch)
+    assert not any("training.command" in line for line in lines)
+    assert any("training.loop" in line for line in lines)

@@ -3,9 +3,10 @@
 import io
 import shlex
 
+import pandas as pd
 import pytest
 
-from memlab.report.terminal_table import show_table
+from memlab.report.terminal_table import show_frame, show_table
 from memlab.report.text import console, fitted, say, show_command
 
 NAME = "Llama_3.1_8B-zero2-allocator-checkpointing-s1024-b16-lora16-1xH200-47c90967"
@@ -74,3 +75,15 @@ def test_what_is_the_same_in_all_rows_is_said_once(printed):
 
 def test_a_table_without_rows_is_its_titles(printed):
     assert any("name" in line for line in printed(80, show_table, "title", ["name", "figure"], []))
+
+
+def test_whole_numbers_of_a_column_with_gaps_have_no_decimals(printed):
+    lines = printed(80, show_frame, pd.DataFrame({"run_id": ["a", "b"], "samples": [8, None], "seconds": [0.25, 2.0]}))
+    assert "8.0" not in "".join(lines) and any("8" in line and "0.25" in line for line in lines)
+
+
+def test_free_characters_are_shared_by_the_columns_of_text(printed):
+    lines = printed(100, show_table, "Values", ["key", "A", "B"], [["command", "a bc " * 30, "d ef " * 30]], left=3)
+    row = next(line for line in lines if "command" in line)
+    widths = [len(cell) for cell in row.split("│")[2:4]]
+    assert abs(widths[0] - widths[1]) <= 1
