@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 MODEL_FLOPS = "model_flops_per_step"
+GPU_MODEL = "gpu_model"  # properties of the GPU that a prediction needs
 WORK = "work"  # FLOPs, bytes and kernels of a predicted step, which give its time
 
 

@@ -1,17 +1,18 @@
 """Constants that no trace shows, such as the memory that libraries take, each with its source.
 
-``GENERATIONS`` holds the properties of each GPU generation. Each "measured" names the GPU or the runs; nothing here was
+``GPU_MODELS`` holds the properties of each GPU model. Each "measured" names the GPU or the runs; nothing here was
 fitted to the peaks that predictions are judged by.
 """
 
+import re
 from dataclasses import dataclass
 
 from memlab.core.sizes import MIB
 
 
 @dataclass(frozen=True)
-class Generation:
-    """Properties of a GPU generation. ``capability``: CUDA's compute capability; ``resident_threads``: threads of one
+class GpuModel:
+    """Properties of a GPU model. ``capability``: CUDA's compute capability; ``resident_threads``: threads of one
     multiprocessor; ``cublas_workspace``: bytes."""
 
     capability: tuple[int, int]
@@ -33,20 +34,24 @@ _SINCE_HOPPER = 32 * MIB
 # first to ship.
 # ``multiprocessors``: NVIDIA's architecture white papers and data sheets, of the fastest board of that name.
 # ``resident_threads``: CUDA C++ programming guide, technical specifications by compute capability.
-GENERATIONS = {
-    "T4": Generation((7, 5), 40, 1024, _BEFORE_HOPPER, False),
-    "A100": Generation((8, 0), 108, 2048, _BEFORE_HOPPER, False),
-    "A10": Generation((8, 6), 72, 1536, _BEFORE_HOPPER, False),
-    "RTX 3090": Generation((8, 6), 82, 1536, _BEFORE_HOPPER, False),
-    "L40S": Generation((8, 9), 142, 1536, _BEFORE_HOPPER, False),
-    "RTX 4090": Generation((8, 9), 128, 1536, _BEFORE_HOPPER, False),
-    "H100": Generation((9, 0), 132, 2048, _SINCE_HOPPER, True),
-    "H200": Generation((9, 0), 132, 2048, _SINCE_HOPPER, True),
-    "B200": Generation((10, 0), 148, 2048, _SINCE_HOPPER, True),
+GPU_MODELS = {
+    "T4": GpuModel((7, 5), 40, 1024, _BEFORE_HOPPER, False),
+    "A100": GpuModel((8, 0), 108, 2048, _BEFORE_HOPPER, False),
+    "A10": GpuModel((8, 6), 72, 1536, _BEFORE_HOPPER, False),
+    "A10G": GpuModel((8, 6), 72, 1536, _BEFORE_HOPPER, False),
+    "RTX 3090": GpuModel((8, 6), 82, 1536, _BEFORE_HOPPER, False),
+    "L40S": GpuModel((8, 9), 142, 1536, _BEFORE_HOPPER, False),
+    "RTX 4090": GpuModel((8, 9), 128, 1536, _BEFORE_HOPPER, False),
+    "H100": GpuModel((9, 0), 132, 2048, _SINCE_HOPPER, True),
+    "H200": GpuModel((9, 0), 132, 2048, _SINCE_HOPPER, True),
+    "GH200": GpuModel((9, 0), 132, 2048, _SINCE_HOPPER, True),
+    "B200": GpuModel((10, 0), 148, 2048, _SINCE_HOPPER, True),
+    "GB200": GpuModel((10, 0), 148, 2048, _SINCE_HOPPER, True),
 }
+"""Words of the name in NVML -> properties."""
 
-UNKNOWN = GENERATIONS["H100"]
-"""Generation of a GPU with an unknown name: the newer of the two kinds, whose workspaces are larger."""
+TAKEN_FOR = "H100"
+"""Model that stands for every GPU with an unknown name: of the newer kind, whose workspaces are larger."""
 
 CONTEXT_BYTES = 1325 * MIB
 """Device memory beside torch's allocator on one GPU: CUDA's context, the modules of cuBLAS, cuDNN and torch. Measured
@@ -122,10 +127,21 @@ SOURCES = (
 """The constants for the documentation: (what a trace does not show, value, source)."""
 
 
-def generation(gpu: str) -> Generation:
-    """Return the generation of a GPU, by its name in NVML."""
-    longest_first = sorted(GENERATIONS, key=len, reverse=True)
-    return next((GENERATIONS[name] for name in longest_first if name in gpu), UNKNOWN)
+def gpu_model(gpu: str) -> GpuModel:
+    """Return the model of a GPU by its name in NVML; :data:`TAKEN_FOR` where the name is unknown."""
+    return GPU_MODELS[_model_name(gpu) or TAKEN_FOR]
+
+
+def unknown_model(gpu: str) -> str | None:
+    """Return why the properties of a GPU are not known, and what is taken instead; ``None`` if they are known."""
+    if _model_name(gpu):
+        return None
+    return f"memlab knows no properties of {gpu or 'a GPU without a name'}: predicted with those of an {TAKEN_FOR}"
+
+
+def _model_name(gpu: str) -> str | None:
+    """Find the key of :data:`GPU_MODELS` whose words the name contains: an L40 is no L40S, and an A1000 no A100."""
+    return next((name for name in GPU_MODELS if re.search(rf"\b{name}\b", gpu)), None)
 
 
 def outside_the_allocator(gpu: str, gpus: int) -> int:

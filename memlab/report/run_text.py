@@ -7,7 +7,7 @@ from rich.console import Console
 
 from memlab.core.config import to_dict
 from memlab.core.record import FIRST_STEP_PHASES, HOST, LIVE_TENSORS, PHASES, Record
-from memlab.core.unknown import MODEL_FLOPS, WORK
+from memlab.core.unknown import GPU_MODEL, MODEL_FLOPS, WORK
 from memlab.files.conf_files import overrides_of
 from memlab.planner.remedies import remedies
 from memlab.predict.memory.verdicts import EDGE, FITS
@@ -149,7 +149,11 @@ def _speed(record: Record) -> list[str]:
 
 def _unknown(record: Record) -> list[str]:
     """List the quantities that are unknown, with the reason."""
-    names = {MODEL_FLOPS: "model FLOPs and their utilisation", WORK: "step time"}
+    names = {
+        GPU_MODEL: "the GPU's model",
+        MODEL_FLOPS: "model FLOPs and their utilisation",
+        WORK: "step time",
+    }
     reasons = {name: why for rank in record.ranks for name, why in rank.get("unknown", {}).items()}
     return [f"unknown: {names.get(name, name)} ({why})" for name, why in reasons.items()]
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from memlab.predict.constants import generation
+from memlab.predict.constants import gpu_model
 from memlab.predict.trace.shadow.stand_ins import attention, softmax
 
 pytestmark = pytest.mark.shadow
@@ -39,7 +39,7 @@ def test_cudnn_takes_it_at_once(query, key, nbytes):
 )
 def test_who_shares_key_heads_has_to_say_so(gpu, key_heads, enable_gqa, kernel):
     query, key = (torch.empty(1, count, 64, 64, dtype=torch.bfloat16, device="meta") for count in (32, key_heads))
-    assert attention._Sdpa(generation(gpu)).choose(query, key, key, None, enable_gqa) == kernel
+    assert attention._Sdpa(gpu_model(gpu)).choose(query, key, key, None, enable_gqa) == kernel
 
 
 def test_a_softmax_needs_memory_beside_its_result():

@@ -7,6 +7,8 @@ from memlab.core.config import Config
 from memlab.core.plan import Plan
 from memlab.core.record import PREDICTED, RankResult
 from memlab.core.sizes import in_gib
+from memlab.core.unknown import GPU_MODEL
+from memlab.predict.constants import unknown_model
 from memlab.predict.memory.breakdown import breakdown, curve
 from memlab.predict.memory.fit_probability import probability, shipped_ratios
 from memlab.predict.memory.gpu_memory import gpu_memory
@@ -95,8 +97,13 @@ def _rank_result(config: Config, rank: RankReplays, number: int, point: Trace) -
         curve=curve(likely) if likely.curve and not likely.oom else None,
         work=work_by_phase(point) if point.work else None,
         model_flops_per_step=_model_flops(config, point) if point.model_flops else None,
-        unknown=point.unknown,
+        unknown=point.unknown | _unknown_gpu(config),
     )
+
+
+def _unknown_gpu(config: Config) -> dict[str, str]:
+    why = unknown_model(config.hardware.gpu)
+    return {GPU_MODEL: why} if why else {}
 
 
 def _model_flops(config: Config, trace: Trace) -> float:

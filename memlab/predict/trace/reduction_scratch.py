@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 
 THREADS, WARP = 512, 32
 """Maximum threads of a block, and threads of a warp (``mnt_wrapper``, ``warp_size``)."""
@@ -50,7 +50,7 @@ class Reduction(NamedTuple):
 
 
 def over_rows(
-    shape: Sequence[int], strides: Sequence[int], offset: int, summed: Collection[int], gpu: Generation
+    shape: Sequence[int], strides: Sequence[int], offset: int, summed: Collection[int], gpu: GpuModel
 ) -> Reduction | None:
     """Describe the sum of a tensor over its dimensions ``summed``; ``strides`` and ``offset`` count elements.
 

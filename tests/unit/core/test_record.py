@@ -10,7 +10,7 @@ def test_the_keys_are_frozen(golden):
     golden(
         "record_keys.json",
         keys,
-        "the record's keys changed: old records need a new SCHEMA_VERSION, users the CHANGELOG.",
+        "the record's keys changed: old records need a default (runs/migrate.py), users the CHANGELOG.",
     )
 
 

@@ -1,8 +1,12 @@
 """The table of what a trace cannot see."""
 
-import pytest
+from pathlib import Path
 
-from memlab.predict.constants import generation, pinned_block
+import pytest
+import yaml
+
+from memlab.files.conf_files import conf_dir
+from memlab.predict.constants import gpu_model, pinned_block, unknown_model
 
 MIB = 1 << 20
 
@@ -17,9 +21,22 @@ MIB = 1 << 20
         ("NVIDIA B200", (10, 0), 32 * MIB),
     ],
 )
-def test_generation_by_name(gpu, capability, workspace):
-    found = generation(gpu)
+def test_model_by_name(gpu, capability, workspace):
+    found = gpu_model(gpu)
     assert (found.capability, found.cublas_workspace) == (capability, workspace)
+
+
+def test_every_gpu_of_conf_has_a_model():
+    names = [
+        yaml.safe_load(file.read_text())["gpu"] for file in sorted(Path(conf_dir(), "hardware", "gpu").glob("*.yaml"))
+    ]
+    assert names and not [name for name in names if unknown_model(name)]
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA L40", "NVIDIA H20", "NVIDIA GeForce RTX 4080", "NVIDIA RTX A1000", "T400", ""])
+def test_a_gpu_without_a_model_is_named_unknown(gpu):
+    assert unknown_model(gpu).startswith(f"memlab knows no properties of {gpu or 'a GPU without a name'}: ")
+    assert gpu_model(gpu) == gpu_model("NVIDIA H100")
 
 
 @pytest.mark.parametrize(

@@ -166,3 +166,8 @@ def test_a_prediction_names_the_versions_that_it_holds_for(shown, record, rank):
     )
     assert wanted in " ".join(text.split())
     assert "Predicted for" not in shown(environment=versions)
+
+
+def test_a_predicted_gpu_without_known_properties_is_named(shown, rank):
+    why = "memlab knows no properties of NVIDIA L40"
+    assert f"unknown: the GPU's model ({why})" in shown(ranks=[rank(0, unknown={"gpu_model": why})])

@@ -87,7 +87,7 @@ def _devices() -> dict:
         "_cuda_exchangeDevice": device.exchange,
         "_cuda_maybeExchangeDevice": device.exchange,
         "_cuda_canDeviceAccessPeer": lambda index, peer: True,
-        "_cuda_getArchFlags": lambda: "sm_{}{}".format(*device.gpus.generation.capability),
+        "_cuda_getArchFlags": lambda: "sm_{}{}".format(*device.gpus.model.capability),
         "_cuda_getCompiledVersion": lambda: 13000,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_ipc_collect": lambda: None,
@@ -178,7 +178,7 @@ def _cudart() -> SimpleNamespace:
 
 
 def _properties() -> SimpleNamespace:
-    gpu = device.gpus.generation
+    gpu = device.gpus.model
     major, minor = gpu.capability
     return SimpleNamespace(
         name=device.gpus.name,

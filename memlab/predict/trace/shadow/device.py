@@ -29,8 +29,8 @@ class Gpus:
     index: int = 0
 
     @property
-    def generation(self) -> constants.Generation:
-        return constants.generation(self.name)
+    def model(self) -> constants.GpuModel:
+        return constants.gpu_model(self.name)
 
 
 gpus = Gpus()

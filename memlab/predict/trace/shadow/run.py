@@ -147,7 +147,7 @@ def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps
     device.install(recorder, gpus)
     from memlab.predict.trace.shadow.training import Shadow
 
-    config = stand_ins.install(recorder, plan.config, gpus.generation)
+    config = stand_ins.install(recorder, plan.config, gpus.model)
     with recorder:
         Shadow(plan, config, recorder, split, steps, RunFolder(scratch)).run()
     return trace

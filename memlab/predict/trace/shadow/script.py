@@ -34,7 +34,7 @@ def main(request: RankRequest) -> int:
     recorder = Recorder(trace, FakeTensorMode(allow_non_fake_inputs=True))
     device.install(recorder, gpus)
     outside.install_in_threads(recorder)
-    stand_ins.install(recorder, Config(), gpus.generation)
+    stand_ins.install(recorder, Config(), gpus.model)
     start.begin(Options(request.folder, request.steps, time.time()))
     sys.argv = [request.program, *request.arguments]
     with recorder:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from memlab.predict.constants import generation
+from memlab.predict.constants import gpu_model
 from memlab.predict.trace.reduction_scratch import over_rows
 
-H200 = generation("NVIDIA H200")
+H200 = gpu_model("NVIDIA H200")
 
 
 def contiguous(*shape: int) -> tuple[int, ...]:
@@ -37,7 +37,7 @@ def test_few_rows_need_none():
 
 
 def test_fewer_multiprocessors_share_less():
-    assert buffer_bytes(1, 65536, 2048, gpu=generation("Tesla T4")) < buffer_bytes(1, 65536, 2048)
+    assert buffer_bytes(1, 65536, 2048, gpu=gpu_model("Tesla T4")) < buffer_bytes(1, 65536, 2048)
 
 
 def test_a_sum_of_neighbours_in_memory_takes_next_to_nothing():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.predict.constants import generation
+from memlab.predict.constants import gpu_model
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.reduction_scratch import over_rows
 from memlab.predict.trace.resize import UNCHECKED, Interpolator
@@ -76,7 +76,7 @@ def with_sum(micro: int, tokens: int) -> Trace:
     """The same with the gradient of a norm's weights, whose buffer grows in steps, from 1,024 rows on."""
     trace = traced(micro, tokens)
     rows, key = micro * tokens, len(SIZES)
-    found = over_rows((rows, 2048), (2048, 1), 0, {0}, generation("NVIDIA H200"))
+    found = over_rows((rows, 2048), (2048, 1), 0, {0}, gpu_model("NVIDIA H200"))
     trace.events += [Alloc(key, found.buffer_bytes, 0, 0, found), Free(key)]
     return trace
 

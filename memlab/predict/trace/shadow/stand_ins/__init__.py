@@ -17,7 +17,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from memlab.attach import imports
 from memlab.core.config import Config
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.recorder import Recorder
 
@@ -40,7 +40,7 @@ class StandIn:
     smooth_from: int | None = 1
 
 
-def install(recorder: Recorder, config: Config, gpu: Generation) -> Config:
+def install(recorder: Recorder, config: Config, gpu: GpuModel) -> Config:
     """Install every stand-in that a run with ``config`` needs on ``gpu``; return the configuration to build."""
     for module in iter_modules(__path__):
         stand_in = import_module(f"{__name__}.{module.name}").stand_in(config, gpu)

@@ -11,7 +11,7 @@ from types import ModuleType
 import torch
 
 from memlab.core.config import Config
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.recorder import Recorder
@@ -33,7 +33,7 @@ _CUDNN_PLAN_BYTES = 256
 beyond the tensors of cudnn-frontend."""
 
 
-def stand_in(config: Config, gpu: Generation) -> StandIn:
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     def choose_kernels(functional: ModuleType, recorder: Recorder) -> None:
         functional.scaled_dot_product_attention = _Sdpa(gpu)
 
@@ -62,9 +62,9 @@ def _without_flash_attn(config: Config) -> Config:
 
 
 class _Sdpa:
-    """``torch.nn.functional.scaled_dot_product_attention`` on a GPU of one generation."""
+    """``torch.nn.functional.scaled_dot_product_attention`` on a GPU of one model."""
 
-    def __init__(self, gpu: Generation):
+    def __init__(self, gpu: GpuModel):
         self.gpu = gpu
 
     def __call__(

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memlab.core.config import Config
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 from memlab.predict.trace.memory_kinds import WRITTEN_OUT
 from memlab.predict.trace.shadow.counting import bytes_in_memory
 from memlab.predict.trace.shadow.kernel import Kernel
@@ -21,7 +21,7 @@ from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
-def stand_in(config: Config, gpu: Generation) -> StandIn | None:
+def stand_in(config: Config, gpu: GpuModel) -> StandIn | None:
     if config.adapter.method != "qlora":
         return None
     ops = _cuda_ops()

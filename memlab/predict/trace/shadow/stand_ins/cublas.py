@@ -8,7 +8,7 @@ import threading
 import torch
 
 from memlab.core.config import Config
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.stand_ins import StandIn
@@ -20,7 +20,7 @@ _PRODUCTS = [
 ]
 
 
-def stand_in(config: Config, gpu: Generation) -> StandIn:
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     handles: set[tuple[int, int]] = set()
 
     def workspace(*args, **options) -> list[int]:

@@ -3,14 +3,14 @@
 from types import ModuleType
 
 from memlab.core.config import Config
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.stand_ins import StandIn
 
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "worker_init_fn")
 
 
-def stand_in(config: Config, gpu: Generation) -> StandIn:
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(changes={"torch.utils.data.dataloader": _without_workers})
 
 

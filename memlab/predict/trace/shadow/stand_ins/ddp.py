@@ -6,12 +6,12 @@ import torch
 import torch.distributed as dist
 
 from memlab.core.config import Config
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
-def stand_in(config: Config, gpu: Generation) -> StandIn:
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(changes={"torch.nn.parallel.distributed": _reduce_in_place})
 
 

@@ -7,13 +7,13 @@ through a contiguous temporary. Non-blocking copies convert on the GPU, blocking
 import torch
 
 from memlab.core.config import Config
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.device import NAME
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
-def stand_in(config: Config, gpu: Generation) -> StandIn:
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(
         kernels={
             torch.ops.aten.copy_.default: Kernel(workspaces=copy_temporary),

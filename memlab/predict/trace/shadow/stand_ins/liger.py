@@ -4,12 +4,12 @@ Its kernels are Triton's (stand_ins/triton.py).
 """
 
 from memlab.core.config import Config
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 from memlab.predict.trace.memory_kinds import LOGITS
 from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
-def stand_in(config: Config, gpu: Generation) -> StandIn | None:
+def stand_in(config: Config, gpu: GpuModel) -> StandIn | None:
     if config.kernels.implementation != "liger":
         return None
     return StandIn(

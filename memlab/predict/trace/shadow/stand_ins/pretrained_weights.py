@@ -11,12 +11,12 @@ from types import ModuleType
 import torch
 
 from memlab.core.config import Config
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
-def stand_in(config: Config, gpu: Generation) -> StandIn:
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(
         changes={"transformers.modeling_utils": _load_no_files},
         configured=lambda config: replace(config, model=replace(config.model, weights="random")),

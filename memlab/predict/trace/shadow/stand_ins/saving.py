@@ -9,12 +9,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from memlab.core.config import Config
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
-def stand_in(config: Config, gpu: Generation) -> StandIn:
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(changes={"torch.serialization": _save_real_objects, "safetensors.torch": _save_empty_files})
 
 

@@ -3,14 +3,14 @@
 import torch
 
 from memlab.core.config import Config
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.stand_ins import StandIn
 
 _aten = torch.ops.aten
 
 
-def stand_in(config: Config, gpu: Generation) -> StandIn:
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(
         kernels={
             _aten._safe_softmax.default: Kernel(workspaces=safe_softmax_masks),

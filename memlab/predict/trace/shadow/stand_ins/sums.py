@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import torch
 
 from memlab.core.config import Config
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 from memlab.predict.trace.reduction_scratch import Reduction, over_rows
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
-def stand_in(config: Config, gpu: Generation) -> StandIn:
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     def buffer(tensor: torch.Tensor, dims: Sequence[int] | None = None, *rest, **options) -> list[Reduction]:
         """Describe the buffer, also where it has 0 bytes: at other sizes of the batch it may have more."""
         if tensor.device.type != device.NAME or not tensor.is_floating_point():

@@ -3,12 +3,12 @@
 from types import ModuleType
 
 from memlab.core.config import Config
-from memlab.predict.constants import Generation
+from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
-def stand_in(config: Config, gpu: Generation) -> StandIn:
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(changes={"transformers.utils.import_utils": _skip_masks})
 
 
