@@ -1,6 +1,7 @@
 """Tables as wide as the terminal. Text from a run folder is never printed as markup."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from textwrap import fill
 from typing import Any
 
@@ -139,8 +140,13 @@ def show_points(frame: Any, groups: Sequence[str], out: Console) -> None:
     if sum(len(group) + 3 for group in varied) > out.width // 2:
         titles, left = [" ".join(titles[:left]), *titles[left:]], 1  # one column for all options, in the title's order
         rows = [[" ".join(row[: len(varied)]), *row[len(varied) :]] for row in rows]
+    notes = 0
+    if "training.command" in frame:  # scripts of people's own: their options may be alike or not known
+        folders = [PurePath(path).name for path in ordered.head(SHOWN)["path"]]
+        titles, notes = [*titles, "folder"], 1
+        rows = [[*row, folder] for row, folder in zip(rows, folders, strict=True)]
     title = f"{len(frame):,} points; memory is the largest rank's"
-    show_table(out, title, titles, rows, left, common=("batch", "status"), spare=SPARE)
+    show_table(out, title, titles, rows, left, notes, common=("batch", "status"), spare=SPARE)
     more = f"{len(frame) - SHOWN:,} more rows and " if len(frame) > SHOWN else ""
     out.print(f"{more}{len(frame.columns) - len(shown)} more columns: --csv, --parquet or --markdown FILE")
 

@@ -10,6 +10,7 @@ from memlab.analyse.diff import compare
 from memlab.analyse.identity import subject_of
 from memlab.analyse.other_words import other_words
 from memlab.analyse.table import points_table
+from memlab.cli.main import main
 from memlab.core.config import Measure, Training
 from memlab.core.record import Record
 
@@ -87,3 +88,11 @@ def test_a_table_of_commands_whose_model_is_not_known(tmp_path):
     stage3 = replace(run, config={**run.config, "zero_stage": {"stage": 3}})  # DeepSpeed's formula asks for the layers
     assert points_table([stage3])["estimate_deepspeed_bytes"].isna().all()
     assert subject_of(run).startswith("unknown model on")
+
+
+def test_a_table_with_a_command_names_the_folders(tmp_path, capsys):
+    write(tmp_path, make_record())
+    write(tmp_path, command_record(models=[model()]))
+    with pytest.raises(SystemExit):
+        main(["table", str(tmp_path)])
+    assert "a-command" in capsys.readouterr().out
