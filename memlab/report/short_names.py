@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from pathlib import PurePath
+from typing import Any
 
 from memlab.analyse.identity import REPEATS, SHAPE, changed_keys, numbered, of_repeats
 from memlab.analyse.run_view import RunView, value_at
@@ -61,6 +63,14 @@ def _values_apart(runs: Sequence[RunView]) -> list[list[str]]:
     """List for each run the ``key=value`` words in which these runs differ."""
     keys = [key for key in changed_keys([run.config for run in runs]) if not of_repeats(key) and key not in SHAPE]
     return [
-        [f"{key}={value}" for key in keys[:MOST_KEYS] if (value := value_at(run.config, key)) is not None]
+        [_word(key, value) for key in keys[:MOST_KEYS] if (value := value_at(run.config, key)) is not None]
         for run in runs
     ]
+
+
+def _word(key: str, value: Any) -> str:
+    """Write ``key=value``; of a command line only its script, or its program if no word is a Python file."""
+    if key != "training.command" or not value:
+        return f"{key}={value}"
+    words = value.split()
+    return PurePath(next((word for word in words if word.endswith(".py")), words[0])).name

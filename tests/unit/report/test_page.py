@@ -153,6 +153,15 @@ def test_names_say_what_is_not_usual(tmp_path):
     ]
 
 
+def test_commands_that_differ_in_their_words_have_the_names_of_their_scripts(runs):
+    commands = ("torchrun --nproc_per_node 2 scripts/ddp.py --steps 4", "deepspeed scripts/engine.py --stage 2")
+    firsts = [
+        replace(runs[0], config={**runs[0].config, "training": {"loop": "command", "command": command}})
+        for command in commands
+    ]
+    assert [name.split()[-1] for name in short_names(firsts)] == ["ddp.py", "engine.py"]
+
+
 def test_the_leaderboard_has_a_row_for_each_configuration(runs):
     board = payload(runs, [], "sweep")["tables"]["leaderboard"]
     heads = [column["name"] for column in board["columns"]]
