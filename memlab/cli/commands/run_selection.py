@@ -78,14 +78,20 @@ def collected(paths, conditions, of_points=False):
     errors = console(sys.stderr)
     show_skipped(collection.skipped, errors)
     show_incomplete(runs, errors)
+    places = ", ".join(map(str, paths))
+    if not runs:
+        raise MemlabError(
+            f"{places}: no readable run{' that meets --where' * bool(conditions)}. Name run folders, or folders that "
+            "hold them."
+        )
     if of_points:
         for run in runs:
             if not has_point(run):
                 errors.print(f"{run.run_id}: left out, since its batch or length is not known", soft_wrap=True)
         runs = list(filter(has_point, runs))
-    if not runs:
-        raise MemlabError(
-            f"{', '.join(map(str, paths))}: no readable run{' that meets --where' * bool(conditions)}. Name run "
-            "folders, or folders that hold them."
-        )
+        if not runs:
+            raise MemlabError(
+                f"{places}: of no run are batch and length known, which this command needs. memlab table and memlab "
+                "show read all runs."
+            )
     return runs, collection.skipped

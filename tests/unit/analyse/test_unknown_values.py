@@ -56,7 +56,9 @@ def test_what_needs_the_length_leaves_out_runs_without_one(tmp_path, capsys, wor
     assert not has_point(read_run(tmp_path / "a-command"))
     with pytest.raises(SystemExit):
         main([words[0], str(tmp_path), *words[1:]])
-    assert "a-command: left out, since its batch or length is not known" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "a-command: left out, since its batch or length is not known" in told
+    assert "of no run are batch and length known" in told and "no readable run" not in told
 
 
 def test_the_steps_of_a_command_show_their_batches(tmp_path):
