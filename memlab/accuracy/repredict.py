@@ -11,7 +11,7 @@ from memlab.core.record import Record
 from memlab.core.run_id import engine_key, shape_of
 from memlab.predict.limits import unpredictable
 from memlab.predict.prediction import predict_launch
-from memlab.predict.trace.tracing import trace_missing
+from memlab.predict.trace.choose_traces import trace_missing
 
 JUDGED = ("ok", "gpu_oom")
 """Statuses of records that show whether GPU memory was enough."""

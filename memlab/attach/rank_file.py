@@ -8,13 +8,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import failures
+from . import own_errors
 from .facts import gather
 from .facts.machine import runtime_versions
-from .figures import Figures
 from .install import FOLDER
 from .memory import CUDA_ALLOCATOR, HOST, pinned_peak_bytes
 from .options import Options
+from .peaks import Peaks
 from .phases import ENGINE_INIT, MODEL_BUILD
 from .session import Session
 
@@ -127,13 +127,13 @@ class RankFile:
             "steps": session.steps_done,
             "micro_batches": session.micro_batches,
             "peak": session.peak,
-            "phases": {name: figures.to_json() for name, figures in session.phases.items()},
+            "phases": {name: peaks.to_json() for name, peaks in session.phases.items()},
             "other_devices": [
                 {"device": f"cuda:{index}", "peak_allocated_bytes": allocated, "peak_reserved_bytes": reserved}
                 for index, (allocated, reserved) in session.memory.others().items()
             ],
             **session.facts,
-            "meter_errors": failures.noted,
+            "meter_errors": own_errors.noted,
         }
 
 
@@ -151,6 +151,6 @@ def _number(variable: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _of_allocator(figures: Figures) -> dict[str, int | None]:
+def _of_allocator(peaks: Peaks) -> dict[str, int | None]:
     names = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes")
-    return {name: getattr(figures, name) or 0 for name in names}
+    return {name: getattr(peaks, name) or 0 for name in names}

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from . import faults, stop
+from . import script_errors, stop
 from .batches import Batches, Size, size_of
 from .clock import Mark, mark
-from .failures import contained
-from .figures import Figures
 from .memory import Memory
 from .options import Options
+from .own_errors import contained
+from .peaks import Peaks
 from .phases import (
     BACKWARD,
     BESIDE_STEPS,
@@ -58,8 +58,8 @@ class Session:
         self.started = time.time()
         self.memory = memory
         self.timeline = Timeline(self.memory, self._ended)
-        self.phases: dict[str, Figures] = {}
-        self.total = Figures()
+        self.phases: dict[str, Peaks] = {}
+        self.total = Peaks()
         self.peak: dict[str, Any] = {}
         self.batches = Batches()
         self.rows = Rows()
@@ -318,7 +318,7 @@ class Session:
             self.failure = {"id": id(error), **self._described(error, self.timeline.current)}
 
     def _described(self, error: BaseException, phase: str | None) -> dict[str, Any]:
-        status, reason, oom = faults.describe(error)
+        status, reason, oom = script_errors.describe(error)
         where = raised_at(error)
         if oom is not None:
             seen = self.oom or {"phase": phase, "step": self.step and self.step.number, "where": where}
@@ -388,9 +388,9 @@ class Session:
         """What came after the last optimizer step was no step."""
         if self.peak.get("step", 0) == self.steps_done + 1:
             self.peak["step"] = None
-        for figures in self.phases.values():
-            if figures.step == self.steps_done + 1:
-                figures.step = None
+        for peaks in self.phases.values():
+            if peaks.step == self.steps_done + 1:
+                peaks.step = None
 
     def unknown(self) -> dict[str, str]:
         """Name the figures that could not be found out, with the reasons."""
@@ -434,11 +434,11 @@ class Session:
             self._retries, self._ooms = piece.reading.retries, piece.reading.ooms
         if piece.phase is not None:
             key = self._key(piece.phase)
-            figures = self.phases.setdefault(key, Figures())
-            if figures.fold(piece.reading):
-                figures.where, figures.step = piece.where, self.step.number if in_step else None
-            figures.seconds += piece.seconds
-            figures.count += piece.ends_phase
+            peaks = self.phases.setdefault(key, Peaks())
+            if peaks.fold(piece.reading):
+                peaks.where, peaks.step = piece.where, self.step.number if in_step else None
+            peaks.seconds += piece.seconds
+            peaks.count += piece.ends_phase
         if in_step:
             self.step.fold(piece)
         if self.total.fold(piece.reading):

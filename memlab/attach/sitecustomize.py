@@ -26,6 +26,6 @@ def hand_on():
     importlib.import_module("sitecustomize")
 
 
-importlib.import_module("memlab_attach.imports").after("torch", start)
+importlib.import_module("memlab_attach.import_hook").after("torch", start)
 sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != HERE]
 hand_on()

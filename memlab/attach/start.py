@@ -6,11 +6,11 @@ import sys
 from typing import NoReturn
 
 from .facts import gather
-from .failures import contained
 from .listeners import listen_to_all
 from .listeners.adoption import adopt
 from .memory import Memory
 from .options import Options
+from .own_errors import contained
 from .rank_file import RUNNING, RankFile
 from .session import Session
 

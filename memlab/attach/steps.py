@@ -7,7 +7,7 @@ from typing import Any
 
 from .batches import Size
 from .clock import Mark, seconds
-from .figures import Figures
+from .peaks import Peaks
 from .phases import Piece
 
 
@@ -21,18 +21,18 @@ class Step:
     ooms_before: int | None = None
     micro_batches: int = 0
     size: Size | None = None  # of all micro batches together
-    figures: Figures = field(default_factory=Figures)
-    phases: dict[str, Figures] = field(default_factory=dict)
+    peaks: Peaks = field(default_factory=Peaks)
+    phases: dict[str, Peaks] = field(default_factory=dict)
     beside: list[tuple[Mark, Mark]] = field(default_factory=list)  # evaluations, savings: no part of the step's time
     highest: str | None = None  # phase of the highest peak
     retries: int | None = None
     ooms: int | None = None
 
     def fold(self, piece: Piece) -> None:
-        if self.figures.fold(piece.reading):
+        if self.peaks.fold(piece.reading):
             self.highest = piece.phase
         if piece.phase is not None:
-            self.phases.setdefault(piece.phase, Figures()).fold(piece.reading)
+            self.phases.setdefault(piece.phase, Peaks()).fold(piece.reading)
         self.retries, self.ooms = piece.reading.retries, piece.reading.ooms
 
     def add_batch(self, size: Size) -> None:
@@ -41,7 +41,7 @@ class Step:
 
     def row(self, skipped: bool) -> dict[str, Any]:
         """Return the figures of the step, without its seconds."""
-        size, peaks = self.size or Size(), self.figures
+        size, peaks = self.size or Size(), self.peaks
         return {
             "step": self.number,
             "seconds": None,
@@ -60,9 +60,9 @@ class Step:
             "host_peak_bytes": peaks.host_peak_bytes,
             "phase": self.highest,
             "phases": {
-                name: [figures.peak_allocated_bytes, figures.peak_reserved_bytes]
-                for name, figures in self.phases.items()
-                if figures.peak_allocated_bytes is not None
+                name: [phase.peak_allocated_bytes, phase.peak_reserved_bytes]
+                for name, phase in self.phases.items()
+                if phase.peak_allocated_bytes is not None
             },
             "skipped": skipped,
         }

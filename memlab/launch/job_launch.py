@@ -11,8 +11,8 @@ from typing import Any
 from memlab.core.record import Record
 from memlab.core.run_id import shape_of
 from memlab.launch.command import command, free_port
-from memlab.launch.control import LaunchControl
 from memlab.launch.doctor.ops import unbuilt_ops
+from memlab.launch.launch_control import LaunchControl
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
 from memlab.launch.orphans import exclusively
 from memlab.launch.outcome import host_oom_kills, outcome

@@ -18,8 +18,8 @@ from memlab.core.config import Sweep
 from memlab.core.errors import reason_of
 from memlab.core.record import IMPLIED, OUT_OF_MEMORY, Record
 from memlab.files.disk import is_full
-from memlab.launch.control import LaunchControl
 from memlab.launch.job_launch import measure_jobs
+from memlab.launch.launch_control import LaunchControl
 from memlab.launch.orphans import end_orphans, locked
 from memlab.launch.pool import GpuPool
 from memlab.launch.schedule import schedule

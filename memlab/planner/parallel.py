@@ -14,9 +14,9 @@ from memlab.core.plan import Plan
 from memlab.predict.memory.estimate import Estimate, estimate
 from memlab.predict.prediction import predict
 from memlab.predict.time.calibration_choice import resolve
+from memlab.predict.trace.choose_traces import trace_missing
 from memlab.predict.trace.known_traces import known_traces
 from memlab.predict.trace.store import trace_folder
-from memlab.predict.trace.tracing import trace_missing
 
 KILLED = "the process that replayed it was killed, as the system does when memory runs out"
 """Reason in place of an estimate."""

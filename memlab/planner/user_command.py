@@ -18,7 +18,7 @@ from memlab.launch.user_command.records import command_record
 from memlab.launch.user_command.supervise import Finished
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.memory.host import host_peak
-from memlab.predict.trace.command import Command, Node, parse, ranks_of_a_node, trace_rank
+from memlab.predict.trace.parse_command import Command, Node, parse, ranks_of_a_node, trace_rank
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder

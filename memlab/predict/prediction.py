@@ -18,10 +18,10 @@ from memlab.predict.memory.verdicts import worst
 from memlab.predict.time.calibration import Calibration
 from memlab.predict.time.calibration_choice import resolve
 from memlab.predict.time.step_time import predict_step_time
+from memlab.predict.trace.choose_traces import traces_in_launch
 from memlab.predict.trace.code_digest import code_digest
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Trace
-from memlab.predict.trace.tracing import traces_in_launch
 from memlab.runs.job import Job
 from memlab.system.environment import describe_environment, fingerprint
 from memlab.system.machine import Machine

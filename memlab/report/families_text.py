@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from memlab.core.unknown import MODEL_FLOPS, WORK
+from memlab.core.unknown_figures import MODEL_FLOPS, WORK
 from memlab.predict.families import Attempt
 from memlab.report.units import gib
 

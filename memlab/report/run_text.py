@@ -7,7 +7,7 @@ from rich.console import Console
 
 from memlab.core.config import to_dict
 from memlab.core.record import FIRST_STEP_PHASES, HOST, LIVE_TENSORS, PHASES, Record
-from memlab.core.unknown import GPU_MODEL, MODEL_FLOPS, WORK
+from memlab.core.unknown_figures import GPU_MODEL, MODEL_FLOPS, WORK
 from memlab.files.conf_files import overrides_of
 from memlab.planner.remedies import remedies
 from memlab.predict.memory.verdicts import EDGE, FITS

@@ -17,10 +17,10 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from memlab.attach.facts.machine import runtime_versions
 from memlab.attach.facts.models import parameter_counts
-from memlab.attach.faults import describe
+from memlab.attach.script_errors import describe
 from memlab.core.plan import Plan
 from memlab.core.record import RankResult
-from memlab.core.unknown import MODEL_FLOPS, left_out
+from memlab.core.unknown_figures import MODEL_FLOPS, left_out
 from memlab.files.json_file import write_json
 from memlab.runs.folder import RunFolder
 from memlab.worker.data import Batches

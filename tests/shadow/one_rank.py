@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from memlab.predict.trace.command import Command, Node, trace_rank
+from memlab.predict.trace.parse_command import Command, Node, trace_rank
 from memlab.predict.trace.trace_format import Trace
 
 NODE = Node("NVIDIA H200", 2, 139 << 30)

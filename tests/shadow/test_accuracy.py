@@ -8,7 +8,7 @@ import pytest
 from memlab.accuracy.errors import judge
 from memlab.accuracy.repredict import launches, predictions
 from memlab.core.record import Record
-from memlab.predict.trace import tracing
+from memlab.predict.trace import choose_traces
 from memlab.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(45)]
@@ -38,7 +38,7 @@ def measured(pattern: str) -> list[Record]:
 def all_is_traced():
     """In one shadow process, which imports torch, DeepSpeed and transformers once."""
     found = [launch.plans() for pattern in WATCHED for launch in launches(measured(pattern))]
-    assert not tracing.trace_missing(plan for plans in found for plan in plans)
+    assert not choose_traces.trace_missing(plan for plans in found for plan in plans)
 
 
 @pytest.mark.parametrize("pattern", WATCHED)

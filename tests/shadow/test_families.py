@@ -4,7 +4,7 @@ import pytest
 
 from memlab.cli.commands.families import WORDS
 from memlab.cli.compose import compose_config
-from memlab.core.unknown import MODEL_FLOPS
+from memlab.core.unknown_figures import MODEL_FLOPS
 from memlab.predict.families import attempts
 from memlab.predict.trace.shadow.families import all_families, model_families
 

@@ -9,7 +9,7 @@ from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.core.record import FIRST_STEP_PHASES, PHASES
 from memlab.predict.prediction import predict, predict_one
-from memlab.predict.trace import tracing
+from memlab.predict.trace import choose_traces
 from memlab.predict.trace.events import Alloc, EmptyCache
 from memlab.predict.trace.ranks import traced_ranks
 from memlab.predict.trace.shadow_process import TraceKey, shadow_traces
@@ -60,7 +60,7 @@ def all_is_traced(tmp_path_factory):
     """In one shadow process, which imports torch, DeepSpeed and transformers once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-        assert not tracing.trace_missing(
+        assert not choose_traces.trace_missing(
             [plan_of(words) for words in (*GRID, *RANKS, *BITS, *KERNELS, TOO_LARGE, *GPUS)]
         )
         yield
@@ -132,7 +132,7 @@ def test_weights_in_4_bits_are_a_quarter():
 
 
 def test_a_weight_in_4_bits_is_written_out_before_its_product_has_a_result():
-    trace = tracing.traces(plan_of(BITS[1]))[0]
+    trace = choose_traces.traces(plan_of(BITS[1]))[0]
     made = [trace.sites[event.site] for event in trace.events if isinstance(event, Alloc)]
     products = [site for site in made if "gemm_4bit" in site.op]
     down_proj = next(place for place, site in enumerate(products) if site.shape == (2 * 128 * 352,))
@@ -142,7 +142,7 @@ def test_a_weight_in_4_bits_is_written_out_before_its_product_has_a_result():
 def test_a_training_in_4_bits_begins_with_an_emptied_cache():
     """peft does it where there is CUDA."""
     plain, packed = (
-        sum(isinstance(event, EmptyCache) for event in tracing.traces(plan_of(words))[0].events) for words in BITS
+        sum(isinstance(event, EmptyCache) for event in choose_traces.traces(plan_of(words))[0].events) for words in BITS
     )
     assert packed == plain + 1
 

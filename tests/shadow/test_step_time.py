@@ -8,7 +8,7 @@ from memlab.core.record import PHASES
 from memlab.predict.prediction import predict
 from memlab.predict.time.calibration import shipped
 from memlab.predict.time.work_by_phase import work_by_phase
-from memlab.predict.trace import known_traces, tracing
+from memlab.predict.trace import choose_traces, known_traces
 from memlab.predict.trace.shadow_process import Task, TraceKey, run_shadow
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, PINNED, Copy, Item, KernelLaunch
@@ -65,7 +65,7 @@ def all_is_traced(tmp_path_factory):
     plans += [plan_of(words) for words in (*(words for words, _, _ in COPIED), *ADAPTERS, FEW_ROWS, FUSED)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-        assert not tracing.trace_missing(plans)
+        assert not choose_traces.trace_missing(plans)
         yield
 
 
@@ -100,19 +100,19 @@ def flops_of(tokens: int, *, recomputed: bool, causal: bool) -> int:
 @pytest.mark.parametrize(("words", "recomputed", "causal"), COUNTED)
 def test_flops_are_the_closed_form(words, recomputed, causal):
     plan = plan_of(words)
-    found = work_by_phase(tracing.traces(plan)[0])
+    found = work_by_phase(choose_traces.traces(plan)[0])
     expected = flops_of(512, recomputed=recomputed, causal=causal)
     assert sum(phase["flops"] for phase in found.values()) == pytest.approx(expected, rel=0.01)
 
 
 def test_the_optimizer_step_touches_every_state():
     """Adam reads gradient, parameter and two moments and writes all but the gradient, 4 bytes each."""
-    trace = tracing.traces(plan_of(FULL))[0]
+    trace = choose_traces.traces(plan_of(FULL))[0]
     assert work_by_phase(trace)["optimizer_step"]["memory_bytes"] >= 7 * 4 * trace.parameters
 
 
 def test_products_with_weights_in_4_bits_count_as_any_other():
-    plain, packed = (tracing.traces(plan_of(words))[0] for words in ADAPTERS)
+    plain, packed = (choose_traces.traces(plan_of(words))[0] for words in ADAPTERS)
     for phase in ("forward", "backward"):
         assert work_by_phase(plain)[phase]["flops"] == work_by_phase(packed)[phase]["flops"] > 0
 
@@ -124,14 +124,14 @@ def _is_kernel(item: Item, sizes: tuple[int, ...]) -> bool:
 def test_with_many_rows_a_weight_in_4_bits_is_written_out_first():
     """That is a kernel of its own; with few rows one of bitsandbytes' reads the 4 bits."""
     written_out = (WIDTH * WIDTH // 2, WIDTH * WIDTH * 2)
-    many, few = (tracing.traces(plan_of(words))[0].work for words in (ADAPTERS[1], FEW_ROWS))
+    many, few = (choose_traces.traces(plan_of(words))[0].work for words in (ADAPTERS[1], FEW_ROWS))
     assert sum(_is_kernel(item, written_out) for item in many) == 2 * LAYERS  # q_proj and o_proj
     assert not any(_is_kernel(item, written_out) for item in few)
 
 
 def test_kernels_of_triton_are_counted():
     """SwiGLU is one in each layer: it reads what two products made and writes as much. Its backward writes in place."""
-    trace = tracing.traces(plan_of(FUSED))[0]
+    trace = choose_traces.traces(plan_of(FUSED))[0]
     of_one = 512 * MLP * 2
     fused = [item for item in trace.work if _is_kernel(item, (of_one, of_one, of_one))]
     assert len(fused) == 2 * LAYERS
@@ -146,7 +146,7 @@ def test_zero3_gathers_the_weights_twice_and_reduces_once(traced):
 
 @pytest.mark.parametrize(("words", "way", "for_each"), COPIED)
 def test_what_offload_copies_and_by_way_of_what(words, way, for_each):
-    trace = tracing.traces(plan_of(words))[0]
+    trace = choose_traces.traces(plan_of(words))[0]
     nbytes = sum(item.nbytes for item in trace.work if isinstance(item, Copy) and item.route == way)
     assert nbytes == pytest.approx(for_each * trace.parameters, rel=0.01)
 

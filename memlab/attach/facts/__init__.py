@@ -1,6 +1,6 @@
 """What the script set, as found in the process: raw facts under the names of their libraries, for ``attached``."""
 
-from ..failures import contained
+from ..own_errors import contained
 from ..plain import plain
 from ..session import Session
 from . import libraries, machine, models

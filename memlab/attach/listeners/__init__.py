@@ -6,8 +6,8 @@ changed its names is noted as a failure of memlab and is not listened to; the ot
 
 from types import ModuleType
 
-from .. import imports
-from ..failures import note
+from .. import import_hook
+from ..own_errors import note
 from ..session import Session
 from . import accelerate, datasets, deepspeed, saving, torch, transformers
 
@@ -39,4 +39,4 @@ def listen_to_all(session: Session) -> None:
             except Exception as error:
                 note(f"listener of {name}", error)
 
-        imports.after(name, attach)
+        import_hook.after(name, attach)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ..failures import contained
+from ..own_errors import contained
 from ..phases import BACKWARD, ENGINE_INIT, OPTIMIZER_STEP
 from ..session import Session
 from .saving import listen_to_torch

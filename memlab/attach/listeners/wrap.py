@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..failures import contained
+from ..own_errors import contained
 from ..session import Session
 
 Told = Callable[..., Any]

@@ -9,7 +9,7 @@ from memlab.core.command_template import DEEPSPEED_JSON, command_environment, fi
 from memlab.core.config import Config, to_dict
 from memlab.core.record import Record
 from memlab.launch.command import free_port
-from memlab.launch.control import LaunchControl
+from memlab.launch.launch_control import LaunchControl
 from memlab.launch.streams import ToLog
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
 from memlab.launch.user_command.measure import keep_what_was_found

@@ -7,7 +7,7 @@ from memlab.core.config import Config
 from memlab.core.plan import Plan
 from memlab.core.record import PREDICTED, RankResult
 from memlab.core.sizes import in_gib
-from memlab.core.unknown import GPU_MODEL
+from memlab.core.unknown_figures import GPU_MODEL
 from memlab.predict.constants import unknown_model
 from memlab.predict.memory.breakdown import breakdown, curve
 from memlab.predict.memory.fit_probability import probability, shipped_ratios

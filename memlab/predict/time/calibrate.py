@@ -16,10 +16,10 @@ from memlab.predict.limits import unpredictable
 from memlab.predict.time.calibration import SHIPPED, Calibration
 from memlab.predict.time.clocks import has_clocks, missing_specifications
 from memlab.predict.time.cost_fit import Case, CostFit, check_enough, fit_costs
+from memlab.predict.trace.choose_traces import trace_missing, traces
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.store import trace_folder
 from memlab.predict.trace.trace_format import Trace
-from memlab.predict.trace.tracing import trace_missing, traces
 from memlab.runs.folder import RunFolder
 from memlab.system.terminal import safe
 

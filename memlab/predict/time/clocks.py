@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from memlab.core.config import Config
-from memlab.core.unknown import WORK
+from memlab.core.unknown_figures import WORK
 from memlab.predict.constants import host_link_share
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import (

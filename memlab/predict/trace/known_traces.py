@@ -7,9 +7,9 @@ from pathlib import Path
 from memlab.core.plan import Plan
 from memlab.core.run_id import shape_of
 from memlab.predict.trace import store
+from memlab.predict.trace.interpolate import CHECKED, MINIMUM_TOKENS, UNCHECKED, Interpolator
 from memlab.predict.trace.micro_steps import repeated, with_few
 from memlab.predict.trace.ranks import traced_ranks
-from memlab.predict.trace.resize import CHECKED, MINIMUM_TOKENS, UNCHECKED, Interpolator
 from memlab.predict.trace.shadow_process import TraceKey
 from memlab.predict.trace.trace_format import Trace
 

@@ -36,7 +36,7 @@ class Trace:
     phases: list[str] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)  # index of the first event of each optimizer step
-    smooth_from: int | None = 1  # tokens in a batch from which the size formulas hold (resize.py); None: never
+    smooth_from: int | None = 1  # tokens in a batch from which the size formulas hold (interpolate.py); None: never
     work: list[Item] = field(default_factory=list)  # of the last step
     events_before: list[int] = field(default_factory=list)  # for each item of ``work``: number of events before it
     model_flops: tuple[float, float] | None = None  # of a sample: for each token, for each pair (worker/flops.py)

@@ -48,8 +48,8 @@ def test_meters_start_after_the_import_of_torch(run):
 def test_a_library_that_imports_torch_itself_is_heard_of_at_the_end_of_its_import(run, tmp_path):
     (tmp_path / "own" / "deepspeed.py").write_text("import torch\ninitialize = 'whole'\n")
     (tmp_path / "run" / ".attach" / "memlab_attach" / "start.py").write_text(
-        "from . import imports\n"
-        "def start(here):\n    imports.after('deepspeed', lambda module: print('heard of', module.initialize))\n"
+        "from . import import_hook\n"
+        "def start(here):\n    import_hook.after('deepspeed', lambda module: print('heard of', module.initialize))\n"
     )
     assert run("import deepspeed; print('script')") == "heard of whole\nscript\n"
 

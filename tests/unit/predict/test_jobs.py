@@ -7,7 +7,7 @@ from memlab.core.plan import make_plan
 from memlab.predict import jobs as sweep
 from memlab.predict import prediction as predict
 from memlab.predict.time.calibration_choice import Calibrations
-from memlab.predict.trace import tracing
+from memlab.predict.trace import choose_traces
 from memlab.predict.trace.store import trace_folder
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
@@ -133,7 +133,7 @@ def test_where_tracing_cannot_begin_every_point_says_why(job, monkeypatch):
     def refused(*arguments):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(tracing, "run_shadow", refused)
+    monkeypatch.setattr(choose_traces, "run_shadow", refused)
     results = sweep.predict_jobs([job(2, tokens) for tokens in (10, 20)], False, SweepObserver())
     assert [result.record.status for result in results] == ["failed", "failed"]
     assert all("Too many open files" in result.record.reason for result in results)

@@ -1,6 +1,6 @@
 """The page of families counts them, and says of each that is not predicted why."""
 
-from memlab.core.unknown import MODEL_FLOPS
+from memlab.core.unknown_figures import MODEL_FLOPS
 from memlab.predict.families import Attempt
 from memlab.predict.trace.model_family import ModelFamily
 from memlab.report.families_text import document

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from memlab.core.unknown import WORK, left_out
+from memlab.core.unknown_figures import WORK, left_out
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.work_items import (
     COLLECTIVES,

@@ -28,7 +28,7 @@ from memlab.predict.trace.shadow.allocation_sites import AllocationSites
 from memlab.predict.trace.shadow.counting import Counter, tensors_in
 from memlab.predict.trace.shadow.fake_results import FakeResults
 from memlab.predict.trace.shadow.kernel import Blocks, Kernel
-from memlab.predict.trace.shadow.live import LiveAllocator
+from memlab.predict.trace.shadow.live_allocator import LiveAllocator
 from memlab.predict.trace.shadow.values import Values
 from memlab.predict.trace.trace_format import Trace
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memlab.core.plan import Plan
-from memlab.predict.trace.shadow import collectives, cuda, device, outside, stand_ins
+from memlab.predict.trace.shadow import beside_dispatcher, collectives, cuda, device, stand_ins
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow_process import EngineStart, Request, variables
 from memlab.predict.trace.trace_format import Trace
@@ -156,7 +156,7 @@ def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps
 def install() -> None:
     """Patch torch in this process. Call before importing libraries that ask for GPUs or keep functions of torch."""
     cuda.install()
-    outside.install()
+    beside_dispatcher.install()
     collectives.install()
 
 

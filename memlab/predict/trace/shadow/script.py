@@ -1,6 +1,6 @@
 """An unmodified script, run as one rank on simulated GPUs: ``python -m memlab.predict.trace.shadow.script REQUEST``.
 
-REQUEST is a JSON file: see :class:`memlab.predict.trace.command.RankRequest`.
+REQUEST is a JSON file: see :class:`memlab.predict.trace.parse_command.RankRequest`.
 """
 
 import os
@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 
 from memlab.files.cache_folder import cache_folder
-from memlab.predict.trace.command import RankRequest
+from memlab.predict.trace.parse_command import RankRequest
 from memlab.predict.trace.shadow import native
 
 
@@ -23,7 +23,7 @@ def main(request: RankRequest) -> int:
     from memlab.attach import start
     from memlab.attach.options import Options
     from memlab.core.config import Config
-    from memlab.predict.trace.shadow import device, outside, run, stand_ins
+    from memlab.predict.trace.shadow import beside_dispatcher, device, run, stand_ins
     from memlab.predict.trace.shadow.recorder import Recorder
     from memlab.predict.trace.trace_format import Trace
 
@@ -33,7 +33,7 @@ def main(request: RankRequest) -> int:
     trace = Trace(request.rank, request.world_size)
     recorder = Recorder(trace, FakeTensorMode(allow_non_fake_inputs=True))
     device.install(recorder, gpus)
-    outside.install_in_threads(recorder)
+    beside_dispatcher.install_in_threads(recorder)
     stand_ins.install(recorder, Config(), gpus.model)
     start.begin(Options(request.folder, request.steps, time.time()))
     sys.argv = [request.program, *request.arguments]

@@ -12,7 +12,7 @@ import torch
 from memlab.attach.facts.models import parameter_counts
 from memlab.core.config import Config
 from memlab.core.plan import Plan
-from memlab.core.unknown import MODEL_FLOPS, left_out
+from memlab.core.unknown_figures import MODEL_FLOPS, left_out
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.runs.folder import RunFolder

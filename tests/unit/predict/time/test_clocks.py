@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from memlab.core.config import Config, Hardware, ZeroStage
-from memlab.core.unknown import WORK
+from memlab.core.unknown_figures import WORK
 from memlab.predict.constants import HOST_LINK_SHARES, host_link_share
 from memlab.predict.time.clocks import LOWER_BOUND, Costs, has_clocks, missing_specifications, step_seconds
 from memlab.predict.time.work_by_phase import work_by_phase

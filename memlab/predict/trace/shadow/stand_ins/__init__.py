@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 from torch._ops import OpOverload
 from torch.utils.flop_counter import register_flop_formula
 
-from memlab.attach import imports
+from memlab.attach import import_hook
 from memlab.core.config import Config
 from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.kernel import Kernel
@@ -52,7 +52,7 @@ def install(recorder: Recorder, config: Config, gpu: GpuModel) -> Config:
 
 def _install(stand_in: StandIn, recorder: Recorder) -> None:
     for module, change in stand_in.changes.items():
-        imports.after(module, partial(change, recorder=recorder))
+        import_hook.after(module, partial(change, recorder=recorder))
     recorder.sites.kinds += tuple(stand_in.kinds)
     recorder.trace.smooth_from = _larger(recorder.trace.smooth_from, stand_in.smooth_from)
     for operator, kernel in stand_in.kernels.items():

@@ -10,9 +10,9 @@ from pathlib import Path
 from memlab.core.plan import Plan
 from memlab.core.run_id import shape_of
 from memlab.predict.trace import store
+from memlab.predict.trace.interpolate import CHECKED, MINIMUM_TOKENS
 from memlab.predict.trace.known_traces import follows_first_rank, keys, known, known_exact, known_traces
 from memlab.predict.trace.micro_steps import with_few
-from memlab.predict.trace.resize import CHECKED, MINIMUM_TOKENS
 from memlab.predict.trace.shadow_process import ShadowError, Task, TraceKey, run_shadow
 from memlab.predict.trace.store import trace_folder
 from memlab.predict.trace.trace_format import Trace

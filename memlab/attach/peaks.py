@@ -7,7 +7,7 @@ from .memory import Reading
 
 
 @dataclass
-class Figures:
+class Peaks:
     """Bytes; ``None``: not counted here. Peaks are the highest of all readings, ``end_...`` belong to the last one."""
 
     count: int = 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.predict.trace.command import CommandError, environment, parse, ranks_of_a_node
+from memlab.predict.trace.parse_command import CommandError, environment, parse, ranks_of_a_node
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 
 from memlab.predict.constants import gpu_model
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
+from memlab.predict.trace.interpolate import UNCHECKED, Interpolator
 from memlab.predict.trace.reduction_scratch import over_rows
-from memlab.predict.trace.resize import UNCHECKED, Interpolator
 from memlab.predict.trace.trace_format import Trace
 
 SIZES = {
