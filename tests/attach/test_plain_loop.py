@@ -208,7 +208,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 rank = os.environ["RANK"]
-atexit.register(lambda: print("atexit", rank, flush=True))
+atexit.register(lambda: os.write(1, f"atexit {rank}\\n".encode()))
 dist.init_process_group("gloo")
 net = DistributedDataParallel(nn.Linear(8, 8))
 optimizer = torch.optim.AdamW(net.parameters())
@@ -220,7 +220,7 @@ try:
         if number == 3 and rank == os.environ.get("FAILS"):
             raise ValueError("boom")
 finally:
-    print("finally", rank, flush=True)
+    os.write(1, f"finally {rank}\\n".encode())
 print("saved", rank, flush=True)
 torch.save(net.state_dict(), f"weights{rank}.pt")
 dist.barrier()

@@ -49,6 +49,7 @@ class Shadow:
 
     def run(self) -> None:
         arguments = training_arguments([self.plan], self.scratch)
+        gc.collect()  # so that which cycles are freed in this phase does not depend on the modules imported before
         self.recorder.phase("model_build")
         model = build_model(self.config, torch.device(device.NAME, device.current()))
         self.recorder.phase(None)
