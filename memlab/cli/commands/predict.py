@@ -12,6 +12,11 @@ from memlab.core.errors import FolderError, MemlabError
 
 USAGE = "memlab predict [options] hardware=OPTION -- COMMAND WORDS..."
 
+EFFECTS = (
+    "memlab: the script runs on tensors without memory, but everything else it does is real: it writes, deletes and "
+    "sends what it would on the GPUs. Give it a scratch folder for its output."
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = USAGE
@@ -42,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = RunFolder(arguments.output or new_folder(command))
     if (folder.path / RunFolder.RECORD).exists() and not arguments.force:
         raise FolderError(f"{folder} holds an earlier run. Choose another --output, or replace it with --force.")
+    print(EFFECTS, file=sys.stderr)
     record = predict_command(command, config.hardware, folder, arguments.steps)
     output = console(sys.stdout)
     show_run(record, output)
