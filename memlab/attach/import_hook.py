@@ -1,6 +1,5 @@
 """Functions that are called as soon as a module has been imported."""
 
-import importlib.util
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -40,6 +39,8 @@ class _Finder:
     def find_spec(self, name, path=None, target=None):
         if name not in _waiting or self.searched == name:
             return None
+        import importlib.util  # not before it is needed: it would double the start of a process without torch
+
         self.searched = name
         try:
             spec = importlib.util.find_spec(name)

@@ -17,7 +17,7 @@ from typing import Any
 from memlab.core.errors import RecordError
 from memlab.core.sizes import MIB
 from memlab.files.disk import explained, write_whole
-from memlab.files.redaction import environment_secrets, redact
+from memlab.files.redaction import known_secrets, redact
 
 LARGEST = 64 * MIB
 """Largest file that is read, in bytes. A record of 64 GPUs with 1,000 steps has 2 MB; no file of memlab is larger."""
@@ -105,7 +105,7 @@ def _check_depth(values: Collection[Any], left: int = DEEPEST) -> None:
 
 def write_json(path: Path, values: Any) -> None:
     """Write ``values`` as JSON, whole or not at all. Secrets are blanked out."""
-    text = json.dumps(_clean(values, environment_secrets()), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(_clean(values, known_secrets()), indent=2, allow_nan=False) + "\n"
     write_whole(path, text.encode())
 
 

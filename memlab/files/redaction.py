@@ -1,4 +1,4 @@
-"""Redaction of secrets in everything that memlab writes: secret variables, known tokens, and credentials in URLs.
+"""Redaction of secrets in everything that memlab writes: of variables and options, known tokens, credentials in URLs.
 
 :data:`TOKENS` lists the known forms of tokens. memlab does not use the library detect-secrets: its version 1.5.0 knows
 neither Hugging Face's tokens nor GitHub's fine-grained ones, and imports an HTTP client.
@@ -6,6 +6,7 @@ neither Hugging Face's tokens nor GitHub's fine-grained ones, and imports an HTT
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
@@ -20,6 +21,11 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 """Names of environment variables that hold secrets. PWD alone is not one: it is the current folder."""
+
+_SECRET_OPTION = re.compile(
+    r"(?:^|[._-])(?:token|secret|password|passwd|passphrase|(?:api|access|secret)[_-]?key|credentials?)$", re.IGNORECASE
+)
+"""Names of command-line options that hold secrets. They are fewer than of variables: --tokenizer is not one."""
 
 TOKENS = {
     "AWS": r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",
@@ -63,18 +69,34 @@ PIECE = 1 << 20
 def redact(text: str, secrets: Iterable[str] | None = None) -> str:
     """Blank out secrets in ``text``: ``secrets``, known tokens, and credentials in URLs.
 
-    ``secrets``: default, the values of environment variables with secret-looking names.
+    ``secrets``: default, :func:`known_secrets`.
     """
-    for secret in environment_secrets() if secrets is None else secrets:
+    for secret in known_secrets() if secrets is None else secrets:
         text = text.replace(secret, BLANK)
     text = _URL_CREDENTIALS.sub(BLANK, _TOKENS.sub(BLANK, text))
     return _URL_PARAMETERS.sub(rf"\1{BLANK}", text)
 
 
-def environment_secrets() -> list[str]:
-    """List the values of variables with secret-looking names, longest first, since one value may contain another."""
-    found = {value for name, value in os.environ.items() if is_secret_name(name) and len(value) >= 8}
-    return sorted(found, key=len, reverse=True)
+def known_secrets() -> list[str]:
+    """List the values of variables and of this process's options with secret-looking names.
+
+    The longest is first, since one value may contain another.
+    """
+    named = [*((name, value) for name, value in os.environ.items() if is_secret_name(name)), *_secret_options()]
+    return sorted({value for _, value in named if len(value) >= 8}, key=len, reverse=True)
+
+
+def _secret_options() -> Iterator[tuple[str, str]]:
+    """Yield name and value of ``--name value``, ``--name=value`` and ``name=value``, also inside a quoted command.
+
+    A value such as ``<|im_end|>`` is a tokenizer's special token.
+    """
+    words = [*sys.argv, *(part for word in sys.argv if " " in word for part in word.split())]
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, is_given, value = word.partition("=")
+        value = value if is_given else following * word.startswith("-")
+        if _SECRET_OPTION.search(name) and not value.startswith(("-", "<")):
+            yield name, value.strip("\"'")
 
 
 def has_credentials(text: str) -> bool:
@@ -101,7 +123,7 @@ def _as_it_is(path: Path, mode: str = "r") -> IO[str]:
 
 def _pieces(path: Path) -> Iterator[tuple[str, str]]:
     """Yield each piece of the file twice: as it was, and without its secrets."""
-    secrets = environment_secrets()
+    secrets = known_secrets()
     with _as_it_is(path) as file:
         rest = ""
         while text := file.read(PIECE):

@@ -37,10 +37,15 @@ def outcome(
         return "timeout", f"the command had not ended after {ended.seconds:.0f} s{_at(ranks)}"
     if not ranks:
         return "failed", "; ".join(filter(None, [NO_STEP if has_loaded else NOT_ATTACHED, _exit(ended, log)]))
-    if failed := [rank for rank in ranks if rank["status"] not in ("ok", "interrupted")]:
-        return failed[0]["status"], _reason_of(failed[0])
+    broken = [rank for rank in ranks if rank["status"] not in ("ok", "interrupted", "infra")]
+    if broken:
+        return broken[0]["status"], _reason_of(broken[0])
+    cut_off = [rank for rank in ranks if rank["status"] == "infra"]  # also what a rank sees of the death of another
     if silent := [rank["rank"] for rank in ranks if rank["status"] == "interrupted"]:
-        return "failed", f"ranks {silent} died without a word (killed?){_at(ranks)}; {_exit(ended, log)}"
+        told = _reason_of(cut_off[0]) if cut_off else _exit(ended, log)
+        return "failed", f"ranks {silent} died without a word (killed?){_at(ranks)}; {told}"
+    if cut_off:
+        return "infra", _reason_of(cut_off[0])
     world_size = max(rank["attached"].get("world_size") or 1 for rank in ranks)
     if missing := sorted(set(range(world_size)) - {rank["rank"] for rank in ranks}):
         return "failed", f"no figures of ranks {missing}, of {world_size}"

@@ -54,6 +54,11 @@ def test_a_library_that_imports_torch_itself_is_heard_of_at_the_end_of_its_impor
     assert run("import deepspeed; print('script')") == "heard of whole\nscript\n"
 
 
+def test_a_process_without_torch_imports_no_library_for_the_bootstrap(run):
+    code = "import sys; print([name for name in ('importlib.util', 'contextlib', 'functools') if name in sys.modules])"
+    assert run(code).split() == ["[]"]
+
+
 @pytest.mark.parametrize("option", ["-I", "-S", "-E"])
 def test_options_that_drop_the_path_attach_nothing(run, option):
     code = "import sys; print([name for name in sys.modules if 'attach' in name])"

@@ -92,3 +92,22 @@ def test_a_file_without_secrets_is_not_written_again(tmp_path):
     before = path.stat().st_ino
     redact_file(path)
     assert path.stat().st_ino == before
+
+
+@pytest.mark.parametrize(
+    ("words", "secret"),
+    [
+        (["--hub_token", "sesame-open"], "sesame-open"),
+        (["--wandb-api-key=sesame-open"], "sesame-open"),
+        (["trainer.password=sesame-open"], "sesame-open"),
+        (["training.command='train.py --password sesame-open --seed 1'"], "sesame-open"),
+        (["--tokenizer", "meta-llama/Llama-3.2-1B"], None),
+        (["--max_tokens", "1000000000"], None),
+        (["--pad_token", "<|im_end|>"], None),
+        (["--use_auth_token", "--learning_rate=0.1"], None),
+    ],
+)
+def test_the_value_of_a_secret_option_is_blanked_wherever_it_appears(words, secret, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", *words])
+    text = f"{words[-1]} and sesame-open"
+    assert redact(text) == (text.replace(secret, "<redacted>") if secret else text)

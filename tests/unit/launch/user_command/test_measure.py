@@ -114,6 +114,22 @@ def test_an_out_of_memory_says_where_and_how_much(folder):
     assert record.ranks[0]["oom"]["requested_bytes"] == 1024
 
 
+def test_the_rank_that_broke_is_named_rather_than_one_that_lost_its_connection(folder):
+    lost = (
+        'two = {**rank["attached"], "world_size": 2}\n'
+        'leave(status="infra", reason="Connection closed by peer", attached=two)\n'
+        '(folder / "rank1.json").write_text(json.dumps({**rank, "rank": 1, "attached": two, "status": STATUS, '
+        '"reason": "it broke"}))\nsys.exit(1)'
+    )
+    record = measure(python(STAND_IN + lost.replace("STATUS", "'failed'")), folder, None, None)
+    assert (record.status, record.reason) == ("failed", "rank 1: it broke")
+    record = measure(python(STAND_IN + lost.replace("STATUS", "'interrupted'")), folder, None, None, force=True)
+    assert record.status == "failed"
+    assert "ranks [1] died without a word" in record.reason and "rank 0: Connection closed by peer" in record.reason
+    record = measure(python(STAND_IN + lost.replace("STATUS", "'infra'")), folder, None, None, force=True)
+    assert record.status == "infra"
+
+
 def test_a_timeout_ends_every_process_and_says_where(folder, tmp_path):
     at = '{"phase": "backward", "step": 5, "where": "train.py:9"}'
     code = (
