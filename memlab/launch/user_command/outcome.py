@@ -36,7 +36,7 @@ def outcome(
     if ended.how == "timeout":
         return "timeout", f"the command had not ended after {ended.seconds:.0f} s{_at(ranks)}"
     if not ranks:
-        return "failed", "; ".join(filter(None, [NO_STEP if has_loaded else NOT_ATTACHED, _exit(ended, log)]))
+        return "failed", "; ".join(filter(None, [_exit(ended, log), NO_STEP if has_loaded else NOT_ATTACHED]))
     broken = [rank for rank in ranks if rank["status"] not in ("ok", "interrupted", "infra")]
     if broken:
         return broken[0]["status"], _reason_of(broken[0])

@@ -92,7 +92,7 @@ def test_its_exit_code_is_passed_on(folder):
     record = folder.read_record()
     assert started.returncode == 3
     assert record.status == "failed"
-    assert record.reason.startswith(NOT_ATTACHED) and "exit code 3" in record.reason
+    assert record.reason == f"the command ended with exit code 3; {NOT_ATTACHED}"
 
 
 @pytest.mark.parametrize("flag", ["-I", "-S", "-E"])
