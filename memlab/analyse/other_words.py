@@ -15,7 +15,7 @@ SHARDS = ("FSDP", "FullyShardedDataParallel")
 
 def other_words(record: Record) -> dict[str, str]:
     """Return group of ``record.unknown_config`` -> what the command used, in a few words; empty without any."""
-    facts = next((rank["attached"] for rank in record.ranks if rank["attached"]), {})
+    facts: dict[str, Any] = next((rank["attached"] for rank in record.ranks if rank["attached"]), {})
     words = {"data": _data(facts)}
     if facts and not facts.get("deepspeed"):
         words |= _without_deepspeed(facts)
