@@ -15,8 +15,7 @@ def leave_table_and_page(root: Path, console: Console) -> None:
     """
     folder = SweepFolder(root)
     try:
-        count = _write(folder)
-        lines = [f"table: {root / folder.TABLE}", f"page: {root / folder.PAGE}"] if count else []
+        lines = [f"{kind}: {root / name}" for kind, name in _write(folder).items()]
     except KeyboardInterrupt:
         lines = [f"No table and no page: interrupted. memlab report {root} makes the page."]
     except Exception as error:
@@ -25,17 +24,20 @@ def leave_table_and_page(root: Path, console: Console) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _write(folder: SweepFolder) -> int:
-    """Write the table and the page unless there are no runs. Returns the number of runs."""
+def _write(folder: SweepFolder) -> dict[str, str]:
+    """Write the table of the runs and the page of those with a known batch and length. Returns kind -> file name."""
     from memlab.analyse.collect import collect  # here: a sweep must not wait half a second for pandas
     from memlab.analyse.identity import has_point
     from memlab.analyse.table import points_table
     from memlab.report.page import write_page
     from memlab.report.table_files import write_table
 
-    found = collect([folder.path])
+    found, written = collect([folder.path]), {}
     if found.runs:
         folder.claim_around_runs()
         write_table(points_table(found.runs), folder.path / folder.TABLE)
-        write_page(list(filter(has_point, found.runs)), found.skipped, folder.path.name, folder.path / folder.PAGE)
-    return len(found.runs)
+        written["table"] = folder.TABLE
+    if points := list(filter(has_point, found.runs)):
+        write_page(points, found.skipped, folder.path.name, folder.path / folder.PAGE)
+        written["page"] = folder.PAGE
+    return written
