@@ -7,6 +7,9 @@ from pathlib import Path
 from memlab.system import shared_memory as segments
 from memlab.system.deadman import marked_by
 
+DEFAULT_PORT = "29500"
+"""Port of torch's and DeepSpeed's launchers, for commands that are not memlab's own: memlab always takes a free one."""
+
 SETTLED_S = 10.0  # another worker's launch removes its segments when its ranks are gone already
 
 
@@ -26,7 +29,7 @@ def segments_left_since(before: set[Path]) -> set[Path]:
 def _deepspeed_s() -> Iterator[Path]:
     for path in segments.FOLDER.glob(segments.segment("*", "*", 0).name.removesuffix("0") + "*"):
         port = path.name.split("_")[-2]
-        if not any(marked_by("MASTER_PORT", port)):
+        if port != DEFAULT_PORT and not any(marked_by("MASTER_PORT", port)):
             yield path
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from leftovers import segments_left
 
 pytestmark = pytest.mark.cpu
 
@@ -22,6 +23,15 @@ STEP_PHASES = {"forward", "backward", "optimizer_step"}
 TRAINER = f"--max_steps {STEPS} --logging_steps 1 --bf16 true --use_cpu true --report_to none --output_dir out"
 EACH = "--per_device_train_batch_size 2"
 TRL = f"--model_name_or_path models/llama {EACH} {TRAINER}"
+
+
+@pytest.fixture(autouse=True)
+def segments_are_removed():
+    """DeepSpeed never removes its shared memory. What a command leaves is not memlab's, but fills the machine."""
+    before = segments_left()
+    yield
+    for path in segments_left() - before:
+        path.unlink(missing_ok=True)
 
 
 def torchrun(words: str) -> str:

@@ -29,11 +29,11 @@ RECORDED = """
 import sys
 import torch
 from memlab.core.config import Config
-from memlab.predict.constants import UNKNOWN
+from memlab.predict.constants import GPU_MODELS
 from memlab.predict.trace.shadow import device, stand_ins
 
 stand_ins.__path__ = [sys.argv[1]]
-assert stand_ins.install(device.recorder, Config(), UNKNOWN) == Config()
+assert stand_ins.install(device.recorder, Config(), GPU_MODELS["H100"]) == Config()
 tensor = torch.empty(4, device="cuda")
 device.recorder.counter.start()
 torch.asinh(tensor)

@@ -90,7 +90,8 @@ def test_a_table_of_commands_whose_model_is_not_known(tmp_path):
     assert subject_of(run).startswith("unknown model on")
 
 
-def test_a_table_with_a_command_names_the_folders(tmp_path, capsys):
+def test_a_table_with_a_command_names_the_folders(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     write(tmp_path, make_record())
     write(tmp_path, command_record(models=[model()]))
     with pytest.raises(SystemExit):
