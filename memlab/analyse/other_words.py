@@ -1,4 +1,4 @@
-"""What a command used where conf/ has no word for it.
+"""Words for the options of a command that conf/ has no word for.
 
 torch's autocast is not the bf16 of DeepSpeed, and a command without DeepSpeed has no ZeRO stage, not stage 0. Such
 groups stay without values in the configuration. They are known all the same, from the facts that the ranks found.

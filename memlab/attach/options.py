@@ -1,4 +1,4 @@
-"""What the parent tells the ranks of a command, in a file beside the bootstrap."""
+"""Options that the parent passes to the ranks of a command, in a file beside the bootstrap."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What one process of a command measures: its phases, its optimizer steps and how it ended.
+"""Measurement of one process of a command: its phases, its optimizer steps and how it ended.
 
 Listeners (listeners/) call the methods below. None of them raises into the script, except the end that ``--steps`` asks
 for: ``SystemExit(0)``.
@@ -209,7 +209,7 @@ class Session:
 
     @contained
     def evaluation_begins(self, module: torch.nn.Module) -> None:
-        """Note ``module.eval()``: an evaluation begins, if the module is trained and no Trainer tells better."""
+        """Note ``module.eval()``: an evaluation begins if the module is trained and no Trainer runs."""
         if self.step is None or not self.is_active or self.trainer_runs or self.timeline.beside_steps:
             return
         if self._is_trained(module) and self.enter(EVALUATE):
@@ -385,7 +385,7 @@ class Session:
         self.rows.flush(at_last=True)
 
     def _forget_step_after_the_last(self) -> None:
-        """What came after the last optimizer step was no step."""
+        """Take the number of a step off the figures from after the last optimizer step."""
         if self.peak.get("step", 0) == self.steps_done + 1:
             self.peak["step"] = None
         for peaks in self.phases.values():

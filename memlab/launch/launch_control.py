@@ -1,4 +1,4 @@
-"""What a launch tells the sweep that started it, and is told by it."""
+"""Messages between a launch and the sweep that started it: progress, and the reason to end early."""
 
 import threading
 from collections.abc import Callable

@@ -176,7 +176,7 @@ class PointsTrainer(Trainer):
 
 
 class Steppable(Protocol):
-    """What :class:`Steps` informs: a session, or its stand-in in a shadow run."""
+    """Receiver of the calls of :class:`Steps`: a session, or its stand-in in a shadow run."""
 
     def engine_is_ready(self, engine: torch.nn.Module) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What the script set, as found in the process: raw facts under the names of their libraries, for ``attached``."""
+"""Settings of the script, as found in the process: raw facts under the names of their libraries, for ``attached``."""
 
 from ..own_errors import contained
 from ..plain import plain

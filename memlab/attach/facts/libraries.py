@@ -1,4 +1,4 @@
-"""What DeepSpeed, transformers, accelerate and datasets were told."""
+"""Settings that the script gave to DeepSpeed, transformers, accelerate and datasets."""
 
 import os
 from typing import Any

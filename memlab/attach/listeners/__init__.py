@@ -1,4 +1,4 @@
-"""What memlab listens to: one module for each library, which has a function ``listen(module, session)``.
+"""Listeners: one module for each library, with a function ``listen(module, session)``.
 
 It is called after the import of the library's module, and makes the session hear of its functions. A library that has
 changed its names is noted as a failure of memlab and is not listened to; the others are.

@@ -1,4 +1,4 @@
-"""What a process had made before memlab began to listen: optimizers, engines, Trainer and Accelerator."""
+"""Adoption of objects that a process made before memlab began to listen: optimizers, engines, Trainer, Accelerator."""
 
 import gc
 import sys
@@ -31,5 +31,5 @@ def adopt(session: Session) -> None:
 
 
 def _class(module: str, name: str) -> Any:
-    """Return a class of a library, or an empty tuple, of which nothing is a subclass, if it is not imported."""
+    """Return a class of a library; an empty tuple, which has no subclass, if the library is not imported."""
     return getattr(sys.modules.get(module), name, ())

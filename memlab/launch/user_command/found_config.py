@@ -135,7 +135,7 @@ def _deepspeed(facts: Facts) -> dict[str, Any]:
 def _zero_stage(zero: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
     """Translate ``zero_optimization`` with all its keys; DeepSpeed holds some without the prefix ``stage3_``.
 
-    ``stated``: the block of the JSON. Only it tells whether the script set the keys that are dictionaries.
+    ``stated``: the block of the JSON, which alone shows whether the script set keys whose values are dictionaries.
     """
     number, values = zero.get("stage", 0), asdict(ZeroStage())
     for key, default in values.items():

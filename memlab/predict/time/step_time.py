@@ -81,7 +81,7 @@ def predict_step_time(config: Config, traces: Mapping[int, Trace], calibration: 
         return replace(known, seconds_range=(seconds, None), basis=BOUND, why=why)
     alone = spends_time_on(config, traces, calibration.costs, calibration.determined_once)
     why = (
-        f"one configuration alone tells {', '.join(calibration.determined_once)}, so the error may be larger"
+        f"only one configuration determines {', '.join(calibration.determined_once)}, so the error may be larger"
         if alone
         else None
     )

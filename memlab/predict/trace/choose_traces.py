@@ -1,4 +1,4 @@
-"""What to trace next, for any number of plans, and the shadow runs that do so.
+"""Choice of the points to trace next, for any number of plans, and the shadow runs that trace them.
 
 A few points of a configuration are traced; the traces of all others are interpolated from them.
 """

@@ -1,4 +1,4 @@
-"""What goes round torch's dispatcher, and here goes through it as every other call.
+"""Functions of torch that bypass its dispatcher, changed so that they go through it.
 
 This is code that makes tensors from Python data, that reads their bytes or addresses, or that replaces the data of a
 parameter.

@@ -1,4 +1,4 @@
-"""What a CUDA kernel does that the result of its operator does not show: memory, further launches, FLOPs."""
+"""Effects of a CUDA kernel that the result of its operator does not show: memory, further launches, FLOPs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the program itself may ask of the allocator while it runs: the events so far, replayed when it asks."""
+"""Answers of the allocator to the running program: the events so far, replayed when the program asks."""
 
 from memlab.predict.allocator import CachingAllocator, Options
 from memlab.predict.trace.events import Alloc, EmptyCache, Free, RecordStream, Synchronize

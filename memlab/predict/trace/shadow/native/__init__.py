@@ -18,7 +18,7 @@ from memlab.files.disk import replacing
 SOURCE = Path(__file__).with_name("guard.cpp")
 
 RECORD, STREAM_WAITS, HOST_WAITS_FOR_EVENT, HOST_WAITS = range(4)
-"""What the library reports of events and waits; the same numbers as ``What`` in guard.cpp."""
+"""Kinds of reports of the library about events and waits; the same numbers as ``What`` in guard.cpp."""
 
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 """Receives (what, event, stream). It is called on any thread."""
