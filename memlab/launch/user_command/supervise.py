@@ -27,7 +27,7 @@ a signal."""
 
 @dataclass(frozen=True)
 class Command:
-    """Options of the command to run. ``steps``: end after so many optimizer steps; ``None``: when the command ends."""
+    """A command to run. ``steps``: end after this many optimizer steps; ``None``: when the command ends."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
