@@ -20,7 +20,7 @@ class CommandError(MemlabError):
 
 @dataclass(frozen=True)
 class Command:
-    """Program that the ranks of a command run. ``launcher``: "deepspeed", "torchrun", "accelerate" or "python", which is one
+    """Program of the ranks of a command. ``launcher``: "deepspeed", "torchrun", "accelerate" or "python", which is one
     rank without the variables of a launcher. ``ranks``: their number, ``None`` where the launcher takes all GPUs.
     ``environment``: variables that the launcher sets for its own options."""
 
