@@ -1,5 +1,6 @@
 """Prediction of a command of the user's own: its script runs on simulated GPUs, with ``memlab measure``'s meters."""
 
+import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_rows
+from memlab.system.deadman import guarded
 from memlab.system.machine import Machine
 
 NOT_PREDICTED: dict[str, Any] = {"step_seconds": [], "warmup_seconds": [], "timing": {}}
@@ -30,9 +32,20 @@ NOT_PREDICTED: dict[str, Any] = {"step_seconds": [], "warmup_seconds": [], "timi
 
 
 def predict_command(words: Sequence[str], hardware: Hardware, folder: RunFolder, steps: int | None) -> Record:
-    """Run the ranks that differ on simulated GPUs of ``hardware``, and write the run folder.
+    """Predict a command and write its run folder. Arguments and errors are those of :func:`predicted_record`."""
+    with guarded(os.environ) as environ:
+        record = predicted_record(words, hardware, folder, steps, environ)
+    folder.finish(record)
+    return record
 
-    ``steps``: end after this many optimizer steps. Raises :class:`MemlabError` before anything runs.
+
+def predicted_record(
+    words: Sequence[str], hardware: Hardware, folder: RunFolder, steps: int | None, environ: Mapping[str, str]
+) -> Record:
+    """Run the ranks that differ on simulated GPUs of ``hardware``, and return the record.
+
+    ``folder`` receives the files of the ranks. ``steps``: end after this many optimizer steps. ``environ``: the
+    variables that the command would get. Raises :class:`MemlabError` before anything runs.
     """
     if hardware.memory_gib is None:
         raise ConfigError("hardware.memory_gib is not known: choose a GPU, for example hardware=h200_x1.")
@@ -41,8 +54,11 @@ def predict_command(words: Sequence[str], hardware: Hardware, folder: RunFolder,
     folder.path.mkdir(parents=True, exist_ok=True)
     world_size = ranks_of_a_node(command, node.gpus) * command.nodes
     differ = sorted({0, world_size - 1})  # rank 0 logs and saves; all others are alike
-    with ThreadPoolExecutor() as pool:
-        outcomes = list(pool.map(lambda rank: _traced(command, rank, node, folder, steps), differ))
+    pool = ThreadPoolExecutor()
+    try:
+        outcomes = list(pool.map(lambda rank: _traced(command, rank, node, folder, steps, environ), differ))
+    finally:
+        pool.shutdown(wait=False)  # after an interrupt the caller ends the processes that the threads wait for
     traces = {outcome.rank: outcome for outcome in outcomes if isinstance(outcome, Trace)}
     ranks = [_predicted(rank, traces) for rank in folder.read_attached_ranks()]
     rows = {rank["rank"]: _without_host(read_rows(folder.step_rows(rank["rank"]))) for rank in ranks}
@@ -53,13 +69,14 @@ def predict_command(words: Sequence[str], hardware: Hardware, folder: RunFolder,
     record = command_record(finished, found, words, steps, Machine())
     record = replace(record, source="predicted", command={**(record.command or {}), "assumed": assumed})
     keep_what_was_found(ranks, folder)
-    folder.finish(record)
     return record
 
 
-def _traced(command: Command, rank: int, node: Node, folder: RunFolder, steps: int | None) -> Trace | ShadowError:
+def _traced(
+    command: Command, rank: int, node: Node, folder: RunFolder, steps: int | None, environ: Mapping[str, str]
+) -> Trace | ShadowError:
     try:
-        return trace_rank(command, rank, node, folder.path, steps)
+        return trace_rank(command, rank, node, folder.path, steps, environ)
     except ShadowError as error:
         return error
 

@@ -9,9 +9,11 @@ library.
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 TOKEN_VARIABLE = "MEMLAB_LAUNCH"
@@ -94,6 +96,22 @@ def end_marked(token: str, grace_s: float) -> list[int]:
     if grace_s:
         terminate_marked(token, grace_s)
     return kill_marked(token)
+
+
+@contextlib.contextmanager
+def guarded(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Yield the variables with the token of a new launch, whose processes end with the block, however it ends.
+
+    They end when an exception leaves the block, and when this process is killed.
+    """
+    token = uuid.uuid4().hex
+    words = [sys.executable, "-I", "-S", __file__, token, "0"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as watcher:
+        try:
+            yield {**environ, TOKEN_VARIABLE: token}
+        finally:
+            kill_marked(token)
+            watcher.communicate(DONE)
 
 
 def main() -> None:

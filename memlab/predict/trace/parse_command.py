@@ -206,9 +206,11 @@ def _accelerate(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def trace_rank(command: Command, rank: int, node: Node, folder: Path, steps: int | None = None) -> Trace:
+def trace_rank(
+    command: Command, rank: int, node: Node, folder: Path, steps: int | None, environ: Mapping[str, str]
+) -> Trace:
     """Run one rank of a command in a process of its own, which writes its output, its rank file and its trace into
-    ``folder``. ``steps``: end after this many optimizer steps.
+    ``folder``. ``steps``: end after this many optimizer steps. ``environ``: the variables that the command would get.
 
     Raises :class:`ShadowError` with the exception that ended the script.
     """
@@ -229,7 +231,7 @@ def trace_rank(command: Command, rank: int, node: Node, folder: Path, steps: int
     request.save(folder / f"rank{rank}.json")
     words = [sys.executable, "-m", "memlab.predict.trace.shadow.script", str(folder / f"rank{rank}.json")]
     with log.open("wb") as output:
-        variables = {**os.environ, **_without_gpus(), **environment(command, rank, node.gpus)}
+        variables = {**environ, **_without_gpus(), **environment(command, rank, node.gpus)}
         done = subprocess.run(words, stdout=output, stderr=subprocess.STDOUT, env=variables)
     if done.returncode or not trace.exists():
         raise ShadowError(last_exception(log))
