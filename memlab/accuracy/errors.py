@@ -3,11 +3,11 @@
 An error is ``predicted / measured - 1`` of the highest rank; it is negative where the prediction was too low.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from statistics import median
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from memlab.core.record import Record
 from memlab.core.run_id import engine_key
@@ -34,6 +34,8 @@ MARGIN = 0.02
 
 DIGITS = 6
 
+Point = TypeVar("Point")
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -56,6 +58,19 @@ class Judged:
     versions: dict[str, str]
 
 
+class Compared(Protocol):
+    """A measurement beside its prediction: the fields that the statistics below read."""
+
+    @property
+    def measured(self) -> str: ...
+    @property
+    def predicted(self) -> str: ...
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def errors(self) -> Mapping[str, float]: ...
+
+
 def judge(sweep: str, measured: Record, predicted: Record) -> Judged:
     """Compare a measured record with its prediction; errors are empty unless both ended as ok."""
     config = measured.config
@@ -73,16 +88,17 @@ def judge(sweep: str, measured: Record, predicted: Record) -> Judged:
         predicted=predicted.status,
         verdict=predicted.summary.get("verdict", ""),
         measured_bytes={name: nbytes for name, nbytes in quantities(measured).items() if nbytes},
-        errors=_errors(measured, predicted) if both_ran else {},
+        errors=errors_between(quantities(measured), quantities(predicted)) if both_ran else {},
         reserved_range=_errors_of_range(measured, predicted) if both_ran else None,
         versions={name: measured.environment.get(name) or "" for name in ("torch", "deepspeed", "transformers")},
     )
 
 
-def _errors(measured: Record, predicted: Record) -> dict[str, float]:
+def errors_between(measured: Mapping[str, int | None], predicted: Mapping[str, int | None]) -> dict[str, float]:
+    """Return ``predicted / measured - 1`` of each quantity that both know and that is not 0."""
     found = {}
-    for quantity in QUANTITIES:
-        truth, guess = quantities(measured)[quantity], quantities(predicted)[quantity]
+    for quantity, truth in measured.items():
+        guess = predicted.get(quantity)
         if truth and guess:
             found[quantity] = round(guess / truth - 1, DIGITS)
     return found
@@ -132,7 +148,7 @@ class Errors:
     under_by_margin: float
 
 
-def errors_of(points: Sequence[Judged], quantity: str) -> Errors | None:
+def errors_of(points: Sequence[Compared], quantity: str) -> Errors | None:
     """Summarise the errors of one quantity; ``None`` if no point has an error for this quantity."""
     values = [point.errors[quantity] for point in points if quantity in point.errors]
     if not values:
@@ -158,7 +174,7 @@ class Verdicts:
     edge: int  # points with the verdict "edge": whether they fit depends on what a replay cannot know
 
 
-def verdicts_of(points: Sequence[Judged]) -> Verdicts:
+def verdicts_of(points: Sequence[Compared]) -> Verdicts:
     return Verdicts(
         n=len(points),
         right=sum((point.measured == "ok") == (point.predicted == "ok") for point in points),
@@ -167,9 +183,9 @@ def verdicts_of(points: Sequence[Judged]) -> Verdicts:
     )
 
 
-def by(points: Sequence[Judged], key: Callable[[Judged], Any]) -> dict[Any, list[Judged]]:
+def by(points: Sequence[Point], key: Callable[[Point], Any]) -> dict[Any, list[Point]]:
     """Group the points by ``key``."""
-    found: dict[Any, list[Judged]] = {}
+    found: dict[Any, list[Point]] = {}
     for point in points:
         found.setdefault(key(point), []).append(point)
     return found
@@ -186,13 +202,20 @@ def cell(point: Judged) -> tuple[str, ...]:
 # --- the companion file -----------------------------------------------------------------------------------------------
 
 
-def to_json(points: Sequence[Judged], predictor: dict[str, str], refused: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Build docs/accuracy.json: the summary that a test checks, every point, and the runs that were not predicted."""
+def to_json(
+    points: Sequence[Judged],
+    commands: Sequence[Any],
+    predictor: dict[str, str],
+    refused: Sequence[tuple[str, str]],
+) -> dict[str, Any]:
+    """Build docs/accuracy.json: the summary that a test checks, every point and every training command
+    (:class:`memlab.accuracy.commands.JudgedCommand`), and the runs that were not predicted."""
     return {
         "predictor": predictor,
         "not_predicted": dict(refused),
         "summary": summary(points),
         "points": [asdict(point) for point in sorted(points, key=lambda point: (point.sweep, point.run_id))],
+        "commands": [asdict(command) for command in sorted(commands, key=lambda each: (each.sweep, each.name))],
     }
 
 

@@ -1,8 +1,22 @@
 """Text of docs/accuracy.md: errors of the predictions as tables."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from memlab.accuracy.errors import GROUPS, MARGIN, QUANTITIES, Errors, Judged, by, cell, errors_of, verdicts_of
+from memlab.accuracy.commands import JudgedCommand
+from memlab.accuracy.errors import (
+    GROUPS,
+    MARGIN,
+    QUANTITIES,
+    Compared,
+    Errors,
+    Judged,
+    by,
+    cell,
+    errors_of,
+    verdicts_of,
+)
+from memlab.core.record import COMMAND_PHASES
 from memlab.predict.memory.fit_probability import FEW
 from memlab.report import units
 
@@ -28,8 +42,17 @@ shape.
 """
 
 
+COMMANDS = """\
+Training scripts that people write themselves, unmodified (`results/commands/`). `memlab measure -- COMMAND` measured
+each, and `memlab predict -- COMMAND` predicted it from the same words. Peaks are from process start, of the highest
+rank. *First* is the error of the prediction that was made first: by the code as it was before the causes of its errors
+were known. *Worst phase* is the phase whose peak of allocated memory is the furthest off.
+"""
+
+
 def document(
     points: Sequence[Judged],
+    commands: Sequence[JudgedCommand],
     predictor: dict[str, str],
     sources: Sequence[tuple[str, str, str]],
     refused: Sequence[tuple[str, str]],
@@ -39,42 +62,55 @@ def document(
 ) -> str:
     """Write the whole page as Markdown.
 
-    ``predictor``: package -> version. ``sources``: a quantity that a trace cannot see, its value, and the source of the
-    value. ``refused``: runs that could not be predicted, with the reason. ``imported``: points of imported tables, in a
-    section of their own. ``kinds``: GPU -> kind of configuration -> number of measured engine configurations. ``note``:
-    a remark on the sweeps.
+    ``commands``: training commands, in a section of their own. ``predictor``: package -> version. ``sources``: a
+    quantity that a trace cannot see, its value, and the source of the value. ``refused``: runs that could not be
+    predicted, with the reason. ``imported``: points of imported tables, in a section of their own. ``kinds``: GPU ->
+    kind of configuration -> number of measured engine configurations. ``note``: a remark on the sweeps.
     """
-    parts = [
-        "# Accuracy of predictions\n",
-        _introduction(points, predictor),
+    return "\n".join(
+        [
+            "# Accuracy of predictions\n",
+            _meaning(predictor),
+            *(_own_training(points, refused, kinds) if points else []),
+            *(_commands(commands) if commands else []),
+            *([*_by_sweep(points, note), *_by_family(points)] if points else []),
+            _sources(sources),
+            *(_imported(imported) if imported else []),
+        ]
+    )
+
+
+def _own_training(
+    points: Sequence[Judged], refused: Sequence[tuple[str, str]], kinds: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    return [
+        _introduction(points),
         "![Predicted against measured](accuracy/predicted_against_measured.png)\n",
         "## All points\n",
         _overall(points),
         _verdicts(points),
         _refused(refused),
         _kinds(kinds),
-        *_by_sweep(points, note),
-        *_by_family(points),
-        _sources(sources),
     ]
-    if imported:
-        parts += _imported(imported)
-    return "\n".join(parts)
 
 
-def _introduction(points: Sequence[Judged], predictor: dict[str, str]) -> str:
-    sweeps = sorted({point.sweep for point in points})
-    measured = sorted({" ".join(f"{name} {version}" for name, version in point.versions.items()) for point in points})
+def _meaning(predictor: dict[str, str]) -> str:
     predicted = " ".join(f"{name} {predictor[name]}" for name in ("torch", "deepspeed", "transformers"))
     return (
-        f"`make accuracy` predicts every record of `results/` ({len(points)} points of {len(sweeps)} sweeps) and wrote "
-        "this page; [accuracy.json](accuracy.json) has every point. A point that shared its launch is predicted behind "
-        "the points that ran before it, as it was measured.\n\n"
         "An error is `predicted / measured - 1` of the highest rank; median, 90th percentile and worst are of its "
         f"absolute value. *Under* is the share of points whose prediction is too low, *under {units.percent(MARGIN)}* "
-        "the share whose prediction is too low by more than that.\n\n"
-        f"Predicted with {predicted}; measured with {'; '.join(measured)}. "
-        f"Sweeps: {', '.join(f'`{sweep}`' for sweep in sweeps)}.\n"
+        f"the share whose prediction is too low by more than that. Predicted with {predicted}.\n"
+    )
+
+
+def _introduction(points: Sequence[Judged]) -> str:
+    sweeps = sorted({point.sweep for point in points})
+    measured = sorted({" ".join(f"{name} {version}" for name, version in point.versions.items()) for point in points})
+    return (
+        f"`make accuracy` predicts every record of `results/` ({len(points)} points of {len(sweeps)} sweeps, and the "
+        "training commands) and wrote this page; [accuracy.json](accuracy.json) has every point. A point that shared "
+        "its launch is predicted behind the points that ran before it, as it was measured.\n\n"
+        f"Measured with {'; '.join(measured)}. Sweeps: {', '.join(f'`{sweep}`' for sweep in sweeps)}.\n"
     )
 
 
@@ -83,7 +119,7 @@ def _overall(points: Sequence[Judged]) -> str:
     return _table("quantity", rows)
 
 
-def _verdicts(points: Sequence[Judged]) -> str:
+def _verdicts(points: Sequence[Compared]) -> str:
     found = verdicts_of(points)
     return (
         f"Verdict (runs or out of memory): right for {found.right} of {found.n} points "
@@ -105,6 +141,65 @@ def _kinds(kinds: Mapping[str, Mapping[str, int]]) -> str:
     ]
     head = ["| GPU | kind of configuration | measured | probability shown |", "|---|---|---|---|"]
     return "\n".join(["## Where a probability is shown\n", WHERE_PROBABLE, *head, *rows]) + "\n"
+
+
+def _commands(commands: Sequence[JudgedCommand]) -> list[str]:
+    """Write the section of training commands: errors over all, and one table for each sweep."""
+    versions = sorted({" ".join(f"{name} {version}" for name, version in each.versions.items()) for each in commands})
+    rows = [
+        (f"{sweep}: {NAMES[quantity]}", errors_of(some, quantity))
+        for sweep, some in sorted(by(commands, lambda command: command.sweep).items())
+        for quantity in ("allocated", "reserved")
+    ]
+    parts = ["## Training commands\n", f"{COMMANDS}Measured with {'; '.join(versions)}.\n", _table("sweep", rows)]
+    parts += [_verdicts(commands), *_commands_by_phase(commands)]
+    for sweep, some in sorted(by(commands, lambda command: command.sweep).items()):
+        parts.append(_commands_of(sweep, some))
+    return parts
+
+
+def _commands_by_phase(commands: Sequence[JudgedCommand]) -> list[str]:
+    parts = []
+    for quantity in ("allocated", "reserved"):
+        rows = []
+        for phase in COMMAND_PHASES:
+            seen = [replace(each, errors=each.phases[phase]) for each in commands if phase in each.phases]
+            rows.append((f"{phase.replace('_', ' ')}: {NAMES[quantity]}", errors_of(seen, quantity)))
+        parts.append(_table("phase", rows))
+    return parts
+
+
+def _commands_of(sweep: str, commands: Sequence[JudgedCommand]) -> str:
+    head = [
+        f"| {sweep} | GPUs | measured | predicted | allocated, GiB | error | first | reserved, GiB | error | first "
+        "| worst phase |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    rows = []
+    for each in sorted(commands, key=lambda command: command.name):
+        cells = [each.name, str(each.gpus), each.measured, each.predicted]
+        for quantity in ("allocated", "reserved"):
+            cells += [units.gib(each.measured_bytes[quantity], 2), _error(each.errors.get(quantity))]
+            cells.append("" if each.first is None else _first(each.first, quantity))
+        cells.append(_worst_phase(each))
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def _first(first: JudgedCommand, quantity: str) -> str:
+    return _error(first.errors[quantity]) if quantity in first.errors else first.predicted
+
+
+def _worst_phase(command: JudgedCommand) -> str:
+    errors = {phase: each["allocated"] for phase, each in command.phases.items() if "allocated" in each}
+    if not errors:
+        return "-"
+    worst = max(errors, key=lambda phase: abs(errors[phase]))
+    return f"{worst.replace('_', ' ')} {_error(errors[worst])}"
+
+
+def _error(error: float | None) -> str:
+    return "-" if error is None else units.with_sign(error, units.percent(abs(error), 2))
 
 
 def _by_sweep(points: Sequence[Judged], note: str) -> list[str]:
@@ -187,7 +282,7 @@ def _table(first: str, rows: Sequence[tuple[str, Errors | None]]) -> str:
         if errors is not None:
             lines.append(
                 f"| {name} | {errors.n} | {units.percent(errors.median, 2)} | {units.percent(errors.percentile_90, 2)} "
-                f"| {units.with_sign(errors.worst, units.percent(abs(errors.worst), 2))} "
+                f"| {_error(errors.worst)} "
                 f"| {units.percent(errors.under)} | {units.percent(errors.under_by_margin)} |"
             )
     return "\n".join(lines) + "\n"

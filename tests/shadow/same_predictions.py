@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from memlab.accuracy.repredict import predictions
-from memlab.cli.commands.accuracy import sweeps
+from memlab.cli.commands.accuracy import of_sweeps, read_records
 from memlab.core.plan import make_plan
 from memlab.core.record import Record
 from memlab.predict.trace.store import trace_folder
@@ -46,7 +46,11 @@ def main() -> int:
         "--seconds", type=float, default=25.0, help="leave out groups that took longer before (default: %(default)s)"
     )
     arguments = parser.parse_args()
-    measured = {name: records for name, records in sweeps([arguments.results]) if (arguments.before / name).is_dir()}
+    measured = {
+        name: records
+        for name, records in of_sweeps(read_records([arguments.results]))
+        if (arguments.before / name).is_dir()
+    }
     before = {
         (name, record.run_id): RunFolder(arguments.before / name / record.run_id).read_record()
         for name, records in measured.items()

@@ -4,7 +4,9 @@ import argparse
 import json
 import sys
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from memlab.cli.commands.number_types import whole
 from memlab.core.errors import MemlabError, RecordError
@@ -50,58 +52,56 @@ def run(arguments: argparse.Namespace) -> int:
 
     note = arguments.note.read_text(encoding="utf-8") if arguments.note else ""
     refused: list[tuple[str, str]] = []
+    records = list(read_records(arguments.paths))
     pairs = [
-        pair
-        for name, records in sweeps(arguments.paths)
-        for pair in judged(name, records, refused, kept_in=arguments.records)
+        pair for name, some in of_sweeps(records) for pair in judged(name, some, refused, kept_in=arguments.records)
     ]
     points = [point for _, point in pairs]
-    if not points:
+    commands = list(judged_commands(records, kept_in=arguments.records))
+    if not points and not commands:
         raise MemlabError(
             f"{' '.join(map(str, arguments.paths))}: no GPU record can be predicted. Name folders of measured runs."
         )
     imported = [
         point
-        for name, records in sweeps(arguments.imported)
+        for name, some in of_sweeps(read_records(arguments.imported))
         for _, point in judged(
-            name, [without_download(each) for each in evenly_chosen(records, arguments.of_each)], [], None
+            name, [without_download(each) for each in evenly_chosen(some, arguments.of_each)], [], None
         )
     ]
     predictor = package_versions()
     known = kinds(truth.config for truth, point in pairs if "reserved" in point.errors)
-    text = document(points, predictor, SOURCES, refused, imported, known, note)
+    text = document(points, commands, predictor, SOURCES, refused, imported, known, note)
     if arguments.output is None:
         print(text)
     else:
         _write(arguments.output / "accuracy.md", text)
         for file in draw_accuracy(points, _folder(arguments.output / "accuracy")):
             print(file)
-        _write_json(arguments.output / "accuracy.json", to_json(points, predictor, refused))
+        _write_json(arguments.output / "accuracy.json", to_json(points, commands, predictor, refused))
     if arguments.ratios:
         _write_json(arguments.ratios, {"predictor": predictor, "kinds": known, "ratios": reserved_ratios(points)})
     return 0
 
 
-def sweeps(paths):
-    """Yield (name, records) of each folder that holds run folders, sorted by path.
-
-    Without the runs of ``memlab measure``: their records do not hold a whole configuration to predict again.
-    """
+def read_records(paths):
+    """Yield (sweep, name, record) of each run folder below ``paths``, sorted by path."""
     from memlab.runs.folder import RunFolder
 
     for path in paths:
-        folders = sorted({file.parent.parent for file in path.rglob(RunFolder.RECORD)})
-        for folder in folders:
-            records = []
-            for file in sorted(folder.glob(f"*/{RunFolder.RECORD}")):
-                try:
-                    record = RunFolder(file.parent).read_record()
-                except RecordError as error:
-                    print(f"skipped: {safe(error)}", file=sys.stderr)
-                    continue
-                if record.command is None:
-                    records.append(record)
-            yield folder.name, records
+        for file in sorted(path.rglob(RunFolder.RECORD)):
+            try:
+                record = RunFolder(file.parent).read_record()
+            except RecordError as error:
+                print(f"skipped: {safe(error)}", file=sys.stderr)
+                continue
+            yield file.parent.parent.name, file.parent.name, record
+
+
+def of_sweeps(records):
+    """Yield (sweep, records) of memlab's own training: a command has no whole configuration to predict again."""
+    for name, some in groupby(records, key=lambda each: each[0]):
+        yield name, [record for _, _, record in some if record.command is None]
 
 
 def evenly_chosen(records, count: int):
@@ -141,6 +141,24 @@ def judged(name: str, measured, refused: list[tuple[str, str]], kept_in: Path | 
             folder.claim()
             folder.finish(guess)
         yield truth, point
+
+
+def judged_commands(records, kept_in: Path | None):
+    """Predict the measured training commands again; yield each beside its prediction, and print a line.
+
+    ``kept_in``: folder to keep the predicted run folders in.
+    """
+    from memlab.accuracy.commands import measured_commands
+    from memlab.runs.folder import RunFolder
+
+    with TemporaryDirectory() as scratch:
+        for measured in measured_commands(records):
+            folder = (kept_in or Path(scratch)) / measured.sweep / measured.name
+            command = measured.judged(measured.predicted_again(RunFolder(folder)))
+            errors = " ".join(f"{quantity} {100 * error:+.2f} %" for quantity, error in command.errors.items())
+            outcome = f"{command.measured}, predicted {command.predicted}; {errors or command.reason}"
+            print(safe(f"{measured.sweep}/{measured.name}: {outcome}"), file=sys.stderr)
+            yield command
 
 
 def _folder(path: Path) -> Path:
