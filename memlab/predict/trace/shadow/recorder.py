@@ -49,6 +49,9 @@ _DERIVATIVES_IN_PLACE = {
 for ordinary tensors. Source: ``index_backward`` in ``torch/csrc/autograd/FunctionsManual.cpp``,
 ``value_selecting_reduction_backward`` in ``aten/src/ATen/native/ReduceOps.cpp``."""
 
+_ON_CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+
 _ORDINARY = Kernel()
 """Kernel of an operator without a stand-in: it takes no memory but that of its result."""
 
@@ -82,6 +85,7 @@ class Recorder(TorchDispatchMode):
         self._alive: dict[int, weakref.ref] = {}
         self._next_key = 0
         self.kernels: dict[OpOverload, Kernel] = {}  # operators that a stand-in describes
+        self.in_python: set[OpOverload] = set()  # operators whose own Python code for CUDA runs
         self._answers: dict[Any, Callable[..., Any]] = {
             _VALUE_OF: self._value,
             _aten.equal.default: self._equal,
@@ -113,6 +117,10 @@ class Recorder(TorchDispatchMode):
             out = collectives.answer(func, args, self.values)
             self._count(func, args, kwargs, out)
             return out
+        if func in self.in_python:
+            # Autograd is excluded here, and with it torch's own composition of operators from others.
+            with self, torch.no_grad(), torch._C._SetExcludeDispatchKeyGuard(_AUTOGRAD, False):
+                return func.redispatch(_ON_CUDA, *args, **kwargs)
         if func in _WITH_INDICES:
             args = (args[0], self._without_masks(args[1]), *args[2:])
         kernel = self.kernels.get(func, _ORDINARY)

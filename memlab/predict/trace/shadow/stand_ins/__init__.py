@@ -55,7 +55,12 @@ def _install(stand_in: StandIn, recorder: Recorder) -> None:
         import_hook.after(module, partial(change, recorder=recorder))
     recorder.sites.kinds += tuple(stand_in.kinds)
     recorder.trace.smooth_from = _larger(recorder.trace.smooth_from, stand_in.smooth_from)
-    for operator, kernel in stand_in.kernels.items():
+    add_kernels(recorder, stand_in.kernels)
+
+
+def add_kernels(recorder: Recorder, kernels: Mapping[OpOverload, Kernel]) -> None:
+    """Describe kernels of operators, also of a library that has just been imported."""
+    for operator, kernel in kernels.items():
         recorder.kernels[operator] = kernel
         if kernel.flops is not None:
             register_flop_formula(operator.overloadpacket)(kernel.flops)

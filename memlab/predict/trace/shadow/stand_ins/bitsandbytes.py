@@ -1,9 +1,12 @@
-"""bitsandbytes without a GPU: fake 4-bit weights, and the temporaries of their matrix products.
+"""bitsandbytes without a GPU: fake weights in 4 and 8 bits, the temporaries of their products, and paged states.
 
-All other code is bitsandbytes' own: its operators are torch operators that have fake implementations.
+All other code is bitsandbytes' own: its operators are torch operators that have fake implementations. The products in
+8 bits run bitsandbytes' own Python code for CUDA, whose calls of compiled functions are only counted.
 """
 
 import importlib
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -18,39 +21,65 @@ from memlab.predict.trace.memory_kinds import WRITTEN_OUT
 from memlab.predict.trace.shadow.counting import bytes_in_memory
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.recorder import Recorder
-from memlab.predict.trace.shadow.stand_ins import StandIn
+from memlab.predict.trace.shadow.stand_ins import StandIn, add_kernels
+
+_IN_PYTHON = ("int8_double_quant", "int8_mixed_scaled_mm", "int8_mm_dequant", "int8_scaled_mm", "int8_vectorwise_quant")
+"""Operators whose own Python code for CUDA runs. Their fake implementations cannot know the number of outliers."""
 
 
-def stand_in(config: Config, gpu: GpuModel) -> StandIn | None:
-    if config.adapter.method != "qlora":
-        return None
-    ops = _cuda_ops()
-    ops._gpu_dispatch_props = lambda device_index: (gpu.multiprocessors, *gpu.capability)
-    dequantization = _Dequantization(ops)
-    product = Kernel(temporaries=dequantization.temporaries, launches=dequantization.launches, flops=_product_flops)
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(
-        changes={"bitsandbytes.nn.modules": _fake_weights},
-        kernels={torch.ops.bitsandbytes.gemm_4bit.default: product},
+        changes={
+            "bitsandbytes.cextension": _call_nothing,
+            "bitsandbytes.nn": _fake_weights,
+            "bitsandbytes.functional": _paged_on_the_host,
+            "bitsandbytes.backends.cuda.ops": partial(_products, gpu=gpu),
+        },
         kinds=(("bitsandbytes/functional.py", "dequantize_4bit", WRITTEN_OUT),),
-        smooth_from=ops._gemm_4bit_custom_max_m + 1,
+        smooth_from=_cuda_ops()._gemm_4bit_custom_max_m + 1 if config.adapter.method == "qlora" else 1,
     )
 
 
-def _fake_weights(modules: ModuleType, recorder: Recorder) -> None:
-    import bitsandbytes
+class _CompiledFunctions:
+    """bitsandbytes' compiled functions, which write into existing tensors and return 0 for success."""
 
-    modules.Params4bit = bitsandbytes.nn.Params4bit = _weights(recorder.fake_mode)
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        def function(*addresses) -> int:
+            return 0
+
+        setattr(self, name, function)  # bitsandbytes sets the types of its arguments on this object
+        return function
 
 
-def _weights(fake_mode: FakeTensorMode) -> type:
-    """Return bitsandbytes' ``Params4bit`` as a fake tensor; the original class cannot wrap fake tensors."""
-    import bitsandbytes
+def _call_nothing(cextension: ModuleType, recorder: Recorder) -> None:
+    cextension.lib = _CompiledFunctions()
 
-    class Params4bit(bitsandbytes.nn.Params4bit, FakeTensor):
+
+def _paged_on_the_host(functional: ModuleType, recorder: Recorder) -> None:
+    """Count paged states of optimizers as host memory: CUDA's managed memory is outside torch's allocator, and moves to
+    the host when the GPU is full."""
+
+    def get_paged(*shape, dtype=torch.float32, device=functional.FIRST_CUDA_DEVICE):
+        tensor = recorder.host_tensor(shape, dtype)
+        tensor.is_paged, tensor.page_deviceid = True, device.index
+        return tensor
+
+    functional.get_paged = get_paged
+
+
+# --- weights
+
+
+def _fake_weights(nn: ModuleType, recorder: Recorder) -> None:
+    """Replace bitsandbytes' parameters, which cannot wrap fake tensors, by fake tensors with the same methods."""
+    nn.modules.Params4bit = nn.Params4bit = _in_4_bits(nn.modules.Params4bit, recorder.fake_mode)
+    nn.modules.Int8Params = nn.Int8Params = _in_8_bits(nn.modules.Int8Params, recorder.fake_mode)
+
+
+def _in_4_bits(original: type, fake_mode: FakeTensorMode) -> type:
+    class Params4bit(original, FakeTensor):
         def __new__(cls, data, requires_grad=False, blocksize=None, quant_storage=torch.uint8, **attributes):
-            with _disable_current_modes(), in_kernel_invocation_manager(fake_mode):
-                same_storage = torch.ops.aten.detach.default(data)
-            weight = FakeTensor.__new__(cls, fake_mode, same_storage, data.device)
+            weight = _fake(cls, fake_mode, data)
             weight.blocksize, weight.quant_storage = blocksize or 64, quant_storage
             weight.compress_statistics = attributes.get("compress_statistics", True)
             weight.quant_type = attributes.get("quant_type", "fp4")
@@ -60,6 +89,34 @@ def _weights(fake_mode: FakeTensorMode) -> type:
             return weight
 
     return Params4bit
+
+
+def _in_8_bits(original: type, fake_mode: FakeTensorMode) -> type:
+    class Int8Params(original, FakeTensor):
+        def __new__(cls, data, requires_grad=True, has_fp16_weights=False, CB=None, SCB=None, **unused):
+            weight = _fake(cls, fake_mode, data).requires_grad_(requires_grad)
+            weight.CB, weight.SCB, weight.has_fp16_weights = CB, SCB, has_fp16_weights
+            return weight
+
+    return Int8Params
+
+
+def _fake(cls: type, fake_mode: FakeTensorMode, data: torch.Tensor) -> FakeTensor:
+    with _disable_current_modes(), in_kernel_invocation_manager(fake_mode):
+        same_storage = torch.ops.aten.detach.default(data)
+    return FakeTensor.__new__(cls, fake_mode, same_storage, data.device)
+
+
+# --- products
+
+
+def _products(ops: ModuleType, recorder: Recorder, gpu: GpuModel) -> None:
+    ops._gpu_dispatch_props = lambda device_index: (gpu.multiprocessors, *gpu.capability)
+    operators, dequantization = torch.ops.bitsandbytes, _Dequantization(ops)
+    in_4_bits = Kernel(temporaries=dequantization.temporaries, launches=dequantization.launches, flops=_product_flops)
+    in_8_bits = Kernel(flops=lambda rows, weight, *rest, **options: 2 * prod(rows) * weight[0])
+    add_kernels(recorder, {operators.gemm_4bit.default: in_4_bits, operators.int8_linear_matmul.default: in_8_bits})
+    recorder.in_python.update(getattr(operators, name).default for name in _IN_PYTHON)
 
 
 def _product_flops(rows, packed, shape, *rest, out_shape=None, **named) -> int:

@@ -9,10 +9,9 @@ from memlab.predict.trace.memory_kinds import LOGITS
 from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
-def stand_in(config: Config, gpu: GpuModel) -> StandIn | None:
-    if config.kernels.implementation != "liger":
-        return None
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(
-        kinds=(("fused_linear_cross_entropy.py", "", LOGITS),),
-        smooth_from=None,  # the fused loss works in chunks of a power of two of tokens
+        kinds=(("liger_kernel/ops/fused_linear_cross_entropy.py", "", LOGITS),),
+        # The fused loss works in chunks of a power of two of tokens.
+        smooth_from=None if config.kernels.implementation == "liger" else 1,
     )

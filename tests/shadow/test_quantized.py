@@ -1,0 +1,84 @@
+"""Models in 4 and 8 bits as a command's own BitsAndBytesConfig asks for them, and optimizers with 8-bit states."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from memlab.predict.trace.events import HostAlloc
+from tests.shadow.one_rank import run, run_script
+
+pytestmark = [pytest.mark.shadow, pytest.mark.long(12)]
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "quantized.py"
+WIDTH, LAYERS, VOCABULARY = 256, 2, 1024
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "dtype": "bfloat16",
+    "hidden_size": WIDTH,
+    "intermediate_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": VOCABULARY,
+}
+LINEAR = LAYERS * 7 * WIDTH * WIDTH  # elements: four projections of attention and three of the feed-forward block
+OTHER = 2 * (2 * VOCABULARY * WIDTH + (2 * LAYERS + 1) * WIDTH)  # bytes: embedding, head and norms in bf16
+
+LOADED = """
+import sys, torch
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+config = BitsAndBytesConfig(**{options})
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], quantization_config=config)
+print("loaded", torch.cuda.memory_allocated(), model.get_memory_footprint())
+"""
+
+
+def model_folder(folder: Path, **changes) -> Path:
+    """Make a model folder without weights."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+    return folder
+
+
+def loaded_bytes(tmp_path: Path, options: str, **changes) -> int:
+    lines = LOADED.replace("{options}", options)
+    _, printed = run(tmp_path, lines, arguments=(str(model_folder(tmp_path / "model", **changes)),))
+    return int(next(line for line in printed.splitlines() if line.startswith("loaded")).split()[1])
+
+
+def test_4_bits_take_half_a_byte_and_a_scale_for_each_64_weights(tmp_path):
+    expected = OTHER + LINEAR // 2 + 4 * LINEAR // 64  # float32 scales
+    assert expected <= loaded_bytes(tmp_path, "dict(load_in_4bit=True)") <= expected + LAYERS * 7 * 1024  # code tables
+
+
+def test_8_bits_take_a_byte_and_a_scale_for_each_row(tmp_path):
+    expected = OTHER + LINEAR + 4 * LAYERS * 7 * WIDTH
+    assert loaded_bytes(tmp_path, "dict(load_in_8bit=True)") == pytest.approx(expected, abs=LAYERS * 7 * 512)
+
+
+@pytest.mark.parametrize("bits", ["4", "8"])
+def test_adapters_on_quantized_weights_train(tmp_path, bits):
+    _, printed = run_script(
+        tmp_path, SCRIPT, "python", ("--model", str(model_folder(tmp_path / "model")), "--bits", bits)
+    )
+    assert "allocated" in printed
+
+
+PAGED = """
+import bitsandbytes as bnb, torch
+weight = torch.nn.Parameter(torch.ones(1024, 1024, device="cuda"))
+optimizer = bnb.optim.PagedAdamW8bit([weight])
+weight.grad = torch.ones_like(weight)
+before = torch.cuda.memory_allocated()
+optimizer.step()
+print("states", torch.cuda.memory_allocated() - before)
+"""
+
+
+def test_paged_states_are_host_memory(tmp_path):
+    trace, printed = run(tmp_path, PAGED)
+    states = int(printed.split("states")[1])
+    assert states < 2 * 4 * 1024**2 // 256 + 8192  # a float32 scale for each block of 256 elements, and two code tables
+    assert [event.nbytes for event in trace.events if isinstance(event, HostAlloc)][-2:] == [1024**2, 1024**2]
