@@ -57,9 +57,10 @@ def imports(file: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            parents = file.relative_to(ROOT).parts[: -node.level] if node.level else ()
+            parts = file.relative_to(ROOT).parts
             # The ranks of a user's command load memlab/attach/ under another name.
-            assert node.level == 0 or parents[:2] == ("memlab", "attach"), f"{file}: relative import"
+            assert node.level == 0 or parts[:2] == ("memlab", "attach"), f"{file}: relative import"
+            parents = parts[: -node.level] if node.level else ()
             parent = ".".join([*parents, *filter(None, [node.module])])
             found |= {f"{parent}.{alias.name}" for alias in node.names}
     return found

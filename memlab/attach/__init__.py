@@ -1,13 +1,14 @@
 """Meters inside the ranks of any training command: what runs there, and the files that the ranks leave.
 
-This package has no import of memlab and needs only the standard library and torch (Python 3.10, torch 2.4, transformers
-4.45, or newer). It imports itself by relative names, because a command's ranks load a copy of it under another name.
+This package needs only the standard library and torch (Python 3.10, torch 2.4, transformers 4.45, or newer). Of memlab
+it imports ``files/redaction.py`` alone. All its imports are relative, because a command's ranks load a copy of it under
+another name.
 
 **Before the command starts**, the parent calls ``install.install(run_folder, Options(...))``, which makes::
 
     RUN_FOLDER/.attach/sitecustomize.py    the bootstrap, which Python imports at start
     RUN_FOLDER/.attach/options.json        options.Options
-    RUN_FOLDER/.attach/memlab_attach/      a copy of this package
+    RUN_FOLDER/.attach/memlab_attach/      a copy of this package (attach/) and of files/redaction.py
 
 and starts the command with ``install.environment(os.environ, run_folder)``: the caller's environment, in which only
 PYTHONPATH differs. The bootstrap hands on to the ``sitecustomize`` that it hides, takes its folder off ``sys.path``,
@@ -96,7 +97,8 @@ A second process that makes an optimizer under the same number (a command of two
 ``meter_errors``
     Failures of memlab's own code in this process, each once, as ``place: Exception: message``. The script went on.
 
-Values under a name that holds secrets are blanked in the rank; the parent redacts the rest.
+The rank blanks the values under names that hold secrets, and all other secrets that memlab blanks (files/redaction.py),
+before it writes.
 
 **rank{N}.steps.jsonl**, one JSON object a line, in the order of the steps: ``step`` (from 1), ``seconds`` (``null``:
 not known), ``micro_batches``, ``samples``, ``tokens`` (with padding: elements of ``input_ids``), ``real_tokens`` (those

@@ -1,8 +1,15 @@
-"""Functions that are called as soon as a module has been imported."""
+"""Functions that are called as soon as a module has been imported.
+
+Every Python process of a command loads this module, so it imports nothing but ``sys``: ``collections.abc`` alone would
+take three times as long.
+"""
 
 import sys
-from collections.abc import Callable
-from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
 
 LIBRARIES = (
     "accelerate.accelerator",
@@ -16,10 +23,10 @@ LIBRARIES = (
 )
 """Watched from the start: a script that begins with ``import deepspeed`` imports torch in the middle of that import."""
 
-_waiting: dict[str, list[Callable[[ModuleType], None]]] = {name: [] for name in LIBRARIES}
+_waiting: "dict[str, list[Callable[[ModuleType], None]]]" = {name: [] for name in LIBRARIES}
 
 
-def after(name: str, function: Callable[[ModuleType], None]) -> None:
+def after(name: str, function: "Callable[[ModuleType], None]") -> None:
     """Call ``function`` with the module ``name`` after its import, or now if it has been imported."""
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):

@@ -9,16 +9,22 @@ from .options import Options
 
 FOLDER = ".attach"
 PACKAGE = "memlab_attach"  # the name of the copy: a script that imports memlab gets its ordinary answer
+BESIDE = ("files/__init__.py", "files/redaction.py")  # what this package imports of memlab, by relative names
 BOOTSTRAP = "sitecustomize.py"
 LOADED = "loaded"  # the bootstrap makes this file once a process of the command has imported torch
 
 
 def install(run_folder: Path, options: Options) -> Path:
     """Copy this package and write the options into the run folder. Returns the folder for PYTHONPATH."""
-    folder, package = run_folder / FOLDER, Path(__file__).parent
+    folder, here = run_folder / FOLDER, Path(__file__).parent
+    copy = folder / PACKAGE
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(package, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", BOOTSTRAP))
-    shutil.copy(package / BOOTSTRAP, folder)
+    shutil.copytree(here, copy / here.name, ignore=shutil.ignore_patterns("__pycache__", BOOTSTRAP))
+    (copy / "__init__.py").touch()
+    for module in BESIDE:
+        (copy / module).parent.mkdir(exist_ok=True)
+        shutil.copy(here.parent / module, copy / module)
+    shutil.copy(here / BOOTSTRAP, folder)
     options.write(folder)
     return folder
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-BLANK = "<redacted>"
+from ..files.redaction import BLANK
 
 _SECRET_NAME = re.compile(r"token$|secret|passw(or)?d|passphrase|api_?key|access_key|credential", re.IGNORECASE)
 _SPECIAL_TOKEN = re.compile(r"(^|_)(bos|eos|pad|unk|sep|cls|mask|image|video|audio|boi|eoi)_token$", re.IGNORECASE)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..files.redaction import known_secrets, redact_values
 from . import own_errors
 from .facts import gather
 from .facts.machine import runtime_versions
@@ -32,13 +33,14 @@ class RankFile:
         self.path: Path | None = None
 
     def write(self, outcome: dict[str, Any]) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file, whole or not at all, without secrets."""
         if self.options is not self.session.options:
             self.options = self.session.options
             self.path = self._choose_place()
             self.session.rows.open(self.path.with_suffix(".steps.jsonl"))
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(self._content(outcome), indent=1, allow_nan=False) + "\n", "utf-8")
+        content = redact_values(self._content(outcome), known_secrets())
+        temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
         temporary.replace(self.path)
 
     def write_at_the_end(self, error: BaseException | None) -> None:

@@ -4,9 +4,10 @@ Python imports this module at start, before the script, because its folder is on
 imports torch pays for one small module and one more finder.
 """
 
-import importlib
 import os
 import sys
+
+from memlab_attach.attach import import_hook
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -15,7 +16,9 @@ def start(torch):
     """Load the meters. Whatever fails in them, the script goes on."""
     try:
         open(os.path.join(HERE, "loaded"), "a").close()  # install.LOADED
-        importlib.import_module("memlab_attach.start").start(HERE)
+        from memlab_attach.attach import start
+
+        start.start(HERE)
     except Exception as error:
         print(f"memlab: nothing is measured in process {os.getpid()}: {error!r}", file=sys.stderr)
 
@@ -23,9 +26,9 @@ def start(torch):
 def hand_on():
     """Import the sitecustomize that this one hides. Without one, Python finds that none exists, and says nothing."""
     del sys.modules["sitecustomize"]
-    importlib.import_module("sitecustomize")
+    import sitecustomize  # noqa: F401
 
 
-importlib.import_module("memlab_attach.import_hook").after("torch", start)
+import_hook.after("torch", start)
 sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != HERE]
 hand_on()

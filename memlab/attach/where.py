@@ -7,7 +7,7 @@ from types import FrameType
 
 _START = os.getcwd()
 _NOT_THE_USERS = (
-    os.path.dirname(os.path.abspath(sys.modules[__name__.partition(".")[0]].__file__)),
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))),  # memlab, or the copy of a part of it
     *(os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")),
 )
 _names: dict[str, str | None] = {}

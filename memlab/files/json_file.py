@@ -10,14 +10,14 @@ import math
 import os
 import re
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from memlab.core.errors import RecordError
 from memlab.core.sizes import MIB
 from memlab.files.disk import explained, write_whole
-from memlab.files.redaction import known_secrets, redact
+from memlab.files.redaction import known_secrets, redact_values
 
 LARGEST = 64 * MIB
 """Largest file that is read, in bytes. A record of 64 GPUs with 1,000 steps has 2 MB; no file of memlab is larger."""
@@ -105,20 +105,5 @@ def _check_depth(values: Collection[Any], left: int = DEEPEST) -> None:
 
 def write_json(path: Path, values: Any) -> None:
     """Write ``values`` as JSON, whole or not at all. Secrets are blanked out."""
-    text = json.dumps(_clean(values, known_secrets()), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(redact_values(values, known_secrets()), indent=2, allow_nan=False) + "\n"
     write_whole(path, text.encode())
-
-
-def _clean(values: Any, secrets: Sequence[str]) -> Any:
-    """Blank out secrets in all texts, and replace NaN and infinity, which JSON lacks, by ``None``.
-
-    Secrets are removed before the conversion to JSON: in JSON text, a secret may be escaped, and a number may look like
-    a secret.
-    """
-    if isinstance(values, dict):
-        return {_clean(key, secrets): _clean(value, secrets) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_clean(value, secrets) for value in values]
-    if isinstance(values, str):
-        return redact(values, secrets)
-    return None if isinstance(values, float) and not math.isfinite(values) else values

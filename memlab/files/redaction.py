@@ -1,23 +1,22 @@
 """Redaction of secrets in everything that memlab writes: of variables and options, known tokens, credentials in URLs.
 
 :data:`TOKENS` lists the known forms of tokens. memlab does not use the library detect-secrets: its version 1.5.0 knows
-neither Hugging Face's tokens nor GitHub's fine-grained ones, and imports an HTTP client.
+neither Hugging Face's tokens nor GitHub's fine-grained ones, and imports an HTTP client. This module imports the
+standard library alone, since the ranks of a command load a copy of it (memlab/attach/install.py).
 """
 
+import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import IO
-
-from memlab.files.disk import replacing
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 BLANK = "<redacted>"
 
 _SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|ACCESS_KEY|CREDENTIAL|DATABASE_URL|CONNECTION_STRING"
-    r"|_(KEY|PASS|PAT|PWD|PW|DSN)$",
+    r"|_(KEY|PASS|PAT|PWD|PW|DSN|AUTH)$",
     re.IGNORECASE,
 )
 """Names of environment variables that hold secrets. PWD alone is not one: it is the current folder."""
@@ -62,9 +61,6 @@ _URL_PARAMETERS = re.compile(
 )
 """Secret URL parameters, among them access_token (RFC 6750), X-Amz-Signature (AWS), sig (Azure) and key (Google)."""
 
-PIECE = 1 << 20
-"""Number of characters that are read from a file at a time."""
-
 
 def redact(text: str, secrets: Iterable[str] | None = None) -> str:
     """Blank out secrets in ``text``: ``secrets``, known tokens, and credentials in URLs.
@@ -75,6 +71,21 @@ def redact(text: str, secrets: Iterable[str] | None = None) -> str:
         text = text.replace(secret, BLANK)
     text = _URL_CREDENTIALS.sub(BLANK, _TOKENS.sub(BLANK, text))
     return _URL_PARAMETERS.sub(rf"\1{BLANK}", text)
+
+
+def redact_values(values: Any, secrets: Sequence[str]) -> Any:
+    """Blank out secrets in all texts of nested values, and replace NaN and infinity, which JSON lacks, by ``None``.
+
+    Secrets are removed before a conversion to JSON: in JSON text, a secret may be escaped, and a number may look like
+    a secret.
+    """
+    if isinstance(values, dict):
+        return {redact_values(key, secrets): redact_values(value, secrets) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [redact_values(value, secrets) for value in values]
+    if isinstance(values, str):
+        return redact(values, secrets)
+    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 def known_secrets() -> list[str]:
@@ -107,39 +118,3 @@ def has_credentials(text: str) -> bool:
 def is_secret_name(name: str) -> bool:
     """Whether an environment variable of this name is assumed to hold a secret."""
     return bool(_SECRET_NAME.search(name))
-
-
-def redact_file(path: Path) -> None:
-    """Blank out secrets in a text file of another program. The file is read in pieces, since a log may be very long."""
-    if any(was != clean for was, clean in _pieces(path)):
-        with replacing(path) as temporary, _as_it_is(temporary, "w") as file:
-            file.writelines(clean for _, clean in _pieces(path))
-
-
-def _as_it_is(path: Path, mode: str = "r") -> IO[str]:
-    """Open a text file so that invalid UTF-8 bytes and line ends stay unchanged."""
-    return path.open(mode, encoding="utf-8", errors="surrogateescape", newline="")
-
-
-def _pieces(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield each piece of the file twice: as it was, and without its secrets."""
-    secrets = known_secrets()
-    with _as_it_is(path) as file:
-        rest = ""
-        while text := file.read(PIECE):
-            text = rest + text
-            cut = _cut(text, secrets)
-            yield text[:cut], redact(text[:cut], secrets)
-            rest = text[cut:]
-        yield rest, redact(rest, secrets)
-
-
-def _cut(text: str, secrets: Iterable[str]) -> int:
-    """Return an index at which ``text`` can be cut without splitting a secret.
-
-    It lies behind the last line end or, in a line longer than a piece, behind the last blank, if there is one.
-    """
-    end = len(text) - max(map(len, secrets), default=0)
-    cut = text.rfind("\n", 0, end) + 1 or text.rfind(" ", 0, end) + 1 or end
-    across = (text.find(secret, max(0, cut - len(secret) + 1), cut + len(secret) - 1) for secret in secrets)
-    return min([cut, *(start for start in across if start >= 0)])

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from memlab.files.redaction import known_secrets, redact
+
 PIECE = 2**16
 """Bytes that are copied at a time."""
 
@@ -66,7 +68,7 @@ class ToTerminal:
         ends = {1: _Tee(1)}
         ends[2] = ends[1] if _same_place(1, 2) else _Tee(2)
         tees = list(dict.fromkeys(ends.values()))
-        log = self.log.open("ab", buffering=0)
+        log = _Log(self.log)
         try:
             yield {"stdout": ends[1].theirs, "stderr": ends[2].theirs}
         finally:
@@ -78,6 +80,37 @@ class ToTerminal:
     def drain(self, seconds: float) -> None:
         if self._copier is not None:
             self._copier.join(seconds)
+
+
+class _Log:
+    """The copy of the output of one command, without secrets.
+
+    Output is kept back until its line ends: a secret may arrive in two pieces.
+    """
+
+    def __init__(self, path: Path):
+        self._file = path.open("ab", buffering=0)
+        self._secrets = known_secrets()
+        self._begun: dict[int, bytes] = {}  # stream -> a line that has not ended
+
+    def write(self, stream: int, data: bytes) -> None:
+        """Write the lines that end in ``data``."""
+        text = self._begun.pop(stream, b"") + data
+        end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        if len(text) - end > PIECE:
+            end = len(text)
+        self._begun[stream] = text[end:]
+        self._write(text[:end])
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            for text in self._begun.values():
+                self._write(text)
+        self._file.close()
+
+    def _write(self, text: bytes) -> None:
+        clean = redact(text.decode(errors="surrogateescape"), self._secrets)
+        self._file.write(clean.encode(errors="surrogateescape"))
 
 
 class _Tee:
@@ -114,15 +147,15 @@ def _same_place(one: int, other: int) -> bool:
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
 
 
-def _copy(tees: list[_Tee], log: Any) -> None:
+def _copy(tees: list[_Tee], log: _Log) -> None:
     """Copy until the last process has closed its output. If nobody reads any more, the processes notice it too."""
     left = {tee.ours: tee.target for tee in tees}
-    with log:
+    with contextlib.closing(log):
         while left:
             for ready in select.select(list(left), [], [])[0]:
                 data = _read(ready)
                 with contextlib.suppress(OSError):  # a full disk; the command goes on, as it would without memlab
-                    log.write(data)
+                    log.write(ready, data)
                 if not data or not _write(left[ready], data):
                     os.close(ready)
                     del left[ready]

@@ -19,7 +19,8 @@ from memlab.core.record import Record
 from memlab.core.schema import SchemaError
 from memlab.files.disk import write_whole
 from memlab.files.json_file import read_json, write_json
-from memlab.files.redaction import redact, redact_file
+from memlab.files.redact_file import redact_file
+from memlab.files.redaction import redact
 from memlab.runs import marker
 from memlab.runs.decode import decode_plan, decode_rank, decode_record
 from memlab.runs.migrate import whole_rank

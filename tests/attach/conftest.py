@@ -15,6 +15,9 @@ import pytest
 from memlab.attach.install import environment, install
 from memlab.attach.options import Options
 
+PYTHON = os.environ.get("MEMLAB_TEST_PYTHON", sys.executable)
+"""The interpreter that the scripts run with: the tests' own, or another one with other versions (oldest.sh)."""
+
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node")
 
 
@@ -48,7 +51,7 @@ def measure(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Measured]
         *words: str,
         ranks: int = 1,
         steps: int | None = None,
-        python: str | Path = sys.executable,
+        python: str | Path = PYTHON,
         prepare: Callable[[Path], None] = lambda package: None,
         environ: dict[str, str] | None = None,
     ) -> Measured:
@@ -56,7 +59,7 @@ def measure(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Measured]
         (place / "script.py").write_text(code)
         folder = place / "run"
         folder.mkdir()
-        prepare(install(folder, Options(str(folder), steps=steps, started_at=time.time())) / "memlab_attach")
+        prepare(install(folder, Options(str(folder), steps=steps, started_at=time.time())) / "memlab_attach" / "attach")
         launcher = (*TORCHRUN, str(ranks)) if ranks > 1 else ()
         done = subprocess.run(
             [str(python), *launcher, "script.py", *words],

@@ -15,8 +15,11 @@ from package_imports import (
     imported_modules,
     imports,
     is_in,
+    name_of,
     part_of,
 )
+
+from memlab.attach.install import BESIDE
 
 UNKNOWN_TO = {"report": {"launch", "worker", "attach"}, "predict": {"launch"}}
 """Part, with the parts inside it -> parts before it that it must not know of."""
@@ -35,6 +38,13 @@ def test_imports_point_one_way(module):
         if ORDER.index(part_of(other)) > ORDER.index(own) or part_of(other) in unknown
     }
     assert wrong == set()
+
+
+def test_the_ranks_of_a_command_get_all_that_attach_imports():
+    beside = {name_of(ROOT / "memlab" / file) for file in BESIDE}
+    assert set().union(*(imported_modules(MODULES[name]) for name in beside)) == set()
+    wanted = set().union(*(imported_modules(file) for name, file in MODULES.items() if is_in(name, "attach")))
+    assert {name for name in wanted if not is_in(name, "attach")} <= beside
 
 
 def test_no_modules_import_each_other_in_a_circle():

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ...files.redaction import is_secret_name
+
 DISTRIBUTIONS = {
     **{name: name for name in ("torch", "transformers", "deepspeed", "accelerate", "trl", "peft", "datasets")},
     **{
@@ -25,7 +27,6 @@ DISTRIBUTIONS = {
 _VARIABLES = re.compile(
     r"(PYTORCH|TORCH|NCCL|CUDA|CUBLAS|OMP|MKL|ACCELERATE|DS|TRANSFORMERS|HF)_\w+|LOCAL_WORLD_SIZE|WORLD_SIZE"
 )
-_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH")
 
 
 def versions() -> dict[str, str]:
@@ -51,7 +52,7 @@ def runtime_versions() -> dict[str, Any]:
 def environment() -> dict[str, str]:
     """Return the variables that change memory or speed."""
     return {
-        name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name) and not _SECRET.search(name)
+        name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name) and not is_secret_name(name)
     }
 
 

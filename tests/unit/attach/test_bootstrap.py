@@ -22,7 +22,7 @@ print("torch" in sys.modules, "started" in sys.modules)
 def run(tmp_path: Path):
     """``run("code", site="code")``: standard output of a process with the bootstrap and a sitecustomize of its own."""
     folder = install(tmp_path / "run", Options(folder=str(tmp_path / "run")))
-    (folder / "memlab_attach" / "start.py").write_text(
+    (folder / "memlab_attach" / "attach" / "start.py").write_text(
         "import sys\ndef start(here):\n    sys.modules['started'] = here\n"
     )
     own = tmp_path / "own"
@@ -47,7 +47,7 @@ def test_meters_start_after_the_import_of_torch(run):
 
 def test_a_library_that_imports_torch_itself_is_heard_of_at_the_end_of_its_import(run, tmp_path):
     (tmp_path / "own" / "deepspeed.py").write_text("import torch\ninitialize = 'whole'\n")
-    (tmp_path / "run" / ".attach" / "memlab_attach" / "start.py").write_text(
+    (tmp_path / "run" / ".attach" / "memlab_attach" / "attach" / "start.py").write_text(
         "from . import import_hook\n"
         "def start(here):\n    import_hook.after('deepspeed', lambda module: print('heard of', module.initialize))\n"
     )
@@ -82,7 +82,7 @@ def test_the_path_is_the_callers(run, tmp_path):
 
 def test_a_failing_meter_is_said_and_the_script_goes_on(tmp_path):
     folder = install(tmp_path, Options(folder=str(tmp_path)))
-    (folder / "memlab_attach" / "start.py").write_text("1 / 0")
+    (folder / "memlab_attach" / "attach" / "start.py").write_text("1 / 0")
     (tmp_path / "torch.py").write_text("")
     done = subprocess.run(
         [sys.executable, "-c", "import torch; print('done')"],

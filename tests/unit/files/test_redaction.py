@@ -4,8 +4,9 @@ import tracemalloc
 
 import pytest
 
-from memlab.files import redaction
-from memlab.files.redaction import has_credentials, is_secret_name, redact, redact_file
+from memlab.files import redact_file as files
+from memlab.files.redact_file import redact_file
+from memlab.files.redaction import has_credentials, is_secret_name, redact
 
 TOKENS = [
     *("hf_" + "Ab3" * 10, "ghp_" + "a1" * 12, "sk-" + "proj-9" * 5, "AKIA" + "ABCD" * 4),
@@ -64,7 +65,7 @@ def test_ordinary_variables_are_not_secrets(name):
 @pytest.mark.parametrize("secret", [TOKENS[0], "two\nlines of it", "open sesame"])
 def test_a_secret_is_found_wherever_a_file_is_cut(tmp_path, monkeypatch, secret):
     monkeypatch.setenv("MY_SECRET", secret)
-    monkeypatch.setattr(redaction, "PIECE", 64)
+    monkeypatch.setattr(files, "PIECE", 64)
     path = tmp_path / "log"
     for before in range(70):
         path.write_bytes(b"." * before + b" \r\n\xff" + secret.encode() + b"\nthe rest\n" * 20)
