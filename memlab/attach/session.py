@@ -54,6 +54,7 @@ LAST_WAIT_S = 5
 class Session:
     def __init__(self, options: Options, memory: Memory):
         self.options = options
+        self.last_step = options.steps  # the process ends after this optimizer step; None: when the script ends
         self.pid: int | None = os.getpid()  # None: nothing is measured any more
         self.started = time.time()
         self.memory = memory
@@ -215,6 +216,12 @@ class Session:
         if self._is_trained(module) and self.enter(EVALUATE):
             self._evaluated = weakref.ref(module)
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether an evaluation runs. That of a plain loop has ended when its module trains again."""
+        module = self._evaluated and self._evaluated()
+        return self.timeline.current == EVALUATE and not (module is not None and module.training)
+
     def _is_trained(self, module: torch.nn.Module) -> bool:
         """Whether an optimizer holds parameters of the module, or an engine trains it: ZeRO's optimizer has shards."""
         if any(engine is not None and engine.module is module for engine in (ref() for ref in self.engines)):
@@ -295,7 +302,7 @@ class Session:
             self.peak |= {"samples": size.samples, "tokens": size.tokens, "longest_sample": size.longest}
 
     def stop_if_asked(self) -> None:
-        if self.options.steps and self.steps_done >= self.options.steps and not self.stopped:
+        if self.last_step and self.steps_done >= self.last_step and not self.stopped:
             self.stopped = True
             stop.wait_for_all_ranks()
             raise SystemExit(0)

@@ -67,7 +67,9 @@ def predicted_record(
     found = found_config(ranks, rows, shlex.join(words))
     assumed = {line: times for trace in traces.values() for line, times in trace.assumed.items()}
     record = command_record(finished, found, words, steps, Machine())
-    record = replace(record, source="predicted", command={**(record.command or {}), "assumed": assumed})
+    epochs = [epoch for trace in traces.values() for epoch in trace.epochs]
+    command_facts = {**(record.command or {}), "assumed": assumed, "epochs": epochs}
+    record = replace(record, source="predicted", command=command_facts)
     keep_what_was_found(ranks, folder)
     return record
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from memlab.analyse.other_words import other_words
 from memlab.core.record import COMMAND_PHASES, Record
 from memlab.report import units
+from memlab.report.read_ahead_text import read_ahead_sentences
 from memlab.report.terminal_table import show_table
 
 QUANTITIES = {
@@ -59,6 +60,7 @@ def command_sentences(record: Record) -> list[str]:
         return []
     return [
         *_peak(record),
+        *read_ahead_sentences(record),
         *_growth(record),
         *_retries(record),
         *_disagreements(record),
@@ -84,6 +86,8 @@ def _peak(record: Record) -> Iterator[str]:
 
 def _growth(record: Record) -> Iterator[str]:
     """Write how much the peak of a step grew from the second step on, and in which step it was highest."""
+    if record.command.get("epochs"):  # steps that were chosen because they differ
+        return
     rows = record.steps.get("rows", [])[1:]
     for name, key in GROWS.items():
         values = [(row[key], row["step"]) for row in rows if row.get(key) is not None]

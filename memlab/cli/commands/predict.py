@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="the run folder (default: a new one below outputs/)"
     )
-    help = "end after N optimizer steps (default: when the script ends)"
+    help = "run the first N optimizer steps alone (default: the first ones and the dearest of the epoch, then the end)"
     parser.add_argument("--steps", type=whole(1), metavar="N", help=help)
     parser.add_argument("--force", action="store_true", help="replace an earlier run in the folder")
     help = "the GPUs (hardware=a100_80g_x8 hardware.gpus=4), then the command as you type it without memlab"

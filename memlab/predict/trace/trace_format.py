@@ -42,6 +42,7 @@ class Trace:
     model_flops: tuple[float, float] | None = None  # of a sample: for each token, for each pair (worker/flops.py)
     unknown: dict[str, str] = field(default_factory=dict)  # quantities that could not be computed -> reason
     assumed: dict[str, int] = field(default_factory=dict)  # line that needed an unknown value -> times
+    epochs: list[dict[str, Any]] = field(default_factory=list)  # read ahead: shadow/short_epochs.py
     parameters: int = 0
     trainable_parameters: int = 0
     seconds: float = 0.0  # CPU time of the shadow run, with the start of the engine, which other traces may share

@@ -79,6 +79,7 @@ class Recorder(TorchDispatchMode):
         self.sites = AllocationSites(trace.sites)
         self.counter = Counter(trace.events, trace.unknown)
         self.allocator = LiveAllocator(trace)
+        self.sizes_follow_values = False  # whether the program made a tensor whose size depends on values
         self.requests = 0  # device allocations so far, including workspaces: the clock of the replay
         self._requests_at: dict[int, int] = {}  # event -> requests when it was recorded
         self._events = trace.events
@@ -168,6 +169,7 @@ class Recorder(TorchDispatchMode):
         return self.__torch_dispatch__(func, (), args)
 
     def _shaped_by_values(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
+        self.sizes_follow_values = True
         found = self.values.before(func, args, kwargs)
         if found is None or any(map(self.values.are_assumed, tensors_in(args))):
             self.sites.note_assumption(self.trace.assumed, func.overloadpacket)

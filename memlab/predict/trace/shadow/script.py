@@ -25,6 +25,7 @@ def main(request: RankRequest) -> int:
     from memlab.core.config import Config
     from memlab.predict.trace.shadow import beside_dispatcher, device, run, stand_ins
     from memlab.predict.trace.shadow.recorder import Recorder
+    from memlab.predict.trace.shadow.short_epochs import ShortEpochs
     from memlab.predict.trace.trace_format import Trace
 
     gpus = device.Gpus(request.node.gpu, request.node.memory_bytes, request.node.gpus, request.local_rank)
@@ -35,7 +36,9 @@ def main(request: RankRequest) -> int:
     device.install(recorder, gpus)
     beside_dispatcher.install_in_threads(recorder)
     stand_ins.install(recorder, Config(), gpus.model)
-    start.begin(Options(request.folder, request.steps, time.time()))
+    meters = start.begin(Options(request.folder, request.steps, time.time()))
+    if request.steps is None:
+        ShortEpochs(meters.session, recorder).install()
     sys.argv = [request.program, *request.arguments]
     with recorder:
         code = _run(request)

@@ -1,0 +1,90 @@
+"""Batches of an epoch by their shapes, and which of them need the most memory. Plain data, no torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+MOST_WINDOWS = 3
+"""Optimizer steps that are brought forward at most, one for each distinct dearest shape."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch after collation. ``rank``: whose loader gives it. ``index``: its place in that rank's epoch, from 0.
+    ``shapes``: name and shape of each tensor. ``labels``: number of labels that count in the loss."""
+
+    rank: int
+    index: int
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    labels: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Elements of all tensors, with padding."""
+        return sum(prod(shape) for _, shape in self.shapes)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of positions, which attention may hold in memory: elements of each tensor times its last dimension."""
+        return sum(prod(shape) * shape[-1] for _, shape in self.shapes if shape)
+
+    @property
+    def padded_labels(self) -> int:
+        """Elements of the labels: each has logits."""
+        return sum(prod(shape) for name, shape in self.shapes if name.endswith("labels"))
+
+
+_MEASURES: Sequence[Callable[[Batch], int]] = (
+    lambda batch: batch.elements,
+    lambda batch: batch.pairs,
+    lambda batch: batch.padded_labels,
+)
+"""What memory grows with: activations, scores of attention, logits."""
+
+
+@dataclass
+class ReadAhead:
+    """What was read of an epoch. ``indices``: rank -> samples of each of its batches; empty for a stream, whose samples
+    have no numbers. ``failure``: why reading ended early."""
+
+    batches: Sequence[Batch] = ()
+    indices: Mapping[int, Sequence] = field(default_factory=dict)
+    total: int | None = None  # batches of the epoch, of all ranks that were read; None: not known
+    seconds: float = 0.0
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Window:
+    """The batches of one optimizer step, in which ``dearest`` is one of the dearest of the epoch."""
+
+    dearest: Batch
+    first: int  # index of the window's first batch in the epoch of its rank
+
+
+def dearest_windows(
+    batches: Sequence[Batch], own_rank: int, done: int, window: int, labels_matter: bool = False
+) -> list[Window]:
+    """Choose the optimizer steps that need the most memory, in the order of the epoch.
+
+    ``window``: batches of an optimizer step; the first of them meets no gradients, so the dearest of the first ones and
+    of the others are chosen apart. Shapes that the first ``done`` batches of ``own_rank`` have shown are left out.
+    ``labels_matter``: of equal shapes, those with more labels that count may need more.
+    """
+
+    def kind(batch: Batch) -> tuple:
+        return batch.shapes, batch.index % window == 0, batch.labels if labels_matter else 0
+
+    shown = {kind(batch) for batch in batches if batch.rank == own_rank and batch.index < done}
+    chosen: dict[tuple[int, int], Window] = {}
+    for measure in _MEASURES:
+        for is_first in (False, True):
+            candidates = [batch for batch in batches if (batch.index % window == 0) is is_first]
+            if not candidates:
+                continue
+            best = max(candidates, key=lambda batch: (measure(batch), batch.elements, batch.labels, -batch.index))
+            first = best.index // window * window
+            if kind(best) not in shown and len(chosen) < MOST_WINDOWS:
+                chosen.setdefault((best.rank, first), Window(best, first))
+                shown.add(kind(best))
+    return sorted(chosen.values(), key=lambda window: (window.first, window.dearest.rank))

@@ -1,0 +1,228 @@
+"""Short epochs: a script's loaders give the first batches and the dearest of the epoch, and leave out the others.
+
+The script's own code runs these batches, then what it does at the end of an epoch and of training: evaluation, saving.
+Nothing of it is changed. An evaluation keeps all batches where its memory grows from batch to batch (logits that are
+kept), because the last one then decides.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from math import lcm
+from types import ModuleType
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+
+from memlab.attach import import_hook
+from memlab.attach.session import Session
+from memlab.core.sizes import MIB
+from memlab.predict.trace.epoch_batches import ReadAhead, Window, dearest_windows
+from memlab.predict.trace.shadow.read_ahead import read_ahead
+from memlab.predict.trace.shadow.recorder import Recorder
+
+ORDINARY_STEPS = 2
+"""Optimizer steps at the beginning of an epoch: the one that makes the optimizer's states, and one that finds them."""
+
+ORDINARY_EVALUATION = 4
+"""Batches at the beginning of an evaluation, enough to see whether its memory grows."""
+
+MOST_STEPS = 16
+"""Optimizer steps without a new loader after which a script is stopped: a loop that counts its steps takes longer."""
+
+TRAINING, EVALUATION = "training", "evaluation"
+
+
+class ShortEpochs:
+    """Shortens the epochs of a script. What was read and chosen is appended to ``trace.epochs``."""
+
+    def __init__(self, session: Session, recorder: Recorder):
+        self._session, self._recorder, self._trace = session, recorder, recorder.trace
+        self._seen: set[tuple] = set()
+        self._epoch_is_over = False
+
+    def install(self) -> None:
+        """Shorten the loaders that are made from now on, and let the session stop a script that goes on without."""
+        self._session.last_step = MOST_STEPS
+        begin = _SingleProcessDataLoaderIter.__init__
+
+        def begin_short(iterator: Any, loader: DataLoader) -> None:
+            begin(iterator, loader)
+            iterator._sampler_iter = self._indices(loader, iterator._sampler_iter, iterator._dataset_fetcher)
+
+        _SingleProcessDataLoaderIter.__init__ = begin_short
+        import_hook.after("transformers.trainer_callback", self._end_trainer_after_the_epoch)
+
+    def _end_trainer_after_the_epoch(self, module: ModuleType) -> None:
+        """Make the last step of a short epoch Trainer's last: it then evaluates and saves as its arguments say."""
+        callback = module.DefaultFlowCallback
+        on_step_end = callback.on_step_end
+
+        def on_last_step_end(callback: Any, args: Any, state: Any, control: Any, **options: Any) -> Any:
+            if self._epoch_is_over:
+                state.global_step = state.max_steps
+            return on_step_end(callback, args, state, control, **options)
+
+        callback.on_step_end = on_last_step_end
+
+    def _indices(self, loader: DataLoader, own: Iterator, fetcher: Any) -> Iterator:
+        """Yield the samples of each batch that the loader is to give."""
+        purpose = self._purpose()
+        if purpose is None:
+            yield from own
+            return
+        key = purpose, getattr(loader.dataset, "_fingerprint", id(loader.dataset))
+        is_first = key not in self._seen
+        self._seen.add(key)
+        if purpose == EVALUATION:
+            yield from self._of_evaluation(loader, own, fetcher, is_first)
+            return
+        self._epoch_is_over = False
+        if is_first:
+            self._session.last_step = None
+        yield from self._of_training(loader, own, fetcher, is_first)
+        self._epoch_is_over = True
+        if is_first:
+            self._session.last_step = self._session.steps_done + MOST_STEPS
+
+    def _purpose(self) -> str | None:
+        """What a loader is read for now. ``None``: neither training nor its evaluation."""
+        session = self._session
+        if session.evaluates:
+            return EVALUATION
+        if session.trains_now:
+            return TRAINING
+        return EVALUATION if session.is_active and session.step is not None else None
+
+    # --- training
+
+    def _of_training(self, loader: DataLoader, own: Iterator, fetcher: Any, is_first: bool) -> Iterator:
+        read = self._read(loader, own, fetcher, self._batches_left()) if is_first else ReadAhead()
+        steps_before, micro_before, given = self._session.steps_done, self._session.micro_batches, 0
+        accumulation = window = 0  # not known before the first optimizer step
+        while not window or given < window * (ORDINARY_STEPS if is_first else 1):
+            try:
+                index = next(own)
+            except StopIteration:
+                break
+            yield index
+            given += 1
+            steps = self._session.steps_done - steps_before
+            if steps and not window:
+                accumulation = max((self._session.micro_batches - micro_before) // steps, 1)
+                window = lcm(accumulation, self._repeats(read))
+        if is_first and window:
+            chosen = dearest_windows(read.batches, self._trace.rank, given, window, self._recorder.sizes_follow_values)
+            run_as = steps_before + given // accumulation + 1
+            self._note(TRAINING, read, chosen, given, accumulation, run_as, window // accumulation)
+            yield from self._windows(chosen, read, own, fetcher, given, window)
+
+    def _batches_left(self) -> int | None:
+        """The number of batches that a Trainer still uses, by its arguments."""
+        trainer = self._session.trainer() if self._session.trainer and self._session.trainer_runs else None
+        if trainer is None or trainer.state.max_steps <= 0:
+            return None
+        steps = trainer.state.max_steps - trainer.state.global_step
+        return steps * trainer.args.gradient_accumulation_steps
+
+    def _repeats(self, read: ReadAhead) -> int:
+        """How often the loader gives the same batch one after another: GRPO's, once for each use of its generations."""
+        indices = read.indices.get(self._trace.rank, ())
+        return next((at for at, index in enumerate(indices) if index != indices[0]), 1) or 1
+
+    # --- evaluation
+
+    def _of_evaluation(self, loader: DataLoader, own: Iterator, fetcher: Any, is_first: bool) -> Iterator:
+        if not is_first:
+            yield from _first(own, 1)
+            return
+        read = self._read(loader, own, fetcher, None)
+        allocated: list[int] = []
+        for index in _first(own, ORDINARY_EVALUATION):
+            allocated.append(self._recorder.allocator.now().allocated)
+            yield index
+        given = len(allocated)
+        if given == ORDINARY_EVALUATION and _grows([*allocated[1:], self._recorder.allocator.now().allocated]):
+            self._note(EVALUATION, read, [], given, is_whole=True)
+            yield from own
+            return
+        chosen = dearest_windows(read.batches, self._trace.rank, given, 1, self._recorder.sizes_follow_values)
+        self._note(EVALUATION, read, chosen, given)
+        yield from self._windows(chosen, read, own, fetcher, given, 1)
+
+    # --- both
+
+    def _read(self, loader: DataLoader, own: Iterator, fetcher: Any, most: int | None) -> ReadAhead:
+        """Read the epoch ahead, also for the ranks that this one stands for: all but the first are alike."""
+        rank, ranks = self._trace.rank, self._trace.world_size
+        return read_ahead(loader, own, fetcher, rank, [rank] if rank == 0 else range(1, ranks), most)
+
+    def _windows(
+        self, chosen: list[Window], read: ReadAhead, own: Iterator, fetcher: Any, given: int, size: int
+    ) -> Iterator:
+        for window in chosen:
+            if read.indices:
+                yield from read.indices[window.dearest.rank][window.first : window.first + size]
+            else:
+                for index in _first(own, window.first - given):
+                    fetcher.fetch(index)
+                yield from _first(own, size)
+                given = window.first + size
+
+    def _note(
+        self,
+        purpose: str,
+        read: ReadAhead,
+        chosen: list[Window],
+        given: int,
+        accumulation: int = 1,
+        run_as: int | None = None,
+        steps: int = 1,
+        is_whole: bool = False,
+    ) -> None:
+        """Append what was read and chosen to the trace. ``run_as``: the number that the first chosen step gets here;
+        ``steps``: optimizer steps of a window."""
+        dearest = [
+            {
+                "rank": window.dearest.rank,
+                "epoch": 1,
+                "batch": window.dearest.index + 1,
+                "step": None if run_as is None else window.dearest.index // accumulation + 1,
+                "run_as_step": None if run_as is None else run_as + number * steps + _steps_in(window, accumulation),
+                "shapes": dict(window.dearest.shapes),
+            }
+            for number, window in enumerate(chosen)
+        ]
+        self._trace.epochs.append(
+            {
+                "purpose": purpose,
+                "batches": read.total,
+                "batches_read": len(read.batches),
+                "seconds": round(read.seconds, 3),
+                "failure": read.failure,
+                "is_stream": not read.indices and read.failure is None,
+                "is_run_whole": is_whole,
+                "batches_run_first": given,
+                "batches_per_step": accumulation,
+                "dearest": dearest,
+            }
+        )
+
+
+def _steps_in(window: Window, accumulation: int) -> int:
+    """The number of optimizer steps of the window before that of the dearest batch."""
+    return (window.dearest.index - window.first) // accumulation
+
+
+def _first(indices: Iterator, number: int) -> Iterator:
+    """Yield at most ``number`` items, without taking one more."""
+    for _ in range(number):
+        try:
+            yield next(indices)
+        except StopIteration:
+            return
+
+
+def _grows(allocated: list[int]) -> bool:
+    """Whether the memory between batches grows with each of them."""
+    return allocated[-1] - allocated[0] > MIB and all(a < b for a, b in pairwise(allocated))

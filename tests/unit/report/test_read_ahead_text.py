@@ -1,0 +1,49 @@
+"""The reader of a predicted command sees which batches were run, and what nobody has seen."""
+
+from types import SimpleNamespace
+
+from memlab.report.read_ahead_text import read_ahead_sentences
+
+EPOCH = {
+    "purpose": "training",
+    "batches": 1200,
+    "batches_read": 1200,
+    "seconds": 3.2,
+    "failure": None,
+    "is_stream": False,
+    "is_run_whole": False,
+    "batches_run_first": 4,
+    "batches_per_step": 2,
+    "dearest": [
+        {"rank": 3, "epoch": 1, "batch": 1857, "step": 929, "run_as_step": 3, "shapes": {"input_ids": [8, 3112]}}
+    ],
+}
+
+
+def sentences(ended: str = "finished", steps: int | None = None, **epoch) -> list[str]:
+    rank = {"attached": {"ended": ended, "steps": 16}}
+    return read_ahead_sentences(SimpleNamespace(command={"epochs": [{**EPOCH, **epoch}], "steps": steps}, ranks=[rank]))
+
+
+def test_the_dearest_batch_is_named_with_its_place_in_the_epoch():
+    assert sentences() == [
+        "All 1,200 batches of the epoch were read ahead.",
+        "Step 3 here is step 929 of epoch 1 with a dearest batch, batch 1,857 of rank 3: input_ids 8 x 3,112.",
+    ]
+
+
+def test_nothing_dearer_is_said():
+    assert sentences(dearest=[]) == [
+        "All 1,200 batches of the epoch were read ahead: none is dearer than the first ones."
+    ]
+
+
+def test_what_was_not_read_is_said():
+    assert "300 batches of 1,200 were read ahead in 3 s" in sentences(batches_read=300)[0]
+    assert "is a stream" in sentences(batches=None)[0]
+    assert "could not be read ahead (ValueError: no)" in sentences(failure="ValueError: no")[0]
+
+
+def test_what_follows_a_loop_without_end_is_said():
+    assert "goes on after 16 steps" in sentences(ended="stopped")[-1]
+    assert sentences(ended="stopped", steps=16) == sentences()
