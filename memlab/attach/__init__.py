@@ -87,13 +87,15 @@ A second process that makes an optimizer under the same number (a command of two
     ``distributed_type``, ``mixed_precision``, ``accumulation``, ``dynamo``, ``fsdp`` and the like of the Accelerator's
     state.
 ``datasets``
-    What ``datasets`` read: each file's ``name`` and ``bytes``.
+    What ``datasets`` read: each file's ``name``, ``path`` and ``bytes``.
 ``versions``
     Distribution -> version, of those of interest that the process has imported. ``python`` among them.
 ``environment``
     Variables that change memory or speed (the allocator's, NCCL's, OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES, ...).
 ``script``
     ``path`` (relative to ``cwd``), ``sha256``, ``argv``, ``cwd``.
+``modules``
+    Path (relative to ``cwd``) -> sha256 of the modules that the script imported from its own folder or from ``cwd``.
 ``meter_errors``
     Failures of memlab's own code in this process, each once, as ``place: Exception: message``. The script went on.
 

@@ -14,25 +14,27 @@ from rich.console import Console
 from memlab.cli.compose import choices_of, resolve
 from memlab.cli.exit_codes import EXIT_CODES
 from memlab.cli.override_words import check_runs
+from memlab.core.command_template import filled
 from memlab.core.config import Config
 from memlab.core.errors import ConfigError
 from memlab.core.plan import make_plan
 from memlab.core.record import Record
 from memlab.launch import preflight
 from memlab.launch.job_launch import measure_job
-from memlab.launch.schedule import schedule
 from memlab.launch.search import MeasuredSearch
 from memlab.launch.sweep import MeasuredSweep
+from memlab.planner.command_sweep import PredictedSearch, PredictedSweep
 from memlab.predict.jobs import predict_jobs, schedule_predictions
 from memlab.predict.prediction import finished, predict_one
 from memlab.predict.time.calibration_choice import check_calibrations
+from memlab.predict.trace.parse_command import parse
 from memlab.report.run_text import show_run
 from memlab.report.sweep_files import leave_table_and_page
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary
 from memlab.runs.folder import RunFolder, SweepFolder
 from memlab.runs.job import Job, unique
-from memlab.runs.results import JobResult, is_complete
-from memlab.system.machine import detect
+from memlab.runs.results import JobResult, SweepObserver, is_complete
+from memlab.system.machine import Machine, detect
 from memlab.system.signals import interrupt
 
 INCOMPLETE = 1
@@ -56,7 +58,9 @@ def run_composed(composed: DictConfig) -> tuple[str, int]:
 
 def run_single(job: Job, config: Config) -> Record:
     console = Console()
-    if config.mode == "predict":
+    if config.mode == "predict" and job.is_command:
+        record = _predict_command(job, config)
+    elif config.mode == "predict":
         record = (None if config.force else finished(job)) or predict_one(job)
     else:
         console.print(f"logs: {job.folder}/{RunFolder.LOGS}", highlight=False, markup=False, soft_wrap=True)
@@ -64,6 +68,13 @@ def run_single(job: Job, config: Config) -> Record:
     show_run(record, console)
     console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
     return record
+
+
+def _predict_command(job: Job, config: Config) -> Record:
+    (result,) = PredictedSweep(config.sweep, config.force, SweepObserver()).run([job])
+    if result.record is None:  # interrupted before it began
+        raise KeyboardInterrupt
+    return result.record
 
 
 def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> int:
@@ -92,10 +103,14 @@ def check_inputs(configs: Sequence[Config]) -> None:
     It is also raised for a search by prediction, and for too many runs in all.
     """
     check_runs(configs)
-    if any(config.mode == "predict" and config.sweep.search != "none" for config in configs):
+    predicted = [config for config in configs if config.mode == "predict"]
+    if any(config.sweep.search != "none" and config.training.loop == "memlab" for config in predicted):
         raise ConfigError("A search measures. To predict the largest batch, use memlab plan ...")
     preflight.check(configs)
-    check_calibrations(config for config in configs if config.mode == "predict")
+    for config in predicted:
+        if config.training.loop == "command":
+            parse(filled(config, Path("deepspeed.json"), Path("output"), 0))
+    check_calibrations(predicted)
 
 
 def begin_sweep(config: DictConfig) -> None:
@@ -134,31 +149,49 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
             markup=False,
             soft_wrap=True,
         )
-    searching = config.sweep.search != "none"
-    to_predict = unique(job for job in jobs if job.config.mode == "predict")
-    to_measure = unique(job for job in jobs if job.config.mode == "measure")
+    jobs = unique(jobs)
+    own = [job for job in jobs if job.config.mode == "predict" and not job.is_command]
     if config.sweep.dry_run:
-        predictions = schedule_predictions(to_predict, config.force)
-        measurements = schedule(to_measure, machine, config.sweep, config.force, config.seed)
-        show_preview(predictions + measurements, root, console)
+        found = schedule_predictions(own, config.force)
+        for sweep, its_jobs in _sweeps(jobs, config, machine, SweepObserver()):
+            found += sweep.schedule(its_jobs, config.seed)
+        show_preview(found, root, console)
         return 0
     try:
         with progress(console) as observer:
-            kind = MeasuredSearch if searching else MeasuredSweep
-            sweep = kind(machine, config.sweep, config.force, observer)
-            results = predict_jobs(to_predict, config.force, observer) if to_predict else []
-            results += sweep.run(to_measure, config.seed) if to_measure else []
-        if isinstance(sweep, MeasuredSearch):
-            show_searches(sweep.found.values(), console)
+            results = predict_jobs(own, config.force, observer) if own else []
+            sweeps = _sweeps(jobs, config, machine, observer)
+            for sweep, its_jobs in sweeps:
+                if not any(each.interrupted for each, _ in sweeps):
+                    results += sweep.run(its_jobs, config.seed)
+        for sweep, _ in sweeps:
+            if isinstance(sweep, MeasuredSearch):
+                show_searches(sweep.found.values(), console)
         show_repeats(results, console)
         show_summary(results, root, observer.seconds, console)
     finally:  # also after an interrupt, for the predictions that are done
         leave_table_and_page(root, console)
-    return _sweep_exit_code(sweep, results)
+    return _sweep_exit_code([sweep for sweep, _ in sweeps], results)
 
 
-def _sweep_exit_code(sweep: MeasuredSweep, results: list[JobResult]) -> int:
-    if sweep.interrupted:
+def _sweeps(
+    jobs: Sequence[Job], config: Config, machine: Machine, observer: SweepObserver
+) -> list[tuple[MeasuredSweep, list[Job]]]:
+    """Return the sweeps that run these jobs, each with its own: commands to predict, and jobs to measure."""
+    searching = config.sweep.search != "none"
+    commands = [job for job in jobs if job.config.mode == "predict" and job.is_command]
+    to_measure = [job for job in jobs if job.config.mode == "measure"]
+    predicts, measures = (PredictedSearch, MeasuredSearch) if searching else (PredictedSweep, MeasuredSweep)
+    found: list[tuple[MeasuredSweep, list[Job]]] = []
+    if commands:
+        found.append((predicts(config.sweep, config.force, observer), commands))
+    if to_measure:
+        found.append((measures(machine, config.sweep, config.force, observer), to_measure))
+    return found
+
+
+def _sweep_exit_code(sweeps: Sequence[MeasuredSweep], results: Sequence[JobResult]) -> int:
+    if any(sweep.interrupted for sweep in sweeps):
         return EXIT_CODES["interrupted"]
     return 0 if is_complete(results) else INCOMPLETE
 

@@ -8,13 +8,19 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from memlab.core.config import Hardware
+from memlab.core.errors import ConfigError
 from memlab.core.sizes import GIB
 from memlab.files.conf_files import conf_dir
 from memlab.system import machine
 
 
-def local(key: str, mode: str) -> Any:
-    """Resolve ``${local:gpus,${mode}}`` of conf/hardware/auto.yaml: a hardware value of this machine."""
+def local(key: str, mode: str, loop: str = "memlab") -> Any:
+    """Resolve ``${local:gpus,${mode}}`` of conf/hardware/auto.yaml: a hardware value of this machine.
+
+    ``loop``: whose training is predicted (``training.loop``). Raises :class:`ConfigError` for a command without GPUs.
+    """
+    if mode == "predict" and loop == "command" and not machine.detect().gpus:
+        raise ConfigError("A command is predicted for GPUs that you name: add hardware=a100_80g_x8 hardware.gpus=4.")
     return _hardware(mode)[key]
 
 

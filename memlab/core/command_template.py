@@ -109,6 +109,15 @@ def filled(config: Config, deepspeed_json: Path, run_dir: Path, port: int) -> li
     return parse(config.training.command).fill(values | own)
 
 
+def named_files(config: Config) -> list[Path]:
+    """Return the files and folders that the words of the command name, ``--option=PATH`` too, but none that memlab
+    makes."""
+    own = {DEEPSPEED_JSON: "", RUN_DIR: "", PORT: ""}
+    values = {key: text for key, text in text_values(config).items() if text is not None}
+    words = parse(config.training.command).fill(values | own)
+    return [path for word in words if (text := word.rpartition("=")[2]) and (path := Path(text)).exists()]
+
+
 def command_environment(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the caller's environment with the composed settings of the allocator, and no others."""
     inherited = {name: value for name, value in environ.items() if name not in ALLOCATOR_VARIABLES}
@@ -123,7 +132,7 @@ def check_effects(configs: Sequence[Config]) -> None:
     """
     by_effect: dict[str, Config] = {}
     for config in configs:
-        first = by_effect.setdefault(_effect(config), config)
+        first = by_effect.setdefault(effect(config), config)
         if differing := _differing(first, config):
             key = differing[0]
             raise ConfigError(
@@ -133,8 +142,8 @@ def check_effects(configs: Sequence[Config]) -> None:
             )
 
 
-def _effect(config: Config) -> str:
-    """Return everything of a configuration that reaches the command, as text."""
+def effect(config: Config) -> str:
+    """Return everything of a configuration that reaches the command, as text. Equal texts run alike."""
     values, template = text_values(config), parse(config.training.command)
     json_too = deepspeed_config(config) if DEEPSPEED_JSON in template.places else None
     seen = [values[place] for place in sorted(template.places - set(PLACES))]

@@ -42,6 +42,9 @@ OUT_OF_MEMORY = ("gpu_oom", "host_oom")
 IMPLIED = "implied by "
 """Prefix of the reason of an implied record. The run id of the record that implies it follows."""
 
+FITS, EDGE, DOES_NOT_FIT = "fits", "edge", "does_not_fit"
+"""Verdicts of predictions. ``EDGE``: fits or not, depending on when side streams free memory."""
+
 ISOLATIONS = ("fresh", "shared")
 """Whether a point had its own launch, or shared a launch with other points."""
 

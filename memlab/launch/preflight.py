@@ -50,11 +50,9 @@ def check(configs: Iterable[Config]) -> None:
 def check_commands(configs: Sequence[Config]) -> None:
     """Raise :class:`ConfigError` if a command has a place that nothing fills, or no place for a key that varies."""
     for config in configs:
-        if config.mode == "predict":
-            raise ConfigError("training=command measures: a prediction knows memlab's own training loop only (mode).")
         check_places(config)
         program = filled(config, Path("deepspeed.json"), Path("output"), 0)[0]
-        if shutil.which(program) is None:
+        if config.mode == "measure" and shutil.which(program) is None:
             raise ConfigError(f"training.command: no program '{program}' on the path.")
     check_effects([*configs, *(_at_next_size(config) for config in configs if config.sweep.search != "none")])
 

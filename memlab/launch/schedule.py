@@ -2,30 +2,37 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from memlab.core.config import Sweep
-from memlab.rules.unsupported import unsupported
+from memlab.core.record import Record
 from memlab.runs.job import Job, unique
 from memlab.runs.results import JobResult, Schedule
-from memlab.system.machine import Machine
 
 JOBS_PER_LAUNCH = 64
 """Maximum jobs of a launch. With more jobs, the start-up time per job hardly falls, and each job holds a lock."""
 
 
-def schedule(jobs: Iterable[Job], machine: Machine, options: Sweep, force: bool, seed: int = 0) -> Schedule:
-    """Sort jobs into done, unsupported and launches to run. Only reads run folders; writes and starts nothing."""
+def schedule(
+    jobs: Iterable[Job],
+    finished: Callable[[Job], Record | None],
+    is_refused: Callable[[Job], bool],
+    isolation: str,
+    seed: int = 0,
+) -> Schedule:
+    """Sort jobs into done, unsupported and launches to run. Only reads run folders; writes and starts nothing.
+
+    ``finished`` returns the record of an earlier run that is still valid. ``is_refused``: whether a job cannot run.
+    """
     found = Schedule()
     to_run = []
     for job in unique(jobs):
-        if not force and (record := job.finished(machine, options.prune)):
+        if record := finished(job):
             found.known.append(JobResult(job, record, "done"))
-        elif unsupported(job.config, machine):
+        elif is_refused(job):
             found.known.append(JobResult(job, None, "unsupported"))
         else:
             to_run.append(job)
-    found.launches = group_into_launches(to_run, options.isolation, seed)
+    found.launches = group_into_launches(to_run, isolation, seed)
     return found
 
 

@@ -15,7 +15,6 @@ from memlab.core.plan import make_plan
 from memlab.core.record import Record
 from memlab.launch.orphans import exclusively
 from memlab.launch.sweep import MeasuredSweep
-from memlab.rules.unsupported import unsupported
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, usd_per_hour
 from memlab.runs.results import JobResult, SearchResult
@@ -35,10 +34,10 @@ class MeasuredSearch(MeasuredSweep):
     def run(self, jobs: Sequence[Job], seed: int = 0) -> list[JobResult]:
         self._usd_per_hour = usd_per_hour(jobs)
         self.found = {str(job.folder): SearchResult(job) for job in jobs}
-        searches = [[job] for job in jobs if not unsupported(job.config, self.machine)]
+        searches = [[job] for job in jobs if not self.refusals(job)]
         self.observer.began(searches, [])
         for job in jobs:
-            if unsupported(job.config, self.machine):
+            if self.refusals(job):
                 self._tell(JobResult(job, self._record_unsupported(job), "unsupported"))
         try:
             self._run_all(searches)
@@ -48,10 +47,14 @@ class MeasuredSearch(MeasuredSweep):
 
     def _run_group(self, jobs: list[Job]) -> None:
         found = self.found[str(jobs[0].folder)]
-        while not self._must_end(found) and (sizes := list(next_sizes(found, self.options.search_limit))):
+        while not self._must_end(found) and (sizes := self._next_sizes(found)):
             self._try(found, sizes)
         while not self._must_end(found) and found.fits and found.best is None:
             self._confirm(found)
+
+    def _next_sizes(self, found: SearchResult) -> list[int]:
+        """Return the sizes of the next launch in ascending order; none if the search is over."""
+        return list(next_sizes(found, self.options.search_limit))
 
     def _fail(self, jobs: list[Job], reason: str) -> None:
         for job in jobs:
@@ -98,7 +101,7 @@ class MeasuredSearch(MeasuredSweep):
         """Return an earlier run's records of these jobs, up to a missing one or the first that did not train."""
         records: list[Record] = []
         for job in jobs:
-            record = None if self.force else job.finished(self.machine, also_implied=False)
+            record = self.finished(job, also_implied=False)
             if record is None:
                 break
             self._tell(JobResult(job, record, "done"))
@@ -120,10 +123,14 @@ def next_sizes(found: SearchResult, limit: int | None) -> Iterator[int]:
             size *= 2
         return
     low, high = found.fits, found.fails
-    step = 1 if kind == "batch" else max(1, low // 64)  # a sequence length within 1/64 is precise enough
-    while high - low > step:
+    while high - low > precision(kind, found.fits):
         low = (low + high) // 2
         yield low
+
+
+def precision(kind: str, size: int) -> int:
+    """Return how far the next size may lie above the largest that fits: a length within 1/64 is precise enough."""
+    return 1 if kind == "batch" else max(1, size // 64)
 
 
 def _rate(record: Record) -> float:

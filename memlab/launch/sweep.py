@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 from memlab.core.config import Sweep
@@ -25,12 +26,19 @@ from memlab.launch.pool import GpuPool
 from memlab.launch.schedule import schedule
 from memlab.rules.unsupported import unsupported
 from memlab.runs.job import Job, unique, usd_per_hour
-from memlab.runs.results import JobResult, SweepObserver
+from memlab.runs.results import JobResult, Schedule, SweepObserver
 from memlab.system.machine import Machine
 
 
 class MeasuredSweep:
-    """The execution of a sweep. ``run`` returns a result for every job, also after an interruption."""
+    """The execution of a sweep. ``run`` returns a result for every job, also after an interruption.
+
+    A sweep that predicts (memlab/planner/command_sweep.py) differs in :meth:`finished`, :meth:`refusals`,
+    :meth:`_threads` and :meth:`_launch`.
+    """
+
+    how = "measured"
+    """``JobResult.how`` of the jobs that ran."""
 
     def __init__(self, machine: Machine, options: Sweep, force: bool, observer: SweepObserver):
         self.machine, self.options, self.force, self.observer = machine, options, force, observer
@@ -47,7 +55,7 @@ class MeasuredSweep:
     def run(self, jobs: Sequence[Job], seed: int = 0) -> list[JobResult]:
         self._usd_per_hour = usd_per_hour(jobs)
         end_orphans(jobs)
-        found = schedule(jobs, self.machine, self.options, self.force, seed)
+        found = self.schedule(jobs, seed)
         self.observer.began(found.launches, found.known)
         for result in found.known:
             if result.how == "unsupported":
@@ -59,8 +67,21 @@ class MeasuredSweep:
             self.interrupted = True
         return [self.results.get(str(job.folder), JobResult(job, None, "not reached")) for job in unique(jobs)]
 
+    def schedule(self, jobs: Sequence[Job], seed: int = 0) -> Schedule:
+        """Sort jobs into done, unsupported and launches to run. Writes and starts nothing."""
+        finished = partial(self.finished, also_implied=self.options.prune)
+        return schedule(jobs, finished, lambda job: bool(self.refusals(job)), self.options.isolation, seed)
+
+    def finished(self, job: Job, also_implied: bool) -> Record | None:
+        """Return the record of an earlier run that is still valid. ``also_implied``: accept implied records too."""
+        return None if self.force else job.finished(self.machine, also_implied)
+
+    def refusals(self, job: Job) -> list[str]:
+        """Return the reasons why a job cannot run; empty if it can."""
+        return unsupported(job.config, self.machine)
+
     def _record_unsupported(self, job: Job) -> Record:
-        return self._record(job, "unsupported", "; ".join(unsupported(job.config, self.machine)))
+        return self._record(job, "unsupported", "; ".join(self.refusals(job)))
 
     def _record(self, job: Job, status: str, reason: str) -> Record:
         """Return the record of a job that is not run.
@@ -79,8 +100,7 @@ class MeasuredSweep:
         return replace(job.new_record(self.machine, "fresh"), status=status, reason=reason)
 
     def _run_all(self, launches: list[list[Job]]) -> None:
-        threads = max(1, len(self.machine.gpus))
-        with ThreadPoolExecutor(threads, thread_name_prefix="launch") as executor:
+        with ThreadPoolExecutor(self._threads(), thread_name_prefix="launch") as executor:
             try:
                 for _, one_round in groupby(launches, key=lambda jobs: jobs[0].config.measure.repeat):
                     futures = [executor.submit(self._run_or_fail, group) for group in one_round]
@@ -89,6 +109,10 @@ class MeasuredSweep:
             except BaseException:
                 self.stop.set()
                 raise
+
+    def _threads(self) -> int:
+        """Return the number of launches that can run at once."""
+        return max(1, len(self.machine.gpus))
 
     def _run_or_fail(self, jobs: list[Job]) -> None:
         """Run a group of jobs. After an exception, the group's jobs without a result are recorded as failed.
@@ -105,7 +129,7 @@ class MeasuredSweep:
     def _fail(self, jobs: list[Job], reason: str) -> None:
         for job in jobs:
             if str(job.folder) not in self.results:
-                self._tell(JobResult(job, self._record(job, "failed", reason), "measured"))
+                self._tell(JobResult(job, self._record(job, "failed", reason), self.how))
 
     def _run_group(self, jobs: list[Job]) -> None:
         """Run the jobs of one configuration, with a new launch after each launch that ends early."""
@@ -138,14 +162,16 @@ class MeasuredSweep:
                 return 0
             with self._telling:
                 self.observer.launched(jobs, [gpu.id for gpu in gpus])
-            control = LaunchControl(self.stop, self.over_budget, self._tell_measured, self._tell_waiting)
-            return len(measure_jobs(jobs, self.machine, gpus, control))
+            return len(measure_jobs(jobs, self.machine, gpus, self._control()))
+
+    def _control(self) -> LaunchControl:
+        return LaunchControl(self.stop, self.over_budget, self._tell_ended, self._tell_waiting)
 
     def _drop_known(self, jobs: list[Job]) -> list[Job]:
         """Drop jobs that another memlab has measured meanwhile, or that an out-of-memory implies."""
         left = []
         for job in jobs:
-            if not self.force and (record := job.finished(self.machine, self.options.prune)):
+            if record := self.finished(job, self.options.prune):
                 self._tell(JobResult(job, record, "done"))
             elif implied_by := self._implied_by(job):
                 record = job.record_without_running(self.machine, implied_by.status, IMPLIED + implied_by.run_id)
@@ -180,8 +206,8 @@ class MeasuredSweep:
         """Return the cost of the hardware since the sweep began, in US dollars; 0 if its price is unknown."""
         return (time.monotonic() - self._began) / 3600 * self._usd_per_hour
 
-    def _tell_measured(self, job: Job, record: Record) -> None:
-        self._tell(JobResult(job, record, "measured"))
+    def _tell_ended(self, job: Job, record: Record) -> None:
+        self._tell(JobResult(job, record, self.how))
 
     def _tell(self, result: JobResult) -> None:
         with self._telling:

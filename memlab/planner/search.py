@@ -4,15 +4,14 @@ A :class:`Predictor` predicts many plans at a time, so that it can trace all of 
 all cores.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeGuard
 
 from memlab.core.config import Config
 from memlab.core.plan import Plan, make_plan
-from memlab.core.record import BEFORE_STEPS
+from memlab.core.record import BEFORE_STEPS, DOES_NOT_FIT, FITS, OUT_OF_MEMORY, Record
 from memlab.predict.memory.estimate import Estimate
-from memlab.predict.memory.verdicts import FITS
 
 LARGEST_BATCH = 4096
 """Largest micro batch of a search, as in a search that measures."""
@@ -103,18 +102,20 @@ def fits(outcome: Outcome) -> TypeGuard[Estimate]:
     return isinstance(outcome, Estimate) and outcome.verdict == FITS
 
 
-def next_size(tried: dict[int, Outcome], limit: int) -> int | None:
-    """Return the micro batch to try next. ``None`` when the search is over: a size fits and the next one does not, or
-    an estimate failed."""
+def next_size(tried: Mapping[int, Outcome], limit: int, first: int = 1, step: int = 1) -> int | None:
+    """Return the size to try next: a micro batch, or a sequence length. ``None`` when the search is over: a size fits
+    and one that is at most ``step`` larger does not, or an estimate failed. ``first``: the size to begin with."""
     known = {size: outcome for size, outcome in tried.items() if _known(outcome)}
     if len(known) < len(tried):
         return None
     low = max((size for size, outcome in tried.items() if fits(outcome)), default=0)
     high = min((size for size, outcome in tried.items() if not fits(outcome)), default=limit + 1)
-    if high - low == 1:
+    if high - low <= step:
         return None
-    if low < 2:
-        return low + 1
+    if not tried:
+        return min(first, limit)
+    if sum(map(fits, tried.values())) < 2:  # too few to extrapolate from
+        return min(2 * low, limit) if high > limit else (low + high) // 2
     failed = sum(not fits(outcome) for outcome in tried.values())
     if failed > STEPS_DOWN:
         return (low + high) // 2
@@ -123,7 +124,31 @@ def next_size(tried: dict[int, Outcome], limit: int) -> int | None:
     return max(low + 1, min(_extrapolated(known, low), LARGEST_FACTOR * low, limit))
 
 
-def _extrapolated(tried: dict[int, Estimate], low: int) -> int:
+def outcome_of(record: Record) -> Outcome:
+    """Return the estimate that a predicted record holds, or the reason why it holds none."""
+    if record.status not in ("ok", *OUT_OF_MEMORY):
+        return f"{record.status}: {record.reason}"
+    verdict = record.summary.get("verdict", FITS) if record.status == "ok" else DOES_NOT_FIT
+    used, total, reserved, host = (_most(record, key) for key in OF_A_RANK)
+    names = {name for rank in record.ranks for name in rank["phases"]}
+    held = {name: _peak(record, name) + max(0, used - reserved) for name in sorted(names)}
+    return Estimate(verdict, used, total - used if total else None, host, held)
+
+
+OF_A_RANK = ("device_used_bytes", "device_total_bytes", "peak_reserved_bytes", "host_peak_bytes")
+"""Figures of a rank that an estimate needs."""
+
+
+def _most(record: Record, key: str) -> int:
+    return max((rank[key] or 0 for rank in record.ranks), default=0)
+
+
+def _peak(record: Record, phase: str) -> int:
+    phases = [rank["phases"][phase] for rank in record.ranks if phase in rank["phases"]]
+    return max(each["peak_allocated_bytes"] for each in phases)
+
+
+def _extrapolated(tried: Mapping[int, Estimate], low: int) -> int:
     """Return the size at which the first phase fills the device, if every phase grows on linearly."""
     before, at = max(size for size in tried if size < low), tried[low]
     if len(tried) >= EXTRAPOLATIONS or at.free is None:

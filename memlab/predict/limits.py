@@ -7,12 +7,13 @@ from memlab.rules.rule import Rule
 from memlab.rules.unsupported import unsupported
 from memlab.system.machine import Machine
 
+ON_A_CPU = Rule(
+    lambda c: c.hardware.device == "cpu",
+    "a CPU has no caching allocator to predict",
+    "the hardware entry of a GPU, for instance hardware=h100_x8",
+)
+
 LIMITS = (
-    Rule(
-        lambda c: c.hardware.device == "cpu",
-        "a CPU has no caching allocator to predict",
-        "the hardware entry of a GPU, for instance hardware=h100_x8",
-    ),
     Rule(
         lambda c: "nvme" in (c.offload.optimizer, c.offload.param),
         "DeepSpeed's NVMe swapping reads and writes real files, and no stand-in for it exists yet",
@@ -46,6 +47,13 @@ LIMITS = (
 
 
 def unpredictable(config: Config) -> list[str]:
-    """Return the reasons why a configuration is invalid or cannot be predicted; empty when it can be."""
-    beyond = [f"{rule.why}; instead: {rule.instead}" for rule in LIMITS if rule.when(config)]
+    """Return the reasons why a configuration is invalid or cannot be predicted; empty when it can be.
+
+    What a command of the user's own needs beside a GPU is seen when its script runs.
+    """
+    is_command = config.training.loop == "command"
+    limits = (ON_A_CPU,) if is_command else (ON_A_CPU, *LIMITS)
+    beyond = [f"{rule.why}; instead: {rule.instead}" for rule in limits if rule.when(config)]
+    if is_command:
+        return [*unsupported(config, machine=None), *beyond]
     return [*unsupported(config, machine=None), *beyond, *missing_extras(config, Machine())]

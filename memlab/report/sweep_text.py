@@ -201,6 +201,9 @@ def _answer(found: SearchResult, kind: str) -> str:
         return f"[red]no answer[/]: {escape(safe(found.gave_up))}"
     if found.best is None:
         return "[yellow]nothing fits[/]" if found.tried and not found.fits else "[yellow]not finished[/]"
+    if found.confirmation.source == "predicted":
+        beyond = "" if found.fails is None else f"; {found.fails}: {_ending(found.tried[found.fails])}"
+        return f"largest {kind} that fits: [bold]{found.best}[/], predicted{beyond}"
     fitting = [size for size, record in found.tried.items() if record.status == "ok"]
     fastest = max(fitting, key=found.rate)
     confirmed = found.confirmation.summary
@@ -211,6 +214,10 @@ def _answer(found: SearchResult, kind: str) -> str:
     if fastest != found.best:
         line += f"; fastest: {fastest}, at {units.number(found.tried[fastest].summary['tokens_per_second'])} tokens/s"
     return line
+
+
+def _ending(record: Record) -> str:
+    return "at the edge" if record.status == "ok" else "does not fit"
 
 
 def show_repeats(results: Sequence[JobResult], console: Console) -> None:

@@ -181,6 +181,13 @@ class RunFolder:
         for rank in ranks:
             write_json(self.rank_file(rank["rank"]), rank)
 
+    def copy_ranks(self, other: "RunFolder") -> None:
+        """Copy the files of the ranks of a command, and the logs, from another run folder."""
+        for path in [*other._named(_RANK_FILE), *other.logs]:
+            target = self.path / path.relative_to(other.path)
+            target.parent.mkdir(exist_ok=True)
+            write_whole(target, path.read_bytes())
+
     def finish(self, record: Record) -> None:
         """Write the record, which marks the run as ended, then redact the logs, which may be long."""
         write_json(self.path / self.RECORD, record.to_json())

@@ -13,6 +13,7 @@ from memlab.core.plan import Plan
 from memlab.core.record import FINAL, Record
 from memlab.core.run_id import engine_key, memory_key, subject_key
 from memlab.core.summary import slowest, summarise
+from memlab.runs.command_inputs import are_unchanged
 from memlab.runs.folder import RunFolder
 from memlab.system.environment import describe_environment, fingerprint
 from memlab.system.machine import Machine
@@ -79,15 +80,15 @@ class Job:
     def finished(self, machine: Machine, also_implied: bool = True) -> Record | None:
         """Return the record of an earlier run with the same fingerprint and a final status, or ``None``.
 
-        ``unsupported`` does not count as final here: a missing package or hostfile may exist by now. ``also_implied``:
-        accept implied records too.
+        ``unsupported`` does not count as final here: a missing package or hostfile may exist by now. The files that a
+        command read must be unchanged. ``also_implied``: accept implied records too.
         """
         try:
             record = self.folder.read_record()
         except RecordError:
             return None
         known = record.status in FINAL and record.status != "unsupported"
-        same = known and record.fingerprint == fingerprint(self.plan, machine)
+        same = known and record.fingerprint == fingerprint(self.plan, machine) and are_unchanged(record)
         return record if same and (also_implied or not record.is_implied) else None
 
     def record_without_running(self, machine: Machine, status: str, reason: str) -> Record:
@@ -100,7 +101,7 @@ class Job:
     def new_record(self, machine: Machine, isolation: str) -> Record:
         return Record(
             run_id=self.plan.run_id,
-            source="measured",
+            source="predicted" if self.config.mode == "predict" else "measured",
             status="failed",
             config=self.plan.config,
             choices=self.plan.choices,
@@ -143,6 +144,6 @@ def unique(jobs: Iterable[Job]) -> list[Job]:
 
 
 def usd_per_hour(jobs: Iterable[Job]) -> float:
-    """Return the price of the hardware of these jobs in US dollars per hour; 0 if it is unknown."""
-    rates = (job.config.hardware.total_usd_per_hour for job in jobs)
+    """Return the price of the hardware of the jobs that measure, in US dollars per hour; 0 if it is unknown."""
+    rates = (job.config.hardware.total_usd_per_hour for job in jobs if job.config.mode == "measure")
     return next((rate for rate in rates if rate is not None), 0.0)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from memlab.core.record import FINAL, OUT_OF_MEMORY, Record
+from memlab.core.record import FINAL, FITS, OUT_OF_MEMORY, Record
 from memlab.runs.job import Job
 
 SLOWER = 0.9
@@ -45,13 +45,15 @@ class SearchResult:
 
     @property
     def fits(self) -> int:
-        """The largest size that trained; 0 if none did."""
-        return max((size for size, record in self.tried.items() if record.status == "ok"), default=0)
+        """The largest size that trained, or is predicted to fit; 0 if none did."""
+        return max((size for size, record in self.tried.items() if trains(record)), default=0)
 
     @property
     def fails(self) -> int | None:
-        """The smallest size that ran out of memory; ``None`` if none did."""
-        return min((size for size, record in self.tried.items() if record.status in OUT_OF_MEMORY), default=None)
+        """The smallest size that ran out of memory, or is predicted not to fit safely; ``None`` if none did."""
+        ended = ("ok", *OUT_OF_MEMORY)
+        too_large = (size for size, record in self.tried.items() if record.status in ended and not trains(record))
+        return min(too_large, default=None)
 
     def rate(self, size: int) -> float:
         """Return the tokens per second at a size that trained; 0 if a command does not say its tokens."""
@@ -65,6 +67,11 @@ class SearchResult:
         rate = self.rate(size)
         smaller = [self.rate(less) for less, other in self.tried.items() if less < size and other.status == "ok"]
         return bool(record.summary.get("num_alloc_retries")) or rate < SLOWER * max(smaller, default=0.0)
+
+
+def trains(record: Record) -> bool:
+    """Whether a size trained or, in a prediction, fits: a size at the edge of the memory does not count."""
+    return record.status == "ok" and record.summary.get("verdict", FITS) == FITS
 
 
 class SweepObserver:

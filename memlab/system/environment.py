@@ -5,15 +5,17 @@ import importlib.metadata
 import json
 import os
 import platform
-import shlex
 import socket
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import memlab
+from memlab.core.command_template import effect, named_files
+from memlab.core.config import Config
 from memlab.core.plan import Plan, needs_hub
 from memlab.core.run_id import config_hash
 from memlab.files.disk import cache_dir
@@ -198,28 +200,51 @@ def describe_machine(machine: Machine) -> dict[str, Any]:
 
 def fingerprint(plan: Plan, machine: Machine) -> str:
     """Hash everything that decides a measurement to 16 hexadecimal digits. Equal fingerprints measure the same."""
+    return _hashed([config_hash(plan.config), *_facts(plan, machine)])
+
+
+def command_fingerprint(plan: Plan, predictor: str) -> str:
+    """Hash everything that decides the prediction of a command. Plans that reach the command alike are equal, and so
+    are repeats. ``predictor``: digest of the predictor's code.
+    """
+    config = replace(plan.config, measure=replace(plan.config.measure, repeat=1))
+    reaches = [effect(config), asdict(config.hardware), predictor]
+    return _hashed([*reaches, *_facts(plan, Machine())])
+
+
+def _facts(plan: Plan, machine: Machine) -> list[Any]:
+    """Return what decides a run besides its configuration: versions, machine, variables, files that it names."""
     versions = {name: version for name, version in versions_used(plan).items() if name != "memlab"}
-    facts = [
-        config_hash(plan.config),
+    return [
         platform.python_version_tuple()[:2],
         versions,
         machine.driver,
         [gpu.name for gpu in machine.gpus[: plan.ranks_per_node]],
         {name: value for name, value in inherited_variables().items() if name != "CUDA_DEVICE_ORDER"},
-        *_digests(plan.config.training.command),
+        *(_digests(plan.config) if plan.config.training.loop == "command" else []),
     ]
+
+
+def _hashed(facts: list[Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-SCRIPTS = (".py", ".sh", ".yaml", ".yml", ".json", ".toml")
-"""Ends of the names of files that say what a command does. Data, weights and logs have others."""
+SCRIPTS = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".jinja")
+"""Ends of the names of files that say what a command does. Weights and logs have others."""
+
+DATA = (".jsonl", ".csv", ".tsv", ".txt", ".parquet", ".arrow")
 
 
-def _digests(command: str) -> list[str]:
-    """Hash the scripts and settings that a command names: a changed script is another experiment."""
-    words = (word.rpartition("=")[2] for word in shlex.split(command))
-    files = (path for word in words if (path := Path(word)).suffix in SCRIPTS and path.is_file())
-    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+def _digests(config: Config) -> list[Any]:
+    """Return digests of what a command names: of a script and of settings the content, of a model's folder that of its
+    ``config.json``, of a data file size and time. If one changes, the run is another experiment."""
+    named = named_files(config)
+    settings = [path / "config.json" if path.is_dir() else path for path in named]
+    found: list[Any] = [
+        hashlib.sha256(path.read_bytes()).hexdigest() for path in settings if path.suffix in SCRIPTS and path.is_file()
+    ]
+    data = (path.stat() for path in named if path.suffix in DATA and path.is_file())
+    return found + [[each.st_size, each.st_mtime_ns] for each in data]
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -16,9 +16,10 @@ FACTS = {
     "versions": lambda session: machine.versions(),
     "environment": lambda session: machine.environment(),
     "script": lambda session: machine.script(),
+    "modules": lambda session: machine.own_modules(session.facts["script"]["path"]),
 }
 
-THAT_GROW = ("datasets",)
+THAT_GROW = ("datasets", "modules")
 """Facts that are found out again at the end."""
 
 

@@ -54,4 +54,4 @@ def data_files(session: Session) -> list[dict[str, Any]] | None:
     """List names and sizes of the files that data sets were made of; the size of a remote file is not known."""
     files = dict.fromkeys(session.data_files)
     sizes = {file: os.path.getsize(file) if os.path.exists(file) else None for file in files}
-    return [{"name": os.path.basename(file), "bytes": size} for file, size in sizes.items()] or None
+    return [{"name": os.path.basename(file), "path": file, "bytes": size} for file, size in sizes.items()] or None

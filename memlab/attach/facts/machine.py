@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import sys
+import sysconfig
 from importlib import metadata
 from typing import Any
 
@@ -59,9 +60,26 @@ def environment() -> dict[str, str]:
 def script() -> dict[str, Any]:
     """Describe the script: its path as it is found from the current folder, its digest, its arguments."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    digest = None
-    if main and os.path.isfile(main):
-        with open(main, "rb") as file:
-            digest = hashlib.sha256(file.read()).hexdigest()
+    digest = _sha256(main) if main and os.path.isfile(main) else None
     path = os.path.relpath(main) if main else None
     return {"path": path, "sha256": digest, "argv": sys.argv, "cwd": os.getcwd()}
+
+
+def own_modules(script: str | None) -> dict[str, str]:
+    """Return path -> digest of the modules that lie below the folder of the script or the current folder, without
+    those of installed packages and of memlab. ``script``: the path of the script."""
+    roots = _folders(os.path.dirname(script or ""), os.getcwd())
+    memlab = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    installed = _folders(*sysconfig.get_paths().values(), memlab)
+    files = {os.path.realpath(file) for each in list(sys.modules.values()) if (file := getattr(each, "__file__", None))}
+    own = sorted(file for file in files if file.startswith(roots) and not file.startswith(installed))
+    return {os.path.relpath(file): _sha256(file) for file in own if os.path.isfile(file)}
+
+
+def _folders(*paths: str) -> tuple[str, ...]:
+    return tuple(os.path.join(os.path.realpath(path), "") for path in paths)
+
+
+def _sha256(file: str) -> str:
+    with open(file, "rb") as content:
+        return hashlib.sha256(content.read()).hexdigest()

@@ -110,7 +110,7 @@ def gather(plan: Plan, machine: Machine) -> Facts:
         ninja=shutil.which("ninja", path=environment["PATH"]),
         free_disk={str(folder): _free_bytes(folder) for folder in _folders_written(config)},
         free_shared_memory=_free_bytes(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None,
-        free_host_memory=_free_host_memory(),
+        free_host_memory=free_host_memory(),
         lockable=None if locked == resource.RLIM_INFINITY else locked,
         removed_locks=len(sweep_stale_locks()) if _free_bytes(cache_dir()) is not None else 0,
         hub=_reach_hub(environment) if _asks_hub(config) else None,
@@ -213,7 +213,7 @@ def _free_bytes(folder: Path) -> int | None:
     return shutil.disk_usage(existing).free if os.access(existing, os.W_OK) else None
 
 
-def _free_host_memory() -> int:
+def free_host_memory() -> int:
     """Return the smaller of the machine's available memory and the rest of this container's limit (cgroup v2)."""
     available = psutil.virtual_memory().available
     with contextlib.suppress(OSError, ValueError):  # cgroup v1, or the limit is "max"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-FITS, EDGE, DOES_NOT_FIT = "fits", "edge", "does_not_fit"
+from memlab.core.record import DOES_NOT_FIT, EDGE, FITS
 
 
 def worst(verdicts: Iterable[str]) -> str:

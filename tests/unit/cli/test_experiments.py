@@ -67,7 +67,7 @@ def test_the_exit_code_of_a_sweep_says_whether_anything_is_left_to_do(record, st
 
     Sweep.interrupted = interrupted
     results = [JobResult(None, status and record(status=status), "measured") for status in statuses]
-    assert experiments._sweep_exit_code(Sweep, results) == code
+    assert experiments._sweep_exit_code([Sweep], results) == code
 
 
 def test_every_status_has_its_own_exit_code():

@@ -28,7 +28,7 @@ def batch_job(job):
 
 def known(job, **statuses: str) -> SearchResult:
     """What is known after these sizes were tried: ``known(job, b4="ok", b8="gpu_oom")``."""
-    tried = {int(size[1:]): SimpleNamespace(status=status) for size, status in statuses.items()}
+    tried = {int(size[1:]): SimpleNamespace(status=status, summary={}) for size, status in statuses.items()}
     return SearchResult(job, tried)
 
 

@@ -10,10 +10,10 @@ import pytest
 from memlab.core.config import Sweep
 from memlab.core.sizes import GIB
 from memlab.files.json_file import read_json
-from memlab.launch.schedule import group_into_launches, schedule
+from memlab.launch.schedule import group_into_launches
 from memlab.launch.sweep import MeasuredSweep
 from memlab.runs.job import Job
-from memlab.runs.results import JobResult, SweepObserver, is_complete
+from memlab.runs.results import JobResult, Schedule, SweepObserver, is_complete
 from memlab.system.machine import Gpu, Machine
 
 CPU = Machine()
@@ -45,6 +45,10 @@ def swept(
     jobs, force: bool = False, observer: SweepObserver | None = None, seed: int = 0, **options
 ) -> list[JobResult]:
     return MeasuredSweep(CPU, Sweep(**options), force, observer or Told()).run(jobs, seed)
+
+
+def scheduled(jobs: list[Job], force: bool = False, **options) -> Schedule:
+    return MeasuredSweep(CPU, Sweep(**options), force, SweepObserver()).schedule(jobs)
 
 
 def ends(results: list[JobResult]) -> list[tuple[int, str, str]]:
@@ -273,7 +277,7 @@ def test_a_failure_implies_nothing(deepspeed, jobs):
 def test_what_was_implied_is_measured_when_pruning_is_switched_off(deepspeed, jobs):
     deepspeed(acts={"2/1x1": "oom"})
     swept(jobs([1, 2]))
-    assert schedule(jobs([1, 2]), CPU, Sweep(prune=False), force=False).launches != []
+    assert scheduled(jobs([1, 2]), prune=False).launches != []
     assert ends(swept(jobs([1, 2]), prune=False)) == [(1, "done", "gpu_oom"), (2, "measured", "ok")]
 
 
@@ -471,7 +475,7 @@ def test_ranks_on_the_cpu_of_a_machine_with_one_gpu_run_one_launch_at_a_time(dee
 
 def test_assorting_starts_and_writes_nothing(deepspeed, twelve, tmp_path):
     played = deepspeed()
-    found = schedule(twelve(), CPU, Sweep(), force=False)
+    found = scheduled(twelve())
     assert [(result.how, result.record) for result in found.known] == [("unsupported", None)]
     assert [[job.config.seq_len.tokens for job in launch] for launch in found.launches] == [
         [1, 2, 3, 4, 5],
@@ -484,8 +488,8 @@ def test_assorting_starts_and_writes_nothing(deepspeed, twelve, tmp_path):
 def test_what_is_done_is_not_assorted_into_a_launch_unless_forced(deepspeed, jobs):
     deepspeed()
     swept(jobs([1]))
-    assert schedule(jobs([1, 2]), CPU, Sweep(), force=False).known[0].how == "done"
-    assert schedule(jobs([1, 2]), CPU, Sweep(), force=True).known == []
+    assert scheduled(jobs([1, 2])).known[0].how == "done"
+    assert scheduled(jobs([1, 2]), force=True).known == []
 
 
 def test_what_composed_a_job_is_saved_for_every_job_that_gets_a_record(deepspeed, twelve):

@@ -8,11 +8,11 @@ from rich.console import Console
 
 from memlab.core.config import Sweep
 from memlab.core.plan import make_plan
-from memlab.launch.schedule import schedule
+from memlab.launch.sweep import MeasuredSweep
 from memlab.report.sweep_text import Progress, show_preview, show_summary
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
-from memlab.runs.results import JobResult, Schedule
+from memlab.runs.results import JobResult, Schedule, SweepObserver
 from memlab.system.machine import Machine
 
 ROOT = Path("/outputs/mine")
@@ -39,7 +39,8 @@ def text(console: Console) -> str:
 def test_a_preview_says_what_shares_a_launch_and_what_it_costs_at_most(job, console):
     priced = {"hardware__usd_per_hour": 36.0, "measure__timeout_s": 100}
     jobs = [job(seed=1, **priced), job(seed=1, seq_len__tokens=7, **priced), job(seed=2, **priced)]
-    show_preview(schedule([*jobs, job(offload__param="cpu")], Machine(), Sweep(), False), ROOT, console)
+    sweep = MeasuredSweep(Machine(), Sweep(), False, SweepObserver())
+    show_preview(sweep.schedule([*jobs, job(offload__param="cpu")]), ROOT, console)
     shown = text(console)
     rows = [line for line in shown.splitlines() if "to run" in line and "│" in line]
     assert [row.split("│")[1].strip() for row in rows] == ["1", "1", "2"]

@@ -98,11 +98,6 @@ def test_a_search_gives_up_where_the_script_does_not_use_the_size(point, tmp_pat
     assert "batch.micro=4 and used 2" in found.gave_up
 
 
-def test_a_prediction_of_a_command_is_refused(point):
-    with pytest.raises(ConfigError, match="training=command measures"):
-        preflight.check([point(1, mode="predict")])
-
-
 def test_a_search_over_a_key_without_a_place_is_refused(point):
     with pytest.raises(ConfigError, match=r"'seq_len\.tokens' varies"):
         preflight.check([point(1, **{"sweep.search": "seq_len"})])

@@ -1,0 +1,104 @@
+"""One point of a sweep of the user's own command, predicted; a point that was predicted before is copied."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from time import monotonic
+
+from memlab.core.command_template import command_environment, filled
+from memlab.core.errors import RecordError
+from memlab.core.record import FINAL, Record
+from memlab.files.cache_folder import cache_folder
+from memlab.launch.command import free_port
+from memlab.launch.launch_control import LaunchControl
+from memlab.launch.user_command.found_config import found_config
+from memlab.launch.user_command.point import OUTPUT, beside
+from memlab.planner.user_command import predicted_record
+from memlab.predict.prediction import NOWHERE
+from memlab.predict.trace.code_digest import code_digest
+from memlab.runs.command_inputs import are_unchanged
+from memlab.runs.folder import RunFolder
+from memlab.runs.job import Job
+from memlab.runs.step_rows import read_rows
+from memlab.system.deadman import TOKEN_VARIABLE, guarded, kill_marked
+from memlab.system.environment import command_fingerprint, fingerprint
+
+POLL_S = 0.1
+
+
+def finished_point(job: Job, also_implied: bool) -> Record | None:
+    """Return the record in the job's folder if the same predictor made it, else ``None``."""
+    found = job.finished(NOWHERE, also_implied)
+    return found if found and found.environment.get("predictor") == code_digest() else None
+
+
+def predict_point(job: Job, control: LaunchControl, force: bool = False) -> Record:
+    """Predict the command of a point and write its record.
+
+    The record is a copy where a point that reaches the command alike was predicted before, unless ``force``.
+    """
+    folder, kept = job.folder, kept_folder(job)
+    words = filled(job.config, folder.path / RunFolder.DEEPSPEED, folder.path / OUTPUT, free_port())
+    record = None if force else _read_kept(kept)
+    if record is None:
+        job.start(words)
+        record = _run(job, words, control)
+    elif kept.path != folder.path:
+        job.start(words)
+        folder.copy_ranks(kept)
+    record = _as_point(record, job, words)
+    folder.finish(record)
+    if record.status in FINAL and kept.path != folder.path:
+        kept.claim()
+        kept.copy_ranks(folder)
+        kept.finish(record)
+    return record
+
+
+def kept_folder(job: Job) -> RunFolder:
+    """Return the folder in the user's cache of the prediction that all points share which reach the command alike."""
+    return RunFolder(cache_folder("commands") / command_fingerprint(job.plan, code_digest()))
+
+
+def _read_kept(kept: RunFolder) -> Record | None:
+    try:
+        record = kept.read_record()
+    except RecordError:
+        return None
+    return record if record.status in FINAL and not record.is_implied and are_unchanged(record) else None
+
+
+def _run(job: Job, words: list[str], control: LaunchControl) -> Record:
+    """Run the shadow processes of a point to their end, or until the sweep or the time limit ends them."""
+    measure, began = job.config.measure, monotonic()
+    steps = measure.warmup + measure.steps
+    variables = command_environment(job.config, os.environ)
+    with guarded(variables) as environ, ThreadPoolExecutor(1) as thread:
+        running = thread.submit(predicted_record, words, job.config.hardware, job.folder, steps, environ)
+        while not wait([running], POLL_S).done:
+            seconds = monotonic() - began
+            why = "by a signal" if control.stop.is_set() else control.reason_to_end()
+            if why or seconds > measure.timeout_s:
+                kill_marked(environ[TOKEN_VARIABLE])
+                status = "interrupted" if why else "timeout"
+                told = f"stopped {why}" if why else "the script had not ended"
+                record = job.new_record(NOWHERE, "fresh")
+                return replace(record, status=status, reason=f"{told} after {seconds:.0f} s")
+        return running.result()
+
+
+def _as_point(record: Record, job: Job, words: list[str]) -> Record:
+    """Return the record with what was composed beside what the script used."""
+    rows = {rank["rank"]: read_rows(job.folder.step_rows(rank["rank"])) for rank in record.ranks}
+    found = found_config(record.ranks, rows, job.config.training.command)
+    merged, disagreements = beside(job.config, job.plan.choices, found)
+    return replace(
+        record,
+        run_id=job.plan.run_id,
+        fingerprint=fingerprint(job.plan, NOWHERE),
+        config=merged.config,
+        choices=merged.choices,
+        unknown_config=list(merged.unknown),
+        environment={**record.environment, "predictor": code_digest()},
+        command={**(record.command or {}), "words": words, "disagreements": disagreements},
+    )
