@@ -79,6 +79,9 @@ class Session:
         self.stopped = False
         self.on_first_step: Callable[[], None] = lambda: None
         self.on_save: Callable[[], None] = lambda: None
+        self.on_piece: Callable[[str | None, int | None, Piece], None] = lambda phase, step, piece: None
+        self.on_step: Callable[[], None] = lambda: None
+        self.wait_for_all_ranks = stop.wait_for_all_ranks
         self._saved_at = 0.0
         self._evaluated: weakref.ref | None = None  # the module that a plain loop evaluates
         self._end: Mark | None = None  # of a step that has not been closed
@@ -91,9 +94,9 @@ class Session:
 
     def begin_anew(self, options: Options) -> None:
         """Forget what was measured, and measure from now on."""
-        calls = self.on_first_step, self.on_save
+        calls = self.on_first_step, self.on_save, self.on_piece, self.on_step, self.wait_for_all_ranks
         Session.__init__(self, options, self.memory)
-        self.on_first_step, self.on_save = calls
+        self.on_first_step, self.on_save, self.on_piece, self.on_step, self.wait_for_all_ranks = calls
 
     def begin_in_child(self) -> None:
         """Begin anew in a forked process, which may become a rank. A child of a rank stays unmeasured."""
@@ -287,6 +290,7 @@ class Session:
         self.rows.add(self.step, end, self._skipped)
         self._name_batch_of_peak(self.step.size)
         self.steps_done += 1
+        self.on_step()
         self.steps_skipped += self._skipped
         if self.steps_done == 1:
             self.memory.settle()
@@ -304,7 +308,7 @@ class Session:
     def stop_if_asked(self) -> None:
         if self.last_step and self.steps_done >= self.last_step and not self.stopped:
             self.stopped = True
-            stop.wait_for_all_ranks()
+            self.wait_for_all_ranks()
             raise SystemExit(0)
 
     def _begin_training(self) -> None:
@@ -439,8 +443,9 @@ class Session:
         in_step = self.step is not None and not self.timeline.beside_steps
         if piece.reading.retries is not None:
             self._retries, self._ooms = piece.reading.retries, piece.reading.ooms
-        if piece.phase is not None:
-            key = self._key(piece.phase)
+        key = None if piece.phase is None else self._key(piece.phase)
+        self.on_piece(key, self.step.number if in_step else None, piece)
+        if key is not None:
             peaks = self.phases.setdefault(key, Peaks())
             if peaks.fold(piece.reading):
                 peaks.where, peaks.step = piece.where, self.step.number if in_step else None
@@ -451,7 +456,7 @@ class Session:
         if self.total.fold(piece.reading):
             self.peak = {
                 "step": self.step.number if in_step else None,
-                "phase": self._key(piece.phase) if piece.phase else None,
+                "phase": key,
                 "where": piece.where,
                 "bytes": self.total.deciding_peak,
             }

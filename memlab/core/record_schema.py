@@ -94,6 +94,7 @@ class Command(TypedDict, total=False):
     exit_code: int | None  # None: memlab ended the command
     steps: Count | None  # that it was to end after
     disagreements: list[Disagreement]
+    assumed: dict[str, Count]  # of a prediction: line that needed a value that is not known -> times
 
 
 class Timing(TypedDict, total=False):
@@ -109,6 +110,7 @@ class Oom(TypedDict, total=False):
     step: Count | None
     requested_bytes: Bytes | None
     event: Count
+    where: str | None  # of a command: file and line of the user's script
     message: str | None
 
 

@@ -6,19 +6,17 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 from memlab.core.config import Hardware
 from memlab.core.errors import ConfigError
-from memlab.core.record import PREDICTED, Record
+from memlab.core.record import Record
 from memlab.core.sizes import GIB
 from memlab.launch.process import Ended
 from memlab.launch.user_command.found_config import found_config
 from memlab.launch.user_command.measure import keep_what_was_found
 from memlab.launch.user_command.records import command_record
 from memlab.launch.user_command.supervise import Finished
-from memlab.predict.constants import outside_the_allocator
-from memlab.predict.memory.host import host_peak
+from memlab.planner.command_record import TracedCommand, record_of
 from memlab.predict.trace.parse_command import Command, Node, parse, ranks_of_a_node, trace_rank
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Trace
@@ -26,9 +24,6 @@ from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_rows
 from memlab.system.deadman import guarded
 from memlab.system.machine import Machine
-
-NOT_PREDICTED: dict[str, Any] = {"step_seconds": [], "warmup_seconds": [], "timing": {}}
-"""Figures of a rank that simulated GPUs do not have: their clocks mean nothing."""
 
 
 def predict_command(words: Sequence[str], hardware: Hardware, folder: RunFolder, steps: int | None) -> Record:
@@ -59,19 +54,23 @@ def predicted_record(
         outcomes = list(pool.map(lambda rank: _traced(command, rank, node, folder, steps, environ), differ))
     finally:
         pool.shutdown(wait=False)  # after an interrupt the caller ends the processes that the threads wait for
+    if broken := next((outcome for outcome in outcomes if isinstance(outcome, ShadowError)), None):
+        return _failed(f"the script failed on simulated GPUs: {broken}", words, steps, time.time() - began)
+    meters = {rank["rank"]: rank for rank in folder.read_attached_ranks()}
     traces = {outcome.rank: outcome for outcome in outcomes if isinstance(outcome, Trace)}
-    ranks = [_predicted(rank, traces) for rank in folder.read_attached_ranks()]
-    rows = {rank["rank"]: _without_host(read_rows(folder.step_rows(rank["rank"]))) for rank in ranks}
-    status, reason = _outcome(ranks, outcomes, node, world_size)
-    finished = Finished(Ended("exited", 0, time.time() - began), status, reason, ranks, rows)
-    found = found_config(ranks, rows, shlex.join(words))
-    assumed = {line: times for trace in traces.values() for line, times in trace.assumed.items()}
-    record = command_record(finished, found, words, steps, Machine())
-    epochs = [epoch for trace in traces.values() for epoch in trace.epochs]
-    command_facts = {**(record.command or {}), "assumed": assumed, "epochs": epochs}
-    record = replace(record, source="predicted", command=command_facts)
-    keep_what_was_found(ranks, folder)
+    if set(meters) != set(traces):
+        return _failed("no optimizer step seen", words, steps, time.time() - began)
+    rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}
+    record, rows = record_of(TracedCommand(words, steps, hardware, traces, meters, rows, time.time() - began))
+    keep_what_was_found(record.ranks, folder)
+    folder.write_step_rows(rows)
     return record
+
+
+def _failed(reason: str, words: Sequence[str], steps: int | None, seconds: float) -> Record:
+    finished = Finished(Ended("exited", 0, seconds), "failed", reason)
+    record = command_record(finished, found_config([], {}, shlex.join(words)), words, steps, Machine())
+    return replace(record, source="predicted")
 
 
 def _traced(
@@ -81,37 +80,3 @@ def _traced(
         return trace_rank(command, rank, node, folder.path, steps, environ)
     except ShadowError as error:
         return error
-
-
-def _predicted(rank: Mapping[str, Any], traces: Mapping[int, Trace]) -> dict[str, Any]:
-    """Return the figures of a rank with its predicted host memory. That of the process itself is another machine's."""
-    phases = {name: _without_host([phase])[0] for name, phase in rank["attached"].get("phases", {}).items()}
-    trace = traces.get(rank["rank"])
-    return {
-        **rank,
-        **NOT_PREDICTED,
-        "memory_source": PREDICTED,
-        "host_peak_bytes": None if trace is None else host_peak(trace).process,
-        "attached": {**rank["attached"], "phases": phases},
-    }
-
-
-def _without_host(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**each, "host_peak_bytes": None} for each in figures]
-
-
-def _outcome(
-    ranks: Sequence[Mapping[str, Any]], outcomes: Sequence[Trace | ShadowError], node: Node, world_size: int
-) -> tuple[str, str | None]:
-    """Return status and reason: whether all ranks ended, and whether their memory is enough."""
-    for outcome in outcomes:
-        if isinstance(outcome, ShadowError):
-            return "failed", f"the script failed on simulated GPUs: {outcome}"
-    if not ranks:
-        return "failed", "no optimizer step seen"
-    capacity = node.memory_bytes - outside_the_allocator(node.gpu, world_size)
-    highest = max(ranks, key=lambda rank: rank["peak_reserved_bytes"] or 0)
-    if highest["peak_allocated_bytes"] > capacity:
-        needed, there = highest["peak_allocated_bytes"] / GIB, capacity / GIB
-        return "gpu_oom", f"rank {highest['rank']} allocates {needed:.2f} GiB, and the GPU has {there:.2f} GiB for it"
-    return "ok", None

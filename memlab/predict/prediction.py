@@ -10,14 +10,14 @@ from memlab.core.config import Config
 from memlab.core.plan import Plan
 from memlab.core.record import RankResult, Record
 from memlab.core.run_id import shape_of
-from memlab.core.summary import summarise
+from memlab.core.summary import Work, summarise
 from memlab.predict.limits import unpredictable
 from memlab.predict.memory.fit_probability import shipped_ratios, support
 from memlab.predict.memory.rank_results import rank_results
 from memlab.predict.memory.verdicts import worst
 from memlab.predict.time.calibration import Calibration
 from memlab.predict.time.calibration_choice import resolve
-from memlab.predict.time.step_time import predict_step_time
+from memlab.predict.time.step_time import StepTime, predict_step_time
 from memlab.predict.trace.choose_traces import traces_in_launch
 from memlab.predict.trace.code_digest import code_digest
 from memlab.predict.trace.shadow_process import ShadowError
@@ -85,7 +85,7 @@ def predict_launch(plans: Sequence[Plan]) -> list[Record]:
     except ShadowError as error:
         return [_failed(plan, str(error)) for plan in plans]
     took = {"trace_s": time.perf_counter() - began}  # trace_s and total_s are of the whole launch
-    results = rank_results(plans, traces, calibrations.host)
+    results = rank_results([plan.config for plan in plans], traces, calibrations.host)
     took["total_s"] = time.perf_counter() - began
     shapes = [list(shape_of(plan.config)) for plan in plans]
     return [
@@ -102,26 +102,41 @@ def _point_record(
     took: dict[str, float],
     before: list[list[int]],
 ) -> Record:
-    config = plan.config
+    ran = all(rank.status == "ok" for rank in results)
+    step_time = predict_step_time(plan.config, traces, calibration) if ran else None
+    seconds = [step_time.seconds] if step_time else []
+    outcome = judged(plan.config, results, step_time, seconds)
+    outcome["timing"] |= took
+    return _record(plan, **outcome, isolation="shared" if before else "fresh", before_in_launch=before)
+
+
+def judged(
+    config: Config,
+    results: Sequence[RankResult],
+    step_time: StepTime | None,
+    seconds: Sequence[float],
+    work: Work | None = None,
+) -> dict[str, Any]:
+    """Return the fields of a predicted record that follow from the results of its ranks: verdict, summary, ranks.
+
+    ``step_time``, ``seconds``: of the usual step, and of each timed step; ``None`` and none after an out-of-memory.
+    ``work``: as in :func:`summarise`.
+    """
     failed = next((rank for rank in results if rank.status != "ok"), None)
-    step_time = None if failed else predict_step_time(config, traces, calibration)
-    ranks = [asdict(replace(rank, step_seconds=[step_time.seconds] if step_time else [])) for rank in results]
-    return _record(
-        plan,
-        status=failed.status if failed else "ok",
-        reason=f"rank {failed.rank}: {failed.reason}" if failed else None,
-        ranks=ranks,
-        summary={
-            **summarise(config, ranks, total_s=None),
+    ranks = [asdict(replace(rank, step_seconds=list(seconds))) for rank in results]
+    return {
+        "status": failed.status if failed else "ok",
+        "reason": f"rank {failed.rank}: {failed.reason}" if failed else None,
+        "ranks": ranks,
+        "summary": {
+            **summarise(config, ranks, total_s=None, work=work),
             **(step_time.summary() if step_time else {}),
             "verdict": worst(rank["verdict"] for rank in ranks),
             **_fit_probability(config, ranks),
         },
-        steps=step_time.steps() if step_time else {},
-        timing={**(step_time.timing() if step_time else {}), **took},
-        isolation="shared" if before else "fresh",
-        before_in_launch=before,
-    )
+        "steps": {**step_time.steps(), "seconds": list(seconds)} if step_time else {},
+        "timing": step_time.timing() if step_time else {},
+    }
 
 
 def _fit_probability(config: Config, ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

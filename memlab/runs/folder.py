@@ -7,6 +7,7 @@ the names below. No other module contains these file names.
 
 import contextlib
 import itertools
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -187,6 +188,11 @@ class RunFolder:
             target = self.path / path.relative_to(other.path)
             target.parent.mkdir(exist_ok=True)
             write_whole(target, path.read_bytes())
+
+    def write_step_rows(self, rows: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
+        """Write the rows of the steps of a command, rank -> rows, each file whole or not at all."""
+        for rank, steps in rows.items():
+            write_whole(self.step_rows(rank), "".join(f"{json.dumps(step)}\n" for step in steps).encode())
 
     def finish(self, record: Record) -> None:
         """Write the record, which marks the run as ended, then redact the logs, which may be long."""

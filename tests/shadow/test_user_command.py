@@ -27,7 +27,11 @@ def test_a_script_with_ddp_is_predicted_by_phase_and_for_both_ranks(tmp_path):
     assert 5 * weights < rank["peak_allocated_bytes"] < 9 * weights  # weights, buckets, moments, gradients, activations
     assert rank["device_used_bytes"] > rank["peak_reserved_bytes"] >= rank["peak_allocated_bytes"]
     assert {"first_forward", "forward", "backward", "optimizer_step"} <= set(rank["phases"])
-    assert "step_seconds" not in record.summary
+    states = rank["breakdown"]["phases"]["optimizer_step"]["optimizer states"]
+    assert states == pytest.approx(2 * weights, rel=0.001)  # biases are among the small tensors
+    assert [row["phase"] for row in record.steps["rows"]] == ["optimizer_step"] * 2
+    assert [row["samples"] for row in record.steps["rows"]] == [8, 8]  # of both ranks
+    assert record.summary["verdict"] == "fits" and len(record.steps["seconds"]) == 1  # of the second step
     assert [line.partition(" ")[0].rpartition("/")[2] for line in record.command["assumed"]] == ["ddp.py:41"]
 
 
@@ -41,7 +45,11 @@ def test_what_does_not_fit_is_said(tmp_path):
         "optimizer.step()\n"
     )
     record = predicted(tmp_path, words, ("hardware=a100_40g_x8",))
-    assert record.status == "gpu_oom" and "allocates 74.5" in record.reason
+    assert record.status == "gpu_oom" and record.summary["verdict"] == "does_not_fit"
+    oom = record.ranks[0]["oom"]
+    assert (oom["phase"], oom["step"], oom["requested_bytes"]) == ("first_backward", 1, 40_000_000_000)
+    assert oom["where"].endswith("big.py:4") and "step 1" in record.reason
+    assert record.steps["rows"] == [] and "optimizer_step" not in "".join(record.ranks[0]["phases"])
 
 
 def test_a_mistake_in_the_script_is_its_own_error(tmp_path):

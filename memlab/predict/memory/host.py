@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from memlab.predict.constants import HOST_PROCESS_BYTES, pinned_block
-from memlab.predict.trace.events import HostAlloc, HostFree
+from memlab.predict.trace.events import BeginPhase, Event, HostAlloc, HostFree
 from memlab.predict.trace.trace_format import Trace
 
 
@@ -23,26 +23,55 @@ def host_peak(trace: Trace) -> HostPeak:
     Page-locked blocks are powers of two and are kept for reuse when they are freed. Other memory goes back to the
     system.
     """
-    pageable = pinned = highest = 0
-    alive: dict[int, tuple[int, bool]] = {}
-    kept: Counter[int] = Counter()
+    memory = _HostMemory()
     for event in trace.events:
+        memory.see(event)
+    return HostPeak(process=HOST_PROCESS_BYTES + memory.highest, pinned=memory.pinned)
+
+
+def host_peaks_of_pieces(trace: Trace) -> list[int]:
+    """Return the highest resident set between each BeginPhase event and the next, in bytes."""
+    memory, peaks, began = _HostMemory(), [], False
+    for event in trace.events:
+        if isinstance(event, BeginPhase):
+            if began:
+                peaks.append(memory.highest)
+            began, memory.highest = True, memory.resident
+        memory.see(event)
+    return [HOST_PROCESS_BYTES + peak for peak in (*peaks, memory.highest)]
+
+
+class _HostMemory:
+    """Bytes of the tensors on the host, event by event."""
+
+    def __init__(self) -> None:
+        self.pageable = self.pinned = self.highest = 0
+        self._alive: dict[int, tuple[int, bool]] = {}
+        self._kept: Counter[int] = Counter()
+
+    @property
+    def resident(self) -> int:
+        return self.pageable + self.pinned
+
+    def see(self, event: Event) -> None:
         if isinstance(event, HostAlloc):
-            nbytes = event.nbytes
-            if event.pinned:
-                nbytes = pinned_block(nbytes)
-                if kept[nbytes]:
-                    kept[nbytes] -= 1
-                else:
-                    pinned += nbytes
-            else:
-                pageable += nbytes
-            alive[event.key] = (nbytes, event.pinned)
-            highest = max(highest, pageable + pinned)
+            self._allocate(event)
         elif isinstance(event, HostFree):
-            nbytes, was_pinned = alive.pop(event.key)
+            nbytes, was_pinned = self._alive.pop(event.key)
             if was_pinned:
-                kept[nbytes] += 1
+                self._kept[nbytes] += 1
             else:
-                pageable -= nbytes
-    return HostPeak(process=HOST_PROCESS_BYTES + highest, pinned=pinned)
+                self.pageable -= nbytes
+
+    def _allocate(self, event: HostAlloc) -> None:
+        nbytes = event.nbytes
+        if event.pinned:
+            nbytes = pinned_block(nbytes)
+            if self._kept[nbytes]:
+                self._kept[nbytes] -= 1
+            else:
+                self.pinned += nbytes
+        else:
+            self.pageable += nbytes
+        self._alive[event.key] = (nbytes, event.pinned)
+        self.highest = max(self.highest, self.resident)

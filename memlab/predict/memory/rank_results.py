@@ -1,15 +1,16 @@
 """Results of all ranks for the record of a prediction."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 from memlab.core.config import Config
-from memlab.core.plan import Plan
 from memlab.core.record import PREDICTED, RankResult
 from memlab.core.sizes import in_gib
 from memlab.core.unknown_figures import GPU_MODEL
 from memlab.predict.constants import unknown_model
 from memlab.predict.memory.breakdown import breakdown, curve
+from memlab.predict.memory.command_memory import command_memory, out_of_memory
 from memlab.predict.memory.fit_probability import probability, shipped_ratios
 from memlab.predict.memory.gpu_memory import gpu_memory
 from memlab.predict.memory.host import host_peak
@@ -22,25 +23,25 @@ from memlab.predict.trace.trace_format import Trace
 
 
 def rank_results(
-    plans: Sequence[Plan], traces: Sequence[Mapping[int, Trace]], calibration: Calibration
+    configs: Sequence[Config], traces: Sequence[Mapping[int, Trace]], calibration: Calibration
 ) -> list[list[RankResult]]:
     """Return the results of all ranks for each point of a launch.
 
-    ``traces``: for each point rank -> trace, as if the point ran alone. A rank without a trace gets a copy of the
-    result of the traced rank that it equals. Points after an out-of-memory are left out. ``calibration``: gives the
-    release delays of blocks that side streams used.
+    ``configs``: of each point. ``traces``: for each point rank -> trace, as if the point ran alone. A rank without a
+    trace gets a copy of the result of the traced rank that it equals. Points after an out-of-memory are left out.
+    ``calibration``: gives the release delays of blocks that side streams used. Each rank of a command has a
+    :class:`CommandMemory` in ``attached``.
     """
-    configs = [plan.config for plan in plans]
     gpu = gpu_memory(configs[0])
     ranks = {
         rank: RankReplays(configs[0], [point[rank] for point in traces], gpu.capacity, calibration, with_curve=True)
         for rank in traces[0]
     }
     results = {rank: _results(configs, one, [point[rank] for point in traces]) for rank, one in ranks.items()}
-    if len(plans) == 1 and gpu.total is not None:
+    if len(configs) == 1 and gpu.total is not None:
         tightest = max(ranks, key=lambda rank: ranks[rank].tightness)
         results[tightest][0].fit_probability, _ = probability(ranks[tightest].fits, shipped_ratios())
-    alike = [stands_for(rank, sorted(results)) for rank in range(plans[0].world_size)]
+    alike = [stands_for(rank, sorted(results)) for rank in range(configs[0].hardware.world_size)]
     reached = min(len(points) for points in results.values())
     return [
         [
@@ -69,13 +70,14 @@ def _rank_result(config: Config, rank: RankReplays, number: int, point: Trace) -
     trace, likely = rank.trace, rank.likely[number]
     gpu = gpu_memory(config)
     host = host_peak(trace)
+    oom = out_of_memory(trace, likely) if likely.oom and trace.pieces else likely.oom
     return RankResult(
         rank=trace.rank,
         device=f"cuda:{trace.rank}",
         device_name=config.hardware.gpu,
         memory_source=PREDICTED,
         status="gpu_oom" if likely.oom else "ok",
-        reason=_reason(likely, gpu.capacity) if likely.oom else None,
+        reason=_reason(oom, likely, gpu.capacity) if oom else None,
         device_total_bytes=gpu.total,
         peak_allocated_bytes=likely.peak_allocated,
         peak_active_bytes=likely.peak_active,
@@ -89,13 +91,14 @@ def _rank_result(config: Config, rank: RankReplays, number: int, point: Trace) -
         phases=likely.phases,
         parameters=trace.parameters,
         trainable_parameters=trace.trainable_parameters,
-        oom=likely.oom,
+        oom=oom,
         timing={"trace_cpu_s": point.seconds},
         peak_reserved_range_bytes=rank.reserved_range(number),
         verdict=rank.verdict(number),
         breakdown=breakdown(trace, likely),
         curve=curve(likely) if likely.curve and not likely.oom else None,
         work=work_by_phase(point) if point.work else None,
+        attached=asdict(command_memory(trace, likely, gpu.outside)) if trace.pieces else None,
         model_flops_per_step=_model_flops(config, point) if point.model_flops else None,
         unknown=point.unknown | _unknown_gpu(config),
     )
@@ -112,9 +115,9 @@ def _model_flops(config: Config, trace: Trace) -> float:
     return samples * (by_token * tokens + by_pair * tokens**2)
 
 
-def _reason(likely: Replay, capacity: int) -> str:
-    requested = likely.oom["requested_bytes"]
+def _reason(oom: Mapping[str, Any], likely: Replay, capacity: int) -> str:
+    place = [f"in {oom['phase'] or 'no phase'}", f"step {oom['step']}" if oom.get("step") else "", oom.get("where")]
     return (
-        f"in {likely.oom['phase'] or 'no phase'}: {in_gib(requested)} more are needed beside "
+        f"{', '.join(filter(None, place))}: {in_gib(oom['requested_bytes'])} more are needed beside "
         f"{in_gib(likely.peak_allocated)} allocated, and the allocator has {in_gib(capacity)}"
     )

@@ -19,6 +19,18 @@ from memlab.predict.trace.events import (
 from memlab.predict.trace.trace_format import Trace
 
 
+@dataclass(frozen=True)
+class PieceMemory:
+    """Memory between two BeginPhase events, in bytes: allocated at the end, and peaks. ``retries``: times that the
+    allocator gave back its cache until the end, since the start of the process."""
+
+    end_allocated: int
+    peak_allocated: int
+    peak_active: int
+    peak_reserved: int
+    retries: int
+
+
 @dataclass
 class Replay:
     """Result of a replay, in bytes. ``oom`` is set when a request found no room; the replay ends there."""
@@ -28,6 +40,7 @@ class Replay:
     peak_reserved: int = 0
     num_alloc_retries: int = 0
     phases: dict[str, Phase] = field(default_factory=dict)
+    pieces: list[PieceMemory] = field(default_factory=list)  # one for each BeginPhase event
     peak_phase: str = ""
     peak_event: int = 0  # index of the event at the run's allocated peak
     peak_events: dict[str, int] = field(default_factory=dict)  # phase -> index of the event at its allocated peak
@@ -55,7 +68,7 @@ def replay_points(
     """Replay a launch as :func:`replay` does, with a result for each point. An out-of-memory ends the launch and the
     list."""
     allocator = CachingAllocator(options, capacity, release_delay)
-    left_out = protocol(trace.events) if cold else ()
+    left_out = protocol(trace.events) if cold and not trace.pieces else ()  # a command is measured from its start
     events = ((index, event) for index, event in enumerate(trace.events) if index not in left_out)
     runner = _Runner(trace, events, allocator, trace.steps[-1] if with_curve else len(trace.events))
     try:
@@ -85,6 +98,7 @@ class _Runner:
         self.highest: dict[str, int] = {}  # allocated, by phase
         self.retries_before = 0
         self.steps_began = False
+        self.in_piece = False
 
     def run(self) -> None:
         allocator, result, highest = self.allocator, self.result, 0
@@ -109,7 +123,7 @@ class _Runner:
                 allocator.empty_cache()
             elif kind is BeginPhase:
                 self.close_phase()
-                self.phase = self.trace.phases[event.phase]
+                self.phase, self.in_piece = self.trace.phases[event.phase], True
                 if self.phase and index >= self.curve_from:
                     result.curve_phases.append((index, self.phase))
             elif kind is BeginPoint:
@@ -142,6 +156,15 @@ class _Runner:
         result.peak_allocated = max(result.peak_allocated, allocator.peak_allocated)
         result.peak_active = max(result.peak_active, allocator.peak_active)
         result.peak_reserved = max(result.peak_reserved, allocator.peak_reserved)
+        if self.in_piece:
+            piece = PieceMemory(
+                allocator.allocated,
+                allocator.peak_allocated,
+                allocator.peak_active,
+                allocator.peak_reserved,
+                allocator.num_alloc_retries,
+            )
+            result.pieces.append(piece)
         if self.phase:
             phase = result.phases.setdefault(self.phase, Phase(0, 0, 0))
             phase.peak_allocated_bytes = max(phase.peak_allocated_bytes, allocator.peak_allocated)

@@ -1,7 +1,8 @@
 """Step time of a prediction: the seconds, the error they may have, and when they are only a lower bound."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from memlab.core.config import Config
@@ -9,6 +10,7 @@ from memlab.predict.time.calibration import Calibration
 from memlab.predict.time.clocks import LOWER_BOUND, has_clocks, step_seconds
 from memlab.predict.time.cost_fit import depends_on_undetermined, spends_time_on
 from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.work_items import Item
 
 CALIBRATED = "calibrated"
 BOUND = "lower bound"
@@ -27,6 +29,16 @@ class StepTime:
     why: str | None = None  # why it is a lower bound, or why the error may be larger
     error: dict[str, float] | None = None
     calibration: str | None = None  # digest of the calibration
+
+    def scaled(self, factor: float) -> "StepTime":
+        """Return the time of a step that takes ``factor`` times as long."""
+        low, high = self.seconds_range
+        return replace(
+            self,
+            seconds=factor * self.seconds,
+            seconds_range=(factor * low, None if high is None else factor * high),
+            lower_bound=factor * self.lower_bound,
+        )
 
     def steps(self) -> dict[str, Any]:
         """Return the fields of ``Record.steps``."""
@@ -86,6 +98,41 @@ def predict_step_time(config: Config, traces: Mapping[int, Trace], calibration: 
         else None
     )
     return replace(known, error=calibration.error, why=why)
+
+
+def predict_steps(
+    config: Config, traces: Mapping[int, Trace], calibration: Calibration | None
+) -> tuple[dict[int, float], StepTime | None]:
+    """Predict the steps of a command, which may differ.
+
+    Returns step, from 1 -> its seconds, for each step whose work all traces have, and the median of the usual steps.
+    Without speeds or work: no seconds, and ``None``.
+    """
+    if not has_clocks(config, traces.values()):
+        return {}, None
+    works = {rank: _work_by_step(trace) for rank, trace in traces.items()}
+    steps = {
+        step: {rank: replace(trace, work=works[rank][step]) for rank, trace in traces.items()}
+        for step in sorted(set.intersection(*map(set, works.values())))
+    }
+    costs = LOWER_BOUND if calibration is None else calibration.costs
+    seconds = {step: step_seconds(config, work, costs) for step, work in steps.items()}
+    usual = sorted(usual_steps(traces, seconds), key=seconds.__getitem__)
+    middle = usual[len(usual) // 2]
+    known = predict_step_time(config, steps[middle], calibration)
+    return seconds, known and known.scaled(median(seconds[step] for step in usual) / known.seconds)
+
+
+def usual_steps(traces: Mapping[int, Trace], steps: Iterable[int]) -> list[int]:
+    """Return the steps that ran in the script's own order: the dearest batches of an epoch run behind them."""
+    epochs = (epoch for trace in traces.values() for epoch in trace.epochs if epoch["purpose"] == "training")
+    last = min((epoch["batches_run_first"] // epoch["batches_per_step"] for epoch in epochs), default=None)
+    return [step for step in steps if last is None or step <= last] or list(steps)
+
+
+def _work_by_step(trace: Trace) -> dict[int, Sequence[Item]]:
+    works = [*trace.earlier_work, trace.work]
+    return dict(enumerate(works, start=len(trace.steps) - len(works) + 1))
 
 
 def _within_error(seconds: float, bound: float, error: float) -> tuple[float, float]:

@@ -14,7 +14,8 @@ from memlab.predict.trace.work_items import Item
 @dataclass(frozen=True)
 class Site:
     """Place in the code that made an allocation. ``kind``: the purpose of the memory (trace/memory_kinds.py);
-    ``where``: file and line, or the name of the backward node that ran. Empty for small allocations."""
+    ``where``: file and line, or the name of the backward node that ran. ``user_line``: the line of the user's own
+    script that led there; empty in memlab's own training. All are empty for small allocations."""
 
     kind: str
     op: str
@@ -22,11 +23,28 @@ class Site:
     function: str
     module: str
     shape: tuple[int, ...]
+    user_line: str = ""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of a command's run from one BeginPhase event to the next, as memlab's meters cut the run.
+
+    ``step``: the optimizer step that it belongs to, from 1; ``None`` outside the steps. ``where``: the line of the
+    user's script at its beginning. ``ends_phase``: whether the phase is over at its end.
+    """
+
+    step: int | None
+    where: str | None
+    ends_phase: bool
 
 
 @dataclass
 class Trace:
-    """The events of one rank at one (batch, tokens), from the building of the model to the end of the last step."""
+    """The events of one rank at one (batch, tokens), from the building of the model to the end of the last step.
+
+    The trace of a command holds all its steps, of any batches, and what comes before, between and after them.
+    """
 
     rank: int
     world_size: int
@@ -39,6 +57,9 @@ class Trace:
     smooth_from: int | None = 1  # tokens in a batch from which the size formulas hold (interpolate.py); None: never
     work: list[Item] = field(default_factory=list)  # of the last step
     events_before: list[int] = field(default_factory=list)  # for each item of ``work``: number of events before it
+    pieces: list[Piece] = field(default_factory=list)  # of a command: one for each BeginPhase event
+    earlier_work: list[list[Item]] = field(default_factory=list)  # of a command: of the steps before the last, in order
+    allocator_conf: str = ""  # of a command: the allocator's settings when the process first used a GPU
     model_flops: tuple[float, float] | None = None  # of a sample: for each token, for each pair (worker/flops.py)
     unknown: dict[str, str] = field(default_factory=dict)  # quantities that could not be computed -> reason
     assumed: dict[str, int] = field(default_factory=dict)  # line that needed an unknown value -> times
@@ -52,7 +73,9 @@ class Trace:
             **vars(self),
             "events": list(map(events.to_json, self.events)),
             "work": list(map(work_items.to_json, self.work)),
+            "earlier_work": [list(map(work_items.to_json, work)) for work in self.earlier_work],
             "sites": list(map(vars, self.sites)),
+            "pieces": list(map(vars, self.pieces)),
         }
 
     def save(self, path: Path) -> None:
@@ -64,5 +87,7 @@ class Trace:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         values["events"] = [events.from_json(*event) for event in values["events"]]
         values["work"] = [work_items.from_json(*item) for item in values["work"]]
+        values["earlier_work"] = [[work_items.from_json(*item) for item in work] for work in values["earlier_work"]]
+        values["pieces"] = [Piece(**piece) for piece in values["pieces"]]
         values["sites"] = [Site(**{**site, "shape": tuple(site["shape"])}) for site in values["sites"]]
         return cls(**values)

@@ -4,10 +4,11 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
-from types import CodeType
+from types import CodeType, FrameType
 
 import torch
 from torch._ops import OpOverloadPacket
@@ -57,6 +58,8 @@ class AllocationSites:
 
     def __init__(self, sites: list[Site]):
         self.phase = ""
+        self._running_phase: Callable[[], str] = lambda: self.phase
+        self._user_line: Callable[[], str] = lambda: ""
         self.kinds: tuple[tuple[str, str, str], ...] = ()  # of libraries' allocations (stand_ins.StandIn)
         self._vocabulary = 0
         self._modules = [""]  # stack of the names of modules whose forward runs
@@ -75,11 +78,12 @@ class AllocationSites:
             where = node.name() if node is not None else ""
             function = PARAMETER_GRADIENT if node is not None and _is_parameter_gradient(node, tensor) else ""
         module = self._modules[-1]
-        site = Site("", str(func), where, function, module, tuple(tensor.shape))
-        return self._number(replace(site, kind=kind_of(site, self.phase, self._vocabulary, self.kinds)))
+        site = Site("", str(func), where, function, module, tuple(tensor.shape), self._user_line())
+        return self._number(replace(site, kind=kind_of(site, self._running_phase(), self._vocabulary, self.kinds)))
 
     def of_scratch(self, op, nbytes: int) -> int:
-        return self._number(Site(KERNEL_SCRATCH, str(op), "", "", self._modules[-1], (nbytes,)))
+        line = "" if nbytes < SMALL_BYTES else self._user_line()
+        return self._number(Site(KERNEL_SCRATCH, str(op), "", "", self._modules[-1], (nbytes,), line))
 
     def note_assumption(self, assumed: dict[str, int], op: OpOverloadPacket) -> None:
         """Count in ``assumed`` that the program needed a value that is not known, at the line that needed it."""
@@ -91,9 +95,38 @@ class AllocationSites:
         """Record the module whose forward runs with each later allocation. ``on_entering`` runs at each forward."""
         self._vocabulary = model.config.get_text_config().vocab_size
         names = {id(module): name for name, module in model.named_modules()}
+        self._follow_modules(lambda module: names.get(id(module)), on_entering)
 
+    def follow_script(
+        self,
+        running_phase: Callable[[], str],
+        user_line: Callable[[FrameType], str | None],
+        on_entering: Callable[[], None],
+    ) -> None:
+        """Record phase, user's line and module of each later allocation, for a script whose models are not known.
+
+        A module whose forward runs inside no other one names its parts. ``user_line``: of a frame of the main thread.
+        """
+        names: dict[int, str] = {}
+        main = threading.get_ident()
+
+        def name_of(module: torch.nn.Module) -> str | None:
+            if len(self._modules) == 1 and id(module) not in names:
+                names.update((id(part), name) for name, part in module.named_modules())
+                if isinstance(vocabulary := _vocabulary(module), int):
+                    self._vocabulary = vocabulary
+            return names.get(id(module))
+
+        self._running_phase = running_phase
+        self._user_line = lambda: user_line(sys._current_frames()[main]) or ""
+        self._follow_modules(name_of, on_entering)
+
+    def _follow_modules(
+        self, name_of: Callable[[torch.nn.Module], str | None], on_entering: Callable[[], None]
+    ) -> None:
         def entering(module, inputs):
-            self._modules.append(names.get(id(module), self._modules[-1]))
+            name = name_of(module)
+            self._modules.append(self._modules[-1] if name is None else name)
             on_entering()
 
         def leaving(module, inputs, outputs):
@@ -132,6 +165,13 @@ def _innermost(label_of: Callable[[CodeType], str | None]) -> tuple[str, str]:
             return (f"{label}:{frame.f_lineno}", frame.f_code.co_name)
         frame = frame.f_back
     return "", ""
+
+
+def _vocabulary(module: torch.nn.Module) -> int | None:
+    """Return the vocabulary of a model of transformers, also inside a wrapper; ``None`` for any other module."""
+    configs = (getattr(part, "config", None) for part in module.modules())
+    config = next((config for config in configs if hasattr(config, "get_text_config")), None)
+    return None if config is None else getattr(config.get_text_config(), "vocab_size", None)
 
 
 def _as_imported(path: str) -> str:

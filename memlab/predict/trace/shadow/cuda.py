@@ -119,11 +119,12 @@ def _memory() -> dict:
         "_cuda_resetAccumulatedMemoryStats": lambda index: None,
         "_cuda_emptyCache": lambda: device.recorder.empty_cache(),
         "_cuda_hostMemoryStats": lambda: {},
-        "_cuda_setMemoryFraction": lambda fraction, index: None,
+        "_cuda_setMemoryFraction": lambda fraction, index: _set_allocator(f"per_process_memory_fraction:{fraction}"),
         "_cuda_getMemoryFraction": lambda index: 1.0,
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_clearCublasWorkspaces": lambda: None,
-        "_cuda_cudaCachingAllocator_set_allocator_settings": lambda settings: None,
+        "_cuda_cudaCachingAllocator_set_allocator_settings": lambda settings: _set_allocator(settings),
+        "_accelerator_setAllocatorSettings": lambda settings: _set_allocator(settings),
         "_cuda_record_memory_history": lambda *args, **options: None,
         "_accelerator_emptyCache": lambda: device.recorder.empty_cache(),
         "_accelerator_getDeviceStats": lambda index: _statistics(),
@@ -132,6 +133,10 @@ def _memory() -> dict:
         "_accelerator_isAllocatorInitialized": lambda: True,
         "_accelerator_getMemoryInfo": lambda index: _free_and_total(),
     }
+
+
+def _set_allocator(settings: str) -> None:
+    device.recorder.set_allocator(settings)
 
 
 def _statistics() -> dict:

@@ -80,6 +80,7 @@ class Recorder(TorchDispatchMode):
         self.counter = Counter(trace.events, trace.unknown)
         self.allocator = LiveAllocator(trace)
         self.sizes_follow_values = False  # whether the program made a tensor whose size depends on values
+        self.on_first_request: Callable[[], None] = lambda: None
         self.requests = 0  # device allocations so far, including workspaces: the clock of the replay
         self._requests_at: dict[int, int] = {}  # event -> requests when it was recorded
         self._events = trace.events
@@ -289,6 +290,14 @@ class Recorder(TorchDispatchMode):
     def empty_cache(self) -> None:
         self._events.append(EmptyCache())
 
+    def set_allocator(self, settings: str) -> None:
+        """Record settings of the allocator, in the form of PYTORCH_ALLOC_CONF: they hold beside the earlier ones."""
+        self.trace.allocator_conf = ",".join(filter(None, [self.trace.allocator_conf, settings]))
+        if self.requests:
+            self.trace.unknown["allocator settings"] = "changed while the script ran, and taken as if set at its start"
+        else:
+            self.allocator.configure(self.trace.allocator_conf)
+
     def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
         key = getattr(tensor.untyped_storage(), "_memlab_key", None)
         if key is not None:
@@ -375,6 +384,8 @@ class Recorder(TorchDispatchMode):
         self._events.extend(map(Free, keys))
 
     def _request(self, key: int, nbytes: int, site: int, reduction: Reduction | None = None) -> None:
+        if not self.requests:
+            self.on_first_request()
         self._events.append(Alloc(key, nbytes, device.current_stream(), site, reduction))
         self.requests += 1
 

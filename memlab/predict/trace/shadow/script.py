@@ -25,6 +25,7 @@ def main(request: RankRequest) -> int:
     from memlab.core.config import Config
     from memlab.predict.trace.shadow import beside_dispatcher, device, run, stand_ins
     from memlab.predict.trace.shadow.recorder import Recorder
+    from memlab.predict.trace.shadow.script_steps import ScriptSteps
     from memlab.predict.trace.shadow.short_epochs import ShortEpochs
     from memlab.predict.trace.trace_format import Trace
 
@@ -39,10 +40,15 @@ def main(request: RankRequest) -> int:
     meters = start.begin(Options(request.folder, request.steps, time.time()))
     if request.steps is None:
         ShortEpochs(meters.session, recorder).install()
+    steps = ScriptSteps(meters.session, recorder)
     sys.argv = [request.program, *request.arguments]
     with recorder:
         code = _run(request)
-    recorder.stop()
+    meters.session.exits(code)
+    error = getattr(sys, "last_value", None)
+    if meters.session.is_worth_a_file(error):
+        meters.write_at_the_end(error)
+    steps.finish()
     trace.seconds = time.process_time()
     trace.save(Path(request.trace))
     return code

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from memlab.core.plan import make_plan
 from memlab.core.sizes import GIB
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.memory import rank_replays
@@ -93,7 +92,7 @@ def test_the_rank_with_the_least_room_decides_the_probability(config):
     values = config({**hardware, "hardware.memory_gib": 100.0})
     ends, fits = trace(60 * GIB), trace(70 * GIB)
     ends.events[6:6] = [Alloc(2, 50 * GIB, 0, 0)]
-    (ranks,) = rank_results([make_plan(values, {})], [{0: ends, 1: replace(fits, rank=1)}], shipped())
+    (ranks,) = rank_results([values], [{0: ends, 1: replace(fits, rank=1)}], shipped())
     assert [rank.status for rank in ranks] == ["gpu_oom", "ok"]
     assert ranks[0].peak_reserved_bytes < ranks[1].peak_reserved_bytes
     assert ranks[0].fit_probability < 0.1
@@ -107,7 +106,7 @@ def test_the_range_is_from_at_once_to_a_host_far_ahead(config, monkeypatch):
     hardware = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.gpus": 4}
     figures = {"memory_gb_per_s": 1.0, "bf16_tflops": 1.0, "fp32_tflops": 1.0, "host_gb_per_s": 1.0, "link_gb_per_s": 1}
     values = config({**hardware, **{f"hardware.{name}": value for name, value in figures.items()}})
-    (ranks,) = rank_results([make_plan(values, {})], [{0: side_streams(4)}], shipped())
+    (ranks,) = rank_results([values], [{0: side_streams(4)}], shipped())
     hosts = furthest_ahead(values, shipped()), FAST_HOST
     assert asked == [shipped().costs.on_a_host(host) for host in hosts]
     assert ranks[0].peak_reserved_bytes == GIB

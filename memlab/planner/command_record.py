@@ -1,0 +1,146 @@
+"""Record of a predicted command: its traces, judged by the code that judges memlab's own predictions."""
+
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from memlab.core.config import Hardware
+from memlab.core.record import RankResult, Record
+from memlab.core.summary import Work
+from memlab.launch.process import Ended
+from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
+from memlab.launch.user_command.records import command_record
+from memlab.launch.user_command.supervise import Finished
+from memlab.predict.memory.rank_results import rank_results
+from memlab.predict.prediction import judged
+from memlab.predict.time.calibration_choice import resolve
+from memlab.predict.time.step_time import predict_steps, usual_steps
+from memlab.predict.trace.code_digest import code_digest
+from memlab.predict.trace.trace_format import Trace
+from memlab.system.machine import Machine
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class TracedCommand:
+    """A command that ran on simulated GPUs.
+
+    ``meters``: the files of the traced ranks, ``rows``: their steps; both as the meters wrote them, by rank. Their
+    memory and times are those of the simulation. ``seconds``: how long the simulation took.
+    """
+
+    words: Sequence[str]
+    steps: int | None
+    hardware: Hardware
+    traces: Mapping[int, Trace]
+    meters: Mapping[int, Mapping[str, Any]]
+    rows: Mapping[int, Rows]
+    seconds: float
+
+
+def record_of(command: TracedCommand, allocator_conf: str | None = None) -> tuple[Record, dict[int, Rows]]:
+    """Predict memory and time from the traces. Returns the record, and the rows of each rank's steps.
+
+    ``allocator_conf``: settings of the allocator in place of the command's own.
+    """
+    found = _found(command, allocator_conf)
+    config = found.config
+    calibrations = resolve(config)
+    (results,) = rank_results([config], [command.traces], calibrations.host)
+    ran = all(result.status == "ok" for result in results)
+    seconds, step_time = predict_steps(config, command.traces, calibrations.step) if ran else ({}, None)
+    rows = {result.rank: _rows(command, result, seconds) for result in results}
+    usual = usual_steps(command.traces, seconds)
+    outcome = judged(
+        config,
+        [_with_meters(command, result, rows) for result in results],
+        step_time,
+        [seconds[step] for step in usual],
+        _work(rows, usual),
+    )
+    finished = Finished(
+        Ended("exited", 0, command.seconds), outcome["status"], outcome["reason"], outcome["ranks"], rows
+    )
+    record = command_record(finished, found, command.words, command.steps, Machine())
+    assumed = {line: times for trace in command.traces.values() for line, times in trace.assumed.items()}
+    epochs = [epoch for trace in command.traces.values() for epoch in trace.epochs]
+    record = replace(
+        record,
+        source="predicted",
+        environment={**record.environment, "predictor": code_digest()},
+        summary=outcome["summary"],
+        steps={**record.steps, "doubts": [], **outcome["steps"]},
+        timing={**outcome["timing"], "total_s": command.seconds},
+        command={**(record.command or {}), "assumed": assumed, "epochs": epochs},
+    )
+    return record, rows
+
+
+def _found(command: TracedCommand, allocator_conf: str | None) -> FoundConfig:
+    """Return what the script used, on the hardware entry that was asked for."""
+    meters = [command.meters[rank] for rank in sorted(command.meters)]
+    found = found_config(meters, command.rows, shlex.join(command.words))
+    used = found.config.hardware
+    hardware = asdict(replace(command.hardware, gpus=used.gpus, nodes=used.nodes))
+    conf = command.traces[min(command.traces)].allocator_conf if allocator_conf is None else allocator_conf
+    return from_values(
+        {**found.values, **{f"hardware.{key}": value for key, value in hardware.items()}, "allocator.conf": conf}
+    )
+
+
+def _like(result: RankResult) -> int:
+    return result.rank if result.same_as_rank is None else result.same_as_rank
+
+
+def _rows(command: TracedCommand, result: RankResult, seconds: Mapping[int, float]) -> Rows:
+    """Return the steps that a rank reached the end of: their batches as the meters saw them, with predicted figures."""
+    stopped_in = (result.oom or {}).get("step")
+    memory = result.attached["steps"]
+    return [
+        {**row, "seconds": seconds.get(row["step"]), **memory[row["step"]]}
+        for row in command.rows[_like(result)]
+        if row["step"] in memory and row["step"] != stopped_in
+    ]
+
+
+def _with_meters(command: TracedCommand, result: RankResult, rows: Mapping[int, Rows]) -> RankResult:
+    """Add what the meters found out to the predicted figures of a rank."""
+    meters = command.meters[_like(result)]
+    attached, memory = meters["attached"], dict(result.attached or {})
+    memory.pop("steps")
+    ranks_here = attached["local_world_size"] or attached["world_size"]
+    local_rank = result.rank % ranks_here
+    batch = next((row for row in rows[result.rank] if row["step"] == memory["peak"]["step"]), {})
+    peak = {**memory["peak"], **{key: batch.get(key) for key in ("samples", "tokens", "longest_sample")}}
+    ended = {}
+    if result.oom:
+        ended = {"ended": "exception", "failed_in": result.oom["phase"], "where": result.oom["where"]}
+    return replace(
+        result,
+        device=f"cuda:{local_rank}",
+        parameters=meters["parameters"],
+        trainable_parameters=meters["trainable_parameters"],
+        skipped_steps=meters["skipped_steps"],
+        unknown={**meters["unknown"], **result.unknown},
+        attached={
+            **attached,
+            **memory,
+            **ended,
+            "rank": result.rank,
+            "local_rank": local_rank,
+            "steps": len(rows[result.rank]),
+            "peak": peak,
+        },
+    )
+
+
+def _work(rows: Mapping[int, Rows], steps: Collection[int]) -> Work:
+    """Return the mean samples and tokens of these steps, over all ranks."""
+
+    def total(key: str) -> float | None:
+        values = [row[key] for each in rows.values() for row in each if row["step"] in steps]
+        return sum(values) / len(steps) if values and None not in values else None
+
+    return Work(total("samples"), total("tokens"))
