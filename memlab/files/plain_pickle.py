@@ -1,0 +1,88 @@
+"""Reader of pickle files that hold plain data only. It imports nothing, calls nothing, and builds no object of a class.
+
+The standard library's unpickler runs what a file tells it to run. This reader knows the instructions that build
+dictionaries, lists, tuples, text, numbers, booleans and None, as protocol 4 and later write them, and refuses all
+others. So it takes no more memory than a small multiple of the file's size.
+"""
+
+import io
+import os
+import pickle
+import stat
+from pathlib import Path
+from typing import Any
+
+from memlab.core.errors import RecordError
+from memlab.core.sizes import GIB
+from memlab.files.disk import explained
+
+LARGEST = GIB
+"""Largest file that is read, in bytes. torch's memory history takes about 80 bytes for an event."""
+
+_PLAIN = (
+    *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.MEMOIZE, pickle.BINGET, pickle.LONG_BINGET),
+    *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
+    *(pickle.BINFLOAT, pickle.SHORT_BINUNICODE, pickle.BINUNICODE),
+    *(pickle.EMPTY_DICT, pickle.SETITEM, pickle.SETITEMS, pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS),
+    *(pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
+)
+"""Instructions that are followed. PUT and its relatives, which protocol 4 replaced by MEMOIZE, are not among them: with
+them a file of ten bytes can make the reader reserve gigabytes."""
+
+
+class _NotPlain(Exception):
+    """The file holds something else than plain data. The message says what."""
+
+
+def read_plain_pickle(path: Path) -> Any:
+    """Read a pickle file. Raises :class:`RecordError`, with the reason, unless it holds plain data alone.
+
+    Dictionaries in it have text or whole numbers as keys. A list or a dictionary can occur in several places, also
+    within itself: a caller that walks through the values must follow the structure that it expects.
+    """
+    with explained(RecordError, path):
+        content = _read(path)
+    try:
+        return _PlainUnpickler(io.BytesIO(content)).load()
+    except _NotPlain as error:
+        raise RecordError(f"{path}: unreadable ({error}): only plain data is read, and nothing is executed") from None
+    except Exception as error:  # damaged content fails in as many ways as there are instructions
+        raise RecordError(f"{path}: unreadable as a pickle file ({type(error).__name__}: {error})") from None
+
+
+def _read(path: Path) -> bytes:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise RecordError(f"{path}: not a regular file")
+        if facts.st_size > LARGEST:
+            raise RecordError(f"{path}: too large ({facts.st_size:,} bytes; the limit is {LARGEST:,})")
+        return file.read()
+
+
+class _Dispatch(dict[int, Any]):
+    def __missing__(self, instruction: int) -> Any:
+        raise _NotPlain(f"instruction {bytes([instruction])!r}")
+
+
+class _PlainUnpickler(pickle._Unpickler):
+    """The standard library's own unpickler in Python, which looks its instructions up in a table: here a short one."""
+
+    dispatch = _Dispatch({code[0]: pickle._Unpickler.dispatch[code[0]] for code in _PLAIN})
+
+    def load_setitem(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._set([key, value])
+
+    def load_setitems(self) -> None:
+        self._set(self.pop_mark())
+
+    def _set(self, items: list[Any]) -> None:
+        target, keys = self.stack[-1], items[::2]
+        if type(target) is not dict or not all(type(key) in (str, int) for key in keys):
+            # the hash of a deeply nested tuple would overflow the interpreter's stack
+            raise _NotPlain("a dictionary with keys that are neither text nor whole numbers")
+        target.update(zip(keys, items[1::2], strict=True))
+
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
