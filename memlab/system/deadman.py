@@ -2,24 +2,30 @@
 
 memlab starts ``python deadman.py TOKEN GRACE_S`` with a pipe as its standard input. If the pipe closes without the word
 ``done``, memlab is gone. The deadman then sends SIGTERM to every process that carries the token, and SIGKILL after
-GRACE_S seconds. srun and mpirun use these seconds to end the ranks on other hosts. This file imports only the standard
-library.
+GRACE_S seconds. srun and mpirun use these seconds to end the ranks on other hosts. Last, it removes the scratch folders
+of the launch (memlab/system/sandbox). This file imports only the standard library.
 """
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 TOKEN_VARIABLE = "MEMLAB_LAUNCH"
 """The environment variable that marks every process of a launch, whatever group or session it moves to."""
 
 DONE = b"done\n"
+
+SCRATCH = "memlab-scratch-"
+"""Prefix of the name of a scratch folder. The token of its launch follows."""
+SCRATCH_PLACES = (Path(tempfile.gettempdir()), Path("/dev/shm"))
 
 EXEC_S = 1.0
 """Seconds that a process may stay inside exec(2) before it counts as not marked."""
@@ -120,6 +126,23 @@ def main() -> None:
     token, grace_s = sys.argv[1], float(sys.argv[2])
     if sys.stdin.buffer.read() != DONE:
         end_marked(token, grace_s)
+        for place in SCRATCH_PLACES:
+            for folder in place.glob(f"{SCRATCH}{token}-*"):
+                remove_folder(folder)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder of this user's, with what is in it, whatever its permissions."""
+
+    def allow(function: Callable[..., object], path: str, _: object) -> None:
+        os.chmod(os.path.dirname(path), 0o700)
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.chmod(path, 0o700)
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+
+    shutil.rmtree(folder, onerror=allow)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,160 @@
+"""Sandbox of a program: it runs as it is, and sees what it writes and deletes, but nothing outside of it changes.
+
+Two protections, of which the first is taken that the system allows:
+
+``namespaces``
+    The kernel keeps every change of a file in overlays, gives the program a network of its own, and hides all other
+    processes (``namespaces.py``). Nothing gets around it. Needs Linux 5.12 with namespaces for users.
+``interception``
+    A library that every process of the program loads does the same for all that goes through the C library
+    (``interposer.cpp``). Not seen: static programs (most of those in Go), programs with set-user-ID (sudo), and system
+    calls that are made directly.
+
+The library is loaded in both, since only it can list the connections that were refused.
+"""
+
+import contextlib
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from memlab.core.errors import MemlabError
+from memlab.files.disk import cache_dir, write_whole
+from memlab.system.deadman import SCRATCH, SCRATCH_PLACES, remove_folder
+from memlab.system.sandbox import namespaces
+from memlab.system.sandbox.changes import Changes, Layer
+from memlab.system.sandbox.interposer import interposer
+
+NAMESPACES, INTERCEPTION = "namespaces", "interception"
+
+REPORT = "report"
+"""Folder in the scratch folder that the program's processes really write to: ``refused`` (connections and signals) and
+``answered`` (uploads), a line for each."""
+
+VARIABLE = "MEMLAB_SANDBOX"
+"""Names the scratch folder in every process of the program. interposer.cpp explains this variable and the others."""
+
+TRY_S = 30
+
+
+class SandboxError(MemlabError):
+    """The system does not allow the protection that was asked for."""
+
+
+class Sandbox:
+    """A context manager; after the block the scratch folder is gone.
+
+    ``keep``: the folder that the program may really change. ``token``: that of the launch, for the deadman, which
+    removes the scratch folder if this process is killed. ``network``: whether the program may connect to other
+    machines. ``protection``: the only one to take. Raises :class:`SandboxError`.
+    """
+
+    def __init__(self, keep: Path, token: str, network: bool = False, protection: str | None = None):
+        self.network = network
+        self._keep = keep.resolve()
+        self._prefix = f"{SCRATCH}{token}-"
+        self._protections = [NAMESPACES, INTERCEPTION] if protection is None else [protection]
+        self._library = interposer()
+
+    def __enter__(self) -> "Sandbox":
+        for protection, place in product(self._protections, SCRATCH_PLACES):
+            self.protection = protection
+            if protection == INTERCEPTION or self._works(place):
+                self._scratch = self._make_scratch(place)
+                self._began = time.time()
+                return self
+        raise SandboxError("This system does not let its users make namespaces with overlays.")
+
+    def __exit__(self, *_: object) -> None:
+        remove_folder(self._scratch)
+
+    def _make_scratch(self, place: Path) -> Path:
+        scratch = Path(tempfile.mkdtemp(prefix=self._prefix, dir=place)).resolve()
+        (scratch / REPORT).mkdir()
+        upper = scratch / namespaces.UPPER
+        upper.mkdir()
+        if self.protection == INTERCEPTION:
+            upper.chmod(stat.S_ISUID | 0o700)
+            (scratch / "loop").symlink_to("loop")
+        return scratch
+
+    def _works(self, place: Path) -> bool:
+        """Whether the kernel makes the namespaces, and the current folder can be written in them as it can outside."""
+        self._scratch = self._make_scratch(place)
+        try:
+            words = ["mkdir", self._scratch.name] if os.access(".", os.W_OK) else ["true"]
+            return not subprocess.run(self.words(words), capture_output=True, timeout=TRY_S).returncode
+        finally:
+            remove_folder(self._scratch)
+
+    def words(self, words: Sequence[str]) -> list[str]:
+        """Return the words that run a program in the sandbox."""
+        if self.protection == INTERCEPTION:
+            return list(words)
+        options = [namespaces.NETWORK] if self.network else []
+        keep = [f"{namespaces.KEEP}{folder}" for folder in (self._keep, self._scratch / REPORT)]
+        return [sys.executable, "-I", "-S", namespaces.__file__, str(self._scratch), *options, *keep, "--", *words]
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of a program in the sandbox."""
+        library = self._scratch / "interposer.so"  # LD_PRELOAD has no way to write a space
+        with contextlib.suppress(FileExistsError):
+            library.symlink_to(self._library)
+        own = {
+            "LD_PRELOAD": " ".join(filter(None, [str(library), environ.get("LD_PRELOAD")])),
+            VARIABLE: str(self._scratch),
+            f"{VARIABLE}_NETWORK": "open" if self.network else "closed",
+        }
+        if self.protection == INTERCEPTION:
+            own[f"{VARIABLE}_KEEP"] = str(self._keep)
+        return {**environ, **own}
+
+    def effects(self) -> dict[str, Any]:
+        """Return what the program would have done outside: ``Record.command["effects"]``."""
+        changes = Changes.of(self._layers(), ignore=cache_dir())
+        return {
+            "protection": self.protection,
+            "network": self.network,
+            **changes.to_json(),
+            "refused": self._reported("refused"),
+            "answered": self._reported("answered"),
+        }
+
+    def _reported(self, name: str) -> list[dict[str, Any]]:
+        """Return the lines of a report, each once with its number, the first one first."""
+        try:
+            lines = (self._scratch / REPORT / name).read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+        return [{"what": what, "times": times} for what, times in Counter(lines).items()]
+
+    def _layers(self) -> Iterator[Layer]:
+        upper = self._scratch / namespaces.UPPER
+        if self.protection == INTERCEPTION:
+            yield Layer(Path("/"), upper, True, self._began)
+            return
+        names = (self._scratch / namespaces.LAYERS).read_bytes().split(b"\0")
+        for number, name in enumerate(names):
+            yield Layer(Path(os.fsdecode(name)), upper / str(number), False, self._began)
+
+    def keep_cache(self, pattern: str) -> None:
+        """Copy the files of memlab's cache that memlab itself made in the sandbox to the real cache."""
+        for layer in self._layers():
+            if cache_dir().is_relative_to(layer.folder):
+                cache = layer.upper / cache_dir().relative_to(layer.folder)
+                for made in cache.glob(pattern):
+                    _copy_if_new(made, cache_dir() / made.relative_to(cache))
+
+
+def _copy_if_new(made: Path, real: Path) -> None:
+    if not real.exists():
+        real.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(real, made.read_bytes())

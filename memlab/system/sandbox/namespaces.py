@@ -1,0 +1,272 @@
+"""A program run in namespaces of its own: ``python namespaces.py SCRATCH [network] [keep=FOLDER]... -- WORDS``.
+
+The program sees the whole machine, but each change of a file stays in SCRATCH, in overlays (mount_namespaces(7), and
+Documentation/filesystems/overlayfs.rst of the kernel)::
+
+    SCRATCH/root        the root that the program sees
+    SCRATCH/upper/N     what the program changed in the N-th folder that SCRATCH/layers lists
+
+``keep=FOLDER``: a folder that the program may really change. Without ``network``, it can connect to its own loopback
+device only. Its process ids, System V memory, /dev (with no GPU) and /dev/shm are its own; /sys is read-only.
+
+The kernel gives an overlay no folder that has mounts below it (in a user namespace, these are locked). Such a folder is
+made anew, and each of its entries is an overlay. Read-only are then the files directly in it, and file systems that an
+overlay cannot be over.
+
+When the program ends, or when this process is killed, the kernel ends every process inside. This file imports only the
+standard library, and needs no privilege where the system lets users make user namespaces.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+
+LAYERS, UPPER, ROOT = "layers", "upper", "root"
+NETWORK, KEEP = "network", "keep="
+
+FAILED = 125
+"""Exit code if the namespaces cannot be made."""
+NOT_FOUND = 127
+"""Exit code if the program does not exist, as of a shell."""
+
+SPECIAL = ("/proc", "/sys", "/dev")
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "pts")
+LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
+
+PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+
+# linux/sched.h, linux/mount.h, linux/prctl.h, linux/if.h, asm/unistd.h
+NEW_MOUNTS, NEW_IPC, NEW_USER, NEW_PIDS, NEW_NETWORK = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
+READ_ONLY, BIND, RECURSIVE, PRIVATE = 1, 4096, 16384, 1 << 18
+DETACH = 2
+AT_RECURSIVE = 0x8000
+SYS_PIVOT_ROOT, SYS_MOUNT_SETATTR = 155 if os.uname().machine == "x86_64" else 41, 442
+SET_DEATH_SIGNAL = 1
+SET_INTERFACE_FLAGS, INTERFACE_UP = 0x8914, 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main() -> int:
+    here = sys.argv.index("--")
+    scratch, *options = sys.argv[1:here]
+    flags = NEW_USER | NEW_MOUNTS | NEW_PIDS | NEW_IPC | (0 if NETWORK in options else NEW_NETWORK)
+    try:
+        _enter(flags)
+    except OSError as error:
+        return _failed(error)
+    child = os.fork()
+    if child:
+        return attend(child)
+    keep = [Path(option.removeprefix(KEEP)) for option in options if option.startswith(KEEP)]
+    return _first_process(Path(scratch), NETWORK not in options, keep, sys.argv[here + 1 :])
+
+
+def _enter(flags: int) -> None:
+    """Enter new namespaces, with the same user and groups. Only a process outside may map more ids than one."""
+    parent, user, group = os.getpid(), os.getuid(), os.getgid()
+    ready, entered = os.pipe()
+    helper = os.fork()
+    if not helper:
+        os.close(entered)
+        code = 1
+        with contextlib.suppress(OSError):
+            if os.read(ready, 1):
+                _map_ids(Path(f"/proc/{parent}"), user, group)
+                code = 0
+        os._exit(code)
+    try:
+        _call("unshare", flags)
+        os.write(entered, b"1")
+    finally:
+        os.close(entered)
+        os.close(ready)
+        failed = os.waitpid(helper, 0)[1]
+    if failed:
+        raise OSError("user ids cannot be mapped")
+
+
+def _map_ids(process: Path, user: int, group: int) -> None:
+    """Map all ids to themselves, which only root may do, or the user's own."""
+    try:
+        for name in ("uid_map", "gid_map"):
+            (process / name).write_text(f"0 0 {2**32 - 1}")
+    except PermissionError:
+        (process / "setgroups").write_text("deny")
+        (process / "uid_map").write_text(f"{user} {user} 1")
+        (process / "gid_map").write_text(f"{group} {group} 1")
+
+
+def _first_process(scratch: Path, closed: bool, keep: list[Path], words: list[str]) -> int:
+    """Make the program's view of the machine, and run the program. Returns its exit code."""
+    _call("prctl", SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
+    folder = os.getcwd()
+    try:
+        if closed:
+            _start_loopback()
+        View(scratch).enter(keep)
+        os.chdir(folder)
+    except OSError as error:
+        return _failed(error)
+    program = os.fork()
+    if program:
+        return attend(program)
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        print(f"{words[0]}: {error.strerror}", file=sys.stderr)
+        return NOT_FOUND
+
+
+def attend(child: int) -> int:
+    """Wait for a child, reap the orphans of its namespace, and pass signals on. Returns the exit code of the child; of
+    a killed one, 128 and the number of the signal.
+
+    A signal of the terminal is not passed on: the child has got it too.
+    """
+    waited_for = {*PASSED_ON, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    while True:
+        ended, status = os.waitpid(-1, os.WNOHANG)
+        if ended == child:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+        if not ended:
+            received = signal.sigwaitinfo(waited_for)
+            if received.si_signo in PASSED_ON and received.si_code <= 0:  # sent by a process: sigaction(2)
+                os.kill(child, received.si_signo)
+
+
+class View:
+    """The machine as the program sees it."""
+
+    def __init__(self, scratch: Path):
+        self._scratch = scratch
+        self._root = scratch / ROOT
+        self._mounts = mount_points()
+        self._layers: list[str] = []
+
+    def enter(self, keep: list[Path]) -> None:
+        """Make the view below SCRATCH/root, and make that the root of this process."""
+        _mount(None, "/", RECURSIVE | PRIVATE)
+        self._root.mkdir()
+        _mount(self._root, self._root, BIND)
+        self._show(Path("/"))
+        for folder in keep:
+            _mount(folder, self._inside(folder), BIND | RECURSIVE)
+        self._make_special()
+        (self._scratch / LAYERS).write_bytes(b"\0".join(map(os.fsencode, self._layers)))
+        os.chdir(self._root)
+        _call("syscall", SYS_PIVOT_ROOT, b".", b".")
+        _call("umount2", b".", DETACH)
+
+    def _inside(self, path: Path) -> Path:
+        return self._root / path.relative_to("/")
+
+    def _show(self, folder: Path) -> None:
+        inside = self._inside(folder)
+        inside.mkdir(exist_ok=True)
+        if str(folder) in SPECIAL:
+            return
+        try:
+            if any(folder in mount.parents for mount in self._mounts):
+                self._show_entries(folder, inside)
+            else:
+                self._overlay(folder, inside)
+        except OSError:
+            with contextlib.suppress(OSError):  # a folder that even its user cannot bind stays empty
+                _mount(folder, inside, BIND | RECURSIVE)
+                _make_read_only(inside)
+
+    def _show_entries(self, folder: Path, inside: Path) -> None:
+        """Show each entry of a folder. Sockets are left out: whoever listens there is outside."""
+        for entry in os.scandir(folder):
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry), inside / entry.name)
+            elif entry.is_dir():
+                self._show(folder / entry.name)
+            elif entry.is_file():
+                (inside / entry.name).touch()
+                _mount(entry.path, inside / entry.name, BIND)
+                _make_read_only(inside / entry.name)
+        _make_alike(folder, inside)
+
+    def _overlay(self, folder: Path, inside: Path) -> None:
+        number = str(len(self._layers))
+        upper, work = self._scratch / UPPER / number, self._scratch / "work" / number
+        for each in (upper, work):
+            each.mkdir(parents=True, exist_ok=True)
+        _make_alike(folder, upper)
+        lower, upper, work = (re.sub(r"([\\:,])", r"\\\1", str(path)) for path in (folder, upper, work))
+        _mount("overlay", inside, 0, "overlay", f"userxattr,lowerdir={lower},upperdir={upper},workdir={work}")
+        self._layers.append(str(folder))
+
+    def _make_special(self) -> None:
+        _mount("proc", self._root / "proc", 0, "proc")
+        _mount("/sys", self._root / "sys", BIND | RECURSIVE)
+        _make_read_only(self._root / "sys")
+        devices = self._root / "dev"
+        _mount("tmpfs", devices, 0, "tmpfs", "mode=755")
+        for name in DEVICES:
+            target = devices / name
+            target.mkdir() if os.path.isdir(f"/dev/{name}") else target.touch()
+            _mount(f"/dev/{name}", target, BIND | RECURSIVE)
+        for name, target in LINKS.items():
+            os.symlink(target, devices / name)
+        (devices / "shm").mkdir()
+        _mount("tmpfs", devices / "shm", 0, "tmpfs", "mode=1777")
+
+
+def mount_points() -> list[Path]:
+    """Return where file systems are mounted (proc_pid_mountinfo(5): field 5, with octal escapes)."""
+    fields = (line.split(b" ")[4] for line in Path("/proc/self/mountinfo").read_bytes().splitlines())
+    escape = re.compile(rb"\\([0-7]{3})")
+    return [Path(os.fsdecode(escape.sub(lambda code: bytes([int(code[1], 8)]), field))) for field in fields]
+
+
+def _make_alike(folder: Path, copy: Path) -> None:
+    shutil.copystat(folder, copy)
+    with contextlib.suppress(OSError):  # an owner that is not mapped
+        os.chown(copy, os.stat(folder).st_uid, os.stat(folder).st_gid)
+
+
+def _mount(
+    source: os.PathLike | str | None, target: os.PathLike | str, flags: int, kind: str = "", data: str = ""
+) -> None:
+    words = (None if source is None else os.fsencode(source), os.fsencode(target), kind.encode() or None)
+    _call("mount", *words, flags, os.fsencode(data) or None)
+
+
+def _make_read_only(mount: Path) -> None:
+    """Make a mount and all mounts below it read-only (mount_setattr(2), Linux 5.12)."""
+    attributes = struct.pack("QQQQ", READ_ONLY, 0, 0, 0)
+    _call("syscall", SYS_MOUNT_SETATTR, -1, os.fsencode(mount), AT_RECURSIVE, attributes, len(attributes))
+
+
+def _start_loopback() -> None:
+    with socket.socket() as any_socket:
+        fcntl.ioctl(any_socket, SET_INTERFACE_FLAGS, struct.pack("16sH14x", b"lo", INTERFACE_UP))
+
+
+def _call(name: str, *arguments: object) -> None:
+    """Call a function of the C library. Raises :class:`OSError`."""
+    if getattr(_libc, name)(*arguments) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def _failed(error: OSError) -> int:
+    print(f"memlab: no namespaces: {error}", file=sys.stderr)
+    return FAILED
+
+
+if __name__ == "__main__":
+    os._exit(main())

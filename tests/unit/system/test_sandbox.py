@@ -1,0 +1,313 @@
+"""What a program in the sandbox does has no effect outside, with each of the two protections."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from memlab.system import deadman
+from memlab.system.sandbox import INTERCEPTION, NAMESPACES, Sandbox, SandboxError
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with the results of an earlier training."""
+    project = tmp_path / "project"
+    for name in ("out", "old", "older"):
+        (project / name / "checkpoint-1").mkdir(parents=True)
+        (project / name / "checkpoint-1" / "model.bin").write_bytes(bytes(1000))
+        (project / name / "config.json").write_text("{}")
+    (project / "log.txt").write_text("first\n")
+    (project / "latest").symlink_to("out")
+    return project
+
+
+@pytest.fixture(params=[NAMESPACES, INTERCEPTION])
+def sandbox(request, tmp_path, project):
+    keep = tmp_path / "run"
+    keep.mkdir()
+    try:
+        with Sandbox(keep, uuid.uuid4().hex, protection=request.param) as sandbox:
+            yield sandbox
+    except SandboxError as error:
+        pytest.skip(str(error))
+
+
+def run(sandbox: Sandbox, words: list[str], folder: Path) -> subprocess.CompletedProcess:
+    environment = sandbox.environment({**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+    return subprocess.run(sandbox.words(words), cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def run_python(sandbox: Sandbox, lines: str, folder: Path) -> str:
+    done = run(sandbox, [sys.executable, "-c", textwrap.dedent(lines)], folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def contents(folder: Path) -> dict[str, str | None]:
+    """Path -> text, of files and links; ``None`` for a folder."""
+    found: dict[str, str | None] = {}
+    for each in sorted(folder.rglob("*")):
+        name = str(each.relative_to(folder))
+        found[name] = os.readlink(each) if each.is_symlink() else None if each.is_dir() else each.read_text()
+    return found
+
+
+def test_what_a_script_deletes_and_writes_stays_in_the_sandbox_and_is_listed(sandbox, project):
+    before = contents(project)
+    seen = run_python(
+        sandbox,
+        """
+        import os, shutil, subprocess
+        shutil.rmtree("out")
+        os.system("rm -rf old")
+        subprocess.run(["rm", "-rf", "older"], check=True)
+        os.makedirs("out/checkpoint-2")
+        with open("out/checkpoint-2/model.bin", "wb") as file:
+            file.truncate(5_000_000_000)
+        with open("log.txt", "a") as log:
+            log.write("second")
+        os.rename("log.txt", "log.old")
+        print(sorted(os.listdir(".")), os.listdir("latest"), os.path.getsize("latest/checkpoint-2/model.bin"))
+        print(open("log.old").read())
+        """,
+        project,
+    )
+    assert seen.splitlines() == ["['latest', 'log.old', 'out'] ['checkpoint-2'] 5000000000", "first", "second"]
+    assert contents(project) == before
+    effects = sandbox.effects()
+    assert {tuple(each.values()) for each in effects["written"]} == {
+        (str(project / "out" / "checkpoint-2"), 1, 5_000_000_000),
+        (str(project), 1, len("first\nsecond")),
+    }
+    assert {tuple(each.values()) for each in effects["deleted"]} == {
+        (str(project / "out" / "checkpoint-1"), 1, 1000),
+        (str(project / "out"), 1, 2),
+        (str(project / "old"), 2, 1002),
+        (str(project / "older"), 2, 1002),
+        (str(project), 1, 6),
+    }
+
+
+def test_the_kept_folder_is_really_written(sandbox, project, tmp_path):
+    run_python(sandbox, f"open({str(tmp_path / 'run' / 'rank0.json')!r}, 'w').write('kept')", project)
+    assert (tmp_path / "run" / "rank0.json").read_text() == "kept"
+    assert sandbox.effects()["written"] == []
+
+
+@contextlib.contextmanager
+def listening():
+    """Yield a port of this machine, and the list of what connects to it."""
+    connected = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        done = threading.Event()
+
+        def accept() -> None:
+            while not done.is_set():
+                with contextlib.suppress(TimeoutError):
+                    connected.append(server.accept())
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield server.getsockname()[1], connected
+        finally:
+            done.set()
+            thread.join()
+
+
+def test_nothing_leaves_the_sandbox_and_what_was_refused_is_listed(sandbox, project, tmp_path):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (
+        ["init", "-q"],
+        ["commit", "-q", "--allow-empty", "-m", "one"],
+        ["init", "-q", "--bare", "../hub.git"],
+    ):
+        subprocess.run([*git, *words], cwd=project, check=True)
+    before = contents(tmp_path / "hub.git")
+    with listening() as (port, connected):
+        run_python(
+            sandbox,
+            f"""
+            import socket, subprocess, urllib.request
+            for address in (("127.0.0.1", {port}), ("192.0.2.7", 443), ("hub.example", 443)):
+                try:
+                    socket.create_connection(address, timeout=5)
+                except OSError:
+                    pass
+            try:
+                urllib.request.urlopen("http://127.0.0.1:{port}/", data=b"weights")
+            except OSError:
+                pass
+            assert subprocess.run(["git", "push", "http://127.0.0.1:{port}/hub.git", "HEAD"]).returncode
+            subprocess.run(["git", "push", "../hub.git", "HEAD:refs/heads/new"])
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect_ex(("192.0.2.7", 53))
+            """,
+            project,
+        )
+        assert connected == []
+    assert contents(tmp_path / "hub.git") == before
+    refused = {each["what"] for each in sandbox.effects()["refused"]}
+    assert {"connection to 192.0.2.7:443", "connection to hub.example:443", "connection to 192.0.2.7:53"} <= refused
+
+
+def test_the_processes_of_a_program_connect_to_each_other(sandbox, project):
+    seen = run_python(
+        sandbox,
+        """
+        import multiprocessing, os, socket, subprocess, sys
+        server = socket.create_server(("127.0.0.1", 0))
+        client = f"import socket; socket.create_connection(('localhost', {server.getsockname()[1]})).sendall(b'tcp')"
+        child = subprocess.Popen([sys.executable, "-c", client], env={})
+        print(server.accept()[0].recv(9).decode(), child.wait())
+        unix = socket.socket(socket.AF_UNIX)
+        unix.bind("server.sock")
+        unix.listen()
+        other = socket.socket(socket.AF_UNIX)
+        other.connect(os.path.abspath("server.sock"))
+        with multiprocessing.Pool(2) as pool:
+            print(pool.map(abs, [-1, -2]))
+        """,
+        project,
+    )
+    assert seen.splitlines() == ["tcp 0", "[1, 2]"]
+
+
+def test_servers_of_the_machine_are_out_of_reach(sandbox, project):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(project / "daemon.sock"))
+        server.listen()
+        seen = run_python(
+            sandbox,
+            "import socket\nprint(socket.socket(socket.AF_UNIX).connect_ex('daemon.sock'))",
+            project,
+        )
+    assert seen.strip() == "111"  # ECONNREFUSED
+
+
+def test_other_processes_get_no_signal(sandbox, project):
+    with subprocess.Popen(["sleep", "60"]) as other:
+        done = run(sandbox, ["bash", "-c", f"kill -KILL {other.pid}; sleep 60 & kill $!; wait $!; echo $?"], project)
+        assert other.poll() is None
+        other.kill()
+    assert done.stdout.strip() == str(128 + signal.SIGTERM)
+
+
+def test_exit_code_and_output_are_those_of_the_program(sandbox, project):
+    done = run(sandbox, ["sh", "-c", "echo out; echo err >&2; exit 7"], project)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+
+
+OPERATIONS = """
+import os, random, shutil, sys
+names = random.Random(int(sys.argv[1]))
+def path():
+    return "/".join(names.choice("abc") for _ in range(names.randint(1, 3)))
+done = []
+for _ in range(150):
+    kind = names.choice("write append mkdir unlink rmtree rename symlink link chmod list in".split())
+    first, second = path(), path()
+    try:
+        if kind in ("write", "append"):
+            with open(first, kind[0]) as file:
+                file.write(second)
+        elif kind == "list":
+            done.append(sorted((each.name, each.is_dir(), each.is_symlink()) for each in os.scandir(first)))
+        elif kind == "in":
+            at = os.open(first, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.mkdir("d", dir_fd=at)
+                os.rename("d", "e", src_dir_fd=at, dst_dir_fd=at)
+            finally:
+                os.close(at)
+        elif kind == "rmtree":
+            shutil.rmtree(first)
+        elif kind in ("rename", "link"):
+            if not os.path.isdir(first) or os.path.islink(first):  # folders of the machine are copied, not renamed
+                getattr(os, kind)(first, second)
+        elif kind == "symlink":
+            os.symlink(second, first)
+        elif kind == "chmod":
+            os.chmod(first, 0o755)
+        else:
+            getattr(os, kind)(first)
+        done.append(kind)
+    except OSError as error:
+        done.append((kind, error.errno))
+    done.append((os.path.exists(first), os.path.realpath(second)[len(os.getcwd()):]))
+tree = sorted((folder, sorted(folders), sorted(files)) for folder, folders, files in os.walk("."))
+paths = [f"{folder}/{file}" for folder, _, files in tree for file in files]
+text = {path: open(path).read() for path in paths if os.path.isfile(path)}
+print(done, tree, text)
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_program_sees_its_own_changes_as_if_they_were_real(sandbox, tmp_path, seed):
+    def start(name: str) -> Path:
+        places, folder = random.Random(seed), tmp_path / name
+        folder.mkdir()
+        for _ in range(8):
+            path = folder.joinpath(*(places.choice("abc") for _ in range(places.randint(1, 3))))
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(str(places.random()))
+        return folder
+
+    words = [sys.executable, "-c", OPERATIONS, str(seed)]
+    real, folder = start("real"), start("view")
+    before = contents(folder)
+    expected = subprocess.run(words, cwd=real, capture_output=True, text=True, check=True).stdout
+    done = run(sandbox, words, folder)
+    assert done.stdout == expected, done.stderr
+    assert contents(folder) == before
+
+
+KILLED = """
+import os, subprocess, sys
+from pathlib import Path
+from memlab.system.deadman import guarded, TOKEN_VARIABLE
+from memlab.system.sandbox import Sandbox
+program = "import subprocess; open('new', 'w'); subprocess.Popen(['sleep', '77']); print('runs', flush=True); input()"
+keep, protection = Path(sys.argv[1]), sys.argv[2]
+with guarded(os.environ) as environ, Sandbox(keep, environ[TOKEN_VARIABLE], protection=protection) as sandbox:
+    print(environ[TOKEN_VARIABLE], flush=True)
+    subprocess.run(sandbox.words([sys.executable, "-c", program]), env=sandbox.environment(environ))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_after_a_kill_no_process_and_no_scratch_folder_is_left(sandbox, project, tmp_path, number):
+    words = [sys.executable, "-c", KILLED, str(tmp_path / "run"), sandbox.protection]
+    with subprocess.Popen(
+        words,
+        cwd=project,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    ) as killed:
+        token, runs = killed.stdout.readline().strip(), killed.stdout.readline().strip()
+        assert runs == "runs" and any(deadman.marked(token))
+        killed.send_signal(number)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and (any(deadman.marked(token)) or scratch_of(token)):
+            time.sleep(0.1)
+    assert list(deadman.marked(token)) == [] and scratch_of(token) == []
+    assert not (project / "new").exists()
+
+
+def scratch_of(token: str) -> list[Path]:
+    return [folder for place in deadman.SCRATCH_PLACES for folder in place.glob(f"{deadman.SCRATCH}{token}-*")]
