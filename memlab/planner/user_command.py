@@ -17,9 +17,8 @@ from memlab.launch.user_command.measure import keep_what_was_found
 from memlab.launch.user_command.records import command_record
 from memlab.launch.user_command.supervise import Finished
 from memlab.planner.command_record import TracedCommand, record_of
-from memlab.predict.trace.parse_command import Command, Node, parse, ranks_of_a_node, trace_rank
+from memlab.predict.trace.parse_command import Node, parse, ranks_of_a_node, trace_rank
 from memlab.predict.trace.shadow_process import ShadowError
-from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_rows
 from memlab.system.deadman import guarded
@@ -42,6 +41,29 @@ def predicted_record(
     ``folder`` receives the files of the ranks. ``steps``: end after this many optimizer steps. ``environ``: the
     variables that the command would get. Raises :class:`MemlabError` before anything runs.
     """
+    began = time.time()
+    try:
+        traced = traced_command(words, hardware, folder, steps, environ)
+    except ShadowError as error:
+        return _failed(str(error), words, steps, time.time() - began)
+    return write_prediction(traced, folder)
+
+
+def write_prediction(traced: TracedCommand, folder: RunFolder) -> Record:
+    """Return the record of a traced command, and write the files of its ranks into ``folder``."""
+    record, rows = record_of(traced)
+    keep_what_was_found(record.ranks, folder)
+    folder.write_step_rows(rows)
+    return record
+
+
+def traced_command(
+    words: Sequence[str], hardware: Hardware, folder: RunFolder, steps: int | None, environ: Mapping[str, str]
+) -> TracedCommand:
+    """Run the ranks that differ on simulated GPUs. Arguments are those of :func:`predicted_record`.
+
+    Raises :class:`ShadowError` if the script fails or trains nothing.
+    """
     if hardware.memory_gib is None:
         raise ConfigError("hardware.memory_gib is not known: choose a GPU, for example hardware=h200_x1.")
     command, began = parse(words), time.time()
@@ -51,32 +73,20 @@ def predicted_record(
     differ = sorted({0, world_size - 1})  # rank 0 logs and saves; all others are alike
     pool = ThreadPoolExecutor()
     try:
-        outcomes = list(pool.map(lambda rank: _traced(command, rank, node, folder, steps, environ), differ))
+        traces = list(pool.map(lambda rank: trace_rank(command, rank, node, folder.path, steps, environ), differ))
+    except ShadowError as error:
+        raise ShadowError(f"the script failed on simulated GPUs: {error}") from error
     finally:
         pool.shutdown(wait=False)  # after an interrupt the caller ends the processes that the threads wait for
-    if broken := next((outcome for outcome in outcomes if isinstance(outcome, ShadowError)), None):
-        return _failed(f"the script failed on simulated GPUs: {broken}", words, steps, time.time() - began)
     meters = {rank["rank"]: rank for rank in folder.read_attached_ranks()}
-    traces = {outcome.rank: outcome for outcome in outcomes if isinstance(outcome, Trace)}
-    if set(meters) != set(traces):
-        return _failed("no optimizer step seen", words, steps, time.time() - began)
+    if set(meters) != set(differ):
+        raise ShadowError("no optimizer step seen")
     rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}
-    record, rows = record_of(TracedCommand(words, steps, hardware, traces, meters, rows, time.time() - began))
-    keep_what_was_found(record.ranks, folder)
-    folder.write_step_rows(rows)
-    return record
+    seconds = time.time() - began
+    return TracedCommand(words, steps, hardware, {trace.rank: trace for trace in traces}, meters, rows, seconds)
 
 
 def _failed(reason: str, words: Sequence[str], steps: int | None, seconds: float) -> Record:
     finished = Finished(Ended("exited", 0, seconds), "failed", reason)
     record = command_record(finished, found_config([], {}, shlex.join(words)), words, steps, Machine())
     return replace(record, source="predicted")
-
-
-def _traced(
-    command: Command, rank: int, node: Node, folder: RunFolder, steps: int | None, environ: Mapping[str, str]
-) -> Trace | ShadowError:
-    try:
-        return trace_rank(command, rank, node, folder.path, steps, environ)
-    except ShadowError as error:
-        return error
