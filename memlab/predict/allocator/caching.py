@@ -111,6 +111,13 @@ class CachingAllocator:
     def reset_peaks(self) -> None:
         self.peak_allocated, self.peak_active, self.peak_reserved = self.allocated, self.active, self.reserved
 
+    def releasable_bytes(self) -> int:
+        """Return the bytes that ``empty_cache`` would give back to the device once no side stream uses a free block."""
+        free = [block for pool in self._pools.values() for block in pool.free]
+        pages = (self._expandable.whole_pages(block) for block in free if block.base is not None)
+        segments = sum(block.size for block in free if block.base is None and not block.is_split)
+        return segments + sum(max(0, end - start) for start, end in pages)
+
     # --- finding a block
 
     def _find_or_allocate(self, pool: Pool, size: int) -> Block | None:

@@ -32,9 +32,7 @@ class ExpandableSegments:
 
     def unmap(self, block: Block) -> None:
         """Give the whole pages of a free block back to the device."""
-        pool, page = block.pool, self._page(block.pool)
-        start = block.base + -(-(block.address - block.base) // page) * page
-        end = block.base + (block.address + block.size - block.base) // page * page
+        pool, (start, end) = block.pool, self.whole_pages(block)
         if end <= start:
             return
         pool.free.remove(block)
@@ -49,6 +47,13 @@ class ExpandableSegments:
         pool.merge(block, block.next)
         pool.unmapped.add(block)
         self._release(end - start)
+
+    def whole_pages(self, block: Block) -> tuple[int, int]:
+        """Return where the first whole page of a block starts and the last one ends; there is none if that is no
+        range."""
+        page = self._page(block.pool)
+        start = block.base + -(-(block.address - block.base) // page) * page
+        return start, block.base + (block.address + block.size - block.base) // page * page
 
     def _find(self, pool: Pool, size: int) -> Block:
         """Return the first block of the run of free and unmapped blocks that has room and lies lowest, or of a new

@@ -1,10 +1,11 @@
 """Breakdown of memory: its kinds at each peak, the code that made the largest allocations, its curve over one step."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+from memlab.predict.memory.ledger import Holding, by_kind, holdings_at
 from memlab.predict.memory.replay import Replay
-from memlab.predict.trace.events import Alloc, Free
 from memlab.predict.trace.trace_format import Trace
 
 CURVE_POINTS = 500
@@ -19,51 +20,33 @@ def breakdown(trace: Trace, result: Replay) -> dict[str, Any]:
 
     ``largest``: the lines of code that allocated most of the memory alive at the run's allocated peak.
     """
-    moments: dict[int, list[str]] = {}
-    for name, index in result.peak_events.items():
-        if name in result.phases:  # not between two phases
-            moments.setdefault(index, []).append(name)
-    alive: dict[int, tuple[int, int]] = {}
-    phases: dict[str, dict[str, int]] = {}
-    largest: list[dict[str, Any]] = []
-    for index, event in enumerate(trace.events):
-        if isinstance(event, Alloc):
-            alive[event.key] = (event.nbytes, event.site)
-        elif isinstance(event, Free):
-            del alive[event.key]
-        for name in moments.get(index, ()):
-            phases[name] = _by_kind(trace, alive, result.phases[name].peak_reserved_bytes)
-        if index == result.peak_event:
-            largest = _largest(trace, alive)
-    return {"phases": phases, "peak_phase": result.peak_phase, "largest": largest}
+    at_peaks = {name: index for name, index in result.peak_events.items() if name in result.phases}  # else between two
+    held = holdings_at(trace, {*at_peaks.values(), result.peak_event})
+    in_order = sorted(at_peaks, key=at_peaks.__getitem__)
+    return {
+        "phases": {name: _by_kind(held[at_peaks[name]], result.phases[name].peak_reserved_bytes) for name in in_order},
+        "peak_phase": result.peak_phase,
+        "largest": [_line(holding) for holding in held.get(result.peak_event, ())[:LARGEST]],
+    }
 
 
-def _by_kind(trace: Trace, alive: dict[int, tuple[int, int]], reserved: int) -> dict[str, int]:
-    kinds: Counter[str] = Counter()
-    for nbytes, site in alive.values():
-        kinds[trace.sites[site].kind] += nbytes
+def _by_kind(holdings: Sequence[Holding], reserved: int) -> dict[str, int]:
+    kinds = Counter(by_kind(holdings))
     kinds[SLACK] = reserved - kinds.total()
     return dict(kinds.most_common())
 
 
-def _largest(trace: Trace, alive: dict[int, tuple[int, int]]) -> list[dict[str, Any]]:
-    nbytes: Counter[int] = Counter()
-    count: Counter[int] = Counter()
-    for size, number in alive.values():
-        nbytes[number] += size
-        count[number] += 1
-    lines = []
-    for number, total in nbytes.most_common(LARGEST):
-        site = trace.sites[number]
-        facts = {
-            "kind": site.kind,
-            "op": site.op,
-            "where": site.where,
-            "module": site.module,
-            "shape": list(site.shape),
-        }
-        lines.append({"bytes": total, "count": count[number], **facts})
-    return lines
+def _line(holding: Holding) -> dict[str, Any]:
+    site = holding.site
+    return {
+        "bytes": holding.nbytes,
+        "count": holding.count,
+        "kind": site.kind,
+        "op": site.op,
+        "where": site.where,
+        "module": site.module,
+        "shape": list(site.shape),
+    }
 
 
 def curve(result: Replay) -> dict[str, list]:

@@ -1,7 +1,7 @@
 """Answers of the allocator to the running program: the events so far, replayed when the program asks."""
 
 from memlab.predict.allocator import CachingAllocator, parse
-from memlab.predict.trace.events import Alloc, EmptyCache, Free, RecordStream, Synchronize
+from memlab.predict.trace.apply_events import apply
 from memlab.predict.trace.trace_format import Trace
 
 
@@ -20,17 +20,7 @@ class LiveAllocator:
     def now(self) -> CachingAllocator:
         allocator, events = self._allocator, self._events
         for index in range(self._done, len(events)):
-            match events[index]:
-                case Alloc(key, nbytes, stream):
-                    allocator.malloc(key, nbytes, stream)
-                case Free(key):
-                    allocator.free(key)
-                case RecordStream(key, stream):
-                    allocator.record_stream(key, stream)
-                case Synchronize(requests):
-                    allocator.synchronize(requests)
-                case EmptyCache():
-                    allocator.empty_cache()
+            apply(events[index], allocator)
         self._done = len(events)
         return allocator
 

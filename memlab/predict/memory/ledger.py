@@ -1,0 +1,126 @@
+"""Ledger of a rank: who holds the memory at chosen moments of its trace, down to the line of code; and the slack."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from memlab.predict.allocator import CachingAllocator, Options, OutOfMemory
+from memlab.predict.trace.apply_events import apply
+from memlab.predict.trace.events import Alloc, Event, Free
+from memlab.predict.trace.trace_format import Site, Trace
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Memory that one site holds. ``nbytes``: requested, in ``count`` blocks."""
+
+    site: Site
+    nbytes: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Slack:
+    """Bytes that the allocator has reserved and no request asked for.
+
+    ``rounding``: of blocks in use, beyond what was asked for. ``waiting``: freed, but a side stream may still use
+    them. ``holes``: free blocks that cannot go back to the device, because blocks in use share their segments.
+    ``releasable``: free memory that ``empty_cache`` gives back.
+    """
+
+    rounding: int
+    waiting: int
+    holes: int
+    releasable: int
+
+    @property
+    def total(self) -> int:
+        return self.rounding + self.waiting + self.holes + self.releasable
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Memory after one event, in bytes. ``reserved`` is the sum of all holdings and of the slack."""
+
+    event: int
+    allocated: int
+    reserved: int
+    holdings: tuple[Holding, ...]  # the largest first
+    slack: Slack
+
+    @property
+    def requested(self) -> int:
+        return sum(holding.nbytes for holding in self.holdings)
+
+
+def moments(
+    trace: Trace, events: Collection[int], options: Options, capacity: int, release_delay: int = 0
+) -> dict[int, Moment]:
+    """Return the moment after each of the ``events`` (indices in ``trace.events``).
+
+    ``options``, ``capacity`` (bytes) and ``release_delay`` as in a replay. Moments after an out-of-memory are left out;
+    at the request without room itself, the moment is the one before it.
+    """
+    allocator = CachingAllocator(options, capacity, release_delay)
+    found: dict[int, Moment] = {}
+    try:
+        for index, alive in _walk(trace, allocator):
+            if index in events:
+                found[index] = _moment(trace, index, alive, allocator)
+    except OutOfMemory:
+        pass
+    return found
+
+
+def holdings_at(trace: Trace, events: Collection[int]) -> dict[int, tuple[Holding, ...]]:
+    """Return who holds memory after each of the ``events``, the largest first."""
+    return {index: _holdings(trace, alive) for index, alive in _walk(trace, None) if index in events}
+
+
+_Alive = dict[int, tuple[int, int]]  # key of a block -> bytes requested, number of the site
+
+
+def _walk(trace: Trace, allocator: CachingAllocator | None) -> Iterator[tuple[int, _Alive]]:
+    alive: _Alive = {}
+    for index, event in enumerate(trace.events):
+        if allocator is not None:
+            apply(event, allocator)
+        _note(event, alive)
+        yield index, alive
+
+
+def _note(event: Event, alive: _Alive) -> None:
+    if isinstance(event, Alloc):
+        alive[event.key] = (event.nbytes, event.site)
+    elif isinstance(event, Free):
+        del alive[event.key]
+
+
+def _moment(trace: Trace, index: int, alive: _Alive, allocator: CachingAllocator) -> Moment:
+    holdings = _holdings(trace, alive)
+    requested = sum(holding.nbytes for holding in holdings)
+    releasable = allocator.releasable_bytes()
+    slack = Slack(
+        rounding=allocator.allocated - requested,
+        waiting=allocator.active - allocator.allocated,
+        holes=allocator.reserved - allocator.active - releasable,
+        releasable=releasable,
+    )
+    return Moment(index, allocator.allocated, allocator.reserved, holdings, slack)
+
+
+def _holdings(trace: Trace, alive: _Alive) -> tuple[Holding, ...]:
+    nbytes: Counter[int] = Counter()
+    count: Counter[int] = Counter()
+    for size, number in alive.values():
+        nbytes[number] += size
+        count[number] += 1
+    return tuple(Holding(trace.sites[number], total, count[number]) for number, total in nbytes.most_common())
+
+
+def by_kind(holdings: Iterable[Holding]) -> dict[str, int]:
+    """Return the bytes of each kind, the largest first."""
+    kinds: Counter[str] = Counter()
+    for holding in holdings:
+        kinds[holding.site.kind] += holding.nbytes
+    return dict(kinds.most_common())

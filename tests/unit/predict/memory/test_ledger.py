@@ -1,0 +1,78 @@
+"""The ledger: at every moment holdings and slack add up to what is reserved."""
+
+import random
+
+import pytest
+
+from memlab.predict.allocator import CachingAllocator, Options, parse
+from memlab.predict.memory.ledger import Slack, by_kind, holdings_at, moments
+from memlab.predict.trace.apply_events import apply
+from memlab.predict.trace.events import Alloc, EmptyCache, Free, RecordStream, Synchronize
+from memlab.predict.trace.trace_format import Site, Trace
+
+MIB = 1 << 20
+KINDS = ("weights", "activations", "gradients")
+
+
+def trace_of(*events) -> Trace:
+    return Trace(0, 1, events=list(events), sites=[Site(kind, "aten.mm", "m.py:1", "f", "m", (1,)) for kind in KINDS])
+
+
+def random_trace(seed: int) -> Trace:
+    chance, alive, events = random.Random(seed), [], []
+    for key in range(400):
+        nbytes = chance.choice([0, 1, 700, MIB - 1, 3 * MIB, 21 * MIB + 5])
+        events.append(Alloc(key, nbytes, chance.choice([0, 0, 1]), key % 3))
+        alive.append(key)
+        if nbytes and chance.random() < 0.1:
+            events.append(RecordStream(key, 2))
+        while alive and chance.random() < 0.45:
+            events.append(Free(alive.pop(chance.randrange(len(alive))), chance.choice([None, 0, 40])))
+        if chance.random() < 0.02:
+            events.append(chance.choice([EmptyCache(), Synchronize(key // 2)]))
+    return trace_of(*events)
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True", "max_split_size_mb:20"])
+@pytest.mark.parametrize("seed", range(3))
+def test_everything_adds_up_at_every_moment(settings, seed):
+    trace, options = random_trace(seed), parse(settings)
+    found = moments(trace, range(len(trace.events)), options, 1 << 50)
+    assert len(found) == len(trace.events)
+    allocator = CachingAllocator(options, 1 << 50)
+    for index, event in enumerate(trace.events):
+        apply(event, allocator)
+        moment = found[index]
+        assert moment.requested + moment.slack.total == moment.reserved == allocator.reserved
+        assert moment.allocated == allocator.allocated == moment.requested + moment.slack.rounding
+        assert min(vars(moment.slack).values()) >= 0
+    assert {index: moment.holdings for index, moment in found.items()} == holdings_at(trace, range(len(trace.events)))
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True", "max_split_size_mb:20"])
+def test_releasable_is_what_an_emptied_cache_gives_back(settings):
+    trace, allocator = random_trace(7), CachingAllocator(parse(settings), 1 << 50)
+    for event in trace.events:
+        apply(event, allocator)
+        if isinstance(event, Alloc) and event.key % 25 == 0:
+            allocator.synchronize()
+            releasable, before = allocator.releasable_bytes(), allocator.reserved
+            allocator.empty_cache()
+            assert before - allocator.reserved == releasable
+
+
+def test_a_hole_is_told_from_a_free_segment():
+    trace = trace_of(Alloc(0, 30 * MIB, 0, 0), Alloc(1, 2 * MIB, 0, 1), Alloc(2, 2 * MIB, 0, 1), Free(0), Free(1))
+    slack = moments(trace, [4], Options(), 1 << 50)[4].slack
+    # 30 MiB are a segment of their own; both blocks of 2 MiB lie in one of 20 MiB
+    assert slack == Slack(rounding=0, waiting=0, holes=18 * MIB, releasable=30 * MIB)
+
+
+def test_moments_end_before_an_out_of_memory():
+    trace = trace_of(Alloc(0, 30 * MIB, 0, 0), Alloc(1, 30 * MIB, 0, 1))
+    assert list(moments(trace, range(2), Options(), 40 * MIB)) == [0]
+
+
+def test_the_largest_come_first():
+    trace = trace_of(Alloc(0, 5, 0, 0), Alloc(1, 9, 0, 1), Alloc(2, 5, 0, 0))
+    assert by_kind(holdings_at(trace, [2])[2]) == {"weights": 10, "activations": 9}
