@@ -4,9 +4,10 @@ torch's autocast is not the bf16 of DeepSpeed, and a command without DeepSpeed h
 groups stay without values in the configuration. They are known all the same, from the facts that the ranks found.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from memlab.core.attached import trained_model
 from memlab.core.record import Record
 
 SHARDS = ("FSDP", "FullyShardedDataParallel")
@@ -23,17 +24,12 @@ def other_words(record: Record) -> dict[str, str]:
 
 
 def _without_deepspeed(facts: Mapping[str, Any]) -> dict[str, str]:
-    model = _largest_trained(facts.get("models") or ())
+    model = trained_model(facts)
     wrappers: list[str] = model.get("wrappers") or []
     words = {"zero_stage": ", ".join(["no DeepSpeed", *wrappers]), "precision": _precision(model, facts)}
     if not any(name.startswith(SHARDS) for name in wrappers):
         words["offload"] = "no DeepSpeed"
     return words
-
-
-def _largest_trained(models: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    trained = [model for model in models if model.get("trained")]
-    return max(trained, key=lambda model: model.get("parameters") or 0, default={})
 
 
 def _precision(model: Mapping[str, Any], facts: Mapping[str, Any]) -> str:

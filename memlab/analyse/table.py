@@ -83,7 +83,7 @@ def steps_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
     Columns: ``run_id``, ``path``, ``rank``, ``step``, ``warmup``, ``seconds``, ``loss``; of a command of the user's
     own also those of :data:`STEP_QUANTITIES`.
 
-    ``warmup`` is true for the steps that are not timed.
+    ``warmup`` is true for the steps that are not timed. Steps count from 0, those of a command from 1.
     """
     return _long(runs, _step_rows)
 
@@ -126,8 +126,8 @@ def _step_rows(rank: dict[str, Any], folder: RunFolder) -> Iterator[dict[str, An
 
 def _command_steps(rank: dict[str, Any], folder: RunFolder) -> Iterator[dict[str, Any]]:
     warmup = len(rank["warmup_seconds"])
-    for step, row in enumerate(read_rows(folder.step_rows(rank["rank"]))):
-        known = {"rank": rank["rank"], "step": step, "warmup": step < warmup, "seconds": row.get("seconds")}
+    for step, row in enumerate(read_rows(folder.step_rows(rank["rank"])), start=1):
+        known = {"rank": rank["rank"], "step": step, "warmup": step <= warmup, "seconds": row.get("seconds")}
         yield known | {key: row.get(key) for key in STEP_QUANTITIES}
 
 

@@ -16,15 +16,15 @@ LOADED = "loaded"  # the bootstrap makes this file once a process of the command
 
 def install(run_folder: Path, options: Options) -> Path:
     """Copy this package and write the options into the run folder. Returns the folder for PYTHONPATH."""
-    folder, here = run_folder / FOLDER, Path(__file__).parent
-    copy = folder / PACKAGE
+    folder, memlab = run_folder / FOLDER, Path(__file__).parents[1]
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(here, copy / here.name, ignore=shutil.ignore_patterns("__pycache__", BOOTSTRAP))
-    (copy / "__init__.py").touch()
-    for module in BESIDE:
-        (copy / module).parent.mkdir(exist_ok=True)
-        shutil.copy(here.parent / module, copy / module)
-    shutil.copy(here / BOOTSTRAP, folder)
+    own = [module for module in (memlab / "attach").rglob("*.py") if module.name != BOOTSTRAP]
+    for module in [*own, *(memlab / name for name in BESIDE)]:
+        copy = folder / PACKAGE / module.relative_to(memlab)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(module, copy)
+    (folder / PACKAGE / "__init__.py").touch()
+    shutil.copy(memlab / "attach" / BOOTSTRAP, folder)
     options.write(folder)
     return folder
 

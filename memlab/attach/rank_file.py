@@ -40,8 +40,12 @@ class RankFile:
             self.session.rows.open(self.path.with_suffix(".steps.jsonl"))
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         content = redact_values(self._content(outcome), known_secrets())
-        temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
-        temporary.replace(self.path)
+        try:
+            temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
+            temporary.replace(self.path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
     def write_at_the_end(self, error: BaseException | None) -> None:
         """Write the file when measuring ends. ``error``: what ended it. Then the session hears nothing any more."""
@@ -72,7 +76,7 @@ class RankFile:
         session, device = self.session, self.session.memory.device
         total, (retries, ooms) = session.total, session.retries_and_ooms
         properties = None if device is None else torch.cuda.get_device_properties(device)
-        seconds = session.rows.seconds
+        seconds = session.rows.seconds if outcome["ended"] != "running" else []  # many, and the rows have them
         trained: dict[str, Any] = next((model for model in session.facts.get("models", ()) if model["trained"]), {})
         return {
             "rank": self.rank,

@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from .batches import Size
 from .clock import Mark, seconds
+from .own_errors import contained
 from .peaks import Peaks
 from .phases import Piece
 
@@ -94,12 +96,12 @@ class Rows:
     def __init__(self):
         self.seconds: list[float | None] = []
         self._pending: list[_Pending] = []
-        self._done: list[str] = []  # lines that have no file yet
-        self._file = None
+        self._unwritten = b""  # lines that have no file yet, or no room on the disk
+        self._file: FileIO | None = None
 
     def open(self, path: Path) -> None:
         """Write all rows to a file, from the first one on."""
-        self._file = path.open("w", encoding="utf-8")
+        self._file = path.open("wb", buffering=0)
         self._write()
 
     def add(self, step: Step, end: Mark, skipped: bool) -> None:
@@ -113,15 +115,14 @@ class Rows:
             if pending.is_past:
                 pending.finish()
             self.seconds.append(pending.row["seconds"])
-            self._done.append(json.dumps(pending.row))
+            self._unwritten += json.dumps(pending.row).encode() + b"\n"
         self._write()
 
     @property
     def is_waiting(self) -> bool:
         return bool(self._pending)
 
+    @contained
     def _write(self) -> None:
-        if self._file is not None and self._done:
-            self._file.write("".join(f"{line}\n" for line in self._done))
-            self._file.flush()
-            self._done.clear()
+        while self._file is not None and self._unwritten:
+            self._unwritten = self._unwritten[self._file.write(self._unwritten) :]

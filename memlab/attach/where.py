@@ -1,5 +1,6 @@
 """The place in the user's code: the innermost frame that is not of Python, of an installed package or of memlab."""
 
+import functools
 import os
 import sys
 import sysconfig
@@ -45,4 +46,15 @@ def _user_file(file: str) -> str | None:
     path = os.path.realpath(os.path.join(_START, file))
     if path.startswith(tuple(folder + os.sep for folder in _NOT_THE_USERS)):
         return None
+    if any(path.startswith(folder + os.sep) and _holds_packages(folder) for folder in sys.path[1:]):
+        return None
     return os.path.relpath(path, _START) if path.startswith(_START + os.sep) else path
+
+
+@functools.cache
+def _holds_packages(folder: str) -> bool:
+    """Whether packages are installed into a folder of ``sys.path`` (``pip install --target``)."""
+    try:
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    except OSError:
+        return False

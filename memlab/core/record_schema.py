@@ -72,7 +72,9 @@ class Steps(TypedDict, total=False):
     seconds: list[Seconds]  # for each measured step, the seconds of the slowest rank
     warmup_seconds: list[Seconds]
     doubts: list[str]
-    rows: list[dict[str, Any]]  # of a command: an entry for each optimizer step, over all ranks (runs/step_rows.py)
+    rows: list[
+        dict[str, Any]
+    ]  # of a command: optimizer steps, over all ranks; of very many a choice (runs/step_rows.py)
     basis: Name
     basis_reason: str | None
     error: StepError | None

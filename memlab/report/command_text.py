@@ -20,9 +20,14 @@ QUANTITIES = {
 }
 """Column -> key of a phase."""
 
+COUNTED = {"sample": "samples", "token": "tokens"}
+
 GROWS = {"allocated": "peak_allocated_bytes", "reserved": "peak_reserved_bytes", "host": "host_peak_bytes"}
 GROWTH = 0.01
 """Smallest growth of a peak over the steps that is told, as a share."""
+
+FRAGMENTED = 0.1
+"""Smallest share of the reserved memory that was never allocated at once and is told."""
 
 
 def show_command_phases(record: Record, console: Console) -> None:
@@ -62,6 +67,7 @@ def command_sentences(record: Record) -> list[str]:
         *_peak(record),
         *read_ahead_sentences(record),
         *_growth(record),
+        *_fragmentation(record),
         *_retries(record),
         *_disagreements(record),
         *_other_words(record),
@@ -75,11 +81,13 @@ def _peak(record: Record) -> Iterator[str]:
     if not peaks:
         return
     nbytes, rank, peak = max(peaks, key=lambda each: each[:2])
-    batch = [f"{peak[key]:,} {key}" for key in ("samples", "tokens") if peak.get(key) is not None]
+    batch = [units.counted(peak[key], name) for name, key in COUNTED.items() if peak.get(key) is not None]
     if peak.get("longest_sample") is not None:
         batch.append(f"the longest sample has {units.tokens(peak['longest_sample'])}")
-    phase = (peak.get("phase") or "no phase").replace("_", " ")
-    place = [f"step {peak['step']}" if peak.get("step") else "", phase, f"on rank {rank}", _short(peak.get("where"))]
+    step, phase = f"step {peak['step']}" if peak.get("step") else "", (peak.get("phase") or "").replace("_", " ")
+    if not phase:
+        step = f"{step}, between its phases" if step else "a part of the script without a phase"
+    place = [step, phase, f"on rank {rank}", _short(peak.get("where"))]
     of = f" ({', '.join(batch)})" if batch else ""
     yield f"The peak, {units.about(nbytes)} GiB, is in {', '.join(filter(None, place))}{of}."
 
@@ -103,13 +111,26 @@ def _growth(record: Record) -> Iterator[str]:
             )
 
 
-def _retries(record: Record) -> Iterator[str]:
-    steps = [row["step"] for row in record.steps.get("rows", []) if row.get("alloc_retries")]
-    if steps:
+def _fragmentation(record: Record) -> Iterator[str]:
+    """Write how much of the reserved memory was never in use at once, on the rank that reserved most."""
+    rank = max(record.ranks, key=lambda each: each["peak_reserved_bytes"] or 0, default=None)
+    if rank is None or not rank["peak_reserved_bytes"] or rank["peak_active_bytes"] is None:
+        return
+    reserved, active = rank["peak_reserved_bytes"], rank["peak_active_bytes"]
+    if reserved - active > FRAGMENTED * reserved:
         yield (
-            f"The allocator had to give back cached memory in {len(steps)} of {len(record.steps['rows'])} steps, "
-            f"first in step {steps[0]}: these steps are slower."
+            f"Fragmentation: of the {units.about(reserved)} GiB that the allocator reserved, at most "
+            f"{units.about(active)} GiB were in use at once ({units.percent(active / reserved)})."
         )
+
+
+def _retries(record: Record) -> Iterator[str]:
+    """Write how often the allocator gave its cache back to the device, and in which step it did so first."""
+    flushes = max((rank["num_alloc_retries"] or 0 for rank in record.ranks), default=0)
+    step = next((row["step"] for row in record.steps.get("rows", []) if row.get("alloc_retries")), None)
+    if flushes:
+        when = f", first in step {step}: steps with a flush are slower" if step else ", none of them in a step"
+        yield f"Allocator cache flushes (retries after an allocation failed): {flushes} on the rank with most{when}."
 
 
 def _disagreements(record: Record) -> Iterator[str]:

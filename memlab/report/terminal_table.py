@@ -50,12 +50,13 @@ def show_table(
     least |= {name: min(least[name], max(KEYS, len(name))) for name in texts[:1]}
     dropped = _drop(least, spare, out)
     widths = _column_widths(least, cells, [name for name in texts if name in least], out)
-    table = Table(title=Text(title), title_justify="left")
+    table = Table()
     for name, width in widths.items():
         look = {"justify": "left"} if name in texts else {"justify": "right", "no_wrap": True}
         table.add_column(Text(fill(name, width)), width=width, **look)
     for row in zip(*(cells[name] for name in widths), strict=True):
         table.add_row(*(Text(fitted(cell, width)) for width, cell in zip(widths.values(), row, strict=True)))
+    out.print(Text(title, "table.title"))  # a title inside the table would be as narrow as the table
     out.print(table)
     if dropped:
         say(f"The terminal is too narrow for: {', '.join(reversed(dropped))}.", out)

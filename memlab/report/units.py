@@ -51,7 +51,12 @@ def _plain(value: float, digits: int) -> str:
 
 def tokens(count: int) -> str:
     """Write a number of tokens: ``1 token``, ``2,048 tokens``."""
-    return f"{count:,} token{'s' * (count != 1)}"
+    return counted(count, "token")
+
+
+def counted(count: int, name: str) -> str:
+    """Write a number of things: ``1 sample``, ``2,048 samples``."""
+    return f"{count:,} {name}{'s' * (count != 1)}"
 
 
 def quantity(key: str, value: float | None) -> str:

@@ -6,19 +6,33 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from memlab.runs.folder import RunFolder
+
 LARGEST = 256 * 2**20
 """Bytes of a file that are read. A step takes about 500."""
 
 TOTALS = ("samples", "tokens", "real_tokens")
 """Figures that add up over the ranks: each rank has its own part of the batch."""
 
+PEAKS = ("peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes", "host_peak_bytes")
+
 HIGHEST = (
     *("seconds", "longest_sample", "padded_length", "largest_micro_batch", "micro_batches"),
-    *("peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes", "host_peak_bytes", "alloc_retries", "ooms"),
+    *(*PEAKS, "alloc_retries", "ooms"),
 )
 """Figures of which the largest over the ranks counts."""
 
 FULLEST_BY = ("peak_allocated_bytes", "host_peak_bytes")
+
+MOST = 10_000
+"""Rows that a record holds, about: 7 MB. The files of the ranks hold every step."""
+
+
+def read_command(folder: RunFolder) -> tuple[list[dict[str, Any]], dict[int, list[dict[str, Any]]]]:
+    """Read the files of a command's ranks, lowest rank first, and rank -> the rows of its steps."""
+    ranks = folder.read_attached_ranks()
+    rows = {rank["rank"]: read_rows(folder.step_rows(rank["rank"])) for rank in ranks}
+    return [caught_up(rank, rows[rank["rank"]]) for rank in ranks], rows
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -36,6 +50,52 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
                 break
             rows.append(row)
     return rows
+
+
+def caught_up(rank: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Complete the file of a rank that was killed with the rows of its steps.
+
+    A rank writes its file every few seconds and without the times of its steps, but a row for each step.
+    """
+    facts = rank["attached"]
+    if facts.get("ended") != "running" or not rows:
+        return rank
+    seconds = [row["seconds"] for row in rows if row.get("seconds") is not None]
+    peaks = {key: _highest([rank.get(key), *(row.get(key) for row in rows)]) for key in PEAKS}
+    at, peak = facts.get("at") or {}, facts.get("peak") or {}
+    by = next((key for key in FULLEST_BY if peaks[key] is not None), FULLEST_BY[0])
+    fullest = max(rows, key=lambda row: row.get(by) or 0)
+    if (fullest.get(by) or 0) > peak.get("bytes", 0):
+        batch = {key: fullest.get(key) for key in ("samples", "tokens", "longest_sample")}
+        peak = {"step": fullest["step"], "phase": fullest.get("phase"), "where": None, "bytes": fullest[by], **batch}
+    if (at.get("step") or 0) <= rows[-1]["step"]:
+        at = {"phase": None, "step": rows[-1]["step"] + 1, "where": None}
+    return {
+        **rank,
+        **peaks,
+        "warmup_seconds": seconds[:1],
+        "step_seconds": seconds[1:],
+        "attached": {**facts, "steps": len(rows), "at": at, "peak": peak},
+    }
+
+
+def _highest(values: Sequence[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def for_record(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Choose the rows that a record holds: all of them up to :data:`MOST`.
+
+    Of more rows: the first two and the last one, evenly spaced ones, the first retry of the allocator, and for each
+    figure the row where it is highest.
+    """
+    if len(rows) <= MOST:
+        return list(rows)
+    kept = {0, 1, len(rows) - 1, *range(0, len(rows), -(-len(rows) // MOST))}
+    for key in HIGHEST:
+        kept.add(max(range(len(rows)), key=lambda index, key=key: rows[index][key] or 0))
+    kept |= set([index for index, row in enumerate(rows) if row["alloc_retries"]][:1])
+    return [rows[index] for index in sorted(kept)]
 
 
 def over_ranks(rows_by_rank: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

@@ -270,3 +270,11 @@ def test_ranks_that_are_forked(measure):
     run = measure(code)
     assert run.files == ["rank0.json", "rank1.json"], run.output
     assert [run.rank(number)["attached"]["steps"] for number in (0, 1)] == [2, 2]
+
+
+def test_packages_outside_site_packages_are_not_the_users_code(measure, tmp_path):
+    (tmp_path / "library-1.0.dist-info").mkdir()  # as pip install --target leaves it
+    (tmp_path / "library.py").write_text("def step(loss, optimizer):\n    loss.backward()\n    optimizer.step()\n")
+    code = LOOP + "import library\nlibrary.step(net(pad(texts)['input_ids']).sum(), optimizer)\n"
+    phases = measure(code, environ={"PYTHONPATH": str(tmp_path)}).rank()["attached"]["phases"]
+    assert phases["first_backward"]["where"] == f"script.py:{len(code.splitlines())}"

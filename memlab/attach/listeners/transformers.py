@@ -10,7 +10,7 @@ from .wrap import during, listening
 
 EVALUATIONS = ("evaluate", "predict")
 SAVINGS = ("_save_checkpoint", "save_model")
-RESUMPTIONS = ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_best_model")
+RESUMPTIONS = ("_load_from_checkpoint", "_load_best_model")
 
 
 def listen_to_models(module: ModuleType, session: Session) -> None:
@@ -30,6 +30,7 @@ def listen_to_trainer(module: ModuleType, session: Session) -> None:
         during(trainer, name, session, SAVE)
     for name in RESUMPTIONS:
         during(trainer, name, session, RESUME)
+    during(trainer, "_load_optimizer_and_scheduler", session, RESUME, when=_with_a_checkpoint)
 
     def train_begins(self: Any, *args: Any, **kwargs: Any) -> None:
         session.trainer, session.trainer_runs = weakref.ref(self), True
@@ -43,3 +44,8 @@ def listen_to_trainer(module: ModuleType, session: Session) -> None:
 
     listening(trainer, "train", before=train_begins, after=train_ended)
     listening(trainer, "training_step", before=step_begins)
+
+
+def _with_a_checkpoint(trainer: Any, checkpoint: str | None) -> bool:
+    """Whether Trainer loads states: transformers 4 calls its loader for every training."""
+    return checkpoint is not None

@@ -12,14 +12,25 @@ from ..session import Session
 Told = Callable[..., Any]
 
 
-def during(owner: Any, name: str, session: Session, phase: str, before: Told | None = None, after: Told | None = None):
-    """Replace ``owner.name``: its calls are a phase. ``before`` gets the arguments, ``after`` the result as well."""
+def during(
+    owner: Any,
+    name: str,
+    session: Session,
+    phase: str,
+    before: Told | None = None,
+    after: Told | None = None,
+    when: Callable[..., bool] = lambda *args, **kwargs: True,
+) -> None:
+    """Replace ``owner.name``: its calls are a phase.
+
+    ``before`` gets the arguments, ``after`` the result as well. ``when``: whether a call with these arguments is one.
+    """
     function, rewrap = _function_of(owner, name)
     told, heard = _told(before), _told(after)
 
     @functools.wraps(function)
     def measured(*args, **kwargs):
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not when(*args, **kwargs):
             return function(*args, **kwargs)
         told(*args, **kwargs)
         with session.running(phase):

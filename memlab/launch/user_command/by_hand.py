@@ -18,7 +18,7 @@ from memlab.launch.user_command.outcome import outcome
 from memlab.launch.user_command.supervise import Finished
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
-from memlab.runs.step_rows import read_rows
+from memlab.runs.step_rows import read_command
 
 WAIT_S = 60
 """Seconds that rank 0 waits for the files of the other ranks."""
@@ -70,10 +70,9 @@ def _end(file: Any, run: RunFolder, error: BaseException | None, began: float) -
         file.write_at_the_end(error)
         if file.rank == 0:
             _wait_for_ranks(run)
-            ranks = run.read_attached_ranks()
+            ranks, rows = read_command(run)
             ended = Ended("exited", int(error is not None), time.perf_counter() - began)
             status, reason = outcome(ranks, ended, 0, True, run.launcher_log)
-            rows = {rank["rank"]: read_rows(run.step_rows(rank["rank"])) for rank in ranks}
             write_record(Finished(ended, status, reason, ranks, rows), run, sys.orig_argv)
             install.remove(run.path)
     except Exception as failure:

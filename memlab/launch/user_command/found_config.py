@@ -9,15 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from memlab.core.attached import Facts, first_engine, trained_model
 from memlab.core.config import GROUPS, Adapter, Checkpointing, Config, Offload, Precision, ZeroStage, from_dict
 from memlab.core.deepspeed_json import applies
 from memlab.core.errors import ConfigError
 from memlab.core.sizes import GIB
 from memlab.files.conf_files import known_gpu, matching_option, option_values, shipped_model
-
-Facts = Mapping[str, Any]
-"""``attached`` of a rank's file; its keys are described in memlab/attach/__init__.py."""
-
 
 SETTINGS = ("predict", "sweep", "mode", "name", "force", "measure.timeout_s", "measure.repeats", "measure.repeat")
 """Groups and keys that say nothing about the command."""
@@ -62,8 +59,13 @@ def found_config(
         facts = ranks[0]["attached"]
         known |= _hardware(ranks) | _shape(facts, rows) | _model(facts) | _deepspeed(facts) | _trainer(facts)
         known |= _precision(facts) | _attention_and_checkpointing(facts) | _adapter(facts) | _optimizer(facts)
-        known |= {"allocator.conf": _allocator(facts), "measure.steps": max(1, len(ranks[0]["step_seconds"]))}
+        known |= {"allocator.conf": _allocator(facts), **_steps(ranks[0])}
     return from_values(known)
+
+
+def _steps(rank: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of steps: the first one is the warm-up."""
+    return {"measure.warmup": len(rank["warmup_seconds"]), "measure.steps": max(1, len(rank["step_seconds"]))}
 
 
 def _hardware(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def _hardware(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _shape(facts: Facts, rows: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """Return batch and length as the model saw them: the largest of all steps and ranks."""
-    engine: dict[str, Any] = next(iter(facts.get("deepspeed") or ()), {})
+    engine = first_engine(facts)
 
     def largest(key: str, default: int | None = None) -> int | None:
         return max((row[key] for each in rows.values() for row in each if row.get(key)), default=default)
@@ -99,7 +101,7 @@ def _shape(facts: Facts, rows: Mapping[int, Sequence[Mapping[str, Any]]]) -> dic
 
 
 def _model(facts: Facts) -> dict[str, Any]:
-    config = _trained(facts).get("config") or {}
+    config = trained_model(facts).get("config") or {}
     path = config.get("_name_or_path")
     if not path:
         return {}
@@ -111,16 +113,10 @@ def _model(facts: Facts) -> dict[str, Any]:
     return known
 
 
-def _trained(facts: Facts) -> Mapping[str, Any]:
-    """Return the largest model that an optimizer trains; empty if none is known."""
-    models = [model for model in facts.get("models") or () if model.get("trained")]
-    return max(models, key=lambda model: model.get("parameters") or 0, default={})
-
-
 def _deepspeed(facts: Facts) -> dict[str, Any]:
     """Return what the first engine's JSON says; nothing without DeepSpeed, whose stage 0 is not plain torch."""
-    engine: dict[str, Any] = next(iter(facts.get("deepspeed") or ()), None)
-    if engine is None:
+    engine = first_engine(facts)
+    if not engine:
         return {}
     zero, json = dict(engine["zero"]), engine["config"]
     offload = {part: zero.pop(f"offload_{part}", None) or {} for part in ("optimizer", "param")}
@@ -179,10 +175,10 @@ def _trainer(facts: Facts) -> dict[str, Any]:
 
 def _precision(facts: Facts) -> dict[str, Any]:
     """Return the precision of DeepSpeed's engine, or plain 32 bits. torch's autocast is neither."""
-    engine: dict[str, Any] = next(iter(facts.get("deepspeed") or ()), None)
-    if engine is None:
+    engine = first_engine(facts)
+    if not engine:
         mixed = (facts.get("accelerate") or {}).get("mixed_precision")
-        plain = set(_trained(facts).get("dtypes") or ()) == {"float32"} and mixed in (None, "no")
+        plain = set(trained_model(facts).get("dtypes") or ()) == {"float32"} and mixed in (None, "no")
         autocast = (facts.get("training_arguments") or {}).get("values") or {}
         is_fp32 = plain and facts.get("training_arguments") and not (autocast.get("bf16") or autocast.get("fp16"))
         return _prefixed("precision", asdict(Precision(dtype="fp32"))) if is_fp32 else {}
@@ -203,7 +199,7 @@ def _precision(facts: Facts) -> dict[str, Any]:
 
 
 def _attention_and_checkpointing(facts: Facts) -> dict[str, Any]:
-    model = _trained(facts)
+    model = trained_model(facts)
     known: dict[str, Any] = {}
     if model.get("attention"):
         known["attention.implementation"] = model["attention"]
@@ -218,7 +214,7 @@ def _attention_and_checkpointing(facts: Facts) -> dict[str, Any]:
 
 
 def _adapter(facts: Facts) -> dict[str, Any]:
-    model = _trained(facts)
+    model = trained_model(facts)
     if not model:
         return {}
     adapters, bits = list((model.get("adapters") or {}).values()), model.get("quantization") or {}
@@ -241,7 +237,7 @@ def _adapter(facts: Facts) -> dict[str, Any]:
 
 
 def _optimizer(facts: Facts) -> dict[str, Any]:
-    engine: dict[str, Any] = next(iter(facts.get("deepspeed") or ()), {})
+    engine = first_engine(facts)
     stated = (engine.get("config") or {}).get("optimizer")
     used: dict[str, Any] = max(facts.get("optimizers") or (), key=lambda one: one.get("calls") or 0, default={})
     known = dict(used.get("defaults") or _arguments_of_optimizer(facts))

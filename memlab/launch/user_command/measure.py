@@ -5,8 +5,8 @@ import os
 import shlex
 import shutil
 from collections.abc import Sequence
-from typing import Any
 
+from memlab.core.attached import first_engine
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.plan import Plan
 from memlab.core.record import Record
@@ -84,6 +84,7 @@ def keep_what_was_found(ranks: Sequence[dict], folder: RunFolder) -> None:
     The files of the ranks are written again, without secrets: a rank blanks only what has a secret's name.
     """
     facts = ranks[0]["attached"] if ranks else {}
-    engine: dict[str, Any] = next(iter(facts.get("deepspeed") or ()), {})
-    folder.write_inputs(engine.get("config") or {}, (facts.get("training_arguments") or {}).get("values") or {})
+    folder.write_inputs(
+        first_engine(facts).get("config") or {}, (facts.get("training_arguments") or {}).get("values") or {}
+    )
     folder.write_ranks(ranks)

@@ -13,7 +13,7 @@ from memlab.core.run_id import config_hash, run_id
 from memlab.core.summary import Work, slowest, summarise
 from memlab.launch.user_command.found_config import FoundConfig
 from memlab.launch.user_command.supervise import Finished
-from memlab.runs.step_rows import over_ranks
+from memlab.runs.step_rows import for_record, over_ranks
 from memlab.system.environment import describe_machine
 from memlab.system.machine import Machine
 
@@ -44,7 +44,7 @@ def command_record(
             "seconds": seconds,
             "warmup_seconds": warmup,
             "doubts": doubts(seconds),
-            "rows": rows,
+            "rows": for_record(rows),
         },
         summary=summarise(found.config, ranks, finished.ended.seconds, _work(rows[len(warmup) :])),
         timing={name: max(rank["timing"].get(name, 0.0) for rank in ranks) for name in names}

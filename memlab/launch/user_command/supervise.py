@@ -12,12 +12,14 @@ from typing import Any
 
 from memlab.attach import install
 from memlab.attach.options import Options
+from memlab.core.errors import FolderError
+from memlab.files.disk import explained
 from memlab.launch.outcome import host_oom_kills
 from memlab.launch.process import Ended, Launch
 from memlab.launch.streams import Streams
 from memlab.launch.user_command.outcome import outcome
 from memlab.runs.folder import RunFolder
-from memlab.runs.step_rows import read_rows
+from memlab.runs.step_rows import read_command
 from memlab.system.deadman import marked
 
 LEAVE_S = 10.0
@@ -56,7 +58,8 @@ def supervise(
 ) -> Finished:
     """Run a command to its end.
 
-    ``deadline`` and ``stop`` are those of :meth:`Launch.wait`. ``enough`` is polled; a reason ends the command.
+    ``deadline`` and ``stop`` are those of :meth:`Launch.wait`. ``enough`` is polled; a reason ends the command. Raises
+    :class:`FolderError` before anything runs if the meters cannot be put into the folder.
     """
     kills, token = host_oom_kills(), uuid.uuid4().hex
     reasons: list[str] = []
@@ -65,7 +68,8 @@ def supervise(
         reasons.extend(filter(None, [enough()]))
         return 0.0 if reasons else None
 
-    install.install(folder.path, Options(str(folder.path), command.steps, time.time()))
+    with explained(FolderError, folder.path, "Nothing was started: "):
+        install.install(folder.path, Options(str(folder.path), command.steps, time.time()))
     folder.keep_launch(token, 0)
     try:
         environment = install.environment(command.environment, folder.path)
@@ -84,11 +88,10 @@ def supervise(
     finally:
         if not any(marked(token)):
             folder.forget_launch()
-    ranks = folder.read_attached_ranks()
+    ranks, rows = read_command(folder)
     status, reason = outcome(
         ranks, ended, host_oom_kills() - kills, install.has_loaded(folder.path), folder.launcher_log
     )
-    rows = {rank["rank"]: read_rows(folder.step_rows(rank["rank"])) for rank in ranks}
     install.remove(folder.path)
     return Finished(ended, status, reason, ranks, rows, launch.survivors)
 

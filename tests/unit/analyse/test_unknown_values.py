@@ -69,4 +69,4 @@ def test_the_steps_of_a_command_show_their_batches(tmp_path):
     RunFolder(path).step_rows(0).write_text("".join(json.dumps(row) + "\n" for row in rows))
     frame, problems = steps_table([read_run(path)])
     assert problems == [] and frame["tokens"].tolist() == [10, 20]
-    assert frame["warmup"].tolist() == [True, False]
+    assert frame["step"].tolist() == [1, 2] and frame["warmup"].tolist() == [True, False]
