@@ -23,7 +23,7 @@ def user_line(frame: FrameType | None = None) -> str | None:
     while frame is not None:
         name = _names.get(frame.f_code.co_filename, "")
         if name == "":
-            name = _names[frame.f_code.co_filename] = _user_file(frame.f_code.co_filename)
+            name = _names[frame.f_code.co_filename] = user_file(frame.f_code.co_filename)
         if name is not None:
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
@@ -34,13 +34,14 @@ def raised_at(error: BaseException) -> str | None:
     """Return ``file:line`` of the innermost frame of the user in the traceback of an exception."""
     traceback, found = error.__traceback__, None
     while traceback is not None:
-        name = _user_file(traceback.tb_frame.f_code.co_filename)
+        name = user_file(traceback.tb_frame.f_code.co_filename)
         found = f"{name}:{traceback.tb_lineno}" if name else found
         traceback = traceback.tb_next
     return found
 
 
-def _user_file(file: str) -> str | None:
+def user_file(file: str) -> str | None:
+    """Return the path of a file of the user, relative to the folder of the start if it is below; else ``None``."""
     if file.startswith("<") or {"site-packages", "dist-packages"} & set(file.split(os.sep)):
         return None
     path = os.path.realpath(os.path.join(_START, file))

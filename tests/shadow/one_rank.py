@@ -1,5 +1,6 @@
 """A few lines of a training script, run as one rank on simulated GPUs."""
 
+import os
 from pathlib import Path
 
 from memlab.predict.trace.parse_command import Command, Node, trace_rank
@@ -16,5 +17,9 @@ def run(folder: Path, lines: str, launcher: str = "python", arguments: tuple[str
 
 
 def run_script(folder: Path, script: Path, launcher: str, arguments: tuple[str, ...]) -> tuple[Trace, str]:
-    trace = trace_rank(Command(launcher, str(script), arguments), 0, NODE, folder)
+    trace = run_command(folder, Command(launcher, str(script), arguments))
     return trace, (folder / "rank0.log").read_text()
+
+
+def run_command(folder: Path, command: Command, rank: int = 0) -> Trace:
+    return trace_rank(command, rank, NODE, folder, None, os.environ)

@@ -1,28 +1,16 @@
 """Models in 4 and 8 bits as a command's own BitsAndBytesConfig asks for them, and optimizers with 8-bit states."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from memlab.predict.trace.events import HostAlloc
+from tests.shadow.model_folder import LAYERS, VOCABULARY, WIDTH, model_folder
 from tests.shadow.one_rank import run, run_script
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(12)]
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "quantized.py"
-WIDTH, LAYERS, VOCABULARY = 256, 2, 1024
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "dtype": "bfloat16",
-    "hidden_size": WIDTH,
-    "intermediate_size": WIDTH,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "vocab_size": VOCABULARY,
-}
 LINEAR = LAYERS * 7 * WIDTH * WIDTH  # elements: four projections of attention and three of the feed-forward block
 OTHER = 2 * (2 * VOCABULARY * WIDTH + (2 * LAYERS + 1) * WIDTH)  # bytes: embedding, head and norms in bf16
 
@@ -33,13 +21,6 @@ config = BitsAndBytesConfig(**{options})
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], quantization_config=config)
 print("loaded", torch.cuda.memory_allocated(), model.get_memory_footprint())
 """
-
-
-def model_folder(folder: Path, **changes) -> Path:
-    """Make a model folder without weights."""
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
-    return folder
 
 
 def loaded_bytes(tmp_path: Path, options: str, **changes) -> int:

@@ -174,8 +174,16 @@ def _reason_of_failure(folder: Path, start: "EngineStart", path: str) -> str:
 
 
 def last_exception(log: Path) -> str:
-    """Return the last line of a log that names an exception, or else its last line, at most 500 characters."""
+    """Return the last line of a log that names an exception, or else its last line, at most 500 characters.
+
+    After a crash (``faulthandler``), the line names the innermost place in Python.
+    """
     text = log.read_text(errors="replace").splitlines()
+    if crash := re.search(r'Fatal Python error: (.+)\n[^"]+"(.+)", line (\d+)', "\n".join(text)):
+        return (
+            f"{crash[2]}:{crash[3]}: {crash[1]} in compiled code, which reads memory that tensors do not have in a "
+            "prediction"
+        )
     lines = [line for line in text if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
     last_words = lines or [line for line in text if line.strip()]
     return last_words[-1][:500] if last_words else "its log is empty"

@@ -4,6 +4,8 @@ This is code that makes tensors from Python data, that reads their bytes or addr
 parameter.
 """
 
+import functools
+import sys
 import threading
 from itertools import count
 from typing import Any
@@ -13,7 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
+from memlab.attach.where import user_file
 from memlab.predict.trace.shadow import device
+from memlab.predict.trace.shadow.unpredictable import UnpredictableError
 
 _aten = torch.ops.aten
 _Tensor = torch.Tensor
@@ -44,8 +48,37 @@ def install_in_threads(recorder) -> None:
 
 
 def _no_compiler() -> None:
-    """Disable torch.compile: importing DeepSpeed compiles a function that is never called, which takes two seconds."""
-    torch.compile = lambda model=None, **options: model if model is not None else (lambda function: function)
+    """Refuse to compile what the script asks for: the compiler decides which activations are kept.
+
+    Functions that libraries compile for themselves run without compiling. DeepSpeed compiles one at its import that is
+    never called, which takes two seconds.
+    """
+
+    def compiled(model=None, **options):
+        if model is None:
+            return functools.partial(compiled, **options)
+        if isinstance(model, torch.nn.Module):
+            raise UnpredictableError(_COMPILED)
+        return _refused(model) if user_file(sys._getframe(1).f_code.co_filename) else model
+
+    def compile_module(module: torch.nn.Module, *arguments, **options) -> None:
+        raise UnpredictableError(_COMPILED)
+
+    torch.compile, torch.nn.Module.compile = compiled, compile_module
+
+
+_COMPILED = (
+    "torch.compile decides by itself which activations a step keeps, so the memory of a compiled model is not "
+    "predicted. Predict the model without it (in TrainingArguments: --torch_compile false)"
+)
+
+
+def _refused(function):
+    @functools.wraps(function)
+    def called(*args, **kwargs):
+        raise UnpredictableError(_COMPILED)
+
+    return called
 
 
 def _one_kernel_backwards() -> None:

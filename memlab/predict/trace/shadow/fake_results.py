@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+    in_kernel_invocation_manager,
+)
+
+from memlab.predict.trace.shadow.unpredictable import OWN_STAND_IN, UnpredictableError
 
 _aten = torch.ops.aten
 _EMPTY = _aten.empty.memory_format
@@ -58,6 +67,10 @@ class _Fresh:
     strides: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+
+
+_NO_FAKE = "no fake impl registered"
+"""Part of torch's message for operators that were made in Python (``torch.library.custom_op``)."""
 
 
 class FakeResults:
@@ -127,8 +140,21 @@ class FakeResults:
         return self._new(known) if isinstance(known, _Fresh) else tuple(self._new(fresh) for fresh in known)
 
     def _computed(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
-        with self._mode:
-            return func(*args, **kwargs)
+        try:
+            with self._mode:
+                return func(*args, **kwargs)
+        except RuntimeError as error:
+            if not isinstance(error, UnsupportedOperatorException) and _NO_FAKE not in str(error):
+                raise
+            raise UnpredictableError(
+                f"the operator {func} has no fake implementation, so the shapes of its results are unknown. Register "
+                f"one (torch.library.register_fake), or {OWN_STAND_IN}"
+            ) from error
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise UnpredictableError(
+                f"the result of the operator {func} depends on values, which floats do not have in a prediction. "
+                f"Predict without it, or {OWN_STAND_IN}"
+            ) from error
 
     def _new(self, fresh: _Fresh | None) -> FakeTensor | None:
         if fresh is None:

@@ -3,11 +3,11 @@
 REQUEST is a JSON file: see :class:`memlab.predict.trace.parse_command.RankRequest`.
 """
 
+import faulthandler
 import os
 import runpy
 import sys
 import time
-import traceback
 from pathlib import Path
 
 from memlab.files.cache_folder import cache_folder
@@ -23,7 +23,7 @@ def main(request: RankRequest) -> int:
     from memlab.attach import start
     from memlab.attach.options import Options
     from memlab.core.config import Config
-    from memlab.predict.trace.shadow import beside_dispatcher, device, run, stand_ins
+    from memlab.predict.trace.shadow import beside_dispatcher, device, run, stand_ins, unpredictable
     from memlab.predict.trace.shadow.recorder import Recorder
     from memlab.predict.trace.shadow.script_steps import ScriptSteps
     from memlab.predict.trace.shadow.short_epochs import ShortEpochs
@@ -37,6 +37,8 @@ def main(request: RankRequest) -> int:
     device.install(recorder, gpus)
     beside_dispatcher.install_in_threads(recorder)
     stand_ins.install(recorder, Config(), gpus.model)
+    unpredictable.explain_at_the_end()
+    faulthandler.enable()  # compiled code may read memory that is not there
     meters = start.begin(Options(request.folder, request.steps, time.time()))
     if request.steps is None:
         ShortEpochs(meters.session, recorder).install()
@@ -64,8 +66,8 @@ def _run(request: RankRequest) -> int:
     except SystemExit as end:
         return 0 if end.code is None else end.code if isinstance(end.code, int) else 1
     except BaseException as error:
-        traceback.print_exc()
         sys.last_value = error  # as the interpreter would, for the rank file
+        sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0
 

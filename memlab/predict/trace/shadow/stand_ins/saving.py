@@ -1,6 +1,7 @@
-"""Saved files: tensors without values are not written; every other file is."""
+"""Saved files: tensors without values are not written; every other file is. What was not written cannot be read."""
 
 import functools
+import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ from memlab.core.config import Config
 from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.stand_ins import StandIn
+from memlab.predict.trace.shadow.unpredictable import UnpredictableError
 
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
@@ -28,7 +30,19 @@ def _save_real_objects(serialization: ModuleType, recorder: Recorder) -> None:
         else:
             save(obj, f, *args, **options)
 
+    load = serialization.load
+
+    @functools.wraps(load)
+    def load_real(f: Any, *args, **options) -> Any:
+        if isinstance(f, str | os.PathLike) and os.path.exists(f) and not os.path.getsize(f):
+            raise UnpredictableError(
+                f"{os.fspath(f)} is empty, because a prediction writes no tensors and so cannot read them again. "
+                "Predict the training without resuming: only the phase of resuming differs."
+            )
+        return load(f, *args, **options)
+
     serialization.save = torch.save = save_real
+    serialization.load = torch.load = load_real
 
 
 def _save_empty_files(safetensors: ModuleType, recorder: Recorder) -> None:

@@ -1,0 +1,117 @@
+"""What ends a prediction, in one line: where in the script, what cannot be predicted, and what can be done."""
+
+import linecache
+import os
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+
+from memlab.attach.where import raised_at
+
+OWN_STAND_IN = "add a stand-in to a folder of your own: memlab predict --stand-ins FOLDER (docs/your_own_command.md)"
+
+GPU_PACKAGES = frozenset(
+    {
+        *("apex", "causal_conv1d", "deep_ep", "deep_gemm", "fast_hadamard_transform", "fla", "flash_attn_interface"),
+        *("flashinfer", "grouped_gemm", "kernels", "mamba_ssm", "megablocks", "sageattention", "sglang"),
+        *("transformer_engine", "unsloth", "vllm", "xformers"),
+    }
+)
+"""Packages with compiled CUDA code that a machine without a GPU cannot install, by the names that programs import."""
+
+_READS_MEMORY = ("Cannot access data pointer of Tensor", "data is not allocated yet", "that doesn't have storage")
+"""Parts of torch's messages where compiled code asks for the memory of a tensor without bytes."""
+
+_FROM_THE_HUB = ("repo_id", "path_or_repo_id", "pretrained_model_name_or_path")
+"""Names under which functions of huggingface_hub, transformers and peft keep the name of a repository."""
+
+
+_NOT_HERE = ("huggingface.co", "Hugging Face Hub", "on the Hub", "disk cache", "instantiate the backend tokenizer")
+"""Parts of the messages of huggingface_hub, transformers and datasets about files that are not in their caches."""
+
+_NO_WEIGHTS = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
+"""Files of a repository that a prediction needs: configuration, tokenizer and code."""
+
+
+class UnpredictableError(Exception):
+    """What cannot be predicted and what can be done, in one line. :func:`explain` adds the line of the script."""
+
+
+UnpredictableError.__module__ = "memlab"
+
+
+def explain_at_the_end() -> None:
+    """Replace the exception that ends the script by one that explains it, where there is more to say."""
+    report = sys.excepthook
+
+    def explained(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        report(kind, error, traceback)
+        if (line := explain(error)) is not None:
+            sys.last_value = UnpredictableError(line)
+            print(f"memlab.UnpredictableError: {line}", file=sys.stderr)
+
+    sys.excepthook = explained
+
+
+def explain(error: BaseException) -> str | None:
+    """Return the line that explains an exception, or ``None`` where the exception says enough."""
+    reason = next(filter(None, map(_reason, _chain(error))), None)
+    return None if reason is None else f"{raised_at(error) or 'the script'}: {reason}"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those that it followed from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _reason(error: BaseException) -> str | None:
+    if isinstance(error, UnpredictableError):
+        return str(error)
+    if isinstance(error, ImportError) and (package := (error.name or "").partition(".")[0]) in GPU_PACKAGES:
+        return f"{package} is not installed, and memlab has no stand-in for it. Predict without it, or {OWN_STAND_IN}"
+    if isinstance(error, RuntimeError) and any(part in str(error) for part in _READS_MEMORY):
+        return (
+            f"compiled code reads the memory of a tensor, which has none in a prediction: {_source(error)}. Call it as "
+            f"an operator with a fake implementation (torch.library.register_fake), or {OWN_STAND_IN}"
+        )
+    if isinstance(error, OSError | ConnectionError | ValueError):
+        return _missing_from_the_hub(error)
+    return None
+
+
+def _frames(error: BaseException) -> list[TracebackType]:
+    found, traceback = [], error.__traceback__
+    while traceback is not None:
+        found.append(traceback)
+        traceback = traceback.tb_next
+    return found
+
+
+def _source(error: BaseException) -> str:
+    """Return the line of Python that raised the error."""
+    innermost = _frames(error)[-1]
+    return linecache.getline(innermost.tb_frame.f_code.co_filename, innermost.tb_lineno).strip()
+
+
+def _missing_from_the_hub(error: BaseException) -> str | None:
+    """Name what to download if the error comes from the Hugging Face Hub, which predictions do not ask."""
+    text = str(error)
+    if not any(words in text for words in _NOT_HERE):
+        return None
+    for traceback in reversed(_frames(error)):
+        variables, function = traceback.tb_frame.f_locals, traceback.tb_frame.f_code.co_name
+        if function == "load_dataset":
+            name = variables.get("path")
+            return (
+                f"the data set {name} is not in the cache of datasets. Load it once: "
+                f"python -c \"import datasets; datasets.load_dataset('{name}')\""
+            )
+        name = next((variables[each] for each in _FROM_THE_HUB if each in variables), None)
+        if isinstance(name, str) and not os.path.isdir(name):
+            return (
+                f"{name} is not whole in the Hugging Face cache. Download its configuration and tokenizer, not its "
+                f"weights: hf download {name} " + " ".join(f"--include '{pattern}'" for pattern in _NO_WEIGHTS)
+            )
+    return None

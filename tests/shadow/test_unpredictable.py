@@ -1,0 +1,78 @@
+"""What ends a prediction is one line: where in the script, what cannot be predicted, what can be done."""
+
+import pytest
+
+from memlab.predict.trace.shadow_process import ShadowError
+from tests.shadow.model_folder import model_folder
+from tests.shadow.one_rank import run
+
+pytestmark = [pytest.mark.shadow, pytest.mark.long(8)]
+
+ATTEMPTS = """
+import sys, torch
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPTQConfig
+from memlab.predict.trace.shadow.unpredictable import explain
+
+@torch.library.custom_op("mine::scan", mutates_args=())
+def scan(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor * 2
+
+@torch.compile
+def square(tensor):
+    return tensor * tensor
+
+gptq = GPTQConfig(bits=4, dataset="c4", tokenizer=object())
+tensor = torch.ones(4, device="cuda")
+ATTEMPTS = {
+    "operator": lambda: torch.ops.mine.scan(tensor),
+    "compiled model": lambda: torch.compile(torch.nn.Linear(4, 4)),
+    "compiled function": lambda: square(tensor),
+    "package": lambda: __import__("vllm"),
+    "model": lambda: AutoModelForCausalLM.from_pretrained("org/model"),
+    "tokenizer": lambda: AutoTokenizer.from_pretrained("org/model"),
+    "data": lambda: load_dataset("org/data"),
+    "quantization": lambda: AutoModelForCausalLM.from_pretrained(sys.argv[1], quantization_config=gptq),
+    "own mistake": lambda: tensor @ torch.ones(3, device="cuda"),
+}
+for name, attempt in ATTEMPTS.items():
+    try:
+        attempt()
+    except Exception as error:
+        print("-", name, "-", explain(error))
+"""
+
+EXPECTED = {
+    "operator": ("operator mine.scan.default has no fake implementation", "torch.library.register_fake", "--stand-ins"),
+    "compiled model": ("torch.compile decides by itself", "Predict the model without it"),
+    "compiled function": ("torch.compile decides by itself", "Predict the model without it"),
+    "package": ("vllm is not installed", "--stand-ins"),
+    "model": ("org/model is not whole in the Hugging Face cache", "hf download org/model --include '*.json'"),
+    "tokenizer": ("org/model is not whole in the Hugging Face cache", "hf download org/model --include '*.json'"),
+    "data": ("data set org/data is not in the cache", "datasets.load_dataset('org/data')"),
+    "quantization": ("weights quantized by gptq have no stand-in", "BitsAndBytesConfig"),
+}
+
+
+def test_each_line_names_the_place_the_reason_and_the_remedy(tmp_path):
+    _, printed = run(tmp_path, ATTEMPTS, arguments=(str(model_folder(tmp_path / "model")),))
+    said = dict(line[2:].split(" - ", 1) for line in printed.splitlines() if line.startswith("- "))
+    assert said.pop("own mistake") == "None"
+    lines = ATTEMPTS.splitlines()
+    for name, (reason, *remedies) in EXPECTED.items():
+        place, _, explanation = said[name].partition(": ")
+        file, _, number = place.rpartition(":")
+        assert file.endswith("script.py") and f'"{name}"' in lines[int(number) - 1]
+        assert reason in explanation
+        assert all(remedy in explanation for remedy in remedies)
+
+
+def test_the_last_words_of_a_rank_are_that_line(tmp_path):
+    with pytest.raises(ShadowError, match=r"script\.py:2: vllm is not installed, .* --stand-ins FOLDER"):
+        run(tmp_path, "import torch\nimport vllm\n")
+
+
+def test_a_crash_of_compiled_code_names_the_line(tmp_path):
+    lines = "import ctypes, torch\ntensor = torch.ones(512, device='cuda')\nctypes.memset(tensor.data_ptr(), 0, 4)\n"
+    with pytest.raises(ShadowError, match=r"script\.py:3: Segmentation fault in compiled code"):
+        run(tmp_path, lines)
