@@ -14,7 +14,6 @@ from rich.console import Console
 from memlab.cli.compose import choices_of, resolve
 from memlab.cli.exit_codes import EXIT_CODES
 from memlab.cli.override_words import check_runs
-from memlab.core.command_template import filled
 from memlab.core.config import Config
 from memlab.core.errors import ConfigError
 from memlab.core.plan import make_plan
@@ -23,11 +22,11 @@ from memlab.launch import preflight
 from memlab.launch.job_launch import measure_job
 from memlab.launch.search import MeasuredSearch
 from memlab.launch.sweep import MeasuredSweep
+from memlab.planner.command_point import check_launchers
 from memlab.planner.command_sweep import PredictedSearch, PredictedSweep
 from memlab.predict.jobs import predict_jobs, schedule_predictions
 from memlab.predict.prediction import finished, predict_one
 from memlab.predict.time.calibration_choice import check_calibrations
-from memlab.predict.trace.parse_command import parse
 from memlab.report.run_text import show_run
 from memlab.report.sweep_files import leave_table_and_page
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary
@@ -107,9 +106,7 @@ def check_inputs(configs: Sequence[Config]) -> None:
     if any(config.sweep.search != "none" and config.training.loop == "memlab" for config in predicted):
         raise ConfigError("A search measures. To predict the largest batch, use memlab plan ...")
     preflight.check(configs)
-    for config in predicted:
-        if config.training.loop == "command":
-            parse(filled(config, Path("deepspeed.json"), Path("output"), 0))
+    check_launchers(predicted)
     check_calibrations(predicted)
 
 

@@ -1,12 +1,16 @@
 """One point of a sweep of the user's own command, predicted; a point that was predicted before is copied."""
 
 import os
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 
 from memlab.core.command_template import command_environment, filled
+from memlab.core.config import Config
 from memlab.core.errors import RecordError
+from memlab.core.plan import Plan
 from memlab.core.record import FINAL, Record
 from memlab.files.cache_folder import cache_folder
 from memlab.launch.command import free_port
@@ -16,6 +20,7 @@ from memlab.launch.user_command.point import OUTPUT, beside
 from memlab.planner.user_command import predicted_record
 from memlab.predict.prediction import NOWHERE
 from memlab.predict.trace.code_digest import code_digest
+from memlab.predict.trace.parse_command import parse
 from memlab.runs.command_inputs import are_unchanged
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
@@ -24,6 +29,13 @@ from memlab.system.deadman import TOKEN_VARIABLE, guarded, kill_marked
 from memlab.system.environment import command_fingerprint, fingerprint
 
 POLL_S = 0.1
+
+
+def check_launchers(configs: Iterable[Config]) -> None:
+    """Raise :class:`CommandError` if a command begins with a launcher that a prediction does not understand."""
+    for config in configs:
+        if config.training.loop == "command":
+            parse(filled(config, Path(RunFolder.DEEPSPEED), Path(OUTPUT), 0))
 
 
 def finished_point(job: Job, also_implied: bool) -> Record | None:
@@ -37,7 +49,7 @@ def predict_point(job: Job, control: LaunchControl, force: bool = False) -> Reco
 
     The record is a copy where a point that reaches the command alike was predicted before, unless ``force``.
     """
-    folder, kept = job.folder, kept_folder(job)
+    folder, kept = job.folder, kept_folder(job.plan)
     words = filled(job.config, folder.path / RunFolder.DEEPSPEED, folder.path / OUTPUT, free_port())
     record = None if force else _read_kept(kept)
     if record is None:
@@ -55,9 +67,9 @@ def predict_point(job: Job, control: LaunchControl, force: bool = False) -> Reco
     return record
 
 
-def kept_folder(job: Job) -> RunFolder:
+def kept_folder(plan: Plan) -> RunFolder:
     """Return the folder in the user's cache of the prediction that all points share which reach the command alike."""
-    return RunFolder(cache_folder("commands") / command_fingerprint(job.plan, code_digest()))
+    return RunFolder(cache_folder("commands") / command_fingerprint(plan, code_digest()))
 
 
 def _read_kept(kept: RunFolder) -> Record | None:

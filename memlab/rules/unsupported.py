@@ -4,10 +4,14 @@ DeepSpeed and transformers accept most of these combinations silently and then t
 say. A run that matches a rule gets the status ``unsupported`` within milliseconds and is not started.
 """
 
+from collections.abc import Sequence
+
+from memlab.core.command_template import DEEPSPEED_JSON, parse
 from memlab.core.config import Config
 from memlab.rules import computation, model, offload, optimizer
 from memlab.rules.machine import beyond_gpus, beyond_nodes, beyond_packages
 from memlab.rules.offload import zero_keys_without_effect
+from memlab.rules.rule import Rule
 from memlab.system.machine import Machine
 
 RULES = (*offload.RULES, *computation.RULES, *optimizer.RULES, *model.RULES)
@@ -17,14 +21,21 @@ def unsupported(config: Config, machine: Machine | None) -> list[str]:
     """List the reasons why this combination is not supported, each with an alternative; empty if it is supported.
 
     ``machine``: the machine to measure on; ``None`` for a prediction, so that GPUs, packages and nodes are not checked.
-    Of a command of the user's own only the number of GPUs is checked: it has its own packages and its own launcher.
+    A command of the user's own has its own packages and launcher: only the number of GPUs is checked, and what memlab
+    writes into its DeepSpeed JSON.
     """
     if config.training.loop == "command":
-        return list(beyond_gpus(config, machine)) if machine else []
-    reasons = [f"{rule.why}; instead: {rule.instead}" for rule in RULES if rule.when(config)]
-    reasons += zero_keys_without_effect(config)
+        in_json = _broken(config, offload.RULES) if DEEPSPEED_JSON in parse(config.training.command).places else []
+        return [*in_json, *(beyond_gpus(config, machine) if machine else ())]
+    reasons = _broken(config, RULES)
     if machine is not None:
         reasons += beyond_gpus(config, machine)
         reasons += beyond_packages(config, machine)
         reasons += beyond_nodes(config, machine)
     return reasons
+
+
+def _broken(config: Config, rules: Sequence[Rule]) -> list[str]:
+    """Return the reasons of the rules that match, and of the keys of ZeRO without effect."""
+    reasons = [f"{rule.why}; instead: {rule.instead}" for rule in rules if rule.when(config)]
+    return [*reasons, *zero_keys_without_effect(config)]

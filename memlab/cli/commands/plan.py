@@ -4,15 +4,19 @@ import argparse
 import itertools
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from memlab.cli.commands.file_options import add_files, write_files
 from memlab.cli.compose import compose_config
 from memlab.cli.override_words import check_total, expand
+from memlab.core.command_template import effect
 from memlab.core.config import GROUPS, Config
 from memlab.core.errors import MemlabError
 from memlab.core.plan import Plan, make_plan
 from memlab.launch import preflight
+from memlab.planner.command_point import check_launchers
+from memlab.planner.command_predictor import CommandPredictor
 from memlab.planner.parallel import ParallelPredictor
 from memlab.planner.search import Candidate, Outcome, Row, cheapest, largest_batches, rows_to_measure, single_changes
 from memlab.predict.limits import unpredictable
@@ -27,6 +31,13 @@ AXES = {
     "allocator": ("default", "expandable"),
 }
 """Axes that are combined by default, each with its options from the fastest to the one with the least memory."""
+
+COMMAND_AXES = ("zero_stage", "offload", "checkpointing")
+"""Of these the axes of a command: those that its words or its DeepSpeed JSON have a place for. A search of a command
+takes minutes, so the allocator, which changes reserved memory alone, is tried where it is named."""
+
+COMMAND_STEPS = "measure=quick"
+"""Word for the steps of a command, unless the command line sets them: few are enough for memory."""
 
 CHANGES = (
     ("allocator=expandable", "no extra computation"),
@@ -65,6 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     given = expand(arguments.words)
+    if _is_command(given) and not any(key.split(".")[0] == "measure" for key in given):
+        given["measure"] = [COMMAND_STEPS]
     for key in given:
         if key.split(".")[0] in REFUSED:
             raise MemlabError(f"'{key}': memlab plan always predicts and searches the largest batch. Leave it out.")
@@ -82,6 +95,7 @@ def _check_files(given: dict[str, list[str]]) -> None:
     others = [words[0] for words in given.values() if words not in naming]
     configs = [compose_config([*others, *words, "mode=predict"])[0] for words in itertools.product(*naming)]
     preflight.check(configs)
+    check_launchers(configs)
     check_calibrations(configs)
 
 
@@ -92,12 +106,14 @@ def _plan_batches(given: dict[str, list[str]], arguments: argparse.Namespace) ->
     out, progress_out = console(), console(sys.stderr)
     axes = combined_axes(given)
     candidates = combinations(given, axes)
+    _check_batch(candidates)
     if not candidates:
         raise MemlabError(
             "None of these combinations can be predicted. Run one with launch.py mode=predict to see the reason."
         )
-    progress_out.print(f"{len(candidates)} configurations; after Ctrl-C, finished traces are kept")
-    with PlanProgress(progress_out) as progress, ParallelPredictor(progress.update) as predictor:
+    kept = "predictions" if _is_command(given) else "traces"
+    progress_out.print(f"{len(candidates)} configurations; after Ctrl-C, finished {kept} are kept")
+    with PlanProgress(progress_out) as progress, _predictor(given, progress) as predictor:
         rows = largest_batches(candidates, predictor)
     measure = rows_to_measure(rows, [name for name in axes if name not in ("hardware", "allocator")])
     several = len({row.candidate.options.get("hardware") for row in rows}) > 1
@@ -115,18 +131,55 @@ def combined_axes(given: dict[str, list[str]]) -> dict[str, list[str]]:
     line sets, wholly (``offload=none``) or in part (``offload.ratio=0.5``).
     """
     settled = {key for key in AXES if key in given or any(word.startswith(f"{key}.") for word in given)}
+    if _is_command(given):
+        settled |= {key for key in AXES if not _reaches(given, key)}
     defaults = {key: [f"{key}={option}" for option in options] for key, options in AXES.items() if key not in settled}
     return {key: words for key, words in given.items() if len(words) > 1} | defaults
 
 
+def _is_command(given: dict[str, list[str]]) -> bool:
+    return given.get("training") == ["training=command"]
+
+
+def _reaches(given: dict[str, list[str]], axis: str) -> bool:
+    """Whether the options of an axis reach the command by a place or through its DeepSpeed JSON."""
+    if axis not in COMMAND_AXES:
+        return False
+    words = [words[0] for key, words in given.items() if key.split(".")[0] != axis]
+    configs = [compose_config([*words, f"{axis}={option}", "mode=predict"])[0] for option in AXES[axis]]
+    return len(set(map(effect, configs))) > 1
+
+
+def _check_batch(candidates: Sequence[Candidate]) -> None:
+    """Raise :class:`MemlabError` if the micro batch, which a plan searches, does not reach a command."""
+    for candidate in candidates:
+        one, two = candidate.plan(1).config, candidate.plan(2).config
+        if one.training.loop == "command" and effect(one) == effect(two):
+            raise MemlabError(
+                "memlab plan searches the largest batch, but batch.micro does not reach training.command: write "
+                "{batch.micro} where your script takes its batch."
+            )
+
+
+def _predictor(
+    given: dict[str, list[str]], progress: PlanProgress
+) -> AbstractContextManager[ParallelPredictor | CommandPredictor]:
+    if _is_command(given):
+        return nullcontext(CommandPredictor(progress.update))
+    return ParallelPredictor(progress.update)
+
+
 def combinations(given: dict[str, list[str]], axes: dict[str, list[str]]) -> list[Candidate]:
-    """List all combinations of the axes that can be predicted."""
+    """List all combinations of the axes that can be predicted, without those that reach a command as another does."""
     check_total({key: len(words) for key, words in axes.items()})
     fixed = [words[0] for key, words in given.items() if key not in axes]
     found = []
+    seen = set()
     for words in itertools.product(*axes.values()):
         config, choices = compose_config([*fixed, *words, "mode=predict"])
-        if not unpredictable(config):
+        runs = (effect(config), repr(config.hardware)) if config.training.loop == "command" else words
+        if not unpredictable(config) and runs not in seen:
+            seen.add(runs)
             options = {key: word.partition("=")[2] for key, word in zip(axes, words, strict=True)}
             found.append(Candidate(options, config, choices))
     return found
@@ -162,7 +215,7 @@ def _plan_changes(given: dict[str, list[str]], arguments: argparse.Namespace) ->
         raise MemlabError(f"--changes needs one configuration: give '{several}' one value.")
     out = console()
     base = _plan(given)
-    with PlanProgress(console(sys.stderr)) as progress, ParallelPredictor(progress.update) as predictor:
+    with PlanProgress(console(sys.stderr)) as progress, _predictor(given, progress) as predictor:
         outcome, changes = single_changes(base, possible_changes(given, base), predictor)
     if not write_files(_changes_frame(outcome, changes), arguments):
         show_changes(outcome, changes, out)
@@ -181,7 +234,8 @@ def possible_changes(given: dict[str, list[str]], base: Plan) -> list[tuple[str,
         rest = [words[0] for key, words in given.items() if key not in replaced]
         config, choices = compose_config([*rest, word, "mode=predict"])
         plan = make_plan(config, choices)
-        if plan.run_id != base.run_id and not unpredictable(config) and not _is_step_back(plan, base):
+        is_other = effect(config) != effect(base.config) if _is_command(given) else plan.run_id != base.run_id
+        if is_other and not unpredictable(config) and not _is_step_back(plan, base):
             found.append((word, price, plan))
     return found
 

@@ -106,3 +106,64 @@ def test_what_is_not_there_is_refused_before_anything_is_walked(words, word, mes
     assert left.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"memlab: {message}")
+
+
+COMMAND = (
+    "hardware=h100_x1",
+    "training=command",
+    'training.command="python train.py --deepspeed {deepspeed_json} --micro {batch.micro}"',
+)
+
+
+def options_of(*words):
+    given = expand([*COMMAND, *words])
+    return [candidate.options for candidate in combinations(given, combined_axes(given))]
+
+
+def test_a_command_is_planned_over_what_reaches_it():
+    """Through its DeepSpeed JSON: stages and offload that DeepSpeed reads, each once."""
+    assert options_of() == [
+        {"zero_stage": stage, "offload": offload}
+        for stage, offloads in (
+            ("zero0", ["none"]),
+            ("zero1", ["none", "optimizer"]),
+            ("zero2", ["none", "optimizer"]),
+            ("zero3", ["none", "optimizer", "all"]),
+        )
+        for offload in offloads
+    ]
+    assert len(options_of("zero_stage=zero3", "offload=none", "allocator=default,expandable")) == 2
+
+
+def test_a_place_is_an_axis_of_a_command():
+    command = 'training.command="python train.py {batch.micro} {checkpointing.enabled}"'
+    given = expand(["hardware=h100_x1,h200_x1", "training=command", command])
+    assert list(combined_axes(given)) == ["hardware", "checkpointing"]
+
+
+def test_single_changes_of_a_command_are_those_that_reach_it():
+    words = [*COMMAND, "zero_stage=zero2", "offload=none"]
+    config, choices = compose_config([*words, "mode=predict", "measure=quick"])
+    found = [word for word, _, _ in possible_changes(expand([*words, "measure=quick"]), make_plan(config, choices))]
+    assert found == ["allocator=expandable", "zero_stage=zero3", "offload=optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("python train.py", "batch.micro does not reach training.command"),
+        ("python train.py {batch.mirco}", "Did you mean 'batch.micro'?"),
+        ("bake train.py {batch.micro}", "'bake' is no launcher"),
+    ],
+)
+def test_a_command_that_cannot_be_planned_is_refused(command, message, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(["plan", "training=command", f'training.command="{command}"', "hardware=h100_x1"])
+    assert exit.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_plan_of_a_command_names_its_machine(capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", "training=command", 'training.command="python train.py {batch.micro}"'])
+    assert "add hardware=a100_80g_x8" in capsys.readouterr().err
