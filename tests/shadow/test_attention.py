@@ -42,6 +42,16 @@ def test_who_shares_key_heads_has_to_say_so(gpu, key_heads, enable_gqa, kernel):
     assert attention._Sdpa(gpu_model(gpu)).choose(query, key, key, None, enable_gqa) == kernel
 
 
+def test_fused_kernels_need_rows_of_neighbours_and_cudnn_a_mask_without_gradient():
+    """``check_last_dim_stride_equals_1_dense`` and ``check_attn_mask_shape`` in torch's ``sdp_utils_cpp.h``."""
+    choose = attention._Sdpa(gpu_model("NVIDIA H200")).choose
+    query = torch.empty(2, 16, 64, 64, dtype=torch.bfloat16, device="meta")
+    bias = torch.empty(2, 16, 64, 64, dtype=torch.bfloat16, device="meta")
+    assert choose(query, query, query, bias, False) == "cudnn"
+    assert choose(query, query, query, bias.requires_grad_(), False) == "efficient"
+    assert choose(query, query, query, bias.permute(0, 2, 3, 1), False) == "math"
+
+
 def test_a_softmax_needs_memory_beside_its_result():
     """What Falcon-7B's backward on an H200 needed beside its tensors: 1,136 MiB for the scores of 2,048 tokens in fp32,
     and forward 284 for a mask of them."""

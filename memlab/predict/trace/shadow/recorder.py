@@ -1,11 +1,13 @@
 """Recorder of allocator events: a dispatch mode that sees every storage that is created or freed."""
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch._C import _get_dispatch_mode, _TorchDispatchModeKey
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -103,7 +105,11 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is _DEVICE:  # the most frequent call by far
             return args[0].device
+        if any(map(_wraps_tensors, types)):
+            return NotImplemented  # then the class calls operators on the tensors inside, which come here again
         kwargs = kwargs or {}
+        if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
+            return func(*args, **kwargs)  # a library infers shapes, as DTensor does: that takes no memory
         if func in self._answers:
             return self._answers[func](*args, **kwargs)
         if func is _ADD and _accumulates(*args, **kwargs):
@@ -392,6 +398,12 @@ class Recorder(TorchDispatchMode):
     def _new_key(self) -> int:
         self._next_key += 1
         return self._next_key
+
+
+@functools.cache
+def _wraps_tensors(kind: type) -> bool:
+    """Whether a class of tensors has no memory of its own, but holds other tensors: DTensor, for example."""
+    return hasattr(kind, "__tensor_flatten__")
 
 
 def _accumulates(first, second, *scale, **options) -> bool:

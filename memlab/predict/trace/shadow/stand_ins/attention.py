@@ -70,7 +70,11 @@ class _Sdpa:
     def __call__(
         self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
     ) -> torch.Tensor:
-        kernel = self.choose(query, key, value, attn_mask, enable_gqa) if device.is_on(query) else "math"
+        if device.is_on(query):
+            query, key, value, attn_mask = map(_as_autocast_would, (query, key, value, attn_mask))
+            kernel = self.choose(query, key, value, attn_mask, enable_gqa)
+        else:
+            kernel = "math"
         if kernel == "math":
             return _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         if kernel == "flash":
@@ -84,17 +88,32 @@ class _Sdpa:
             op = _aten._scaled_dot_product_cudnn_attention
             return op(query, key, value, bias, True, dropout_p, is_causal, False, scale=scale)[0]
         op = _aten._scaled_dot_product_efficient_attention
-        return op(query, key, value, aligned(bias), True, dropout_p, is_causal, scale=scale)[0]
+        if bias is not None:
+            bias = aligned(bias).expand(*query.shape[:3], key.shape[2])
+        return op(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
 
     def choose(self, query, key, value, mask: torch.Tensor | None, enable_gqa: bool) -> str:
         if not enable_gqa and not query.shape[:2] == key.shape[:2] == value.shape[:2]:
             return "math"  # fused kernels do not broadcast: sdp_utils_cpp.h, check_batch_size_and_num_heads_dense
+        if any(tensor.stride(-1) != 1 for tensor in (query, key, value, mask) if tensor is not None):
+            return "math"  # T5's position bias, for example: sdp_utils_cpp.h, check_last_dim_stride_equals_1_dense
         half, head, value_head = query.dtype in _HALF, query.shape[-1], value.shape[-1]
         if self.gpu.prefers_cudnn_attention and half and head <= 128 and head % 8 == 0 and query.shape[2] > 1:
-            return "cudnn"
+            if mask is None or not mask.requires_grad:  # sdp_utils_cpp.h, check_attn_mask_shape
+                return "cudnn"
         if self.gpu.capability >= (8, 0) and half and mask is None and head == value_head <= 256:
             return "flash"
         return "efficient" if head % (8 if half else 4) == 0 else "math"
+
+
+def _as_autocast_would(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Convert a float to autocast's dtype, as for every function of its list ``lower_precision_fp``.
+
+    Autocast's conversion belongs to ``scaled_dot_product_attention``, which the kernels below are called without.
+    """
+    if tensor is None or not torch.is_autocast_enabled(device.NAME) or not tensor.is_floating_point():
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(device.NAME))
 
 
 def flash(query, key, value, dropout_p: float, is_causal: bool, scale: float | None) -> torch.Tensor:
@@ -116,13 +135,13 @@ def additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | N
     return torch.where(mask, 0.0, float("-inf")).to(query.dtype)
 
 
-def aligned(bias: torch.Tensor | None) -> torch.Tensor | None:
+def aligned(bias: torch.Tensor) -> torch.Tensor:
     """Align a mask for the efficient kernel: pad its rows to a multiple of 8 elements, then slice them to size.
 
     Source: ``preprocess_mask`` in ``aten/src/ATen/native/transformers/attention.cpp`` (``mem_eff_alignment = 8``, 16
     bytes in half precision): pads when a stride is no multiple of 8 or the elements of a row are not neighbours.
     """
-    if bias is None or (bias.stride(-1) == 1 and all(stride % _ALIGNMENT == 0 for stride in bias.stride()[:-1])):
+    if bias.stride(-1) == 1 and all(stride % _ALIGNMENT == 0 for stride in bias.stride()[:-1]):
         return bias
     size = bias.shape[-1]
     return torch.nn.functional.pad(bias, (0, _ALIGNMENT - size % _ALIGNMENT))[..., :size]

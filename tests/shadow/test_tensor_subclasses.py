@@ -1,0 +1,44 @@
+"""Tensors that hold other tensors (DTensor), shape inference by libraries, and autocast: only real allocations count."""
+
+import pytest
+
+from tests.shadow.one_rank import run
+
+pytestmark = pytest.mark.shadow
+
+FSDP2 = """
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("nccl")
+mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+model = torch.nn.Linear(1024, 1024, bias=False)
+def shown(): print(torch.cuda.memory_allocated() >> 20, torch.cuda.max_memory_allocated() >> 20)
+fully_shard(model, mesh=mesh)
+shown()
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(2, 1024, device="cuda")).sum().backward()
+before = torch.cuda.memory_allocated()
+optimizer.step()
+print(torch.cuda.memory_allocated() - before >> 20)
+"""
+
+
+def test_a_sharded_parameter_takes_its_shard_and_its_moments_as_much(tmp_path):
+    """4 MiB on two ranks: the full parameter is freed, and each shard and each moment has 2 MiB."""
+    printed = run(tmp_path, FSDP2, "torchrun")[1].splitlines()
+    assert printed[:2] == ["2 6", "4"]
+
+
+AUTOCAST = """
+import torch
+from torch.nn import functional as F
+query = torch.empty(1, 4, 256, 64, device="cuda")
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    print(F.scaled_dot_product_attention(query, query, query).dtype)
+print(F.scaled_dot_product_attention(query, query, query).dtype)
+"""
+
+
+def test_autocast_converts_what_attention_reads(tmp_path):
+    assert run(tmp_path, AUTOCAST)[1].splitlines() == ["torch.bfloat16", "torch.float32"]
