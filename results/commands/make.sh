@@ -1,9 +1,10 @@
 #!/bin/bash
-# Measure the commands of commands.txt one after another: OUT/NAME is the run folder of each, OUT/own_counters/NAME what
+# Measure the commands of a list one after another: OUT/NAME is the run folder of each, OUT/own_counters/NAME what
 # torch counted in the same processes, read without memlab, and OUT/own_counters.csv compares the two.
 # Usage: results/commands/make.sh OUT [NAME...]     from the repository's root; without names: all, as long as time lasts
-# Variables: GPUS (1: ranks of the commands that have a launcher), SIZE (1b; tiny: the same commands with small models, also on CPUs), SECONDS_IN_ALL (540), ARCHIVE (a .tgz
-# that is written again after every command), MEMLAB (how memlab is called).
+# Variables: LIST (commands.txt beside this file), GPUS (1: ranks of the commands that have a launcher), SIZE (1b; tiny:
+# the same commands with small models, also on CPUs), SECONDS_IN_ALL (540), ARCHIVE (a .tgz that is written again after
+# every command), MEMLAB (how memlab is called).
 set -u
 out=$(realpath -m "$1"); shift
 here=$(dirname "$0")
@@ -55,4 +56,4 @@ while read -r name words; do
     test $((SECONDS + 30)) -lt "$limit" || { echo "$name: left out, no time"; continue; }
     measure "$name" $(echo "$words" | eval "$change")
     [[ $name == trainer_zero3_save ]] || rm -rf $scratch/out
-done < "$here/commands.txt"
+done < "${LIST:-$here/commands.txt}"

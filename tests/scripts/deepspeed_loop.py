@@ -11,6 +11,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--local_rank", type=int, default=0)
 parser.add_argument("--stage", type=int, default=2)
 parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--offload", action="store_true", help="the optimizer on the host")
 parser.add_argument("--save")
 gpt.add_arguments(parser)
 args = parser.parse_args()
@@ -23,6 +24,9 @@ config = {
     "zero_optimization": {"stage": args.stage, "overlap_comm": True},
     "steps_per_print": 1,
 }
+if args.offload:
+    config["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    config["zero_force_ds_cpu_optimizer"] = False
 
 deepspeed.init_distributed()
 get_accelerator().set_device(args.local_rank)

@@ -16,6 +16,7 @@ parser.add_argument("--model", required=True)
 parser.add_argument("--length", type=int, default=64)
 parser.add_argument("--batch", type=int, default=4)
 parser.add_argument("--steps", type=int, default=3)
+parser.add_argument("--checkpointing", action="store_true")
 parser.add_argument("--save")
 
 
@@ -31,6 +32,8 @@ def main():
     torch.manual_seed(1)
     config = AutoConfig.from_pretrained(args.model)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    if args.checkpointing:
+        model.gradient_checkpointing_enable()
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in model.model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=precision)
