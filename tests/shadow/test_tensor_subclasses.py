@@ -1,4 +1,4 @@
-"""Tensors that hold other tensors (DTensor), shape inference by libraries, and autocast: only real allocations count."""
+"""Tensors that hold others (DTensor), shapes inferred by libraries, and autocast: only real allocations count."""
 
 import pytest
 

@@ -98,9 +98,10 @@ class _Sdpa:
         if any(tensor.stride(-1) != 1 for tensor in (query, key, value, mask) if tensor is not None):
             return "math"  # T5's position bias, for example: sdp_utils_cpp.h, check_last_dim_stride_equals_1_dense
         half, head, value_head = query.dtype in _HALF, query.shape[-1], value.shape[-1]
-        if self.gpu.prefers_cudnn_attention and half and head <= 128 and head % 8 == 0 and query.shape[2] > 1:
-            if mask is None or not mask.requires_grad:  # sdp_utils_cpp.h, check_attn_mask_shape
-                return "cudnn"
+        trained_mask = mask is not None and mask.requires_grad  # sdp_utils_cpp.h, check_attn_mask_shape
+        fits_cudnn = half and head <= 128 and head % 8 == 0 and query.shape[2] > 1 and not trained_mask
+        if self.gpu.prefers_cudnn_attention and fits_cudnn:
+            return "cudnn"
         if self.gpu.capability >= (8, 0) and half and mask is None and head == value_head <= 256:
             return "flash"
         return "efficient" if head % (8 if half else 4) == 0 else "math"
