@@ -4,14 +4,16 @@ In a script or a notebook of your own: ``with memlab.measure("folder"):`` around
 ``memlab.Callback("folder")`` among the callbacks of transformers' Trainer. The folder is an ordinary run folder.
 """
 
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 
 _BY_HAND = {"measure": "measure", "Callback": "callback"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import what measures by hand when it is first asked for: ``import memlab`` costs nothing."""
     if name not in _BY_HAND:
         raise AttributeError(f"module 'memlab' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""Functions that are called as soon as a module has been imported.
+"""Functions that are called right before a module is imported, or as soon as it has been imported.
 
 Every Python process of a command loads this module, so it imports nothing but ``sys``: ``collections.abc`` alone would
 take three times as long.
@@ -25,6 +25,8 @@ LIBRARIES = (
 
 _waiting: "dict[str, list[Callable[[ModuleType], None]]]" = {name: [] for name in LIBRARIES}
 
+_first: "dict[str, Callable[[], None]]" = {}  # functions of modules that are not imported yet
+
 
 def after(name: str, function: "Callable[[ModuleType], None]") -> None:
     """Call ``function`` with the module ``name`` after its import, or now if it has been imported."""
@@ -35,6 +37,12 @@ def after(name: str, function: "Callable[[ModuleType], None]") -> None:
     _waiting.setdefault(name, []).append(function)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+
+
+def before(name: str, function: "Callable[[], None]") -> None:
+    """Call ``function`` right before the code of the module ``name`` runs, which has not been imported yet."""
+    _first[name] = function
+    after(name, lambda module: None)  # the finder watches this name
 
 
 class _Finder:
@@ -54,18 +62,20 @@ class _Finder:
         finally:
             self.searched = None
         if spec is not None and spec.loader is not None:
-            _call_after(spec.loader, name)
+            _call_around(spec.loader, name)
         return spec
 
 
 _finder = _Finder()
 
 
-def _call_after(loader, name: str) -> None:
+def _call_around(loader, name: str) -> None:
     """Wrap the loader's ``exec_module`` for one module: a loader of a zip file is shared by several."""
     execute = loader.exec_module
 
     def exec_module(module):
+        if module.__name__ in _first:
+            _first.pop(module.__name__)()
         execute(module)
         if module.__name__ == name:
             loader.exec_module = execute

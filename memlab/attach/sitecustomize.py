@@ -7,7 +7,7 @@ imports torch pays for one small module and one more finder.
 import os
 import sys
 
-from memlab_attach.attach import import_hook
+from memlab_attach.attach import hidden_site, import_hook
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -23,12 +23,5 @@ def start(torch):
         print(f"memlab: nothing is measured in process {os.getpid()}: {error!r}", file=sys.stderr)
 
 
-def hand_on():
-    """Import the sitecustomize that this one hides. Without one, Python finds that none exists, and says nothing."""
-    del sys.modules["sitecustomize"]
-    import sitecustomize  # noqa: F401
-
-
 import_hook.after("torch", start)
-sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != HERE]
-hand_on()
+hidden_site.hand_on(HERE)

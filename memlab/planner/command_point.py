@@ -16,11 +16,11 @@ from memlab.files.cache_folder import cache_folder
 from memlab.launch.command import free_port
 from memlab.launch.launch_control import LaunchControl
 from memlab.launch.user_command.found_config import found_config
+from memlab.launch.user_command.measure import check_program
 from memlab.launch.user_command.point import OUTPUT, beside
 from memlab.planner.user_command import predicted_record
 from memlab.predict.prediction import NOWHERE
 from memlab.predict.trace.code_digest import code_digest
-from memlab.predict.trace.parse_command import parse
 from memlab.runs.command_inputs import are_unchanged
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
@@ -31,11 +31,11 @@ from memlab.system.environment import command_fingerprint, fingerprint
 POLL_S = 0.1
 
 
-def check_launchers(configs: Iterable[Config]) -> None:
-    """Raise :class:`CommandError` if a command begins with a launcher that a prediction does not understand."""
+def check_programs(configs: Iterable[Config]) -> None:
+    """Raise :class:`CommandNotFound` if a command begins with a word that is no program here."""
     for config in configs:
         if config.training.loop == "command":
-            parse(filled(config, Path(RunFolder.DEEPSPEED), Path(OUTPUT), 0))
+            check_program(filled(config, Path(RunFolder.DEEPSPEED), Path(OUTPUT), 0))
 
 
 def finished_point(job: Job, also_implied: bool) -> Record | None:

@@ -4,8 +4,8 @@ import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 from memlab.core.config import Hardware
 from memlab.core.errors import ConfigError
@@ -13,12 +13,14 @@ from memlab.core.record import Record
 from memlab.core.sizes import GIB
 from memlab.launch.process import Ended
 from memlab.launch.user_command.found_config import found_config
-from memlab.launch.user_command.measure import keep_what_was_found
+from memlab.launch.user_command.measure import check_program, keep_what_was_found
+from memlab.launch.user_command.outcome import NO_STEP, reason_of
 from memlab.launch.user_command.records import command_record
 from memlab.launch.user_command.supervise import Finished
 from memlab.planner.command_record import TracedCommand, record_of
-from memlab.predict.trace.parse_command import Node, parse, ranks_of_a_node, trace_rank
+from memlab.predict.trace.run_command import Simulated, simulate
 from memlab.predict.trace.shadow_process import ShadowError
+from memlab.predict.trace.simulation import Node
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_rows
 from memlab.system.deadman import guarded
@@ -66,24 +68,26 @@ def traced_command(
     """
     if hardware.memory_gib is None:
         raise ConfigError("hardware.memory_gib is not known: choose a GPU, for example hardware=h200_x1.")
-    command, began = parse(words), time.time()
+    check_program(words)
+    began = time.time()
     node = Node(hardware.gpu, hardware.gpus, int(hardware.memory_gib * GIB))
     folder.path.mkdir(parents=True, exist_ok=True)
-    world_size = ranks_of_a_node(command, node.gpus) * command.nodes
-    differ = sorted({0, world_size - 1})  # rank 0 logs and saves; all others are alike
-    pool = ThreadPoolExecutor()
-    try:
-        traces = list(pool.map(lambda rank: trace_rank(command, rank, node, folder.path, steps, environ), differ))
-    except ShadowError as error:
-        raise ShadowError(f"the script failed on simulated GPUs: {error}") from error
-    finally:
-        pool.shutdown(wait=False)  # after an interrupt the caller ends the processes that the threads wait for
+    simulated = simulate(words, node, folder.path, steps, environ)
     meters = {rank["rank"]: rank for rank in folder.read_attached_ranks()}
-    if set(meters) != set(differ):
-        raise ShadowError("no optimizer step seen")
+    if reason := _failure(simulated, meters):
+        raise ShadowError(reason)
     rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}
-    seconds = time.time() - began
-    return TracedCommand(words, steps, hardware, {trace.rank: trace for trace in traces}, meters, rows, seconds)
+    traces = {rank: simulated.traces[rank] for rank in meters}
+    return TracedCommand(words, steps, hardware, traces, meters, rows, time.time() - began)
+
+
+def _failure(simulated: Simulated, meters: Mapping[int, Mapping[str, Any]]) -> str | None:
+    """Return why the command failed on simulated GPUs; ``None`` if all its ranks ended well."""
+    if broken := next((rank for rank in meters.values() if rank["status"] != "ok"), None):
+        return f"on simulated GPUs, {reason_of(broken)}"
+    if simulated.returncode:
+        return f"the command ended with exit code {simulated.returncode}: {simulated.last_words}"
+    return None if meters and meters.keys() <= simulated.traces.keys() else NO_STEP
 
 
 def _failed(reason: str, words: Sequence[str], steps: int | None, seconds: float) -> Record:

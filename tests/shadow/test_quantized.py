@@ -41,9 +41,7 @@ def test_8_bits_take_a_byte_and_a_scale_for_each_row(tmp_path):
 
 @pytest.mark.parametrize("bits", ["4", "8"])
 def test_adapters_on_quantized_weights_train(tmp_path, bits):
-    _, printed = run_script(
-        tmp_path, SCRIPT, "python", ("--model", str(model_folder(tmp_path / "model")), "--bits", bits)
-    )
+    _, printed = run_script(tmp_path, SCRIPT, ("--model", str(model_folder(tmp_path / "model")), "--bits", bits))
     assert "allocated" in printed
 
 

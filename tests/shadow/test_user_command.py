@@ -1,5 +1,7 @@
 """``memlab predict -- COMMAND``: scripts as people write them, on GPUs that are not there."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,11 @@ pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 SIZE = ("--hidden", "1024", "--layers", "8", "--heads", "16", "--vocab", "32000", "--length", "256")
+
+
+@pytest.fixture(autouse=True)
+def programs_of_this_environment(monkeypatch):
+    monkeypatch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
 
 
 def predicted(folder: Path, words: list[str], hardware: tuple[str, ...] = ("hardware=h200_x8", "hardware.gpus=2")):

@@ -7,9 +7,8 @@ import pytest
 
 from memlab.predict.constants import HOST_PROCESS_BYTES
 from memlab.predict.memory.host import host_peak
-from memlab.predict.trace.parse_command import Command
 from tests.shadow.model_folder import CONFIG, model_folder
-from tests.shadow.one_rank import run, run_command
+from tests.shadow.one_rank import run, run_script
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(10)]
 
@@ -62,8 +61,8 @@ AutoModelForCausalLM.from_pretrained(sys.argv[1])
 def test_at_zero3_only_rank_0_reads_the_files(tmp_path):
     folder = model_folder(tmp_path / "model", **LARGE)
     (tmp_path / "zero3.py").write_text(ZERO3)
-    command = Command("torchrun", str(tmp_path / "zero3.py"), (str(folder),), ranks=2)
-    peaks = [host_peak(run_command(tmp_path, command, rank)).process for rank in (0, 1)]
+    traces = [run_script(tmp_path, tmp_path / "zero3.py", (str(folder),), rank)[0] for rank in (0, 1)]
+    peaks = [host_peak(trace).process for trace in traces]
     embedding = 2 * LARGE["vocab_size"] * LARGE["hidden_size"]  # bytes, as the head: untied
     assert peaks[0] - peaks[1] > 2 * embedding
     assert peaks[1] - HOST_PROCESS_BYTES < embedding

@@ -30,6 +30,12 @@ class CommandNotFound(MemlabError):
     exit_code = NOT_FOUND
 
 
+def check_program(words: Sequence[str]) -> None:
+    """Raise :class:`CommandNotFound` if the first word of a command is no program."""
+    if shutil.which(words[0]) is None:
+        raise CommandNotFound(f"{words[0]}: no such program on the PATH. After -- comes the command as you type it.")
+
+
 def measure(
     words: Sequence[str], folder: RunFolder, steps: int | None, timeout_s: float | None, force: bool = False
 ) -> Record:
@@ -38,8 +44,7 @@ def measure(
     ``steps``: end after this many optimizer steps. ``timeout_s``: end it after so many seconds. ``force``: replace an
     earlier run in the folder. Raises :class:`MemlabError` before anything runs.
     """
-    if shutil.which(words[0]) is None:
-        raise CommandNotFound(f"{words[0]}: no such program. memlab measure [options] -- COMMAND WORDS...")
+    check_program(words)
     folder.check()
     if (folder.path / RunFolder.RECORD).exists() and not force:
         raise FolderError(

@@ -28,7 +28,7 @@ def outcome(
     """
     for status in OUT_OF_MEMORY:
         if found := [rank for rank in ranks if rank["status"] == status]:
-            return status, _reason_of(found[0])
+            return status, reason_of(found[0])
     if host_ooms:
         return "host_oom", f"the kernel's out-of-memory killer ended {host_ooms} process(es) of this run"
     if ended.how == "interrupted":
@@ -39,13 +39,13 @@ def outcome(
         return "failed", "; ".join(filter(None, [_exit(ended, log), NO_STEP if has_loaded else NOT_ATTACHED]))
     broken = [rank for rank in ranks if rank["status"] not in ("ok", "interrupted", "infra")]
     if broken:
-        return broken[0]["status"], _reason_of(broken[0])
+        return broken[0]["status"], reason_of(broken[0])
     cut_off = [rank for rank in ranks if rank["status"] == "infra"]  # also what a rank sees of the death of another
     if silent := [rank["rank"] for rank in ranks if rank["status"] == "interrupted"]:
-        told = _reason_of(cut_off[0]) if cut_off else _exit(ended, log)
+        told = reason_of(cut_off[0]) if cut_off else _exit(ended, log)
         return "failed", f"ranks {silent} died without a word (killed?){_at(ranks)}; {told}"
     if cut_off:
-        return "infra", _reason_of(cut_off[0])
+        return "infra", reason_of(cut_off[0])
     world_size = max(rank["attached"].get("world_size") or 1 for rank in ranks)
     if missing := sorted(set(range(world_size)) - {rank["rank"] for rank in ranks}):
         return "failed", f"no figures of ranks {missing}, of {world_size}"
@@ -54,7 +54,7 @@ def outcome(
     return "ok", None
 
 
-def _reason_of(rank: Mapping[str, Any]) -> str:
+def reason_of(rank: Mapping[str, Any]) -> str:
     oom, attached = rank.get("oom") or {}, rank["attached"]
     place = [f"in {oom['phase']}" if oom.get("phase") else "", f"step {oom['step']}" if oom.get("step") else ""]
     place.append(f"at {where}" if (where := oom.get("where") or attached.get("where")) else "")

@@ -22,8 +22,9 @@ SMALL_BYTES = 64 << 10
 
 
 def _folder_of(package: str) -> str:
-    """The folder of an installed package, with a separator at its end."""
-    return os.path.join(os.path.dirname(find_spec(package).origin), "")
+    """The folder of a package, with a separator at its end; of one that is not installed, a path that no file has."""
+    spec = find_spec(package)
+    return "\0" if spec is None else os.path.join(os.path.dirname(spec.origin), "")
 
 
 _TORCH, _DEEPSPEED = _folder_of("torch"), _folder_of("deepspeed")

@@ -25,7 +25,7 @@ _Tensor = torch.Tensor
 
 def install() -> None:
     """Patch torch, once in a process and before libraries that keep references to its functions."""
-    _no_compiler()
+    no_compiler()
     _one_kernel_backwards()
     _constructors()
     _indices()
@@ -47,7 +47,7 @@ def install_in_threads(recorder) -> None:
     threading.Thread.run = recorded  # type: ignore[method-assign, assignment]
 
 
-def _no_compiler() -> None:
+def no_compiler() -> None:
     """Refuse to compile what the script asks for: the compiler decides which activations are kept.
 
     Functions that libraries compile for themselves run without compiling. DeepSpeed compiles one at its import that is

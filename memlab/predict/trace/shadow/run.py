@@ -18,7 +18,7 @@ from pathlib import Path
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memlab.core.plan import Plan
-from memlab.predict.trace.shadow import beside_dispatcher, collectives, cuda, device, stand_ins
+from memlab.predict.trace.shadow import device, patches, stand_ins
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow_process import EngineStart, Request, variables
 from memlab.predict.trace.trace_format import Trace
@@ -31,7 +31,7 @@ POLL_S = 0.02
 def trace_all(request: Request) -> int:
     """Run every task, as many at a time as there are cores. A failed task leaves a log, but no trace."""
     warnings.simplefilter("ignore")
-    install()
+    patches.install()
     import deepspeed  # noqa: F401
     import transformers.trainer  # noqa: F401
 
@@ -151,13 +151,6 @@ def trace_one(plan: Plan, rank: int, split: Callable[[], tuple[int, int]], steps
     with recorder:
         Shadow(plan, config, recorder, split, steps, RunFolder(scratch)).run()
     return trace
-
-
-def install() -> None:
-    """Patch torch in this process. Call before importing libraries that ask for GPUs or keep functions of torch."""
-    cuda.install()
-    beside_dispatcher.install()
-    collectives.install()
 
 
 def _gpus(plan: Plan) -> device.Gpus:

@@ -1,79 +1,148 @@
-"""An unmodified script, run as one rank on simulated GPUs: ``python -m memlab.predict.trace.shadow.script REQUEST``.
+"""A process of a command on simulated GPUs: the bootstrap calls ``prepare`` before the script begins.
 
-REQUEST is a JSON file: see :class:`memlab.predict.trace.parse_command.RankRequest`.
+Whatever runs in the process then is the command's own: its launcher, or a rank with its unmodified script.
 """
 
-import faulthandler
+import atexit
 import os
-import runpy
 import sys
 import time
-from pathlib import Path
 
-from memlab.files.cache_folder import cache_folder
-from memlab.predict.trace.parse_command import RankRequest
-from memlab.predict.trace.shadow import native
+from memlab.attach import import_hook
+from memlab.predict.trace.shadow import launchers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from ctypes import CDLL
+    from typing import NoReturn
+
+    from memlab.attach.rank_file import RankFile
+    from memlab.predict.trace.shadow.device import Gpus
+    from memlab.predict.trace.shadow.recorder import Recorder
+    from memlab.predict.trace.shadow.script_steps import ScriptSteps
+    from memlab.predict.trace.simulation import Simulation
+
+OLDEST_TORCH = (2, 11)
+"""The oldest version of torch that predictions are tested with."""
 
 
-def main(request: RankRequest) -> int:
-    """Run the script and write its trace. Returns the exit code of the script, or 1 after an exception."""
-    library = native.load(cache_folder("native"))
-    from torch._subclasses.fake_tensor import FakeTensorMode  # imports torch
+def prepare() -> None:
+    """Give this process simulated GPUs as soon as it imports torch. A rank that is not needed ends here."""
+    if not launchers.takes_part(os.environ):
+        os._exit(0)
+    libraries: list[CDLL] = []
+    start = _see_gpus if launchers.is_launcher() else _record
+    import_hook.before("torch", lambda: libraries.append(_load()))
+    import_hook.after("torch", lambda torch: _start(start, libraries[0]))
+
+
+def _load() -> "CDLL":
+    """Load what torch must find when it is imported. Ends the process where it cannot be had."""
+    from memlab.files.cache_folder import cache_folder
+    from memlab.predict.trace.shadow import native
+    from memlab.predict.trace.simulation import own_folder, refuse
+
+    try:
+        native.check_torch(OLDEST_TORCH)
+        return native.load(cache_folder("native"), new=own_folder())
+    except native.NativeLibraryError as error:
+        refuse(str(error))
+
+
+def _start(start: "Callable[[Simulation, CDLL], None]", library: "CDLL") -> None:
+    from memlab.predict.trace.simulation import Simulation
+
+    simulation = Simulation.of_this_process()
+    simulation.note_loaded()
+    start(simulation, library)
+
+
+def _gpus(simulation: "Simulation") -> "Gpus":
+    from memlab.predict.trace.shadow.device import Gpus
+
+    node = simulation.node
+    return Gpus(node.gpu, node.memory_bytes, node.gpus, int(os.environ.get("LOCAL_RANK", 0)))
+
+
+def _see_gpus(simulation: "Simulation", library: "CDLL") -> None:
+    """Let a launcher see the GPUs that it starts ranks for."""
+    from memlab.predict.trace.shadow import beside_dispatcher, cuda, device
+
+    device.start(library)
+    device.install(None, _gpus(simulation))
+    cuda.install()
+    beside_dispatcher.no_compiler()
+    launchers.start_one_node()
+
+
+def _record(simulation: "Simulation", library: "CDLL") -> None:
+    """Record everything that the script does on its GPU, until the process ends."""
+    import faulthandler
+
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
     from memlab.attach import start
     from memlab.attach.options import Options
     from memlab.core.config import Config
-    from memlab.predict.trace.shadow import beside_dispatcher, device, run, stand_ins, unpredictable
+    from memlab.predict.trace.shadow import beside_dispatcher, device, patches, stand_ins, unpredictable
     from memlab.predict.trace.shadow.recorder import Recorder
     from memlab.predict.trace.shadow.script_steps import ScriptSteps
     from memlab.predict.trace.shadow.short_epochs import ShortEpochs
     from memlab.predict.trace.trace_format import Trace
 
-    gpus = device.Gpus(request.node.gpu, request.node.memory_bytes, request.node.gpus, request.local_rank)
+    gpus = _gpus(simulation)
     device.start(library)
-    run.install()
-    trace = Trace(request.rank, request.world_size)
-    recorder = Recorder(trace, FakeTensorMode(allow_non_fake_inputs=True))
+    patches.install()
+    recorder = Recorder(Trace(0, 1), FakeTensorMode(allow_non_fake_inputs=True))
     device.install(recorder, gpus)
     beside_dispatcher.install_in_threads(recorder)
     stand_ins.install(recorder, Config(), gpus.model)
     unpredictable.explain_at_the_end()
     faulthandler.enable()  # compiled code may read memory that is not there
-    meters = start.begin(Options(request.folder, request.steps, time.time()))
-    if request.steps is None:
+    ending = _Ending(recorder)
+    meters = ending.file = start.begin(Options(simulation.folder, simulation.steps, simulation.started_at))
+    if simulation.steps is None:
         ShortEpochs(meters.session, recorder).install()
-    steps = ScriptSteps(meters.session, recorder)
-    sys.argv = [request.program, *request.arguments]
-    with recorder:
-        code = _run(request)
-    meters.session.exits(code)
-    error = getattr(sys, "last_value", None)
-    if meters.session.is_worth_a_file(error):
-        meters.write_at_the_end(error)
-    steps.finish()
-    trace.seconds = time.process_time()
-    trace.save(Path(request.trace))
-    return code
+    ending.steps = ScriptSteps(meters.session, recorder)
+    recorder.__enter__()
 
 
-def _run(request: RankRequest) -> int:
-    try:
-        if request.is_module:
-            runpy.run_module(request.program, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, os.path.dirname(os.path.abspath(request.program)))
-            runpy.run_path(request.program, run_name="__main__")
-    except SystemExit as end:
-        return 0 if end.code is None else end.code if isinstance(end.code, int) else 1
-    except BaseException as error:
-        sys.last_value = error  # as the interpreter would, for the rank file
-        sys.excepthook(type(error), error, error.__traceback__)
-        return 1
-    return 0
+class _Ending:
+    """The end of a rank: it writes the trace after the meters' file, and skips destructors that expect a GPU."""
 
+    def __init__(self, recorder: "Recorder"):
+        self.recorder = recorder
+        self.file: RankFile | None = None  # of the meters, which begin after this
+        self.steps: ScriptSteps | None = None
+        self._pid = os.getpid()
+        self._exit = os._exit
+        atexit.register(self._at_exit)
+        os._exit = self._write_and_exit  # type: ignore[assignment]  # the parameter has another name
 
-if __name__ == "__main__":
-    code = main(RankRequest.load(Path(sys.argv[1])))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # threads and destructors of the program's libraries expect a GPU
+    def _at_exit(self) -> None:
+        if os.getpid() == self._pid:
+            failed, exits = getattr(sys, "last_value", None) is not None, self.file.session.exit
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self._write_and_exit(1 if failed else exits[0] if exits else 0)
+
+    def _write_and_exit(self, code: int) -> "NoReturn":
+        if os.getpid() == self._pid:
+            self._write_trace()
+        self._exit(code)
+
+    def _write_trace(self) -> None:
+        """Write the trace beside the file of this rank, or where that file would be: nothing was trained."""
+        from pathlib import Path
+
+        from memlab.attach.rank_file import rank_number
+
+        self.steps.finish()
+        trace = self.recorder.trace
+        trace.rank, trace.world_size = rank_number(), int(os.environ.get("WORLD_SIZE", 1))
+        trace.seconds = time.process_time()
+        ranks, own = Path(self.file.session.options.folder), self.file.path
+        path = (own or ranks / f"rank{trace.rank}.json").with_suffix(".trace.json")
+        if own is not None or not path.exists():
+            trace.save(path)

@@ -25,6 +25,6 @@ def test_the_first_error_of_the_compiler_is_shown(tmp_path, monkeypatch):
 
 
 def test_torch_must_not_be_imported_before(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", object())
+    monkeypatch.setitem(sys.modules, "torch._C", object())
     with pytest.raises(native.NativeLibraryError, match="before torch is imported"):
         native.load(tmp_path)

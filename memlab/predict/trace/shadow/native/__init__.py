@@ -30,24 +30,44 @@ class NativeLibraryError(MemlabError):
     """The native library cannot be built or loaded."""
 
 
-def load(folder: Path) -> ctypes.CDLL:
-    """Load the library for the installed torch, and build it first if ``folder`` does not have it yet.
+def check_torch(oldest: tuple[int, ...]) -> None:
+    """Raise :class:`NativeLibraryError` if the installed torch is older than version ``oldest``."""
+    found = version("torch")
+    if tuple(map(int, found.split(".")[: len(oldest)])) < oldest:
+        needed = ".".join(map(str, oldest))
+        raise NativeLibraryError(f"torch {found} of {sys.executable} is too old: predictions need {needed} or newer.")
+
+
+def load(folder: Path, new: Path | None = None) -> ctypes.CDLL:
+    """Load the library for the installed torch from ``folder``. Where it is not there, build it in ``new`` (``None``:
+    in ``folder``), and load it from there.
 
     Raises :class:`NativeLibraryError` when torch is imported already or the library cannot be built.
     """
-    if "torch" in sys.modules:
+    if "torch._C" in sys.modules:
         raise NativeLibraryError("The simulated CUDA device must be loaded before torch is imported.")
     torch = Path(find_spec("torch").origin).parent
     digest = hashlib.sha256(SOURCE.read_bytes() + str(torch).encode()).hexdigest()[:16]
-    library = folder / f"cuda-torch{version('torch')}-{digest}.so"
+    name = f"cuda-torch{version('torch')}-{digest}.so"
+    library = folder / name
     if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        library = (new or folder) / name
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
         _build(library, torch)
     found = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
     found.memlab_install.argtypes = [ctypes.c_int, ctypes.c_int, CALLBACK]
     found.memlab_stream.restype = found.memlab_new_stream.restype = ctypes.c_int64
     found.memlab_set_stream.argtypes = [ctypes.c_int64]
     return found
+
+
+def keep(new: Path, folder: Path) -> None:
+    """Copy the libraries that were built in ``new`` to ``folder``, where the next process looks for them."""
+    for library in new.glob("cuda-torch*.so"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / library.name, suffix=".so") as unfinished:
+            shutil.copyfile(library, unfinished)
 
 
 def _build(library: Path, torch: Path) -> None:

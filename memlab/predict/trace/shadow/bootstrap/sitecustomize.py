@@ -1,0 +1,41 @@
+"""Bootstrap of the simulated GPUs in every Python process of a command.
+
+Python imports this module at start, before the script, because its folder is on PYTHONPATH. A process that never
+imports torch pays for a few small modules.
+"""
+
+import os
+import sys
+from importlib.machinery import PathFinder
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+AROUND = os.path.abspath(os.path.join(HERE, *[os.pardir] * 5))
+
+
+class MemlabAlone:
+    """Finds memlab in the folder around it, and nothing else: it may hold other versions of the script's packages."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return PathFinder.find_spec(name, [AROUND]) if name == "memlab" else None
+
+
+def refuse_old_python():
+    """Say why as memlab.predict.trace.simulation does, which this Python cannot import."""
+    with open(os.path.join(os.environ["MEMLAB_SIMULATION"], "refusal.txt"), "w") as file:
+        file.write(
+            "Python {}.{} of {} is too old: predictions need 3.10 or newer.".format(
+                *sys.version_info[:2], sys.executable
+            )
+        )
+    os._exit(1)
+
+
+if sys.version_info < (3, 10):
+    refuse_old_python()
+sys.meta_path.insert(0, MemlabAlone)
+from memlab.attach import hidden_site  # noqa: E402
+from memlab.predict.trace.shadow import script  # noqa: E402
+
+script.prepare()
+hidden_site.hand_on(HERE)

@@ -1,0 +1,100 @@
+"""Launchers of ranks: the processes that start the ranks of a command, and which ranks run.
+
+A launcher runs as it is. It sees the simulated GPUs, because it counts them. It starts the ranks of one node alone.
+Every Python process of a command loads this module, so it imports little.
+"""
+
+import os
+import sys
+
+from memlab.attach import import_hook
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+    from types import ModuleType
+    from typing import Any
+
+NAMES = frozenset(
+    {
+        *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
+        *("deepspeed", "ds", "deepspeed.launcher.runner", "deepspeed.launcher.launch"),
+        *("accelerate", "accelerate-launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
+    }
+)
+"""Programs and modules that start ranks, and do not train themselves."""
+
+NODES = "MEMLAB_NODES"
+"""Variable with the number of nodes that torch's launcher was asked for, where it starts one node."""
+
+RENDEZVOUS_S = 60
+
+
+def is_launcher() -> bool:
+    """Whether this process is a known launcher. Asked before its program begins, which changes ``sys.argv``."""
+    return _program() in NAMES
+
+
+def _program() -> str:
+    """Return the name of the program, or of the module of ``python -m``: ``sys.argv`` has only the ``-m`` yet."""
+    if sys.argv[0] == "-m":
+        return sys.orig_argv[-len(sys.argv)]
+    return os.path.basename(sys.argv[0])
+
+
+def start_one_node() -> None:
+    """Make launchers start the ranks of one node, and wait for no other node."""
+    import_hook.after("torch.distributed.launcher.api", _torch_starts_one_node)
+    import_hook.after("deepspeed.launcher.runner", _deepspeed_starts_one_node)
+
+
+def _torch_starts_one_node(api: "ModuleType") -> None:
+    launch = api.launch_agent
+
+    def launch_agent(config: "Any", *arguments: "Any", **options: "Any") -> "Any":
+        os.environ[NODES] = str(config.max_nodes)
+        config.min_nodes = config.max_nodes = 1
+        config.rdzv_backend, config.rdzv_endpoint = "c10d", "localhost:0"  # a free port
+        config.rdzv_configs = {"timeout": RENDEZVOUS_S}
+        config.max_restarts = 0
+        return launch(config, *arguments, **options)
+
+    api.launch_agent = launch_agent
+
+
+def _deepspeed_starts_one_node(runner: "ModuleType") -> None:
+    parse = runner.parse_args
+
+    def parse_args(args: "list[str] | None" = None) -> "Any":
+        """Parse the options as for a start by hand on each node, here on the first node."""
+        found = parse(args)
+        found.no_ssh, found.node_rank, found.master_addr = True, 0, found.master_addr or "127.0.0.1"
+        return found
+
+    runner.parse_args = parse_args
+
+
+def takes_part(environ: "MutableMapping[str, str]") -> bool:
+    """Return whether this process runs: the ranks between the first and the last one do not.
+
+    On several nodes, the last rank of this node becomes the last rank of all.
+    """
+    numbers = [environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
+    here = environ.get("LOCAL_WORLD_SIZE") or environ.get("LOCAL_SIZE") or environ.get("WORLD_SIZE", "")
+    if not all(text.isdigit() for text in (*numbers, here)):
+        return True
+    rank, local_rank, world_size = map(int, numbers)
+    world_size *= int(environ.pop(NODES, 1))
+    nodes = world_size // int(here)
+    environ["WORLD_SIZE"] = str(world_size)
+    if "GROUP_WORLD_SIZE" in environ:
+        environ["GROUP_WORLD_SIZE"] = str(nodes)
+    if rank == 0:
+        return True
+    if local_rank < int(here) - 1:
+        return False
+    environ["RANK"] = str(world_size - 1)
+    for name in ("GROUP_RANK", "CROSS_RANK"):  # number of the node: torch's name, DeepSpeed's name
+        if name in environ:
+            environ[name] = str(nodes - 1)
+    return True
