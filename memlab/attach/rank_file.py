@@ -74,7 +74,7 @@ class RankFile:
     def _content(self, outcome: dict[str, Any]) -> dict[str, Any]:
         """Return the values of the file (attach/__init__.py)."""
         session, device = self.session, self.session.memory.device
-        total, (retries, ooms) = session.total, session.retries_and_ooms
+        figures, total = session.figures, session.figures.total
         properties = None if device is None else torch.cuda.get_device_properties(device)
         seconds = session.rows.seconds if outcome["ended"] != "running" else []  # many, and the rows have them
         trained: dict[str, Any] = next((model for model in session.facts.get("models", ()) if model["trained"]), {})
@@ -93,27 +93,43 @@ class RankFile:
             "host_rss_bytes": total.host_rss_bytes,
             "host_peak_bytes": total.host_peak_bytes,
             "host_pinned_bytes": pinned_peak_bytes(),
-            "num_alloc_retries": retries,
-            "num_ooms": ooms,
-            "phases": {} if device is None else {name: _of_allocator(each) for name, each in session.phases.items()},
+            "num_alloc_retries": figures.retries,
+            "num_ooms": figures.ooms,
+            "phases": {}
+            if device is None
+            else {name: _of_allocator(each) for name, each in session.figures.phases.items()},
             "warmup_seconds": [each for each in seconds[:1] if each is not None],
             "step_seconds": [each for each in seconds[1:] if each is not None],
             "skipped_steps": session.steps_skipped,
             "parameters": trained.get("parameters"),
             "trainable_parameters": trained.get("trainable_parameters"),
-            "unknown": session.unknown(),
+            "unknown": self._unknown(),
             "oom": outcome.get("oom"),
             "runtime": runtime_versions(),
             "timing": self._timing(),
             "attached": self._attached(outcome),
         }
 
+    def _unknown(self) -> dict[str, str]:
+        """Name the figures that could not be found out, with the reasons."""
+        session = self.session
+        reasons = {"losses": "A command's losses are not read: the host would wait for the device."}
+        if session.memory.device is None:
+            reasons["peak_allocated_bytes"] = "The process used no GPU: torch counts no memory of the host."
+        if not any(model["trained"] for model in session.facts.get("models", ())):
+            reasons["parameters"] = "No module was found that holds the parameters of the optimizer."
+        if ENGINE_INIT not in session.figures.phases:
+            reasons["engine_init"] = (
+                "Nothing showed where the making of the optimizer ended and the first forward began."
+            )
+        return reasons
+
     def _timing(self) -> dict[str, float]:
         session, began = self.session, self.session.options.started_at
         timing = {"launch_s": session.started - began} if began else {}
         for name, phase in (("build_s", MODEL_BUILD), ("init_s", ENGINE_INIT)):
-            if phase in session.phases:
-                timing[name] = session.phases[phase].seconds
+            if phase in session.figures.phases:
+                timing[name] = session.figures.phases[phase].seconds
         if session.steps_done:
             timing["train_s"] = sum(each for each in session.rows.seconds if each is not None)
         return timing
@@ -132,8 +148,8 @@ class RankFile:
             "at": session.at if outcome["ended"] == "running" else None,
             "steps": session.steps_done,
             "micro_batches": session.micro_batches,
-            "peak": session.peak,
-            "phases": {name: peaks.to_json() for name, peaks in session.phases.items()},
+            "peak": session.figures.peak,
+            "phases": {name: peaks.to_json() for name, peaks in session.figures.phases.items()},
             "other_devices": [
                 {"device": f"cuda:{index}", "peak_allocated_bytes": allocated, "peak_reserved_bytes": reserved}
                 for index, (allocated, reserved) in session.memory.others().items()

@@ -12,18 +12,19 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import torch
 
-from . import script_errors, stop
+from . import stop
 from .batches import Batches, Size, size_of
 from .clock import Mark, mark
+from .ending import Ending
+from .figures import Figures
 from .memory import Memory
+from .optimizer_call import OptimizerCall
 from .options import Options
 from .own_errors import contained
-from .peaks import Peaks
 from .phases import (
     BACKWARD,
     BESIDE_STEPS,
@@ -31,24 +32,18 @@ from .phases import (
     EVALUATE,
     FORWARD,
     GENERATE,
-    IN_A_STEP,
     LOAD,
     MODEL_BUILD,
-    ONCE,
     OPTIMIZER_STEP,
     SAVE,
     Piece,
     Timeline,
 )
 from .steps import Rows, Step
-from .where import raised_at, user_line
+from .where import user_line
 
 SAVE_EVERY_S = 10
 """Seconds after which the rank's file is written again at the end of a step."""
-
-
-LAST_WAIT_S = 5
-"""Seconds to wait for the device at the end: after a failure it may never come."""
 
 
 class Session:
@@ -59,9 +54,8 @@ class Session:
         self.started = time.time()
         self.memory = memory
         self.timeline = Timeline(self.memory, self._ended)
-        self.phases: dict[str, Peaks] = {}
-        self.total = Peaks()
-        self.peak: dict[str, Any] = {}
+        self.figures = Figures()
+        self.ending = Ending()
         self.batches = Batches()
         self.rows = Rows()
         self.step: Step | None = None  # None before the first forward
@@ -73,10 +67,6 @@ class Session:
         self.accelerator: weakref.ref | None = None
         self.data_files: list[str] = []
         self.trainer_runs = False
-        self.oom: dict[str, Any] | None = None
-        self.failure: dict[str, Any] | None = None  # the last exception that left a phase
-        self.exit: tuple[int, str | None] | None = None  # code of sys.exit, and where
-        self.stopped = False
         self.on_first_step: Callable[[], None] = lambda: None
         self.on_save: Callable[[], None] = lambda: None
         self.on_piece: Callable[[str | None, int | None, Piece], None] = lambda phase, step, piece: None
@@ -86,11 +76,9 @@ class Session:
         self._evaluated: weakref.ref | None = None  # the module that a plain loop evaluates
         self._end: Mark | None = None  # of a step that has not been closed
         self._skipped = False
-        self._step_call: tuple[int, Any] | None = None  # depth and code of the call of the optimizer's step
+        self._call = OptimizerCall()
         self._read_ahead: deque[Size] | None = None
         self._beside_since: Mark | None = None
-        self._retries: int | None = None
-        self._ooms: int | None = None
 
     def begin_anew(self, options: Options) -> None:
         """Forget what was measured, and measure from now on."""
@@ -159,7 +147,8 @@ class Session:
 
     def _before_event(self, by: str | None = None) -> None:
         """End what went on until this event: a step of several optimizers, an evaluation of a plain loop."""
-        self._drop_left_optimizer_step()
+        if self._call.was_left():
+            self.leave()
         self._end_evaluation(by)
         if by != OPTIMIZER_STEP:
             self.close_step()
@@ -254,13 +243,12 @@ class Session:
     def optimizer_step_begins(self, optimizer: torch.optim.Optimizer) -> None:
         """Begin ``optimizer.step()``, which may be a part of an engine's step, or of another optimizer's."""
         if self.is_active and self.enter(OPTIMIZER_STEP):
-            self._step_call = _call_of_step()
+            self._call.begins()
 
     def optimizer_step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """End ``optimizer.step()``, and with it the step if it is no part of an engine's."""
         self.optimizer_calls += 1
-        if self.is_active and self._step_call is not None and self._step_call == _call_of_step():
-            self._step_call = None
+        if self.is_active and self._call.ends():
             self.leave()
             self.step_ends()
 
@@ -275,12 +263,6 @@ class Session:
                 self.close_step()
                 self.stop_if_asked()
 
-    def _drop_left_optimizer_step(self) -> None:
-        """End an optimizer step that an exception left: torch then calls no hook after it."""
-        if self._step_call is not None and not _is_running(*self._step_call):
-            self._step_call = None
-            self.leave()
-
     @contained
     def close_step(self) -> None:
         """Close the step whose optimizers have stepped. Those that step inside a backward close it after that."""
@@ -288,7 +270,7 @@ class Session:
             return
         end, self._end = self._end, None
         self.rows.add(self.step, end, self._skipped)
-        self._name_batch_of_peak(self.step.size)
+        self.figures.name_batch_of_peak(self.step.number, self.step.size)
         self.steps_done += 1
         self.on_step()
         self.steps_skipped += self._skipped
@@ -300,83 +282,46 @@ class Session:
         if time.monotonic() - self._saved_at > SAVE_EVERY_S or self.steps_done == 1:
             self.save()
 
-    def _name_batch_of_peak(self, size: Size | None) -> None:
-        """Say what the batch was, if the highest peak so far is in the running step."""
-        if size is not None and self.peak.get("step") == self.step.number:
-            self.peak |= {"samples": size.samples, "tokens": size.tokens, "longest_sample": size.longest}
-
     def stop_if_asked(self) -> None:
-        if self.last_step and self.steps_done >= self.last_step and not self.stopped:
-            self.stopped = True
+        if self.last_step and self.steps_done >= self.last_step and not self.ending.stopped:
+            self.ending.stopped = True
             self.wait_for_all_ranks()
             raise SystemExit(0)
 
     def _begin_training(self) -> None:
         """Begin the first step."""
         if self.step is None:
-            self.step = Step(1, self._mark(), self._retries, self._ooms)
+            self.step = Step(1, self._mark(), self.figures.retries, self.figures.ooms)
             self.save()
 
     # --- ends
 
     @contained
     def fails(self, error: BaseException) -> None:
-        """Describe an exception that leaves a phase, and do not keep it: its traceback holds tensors.
-
-        The innermost phase that the exception leaves is the one in which it was raised. The script may go on.
-        """
-        if self.is_active and isinstance(error, Exception) and (self.failure or {}).get("id") != id(error):
-            self.failure = {"id": id(error), **self._described(error, self.timeline.current)}
-
-    def _described(self, error: BaseException, phase: str | None) -> dict[str, Any]:
-        status, reason, oom = script_errors.describe(error)
-        where = raised_at(error)
-        if oom is not None:
-            seen = self.oom or {"phase": phase, "step": self.step and self.step.number, "where": where}
-            oom = {**oom, **{key: value for key, value in seen.items() if value is not None}}
-        told = {"status": status, "reason": reason, "oom": oom}
-        return {**told, "ended": "exception", "failed_in": phase, "where": where}
+        """Note an exception that leaves a phase. The script may go on."""
+        if self.is_active and isinstance(error, Exception):
+            self.ending.fails(error, self.at)
 
     @contained
     def runs_out_of_memory(self, device: int, requested: int, *_: int) -> None:
         """Note what torch's allocator could not provide. The script may go on."""
         main = sys._current_frames().get(self.timeline.thread or threading.get_ident())
-        self.oom = {
-            "requested_bytes": requested,
-            "phase": self.timeline.current,
-            "step": self.steps_done + 1 if self.step else None,
-            "where": user_line(main),
-        }
+        self.ending.runs_out_of_memory(requested, self.at, user_line(main))
 
     @contained
     def exits(self, code: Any) -> None:
         """Note a call of ``sys.exit``."""
         if self.is_active:
-            self.exit = _exit_code(code), user_line()
+            self.ending.exits(code)
 
     def outcome(self, error: BaseException | None) -> dict[str, Any]:
         """Return ``status``, ``reason``, ``oom`` and what ``attached`` says of the end. ``error``: what ended it."""
-        code, where = self.exit or (0, None)
-        if isinstance(error, SystemExit):
-            code, where, error = _exit_code(error.code), raised_at(error), None
-        if self.stopped:
-            return {"status": "ok", "ended": "stopped"}
-        if error is not None:
-            known = self.failure if self.failure and self.failure["id"] == id(error) else {}
-            return self._described(error, known.get("failed_in"))
-        if code and self.failure:
-            return {**self.failure, "exit_code": code}
-        if code:
-            reason = f"The script ended itself with exit code {code}."
-            return {"status": "failed", "reason": reason, "ended": "exit", "exit_code": code, "where": where}
-        if not self.steps_done:
-            return {"status": "failed", "reason": "no optimizer step seen", "ended": "finished"}
-        return {"status": "ok", "ended": "finished"}
+        return self.ending.outcome(error, self.steps_done, self.at["step"])
 
     def is_worth_a_file(self, error: BaseException | None) -> bool:
         """Whether this process trained, or failed on its way there. ``error``: what ends the process."""
-        failed = error is not None or self.failure is not None
-        return self.is_rank or (failed and (LOAD in self.phases or self.memory.device is not None))
+        failed = error is not None or self.ending.failure is not None
+        return self.is_rank or (failed and (LOAD in self.figures.phases or self.memory.device is not None))
 
     @contained
     def finish(self, error: BaseException | None) -> None:
@@ -386,35 +331,10 @@ class Session:
         ended_well = self.outcome(error)["ended"] in ("finished", "stopped")
         self.timeline.cut(None if ended_well and self.steps_done else self.timeline.current)
         if ended_well:
-            self._forget_step_after_the_last()
+            self.figures.forget_step(self.steps_done + 1)
         elif self.step is not None:
-            self._name_batch_of_peak(self.step.size or self.batches.latest)
-        deadline = time.monotonic() + LAST_WAIT_S
-        while self.rows.is_waiting and time.monotonic() < deadline:
-            self.rows.flush()
-            time.sleep(0.01)
-        self.rows.flush(at_last=True)
-
-    def _forget_step_after_the_last(self) -> None:
-        """Take the number of a step off the figures from after the last optimizer step."""
-        if self.peak.get("step", 0) == self.steps_done + 1:
-            self.peak["step"] = None
-        for peaks in self.phases.values():
-            if peaks.step == self.steps_done + 1:
-                peaks.step = None
-
-    def unknown(self) -> dict[str, str]:
-        """Name the figures that could not be found out, with the reasons."""
-        reasons = {"losses": "A command's losses are not read: the host would wait for the device."}
-        if self.memory.device is None:
-            reasons["peak_allocated_bytes"] = "The process used no GPU: torch counts no memory of the host."
-        if not any(model["trained"] for model in self.facts.get("models", ())):
-            reasons["parameters"] = "No module was found that holds the parameters of the optimizer."
-        if ENGINE_INIT not in self.phases:
-            reasons["engine_init"] = (
-                "Nothing showed where the making of the optimizer ended and the first forward began."
-            )
-        return reasons
+            self.figures.name_batch_of_peak(self.step.number, self.step.size or self.batches.latest)
+        self.rows.finish()
 
     @contained
     def save(self) -> None:
@@ -423,11 +343,6 @@ class Session:
         self.on_save()
 
     # --- figures
-
-    @property
-    def retries_and_ooms(self) -> tuple[int | None, int | None]:
-        """Return the allocator's retries and out-of-memory errors since the process began."""
-        return self._retries, self._ooms
 
     @property
     def at(self) -> dict[str, Any]:
@@ -439,59 +354,10 @@ class Session:
         return mark(self.memory.device is not None)
 
     def _ended(self, piece: Piece) -> None:
-        """Fold a piece into its phase, into the running step and into the process."""
+        """Fold a piece into the figures, and into the running step."""
         in_step = self.step is not None and not self.timeline.beside_steps
-        if piece.reading.retries is not None:
-            self._retries, self._ooms = piece.reading.retries, piece.reading.ooms
-        key = None if piece.phase is None else self._key(piece.phase)
-        self.on_piece(key, self.step.number if in_step else None, piece)
-        if key is not None:
-            peaks = self.phases.setdefault(key, Peaks())
-            if peaks.fold(piece.reading):
-                peaks.where, peaks.step = piece.where, self.step.number if in_step else None
-            peaks.seconds += piece.seconds
-            peaks.count += piece.ends_phase
+        key, number = self.figures.key(piece.phase, self.steps_done), self.step.number if in_step else None
+        self.on_piece(key, number, piece)
+        self.figures.fold(key, number, piece)
         if in_step:
             self.step.fold(piece)
-        if self.total.fold(piece.reading):
-            self.peak = {
-                "step": self.step.number if in_step else None,
-                "phase": key,
-                "where": piece.where,
-                "bytes": self.total.deciding_peak,
-            }
-
-    def _key(self, phase: str) -> str:
-        """Name a phase with the prefix ``first_`` the first time: it makes states and buffers that stay."""
-        if phase in ONCE:
-            return phase
-        first = self.phases.get(f"first_{phase}")
-        is_first = self.steps_done == 0 if phase in IN_A_STEP else first is None or first.count == 0
-        return f"first_{phase}" if is_first else phase
-
-
-def _exit_code(code: Any) -> int:
-    """Return the exit code that ``SystemExit(code)`` makes."""
-    return code if isinstance(code, int) else int(code is not None)
-
-
-def _call_of_step() -> tuple[int, Any]:
-    """Return the depth and the code of the frame that calls torch's hooks of optimizer steps."""
-    frame = sys._getframe()
-    while frame.f_globals.get("__package__", "").startswith(__package__):
-        frame = frame.f_back
-    return _depth(frame), frame.f_code
-
-
-def _is_running(depth: int, code: Any) -> bool:
-    frame = sys._getframe()
-    for _ in range(_depth(frame) - depth):
-        frame = frame.f_back
-    return _depth(frame) == depth and frame.f_code is code
-
-
-def _depth(frame: FrameType) -> int:
-    depth = 0
-    while frame := frame.f_back:
-        depth += 1
-    return depth

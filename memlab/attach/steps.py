@@ -1,6 +1,7 @@
 """Optimizer steps as rows: what each took, written as soon as the device has done it."""
 
 import json
+import time
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -11,6 +12,9 @@ from .clock import Mark, seconds
 from .own_errors import contained
 from .peaks import Peaks
 from .phases import Piece
+
+LAST_WAIT_S = 5
+"""Seconds to wait for the device at the end: after a failure it may never come."""
 
 
 @dataclass
@@ -118,9 +122,13 @@ class Rows:
             self._unwritten += json.dumps(pending.row).encode() + b"\n"
         self._write()
 
-    @property
-    def is_waiting(self) -> bool:
-        return bool(self._pending)
+    def finish(self) -> None:
+        """Write the rows that are left, and wait a little for the device to do their steps."""
+        deadline = time.monotonic() + LAST_WAIT_S
+        while self._pending and time.monotonic() < deadline:
+            self.flush()
+            time.sleep(0.01)
+        self.flush(at_last=True)
 
     @contained
     def _write(self) -> None:

@@ -1,0 +1,50 @@
+"""Peaks of a process, folded together from the pieces of its time: by phase and in all, and where the highest is."""
+
+from typing import Any
+
+from .batches import Size
+from .peaks import Peaks
+from .phases import IN_A_STEP, ONCE, Piece
+
+
+class Figures:
+    def __init__(self):
+        self.phases: dict[str, Peaks] = {}
+        self.total = Peaks()
+        self.peak: dict[str, Any] = {}  # of the file: attached.peak
+        self.retries: int | None = None  # of the allocator, since the process began
+        self.ooms: int | None = None
+
+    def fold(self, key: str | None, step: int | None, piece: Piece) -> None:
+        """Add a piece. ``key``: its phase as :meth:`key` names it; ``step``: the number of its optimizer step."""
+        if piece.reading.retries is not None:
+            self.retries, self.ooms = piece.reading.retries, piece.reading.ooms
+        if key is not None:
+            peaks = self.phases.setdefault(key, Peaks())
+            if peaks.fold(piece.reading):
+                peaks.where, peaks.step = piece.where, step
+            peaks.seconds += piece.seconds
+            peaks.count += piece.ends_phase
+        if self.total.fold(piece.reading):
+            self.peak = {"step": step, "phase": key, "where": piece.where, "bytes": self.total.deciding_peak}
+
+    def key(self, phase: str | None, steps_done: int) -> str | None:
+        """Name a phase with the prefix ``first_`` the first time: it makes states and buffers that stay."""
+        if phase is None or phase in ONCE:
+            return phase
+        first = self.phases.get(f"first_{phase}")
+        is_first = steps_done == 0 if phase in IN_A_STEP else first is None or first.count == 0
+        return f"first_{phase}" if is_first else phase
+
+    def name_batch_of_peak(self, step: int, size: Size | None) -> None:
+        """Say what the batch of a step was, if the highest peak so far is in it."""
+        if size is not None and self.peak.get("step") == step:
+            self.peak |= {"samples": size.samples, "tokens": size.tokens, "longest_sample": size.longest}
+
+    def forget_step(self, number: int) -> None:
+        """Take the number of a step off the figures: what came after the last optimizer step was no step."""
+        if self.peak.get("step") == number:
+            self.peak["step"] = None
+        for peaks in self.phases.values():
+            if peaks.step == number:
+                peaks.step = None

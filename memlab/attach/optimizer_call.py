@@ -1,0 +1,55 @@
+"""The call of an optimizer's step that is the step of the training.
+
+torch calls its hooks for every optimizer's ``step()``, also where one optimizer steps inside another. The hooks of one
+call have the same calling frame, so the frame's depth and code tell which call ends.
+"""
+
+import sys
+from types import CodeType, FrameType
+
+
+class OptimizerCall:
+    """The outermost call that runs now, if there is one."""
+
+    def __init__(self):
+        self._call: tuple[int, CodeType] | None = None
+
+    def begins(self) -> None:
+        """Note the call whose hook runs."""
+        self._call = _call_of_step()
+
+    def ends(self) -> bool:
+        """Whether the call whose hook runs is the noted one, which then is over."""
+        if self._call is None or self._call != _call_of_step():
+            return False
+        self._call = None
+        return True
+
+    def was_left(self) -> bool:
+        """Whether an exception left the noted call, which then is over: torch calls no hook after it."""
+        if self._call is None or _is_running(*self._call):
+            return False
+        self._call = None
+        return True
+
+
+def _call_of_step() -> tuple[int, CodeType]:
+    """Return the depth and the code of the frame that calls torch's hooks of optimizer steps."""
+    frame = sys._getframe()
+    while frame.f_globals.get("__package__", "").startswith(__package__):
+        frame = frame.f_back
+    return _depth(frame), frame.f_code
+
+
+def _is_running(depth: int, code: CodeType) -> bool:
+    frame = sys._getframe()
+    for _ in range(_depth(frame) - depth):
+        frame = frame.f_back
+    return _depth(frame) == depth and frame.f_code is code
+
+
+def _depth(frame: FrameType) -> int:
+    depth = 0
+    while frame := frame.f_back:
+        depth += 1
+    return depth
