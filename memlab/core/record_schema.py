@@ -89,6 +89,34 @@ class Disagreement(TypedDict):
     found: Any
 
 
+class Needs(TypedDict):
+    """What a command needs: the verdict, and the bytes of the rank that needs the most. ``free`` is negative if they
+    are not there."""
+
+    verdict: Annotated[str, Limits(choices=("fits", "edge", "does_not_fit"))]
+    used: Bytes
+    free: int | None
+    host: Bytes
+
+
+class TriedChange(TypedDict, total=False):
+    """A change of a command that was predicted. ``needs`` is ``None`` if it was not, for ``reason``."""
+
+    change: str
+    price: str
+    saved_bytes: int | None
+    needs: Needs | None
+    reason: str | None
+
+
+class Changes(TypedDict):
+    """Predicted changes of a command, and those for which there was no time."""
+
+    base: TriedChange
+    tried: list[TriedChange]
+    not_tried: list[str]
+
+
 class Command(TypedDict, total=False):
     """``Record.command``: the user's command, how it ended, and where it did not use what was composed."""
 
@@ -96,6 +124,7 @@ class Command(TypedDict, total=False):
     exit_code: int | None  # None: memlab ended the command
     steps: Count | None  # that it was to end after
     disagreements: list[Disagreement]
+    changes: Changes
     assumed: dict[str, Count]  # of a prediction: line that needed a value that is not known -> times
 
 

@@ -12,6 +12,7 @@ from memlab.launch.process import Ended
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
 from memlab.launch.user_command.records import command_record
 from memlab.launch.user_command.supervise import Finished
+from memlab.predict.memory.estimate import Estimate, estimate
 from memlab.predict.memory.rank_results import rank_results
 from memlab.predict.prediction import judged
 from memlab.predict.time.calibration_choice import resolve
@@ -78,6 +79,17 @@ def record_of(command: TracedCommand, allocator_conf: str | None = None) -> tupl
     return record, rows
 
 
+def estimate_of(command: TracedCommand, allocator_conf: str | None = None) -> Estimate:
+    """Return the verdict, and the memory that the command would need on a GPU of any size.
+
+    ``allocator_conf`` as in :func:`record_of`.
+    """
+    config = _found(command, allocator_conf).config
+    traces, calibration = list(command.traces.values()), resolve(config).host
+    verdict = estimate(config, traces, calibration).verdict
+    return replace(estimate(config, traces, calibration, limited=False), verdict=verdict)
+
+
 def _found(command: TracedCommand, allocator_conf: str | None) -> FoundConfig:
     """Return what the script used, on the hardware entry that was asked for."""
     meters = [command.meters[rank] for rank in sorted(command.meters)]
@@ -86,7 +98,11 @@ def _found(command: TracedCommand, allocator_conf: str | None) -> FoundConfig:
     hardware = asdict(replace(command.hardware, gpus=used.gpus, nodes=used.nodes))
     conf = command.traces[min(command.traces)].allocator_conf if allocator_conf is None else allocator_conf
     return from_values(
-        {**found.values, **{f"hardware.{key}": value for key, value in hardware.items()}, "allocator.conf": conf}
+        {
+            **found.values,
+            **{f"hardware.{key}": value for key, value in hardware.items()},
+            "allocator.conf": conf,
+        }
     )
 
 

@@ -241,7 +241,12 @@ def single_changes(
         SingleChange(word, price, outcome, first.used - outcome.used if _known(first) and _known(outcome) else None)
         for (word, price, _), outcome in zip(changes, outcomes[1:], strict=True)
     ]
-    return first, sorted(found, key=lambda change: (not fits(change.outcome), -(change.saved or 0)))
+    return first, in_order(found)
+
+
+def in_order(changes: Sequence[SingleChange]) -> list[SingleChange]:
+    """Sort changes: first the ones that fit the real device, then by the bytes saved."""
+    return sorted(changes, key=lambda change: (not fits(change.outcome), -(change.saved or 0)))
 
 
 def _known(outcome: Outcome) -> TypeGuard[Estimate]:

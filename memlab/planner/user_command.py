@@ -3,7 +3,7 @@
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,24 +13,52 @@ from memlab.core.record import Record
 from memlab.core.sizes import GIB
 from memlab.launch.process import Ended
 from memlab.launch.user_command.found_config import found_config
-from memlab.launch.user_command.measure import check_program, keep_what_was_found
+from memlab.launch.user_command.measure import check_program, keep_what_was_found, plan_of
 from memlab.launch.user_command.outcome import NO_STEP, reason_of
 from memlab.launch.user_command.records import command_record
 from memlab.launch.user_command.supervise import Finished
 from memlab.planner.command_record import TracedCommand, record_of
+from memlab.planner.predicted_changes import predicted_changes
 from memlab.predict.trace.run_command import Simulated, simulate
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.simulation import Node
 from memlab.runs.folder import RunFolder
+from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
 from memlab.system.deadman import guarded
 from memlab.system.machine import Machine
 
 
-def predict_command(words: Sequence[str], hardware: Hardware, folder: RunFolder, steps: int | None) -> Record:
-    """Predict a command and write its run folder. Arguments and errors are those of :func:`predicted_record`."""
+def predict_command(
+    words: Sequence[str],
+    hardware: Hardware,
+    folder: RunFolder,
+    steps: int | None,
+    wants_changes: Callable[[Record], bool] = lambda record: False,
+    on_change: Callable[[str], None] = lambda told: None,
+) -> Record:
+    """Predict a command and write its run folder. The first arguments and errors are those of
+    :func:`predicted_record`.
+
+    ``wants_changes``: whether single changes of the command are predicted, too. ``on_change`` gets each one first.
+    """
+    folder.check()
+    Job(plan_of(words), folder).start(list(words))
     with guarded(os.environ) as environ:
-        record = predicted_record(words, hardware, folder, steps, environ)
+        began = time.time()
+        try:
+            traced = traced_command(words, hardware, folder, steps, environ)
+        except ShadowError as error:
+            record = _failed(str(error), words, steps, time.time() - began)
+        else:
+            record = _written(traced, folder)
+            if wants_changes(record):
+
+                def trace(words: Sequence[str], folder: RunFolder) -> TracedCommand:
+                    return traced_command(words, hardware, folder, steps, environ)
+
+                changes = predicted_changes(traced, record, trace, on_change).to_json()
+                record = replace(record, command={**(record.command or {}), "changes": changes})
     folder.finish(record)
     return record
 
@@ -45,13 +73,12 @@ def predicted_record(
     """
     began = time.time()
     try:
-        traced = traced_command(words, hardware, folder, steps, environ)
+        return _written(traced_command(words, hardware, folder, steps, environ), folder)
     except ShadowError as error:
         return _failed(str(error), words, steps, time.time() - began)
-    return write_prediction(traced, folder)
 
 
-def write_prediction(traced: TracedCommand, folder: RunFolder) -> Record:
+def _written(traced: TracedCommand, folder: RunFolder) -> Record:
     """Return the record of a traced command, and write the files of its ranks into ``folder``."""
     record, rows = record_of(traced)
     keep_what_was_found(record.ranks, folder)

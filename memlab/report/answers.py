@@ -1,6 +1,7 @@
 """Answer of a run in one sentence: whether it fits or trained, its speed, and the phase of its memory peak."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from memlab.analyse.completeness import shortcomings
@@ -109,10 +110,10 @@ def _out_of_memory(record: Record) -> str:
         return _sentence(ending, [record.reason or "no reason given"])
     numbers = [rank["rank"] for rank in failed]
     oom = failed[0]["oom"] or {}
-    where = f" in {PHASES[oom['phase']]}" if oom.get("phase") in PHASES else ""
+    where = _place(oom) if oom.get("phase") in PHASES else ""
     taken, requested = _taken(record, failed[:1]), oom.get("requested_bytes")
     return _sentence(
-        f"{ending} on rank{'s' * (len(numbers) > 1)} {ranges(numbers)}{where}",
+        f"{ending} on rank{'s' * (len(numbers) > 1)} {ranges(numbers)}{where and f' {where}'}",
         [
             f"{units.about(requested)} GiB requested beside {taken}" if requested and taken else "",
             how_sure(record.summary),
@@ -193,8 +194,24 @@ def _peak(record: Record) -> str:
     if not record.ranks:
         return ""
     fullest = max(record.ranks, key=lambda rank: rank["peak_allocated_bytes"] or 0)
+    of_command = (fullest.get("attached") or {}).get("peak") or {}
+    if of_command.get("phase") in PHASES:
+        return f"the peak is {_place(of_command)}"
     peaks = {name: phase.get("peak_allocated_bytes", 0) for name, phase in fullest["phases"].items() if name in PHASES}
     return f"the peak is in {PHASES[max(peaks, key=peaks.get)]}" if peaks else ""
+
+
+def _place(at: Mapping[str, Any]) -> str:
+    """Write the phase of an out-of-memory or of a peak; of a command also the step, and the line of the script."""
+    if not at.get("where"):
+        return f"in {PHASES[at['phase']]}"
+    step = f" of step {at['step']}" if at.get("step") else ""
+    return f"in {PHASES[at['phase']]}{step} ({short_path(at['where'])})"
+
+
+def short_path(where: str) -> str:
+    """Shorten ``/home/me/train.py:65`` to its last two parts."""
+    return "/".join(PurePath(where).parts[-2:])
 
 
 def _highest(ranks: Iterable[Mapping[str, Any]], key: str) -> int | None:

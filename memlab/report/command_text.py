@@ -1,7 +1,6 @@
 """Terminal output about a user's own command: its phases, its steps, and what its script was found to use."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath
 from typing import Any
 
 from rich.console import Console
@@ -9,6 +8,7 @@ from rich.console import Console
 from memlab.analyse.other_words import other_words
 from memlab.core.record import COMMAND_PHASES, Record
 from memlab.report import units
+from memlab.report.answers import short_path
 from memlab.report.read_ahead_text import read_ahead_sentences
 from memlab.report.terminal_table import show_table
 
@@ -155,5 +155,4 @@ def _attached(rank: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _short(where: str | None) -> str:
-    """Shorten ``/home/me/train.py:65`` to its last two parts."""
-    return "" if not where else "/".join(PurePath(where).parts[-2:])
+    return short_path(where) if where else ""

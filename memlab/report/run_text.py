@@ -13,6 +13,7 @@ from memlab.planner.remedies import remedies
 from memlab.predict.memory.verdicts import EDGE, FITS
 from memlab.report import units
 from memlab.report.answers import answer, ranges
+from memlab.report.command_changes_text import show_command_changes
 from memlab.report.command_text import command_sentences, show_command_phases
 from memlab.report.terminal_table import show_table
 from memlab.report.text import say, show_command
@@ -49,6 +50,7 @@ def show_run(record: Record, console: Console) -> None:
         sentences = (*command_sentences(record), *_ranges(record), *_speed(record))
         for sentence in (*sentences, *_versions(record), *_unknown(record)):
             say(sentence, console)
+    show_command_changes(record, console)
     # Remedies are changes of memlab's own training; what a command can change is its script's business.
     is_predictable = bool(record.ranks) and not record.command
     if is_predictable and (record.status == "gpu_oom" or record.summary.get("verdict", FITS) != FITS):

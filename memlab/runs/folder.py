@@ -28,6 +28,7 @@ from memlab.runs.migrate import whole_rank
 from memlab.system.locks import hold, holder
 
 _RANK_FILE = re.compile(r"rank\d+\.(json|steps\.jsonl|memory_snapshot\.pickle)")
+_STEP_ROWS = re.compile(r"rank\d+\.steps\.jsonl")
 _RANK_JSON = re.compile(r"rank\d+\.json")
 _LOG = re.compile(r"(rank\d+|launcher)\.log")
 _TEMPORARY = re.compile(
@@ -61,6 +62,11 @@ class RunFolder:
     def step_rows(self, rank: int) -> Path:
         """Return the path of the rows that a rank of a command wrote, a line for each optimizer step."""
         return self.path / f"rank{rank}.steps.jsonl"
+
+    def ranks_with_rows(self) -> list[int]:
+        """List the ranks whose steps :meth:`step_rows` holds, lowest first."""
+        names = (path.name for path in self._named(_STEP_ROWS))
+        return sorted(int(name.removeprefix("rank").partition(".")[0]) for name in names)
 
     def rank_log(self, rank: int) -> Path:
         return self.path / self.LOGS / f"rank{rank}.log"

@@ -9,6 +9,7 @@ from memlab.cli.commands.number_types import whole
 from memlab.cli.compose import compose_config
 from memlab.cli.exit_codes import EXIT_CODES
 from memlab.core.errors import FolderError, MemlabError
+from memlab.core.record import Record
 
 USAGE = "memlab predict [options] hardware=OPTION -- COMMAND WORDS..."
 
@@ -25,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     help = "run the first N optimizer steps alone (default: the first ones and the dearest of the epoch, then the end)"
     parser.add_argument("--steps", type=whole(1), metavar="N", help=help)
+    help = "predict what single changes of the command would save, also if it fits"
+    parser.add_argument("--changes", action="store_true", help=help)
     parser.add_argument("--force", action="store_true", help="replace an earlier run in the folder")
     help = "the GPUs (hardware=a100_80g_x8 hardware.gpus=4), then the command as you type it without memlab"
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="hardware=OPTION -- COMMAND WORDS...", help=help)
@@ -32,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from memlab.planner.user_command import predict_command
+    from memlab.predict.memory.verdicts import FITS
+    from memlab.report.command_progress import CommandProgress
     from memlab.report.run_text import show_run
     from memlab.report.text import console, say
     from memlab.runs.folder import RunFolder
@@ -48,10 +53,17 @@ def run(arguments: argparse.Namespace) -> int:
     if (folder.path / RunFolder.RECORD).exists() and not arguments.force:
         raise FolderError(f"{folder} holds an earlier run. Choose another --output, or replace it with --force.")
     print(EFFECTS, file=sys.stderr)
-    record = predict_command(command, config.hardware, folder, arguments.steps)
+
+    def wants_changes(record: Record) -> bool:
+        return arguments.changes or record.summary["verdict"] != FITS
+
+    with CommandProgress(folder, console(sys.stderr)) as progress:
+        record = predict_command(
+            command, config.hardware, folder, arguments.steps, wants_changes, progress.begin_change
+        )
     output = console(sys.stdout)
     show_run(record, output)
-    if assumed := record.command["assumed"]:
+    if assumed := record.command.get("assumed"):
         say("Values that the program asked for and a prediction can only assume (file:line):", output)
         for line in sorted(assumed, key=assumed.__getitem__, reverse=True):
             say(f"{line} ({assumed[line]} times)", output, indent=2)

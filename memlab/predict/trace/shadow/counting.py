@@ -228,7 +228,8 @@ class Counter:
     def _flops(self, known: _Operator, args: tuple, kwargs: dict[str, Any], out: Any) -> int:
         if known.flops is None:
             return 0
-        flops = int(known.flops(*args, **kwargs, out_val=out))
+        shaped = [arg for arg in args if not isinstance(arg, torch.dtype)]  # torch's formulas know no dtype of a result
+        flops = int(known.flops(*shaped, **kwargs, out_val=out))
         at = known.causal
         causal = at is not None and (args[at] if at < len(args) else kwargs.get("is_causal"))
         return flops // 2 if causal else flops  # torch's formulas count the full score matrix, the kernels skip half

@@ -1,0 +1,215 @@
+"""Single changes of a training command that can lower its memory: other words, another file, another setting.
+
+A change is proposed only where the command has the word for it, or where its script is seen to read the words of
+transformers' TrainingArguments.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from memlab.core.config import Config
+
+GPU_COUNTS = ("num_gpus", "nproc_per_node", "num_processes")
+"""Options of deepspeed, torchrun and accelerate for the number of ranks on a node."""
+
+JSON_FILES = ("deepspeed", "deepspeed_config", "deepspeed_config_file")
+"""Options that name a DeepSpeed JSON: of transformers, of DeepSpeed's own scripts, of accelerate."""
+
+BATCH, ACCUMULATION, CHECKPOINTING = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+)
+"""Words of transformers' TrainingArguments."""
+
+EXPANDABLE = "expandable_segments:True"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change. ``told``: the words to change, as they are typed; ``price``: what it costs.
+
+    ``words``: the changed command, or ``None`` if only the allocator's settings change, to ``allocator_conf``.
+    ``deepspeed``: content of a new DeepSpeed JSON, whose path takes the place of :data:`JSON_PLACE` in ``words``.
+    """
+
+    told: str
+    price: str
+    words: tuple[str, ...] | None = None
+    allocator_conf: str | None = None
+    deepspeed: Mapping[str, Any] | None = None
+
+
+JSON_PLACE = "{memlab's changed DeepSpeed JSON}"
+
+
+def possible_changes(
+    words: Sequence[str], config: Config, unknown: Sequence[str], facts: Mapping[str, Any], gpus: int
+) -> list[Change]:
+    """List the changes that the command has words for.
+
+    ``config`` and ``unknown``: what the script was found to use. ``facts``: ``attached`` of a rank. ``gpus``: GPUs of
+    a node of the hardware entry.
+    """
+    return [
+        *_allocator(config.allocator.conf),
+        *_checkpointing(words, facts),
+        *_micro_batch(words, config, unknown, facts),
+        *_deepspeed_json(words),
+        *_zero_stage_word(words),
+        *_more_gpus(words, facts, gpus),
+    ]
+
+
+def _allocator(conf: str) -> Iterator[Change]:
+    if "expandable_segments" not in conf:
+        changed = ",".join(filter(None, [conf, EXPANDABLE]))
+        yield Change(f"PYTORCH_ALLOC_CONF={changed}", "no extra computation", allocator_conf=changed)
+
+
+def _checkpointing(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[Change]:
+    trained = [model for model in facts.get("models") or () if model.get("trained")]
+    if any(model.get("gradient_checkpointing") is False for model in trained) and _can_take(
+        words, CHECKPOINTING, facts
+    ):
+        yield _with_options("a second forward pass in each step", words, {CHECKPOINTING: "true"})
+
+
+def _micro_batch(
+    words: Sequence[str], config: Config, unknown: Sequence[str], facts: Mapping[str, Any]
+) -> Iterator[Change]:
+    values = (facts.get("training_arguments") or {}).get("values") or {}
+    if _can_take(words, BATCH, facts):
+        micro, accumulation = values.get(BATCH) or 1, values.get(ACCUMULATION) or 1
+        if micro > 1:
+            options = {BATCH: str(micro // 2), ACCUMULATION: str(2 * accumulation)}
+            yield _with_options("twice the forward passes of half the size", words, options)
+        return
+    if {"batch", "batch.micro"} & set(unknown) or config.batch.micro < 2:
+        return
+    batch = _option_with_value(words, "batch", config.batch.micro)
+    if batch is None:
+        return
+    options = {batch: str(config.batch.micro // 2)}
+    accumulation = _option_with_value(words, "accum", config.batch.accumulation)
+    if accumulation is not None:
+        options[accumulation] = str(2 * config.batch.accumulation)
+    price = "smaller steps" if accumulation is None else "twice the forward passes of half the size"
+    yield _with_options(price, words, options)
+
+
+def _deepspeed_json(words: Sequence[str]) -> Iterator[Change]:
+    name = next((name for name in JSON_FILES if _find(words, name) is not None), None)
+    path = None if name is None else _value(words, name)
+    content = None if path is None else _read(Path(path))
+    if content is None or name is None or path is None:
+        return
+    changed = _set(words, name, JSON_PLACE)
+    for told, price, zero in _more_sharded(content["zero_optimization"]):
+        new = {**deepcopy(content), "zero_optimization": zero}
+        yield Change(f"{told} in {Path(path).name}", price, tuple(changed), deepspeed=new)
+
+
+def _more_sharded(zero: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield what to write, what it costs, and the changed ``zero_optimization``."""
+    stage, on_cpu = zero.get("stage", 0), {"device": "cpu", "pin_memory": True}
+    if stage in (0, 1):
+        yield '"stage": 2', "gradients reduced to their owners", {**zero, "stage": 2}
+    if stage in (0, 1, 2):
+        yield '"stage": 3', "weights gathered in every pass", {**zero, "stage": 3}
+    if stage in (1, 2, 3) and (zero.get("offload_optimizer") or {}).get("device", "none") == "none":
+        told = '"offload_optimizer": {"device": "cpu"}'
+        yield told, "an optimizer step on the CPU", {**zero, "offload_optimizer": on_cpu}
+    if stage == 3 and (zero.get("offload_param") or {}).get("device", "none") == "none":
+        told, price = '"offload_param": {"device": "cpu"}', "weights over PCIe in every pass"
+        yield told, price, {**zero, "offload_param": on_cpu}
+
+
+def _zero_stage_word(words: Sequence[str]) -> Iterator[Change]:
+    """Yield the next stages of ``accelerate launch --zero_stage N``, which has no JSON."""
+    stage = _value(words, "zero_stage")
+    if stage in ("1", "2"):
+        yield _with_options("weights gathered in every pass", words, {"zero_stage": "3"})
+
+
+def _more_gpus(words: Sequence[str], facts: Mapping[str, Any], gpus: int) -> Iterator[Change]:
+    name = next((name for name in GPU_COUNTS if (_value(words, name) or "").isdigit()), None)
+    number = 0 if name is None else int(_value(words, name) or 0)
+    if name is not None and number > 0 and 2 * number <= gpus and _shards(facts):
+        yield _with_options("twice the GPUs", words, {name: str(2 * number)})
+
+
+def _shards(facts: Mapping[str, Any]) -> bool:
+    """Whether the ranks share out what one rank would hold: ZeRO from stage 1 on, or FSDP."""
+    stages = [engine["zero"].get("stage", 0) for engine in facts.get("deepspeed") or ()]
+    wrappers = [name for model in facts.get("models") or () for name in model.get("wrappers") or ()]
+    return any(stages) or any("FSDP" in name or "FullySharded" in name for name in wrappers)
+
+
+# --- words of a command
+
+
+def _with_options(price: str, words: Sequence[str], options: Mapping[str, str]) -> Change:
+    changed, told = list(words), []
+    for name, value in options.items():
+        changed = _set(changed, name, value)
+        told.append(f"--{name} {value}")
+    return Change(" ".join(told), price, tuple(changed))
+
+
+def _can_take(words: Sequence[str], name: str, facts: Mapping[str, Any]) -> bool:
+    """Whether the command has the option, or its script reads the words of transformers' TrainingArguments."""
+    values = (facts.get("training_arguments") or {}).get("values") or {}
+    return name in values and (_find(words, name) is not None or any(_name(word) in values for word in words))
+
+
+def _name(word: str) -> str:
+    """Return the name of an option as Python writes it; empty for other words."""
+    return word.partition("=")[0].lstrip("-").replace("-", "_") if word.startswith("--") else ""
+
+
+def _find(words: Sequence[str], name: str) -> int | None:
+    """Return the index of an option. The last one counts, as for argparse."""
+    return max((index for index, word in enumerate(words) if _name(word) == name), default=None)
+
+
+def _value(words: Sequence[str], name: str) -> str | None:
+    """Return the value of an option; ``None`` if it is not there, or has none."""
+    at = _find(words, name)
+    if at is None:
+        return None
+    if "=" in words[at]:
+        return words[at].partition("=")[2]
+    return words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("--") else None
+
+
+def _option_with_value(words: Sequence[str], part: str, value: int) -> str | None:
+    """Return the only option with ``part`` in its name, if it has this value."""
+    names = {name for word in words if part in (name := _name(word)) and "eval" not in name}
+    return next((name for name in names if len(names) == 1 and _value(words, name) == str(value)), None)
+
+
+def _set(words: Sequence[str], name: str, value: str) -> list[str]:
+    """Return the words with another value of an option, which is appended if it is not there."""
+    at = _find(words, name)
+    if at is None:
+        return [*words, f"--{name}", value]
+    option = words[at].partition("=")[0]
+    if "=" in words[at]:
+        return [*words[:at], f"{option}={value}", *words[at + 1 :]]
+    has_value = _value(words, name) is not None
+    return [*words[:at], option, value, *words[at + 1 + has_value :]]
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Read a DeepSpeed JSON; ``None`` if it is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_one = isinstance(content, dict) and isinstance(content.get("zero_optimization"), dict)
+    return content if is_one else None
