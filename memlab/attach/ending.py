@@ -28,6 +28,11 @@ class Ending:
         """Note the bytes that torch's allocator could not provide."""
         self._oom = {"requested_bytes": requested, "phase": at["phase"], "step": at["step"], "where": where}
 
+    @property
+    def exit_code(self) -> int:
+        """The code of the last call of ``sys.exit``; 0 without one."""
+        return self._exit[0] if self._exit else 0
+
     def exits(self, code: Any) -> None:
         """Note a call of ``sys.exit``."""
         self._exit = _exit_code(code), user_line()

@@ -122,10 +122,10 @@ class _Ending:
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:
-            failed, exits = getattr(sys, "last_value", None) is not None, self.file.session.exit
+            failed = getattr(sys, "last_value", None) is not None
             sys.stdout.flush()
             sys.stderr.flush()
-            self._write_and_exit(1 if failed else exits[0] if exits else 0)
+            self._write_and_exit(1 if failed else self.file.session.ending.exit_code)
 
     def _write_and_exit(self, code: int) -> "NoReturn":
         if os.getpid() == self._pid:
