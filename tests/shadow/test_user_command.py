@@ -23,7 +23,7 @@ def programs_of_this_environment(monkeypatch):
 
 def predicted(folder: Path, words: list[str], hardware: tuple[str, ...] = ("hardware=h200_x8", "hardware.gpus=2")):
     config, _ = compose_config(["mode=predict", *hardware])
-    return predict_command(words, config.hardware, RunFolder(folder), steps=2)
+    return predict_command(words, config.hardware, RunFolder(folder / "run"), steps=2)
 
 
 def test_a_script_with_ddp_is_predicted_by_phase_and_for_both_ranks(tmp_path):
