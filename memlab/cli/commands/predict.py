@@ -1,6 +1,7 @@
 """``memlab predict [options] [hardware words] -- COMMAND WORDS...``: will a training command of your own fit?"""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from memlab.cli.compose import compose_config
 from memlab.cli.exit_codes import EXIT_CODES
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.record import Record
+from memlab.predict.trace import own_stand_ins
 
 USAGE = "memlab predict [options] hardware=OPTION -- COMMAND WORDS..."
 
@@ -29,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "predict what single changes of the command would save, also if it fits"
     parser.add_argument("--changes", action="store_true", help=help)
     parser.add_argument("--force", action="store_true", help="replace an earlier run in the folder")
+    help = "stand-ins of your own for packages and operators, NAME.py (docs/your_own_command.md)"
+    chosen = os.environ.get(own_stand_ins.VARIABLE)
+    parser.add_argument("--stand-ins", type=Path, metavar="FOLDER", default=chosen and Path(chosen), help=help)
     help = "the GPUs (hardware=a100_80g_x8 hardware.gpus=4), then the command as you type it without memlab"
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="hardware=OPTION -- COMMAND WORDS...", help=help)
 
@@ -48,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     hardware, command = words[:here], words[here + 1 :]
     if others := [word for word in hardware if not word.startswith(("hardware=", "hardware."))]:
         raise MemlabError(f"{others[0]}: only hardware can be given; all else is the command's own. {USAGE}")
+    if arguments.stand_ins is not None:
+        own_stand_ins.choose(arguments.stand_ins)
     config, _ = compose_config(["mode=predict", *hardware])
     folder = RunFolder(arguments.output or new_folder(command))
     if (folder.path / RunFolder.RECORD).exists() and not arguments.force:

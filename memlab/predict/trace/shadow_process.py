@@ -14,6 +14,7 @@ from typing import Any
 
 from memlab.core.errors import MemlabError
 from memlab.core.plan import Plan
+from memlab.predict.trace.shadow.unpredictable import EXPLAINED
 from memlab.predict.trace.trace_format import Trace
 from memlab.system.environment import own_variables
 from memlab.system.machine import Machine
@@ -184,9 +185,10 @@ def last_exception(log: Path) -> str:
             f"{crash[2]}:{crash[3]}: {crash[1]} in compiled code, which reads memory that tensors do not have in a "
             "prediction"
         )
-    lines = [line for line in text if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
+    explained = [line for line in text if EXPLAINED in line]  # a launcher has the last word
+    lines = explained or [line for line in text if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
     last_words = lines or [line for line in text if line.strip()]
-    return last_words[-1][:500] if last_words else "its log is empty"
+    return last_words[-1].rpartition(EXPLAINED)[2][:500] if last_words else "its log is empty"
 
 
 def _environment(plan: Plan) -> dict[str, str]:

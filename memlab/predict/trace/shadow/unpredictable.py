@@ -8,6 +8,9 @@ from types import TracebackType
 
 from memlab.attach.where import raised_at
 
+EXPLAINED = "memlab.UnpredictableError: "
+"""Beginning of the line that explains what ended a script."""
+
 OWN_STAND_IN = "add a stand-in to a folder of your own: memlab predict --stand-ins FOLDER (docs/your_own_command.md)"
 
 GPU_PACKAGES = frozenset(
@@ -48,7 +51,7 @@ def explain_at_the_end() -> None:
         report(kind, error, traceback)
         if (line := explain(error)) is not None:
             sys.last_value = UnpredictableError(line)
-            print(f"memlab.UnpredictableError: {line}", file=sys.stderr)
+            print(f"{EXPLAINED}{line}", file=sys.stderr)
 
     sys.excepthook = explained
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from pkgutil import iter_modules
 
 from torch._ops import OpOverload
@@ -19,7 +21,11 @@ from memlab.attach import import_hook
 from memlab.core.config import Config
 from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.kernel import Kernel
+from memlab.predict.trace.shadow.packages import Package, offer
 from memlab.predict.trace.shadow.recorder import Recorder
+from memlab.predict.trace.shadow.unpredictable import UnpredictableError
+
+__all__ = ["Kernel", "Package", "StandIn", "add_kernels", "install", "install_own"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class StandIn:
 
     changes      module -> function(module, recorder) that changes the module right after it was imported
     configured   returns the configuration to build, where a library is chosen by name
+    packages     packages that are not installed, with what programs import from them
     kernels      operator -> what its CUDA kernel allocates and counts
     kinds        (part of a file's path, function or operator ("": any), kind): the purpose of the library's allocations
     smooth_from  tokens in a batch from which each size is one formula of batch and tokens; ``None``: never
@@ -35,6 +42,7 @@ class StandIn:
 
     changes: Mapping[str, Callable[..., None]] = field(default_factory=dict)
     configured: Callable[[Config], Config] = lambda config: config
+    packages: Sequence[Package] = ()
     kernels: Mapping[OpOverload, Kernel] = field(default_factory=dict)
     kinds: Sequence[tuple[str, str, str]] = ()
     smooth_from: int | None = 1
@@ -50,7 +58,20 @@ def install(recorder: Recorder, config: Config, gpu: GpuModel) -> Config:
     return config
 
 
+def install_own(recorder: Recorder, config: Config, gpu: GpuModel, files: Sequence[Path]) -> None:
+    """Install stand-ins of the user's own, which take the place of memlab's."""
+    for file in files:
+        spec = spec_from_file_location(f"{__name__}.own.{file.stem}", file)
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        if not hasattr(module, "stand_in"):
+            raise UnpredictableError(f"{file} is no stand-in: it has no function stand_in(config, gpu)")
+        if (stand_in := module.stand_in(config, gpu)) is not None:
+            _install(stand_in, recorder)
+
+
 def _install(stand_in: StandIn, recorder: Recorder) -> None:
+    offer(stand_in.packages)
     for module, change in stand_in.changes.items():
         import_hook.after(module, partial(change, recorder=recorder))
     recorder.sites.kinds += tuple(stand_in.kinds)

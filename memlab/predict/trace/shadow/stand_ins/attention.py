@@ -13,6 +13,7 @@ import torch
 from memlab.core.config import Config
 from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow import device
+from memlab.predict.trace.shadow.flash_attention import flash
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.stand_ins import StandIn
@@ -115,18 +116,6 @@ def _as_autocast_would(tensor: torch.Tensor | None) -> torch.Tensor | None:
     if tensor is None or not torch.is_autocast_enabled(device.NAME) or not tensor.is_floating_point():
         return tensor
     return tensor.to(torch.get_autocast_dtype(device.NAME))
-
-
-def flash(query, key, value, dropout_p: float, is_causal: bool, scale: float | None) -> torch.Tensor:
-    """Call the flash kernel, with the head size padded to a multiple of 8 as in torch."""
-    head = query.shape[-1]
-    padding = -head % 8
-    if padding:
-        scale = scale or head**-0.5
-        query, key, value = (torch.nn.functional.pad(tensor, (0, padding)) for tensor in (query, key, value))
-    op = _aten._scaled_dot_product_flash_attention
-    out = op(query, key, value, dropout_p, is_causal, scale=scale)[0]
-    return out[..., :head] if padding else out
 
 
 def additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
