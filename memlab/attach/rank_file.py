@@ -20,6 +20,10 @@ from .phases import ENGINE_INIT, MODEL_BUILD
 from .session import Session
 
 VERSION = 1
+
+RANKS_OF_NODE = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE")
+"""Variables that may hold the number of ranks on this node: of torchrun, DeepSpeed, Open MPI and Slurm."""
+
 RUNNING = {"status": "interrupted", "reason": "The process was killed, or it still runs.", "ended": "running"}
 
 
@@ -141,7 +145,7 @@ class RankFile:
             "pid": os.getpid(),
             "rank": self.rank,
             "local_rank": _number("LOCAL_RANK"),
-            "local_world_size": _number("LOCAL_WORLD_SIZE"),
+            "local_world_size": next(filter(None, map(_number, RANKS_OF_NODE)), None),
             "world_size": dist.get_world_size() if _is_distributed() else _number("WORLD_SIZE") or 1,
             "protocol": "cold",
             **{name: outcome.get(name) for name in ("ended", "exit_code", "where", "failed_in")},
@@ -169,7 +173,7 @@ def _is_distributed() -> bool:
 
 
 def _number(variable: str) -> int | None:
-    text = os.environ.get(variable, "")
+    text = os.environ.get(variable, "").partition("(")[0]  # Slurm writes 2(x3): 2 ranks on each of 3 nodes
     return int(text) if text.isdigit() else None
 
 

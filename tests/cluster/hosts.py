@@ -3,13 +3,14 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from support import FAULTS, LAUNCH, SHORT
+from support import FAULTS, LAUNCH, ROOT, SHORT
 
 from memlab.system.deadman import marked_by
 
@@ -34,20 +35,31 @@ class Hosts:
         """Start memlab; ``apart``: where it can neither see nor signal the ranks, as if they were on other machines."""
         if apart and subprocess.run([*APART[:-4], "true"], check=False).returncode:
             pytest.skip("process namespaces are not allowed here")
-        hostfile = self.folder / "hosts"
-        hostfile.write_text("127.0.0.1 slots=1\n127.0.0.2 slots=1\n")
-        where = ["hardware.nodes=2", f"hardware.hostfile={hostfile}", f"hardware.launcher={self.launcher}"]
+        where = ["hardware.nodes=2", f"hardware.hostfile={self.hostfile}", f"hardware.launcher={self.launcher}"]
         command = [*LAUNCH, *SHORT, "zero_stage=zero3", *where, f"hydra.run.dir={self.folder}/run", *words]
-        test = {"MEMLAB_TEST_FAULT": fault, "MEMLAB_TEST_FOLDER": str(self.folder), MARK: str(self.folder)}
-        environment = {**os.environ, **self.variables, **test, "PYTHONPATH": str(FAULTS)}
+        test = {"MEMLAB_TEST_FAULT": fault, "MEMLAB_TEST_FOLDER": str(self.folder), "PYTHONPATH": str(FAULTS)}
+        return self._start([*APART, *command] if apart else command, test)
+
+    def measure(self, options: Sequence[str], *script: str) -> subprocess.Popen:
+        """Start ``memlab measure`` around DeepSpeed's runner, which starts a script on both hosts."""
+        where = ["--hostfile", str(self.hostfile), "--launcher", self.launcher, "--no_ssh_check"]
+        where += ["--master_addr", "127.0.0.1", "--no_local_rank"]
+        where += ["--num_nodes", "2", "--launcher_args=--ntasks-per-node=1"] * (self.launcher == "slurm")
+        runner = [str(Path(sys.executable).parent / "deepspeed"), *where, *script]
+        measure = [sys.executable, "-m", "memlab", "measure", "--output", str(self.folder / "run"), *options]
+        command = [*measure, "--", *runner]
+        return self._start(command, {"PYTHONPATH": str(ROOT)})
+
+    @property
+    def hostfile(self) -> Path:
+        file = self.folder / "hosts"
+        file.write_text("127.0.0.1 slots=1\n127.0.0.2 slots=1\n")
+        return file
+
+    def _start(self, command: Sequence[str], variables: dict[str, str]) -> subprocess.Popen:
+        environment = {**os.environ, **self.variables, **variables, MARK: str(self.folder)}
         with (self.folder / "output").open("w") as output:
-            return subprocess.Popen(
-                [*APART, *command] if apart else command,
-                env=environment,
-                cwd=self.folder,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            return subprocess.Popen(command, env=environment, cwd=self.folder, stdout=output, stderr=subprocess.STDOUT)
 
     @property
     def output(self) -> str:
