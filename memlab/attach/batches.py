@@ -2,12 +2,16 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import torch
 
 REMEMBERED = 256  # batches that a loader has given out and no forward has used yet
+
+
+GENERATED = ("prompt_ids", "completion_ids")
+"""Tensors of TRL's online trainers (GRPO, RLOO, ...), which the model sees side by side."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +32,26 @@ class Size:
         return Size(*(None if None in (one, two) else combine((one, two)) for one, two, combine in pairs))
 
 
-def size_of(batch: Any) -> Size:
+def size_of(batch: Any, samples: int | None = None) -> Size:
     """Measure a batch: tokens are the elements of ``input_ids``, or of the first two-dimensional integer tensor.
 
-    Preference data of TRL holds one such tensor for each of ``chosen`` and ``rejected``: then each is counted.
+    Preference data of TRL may hold one such tensor for each of ``chosen`` and ``rejected``: then each is counted; so
+    are the prompts and completions of its GRPO. ``samples``: how many the loader chose; by default the rows of the
+    first tensor, which are more where a sample is a pair of texts, and fewer where samples are packed.
     """
+    size = _size_of(batch)
+    return size if samples is None else replace(size, samples=samples, largest=samples)
+
+
+def _size_of(batch: Any) -> Size:
     named = dict(batch) if isinstance(batch, Mapping) else {}
     tensors = [value for value in (named.values() if named else _flat(batch)) if isinstance(value, torch.Tensor)]
     samples = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
     ids = [value for name, value in named.items() if name.endswith("input_ids") and _is_tokens(value)]
     ids = ids or [tensor for tensor in tensors if _is_tokens(tensor)][:1]
+    if completions := [named[name] for name in GENERATED if _is_tokens(named.get(name))]:
+        length = sum(tensor.shape[1] for tensor in completions)
+        return Size(samples, samples * length, None, length, length, samples)
     if not ids:
         return Size(samples, largest=samples)
     tokens, length = sum(tensor.numel() for tensor in ids), max(tensor.shape[-1] for tensor in ids)
@@ -84,15 +98,21 @@ class Batches:
         self._sizes: OrderedDict[int, Size] = OrderedDict()
         self.latest: Size | None = None
 
-    def given(self, batch: Any, size: Size | None = None) -> None:
-        """Note a batch that a loader gives out. ``size``: what was measured before it went to the device."""
-        self.latest = self._sizes[id(batch)] = size or size_of(batch)
+    def given(self, batch: Any, size: Size) -> None:
+        """Note a batch that a loader gives out, and its size."""
+        self.latest = self._sizes[id(batch)] = size
         while len(self._sizes) > REMEMBERED:
             self._sizes.popitem(last=False)
 
     def used(self, batch: Any) -> None:
-        """Note the batch of the forward that begins."""
-        self.latest = self._sizes.pop(id(batch), None) or size_of(batch)
+        """Note the batch of the forward that begins, or of the loss that is computed.
+
+        Its size is that which its loader gave, unless that lacks tokens: a script may generate what it trains on.
+        """
+        self.latest = self._sizes.pop(id(batch), self.latest)
+        if self.latest is None or self.latest.tokens is None:
+            size = size_of(batch)
+            self.latest = size if self.latest is None or size.tokens is not None else self.latest
 
     def take(self) -> Size:
         """Return the size of the batch whose backward begins."""

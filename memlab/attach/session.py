@@ -168,14 +168,21 @@ class Session:
         self._begin_training()
 
     @contained
-    def loader_gave(self, batch: Any, size: Size | None = None) -> None:
-        """Note a batch of a data loader. ``size``: what was measured before the batch went to the device."""
+    def loader_gave(self, batch: Any, size: Size | None = None, samples: int | None = None) -> None:
+        """Note a batch of a data loader. ``size``: what was measured before the batch went to the device. ``samples``:
+        how many samples the loader chose for the batch."""
         if self._read_ahead is not None:
-            self._read_ahead.append(size_of(batch))
+            self._read_ahead.append(size_of(batch, samples))
         elif self.trains_now:
-            self.batches.given(batch, size)
+            self.batches.given(batch, size or size_of(batch, samples))
             if not self.trainer_runs:  # Trainer fetches all batches of a step at once
                 self.forward_begins()
+
+    @contained
+    def loss_begins(self, batch: Any) -> None:
+        """Note the batch of which a Trainer computes the loss: what a subclass has prepared."""
+        if self.trains_now:
+            self.batches.used(batch)
 
     @contextmanager
     def reading_ahead(self, sizes: deque[Size]) -> Iterator[None]:

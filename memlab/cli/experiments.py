@@ -22,7 +22,6 @@ from memlab.launch import preflight
 from memlab.launch.job_launch import measure_job
 from memlab.launch.search import MeasuredSearch
 from memlab.launch.sweep import MeasuredSweep
-from memlab.planner.command_point import check_programs
 from memlab.planner.command_sweep import PredictedSearch, PredictedSweep
 from memlab.predict.jobs import predict_jobs, schedule_predictions
 from memlab.predict.prediction import finished, predict_one
@@ -106,7 +105,6 @@ def check_inputs(configs: Sequence[Config]) -> None:
     if any(config.sweep.search != "none" and config.training.loop == "memlab" for config in predicted):
         raise ConfigError("A search measures. To predict the largest batch, use memlab plan ...")
     preflight.check(configs)
-    check_programs(predicted)
     check_calibrations(predicted)
 
 

@@ -36,6 +36,9 @@ STATUSES = ("ok", "gpu_oom", "host_oom", "timeout", "failed", "infra", "unsuppor
 FINAL = ("ok", "gpu_oom", "host_oom", "unsupported")
 """Statuses that would be the same in a new run. A resumed sweep runs points with other statuses again."""
 
+WITHOUT_RESULT = ("infra", "interrupted")
+"""Statuses that say nothing about the run: an accident ended it. Running the same command again replaces them."""
+
 OUT_OF_MEMORY = ("gpu_oom", "host_oom")
 """Statuses that larger points of the same configuration would also end with, because memory grows with size."""
 

@@ -52,7 +52,7 @@ def check_commands(configs: Sequence[Config]) -> None:
     for config in configs:
         check_places(config)
         program = filled(config, Path("deepspeed.json"), Path("output"), 0)[0]
-        if config.mode == "measure" and shutil.which(program) is None:
+        if shutil.which(program) is None:
             raise ConfigError(f"training.command: no program '{program}' on the path.")
     check_effects([*configs, *(_at_next_size(config) for config in configs if config.sweep.search != "none")])
 

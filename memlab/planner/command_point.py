@@ -1,14 +1,11 @@
 """One point of a sweep of the user's own command, predicted; a point that was predicted before is copied."""
 
 import os
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
-from pathlib import Path
 from time import monotonic
 
 from memlab.core.command_template import command_environment, filled
-from memlab.core.config import Config
 from memlab.core.errors import RecordError
 from memlab.core.plan import Plan
 from memlab.core.record import FINAL, Record
@@ -16,7 +13,6 @@ from memlab.files.cache_folder import cache_folder
 from memlab.launch.command import free_port
 from memlab.launch.launch_control import LaunchControl
 from memlab.launch.user_command.found_config import found_config
-from memlab.launch.user_command.measure import check_program
 from memlab.launch.user_command.point import OUTPUT, beside
 from memlab.planner.user_command import predicted_record
 from memlab.predict.prediction import NOWHERE
@@ -29,13 +25,6 @@ from memlab.system.deadman import TOKEN_VARIABLE, guarded, kill_marked
 from memlab.system.environment import command_fingerprint, fingerprint
 
 POLL_S = 0.1
-
-
-def check_programs(configs: Iterable[Config]) -> None:
-    """Raise :class:`CommandNotFound` if a command begins with a word that is no program here."""
-    for config in configs:
-        if config.training.loop == "command":
-            check_program(filled(config, Path(RunFolder.DEEPSPEED), Path(OUTPUT), 0))
 
 
 def finished_point(job: Job, also_implied: bool) -> Record | None:

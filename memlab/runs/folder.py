@@ -16,7 +16,7 @@ from typing import Any
 
 from memlab.core.errors import FolderError, RecordError
 from memlab.core.plan import Plan
-from memlab.core.record import Record
+from memlab.core.record import WITHOUT_RESULT, Record
 from memlab.core.schema import SchemaError
 from memlab.files.disk import write_whole
 from memlab.files.json_file import read_json, write_json
@@ -199,6 +199,16 @@ class RunFolder:
         """Write the rows of the steps of a command, rank -> rows, each file whole or not at all."""
         for rank, steps in rows.items():
             write_whole(self.step_rows(rank), "".join(f"{json.dumps(step)}\n" for step in steps).encode())
+
+    def holds_result(self) -> bool:
+        """Whether a run ended here with a result, which another run must not replace unasked. A record that cannot be
+        read counts as one."""
+        if not (self.path / self.RECORD).exists():
+            return False
+        try:
+            return self.read_record().status not in WITHOUT_RESULT
+        except RecordError:
+            return True
 
     def finish(self, record: Record) -> None:
         """Write the record, which marks the run as ended, then redact the logs, which may be long."""

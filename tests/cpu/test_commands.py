@@ -69,11 +69,19 @@ def has_an_adapter(record: dict) -> None:
 
 
 def has_a_reference_model(record: dict) -> None:
+    """A sample is a pair of texts, as the script's batch size counts."""
+    assert record["config"]["batch"]["micro"] == 2
+    assert {row["samples"] for row in record["steps"]["rows"]} == {2 * 2}
     models = record["ranks"][0]["attached"]["models"]
     assert sorted((model["trained"], model["parameters"]) for model in models) == [
         (False, LLAMA_PARAMETERS),
         (True, LLAMA_PARAMETERS),
     ]
+
+
+def tells_what_it_generated(record: dict) -> None:
+    for row in record["steps"]["rows"]:
+        assert row["samples"] == 2 and row["tokens"] == 2 * row["padded_length"] > 0
 
 
 def is_stage(stage: int) -> Callable[[dict], None]:
@@ -122,8 +130,11 @@ CASES = {
         check=has_a_reference_model,
     ),
     "trl_grpo": Case(
-        torchrun(f"trl_grpo.py --dataset_name models/prompts --max_completion_length 8 --num_generations 2 {TRL}"),
+        f"python {SCRIPTS}/trl_grpo.py --dataset_name models/prompts --max_completion_length 8 --num_generations 2 "
+        + TRL,
         frozenset({"generate"}),
+        tells_what_it_generated,
+        ranks=1,
     ),
     "deepspeed_loop": Case(
         deepspeed(f"deepspeed_loop.py --stage 3 --accumulate 2 --steps {STEPS} --save out"),

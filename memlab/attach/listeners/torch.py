@@ -1,8 +1,10 @@
 """torch itself: optimizers, backward, data loaders, evaluation mode, and the wrappers of distributed training."""
 
 import sys
+from collections import deque
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -62,10 +64,28 @@ def _gradient_scalers(session: Session) -> None:
 
 
 def _loaders(session: Session) -> None:
-    """Batches are measured as a loader gives them out: they are still on the host, so that masks can be read."""
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
+    """Batches are measured as a loader gives them out: they are still on the host, so that masks can be read.
 
-    listening(_BaseDataLoaderIter, "__next__", after=lambda batch, *args: session.loader_gave(batch))
+    A loader chooses the samples of a batch before it gives the batch out, of several batches if it has workers.
+    """
+    from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
+
+    chosen: WeakKeyDictionary[Any, deque[int]] = WeakKeyDictionary()
+
+    def begins(loader: Any, *args: Any) -> None:
+        chosen[loader] = deque()
+
+    def chose(indices: Any, loader: Any) -> None:
+        if isinstance(indices, list) and loader._dataset_kind == _DatasetKind.Map:
+            chosen.setdefault(loader, deque()).append(len(indices))
+
+    def gave(batch: Any, loader: Any) -> None:
+        waiting = chosen.get(loader)
+        session.loader_gave(batch, samples=waiting.popleft() if waiting else None)
+
+    listening(_BaseDataLoaderIter, "_reset", before=begins)
+    listening(_BaseDataLoaderIter, "_next_index", after=chose)
+    listening(_BaseDataLoaderIter, "__next__", after=gave)
 
 
 def listen_to_ddp(module: ModuleType, session: Session) -> None:

@@ -35,12 +35,25 @@ def listen_to_trainer(module: ModuleType, session: Session) -> None:
     def train_begins(self: Any, *args: Any, **kwargs: Any) -> None:
         session.trainer, session.trainer_runs = weakref.ref(self), True
         session.setting_up()
+        hear_of_losses(type(self))
 
     def train_ended(*args: Any, **kwargs: Any) -> None:
         session.trainer_runs = False
 
     def step_begins(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> None:
         session.forward_begins(inputs)
+
+    heard: set[type] = set()
+
+    def hear_of_losses(kind: type) -> None:
+        """Listen to the method that computes the loss: subclasses have their own, which gets what they prepared."""
+        owner = next(each for each in kind.__mro__ if "compute_loss" in vars(each))
+        if owner not in heard:
+            heard.add(owner)
+            listening(owner, "compute_loss", before=loss_begins)
+
+    def loss_begins(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> None:
+        session.loss_begins(inputs)
 
     listening(trainer, "train", before=train_begins, after=train_ended)
     listening(trainer, "training_step", before=step_begins)

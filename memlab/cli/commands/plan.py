@@ -15,7 +15,6 @@ from memlab.core.config import GROUPS, Config
 from memlab.core.errors import MemlabError
 from memlab.core.plan import Plan, make_plan
 from memlab.launch import preflight
-from memlab.planner.command_point import check_programs
 from memlab.planner.command_predictor import CommandPredictor
 from memlab.planner.parallel import ParallelPredictor
 from memlab.planner.search import Candidate, Outcome, Row, cheapest, largest_batches, rows_to_measure, single_changes
@@ -95,7 +94,6 @@ def _check_files(given: dict[str, list[str]]) -> None:
     others = [words[0] for words in given.values() if words not in naming]
     configs = [compose_config([*others, *words, "mode=predict"])[0] for words in itertools.product(*naming)]
     preflight.check(configs)
-    check_programs(configs)
     check_calibrations(configs)
 
 

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         own_stand_ins.choose(arguments.stand_ins)
     config, _ = compose_config(["mode=predict", *hardware])
     folder = RunFolder(arguments.output or new_folder(command))
-    if (folder.path / RunFolder.RECORD).exists() and not arguments.force:
+    if folder.holds_result() and not arguments.force:
         raise FolderError(f"{folder} holds an earlier run. Choose another --output, or replace it with --force.")
     print(EFFECTS, file=sys.stderr)
 

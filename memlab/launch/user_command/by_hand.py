@@ -56,7 +56,7 @@ def callback(folder: str | os.PathLike, force: bool = False) -> Any:
 def _prepare(run: RunFolder, force: bool, held: ExitStack) -> None:
     """Lock the folder and begin the run in it."""
     run.check()
-    if (run.path / RunFolder.RECORD).exists() and not force:
+    if run.holds_result() and not force:
         raise FolderError(f"{run} holds an earlier run: choose another folder, or replace it with force=True.")
     job = Job(plan_of(sys.orig_argv), run)
     held.enter_context(exclusively(job))

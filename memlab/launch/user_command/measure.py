@@ -46,7 +46,7 @@ def measure(
     """
     check_program(words)
     folder.check()
-    if (folder.path / RunFolder.RECORD).exists() and not force:
+    if folder.holds_result() and not force:
         raise FolderError(
             f"{folder} holds an earlier run: nothing was started. Choose another --output, or replace it with --force."
         )

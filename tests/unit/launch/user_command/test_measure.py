@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -236,6 +237,13 @@ def test_an_earlier_run_is_not_replaced_by_mistake(folder):
     with pytest.raises(FolderError, match="--force"):
         measure(python("pass"), folder, None, None)
     assert measure(python(STAND_IN + "leave()"), folder, None, None, force=True).status == "ok"
+
+
+def test_what_was_interrupted_is_measured_again_without_force(folder):
+    """As ``memlab measure`` advises after Ctrl-C."""
+    record = measure(python("pass"), folder, None, None)
+    folder.finish(replace(record, status="interrupted"))
+    assert measure(python(STAND_IN + "leave()"), folder, None, None).status == "ok"
 
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path):
