@@ -42,6 +42,7 @@ faults: setup    ## a sweep killed at TRIES random moments and resumed: docs/rel
 lint: setup      ## style and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 --package memlab.attach  # the ranks of commands have interpreters of their own
 
 architecture: setup  ## the picture of the imports, the list of modules and README's tree, from the code
 	PYTHONPATH=tests $(BIN)/python docs/architecture/make.py

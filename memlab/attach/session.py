@@ -218,7 +218,7 @@ class Session:
     @property
     def evaluates(self) -> bool:
         """Whether an evaluation runs. That of a plain loop has ended when its module trains again."""
-        module = self._evaluated and self._evaluated()
+        module = None if self._evaluated is None else self._evaluated()
         return self.timeline.current == EVALUATE and not (module is not None and module.training)
 
     def _is_trained(self, module: torch.nn.Module) -> bool:
