@@ -5,6 +5,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from memlab.core.config import Hardware
@@ -18,6 +19,7 @@ from memlab.launch.user_command.outcome import NO_STEP, reason_of
 from memlab.launch.user_command.records import command_record
 from memlab.launch.user_command.supervise import Finished
 from memlab.planner.command_record import TracedCommand, record_of
+from memlab.planner.other_ends import ranges
 from memlab.planner.predicted_changes import predicted_changes
 from memlab.predict.trace.run_command import Simulated, simulate
 from memlab.predict.trace.shadow_process import ShadowError
@@ -51,7 +53,7 @@ def predict_command(
         except ShadowError as error:
             record = _failed(str(error), words, steps, time.time() - began)
         else:
-            record = _written(traced, folder)
+            record = _written(traced, folder, environ)
             if wants_changes(record):
 
                 def trace(words: Sequence[str], folder: RunFolder) -> TracedCommand:
@@ -73,24 +75,36 @@ def predicted_record(
     """
     began = time.time()
     try:
-        return _written(traced_command(words, hardware, folder, steps, environ), folder)
+        return _written(traced_command(words, hardware, folder, steps, environ), folder, environ)
     except ShadowError as error:
         return _failed(str(error), words, steps, time.time() - began)
 
 
-def _written(traced: TracedCommand, folder: RunFolder) -> Record:
+def _written(traced: TracedCommand, folder: RunFolder, environ: Mapping[str, str]) -> Record:
     """Return the record of a traced command, and write the files of its ranks into ``folder``."""
+
+    def other_end(choice: str, place: Path) -> Record:
+        words, hardware, steps = traced.words, traced.hardware, traced.steps
+        return record_of(traced_command(words, hardware, RunFolder(place), steps, environ, choice))[0]
+
     record, rows = record_of(traced)
     keep_what_was_found(record.ranks, folder)
     folder.write_step_rows(rows)
-    return record
+    found = ranges(record, traced, other_end, folder.path)
+    return replace(record, command={**(record.command or {}), "ranges": found})
 
 
 def traced_command(
-    words: Sequence[str], hardware: Hardware, folder: RunFolder, steps: int | None, environ: Mapping[str, str]
+    words: Sequence[str],
+    hardware: Hardware,
+    folder: RunFolder,
+    steps: int | None,
+    environ: Mapping[str, str],
+    other_end: str | None = None,
 ) -> TracedCommand:
     """Run the ranks that differ on simulated GPUs. Arguments are those of :func:`predicted_record`.
 
+    ``other_end``: the choice that is made the other way round (trace/shadow/choices.py).
     Raises :class:`ShadowError` if the script fails or trains nothing.
     """
     if hardware.memory_gib is None:
@@ -99,7 +113,7 @@ def traced_command(
     began = time.time()
     node = Node(hardware.gpu, hardware.gpus, int(hardware.memory_gib * GIB))
     folder.path.mkdir(parents=True, exist_ok=True)
-    simulated = simulate(words, node, folder.path, steps, environ)
+    simulated = simulate(words, node, folder.path, steps, environ, other_end)
     meters = {rank["rank"]: rank for rank in folder.read_attached_ranks()}
     if reason := _failure(simulated, meters):
         raise ShadowError(reason)

@@ -56,8 +56,11 @@ print(loss.isnan().item(), len(set(tokens.tolist())) > 1, max(tokens.tolist()) <
 def test_values_that_are_assumed_are_listed_with_their_line(tmp_path):
     trace, printed = run(tmp_path, UNKNOWN)
     assert printed.splitlines()[-1] == "False True True"
-    lines = {int(re.match(r"script\.py:(\d+) ", where).group(1)) for where in trace.assumed}
+    lines = {int(re.search(r" at script\.py:(\d+) ", where).group(1)) for where in trace.assumed}
     assert lines == {5, 7, 10}
+    assert trace.assumed["loss.item() at script.py:5 was taken as 1.0, which decided a branch"] == 1
+    assert trace.assumed["torch.isfinite(loss) at script.py:7 was taken as False, which decided a branch"] == 1
+    assert trace.assumed["loss.isnan().item() at script.py:10 was taken as False"] == 1
 
 
 VIEWS = """

@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.planner.user_command import predict_command
     from memlab.predict.memory.verdicts import FITS
     from memlab.report.command_progress import CommandProgress
+    from memlab.report.command_prediction_text import assumption_sentences
     from memlab.report.run_text import show_run
     from memlab.report.text import console, say
     from memlab.runs.folder import RunFolder
@@ -70,9 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     output = console(sys.stdout)
     show_run(record, output)
-    if assumed := record.command.get("assumed"):
-        say("Values that the program asked for and a prediction can only assume (file:line):", output)
-        for line in sorted(assumed, key=assumed.__getitem__, reverse=True):
-            say(f"{line} ({assumed[line]} times)", output, indent=2)
+    for sentence in assumption_sentences(record):
+        say(sentence, output)
     output.print(f"run folder: {folder}", soft_wrap=True)
     return EXIT_CODES[record.status]

@@ -51,16 +51,21 @@ class Simulated:
 
 
 def simulate(
-    words: Sequence[str], node: Node, folder: Path, steps: int | None, environ: Mapping[str, str]
+    words: Sequence[str],
+    node: Node,
+    folder: Path,
+    steps: int | None,
+    environ: Mapping[str, str],
+    other_end: str | None = None,
 ) -> Simulated:
     """Run a command on simulated GPUs.
 
-    ``folder`` receives the output of the command, and the files of its ranks and their traces. ``steps``: end after
-    this many optimizer steps. ``environ``: the variables that the command would get. Raises :class:`SimulationError`
-    where no process of the command could simulate GPUs.
+    ``folder`` receives the output of the command, and the files of its ranks and their traces. ``environ``: the
+    variables that the command would get. ``steps`` and ``other_end``: see :class:`Simulation`. Raises
+    :class:`SimulationError` where no process of the command could simulate GPUs.
     """
     own = _emptied(folder)
-    Simulation(str(folder), node, steps, time.time()).write(own)
+    Simulation(str(folder), node, steps, time.time(), other_end).write(own)
     with (folder / LOG).open("wb") as output:
         variables = _variables(environ, own)
         done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=variables)

@@ -31,12 +31,14 @@ class Node:
 @dataclass(frozen=True)
 class Simulation:
     """What every process of the command has to know. ``folder`` receives the files of the ranks: see memlab.attach and
-    :class:`Trace`. ``steps``: end after this many optimizer steps."""
+    :class:`Trace`. ``steps``: end after this many optimizer steps. ``other_end``: the choice that is made the other way
+    round (shadow/choices.py)."""
 
     folder: str
     node: Node
     steps: int | None
     started_at: float
+    other_end: str | None = None
 
     def write(self, own: Path) -> None:
         (own / _REQUEST).write_text(json.dumps(asdict(self)), encoding="utf-8")

@@ -10,6 +10,13 @@ from memlab.predict.trace import events, work_items
 from memlab.predict.trace.events import Event
 from memlab.predict.trace.work_items import Item
 
+GENERATION, ROUTING = "generation", "routing"
+"""What a program may choose by values that nobody knows: tokens, whose number is the length of a generation, and
+experts (or other rows of a tensor), each of which gets a number of tokens."""
+
+DECIDED = ", which decided a branch"
+"""End of the sentences of ``Trace.assumed`` about values that a condition depends on."""
+
 
 @dataclass(frozen=True)
 class Site:
@@ -62,7 +69,8 @@ class Trace:
     allocator_conf: str = ""  # of a command: the allocator's settings when the process first used a GPU
     model_flops: tuple[float, float] | None = None  # of a sample: for each token, for each pair (worker/flops.py)
     unknown: dict[str, str] = field(default_factory=dict)  # quantities that could not be computed -> reason
-    assumed: dict[str, int] = field(default_factory=dict)  # line that needed an unknown value -> times
+    assumed: dict[str, int] = field(default_factory=dict)  # sentence about a read of an unknown value -> times
+    choices: list[str] = field(default_factory=list)  # GENERATION, ROUTING: where sizes or branches followed from them
     epochs: list[dict[str, Any]] = field(default_factory=list)  # read ahead: shadow/short_epochs.py
     parameters: int = 0
     trainable_parameters: int = 0

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from types import CodeType, FrameType
 
 import torch
-from torch._ops import OpOverloadPacket
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from memlab.predict.trace.memory_kinds import KERNEL_SCRATCH, PARAMETER_GRADIENT, SMALL, kind_of
@@ -21,19 +20,19 @@ SMALL_BYTES = 64 << 10
 """Allocations below this share one site: they are most of the events and almost none of the bytes."""
 
 
-def _folder_of(package: str) -> str:
+def folder_of(package: str) -> str:
     """The folder of a package, with a separator at its end; of one that is not installed, a path that no file has."""
     spec = find_spec(package)
     return "\0" if spec is None else os.path.join(os.path.dirname(spec.origin), "")
 
 
-_TORCH, _DEEPSPEED = _folder_of("torch"), _folder_of("deepspeed")
+_TORCH, _DEEPSPEED = folder_of("torch"), folder_of("deepspeed")
 
 _NOT_THE_CALLER = (
     _TORCH,
-    _folder_of("memlab"),
-    _folder_of("accelerate"),
-    _folder_of("transformers") + "trainer.py",
+    folder_of("memlab"),
+    folder_of("accelerate"),
+    folder_of("transformers") + "trainer.py",
     _DEEPSPEED + "runtime/zero/linear.py",
     _DEEPSPEED + "runtime/engine.py",
     _DEEPSPEED + "utils/",
@@ -44,14 +43,7 @@ _NOT_THE_CALLER = (
 """Path prefixes of code that only passes calls on: the caller that explains the allocation is further out on the stack.
 The prefixes are whole paths, because a parent folder may have any name, also ``memlab``."""
 
-_NOT_THE_READER = (_TORCH, _folder_of("memlab"), contextlib.__file__, functools.__file__, "<")
-"""Likewise, for code that reads a value."""
-
 _TORCH_OPTIMIZERS = _TORCH + "optim/"
-
-
-_NAMES = {"_local_scalar_dense": "item", "_unique2": "unique"}
-"""Operator -> the name under which programs call it."""
 
 
 class AllocationSites:
@@ -67,7 +59,6 @@ class AllocationSites:
         self._sites = sites
         self._numbers: dict[Site, int] = {}
         self._labels: dict[CodeType, str | None] = {}
-        self._readers: dict[CodeType, str | None] = {}
 
     def of(self, tensor: torch.Tensor, nbytes: int, func) -> int:
         """Return the number of the site that made ``tensor``."""
@@ -85,12 +76,6 @@ class AllocationSites:
     def of_scratch(self, op, nbytes: int) -> int:
         line = "" if nbytes < SMALL_BYTES else self._user_line()
         return self._number(Site(KERNEL_SCRATCH, str(op), "", "", self._modules[-1], (nbytes,), line))
-
-    def note_assumption(self, assumed: dict[str, int], op: OpOverloadPacket) -> None:
-        """Count in ``assumed`` that the program needed a value that is not known, at the line that needed it."""
-        where, function = _innermost(self._reader)
-        key = f"{where} {function}: {_NAMES.get(op.__name__, op.__name__)}()"
-        assumed[key] = assumed.get(key, 0) + 1
 
     def name_modules(self, model: torch.nn.Module, on_entering: Callable[[], None]) -> None:
         """Record the module whose forward runs with each later allocation. ``on_entering`` runs at each forward."""
@@ -147,14 +132,8 @@ class AllocationSites:
         if code not in self._labels:
             path = code.co_filename
             passes_on = path.startswith(_NOT_THE_CALLER) and not path.startswith(_TORCH_OPTIMIZERS)
-            self._labels[code] = None if passes_on else _as_imported(path)
+            self._labels[code] = None if passes_on else path_as_imported(path)
         return self._labels[code]
-
-    def _reader(self, code: CodeType) -> str | None:
-        if code not in self._readers:
-            path = code.co_filename
-            self._readers[code] = None if path.startswith(_NOT_THE_READER) else _as_imported(path)
-        return self._readers[code]
 
 
 def _innermost(label_of: Callable[[CodeType], str | None]) -> tuple[str, str]:
@@ -175,7 +154,7 @@ def _vocabulary(module: torch.nn.Module) -> int | None:
     return None if config is None else getattr(config.get_text_config(), "vocab_size", None)
 
 
-def _as_imported(path: str) -> str:
+def path_as_imported(path: str) -> str:
     """Return the path of a file relative to the folder that it was imported from: ``package/file.py``."""
     folders = (os.path.join(folder, "") for folder in sys.path)
     return path.removeprefix(max((folder for folder in folders if path.startswith(folder)), key=len, default=""))

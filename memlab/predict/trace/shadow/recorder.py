@@ -27,12 +27,13 @@ from memlab.predict.trace.events import (
 from memlab.predict.trace.reduction_scratch import Reduction
 from memlab.predict.trace.shadow import collectives, device, host, shapes
 from memlab.predict.trace.shadow.allocation_sites import AllocationSites
+from memlab.predict.trace.shadow.assumptions import Assumptions
 from memlab.predict.trace.shadow.counting import Counter, tensors_in
 from memlab.predict.trace.shadow.fake_results import FakeResults
 from memlab.predict.trace.shadow.kernel import Blocks, Kernel
 from memlab.predict.trace.shadow.live_allocator import LiveAllocator
 from memlab.predict.trace.shadow.values import Values
-from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.trace_format import GENERATION, ROUTING, Trace
 
 _aten = torch.ops.aten
 _VALUE_OF = _aten._local_scalar_dense.default
@@ -42,6 +43,9 @@ _WITH_INDICES = frozenset(
     {_aten.index.Tensor, _aten._unsafe_index.Tensor, _aten.index_put.default, _aten.index_put_.default}
 )
 _ADD, _ADD_IN_PLACE = _aten.add.Tensor, _aten.add_.Tensor
+
+CHOSEN = {GENERATION: "from tokens that memlab chose", ROUTING: "from indices that memlab chose"}
+"""Choice -> how a value was taken that follows from it."""
 
 _DERIVATIVES_IN_PLACE = {
     torch.ops.aten.index_put.default: torch.ops.aten.index_put_.default,
@@ -79,6 +83,7 @@ class Recorder(TorchDispatchMode):
         self._results = FakeResults(fake_mode)
         self.values = Values()
         self.sites = AllocationSites(trace.sites)
+        self.assumptions = Assumptions(trace.assumed)
         self.counter = Counter(trace.events, trace.unknown)
         self.allocator = LiveAllocator(trace)
         self.sizes_follow_values = False  # whether the program made a tensor whose size depends on values
@@ -158,7 +163,7 @@ class Recorder(TorchDispatchMode):
         self.values.follow(func, args, kwargs, out)
         if func is _TO_COPY and out.device.type == "cpu":
             known = self.values.of(out)
-            return out if known is None or self.values.are_assumed(out) else known
+            return out if known is None or self.values.choice_behind(out) else known
         return out
 
     def _without_masks(self, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
@@ -178,8 +183,11 @@ class Recorder(TorchDispatchMode):
     def _shaped_by_values(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
         self.sizes_follow_values = True
         found = self.values.before(func, args, kwargs)
-        if found is None or any(map(self.values.are_assumed, tensors_in(args))):
-            self.sites.note_assumption(self.trace.assumed, func.overloadpacket)
+        deciding = args[1:] if func is _aten.masked_select.default else args
+        if found is None:
+            self.assumptions.note("to choose all")
+        elif choice := self.values.choice_behind(deciding):
+            self._note_choice(choice)
         where = next(tensor.device for tensor in tensors_in(args) if isinstance(tensor, FakeTensor))
         outs = [self._results.empty(*each, where) for each in shapes.results(func, args, found)]
         for out, value in zip(outs, tensors_in(found), strict=False):
@@ -194,17 +202,26 @@ class Recorder(TorchDispatchMode):
         known = self.values.of(tensor)
         if known is None:
             return self._assume(tensor)
-        self._note_if_assumed(tensor)
+        self._note_if_assumed(tensor, decides_sizes=False)
         return known.item()
 
-    def _note_if_assumed(self, tensor: torch.Tensor, op: OpOverload = _VALUE_OF) -> None:
-        if self.values.are_assumed(tensor):
-            self.sites.note_assumption(self.trace.assumed, op.overloadpacket)
+    def _note_if_assumed(self, tensor: torch.Tensor, decides_sizes: bool) -> None:
+        """Note a read of values that follow from a choice. ``decides_sizes``: what is read may become sizes."""
+        choice = self.values.choice_behind(tensor)
+        if choice == GENERATION or (choice and decides_sizes):
+            self._note_choice(choice)
+        elif choice:
+            self.assumptions.note(CHOSEN[choice])
+
+    def _note_choice(self, choice: str) -> None:
+        self.assumptions.note(CHOSEN[choice])
+        if choice not in self.trace.choices:
+            self.trace.choices.append(choice)
 
     def _equal(self, first: torch.Tensor, second: torch.Tensor) -> bool:
         known = [self.values.of(tensor) for tensor in (first, second)]
         if any(value is None for value in known):
-            self.sites.note_assumption(self.trace.assumed, _aten.equal)
+            self.assumptions.note("as False")
             return False
         return torch.equal(*known)
 
@@ -222,10 +239,9 @@ class Recorder(TorchDispatchMode):
 
         In a healthy run nothing overflows, every norm is finite and no condition on values is met.
         """
-        self.sites.note_assumption(self.trace.assumed, _VALUE_OF.overloadpacket)
-        if tensor.dtype is torch.bool:
-            return False
-        return 1.0 if tensor.dtype.is_floating_point else 0
+        value = False if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 0
+        self.assumptions.note(f"as {value}")
+        return value
 
     # --- events other than operators
 
@@ -272,7 +288,7 @@ class Recorder(TorchDispatchMode):
         """Return a host tensor with the values of ``tensor``, or with those of a healthy run."""
         known = self.values.of(tensor)
         if known is not None:
-            self._note_if_assumed(tensor)
+            self._note_if_assumed(tensor, decides_sizes=torch.is_grad_enabled())
             return known
         healthy = _aten.full.default([], self._assume(tensor), dtype=tensor.dtype, device=torch.device("cpu"))
         return healthy.expand(tensor.shape)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 OLDEST_TORCH = (2, 11)
 """The oldest version of torch that predictions are tested with."""
 
+SEED = 1
+"""Of a script that sets no seed itself, so that two predictions are equal."""
+
 
 def prepare() -> None:
     """Give this process simulated GPUs as soon as it imports torch. A rank that is not needed ends here."""
@@ -80,6 +83,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     """Record everything that the script does on its GPU, until the process ends."""
     import faulthandler
 
+    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from memlab.attach import start
@@ -96,6 +100,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     device.start(library)
     patches.install()
     recorder = Recorder(Trace(0, 1), FakeTensorMode(allow_non_fake_inputs=True))
+    recorder.values.choices.other_end = simulation.other_end
     device.install(recorder, gpus)
     beside_dispatcher.install_in_threads(recorder)
     stand_ins.install(recorder, Config(), gpus.model)
@@ -107,6 +112,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     if simulation.steps is None:
         ShortEpochs(meters.session, recorder).install()
     ending.steps = ScriptSteps(meters.session, recorder)
+    torch.manual_seed(SEED)
     recorder.__enter__()
 
 

@@ -4,8 +4,8 @@ A storage of a fake tensor may own real host memory of the same size, its values
 the values too, and a write through one view is seen through all. An operator whose tensors all have values is also run
 on the values. If one lacks them, the results have none, and what the operator writes to loses its own.
 
-Indices that an operator chooses by unknown floats (tokens by their logits, experts by their scores) are drawn at
-random: assumed values. What follows from them is assumed, too.
+Indices that an operator chooses by unknown floats (tokens by their logits, experts by their scores) are assumed values:
+shadow/choices.py chooses them. What follows from them is assumed, too.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memlab.predict.trace.shadow.choices import Choices
 from memlab.predict.trace.shadow.counting import tensors_in
+from memlab.predict.trace.trace_format import GENERATION, ROUTING
 
 _aten = torch.ops.aten
 _HOST = torch.device("cpu")
@@ -57,7 +59,7 @@ class Values:
 
     def __init__(self):
         self._facts: dict[Any, _Facts] = {}
-        self._random_state: torch.Tensor | None = None
+        self.choices = Choices()
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return a host tensor with the values of ``tensor``, or ``None``. Writing to it changes the values."""
@@ -80,9 +82,11 @@ class Values:
             if hasattr(storage, name):
                 delattr(storage, name)
 
-    def are_assumed(self, tensor: torch.Tensor) -> bool:
-        """Whether the values of ``tensor`` follow from a random choice."""
-        return isinstance(tensor, FakeTensor) and hasattr(tensor.untyped_storage(), "_memlab_assumed")
+    def choice_behind(self, values: Any) -> str | None:
+        """What was chosen that values of tensors in ``values`` follow from (``GENERATION``, ``ROUTING``), if any."""
+        fakes = (tensor for tensor in tensors_in(values) if isinstance(tensor, FakeTensor))
+        kinds = (getattr(tensor.untyped_storage(), "_memlab_assumed", None) for tensor in fakes)
+        return next((kind for kind in kinds if kind), None)
 
     def give(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Make ``value``, a host tensor, the values of ``tensor``, which has a fresh storage of its own."""
@@ -140,29 +144,36 @@ class Values:
             found = self._run(facts, func, args, kwargs)
             if found is not None:
                 self._give_all(out, found)
-                if any(map(self.are_assumed, tensors_in((args, kwargs)))):
-                    self._mark_assumed((out, list(facts.written(args, kwargs))))
+                if choice := self.choice_behind((args, kwargs)):
+                    self._mark_assumed((out, list(facts.written(args, kwargs))), choice)
                 return
-        elif facts.chooses and args[0].is_floating_point() and args[0].numel() <= MOST_CHOICES:
-            self._choose(facts, func, args, kwargs, out)
+        elif facts.chooses and args[0].is_floating_point() and self._choose(facts, func, args, kwargs, out):
             return
         if facts.is_mutable:
             for tensor in facts.written(args, kwargs):
                 self.forget(tensor)
 
-    def _choose(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
-        """Give the indices in ``out`` the values that they would have for random floats."""
-        with _disable_current_modes(), self._own_random_state():
-            floats = _aten.rand.default(list(args[0].shape), device=_HOST)
+    def _choose(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any], out: Any) -> bool:
+        """Give the indices in ``out`` the values that are chosen for unknown floats. ``False``: they are too many."""
+        token = self.choices.next_token(func, args[0].shape[-1]) if args[0].dim() else None
+        with _disable_current_modes():
+            if token is not None:
+                self.give(out, _aten.full.default(list(out.shape), token, dtype=out.dtype, device=_HOST))
+                self._mark_assumed(out, GENERATION)
+                return True
+            if args[0].numel() > MOST_CHOICES:
+                return False
+            floats = self.choices.scores(list(args[0].shape))
         found = self._run(facts, func, (floats, *args[1:]), kwargs)
         for tensor, value in zip(tensors_in(out), tensors_in(found), strict=True):
             if value.dtype is torch.int64:
                 self.give(tensor, value)
-                self._mark_assumed(tensor)
+                self._mark_assumed(tensor, ROUTING)
+        return True
 
-    def _mark_assumed(self, tensors: Any) -> None:
+    def _mark_assumed(self, tensors: Any, choice: str) -> None:
         for tensor in tensors_in(tensors):
-            tensor.untyped_storage()._memlab_assumed = True
+            tensor.untyped_storage()._memlab_assumed = choice
 
     def _give_all(self, out: Any, found: Any) -> None:
         for tensor, value in zip(tensors_in(out), tensors_in(found), strict=True):
@@ -215,7 +226,7 @@ class Values:
             with _disable_current_modes(), torch.no_grad():
                 if not facts.is_random:
                     return func(*self._on_host(args), **options)
-                with self._own_random_state():
+                with self.choices.own_random_state():
                     return func(*self._on_host(args), **options)
         except (RuntimeError, NotImplementedError, IndexError):  # the host has no kernel for it
             return None
@@ -227,29 +238,11 @@ class Values:
             return [self._on_host(item) for item in value]
         return value
 
-    def _own_random_state(self):
-        """A random state beside that of the host, which a GPU does not change either."""
-        return _RandomState(self)
-
     def _facts_of(self, func) -> "_Facts":
         facts = self._facts.get(func)
         if facts is None:
             facts = self._facts[func] = _Facts(func)
         return facts
-
-
-class _RandomState:
-    def __init__(self, values: Values):
-        self._values = values
-
-    def __enter__(self) -> None:
-        self._before = torch.get_rng_state()
-        if self._values._random_state is not None:
-            torch.set_rng_state(self._values._random_state)
-
-    def __exit__(self, *error) -> None:
-        self._values._random_state = torch.get_rng_state()
-        torch.set_rng_state(self._before)
 
 
 class _Facts:

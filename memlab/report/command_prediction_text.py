@@ -1,9 +1,11 @@
-"""Terminal output about the batches that a predicted command read ahead, and those of them that it ran."""
+"""Terminal output about what a predicted command read ahead, and about the values that it could only assume."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memlab.core.record import Record
+from memlab.predict.trace.trace_format import DECIDED
+from memlab.report import units
 
 _READ = {"training": "the epoch", "evaluation": "the evaluation"}
 
@@ -20,6 +22,42 @@ def read_ahead_sentences(record: Record) -> list[str]:
             "evaluation, a last saving) is not predicted."
         )
     return list(dict.fromkeys(sentences))
+
+
+_ENDS = {
+    "generation": ("generations as long as they may be", "generations that end with their first token"),
+    "routing": ("tokens spread over all experts", "all tokens at the same experts"),
+}
+"""Choice -> its two ends. All other figures are for the first one."""
+
+
+def range_sentences(record: Record) -> list[str]:
+    """Write the range of the peak for each choice that nobody knows."""
+    return [_of_range(each) for each in (record.command or {}).get("ranges", [])]
+
+
+def _of_range(found: Mapping[str, Any]) -> str:
+    ordinary, other = _ENDS[found["choice"]]
+    if "failure" in found:
+        return f"The peak is for {ordinary}. That for {other} could not be predicted: {found['failure']}."
+    low, high = map(units.about, found["peak_allocated_bytes"])
+    return f"The peak may be {low} to {high} GiB: all other figures are for {ordinary}, the other end is {other}."
+
+
+def assumption_sentences(record: Record) -> list[str]:
+    """Write which values were assumed, those that decided a branch first; of the others only how many there are."""
+    assumed = (record.command or {}).get("assumed", {})
+    deciding = sorted((sentence for sentence in assumed if sentence.endswith(DECIDED)), key=assumed.__getitem__)
+    sentences = [f"{sentence.removesuffix(DECIDED)}, {_times_of(assumed[sentence])}." for sentence in deciding[::-1]]
+    if sentences:
+        sentences.insert(0, "These values are not known, were assumed, and decided which way the script went:")
+    if others := len(assumed) - len(deciding):
+        sentences.append(f"At {others} places it read values that are not known, without a condition on them.")
+    return sentences
+
+
+def _times_of(times: int) -> str:
+    return f"{times:,} time{'s' * (times != 1)}"
 
 
 def _ended(rank: Mapping[str, Any]) -> str | None:

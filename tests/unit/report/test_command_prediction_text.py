@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from memlab.report.read_ahead_text import read_ahead_sentences
+from memlab.report.command_prediction_text import range_sentences, read_ahead_sentences
 
 EPOCH = {
     "purpose": "training",
@@ -47,3 +47,14 @@ def test_what_was_not_read_is_said():
 def test_what_follows_a_loop_without_end_is_said():
     assert "goes on after 16 steps" in sentences(ended="stopped")[-1]
     assert sentences(ended="stopped", steps=16) == sentences()
+
+
+def test_both_ends_of_what_nobody_knows_are_one_sentence():
+    known = {"choice": "generation", "rank": 0, "peak_allocated_bytes": [2 << 30, 3 << 30]}
+    failed = {"choice": "routing", "rank": 0, "failure": "IndexError: 3"}
+    assert range_sentences(SimpleNamespace(command={"ranges": [known, failed]})) == [
+        "The peak may be 2.00 to 3.00 GiB: all other figures are for generations as long as they may be, the other end is "
+        "generations that end with their first token.",
+        "The peak is for tokens spread over all experts. That for all tokens at the same experts could not be "
+        "predicted: IndexError: 3.",
+    ]

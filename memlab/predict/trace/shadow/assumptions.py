@@ -1,0 +1,128 @@
+"""What a program read that nobody knows: the expression, its line, the value that it was given, and what followed."""
+
+import ast
+import contextlib
+import functools
+import linecache
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType
+
+from memlab.attach.where import user_line
+from memlab.predict.trace.shadow.allocation_sites import folder_of, path_as_imported
+from memlab.predict.trace.trace_format import DECIDED
+
+_NOT_THE_READER = (folder_of("torch"), folder_of("memlab"), contextlib.__file__, functools.__file__, "<")
+"""Path prefixes of code that only passes a read on."""
+
+MOST_LETTERS = 60
+"""Length of an expression, in letters, that is written out."""
+
+
+class Assumptions:
+    """Counts sentences in ``assumed``: sentence -> times."""
+
+    def __init__(self, assumed: dict[str, int]):
+        self._assumed = assumed
+        self._expressions: dict[tuple[CodeType, int], tuple[str, bool]] = {}
+
+    def note(self, taken: str) -> None:
+        """Note that the program now reads a value that nobody knows. ``taken``: "as 1.0", "from ..."."""
+        frame = _reader()
+        if frame is None:
+            return
+        key = frame.f_code, frame.f_lasti
+        if key not in self._expressions:
+            self._expressions[key] = _expression(frame)
+        expression, decides = self._expressions[key]
+        place, user = f"{path_as_imported(frame.f_code.co_filename)}:{frame.f_lineno}", user_line(frame)
+        caller = f" (called at {user})" if user and user.rpartition("/")[2] != place.rpartition("/")[2] else ""
+        sentence = f"{expression} at {place}{caller} was taken {taken}{DECIDED if decides else ''}"
+        self._assumed[sentence] = self._assumed.get(sentence, 0) + 1
+
+
+def _reader() -> FrameType | None:
+    """The innermost frame that does not only pass the read on."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_READER):
+        frame = frame.f_back
+    return frame
+
+
+def _expression(frame: FrameType) -> tuple[str, bool]:
+    """The expression that a frame evaluates, and whether a branch depends on it."""
+    code = frame.f_code
+    positions = list(code.co_positions())[frame.f_lasti // 2]
+    if None in positions:
+        return linecache.getline(code.co_filename, frame.f_lineno).strip()[:MOST_LETTERS] or code.co_name, False
+    line, end_line, column, end_column = positions
+    text = linecache.getline(code.co_filename, line).encode()
+    text = text[column:end_column] if line == end_line else text[column:]
+    words = text.decode(errors="replace").strip()
+    words = words if len(words) <= MOST_LETTERS and line == end_line else f"{words[:MOST_LETTERS]}..."
+    return words or code.co_name, _decides(code.co_filename, (line, column, end_line, end_column))
+
+
+def _decides(file: str, place: tuple[int, int, int, int]) -> bool:
+    """Whether the expression at ``place`` is a part of a condition, or is named and the name is in a condition of the
+    same function. Reads the source alone: what travels further is not followed."""
+    for function, statement, tests in _conditions(file):
+        if any(_is_within(place, _place(test)) for test in tests):
+            return True
+        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign) and _is_within(place, _place(statement)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names = {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+            return bool(names & _names_in_conditions(function))
+    return False
+
+
+@functools.cache
+def _conditions(file: str) -> list[tuple[ast.AST, ast.stmt, list[ast.expr]]]:
+    """List the statements of a file: the function, the statement, and the conditions in it."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return []
+    return list(_statements(tree, tree))
+
+
+def _statements(function: ast.AST, node: ast.AST) -> Iterator[tuple[ast.AST, ast.stmt, list[ast.expr]]]:
+    for child in ast.iter_child_nodes(node):
+        owner = child if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) else function
+        if isinstance(child, ast.stmt):
+            yield owner, child, _tests(child)
+        yield from _statements(owner, child)
+
+
+def _tests(statement: ast.stmt) -> list[ast.expr]:
+    """The conditions of a statement, without those of the statements in it."""
+    found = [statement.test] if isinstance(statement, ast.If | ast.While | ast.Assert) else []
+    for node in _expressions_of(statement):
+        if isinstance(node, ast.IfExp):
+            found.append(node.test)
+        elif isinstance(node, ast.comprehension):
+            found += node.ifs
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
+            found += node.args
+    return found
+
+
+def _expressions_of(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.stmt):
+            yield child
+            yield from _expressions_of(child)
+
+
+@functools.cache
+def _names_in_conditions(function: ast.AST) -> frozenset[str]:
+    tests = [test for node in ast.walk(function) if isinstance(node, ast.stmt) for test in _tests(node)]
+    return frozenset(node.id for test in tests for node in ast.walk(test) if isinstance(node, ast.Name))
+
+
+def _place(node: ast.expr | ast.stmt) -> tuple[int, int, int, int]:
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+
+
+def _is_within(inner: tuple[int, int, int, int], outer: tuple[int, int, int, int]) -> bool:
+    return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]
