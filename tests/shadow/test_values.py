@@ -59,8 +59,30 @@ def test_values_that_are_assumed_are_listed_with_their_line(tmp_path):
     lines = {int(re.search(r" at script\.py:(\d+) ", where).group(1)) for where in trace.assumed}
     assert lines == {5, 7, 10}
     assert trace.assumed["loss.item() at script.py:5 was taken as 1.0, which decided a branch"] == 1
-    assert trace.assumed["torch.isfinite(loss) at script.py:7 was taken as False, which decided a branch"] == 1
+    assert trace.assumed["torch.isfinite(loss) at script.py:7 was taken as True, which decided a branch"] == 1
     assert trace.assumed["loss.isnan().item() at script.py:10 was taken as False"] == 1
+
+
+HEALTHY = """
+import torch
+model = torch.nn.Linear(3000, 3000).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+weight, scaler = model.weight, torch.amp.GradScaler("cuda")
+for _ in range(2):
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = model(torch.randn(8, 3000, device="cuda")).mean()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+    scaler.step(optimizer)
+    scaler.update()
+print(bool(torch.isfinite(loss)), torch.isfinite(weight).all().item(), bool(loss < float("inf")), bool(loss > 100))
+print(torch.isnan(weight).any().item(), weight.isinf().float().max().item(), len(optimizer.state), scaler.get_scale())
+"""
+
+
+def test_a_healthy_run_has_finite_floats_and_no_overflow_so_that_no_step_is_skipped(tmp_path):
+    assert run(tmp_path, HEALTHY)[1].splitlines()[-2:] == ["True True True False", "False 0.0 2 65536.0"]
 
 
 VIEWS = """

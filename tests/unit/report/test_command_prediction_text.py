@@ -53,8 +53,8 @@ def test_both_ends_of_what_nobody_knows_are_one_sentence():
     known = {"choice": "generation", "rank": 0, "peak_allocated_bytes": [2 << 30, 3 << 30]}
     failed = {"choice": "routing", "rank": 0, "failure": "IndexError: 3"}
     assert range_sentences(SimpleNamespace(command={"ranges": [known, failed]})) == [
-        "The peak may be 2.00 to 3.00 GiB: all other figures are for generations as long as they may be, the other end is "
-        "generations that end with their first token.",
+        "The peak may be 2.00 to 3.00 GiB: all other figures are for generations as long as they may be, the other end "
+        "is generations that end with their first token.",
         "The peak is for tokens spread over all experts. That for all tokens at the same experts could not be "
         "predicted: IndexError: 3.",
     ]

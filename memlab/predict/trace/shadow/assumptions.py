@@ -49,21 +49,44 @@ def _reader() -> FrameType | None:
     return frame
 
 
+Place = tuple[int, int, int, int]
+"""Line and column where an expression begins, and where it ends."""
+
+
 def _expression(frame: FrameType) -> tuple[str, bool]:
     """The expression that a frame evaluates, and whether a branch depends on it."""
-    code = frame.f_code
-    positions = list(code.co_positions())[frame.f_lasti // 2]
-    if None in positions:
-        return linecache.getline(code.co_filename, frame.f_lineno).strip()[:MOST_LETTERS] or code.co_name, False
-    line, end_line, column, end_column = positions
-    text = linecache.getline(code.co_filename, line).encode()
-    text = text[column:end_column] if line == end_line else text[column:]
-    words = text.decode(errors="replace").strip()
-    words = words if len(words) <= MOST_LETTERS and line == end_line else f"{words[:MOST_LETTERS]}..."
-    return words or code.co_name, _decides(code.co_filename, (line, column, end_line, end_column))
+    code, file = frame.f_code, frame.f_code.co_filename
+    line, end_line, column, end_column = list(code.co_positions())[frame.f_lasti // 2]
+    if line is None or end_line is None or column is None or end_column is None:
+        return _shortened(linecache.getline(file, frame.f_lineno)) or code.co_name, False
+    place = line, column, end_line, end_column
+    if negated := _negated(file, place):
+        place = _place(negated)
+    return _shortened(_text(file, place)) or code.co_name, negated is not None or _decides(file, place)
 
 
-def _decides(file: str, place: tuple[int, int, int, int]) -> bool:
+def _text(file: str, place: Place) -> str:
+    line, column, end_line, end_column = place
+    text = linecache.getline(file, line).encode()
+    return (text[column:end_column] if line == end_line else text[column:]).decode(errors="replace")
+
+
+def _shortened(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}..."
+
+
+def _negated(file: str, place: Place) -> ast.expr | None:
+    """What ``not`` negates in the condition of the statement at ``place``. Python gives such a read the place of the
+    whole statement."""
+    for _, statement, _ in _conditions(file):
+        if isinstance(statement, ast.If | ast.While) and _place(statement) == place:
+            test = statement.test
+            return test.operand if isinstance(test, ast.UnaryOp) else test
+    return None
+
+
+def _decides(file: str, place: Place) -> bool:
     """Whether the expression at ``place`` is a part of a condition, or is named and the name is in a condition of the
     same function. Reads the source alone: what travels further is not followed."""
     for function, statement, tests in _conditions(file):
@@ -120,9 +143,9 @@ def _names_in_conditions(function: ast.AST) -> frozenset[str]:
     return frozenset(node.id for test in tests for node in ast.walk(test) if isinstance(node, ast.Name))
 
 
-def _place(node: ast.expr | ast.stmt) -> tuple[int, int, int, int]:
+def _place(node: ast.expr | ast.stmt) -> Place:
     return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
-def _is_within(inner: tuple[int, int, int, int], outer: tuple[int, int, int, int]) -> bool:
+def _is_within(inner: Place, outer: Place) -> bool:
     return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]

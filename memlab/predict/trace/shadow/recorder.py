@@ -237,9 +237,9 @@ class Recorder(TorchDispatchMode):
     def _assume(self, tensor: torch.Tensor) -> bool | int | float:
         """Return an element of an unknown tensor as in a healthy run, and note where the program asked for it.
 
-        In a healthy run nothing overflows, every norm is finite and no condition on values is met.
+        In a healthy run nothing overflows and every norm is finite.
         """
-        value = False if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 0
+        value = self.values.healthy(tensor)
         self.assumptions.note(f"as {value}")
         return value
 

@@ -4,6 +4,9 @@ A storage of a fake tensor may own real host memory of the same size, its values
 the values too, and a write through one view is seen through all. An operator whose tensors all have values is also run
 on the values. If one lacks them, the results have none, and what the operator writes to loses its own.
 
+What an operator says of unknown floats (are they finite, is this one less than that) is what it says of a healthy one,
+``HEALTHY``, and so is what follows from that.
+
 Indices that an operator chooses by unknown floats (tokens by their logits, experts by their scores) are assumed values:
 shadow/choices.py chooses them. What follows from them is assumed, too.
 """
@@ -51,6 +54,12 @@ _CHOOSING = frozenset({_aten.argmax, _aten.argmin, _aten.max, _aten.min, _aten.m
 MOST_CHOICES = 16 << 20
 """Elements that indices are chosen from, at most: 128 rows of 128 Ki logits."""
 
+HEALTHY = 1.0
+"""An unknown float where a program needs it: finite, neither zero nor large."""
+
+_TROUBLE = "found_inf"
+"""Argument in which operators report an overflow. A healthy run has none, so that they leave it as it is."""
+
 _INDICES = (torch.int64, torch.int32, torch.bool)
 
 
@@ -60,6 +69,7 @@ class Values:
     def __init__(self):
         self._facts: dict[Any, _Facts] = {}
         self.choices = Choices()
+        self._takes = False  # whether any tensor has the value of a healthy run
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return a host tensor with the values of ``tensor``, or ``None``. Writing to it changes the values."""
@@ -78,7 +88,7 @@ class Values:
         self.forget_storage(tensor.untyped_storage())
 
     def forget_storage(self, storage: torch.UntypedStorage) -> None:
-        for name in ("_memlab_values", "_memlab_assumed"):
+        for name in ("_memlab_values", "_memlab_assumed", "_memlab_taken"):
             if hasattr(storage, name):
                 delattr(storage, name)
 
@@ -87,6 +97,13 @@ class Values:
         fakes = (tensor for tensor in tensors_in(values) if isinstance(tensor, FakeTensor))
         kinds = (getattr(tensor.untyped_storage(), "_memlab_assumed", None) for tensor in fakes)
         return next((kind for kind in kinds if kind), None)
+
+    def healthy(self, tensor: torch.Tensor) -> bool | int | float:
+        """The value of every element of ``tensor``, which has no values, in a healthy run."""
+        taken = getattr(tensor.untyped_storage(), "_memlab_taken", None)
+        if taken is not None:
+            return taken
+        return False if tensor.dtype is torch.bool else HEALTHY if tensor.dtype.is_floating_point else 0
 
     def give(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Make ``value``, a host tensor, the values of ``tensor``, which has a fresh storage of its own."""
@@ -152,9 +169,37 @@ class Values:
         if facts.is_mutable:
             for tensor in facts.written(args, kwargs):
                 self.forget(tensor)
+        if not facts.is_mutable or func in _OVERWRITES:
+            self._take(facts, func, args, kwargs, out)
+
+    def _take(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
+        """Give a condition on unknown values, and what follows from one, its value in a healthy run."""
+        if not isinstance(out, torch.Tensor) or not facts.has_values:
+            return
+        given = tensors_in((args, kwargs)) if self._takes else ()
+        if out.dtype is torch.bool or any(hasattr(tensor.untyped_storage(), "_memlab_taken") for tensor in given):
+            found = self._run(facts, func, *self._one_healthy((args, kwargs)))
+            if isinstance(found, torch.Tensor) and found.numel() == 1:
+                out.untyped_storage()._memlab_taken = found.item()
+                self._takes = True
+
+    def _one_healthy(self, value: Any) -> Any:
+        """Replace tensors by host tensors of one element, with its value in a healthy run."""
+        if isinstance(value, torch.Tensor):
+            known = self.of(value) if value.numel() else None
+            with _disable_current_modes():
+                if known is not None:
+                    return known.reshape(-1)[:1].reshape([1] * value.dim())
+                return _aten.full.default([1] * value.dim(), self.healthy(value), dtype=value.dtype, device=_HOST)
+        if isinstance(value, list | tuple):
+            return type(value)(self._one_healthy(item) for item in value)
+        if isinstance(value, dict):
+            return {name: self._one_healthy(item) for name, item in value.items()}
+        return value
 
     def _choose(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any], out: Any) -> bool:
-        """Give the indices in ``out`` the values that are chosen for unknown floats. ``False``: they are too many."""
+        """Give the indices in ``out`` the values that are chosen for unknown floats. ``False``: there are none, or too
+        many to choose from."""
         token = self.choices.next_token(func, args[0].shape[-1]) if args[0].dim() else None
         with _disable_current_modes():
             if token is not None:
@@ -164,12 +209,12 @@ class Values:
             if args[0].numel() > MOST_CHOICES:
                 return False
             floats = self.choices.scores(list(args[0].shape))
-        found = self._run(facts, func, (floats, *args[1:]), kwargs)
-        for tensor, value in zip(tensors_in(out), tensors_in(found), strict=True):
-            if value.dtype is torch.int64:
-                self.give(tensor, value)
-                self._mark_assumed(tensor, ROUTING)
-        return True
+        found = zip(tensors_in(out), tensors_in(self._run(facts, func, (floats, *args[1:]), kwargs)), strict=True)
+        indices = [(tensor, value) for tensor, value in found if value.dtype is torch.int64]
+        for tensor, value in indices:
+            self.give(tensor, value)
+            self._mark_assumed(tensor, ROUTING)
+        return bool(indices)
 
     def _mark_assumed(self, tensors: Any, choice: str) -> None:
         for tensor in tensors_in(tensors):
@@ -260,7 +305,7 @@ class _Facts:
         self._written = [
             (index, argument.name)
             for index, argument in enumerate(schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
+            if argument.alias_info is not None and argument.alias_info.is_write and argument.name != _TROUBLE
         ]
 
     def written(self, args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
