@@ -166,22 +166,24 @@ class Values:
                 return
         elif facts.chooses and args[0].is_floating_point() and self._choose(facts, func, args, kwargs, out):
             return
+        taken = self._taken(facts, func, args, kwargs, out)
         if facts.is_mutable:
             for tensor in facts.written(args, kwargs):
                 self.forget(tensor)
-        if not facts.is_mutable or func in _OVERWRITES:
-            self._take(facts, func, args, kwargs, out)
+        if taken is not None and (not facts.is_mutable or _is_whole(out)):
+            out.untyped_storage()._memlab_taken = taken
+            self._takes = True
 
-    def _take(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
-        """Give a condition on unknown values, and what follows from one, its value in a healthy run."""
+    def _taken(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any], out: Any) -> bool | int | float | None:
+        """The value in a healthy run of a condition on unknown values, or of what follows from one."""
         if not isinstance(out, torch.Tensor) or not facts.has_values:
-            return
+            return None
         given = tensors_in((args, kwargs)) if self._takes else ()
         if out.dtype is torch.bool or any(hasattr(tensor.untyped_storage(), "_memlab_taken") for tensor in given):
             found = self._run(facts, func, *self._one_healthy((args, kwargs)))
             if isinstance(found, torch.Tensor) and found.numel() == 1:
-                out.untyped_storage()._memlab_taken = found.item()
-                self._takes = True
+                return found.item()
+        return None
 
     def _one_healthy(self, value: Any) -> Any:
         """Replace tensors by host tensors of one element, with its value in a healthy run."""
@@ -189,7 +191,7 @@ class Values:
             known = self.of(value) if value.numel() else None
             with _disable_current_modes():
                 if known is not None:
-                    return known.reshape(-1)[:1].reshape([1] * value.dim())
+                    return known.reshape(-1)[:1].clone().reshape([1] * value.dim())
                 return _aten.full.default([1] * value.dim(), self.healthy(value), dtype=value.dtype, device=_HOST)
         if isinstance(value, list | tuple):
             return type(value)(self._one_healthy(item) for item in value)
@@ -252,7 +254,7 @@ class Values:
         storage = tensor.untyped_storage()
         if hasattr(storage, "_memlab_values"):
             return True
-        return tensor.numel() * tensor.element_size() == storage.nbytes() and _may_have_values(tensor)
+        return _is_whole(tensor) and _may_have_values(tensor)
 
     def _make_room(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -311,6 +313,11 @@ class _Facts:
     def written(self, args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
         for index, name in self._written:
             yield from tensors_in(args[index] if index < len(args) else kwargs.get(name))
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is all of its storage."""
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
 def _may_have_values(tensor: torch.Tensor) -> bool:

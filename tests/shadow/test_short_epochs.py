@@ -1,0 +1,172 @@
+"""Without --steps a predicted script has the peak of its whole epoch, from a few of its steps."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from memlab.cli.compose import compose_config
+from memlab.planner.user_command import predicted_record
+from memlab.predict.trace.parse_command import Command, Node, trace_rank
+from memlab.predict.trace.trace_format import Trace
+from memlab.runs.folder import RunFolder
+
+pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]
+
+NODE = Node("NVIDIA H200", 1, 139 << 30)
+ALL_STEPS = 100_000
+
+
+def run(folder: Path, lines: str, steps: int | None) -> tuple[Trace, str, dict]:
+    """Return the trace of a script, what it printed, and what the meters found in it."""
+    folder.mkdir()
+    (folder / "script.py").write_text(lines)
+    trace = trace_rank(Command("python", str(folder / "script.py")), 0, NODE, folder, steps, os.environ)
+    return trace, (folder / "rank0.log").read_text(), json.loads((folder / "rank0.json").read_text())
+
+
+def peaks(meters: dict) -> dict[str, int]:
+    """The peak of each phase, without those that a first step makes at its beginning alone."""
+    return {phase: figures["peak_allocated_bytes"] for phase, figures in meters["phases"].items()}
+
+
+LOOP = """
+import random
+import torch
+from torch.utils.data import DataLoader
+
+def padded(rows):
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Embedding(1000, 64), torch.nn.Linear(64, 1000)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+train = [torch.full((300 if row == 57 else 10 + row % 20,), 3) for row in range(160)]
+test = [torch.full((200 if row == 99 else 12,), 3) for row in range(120)]
+for epoch in range(2):
+    model.train()
+    for number, batch in enumerate(DataLoader(train, batch_size=4, shuffle=True, collate_fn=padded, num_workers=2)):
+        print("batch", tuple(batch.shape), random.random() < 2, torch.rand(1).item())
+        model(batch.cuda()).sum().backward()
+        if number % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        for batch in DataLoader(test, batch_size=8, collate_fn=padded):
+            model(batch.cuda())
+torch.save(model.state_dict(), "/dev/null")
+print("saved")
+"""
+
+
+def test_a_loop_of_ones_own_with_its_longest_sample_far_behind_and_a_longer_evaluation(tmp_path):
+    short, printed, meters = run(tmp_path / "short", LOOP, None)
+    _, all_printed, all_meters = run(tmp_path / "all", LOOP, ALL_STEPS)
+    assert "saved" in printed.splitlines() and meters["attached"]["ended"] == "finished"
+    for figure in ("peak_allocated_bytes", "peak_active_bytes"):
+        assert meters[figure] == all_meters[figure]
+    for phase in ("forward", "backward", "optimizer_step", "first_evaluate"):
+        assert peaks(meters)[phase] == peaks(all_meters)[phase], phase
+    assert printed.splitlines()[:4] == all_printed.splitlines()[:4]  # batches and random numbers
+    assert meters["attached"]["steps"] < all_meters["attached"]["steps"] / 5
+    training, evaluation = short.epochs
+    dearest = max(training["dearest"], key=lambda batch: batch["shapes"][""])
+    assert dearest["shapes"] == {"": [4, 300]}
+    rows = [json.loads(line) for line in (tmp_path / "all" / "rank0.steps.jsonl").read_text().splitlines()]
+    highest = max(rows[:20], key=lambda row: row["peak_allocated_bytes"])
+    assert (
+        dearest["step"] == highest["step"] and dearest["run_as_step"] == meters["attached"]["phases"]["forward"]["step"]
+    )
+    assert [batch["batch"] for batch in evaluation["dearest"]] == [13]
+
+
+TRAINER = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+def rows(number, longest):
+    lengths = [longest if row == number * 2 // 3 else 12 + row % 30 for row in range(number)]
+    return [{"input_ids": torch.ones(length, dtype=torch.long)} for length in lengths]
+
+def collate(samples):
+    ids = torch.nn.utils.rnn.pad_sequence([sample["input_ids"] for sample in samples], batch_first=True)
+    return {"input_ids": ids, "labels": ids}
+
+model = LlamaForCausalLM(LlamaConfig(vocab_size=1000, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2))
+arguments = TrainingArguments("OUTPUT", per_device_train_batch_size=2, gradient_accumulation_steps=2,
+    num_train_epochs=1, eval_strategy="steps", eval_steps=500, save_steps=500, report_to="none",
+    remove_unused_columns=False, per_device_eval_batch_size=4, disable_tqdm=True)
+trainer = Trainer(model, arguments, train_dataset=rows(120, 400), eval_dataset=rows(60, 700), data_collator=collate)
+trainer.train()
+"""
+
+
+def test_trainer_evaluates_and_saves_after_the_dearest_batch_as_at_its_end(tmp_path):
+    short, _, meters = run(tmp_path / "short", TRAINER.replace("OUTPUT", f"{tmp_path}/a"), None)
+    _, _, all_meters = run(tmp_path / "all", TRAINER.replace("OUTPUT", f"{tmp_path}/b"), ALL_STEPS)
+    assert meters["attached"]["ended"] == "finished" and meters["attached"]["steps"] <= 5
+    for phase in ("forward", "backward", "optimizer_step", "first_save"):
+        assert peaks(meters)[phase] == pytest.approx(peaks(all_meters)[phase], rel=1e-4), phase
+    assert meters["peak_allocated_bytes"] == pytest.approx(all_meters["peak_allocated_bytes"], rel=1e-4)
+    assert [epoch["purpose"] for epoch in short.epochs] == ["training", "evaluation"]
+
+
+KEPT = """
+import torch
+from torch.utils.data import DataLoader
+
+model = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(8, 512).cuda()).sum().backward()
+optimizer.step()
+model.eval()
+with torch.no_grad():
+    logits = [model(batch.cuda()) for batch in DataLoader(torch.ones(25_600, 512), batch_size=512)]
+print(len(logits))
+for step in range(10_000):
+    model.train()(torch.ones(8, 512).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_an_evaluation_that_keeps_its_results_is_run_whole_and_a_loop_without_a_loader_is_stopped(tmp_path):
+    trace, printed, meters = run(tmp_path / "kept", KEPT, None)
+    assert "50" in printed.splitlines() and trace.epochs[0]["is_run_whole"]
+    assert (meters["attached"]["ended"], meters["attached"]["steps"]) == ("stopped", 16)
+
+
+CHOICES = """
+import torch
+from transformers import MixtralConfig, MixtralForCausalLM
+
+torch.manual_seed(0)
+model = MixtralForCausalLM(MixtralConfig(vocab_size=1000, hidden_size=128, intermediate_size=2048, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, num_local_experts=8, experts_implementation="eager",
+    eos_token_id=2, pad_token_id=0)).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+ids = torch.ones(4, 16, dtype=torch.long, device="cuda")
+for _ in range(2):
+    ids = model.generate(ids[:, :16], max_new_tokens=112)
+    print("length", ids.shape[1])
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_both_ends_of_a_generation_and_of_the_load_of_experts_are_predicted(tmp_path):
+    (tmp_path / "script.py").write_text(CHOICES)
+    config, _ = compose_config(["mode=predict", "hardware=h200_x1"])
+    words = ["python", str(tmp_path / "script.py")]
+    record = predicted_record(words, config.hardware, RunFolder(tmp_path / "run"), None, os.environ)
+    generation, routing = record.command["ranges"]
+    assert (generation["choice"], routing["choice"]) == ("generation", "routing")
+    peak = record.ranks[0]["peak_allocated_bytes"]
+    low, high = generation["peak_allocated_bytes"]
+    assert low < high == peak  # all figures are for the longest
+    assert peak in routing["peak_allocated_bytes"] and len(set(routing["peak_allocated_bytes"])) == 2
+    log = tmp_path / "run" / "other_end_generation" / "rank0.log"
+    assert [line for line in log.read_text().splitlines() if line.startswith("length")] == ["length 17"] * 2
