@@ -2,13 +2,15 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.planner.user_command import predicted_record
-from memlab.predict.trace.parse_command import Command, Node, trace_rank
+from memlab.predict.trace.run_command import LOG, simulate
+from memlab.predict.trace.simulation import Node
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
 
@@ -22,8 +24,9 @@ def run(folder: Path, lines: str, steps: int | None) -> tuple[Trace, str, dict]:
     """Return the trace of a script, what it printed, and what the meters found in it."""
     folder.mkdir()
     (folder / "script.py").write_text(lines)
-    trace = trace_rank(Command("python", str(folder / "script.py")), 0, NODE, folder, steps, os.environ)
-    return trace, (folder / "rank0.log").read_text(), json.loads((folder / "rank0.json").read_text())
+    words = [sys.executable, str(folder / "script.py")]
+    trace = simulate(words, NODE, folder, steps, os.environ).traces[0]
+    return trace, (folder / LOG).read_text(), json.loads((folder / "rank0.json").read_text())
 
 
 def peaks(meters: dict) -> dict[str, int]:
@@ -160,7 +163,7 @@ for _ in range(2):
 def test_both_ends_of_a_generation_and_of_the_load_of_experts_are_predicted(tmp_path):
     (tmp_path / "script.py").write_text(CHOICES)
     config, _ = compose_config(["mode=predict", "hardware=h200_x1"])
-    words = ["python", str(tmp_path / "script.py")]
+    words = [sys.executable, str(tmp_path / "script.py")]
     record = predicted_record(words, config.hardware, RunFolder(tmp_path / "run"), None, os.environ)
     generation, routing = record.command["ranges"]
     assert (generation["choice"], routing["choice"]) == ("generation", "routing")
@@ -168,5 +171,5 @@ def test_both_ends_of_a_generation_and_of_the_load_of_experts_are_predicted(tmp_
     low, high = generation["peak_allocated_bytes"]
     assert low < high == peak  # all figures are for the longest
     assert peak in routing["peak_allocated_bytes"] and len(set(routing["peak_allocated_bytes"])) == 2
-    log = tmp_path / "run" / "other_end_generation" / "rank0.log"
+    log = tmp_path / "run" / "other_end_generation" / LOG
     assert [line for line in log.read_text().splitlines() if line.startswith("length")] == ["length 17"] * 2

@@ -56,6 +56,8 @@ Place = tuple[int, int, int, int]
 def _expression(frame: FrameType) -> tuple[str, bool]:
     """The expression that a frame evaluates, and whether a branch depends on it."""
     code, file = frame.f_code, frame.f_code.co_filename
+    if sys.version_info < (3, 11):  # the caller's Python, which knows lines alone
+        return _shortened(linecache.getline(file, frame.f_lineno)) or code.co_name, False
     line, end_line, column, end_column = list(code.co_positions())[frame.f_lasti // 2]
     if line is None or end_line is None or column is None or end_column is None:
         return _shortened(linecache.getline(file, frame.f_lineno)) or code.co_name, False

@@ -5,6 +5,7 @@ Nothing of it is changed. An evaluation keeps all batches where its memory grows
 kept), because the last one then decides.
 """
 
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 from math import lcm
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from memlab.attach import import_hook
+from memlab.attach.rank_file import rank_number
 from memlab.attach.session import Session
 from memlab.core.sizes import MIB
 from memlab.predict.trace.epoch_batches import ReadAhead, Window, dearest_windows
@@ -112,7 +114,7 @@ class ShortEpochs:
                 accumulation = max((self._session.micro_batches - micro_before) // steps, 1)
                 window = lcm(accumulation, self._repeats(read))
         if is_first and window:
-            chosen = dearest_windows(read.batches, self._trace.rank, given, window, self._recorder.sizes_follow_values)
+            chosen = dearest_windows(read.batches, rank_number(), given, window, self._recorder.sizes_follow_values)
             run_as = steps_before + given // accumulation + 1
             self._note(TRAINING, read, chosen, given, accumulation, run_as, window // accumulation)
             yield from self._windows(chosen, read, own, fetcher, given, window)
@@ -127,7 +129,7 @@ class ShortEpochs:
 
     def _repeats(self, read: ReadAhead) -> int:
         """How often the loader gives the same batch one after another: GRPO's, once for each use of its generations."""
-        indices = read.indices.get(self._trace.rank, ())
+        indices = read.indices.get(rank_number(), ())
         return next((at for at, index in enumerate(indices) if index != indices[0]), 1) or 1
 
     # --- evaluation
@@ -146,7 +148,7 @@ class ShortEpochs:
             self._note(EVALUATION, read, [], given, is_whole=True)
             yield from own
             return
-        chosen = dearest_windows(read.batches, self._trace.rank, given, 1, self._recorder.sizes_follow_values)
+        chosen = dearest_windows(read.batches, rank_number(), given, 1, self._recorder.sizes_follow_values)
         self._note(EVALUATION, read, chosen, given)
         yield from self._windows(chosen, read, own, fetcher, given, 1)
 
@@ -154,8 +156,8 @@ class ShortEpochs:
 
     def _read(self, loader: DataLoader, own: Iterator, fetcher: Any, most: int | None) -> ReadAhead:
         """Read the epoch ahead, also for the ranks that this one stands for: all but the first are alike."""
-        rank, ranks = self._trace.rank, self._trace.world_size
-        return read_ahead(loader, own, fetcher, rank, [rank] if rank == 0 else range(1, ranks), most)
+        rank, world_size = rank_number(), int(os.environ.get("WORLD_SIZE", 1))
+        return read_ahead(loader, own, fetcher, rank, [rank] if rank == 0 else range(1, world_size), most)
 
     def _windows(
         self, chosen: list[Window], read: ReadAhead, own: Iterator, fetcher: Any, given: int, size: int
