@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from memlab.planner.user_command import predict_command
     from memlab.predict.memory.verdicts import FITS
-    from memlab.report.command_progress import CommandProgress
     from memlab.report.command_prediction_text import assumption_sentences
+    from memlab.report.command_progress import CommandProgress
     from memlab.report.run_text import show_run
     from memlab.report.text import console, say
     from memlab.runs.folder import RunFolder
