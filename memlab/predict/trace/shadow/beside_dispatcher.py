@@ -10,13 +10,14 @@ import threading
 from itertools import count
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from memlab.attach.where import user_file
-from memlab.predict.trace.shadow import device
+from memlab.predict.trace.shadow import arrays, device
 from memlab.predict.trace.shadow.unpredictable import UnpredictableError
 
 _aten = torch.ops.aten
@@ -176,7 +177,10 @@ def _readers() -> None:
 
 def _reading(method):
     def read(tensor: torch.Tensor, *args, **options):
-        return method(device.recorder.real(tensor) if isinstance(tensor, FakeTensor) else tensor, *args, **options)
+        if not isinstance(tensor, FakeTensor):
+            return method(tensor, *args, **options)
+        found = method(device.recorder.real(tensor), *args, **options)
+        return arrays.without_memory(found, tensor.untyped_storage()) if isinstance(found, np.ndarray) else found
 
     return read
 

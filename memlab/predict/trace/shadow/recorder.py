@@ -69,6 +69,10 @@ HOST_MINIMUM_BYTES = MIB
 """Host tensors below this are not recorded: they are many, and their sum is small."""
 
 
+class HostBlock:
+    """Memory of the host that is no storage of a tensor: of a numpy array, for example."""
+
+
 class Recorder(TorchDispatchMode):
     """Dispatch mode that writes events into ``trace``. It is the only mode of a shadow run.
 
@@ -308,6 +312,12 @@ class Recorder(TorchDispatchMode):
         out = self._results.empty(shape, dtype, torch.device("cpu"))
         self._see(out, None, {})
         return out
+
+    def host_block(self, nbytes: int) -> HostBlock:
+        """Record memory of the host that lives as long as the object that is returned."""
+        block = HostBlock()
+        self._see_host(block, nbytes, pinned=False)
+        return block
 
     def empty_cache(self) -> None:
         self._events.append(EmptyCache())
