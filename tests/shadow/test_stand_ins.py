@@ -53,3 +53,19 @@ def test_a_stand_in_is_found_in_the_folder_and_recorded(tmp_path):
     assert "new" in {site.op for site in trace.sites}
     assert "launches (10, 20)" in printed
     assert trace.smooth_from == 7
+
+
+EMBEDDING = """
+import torch
+words, indices = torch.nn.Embedding(50_000, 1024, device="cuda"), torch.arange(4096, device="cuda")
+torch.cuda.reset_peak_memory_stats()
+words(indices).sum().backward()
+"""
+
+
+def test_the_gradient_of_an_embedding_has_partial_sums(tmp_path):
+    """4,505 rows of 1,024 floats for 4,096 tokens: one each, and one more for every ten."""
+    trace, _ = run(tmp_path, EMBEDDING)
+    assert max(event.nbytes for event in trace.events if isinstance(event, Alloc) and event.nbytes < 40 << 20) == (
+        4505 * 1024 * 4
+    )

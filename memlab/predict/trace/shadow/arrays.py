@@ -53,7 +53,7 @@ class LargeArray(np.ndarray):
 
 
 def filled(shape: Sequence[int], element: Any) -> np.ndarray:
-    """Return an array of ``shape`` whose elements are all ``element``; a large one takes recorded memory of the host."""
+    """Return an array of ``shape`` full of ``element``; a large one takes recorded memory of the host."""
     one = np.array(element).reshape(1)
     nbytes = one.itemsize * int(np.prod(shape, dtype=np.int64))
     if nbytes < LARGE_BYTES:

@@ -89,6 +89,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     from memlab.attach import start
     from memlab.attach.options import Options
     from memlab.core.config import Config
+    from memlab.core.config_experiment import Training
     from memlab.predict.trace import own_stand_ins
     from memlab.predict.trace.shadow import beside_dispatcher, device, patches, stand_ins, unpredictable
     from memlab.predict.trace.shadow.recorder import Recorder
@@ -103,8 +104,9 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     recorder.values.choices.other_end = simulation.other_end
     device.install(recorder, gpus)
     beside_dispatcher.install_in_threads(recorder)
-    stand_ins.install(recorder, Config(), gpus.model)
-    stand_ins.install_own(recorder, Config(), gpus.model, own_stand_ins.files())
+    config = Config(training=Training(loop="command"))
+    stand_ins.install(recorder, config, gpus.model)
+    stand_ins.install_own(recorder, config, gpus.model, own_stand_ins.files())
     unpredictable.explain_at_the_end()
     faulthandler.enable()  # compiled code may read memory that is not there
     ending = _Ending(recorder)
