@@ -1,8 +1,11 @@
-"""Saved files: tensors without values are not written; every other file is. What was not written cannot be read."""
+"""Saved files: a tensor without values is written as its description, and read again as such a tensor.
+
+Files have the format of their library. Where a weight would be, a safetensors file has a hole that takes no disk.
+"""
 
 import functools
-import os
-from collections.abc import Callable
+import json
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -11,63 +14,119 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from memlab.core.config import Config
 from memlab.predict.constants import GpuModel
+from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.stand_ins import StandIn
-from memlab.predict.trace.shadow.unpredictable import UnpredictableError
 
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
-    return StandIn(changes={"torch.serialization": _save_real_objects, "safetensors.torch": _save_empty_files})
+    return StandIn(changes={"torch.serialization": _describe_tensors, "safetensors.torch": _leave_holes})
 
 
-def _save_real_objects(serialization: ModuleType, recorder: Recorder) -> None:
-    save = serialization.save
+# --- torch.save and torch.load
 
-    @functools.wraps(save)
-    def save_real(obj: Any, f: Any, *args, **options) -> None:
-        if _has_fakes(obj):
-            _write_nothing(f)
-        else:
-            save(obj, f, *args, **options)
 
+class SavedStorage:
+    """A storage without values in a file: its bytes and the device that it was on. Tensors of the file share it."""
+
+    def __init__(self, nbytes: int, place: str):
+        self.nbytes, self.place = nbytes, place
+        self._restored: torch.Tensor | None = None
+
+    def __reduce__(self):
+        return SavedStorage, (self.nbytes, self.place)
+
+    def restored(self) -> torch.Tensor:
+        """Return all bytes as one tensor, where ``torch.load`` was told to put them."""
+        if self._restored is None:
+            host = device.recorder.host_tensor((self.nbytes,), torch.uint8)
+            self._restored = host.to(_Location.of(self.place))
+        return self._restored
+
+
+def restored_view(storage: SavedStorage, dtype: torch.dtype, shape, strides, offset: int) -> torch.Tensor:
+    return storage.restored().view(dtype).as_strided(shape, strides, offset)
+
+
+def restored_values(values: torch.Tensor, place: str) -> torch.Tensor:
+    return values.to(_Location.of(place))
+
+
+class _Location:
+    """``map_location`` of the ``torch.load`` that runs."""
+
+    current: Any = None
+
+    @classmethod
+    def of(cls, place: str) -> torch.device:
+        wanted = cls.current
+        if isinstance(wanted, Mapping):
+            wanted = wanted.get(place)
+        elif callable(wanted):
+            found = wanted(torch.UntypedStorage(0), place)
+            wanted = None if found is None else found.device
+        return torch.device(place if wanted is None else wanted)
+
+
+def _describe_tensors(serialization: ModuleType, recorder: Recorder) -> None:
+    FakeTensor.__reduce_ex__ = _description  # type: ignore[method-assign]
+    serialization.add_safe_globals([SavedStorage, restored_view, restored_values])
     load = serialization.load
 
     @functools.wraps(load)
-    def load_real(f: Any, *args, **options) -> Any:
-        if isinstance(f, str | os.PathLike) and os.path.exists(f) and not os.path.getsize(f):
-            raise UnpredictableError(
-                f"{os.fspath(f)} is empty, because a prediction writes no tensors and so cannot read them again. "
-                "Predict the training without resuming: only the phase of resuming differs."
-            )
-        return load(f, *args, **options)
+    def load_there(f: Any, map_location: Any = None, *args, **options) -> Any:
+        before, _Location.current = _Location.current, map_location
+        try:
+            return load(f, map_location, *args, **options)
+        finally:
+            _Location.current = before
 
-    serialization.save = torch.save = save_real
-    serialization.load = torch.load = load_real
+    serialization.load = torch.load = load_there
 
 
-def _save_empty_files(safetensors: ModuleType, recorder: Recorder) -> None:
-    safetensors.save_file = _saves_to(1)
-    safetensors.save_model = _saves_to(1)
+def _description(tensor: FakeTensor, protocol: int) -> tuple:
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch._utils._rebuild_parameter, (tensor.detach(), tensor.requires_grad, {})
+    known = device.recorder.values.of(tensor)
+    if known is not None:
+        return restored_values, (known.clone(), str(tensor.device))
+    storage = tensor.untyped_storage()
+    if not hasattr(storage, "_memlab_saved"):
+        storage._memlab_saved = SavedStorage(storage.nbytes(), str(tensor.device))
+    view = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    return restored_view, (storage._memlab_saved, *view)
 
 
-def _saves_to(position: int) -> Callable[..., None]:
-    def save(*args, **options) -> None:
-        _write_nothing(args[position] if len(args) > position else options["filename"])
-
-    return save
+# --- safetensors
 
 
-def _write_nothing(file: Any) -> None:
-    """Make an empty file, so that the program finds one of that name."""
-    if not hasattr(file, "write"):
-        open(file, "wb").close()
+def _leave_holes(safetensors: ModuleType, recorder: Recorder) -> None:
+    names = {dtype: name for name, dtype in safetensors._TYPES.items()}
+    save_file, save_model = safetensors.save_file, safetensors.save_model
+
+    @functools.wraps(save_file)
+    def save(tensors: Mapping[str, torch.Tensor], filename: Any, metadata: Mapping[str, str] | None = None) -> None:
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors.values()):
+            _write_header(tensors, filename, metadata, names)
+        else:
+            save_file(tensors, filename, metadata)
+
+    @functools.wraps(save_model)
+    def save_whole(model: torch.nn.Module, filename: str, metadata=None, force_contiguous: bool = True) -> None:
+        save(model.state_dict(), filename, metadata)
+
+    safetensors.save_file, safetensors.save_model = save, save_whole
 
 
-def _has_fakes(value: Any) -> bool:
-    if isinstance(value, torch.nn.Module):
-        value = value.state_dict()
-    if isinstance(value, dict):
-        return any(map(_has_fakes, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_has_fakes, value))
-    return isinstance(value, FakeTensor)
+def _write_header(tensors: Mapping[str, torch.Tensor], filename: Any, metadata, names: Mapping) -> None:
+    """Write the header of the format, and a hole of the size of the weights: https://github.com/huggingface/safetensors."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(filename, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
