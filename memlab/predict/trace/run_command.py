@@ -69,12 +69,11 @@ def simulate(
     with (folder / LOG).open("wb") as output:
         variables = _variables(environ, own)
         done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=variables)
-    if why := refusal(own):
-        raise SimulationError(why)
-    if done.returncode == 0 and not install.has_loaded(folder):
-        raise SimulationError(NOT_SIMULATED)
+    why = refusal(own) or (NOT_SIMULATED if done.returncode == 0 and not install.has_loaded(folder) else None)
     native.keep(own, cache_folder("native"))
     install.remove(folder)
+    if why:
+        raise SimulationError(why)
     traces = {trace.rank: trace for trace in map(Trace.load, folder.glob(_TRACES))}
     return Simulated(done.returncode, last_exception(folder / LOG) if done.returncode else "", traces)
 

@@ -66,6 +66,7 @@ def install() -> None:
     torch.version.cuda = CUDA_VERSION
     cuda = torch.cuda
     cuda._initialized = True
+    cuda._device_count_nvml = lambda: -1  # unknown: torch then counts by _cuda_getDeviceCount
     cuda._cudart = _cudart()
     cuda._exchange_device = cuda._maybe_exchange_device = device.exchange
     cuda._get_device_properties = lambda index: _properties()
