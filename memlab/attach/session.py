@@ -71,7 +71,7 @@ class Session:
         self.on_save: Callable[[], None] = lambda: None
         self.on_piece: Callable[[str | None, int | None, Piece], None] = lambda phase, step, piece: None
         self.on_step: Callable[[], None] = lambda: None
-        self.wait_for_all_ranks = stop.wait_for_all_ranks
+        self.is_simulated = False  # on a simulated GPU: it has no clock, and the other ranks are not there
         self._saved_at = 0.0
         self._evaluated: weakref.ref | None = None  # the module that a plain loop evaluates
         self._end: Mark | None = None  # of a step that has not been closed
@@ -82,9 +82,10 @@ class Session:
 
     def begin_anew(self, options: Options) -> None:
         """Forget what was measured, and measure from now on."""
-        calls = self.on_first_step, self.on_save, self.on_piece, self.on_step, self.wait_for_all_ranks
+        calls, is_simulated = (self.on_first_step, self.on_save, self.on_piece, self.on_step), self.is_simulated
         Session.__init__(self, options, self.memory)
-        self.on_first_step, self.on_save, self.on_piece, self.on_step, self.wait_for_all_ranks = calls
+        self.on_first_step, self.on_save, self.on_piece, self.on_step = calls
+        self.is_simulated = is_simulated
 
     def begin_in_child(self) -> None:
         """Begin anew in a forked process, which may become a rank. A child of a rank stays unmeasured."""
@@ -292,7 +293,8 @@ class Session:
     def stop_if_asked(self) -> None:
         if self.last_step and self.steps_done >= self.last_step and not self.ending.stopped:
             self.ending.stopped = True
-            self.wait_for_all_ranks()
+            if not self.is_simulated:
+                stop.wait_for_all_ranks()
             raise SystemExit(0)
 
     def _begin_training(self) -> None:
@@ -358,7 +360,7 @@ class Session:
         return {"phase": self.timeline.current, "step": step, "where": self.timeline.where}
 
     def _mark(self) -> Mark:
-        return mark(self.memory.device is not None)
+        return mark(self.memory.device is not None and not self.is_simulated)
 
     def _ended(self, piece: Piece) -> None:
         """Fold a piece into the figures, and into the running step."""

@@ -96,12 +96,14 @@ def _found(command: TracedCommand, allocator_conf: str | None) -> FoundConfig:
     found = found_config(meters, command.rows, shlex.join(command.words))
     used = found.config.hardware
     hardware = asdict(replace(command.hardware, gpus=used.gpus, nodes=used.nodes))
-    conf = command.traces[min(command.traces)].allocator_conf if allocator_conf is None else allocator_conf
+    first = command.traces[min(command.traces)]
+    conf = first.allocator_conf if allocator_conf is None else allocator_conf
     return from_values(
         {
             **found.values,
             **{f"hardware.{key}": value for key, value in hardware.items()},
             "allocator.conf": conf,
+            "measure.steps": max(1, len(first.steps) - 1),  # as of a measured command: without the first step
         }
     )
 

@@ -15,6 +15,8 @@ from memlab.predict.trace.work_items import Item
 CALIBRATED = "calibrated"
 BOUND = "lower bound"
 
+OWN_PYTHON = "the costs are those of memlab's own training, and what a script does between its operators is not counted"
+
 
 @dataclass(frozen=True)
 class StepTime:
@@ -30,15 +32,11 @@ class StepTime:
     error: dict[str, float] | None = None
     calibration: str | None = None  # digest of the calibration
 
-    def scaled(self, factor: float) -> "StepTime":
-        """Return the time of a step that takes ``factor`` times as long."""
-        low, high = self.seconds_range
-        return replace(
-            self,
-            seconds=factor * self.seconds,
-            seconds_range=(factor * low, None if high is None else factor * high),
-            lower_bound=factor * self.lower_bound,
-        )
+    def of_a_script(self, seconds: float) -> "StepTime":
+        """Return a lower bound for a step of a script that takes ``seconds`` by the same costs."""
+        bound = self.lower_bound * seconds / self.seconds
+        why = self.why if self.basis == BOUND else OWN_PYTHON
+        return StepTime(seconds, (seconds, None), bound, BOUND, why, calibration=self.calibration)
 
     def steps(self) -> dict[str, Any]:
         """Return the fields of ``Record.steps``."""
@@ -120,7 +118,7 @@ def predict_steps(
     usual = sorted(usual_steps(traces, seconds), key=seconds.__getitem__)
     middle = usual[len(usual) // 2]
     known = predict_step_time(config, steps[middle], calibration)
-    return seconds, known and known.scaled(median(seconds[step] for step in usual) / known.seconds)
+    return seconds, known and known.of_a_script(median(seconds[step] for step in usual))
 
 
 def usual_steps(traces: Mapping[int, Trace], steps: Iterable[int]) -> list[int]:

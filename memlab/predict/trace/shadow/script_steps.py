@@ -33,7 +33,7 @@ class ScriptSteps:
         self._step_begin: int | None = None  # index of the first event of the running step
         self._begin_piece()
         session.on_piece, session.on_step = self._piece_ends, self._step_ends
-        session.wait_for_all_ranks = lambda: None  # the other ranks are not there
+        session.is_simulated = True
         recorder.sites.follow_script(lambda: session.timeline.current or "", user_line, self._counter.module)
         recorder.on_first_request = self._read_settings
 
