@@ -133,11 +133,6 @@ def precision(kind: str, size: int) -> int:
     return 1 if kind == "batch" else max(1, size // 64)
 
 
-def _rate(record: Record) -> float:
-    """Return tokens per second; 0 for a command whose batches do not say their tokens."""
-    return record.summary["tokens_per_second"] or 0.0
-
-
 def _disagreement(record: Record, config: Config) -> str | None:
     """Say that a command did not use the size that it was given; ``None`` if it did."""
     searched = "batch.micro" if config.sweep.search == "batch" else "seq_len.tokens"

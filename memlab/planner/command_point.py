@@ -1,8 +1,11 @@
 """One point of a sweep of the user's own command, predicted; a point that was predicted before is copied."""
 
+import hashlib
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 
 from memlab.core.command_template import command_environment, filled
@@ -16,6 +19,7 @@ from memlab.launch.user_command.found_config import found_config
 from memlab.launch.user_command.point import OUTPUT, beside
 from memlab.planner.user_command import predicted_record
 from memlab.predict.prediction import NOWHERE
+from memlab.predict.trace import own_stand_ins
 from memlab.predict.trace.code_digest import code_digest
 from memlab.runs.command_inputs import are_unchanged
 from memlab.runs.folder import RunFolder
@@ -24,13 +28,16 @@ from memlab.runs.step_rows import read_rows
 from memlab.system.deadman import TOKEN_VARIABLE, guarded, kill_marked
 from memlab.system.environment import command_fingerprint, fingerprint
 
+KEY = "prediction_key"
+"""Key of ``Record.environment``: what decided the prediction."""
+
 POLL_S = 0.1
 
 
 def finished_point(job: Job, also_implied: bool) -> Record | None:
     """Return the record in the job's folder if the same predictor made it, else ``None``."""
     found = job.finished(NOWHERE, also_implied)
-    return found if found and found.environment.get("predictor") == code_digest() else None
+    return found if found and found.environment.get(KEY) == prediction_key(job.plan) else None
 
 
 def predict_point(job: Job, control: LaunchControl, force: bool = False) -> Record:
@@ -58,7 +65,14 @@ def predict_point(job: Job, control: LaunchControl, force: bool = False) -> Reco
 
 def kept_folder(plan: Plan) -> RunFolder:
     """Return the folder in the user's cache of the prediction that all points share which reach the command alike."""
-    return RunFolder(cache_folder("commands") / command_fingerprint(plan, code_digest()))
+    return RunFolder(cache_folder("commands") / prediction_key(plan))
+
+
+def prediction_key(plan: Plan) -> str:
+    """Hash everything that decides the prediction of a point, except the files that only its script knows."""
+    program = filled(plan.config, Path(), Path(), 0)[0]
+    stand_ins = [hashlib.sha256(path.read_bytes()).hexdigest() for path in own_stand_ins.files()]
+    return command_fingerprint(plan, [code_digest(), shutil.which(program), *stand_ins])
 
 
 def _read_kept(kept: RunFolder) -> Record | None:
@@ -100,6 +114,6 @@ def _as_point(record: Record, job: Job, words: list[str]) -> Record:
         config=merged.config,
         choices=merged.choices,
         unknown_config=list(merged.unknown),
-        environment={**record.environment, "predictor": code_digest()},
+        environment={**record.environment, KEY: prediction_key(job.plan)},
         command={**(record.command or {}), "words": words, "disagreements": disagreements},
     )

@@ -9,6 +9,7 @@ from memlab.core.plan import Plan
 from memlab.core.record import Record
 from memlab.planner.command_point import kept_folder
 from memlab.planner.command_sweep import PredictedSweep
+from memlab.planner.interpolated_size import largest_interpolated
 from memlab.planner.search import Outcome, fits, outcome_of
 from memlab.runs.job import Job
 from memlab.runs.results import JobResult, SweepObserver
@@ -39,6 +40,12 @@ class CommandPredictor:
         for number, record in zip(tight, needs, strict=True):
             found[number] = outcome_of(record)
         return found
+
+    def largest(self, plan_at: Callable[[int], Plan], sizes: Sequence[int], low: int, high: int) -> int | None:
+        """Compute the largest size that fits, where the sizes that ran determine all others."""
+        records = dict(zip(sizes, self._records([plan_at(size) for size in sizes]), strict=True))
+        folders = {size: kept_folder(plan_at(size)).path for size, record in records.items() if record.status == "ok"}
+        return largest_interpolated(folders, records[low].config, low, high)
 
     def summaries(self, plans: Sequence[Plan]) -> list[dict[str, Any]]:
         """Return the summaries of the plans' records, without figures that are not known."""

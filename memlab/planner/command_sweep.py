@@ -1,10 +1,13 @@
 """Sweeps and searches over a command of the user's own, predicted: each point runs its script on simulated GPUs."""
 
+from functools import partial
+
 from memlab.core.config import Sweep
 from memlab.core.record import Record
-from memlab.launch.search import LIMITS, MeasuredSearch, precision, size_of
+from memlab.launch.search import LIMITS, MeasuredSearch, at_size, precision, size_of
 from memlab.launch.sweep import MeasuredSweep
 from memlab.planner.command_point import finished_point, predict_point
+from memlab.planner.interpolated_size import largest_interpolated
 from memlab.planner.search import next_size, outcome_of
 from memlab.planner.shadow_slots import ShadowSlots
 from memlab.predict.limits import unpredictable
@@ -51,8 +54,14 @@ class PredictedSearch(PredictedSweep, MeasuredSearch):
         kind = found.job.config.sweep.search
         tried = {size: outcome_of(record) for size, record in found.tried.items()}
         limit = self.options.search_limit or LIMITS[kind]
-        size = next_size(tried, limit, size_of(found.job.config), precision(kind, found.fits))
+        computed = partial(self._largest, found)
+        size = next_size(tried, limit, size_of(found.job.config), precision(kind, found.fits), computed)
         return [] if size is None else [size]
+
+    def _largest(self, found: SearchResult, low: int, high: int) -> int | None:
+        ran = [size for size, record in found.tried.items() if record.status == "ok"]
+        folders = {size: at_size(found.job, size).folder.path for size in ran}
+        return largest_interpolated(folders, found.tried[low].config, low, high)
 
     def _confirm(self, found: SearchResult) -> None:
         """Take the largest size that fits: predicting it again would say the same."""

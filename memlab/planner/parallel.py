@@ -58,6 +58,9 @@ class ParallelPredictor:
                 found[number] = found[number] or failed.get(trace_folder(plan))
         return [found[number] for number in range(len(plans))]
 
+    def largest(self, plan_at: Callable[[int], Plan], sizes: Sequence[int], low: int, high: int) -> None:
+        """Compute nothing: an estimate of any size is fast."""
+
     def summaries(self, plans: Sequence[Plan]) -> list[dict[str, Any]]:
         """Predict the plans and return the summaries of their records."""
         return self._map(_summary, plans, {})

@@ -4,8 +4,9 @@ A :class:`Predictor` predicts many plans at a time, so that it can trace all of 
 all cores.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, TypeGuard
 
 from memlab.core.config import Config
@@ -38,6 +39,12 @@ class Predictor(Protocol):
         """Prepare at once the estimates of ``plans`` and of all plans that differ from them in shape alone."""
 
     def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Outcome]: ...
+
+    def largest(self, plan_at: Callable[[int], Plan], sizes: Sequence[int], low: int, high: int) -> int | None:
+        """Compute the largest size that fits, from ``low`` to below ``high``; ``None`` if that takes an estimate.
+
+        ``plan_at`` makes the plan of a size; ``sizes`` were estimated.
+        """
 
     def summaries(self, plans: Sequence[Plan]) -> list[dict[str, Any]]:
         """Predict the plans and return the summaries of their records."""
@@ -84,7 +91,11 @@ def largest_batches(candidates: Sequence[Candidate], predictor: Predictor, limit
     time."""
     predictor.prepare([candidate.plan(size) for candidate in candidates for size in TRACED_BATCHES])
     tried: list[dict[int, Outcome]] = [{} for _ in candidates]
-    while wanted := {i: size for i, seen in enumerate(tried) if (size := next_size(seen, limit)) is not None}:
+
+    def following(i: int) -> int | None:
+        return next_size(tried[i], limit, computed=partial(predictor.largest, candidates[i].plan, sorted(tried[i])))
+
+    while wanted := {i: size for i in range(len(tried)) if (size := following(i)) is not None}:
         outcomes = predictor.estimates([candidates[i].plan(size) for i, size in wanted.items()])
         for (i, size), outcome in zip(wanted.items(), outcomes, strict=True):
             tried[i][size] = outcome
@@ -102,9 +113,19 @@ def fits(outcome: Outcome) -> TypeGuard[Estimate]:
     return isinstance(outcome, Estimate) and outcome.verdict == FITS
 
 
-def next_size(tried: Mapping[int, Outcome], limit: int, first: int = 1, step: int = 1) -> int | None:
+def next_size(
+    tried: Mapping[int, Outcome],
+    limit: int,
+    first: int = 1,
+    step: int = 1,
+    computed: Callable[[int, int], int | None] = lambda low, high: None,
+) -> int | None:
     """Return the size to try next: a micro batch, or a sequence length. ``None`` when the search is over: a size fits
-    and one that is at most ``step`` larger does not, or an estimate failed. ``first``: the size to begin with."""
+    and one that is at most ``step`` larger does not, or an estimate failed.
+
+    ``first``: the size to begin with. ``computed(low, high)``: the largest size that fits, from ``low``, which does, to
+    below ``high``, which does not, where it can be computed from the sizes that were tried.
+    """
     known = {size: outcome for size, outcome in tried.items() if _known(outcome)}
     if len(known) < len(tried):
         return None
@@ -116,6 +137,8 @@ def next_size(tried: Mapping[int, Outcome], limit: int, first: int = 1, step: in
         return min(first, limit)
     if sum(map(fits, tried.values())) < 2:  # too few to extrapolate from
         return min(2 * low, limit) if high > limit else (low + high) // 2
+    if (size := computed(low, high)) is not None:
+        return max(size, low + 1)
     failed = sum(not fits(outcome) for outcome in tried.values())
     if failed > STEPS_DOWN:
         return (low + high) // 2

@@ -4,9 +4,10 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -209,11 +210,19 @@ def _answer(found: SearchResult, kind: str) -> str:
     confirmed = found.confirmation.summary
     line = (
         f"largest {kind} that trains: [bold]{found.best}[/], confirmed over {len(found.confirmation.steps['seconds'])} "
-        f"steps at {units.number(confirmed['tokens_per_second'])} tokens/s"
+        f"steps{_at_rate(confirmed)}"
     )
     if fastest != found.best:
-        line += f"; fastest: {fastest}, at {units.number(found.tried[fastest].summary['tokens_per_second'])} tokens/s"
+        line += f"; fastest: {fastest}{_at_rate(found.tried[fastest].summary)}"
     return line
+
+
+def _at_rate(summary: Mapping[str, Any]) -> str:
+    """Write the speed in tokens; in samples where the batches hold no tokens; empty where neither is known."""
+    for unit in ("tokens", "samples"):
+        if summary[f"{unit}_per_second"] is not None:
+            return f" at {units.number(summary[f'{unit}_per_second'])} {unit}/s"
+    return ""
 
 
 def _ending(record: Record) -> str:

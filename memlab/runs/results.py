@@ -56,8 +56,9 @@ class SearchResult:
         return min(too_large, default=None)
 
     def rate(self, size: int) -> float:
-        """Return the tokens per second at a size that trained; 0 if a command does not say its tokens."""
-        return self.tried[size].summary["tokens_per_second"] or 0.0
+        """Return the tokens per second at a size that trained; without tokens, the samples per second; else 0."""
+        summary = self.tried[size].summary
+        return summary["tokens_per_second"] or summary["samples_per_second"] or 0.0
 
     def thrashes(self, size: int) -> bool:
         """Whether a size fits, but the allocator had to free and retry, or a smaller size is faster (``SLOWER``)."""

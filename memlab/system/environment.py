@@ -8,6 +8,7 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -203,9 +204,9 @@ def fingerprint(plan: Plan, machine: Machine) -> str:
     return _hashed([config_hash(plan.config), *_facts(plan, machine)])
 
 
-def command_fingerprint(plan: Plan, predictor: str) -> str:
+def command_fingerprint(plan: Plan, predictor: Sequence[str | None]) -> str:
     """Hash everything that decides the prediction of a command. Plans that reach the command alike are equal, and so
-    are repeats. ``predictor``: digest of the predictor's code.
+    are repeats. ``predictor``: digests of the predictor's code and of what it takes from its user.
     """
     config = replace(plan.config, measure=replace(plan.config.measure, repeat=1))
     reaches = [effect(config), asdict(config.hardware), predictor]

@@ -74,8 +74,12 @@ def simulate(
     install.remove(folder)
     if why:
         raise SimulationError(why)
-    traces = {trace.rank: trace for trace in map(Trace.load, folder.glob(_TRACES))}
-    return Simulated(done.returncode, last_exception(folder / LOG) if done.returncode else "", traces)
+    return Simulated(done.returncode, last_exception(folder / LOG) if done.returncode else "", traces_in(folder))
+
+
+def traces_in(folder: Path) -> dict[int, Trace]:
+    """Read the traces that the ranks of a simulated command left in a run folder, by rank."""
+    return {trace.rank: trace for trace in map(Trace.load, folder.glob(_TRACES))}
 
 
 def _emptied(folder: Path) -> Path:

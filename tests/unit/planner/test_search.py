@@ -33,6 +33,7 @@ class Formula:
     used: object
     asked: list[list[int]] = field(default_factory=list)
     prepared: list[int] = field(default_factory=list)
+    computed: object = lambda low, high: None
 
     def prepare(self, plans):
         self.prepared = [plan.config.batch.micro for plan in plans]
@@ -41,6 +42,9 @@ class Formula:
         sizes = [plan.config.batch.micro for plan in plans]
         self.asked.append(sizes)
         return [estimate(self.used(size), CAPACITY if limited else 1 << 62) for size in sizes]
+
+    def largest(self, plan_at, sizes, low, high):
+        return self.computed(low, high)
 
     def summaries(self, plans):
         return [{} for _ in plans]
@@ -82,6 +86,18 @@ def test_a_line_takes_few_predictions(candidate):
     (row,) = largest_batches([candidate()], predictor)
     assert row.batch == 128
     assert predictor.asked == [[1], [2], [8], [32], [128], [129]]
+
+
+def test_what_can_be_computed_is_tried_at_once(candidate):
+    predictor = Formula(lambda b: 100 + 7 * b, computed=lambda low, high: 128 if low >= 8 else None)
+    (row,) = largest_batches([candidate()], predictor)
+    assert row.batch == 128 and predictor.asked == [[1], [2], [8], [128], [129]]
+
+
+def test_what_was_computed_is_only_a_guess(candidate):
+    predictor = Formula(lambda b: 100 + 7 * b, computed=lambda low, high: min(135, high - 1))
+    (row,) = largest_batches([candidate()], predictor)
+    assert row.batch == 128
 
 
 def test_what_decides_all_sizes_is_traced_at_once(candidate):
