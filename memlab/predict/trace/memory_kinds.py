@@ -19,6 +19,20 @@ STEP = "temporaries of the step"
 KERNEL_SCRATCH = "kernel workspaces"
 SMALL = "small tensors"
 
+PASSES_ON = (
+    "torch/",
+    "memlab/",
+    "accelerate/",
+    "transformers/trainer.py",
+    "deepspeed/runtime/zero/linear.py",
+    "deepspeed/runtime/engine.py",
+    "deepspeed/utils/",
+)
+"""Code, by package, that only passes calls on: the caller that explains an allocation is further out on the stack."""
+
+TORCH_OPTIMIZERS = "torch/optim/"
+"""The part of torch that explains its allocations itself."""
+
 PARAMETER_GRADIENT = "parameter gradient"
 """Placeholder for the function's name when a backward node produced the gradient of a parameter."""
 

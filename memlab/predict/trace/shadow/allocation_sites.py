@@ -13,37 +13,32 @@ from types import CodeType, FrameType
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from memlab.predict.trace.memory_kinds import KERNEL_SCRATCH, PARAMETER_GRADIENT, SMALL, kind_of
+from memlab.predict.trace.memory_kinds import (
+    KERNEL_SCRATCH,
+    PARAMETER_GRADIENT,
+    PASSES_ON,
+    SMALL,
+    TORCH_OPTIMIZERS,
+    kind_of,
+)
 from memlab.predict.trace.trace_format import Site
 
 SMALL_BYTES = 64 << 10
 """Allocations below this share one site: they are most of the events and almost none of the bytes."""
 
 
-def folder_of(package: str) -> str:
-    """The folder of a package, with a separator at its end; of one that is not installed, a path that no file has."""
+def path_of(code: str) -> str:
+    """The path of a file or folder of a package: ``package/`` or ``package/part/file.py``; of a package that is not
+    installed, a path that no file has."""
+    package, _, rest = code.partition("/")
     spec = find_spec(package)
-    return "\0" if spec is None else os.path.join(os.path.dirname(spec.origin), "")
+    return "\0" if spec is None else os.path.join(os.path.dirname(spec.origin), rest)
 
 
-_TORCH, _DEEPSPEED = folder_of("torch"), folder_of("deepspeed")
+_NOT_THE_CALLER = (*map(path_of, PASSES_ON), contextlib.__file__, functools.__file__, "<")
+"""Path prefixes of code that only passes calls on. They are whole paths, because a parent folder may have any name."""
 
-_NOT_THE_CALLER = (
-    _TORCH,
-    folder_of("memlab"),
-    folder_of("accelerate"),
-    folder_of("transformers") + "trainer.py",
-    _DEEPSPEED + "runtime/zero/linear.py",
-    _DEEPSPEED + "runtime/engine.py",
-    _DEEPSPEED + "utils/",
-    contextlib.__file__,
-    functools.__file__,
-    "<",
-)
-"""Path prefixes of code that only passes calls on: the caller that explains the allocation is further out on the stack.
-The prefixes are whole paths, because a parent folder may have any name, also ``memlab``."""
-
-_TORCH_OPTIMIZERS = _TORCH + "optim/"
+_TORCH_OPTIMIZERS = path_of(TORCH_OPTIMIZERS)
 
 
 class AllocationSites:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 
 from memlab.attach.where import user_line
-from memlab.predict.trace.shadow.allocation_sites import folder_of, path_as_imported
+from memlab.predict.trace.shadow.allocation_sites import path_as_imported, path_of
 from memlab.predict.trace.trace_format import DECIDED
 
-_NOT_THE_READER = (folder_of("torch"), folder_of("memlab"), contextlib.__file__, functools.__file__, "<")
+_NOT_THE_READER = (path_of("torch/"), path_of("memlab/"), contextlib.__file__, functools.__file__, "<")
 """Path prefixes of code that only passes a read on."""
 
 MOST_LETTERS = 60

@@ -1,0 +1,128 @@
+"""torch's memory snapshot of one device as typed data: what the allocator did, in order, and what it holds at the end.
+
+The format is that of ``torch.cuda.memory._snapshot`` (torch/cuda/memory.py describes it). Nothing in the file is
+executed (files/plain_pickle.py), and nothing in it is believed: each value is checked.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memlab.core.errors import RecordError
+from memlab.files.plain_pickle import read_plain_pickle
+
+DEEPEST = 1_000
+"""Most frames of a stack that are read; torch records a few dozen."""
+
+
+class Frame(NamedTuple):
+    """A frame of a Python or C++ stack. ``function``: for C++, the signature, or ``??``."""
+
+    file: str
+    line: int
+    function: str
+
+
+Stack = tuple[Frame, ...]  # the innermost frame first; equal stacks are one object
+
+
+class Entry(NamedTuple):
+    """An action of the allocator: alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map,
+    segment_unmap, oom, snapshot. ``label``: the text that ``torch.cuda.memory._set_memory_metadata`` had set."""
+
+    action: str
+    address: int
+    nbytes: int
+    stream: int
+    stack: Stack
+    label: str
+
+
+class LiveBlock(NamedTuple):
+    """A block in use, or waiting for a side stream, at the end. ``nbytes``: as requested."""
+
+    address: int
+    nbytes: int
+    stream: int
+    stack: Stack
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """``reserved``: bytes of all segments at the end. ``settings``: the allocator's, by torch's names."""
+
+    entries: list[Entry]
+    live: list[LiveBlock]
+    reserved: int
+    settings: dict[str, Any]
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Read the device with the most actions. Raises :class:`RecordError`, with the reason, for any other file."""
+    content = read_plain_pickle(path)
+    try:
+        return _Reader().snapshot(content)
+    except (_Unexpected, KeyError) as error:
+        raise RecordError(f"{path}: not a memory snapshot of torch ({error})") from None
+
+
+class _Unexpected(Exception):
+    """The file has another structure. The message says where."""
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._stacks: dict[int, Stack] = {}  # by the identity of a list of frames: pickle keeps one list for each stack
+        self._same: dict[Stack, Stack] = {}
+
+    def snapshot(self, content: Any) -> Snapshot:
+        whole = _of(dict, content, "the file")
+        traces = [_of(list, trace, "device_traces") for trace in _of(list, whole["device_traces"], "device_traces")]
+        device = max(range(len(traces)), key=lambda index: len(traces[index]), default=0)
+        segments = [_of(dict, segment, "segments") for segment in _of(list, whole["segments"], "segments")]
+        own = [segment for segment in segments if segment.get("device", 0) == device]
+        return Snapshot(
+            entries=[self._entry(_of(dict, entry, "an entry")) for entry in (traces[device] if traces else [])],
+            live=[block for segment in own for block in self._live(segment)],
+            reserved=sum(_of(int, segment["total_size"], "total_size") for segment in own),
+            settings=_of(dict, whole.get("allocator_settings", {}), "allocator_settings"),
+        )
+
+    def _entry(self, entry: Mapping[str, Any]) -> Entry:
+        return Entry(
+            _of(str, entry["action"], "action"),
+            _of(int, entry.get("addr", 0), "addr"),
+            _of(int, entry.get("size", 0), "size"),
+            _of(int, entry.get("stream", 0), "stream"),
+            self._stack(entry.get("frames", [])),
+            _of(str, entry.get("user_metadata", ""), "user_metadata"),
+        )
+
+    def _live(self, segment: Mapping[str, Any]) -> Iterator[LiveBlock]:
+        stream = _of(int, segment.get("stream", 0), "stream")
+        for block in _of(list, segment["blocks"], "blocks"):
+            if _of(dict, block, "a block")["state"] != "inactive":
+                nbytes = _of(int, block.get("requested_size", block["size"]), "requested_size")
+                yield LiveBlock(
+                    _of(int, block["address"], "address"), nbytes, stream, self._stack(block.get("frames", []))
+                )
+
+    def _stack(self, frames: Any) -> Stack:
+        known = self._stacks.get(id(frames))
+        if known is None:
+            known = tuple(self._frames(_of(list, frames, "frames")))
+            known = self._stacks[id(frames)] = self._same.setdefault(known, known)
+        return known
+
+    def _frames(self, frames: Sequence[Any]) -> Iterator[Frame]:
+        for frame in frames[:DEEPEST]:
+            fields = _of(dict, frame, "a frame")
+            file, line = _of(str, fields["filename"], "filename"), _of(int, fields["line"], "line")
+            yield Frame(file, line, _of(str, fields["name"], "name"))
+
+
+def _of(kind: type, value: Any, where: str) -> Any:
+    if type(value) is not kind:
+        raise _Unexpected(f"{where}: {type(value).__name__} instead of {kind.__name__}")
+    return value

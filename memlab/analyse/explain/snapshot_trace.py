@@ -1,0 +1,222 @@
+"""A measured memory snapshot as a trace, so that everything that reads a prediction's trace reads a measured one."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from memlab.analyse.explain.snapshot import Entry, Frame, Snapshot, Stack
+from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
+from memlab.predict.trace.memory_kinds import PASSES_ON, SMALL, TORCH_OPTIMIZERS, kind_of
+from memlab.predict.trace.trace_format import Piece, Site, Trace
+
+BEFORE = "allocated before the recording"
+"""Kind of a block whose allocation the history does not hold."""
+
+SMALL_BYTES = 64 << 10
+"""Allocations below this share one site, as in a prediction (shadow/allocation_sites.py)."""
+
+WAITING_STREAM = -1
+"""A stream that stands for those that a freed block waited for: the history does not say which they were."""
+
+_OPERATOR = re.compile(r"at::_ops::(\w+)::")
+_NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply")
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What the meters noted beside the history.
+
+    ``pieces``: phase and piece for each part of the run; the label of an entry is "number of its piece|module".
+    ``owners``: for the end of a piece, address -> kind of the memory that parameters, gradients and optimizer states
+    held then (``weights``, ...). ``vocabulary``: size of the model's. ``folder``: the command's working folder.
+    """
+
+    pieces: Sequence[tuple[str, Piece]] = ()
+    owners: dict[int, dict[int, str]] = field(default_factory=dict)
+    folder: str = ""
+
+
+def trace_of(snapshot: Snapshot, rank: int, world_size: int, marks: Marks = Marks()) -> Trace:
+    """Return the events of a snapshot.
+
+    A block that was allocated before the recording is requested at the beginning, with the kind ``BEFORE`` unless its
+    stack is known. Run the trace through an allocator with the snapshot's settings to get what is not recorded: the
+    slack inside segments.
+    """
+    return _Builder(snapshot, Trace(rank, world_size), marks).build()
+
+
+class _Builder:
+    def __init__(self, snapshot: Snapshot, trace: Trace, marks: Marks):
+        self.snapshot, self.trace, self.marks = snapshot, trace, marks
+        self.keys: dict[int, int] = {}  # address of a block in use -> its key
+        self.streams = {0: 0}
+        self.numbers: dict[Site, int] = {}
+        self.owned: dict[int, str] = {}  # key -> kind, known at the end of a piece
+        self.sites: dict[int, tuple[int, Stack, str]] = {}  # key -> index of its Alloc, stack, module
+        self.piece = -1
+        self.site_of = cache(self._site_of)
+
+    def build(self) -> Trace:
+        self._before_the_recording()
+        requests_until_completed = _requests_until_completed(self.snapshot.entries)
+        emptying = False
+        for index, entry in enumerate(self.snapshot.entries):
+            self._begin_pieces(entry)
+            if entry.action in ("segment_free", "segment_unmap"):
+                if not emptying:
+                    self.trace.events.append(EmptyCache())
+                emptying = True
+                continue
+            if entry.action == "alloc":
+                self._alloc(entry.address, entry.nbytes, entry.stream, entry.stack, _module(entry))
+            elif entry.action == "free_requested":
+                self._free(entry.address, requests_until_completed[index])
+            emptying = emptying and entry.action not in ("alloc", "free_requested", "free_completed")
+        self._name_owned()
+        return self.trace
+
+    def _before_the_recording(self) -> None:
+        """Request the blocks that are freed, or still there at the end, without an allocation in the history."""
+        stacks = {block.address: block for block in self.snapshot.live}
+        allocated: set[int] = set()
+        for entry in self.snapshot.entries:
+            if entry.action == "alloc":
+                allocated.add(entry.address)
+                stacks.pop(entry.address, None)
+            elif entry.action == "free_requested" and entry.address not in allocated:
+                allocated.add(entry.address)
+                self._alloc(entry.address, entry.nbytes, entry.stream, (), "", kind=BEFORE)
+        for block in stacks.values():
+            kind = None if block.stack else BEFORE
+            self._alloc(block.address, block.nbytes, block.stream, block.stack, "", kind=kind)
+
+    def _alloc(
+        self, address: int, nbytes: int, stream: int, stack: Stack, module: str, kind: str | None = None
+    ) -> None:
+        key = self.keys[address] = len(self.sites)
+        phase = self.marks.pieces[self.piece][0] if 0 <= self.piece < len(self.marks.pieces) else ""
+        site = Site(kind, "", "", "", "", ()) if kind else self.site_of(stack, module, phase, nbytes < SMALL_BYTES)
+        self.sites[key] = (len(self.trace.events), stack, module)
+        number = self.streams.setdefault(stream, len(self.streams))
+        self.trace.events.append(Alloc(key, nbytes, number, self._number(site)))
+
+    def _free(self, address: int, requests: int) -> None:
+        key = self.keys.pop(address)
+        if requests:
+            self.trace.events.append(RecordStream(key, WAITING_STREAM))
+        self.trace.events.append(Free(key, requests or None))
+
+    def _begin_pieces(self, entry: Entry) -> None:
+        number = entry.label.partition("|")[0]
+        while number.isdecimal() and self.piece < min(int(number), len(self.marks.pieces) - 1):
+            self._note_owners()
+            self.piece += 1
+            phase, piece = self.marks.pieces[self.piece]
+            if phase not in self.trace.phases:
+                self.trace.phases.append(phase)
+            self.trace.events.append(BeginPhase(self.trace.phases.index(phase)))
+            self.trace.pieces.append(piece)
+
+    def _note_owners(self) -> None:
+        for address, kind in self.marks.owners.get(self.piece, {}).items():
+            if address in self.keys:
+                self.owned.setdefault(self.keys[address], kind)
+
+    def _name_owned(self) -> None:
+        """Give the blocks that parameters, gradients and optimizer states held the kind of their owner."""
+        self._note_owners()
+        for key, kind in self.owned.items():
+            index = self.sites[key][0]
+            event = self.trace.events[index]
+            site = self.trace.sites[event.site]
+            if site.kind != SMALL:
+                self.trace.events[index] = event._replace(site=self._number(_with_kind(site, kind)))
+
+    def _number(self, site: Site) -> int:
+        number = self.numbers.get(site)
+        if number is None:
+            number = self.numbers[site] = len(self.trace.sites)
+            self.trace.sites.append(site)
+        return number
+
+    def _site_of(self, stack: Stack, module: str, phase: str, is_small: bool) -> Site:
+        if is_small:
+            return Site(SMALL, "", "", "", "", ())
+        caller = next((frame for frame in map(_as_imported, stack) if _explains(frame)), None)
+        where = _node(stack) if caller is None else f"{self._short(caller.file)}:{caller.line}"
+        function = "" if caller is None else caller.function
+        user = next((f"{self._short(frame.file)}:{frame.line}" for frame in stack if self._is_the_users(frame)), "")
+        site = Site("", _operator(stack), where, function, module, (), user)
+        return _with_kind(site, kind_of(site, phase, 0, ()))
+
+    def _short(self, path: str) -> str:
+        return os.path.relpath(path, self.marks.folder) if self._is_below(path) else path
+
+    def _is_below(self, path: str) -> bool:
+        return bool(self.marks.folder) and path.startswith(os.path.join(self.marks.folder, ""))
+
+    def _is_the_users(self, frame: Frame) -> bool:
+        return self._is_below(frame.file) and not _INSTALLED.match(frame.file)
+
+
+def _requests_until_completed(entries: Sequence[Entry]) -> dict[int, int]:
+    """Return for each free_requested entry, by index, the number of requests until the block could be reused."""
+    found: dict[int, int] = {}
+    waiting: dict[int, tuple[int, int]] = {}  # address -> index of its free_requested, requests until then
+    requests = 0
+    for index, entry in enumerate(entries):
+        if entry.action == "alloc":
+            requests += 1
+        elif entry.action == "free_requested":
+            waiting[entry.address] = (index, requests)
+        elif entry.action == "free_completed" and entry.address in waiting:
+            started, before = waiting.pop(entry.address)
+            found[started] = requests - before
+    return found | {index: requests - before + 1 for index, before in waiting.values()}
+
+
+def _with_kind(site: Site, kind: str) -> Site:
+    return Site(kind, site.op, site.where, site.function, site.module, site.shape, site.user_line)
+
+
+def _module(entry: Entry) -> str:
+    return entry.label.partition("|")[2]
+
+
+def _is_python(frame: Frame) -> bool:
+    return frame.file.endswith(".py")
+
+
+def _as_imported(frame: Frame) -> Frame:
+    """Return the frame with the path of an installed file relative to the folder that it was imported from."""
+    return frame._replace(file=_INSTALLED.sub("", frame.file))
+
+
+def _explains(frame: Frame) -> bool:
+    if not _is_python(frame) or frame.file.startswith("<") or frame.file in ("contextlib.py", "functools.py"):
+        return False
+    return frame.file.startswith(TORCH_OPTIMIZERS) or not frame.file.startswith((*PASSES_ON, "memlab_attach/"))
+
+
+def _compiled(stack: Stack) -> Iterator[str]:
+    """Yield the C++ functions that the innermost Python frame called, the innermost first."""
+    for frame in stack:
+        if _is_python(frame):
+            return
+        yield frame.function
+
+
+def _operator(stack: Stack) -> str:
+    """Return the operator that needed the memory: the innermost that does more than to allocate."""
+    names = [match[1] for function in _compiled(stack) if (match := _OPERATOR.match(function))]
+    name = next((name for name in names if not name.startswith(("empty", "resize_", "new_empty"))), "".join(names[:1]))
+    return f"aten.{name}" if name else ""
+
+
+def _node(stack: Stack) -> str:
+    """Return the backward node that ran, without the C++ namespace."""
+    return next((match[1] for function in _compiled(stack) if (match := _NODE.match(function))), "")
