@@ -38,18 +38,23 @@ class RankFile:
 
     def write(self, outcome: dict[str, Any]) -> None:
         """Write the file, whole or not at all, without secrets."""
-        if self.options is not self.session.options:
-            self.options = self.session.options
-            self.path = self._choose_place()
-            self.session.rows.open(self.path.with_suffix(".steps.jsonl"))
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        path = self.place()
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         content = redact_values(self._content(outcome), known_secrets())
         try:
             temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
-            temporary.replace(self.path)
+            temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
+
+    def place(self) -> Path:
+        """Return the path of the file. The first call of a measurement claims it."""
+        if self.path is None or self.options is not self.session.options:
+            self.options = self.session.options
+            self.path = self._choose_place()
+            self.session.rows.open(self.path.with_suffix(".steps.jsonl"))
+        return self.path
 
     def write_at_the_end(self, error: BaseException | None) -> None:
         """Write the file when measuring ends. ``error``: what ended it. Then the session hears nothing any more."""

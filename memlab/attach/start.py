@@ -9,6 +9,7 @@ from .facts import gather
 from .listeners import listen_to_all
 from .listeners.adoption import adopt
 from .memory import Memory
+from .memory_history import MemoryHistory
 from .options import Options
 from .own_errors import contained
 from .rank_file import RUNNING, RankFile
@@ -36,7 +37,8 @@ def begin(options: Options) -> RankFile:
     session.on_save = lambda: _file.write(RUNNING)
     os.register_at_fork(after_in_child=session.begin_in_child)
     listen_to_all(session)
-    _end_with_the_process(_file)
+    history = MemoryHistory(session, _file.place, options.explain) if options.explain else None
+    _end_with_the_process(_file, history)
     return _file
 
 
@@ -48,7 +50,7 @@ def begin_by_hand(options: Options) -> RankFile:
     return file
 
 
-def _end_with_the_process(file: RankFile) -> None:
+def _end_with_the_process(file: RankFile, history: MemoryHistory | None) -> None:
     """Write the rank's file when the interpreter ends, and when the script ends the process without it."""
     session = file.session
 
@@ -56,6 +58,8 @@ def _end_with_the_process(file: RankFile) -> None:
     def write() -> None:
         error = getattr(sys, "last_value", None)
         if os.getpid() == session.pid and session.is_worth_a_file(error):
+            if history is not None:
+                history.end()
             file.write_at_the_end(error)
 
     atexit.register(write)

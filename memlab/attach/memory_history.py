@@ -1,0 +1,167 @@
+"""Recorder of torch's memory history with what explains it: the part of the run, the module, and who owns the memory.
+
+Each action of the allocator carries a label, "number of the piece|module": a piece is a part of the run between two
+events of the session. What a piece was is noted beside it when it ends. The history begins before the first
+allocation, and ends with the step that was asked for, with the first out-of-memory, or with the process.
+"""
+
+import json
+import os
+import pickle
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from .own_errors import contained
+from .phases import BACKWARD, ENGINE_INIT, LOAD, MODEL_BUILD, OPTIMIZER_STEP, Piece
+from .session import Session
+
+MOST_ENTRIES = 2_000_000
+"""Most actions that are kept, the last ones. A step of a model of 8B parameters has some 30,000; each takes about 300
+bytes in the file."""
+
+WEIGHTS, GRADIENTS, OPTIMIZER, MASTER = "weights", "gradients", "optimizer states", "fp32 master weights"
+"""Kinds of owners, by the names of memlab.predict.trace.memory_kinds."""
+
+OWNERS_AFTER = (LOAD, MODEL_BUILD, ENGINE_INIT, BACKWARD, OPTIMIZER_STEP)
+"""Phases after which it is asked who owns which memory."""
+
+SNAPSHOT, MARKS = ".memory_snapshot.pickle", ".memory_marks.json"
+"""Files of a rank: rankN.memory_snapshot.pickle, rankN.memory_marks.json."""
+
+
+class MemoryHistory:
+    """The history of one process, which it writes beside its rank's file, whose path ``place`` returns.
+
+    ``until``: the optimizer step, from 1, at whose end recording ends.
+    """
+
+    def __init__(self, session: Session, place: Callable[[], Path], until: int):
+        self._session, self._place, self._until = session, place, until
+        self._pieces: list[dict[str, Any]] = []
+        self._owners: dict[int, dict[int, str]] = {}
+        self._modules = [""]
+        self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+        self._models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._records = False
+        session.on_piece, session.on_step = self._piece_ends, self._step_ends
+        self._hooks = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+        torch.cuda._lazy_call(self._begin)  # a program that never uses a GPU is not made to
+
+    @contained
+    def _begin(self) -> None:
+        # Stacks of allocations alone: to collect one while an exception is under way, as freeing memory then would,
+        # swallows the exception by which a checkpoint without reentry ends its recomputation.
+        torch.cuda.memory._record_memory_history(context="alloc", stacks="all", max_entries=MOST_ENTRIES)
+        torch._C._cuda_attach_out_of_memory_observer(lambda *_: self.end())
+        self._records = True
+        self._label()
+
+    @contained
+    def end(self) -> None:
+        """Write the history so far, and stop recording."""
+        if not self._records:
+            return
+        self._records = False
+        for hook in self._hooks:
+            hook.remove()
+        snapshot = _symbolized_snapshot()
+        torch.cuda.memory._record_memory_history(enabled=None)
+        place = self._place()
+        with place.with_suffix(SNAPSHOT).open("wb") as file:
+            pickle.dump(snapshot, file, protocol=4)
+        marks = {
+            "device": torch.cuda.current_device(),
+            "folder": os.getcwd(),
+            "pieces": self._pieces,
+            "owners": self._owners,
+        }
+        place.with_suffix(MARKS).write_text(json.dumps(marks), "utf-8")
+
+    def _piece_ends(self, phase: str | None, step: int | None, piece: Piece) -> None:
+        if not self._records:
+            return
+        if phase is not None and phase.removeprefix("first_") in OWNERS_AFTER and piece.ends_phase:
+            self._owners[len(self._pieces)] = self._who_owns()
+        reading = piece.reading
+        outside = None if reading.used is None else reading.used - torch.cuda.memory_reserved()
+        self._pieces.append(
+            {
+                "phase": phase,
+                "step": step,
+                "where": piece.where,
+                "ends_phase": piece.ends_phase,
+                "outside_bytes": outside,
+            }
+        )
+        self._label()
+
+    def _step_ends(self) -> None:
+        if self._session.steps_done >= self._until:
+            self.end()
+
+    def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
+        if len(self._modules) == 1 and module not in self._names:
+            self._models.add(module)
+            self._names.update((part, name) for name, part in module.named_modules())
+        self._modules.append(self._names.get(module, self._modules[-1]))
+        self._label()
+
+    def _leave(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+        name = self._modules.pop()
+        self._label()
+        for output in outputs if isinstance(outputs, tuple) else (outputs,):
+            node = getattr(output, "grad_fn", None)
+            if node is not None:  # backward enters the module with the gradient of its output
+                node.register_prehook(lambda _: self._label(name))
+
+    def _label(self, module: str | None = None) -> None:
+        if self._records:
+            text = f"{len(self._pieces)}|{self._modules[-1] if module is None else module}"
+            torch.cuda.memory._set_memory_metadata(text)
+
+    def _who_owns(self) -> dict[int, str]:
+        """Return address -> kind of the memory that belongs to weights, gradients and optimizers now."""
+        found: dict[int, str] = {}
+        weights = {parameter for model in list(self._models) for parameter in model.parameters()}
+        for optimizer in list(self._session.optimizers):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    found[_address(parameter)] = MASTER
+                    _add(found, parameter.grad, GRADIENTS)
+                    for state in optimizer.state.get(parameter, {}).values():
+                        _add(found, state, OPTIMIZER)
+        for parameter in weights:
+            for tensor in (parameter, getattr(parameter, "ds_tensor", None)):
+                _add(found, tensor, WEIGHTS)
+            _add(found, parameter.grad, GRADIENTS)
+        found.pop(0, None)  # tensors without memory
+        return found
+
+
+def _add(found: dict[int, str], tensor: Any, kind: str) -> None:
+    if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+        found[_address(tensor)] = kind
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _symbolized_snapshot() -> dict[str, Any]:
+    """Return torch's snapshot, with the names of C++ functions looked up the fast way: by the dynamic linker."""
+    variable = "TORCH_SYMBOLIZE_MODE"
+    before = os.environ.get(variable)
+    os.environ.setdefault(variable, "dladdr")
+    try:
+        return torch.cuda.memory._snapshot()
+    finally:
+        if before is None:
+            del os.environ[variable]
