@@ -12,6 +12,9 @@ from memlab.cli.commands.run_selection import OUTPUTS
 from memlab.cli.exit_codes import EXIT_CODES
 from memlab.core.errors import MemlabError
 
+EXPLAINED_STEP = 3
+"""Step until whose end the memory history is recorded: the first one differs from the later ones."""
+
 USAGE = "memlab measure [options] -- COMMAND WORDS..."
 
 
@@ -23,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "end after N optimizer steps, on all ranks at once and with exit code 0"
     parser.add_argument("--steps", type=whole(1), metavar="N", help=help)
     parser.add_argument("--timeout", type=whole(1), metavar="S", help="end the command after S seconds")
+    help = "record what allocates the memory until the end of step N (default: 3), for memlab explain"
+    parser.add_argument("--explain", type=whole(1), metavar="N", nargs="?", const=EXPLAINED_STEP, help=help)
     parser.add_argument("--force", action="store_true", help="replace an earlier run in the folder")
     help = "the command and its words, as you type them without memlab"
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND WORDS...", help=help)
@@ -38,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not words:
         raise MemlabError(f"No command to measure. {USAGE}")
     folder = RunFolder(arguments.output or new_folder(words))
-    record = measure(words, folder, arguments.steps, arguments.timeout, arguments.force)
+    record = measure(words, folder, arguments.steps, arguments.timeout, arguments.force, arguments.explain)
     errors = console(sys.stderr)  # standard output is the command's
     show_run(record, errors)
     errors.print(f"run folder: {folder}", soft_wrap=True)

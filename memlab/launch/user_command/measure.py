@@ -37,12 +37,18 @@ def check_program(words: Sequence[str]) -> None:
 
 
 def measure(
-    words: Sequence[str], folder: RunFolder, steps: int | None, timeout_s: float | None, force: bool = False
+    words: Sequence[str],
+    folder: RunFolder,
+    steps: int | None,
+    timeout_s: float | None,
+    force: bool = False,
+    explain: int | None = None,
 ) -> Record:
     """Run the command and write its run folder.
 
     ``steps``: end after this many optimizer steps. ``timeout_s``: end it after so many seconds. ``force``: replace an
-    earlier run in the folder. Raises :class:`MemlabError` before anything runs.
+    earlier run in the folder. ``explain``: record torch's memory history until the end of this step. Raises
+    :class:`MemlabError` before anything runs.
     """
     check_program(words)
     folder.check()
@@ -55,7 +61,7 @@ def measure(
         job.start(list(words))
         streams = ToTerminal(folder.launcher_log)
         limit = math.inf if timeout_s is None else timeout_s
-        finished = supervise(Command(words, os.environ, streams, steps), folder, lambda: limit)
+        finished = supervise(Command(words, os.environ, streams, steps, explain), folder, lambda: limit)
         return write_record(finished, folder, words, steps)
 
 

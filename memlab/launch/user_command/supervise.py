@@ -29,12 +29,14 @@ a signal."""
 
 @dataclass(frozen=True)
 class Command:
-    """A command to run. ``steps``: end after this many optimizer steps; ``None``: when the command ends."""
+    """A command to run. ``steps``: end after this many optimizer steps; ``None``: when the command ends. ``explain``:
+    record torch's memory history until the end of this step; ``None``: not at all."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
     streams: Streams
     steps: int | None = None
+    explain: int | None = None
 
 
 @dataclass
@@ -69,7 +71,7 @@ def supervise(
         return 0.0 if reasons else None
 
     with explained(FolderError, folder.path, "Nothing was started: "):
-        install.install(folder.path, Options(str(folder.path), command.steps, time.time()))
+        install.install(folder.path, Options(str(folder.path), command.steps, command.explain, time.time()))
     folder.keep_launch(token, 0)
     try:
         environment = install.environment(command.environment, folder.path)

@@ -110,7 +110,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     unpredictable.explain_at_the_end()
     faulthandler.enable()  # compiled code may read memory that is not there
     ending = _Ending(recorder)
-    meters = ending.file = start.begin(Options(simulation.folder, simulation.steps, simulation.started_at))
+    meters = ending.file = start.begin(Options(simulation.folder, simulation.steps, started_at=simulation.started_at))
     if simulation.steps is None:
         ShortEpochs(meters.session, recorder).install()
     ending.steps = ScriptSteps(meters.session, recorder)
