@@ -20,6 +20,7 @@ COMMANDS = {
     "plan": "predict, before renting, which configurations fit and with which largest batch",
     "doctor": "check this machine before a run: GPUs, versions, compiler, disk; build DeepSpeed's ops",
     "show": "print memory, speed and status of a run",
+    "explain": "say where every byte goes: from the driver's figure to the line of code",
     "table": "print run folders as one table: a row for each run, rank, phase or step",
     "diff": "compare runs: what differs, and its effect on memory, speed and cost",
     "fit": "fit memory over tokens for each configuration, and compute the longest sequence that fits",

@@ -72,11 +72,12 @@ class RunFolder:
         return self.path / self.LOGS / f"rank{rank}.log"
 
     def snapshot_file(self, rank: int) -> Path:
-        """Return the path of a rank's memory history from torch, for pytorch.org/memory_viz.
-
-        The file is a pickle: memlab writes it, never reads it.
-        """
+        """Return the path of a rank's memory history from torch, for memlab explain and pytorch.org/memory_viz."""
         return self.path / f"rank{rank}.memory_snapshot.pickle"
+
+    def memory_marks(self, rank: int) -> Path:
+        """Return the path of what memlab's meters noted beside a rank's memory history."""
+        return self.path / f"rank{rank}.memory_marks.json"
 
     @property
     def launcher_log(self) -> Path:

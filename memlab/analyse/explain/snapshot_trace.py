@@ -8,17 +8,31 @@ from functools import cache
 
 from memlab.analyse.explain.snapshot import Entry, Frame, Snapshot, Stack
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
-from memlab.predict.trace.memory_kinds import PASSES_ON, SMALL, TORCH_OPTIMIZERS, kind_of
+from memlab.predict.trace.memory_kinds import LOGITS, PASSES_ON, SMALL, TORCH_OPTIMIZERS, kind_of
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 
 BEFORE = "allocated before the recording"
 """Kind of a block whose allocation the history does not hold."""
 
+HEADS = ("lm_head", "embed_out")
+"""Modules that make the logits, as transformers' models name them."""
+
 SMALL_BYTES = 64 << 10
 """Allocations below this share one site, as in a prediction (shadow/allocation_sites.py)."""
 
+OWN = "/memlab_attach/"
+"""Part of the path of memlab's meters in a command (attach/install.py)."""
+
 WAITING_STREAM = -1
 """A stream that stands for those that a freed block waited for: the history does not say which they were."""
+
+_SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+
+_LOSS = (
+    ("transformers/loss/", "", LOGITS),
+    *(("", name, LOGITS) for name in ("_log_softmax", "_log_softmax_backward_data", "nll_loss_backward")),
+)
+"""Rows as in memory_kinds.py. A history has no shapes, by which a prediction knows the logits."""
 
 _OPERATOR = re.compile(r"at::_ops::(\w+)::")
 _NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply")
@@ -39,12 +53,23 @@ class Marks:
     folder: str = ""
 
 
-def trace_of(snapshot: Snapshot, rank: int, world_size: int, marks: Marks = Marks()) -> Trace:
+@dataclass(frozen=True)
+class MeasuredTrace:
+    """The events of a snapshot. ``reserved``: the bytes that the real allocator held after each event; ``segments``:
+    the addresses of its segments, in the order in which it got them. Of free blocks of one size the allocator takes the
+    one with the lowest address, so a replay needs them."""
+
+    trace: Trace
+    reserved: list[int]
+    segments: list[int]
+
+
+def trace_of(snapshot: Snapshot, rank: int, world_size: int, marks: Marks = Marks()) -> MeasuredTrace:
     """Return the events of a snapshot.
 
     A block that was allocated before the recording is requested at the beginning, with the kind ``BEFORE`` unless its
-    stack is known. Run the trace through an allocator with the snapshot's settings to get what is not recorded: the
-    slack inside segments.
+    stack is known. Run the trace through an allocator with the snapshot's settings and segments to get what is not
+    recorded: the slack inside segments.
     """
     return _Builder(snapshot, Trace(rank, world_size), marks).build()
 
@@ -60,12 +85,17 @@ class _Builder:
         self.piece = -1
         self.site_of = cache(self._site_of)
 
-    def build(self) -> Trace:
+    def build(self) -> MeasuredTrace:
         self._before_the_recording()
-        requests_until_completed = _requests_until_completed(self.snapshot.entries)
+        entries = self.snapshot.entries
+        requests_until_completed = _requests_until_completed(entries)
+        reserved = self.snapshot.reserved - sum(_SEGMENTS.get(entry.action, 0) * entry.nbytes for entry in entries)
+        after_each: list[int] = []
         emptying = False
-        for index, entry in enumerate(self.snapshot.entries):
+        for index, entry in enumerate(entries):
             self._begin_pieces(entry)
+            after_each += [reserved] * (len(self.trace.events) - len(after_each))
+            reserved += _SEGMENTS.get(entry.action, 0) * entry.nbytes
             if entry.action in ("segment_free", "segment_unmap"):
                 if not emptying:
                     self.trace.events.append(EmptyCache())
@@ -77,7 +107,9 @@ class _Builder:
                 self._free(entry.address, requests_until_completed[index])
             emptying = emptying and entry.action not in ("alloc", "free_requested", "free_completed")
         self._name_owned()
-        return self.trace
+        after_each += [reserved] * (len(self.trace.events) - len(after_each))
+        segments = [entry.address for entry in entries if entry.action == "segment_alloc"]
+        return MeasuredTrace(self.trace, after_each, segments)
 
     def _before_the_recording(self) -> None:
         """Request the blocks that are freed, or still there at the end, without an allocation in the history."""
@@ -105,7 +137,9 @@ class _Builder:
         self.trace.events.append(Alloc(key, nbytes, number, self._number(site)))
 
     def _free(self, address: int, requests: int) -> None:
-        key = self.keys.pop(address)
+        key = self.keys.pop(address, None)
+        if key is None:  # freed twice: only in a damaged file
+            return
         if requests:
             self.trace.events.append(RecordStream(key, WAITING_STREAM))
         self.trace.events.append(Free(key, requests or None))
@@ -124,7 +158,7 @@ class _Builder:
     def _note_owners(self) -> None:
         for address, kind in self.marks.owners.get(self.piece, {}).items():
             if address in self.keys:
-                self.owned.setdefault(self.keys[address], kind)
+                self.owned[self.keys[address]] = kind  # a later look knows more: models show at their first forward
 
     def _name_owned(self) -> None:
         """Give the blocks that parameters, gradients and optimizer states held the kind of their owner."""
@@ -151,7 +185,7 @@ class _Builder:
         function = "" if caller is None else caller.function
         user = next((f"{self._short(frame.file)}:{frame.line}" for frame in stack if self._is_the_users(frame)), "")
         site = Site("", _operator(stack), where, function, module, (), user)
-        return _with_kind(site, kind_of(site, phase, 0, ()))
+        return _with_kind(site, LOGITS if module in HEADS else kind_of(site, phase, 0, _LOSS))
 
     def _short(self, path: str) -> str:
         return os.path.relpath(path, self.marks.folder) if self._is_below(path) else path
@@ -160,7 +194,7 @@ class _Builder:
         return bool(self.marks.folder) and path.startswith(os.path.join(self.marks.folder, ""))
 
     def _is_the_users(self, frame: Frame) -> bool:
-        return self._is_below(frame.file) and not _INSTALLED.match(frame.file)
+        return self._is_below(frame.file) and not _INSTALLED.match(frame.file) and OWN not in frame.file
 
 
 def _requests_until_completed(entries: Sequence[Entry]) -> dict[int, int]:
@@ -199,7 +233,7 @@ def _as_imported(frame: Frame) -> Frame:
 def _explains(frame: Frame) -> bool:
     if not _is_python(frame) or frame.file.startswith("<") or frame.file in ("contextlib.py", "functools.py"):
         return False
-    return frame.file.startswith(TORCH_OPTIMIZERS) or not frame.file.startswith((*PASSES_ON, "memlab_attach/"))
+    return frame.file.startswith(TORCH_OPTIMIZERS) or not (frame.file.startswith(PASSES_ON) or OWN in frame.file)
 
 
 def _compiled(stack: Stack) -> Iterator[str]:

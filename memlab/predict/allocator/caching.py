@@ -4,7 +4,7 @@ Source: ``c10/cuda/CUDACachingAllocator.cpp`` of PyTorch 2.11 to 2.13, with its 
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 from memlab.core.sizes import MIB, UNLIMITED
@@ -35,7 +35,14 @@ class CachingAllocator:
     of the host ends the delay early.
     """
 
-    def __init__(self, options: Options = Options(), capacity: int = UNLIMITED, release_delay: int = 0):  # noqa: B008
+    def __init__(
+        self,
+        options: Options = Options(),  # noqa: B008
+        capacity: int = UNLIMITED,
+        release_delay: int = 0,
+        addresses: Iterable[int] = (),
+    ):
+        """``addresses``: of the segments, in their order; the default and what follows lie above all others."""
         self.options = options
         self.capacity = capacity
         self.release_delay = release_delay
@@ -49,7 +56,7 @@ class CachingAllocator:
         # Freed blocks by the side streams that used them: (requests when freed, requests when reusable, block).
         self._pending: dict[frozenset[int], deque[tuple[int, int, Block]]] = defaultdict(deque)
         self._requests = 0
-        self._next_address = 1 << 40
+        self._addresses, self._next_address = iter(addresses), 1 << 60
         address_space = min(capacity, 1 << 40) * 9 // 8
         self._expandable = ExpandableSegments(address_space, self._segment_bytes, self._reserve, self._release)
 
@@ -166,7 +173,7 @@ class CachingAllocator:
             nbytes = -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
         if not self._reserve(nbytes):
             return None
-        block = Block(self._next_address, nbytes, pool)
+        block = Block(next(self._addresses, self._next_address), nbytes, pool)
         self._next_address += nbytes
         return block
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from memlab.predict.allocator import CachingAllocator, Options, OutOfMemory
+from memlab.predict.allocator import CachingAllocator, OutOfMemory
 from memlab.predict.trace.apply_events import apply
 from memlab.predict.trace.events import Alloc, Event, Free
 from memlab.predict.trace.trace_format import Site, Trace
@@ -53,15 +53,11 @@ class Moment:
         return sum(holding.nbytes for holding in self.holdings)
 
 
-def moments(
-    trace: Trace, events: Collection[int], options: Options, capacity: int, release_delay: int = 0
-) -> dict[int, Moment]:
-    """Return the moment after each of the ``events`` (indices in ``trace.events``).
+def moments(trace: Trace, events: Collection[int], allocator: CachingAllocator) -> dict[int, Moment]:
+    """Return the moment after each of the ``events`` (indices in ``trace.events``), with a new ``allocator``.
 
-    ``options``, ``capacity`` (bytes) and ``release_delay`` as in a replay. Moments after an out-of-memory are left out;
-    at the request without room itself, the moment is the one before it.
+    Moments from an out-of-memory on are left out.
     """
-    allocator = CachingAllocator(options, capacity, release_delay)
     found: dict[int, Moment] = {}
     try:
         for index, alive in _walk(trace, allocator):

@@ -37,7 +37,7 @@ def random_trace(seed: int) -> Trace:
 @pytest.mark.parametrize("seed", range(3))
 def test_everything_adds_up_at_every_moment(settings, seed):
     trace, options = random_trace(seed), parse(settings)
-    found = moments(trace, range(len(trace.events)), options, 1 << 50)
+    found = moments(trace, range(len(trace.events)), CachingAllocator(options, 1 << 50))
     assert len(found) == len(trace.events)
     allocator = CachingAllocator(options, 1 << 50)
     for index, event in enumerate(trace.events):
@@ -63,14 +63,14 @@ def test_releasable_is_what_an_emptied_cache_gives_back(settings):
 
 def test_a_hole_is_told_from_a_free_segment():
     trace = trace_of(Alloc(0, 30 * MIB, 0, 0), Alloc(1, 2 * MIB, 0, 1), Alloc(2, 2 * MIB, 0, 1), Free(0), Free(1))
-    slack = moments(trace, [4], Options(), 1 << 50)[4].slack
+    slack = moments(trace, [4], CachingAllocator())[4].slack
     # 30 MiB are a segment of their own; both blocks of 2 MiB lie in one of 20 MiB
     assert slack == Slack(rounding=0, waiting=0, holes=18 * MIB, releasable=30 * MIB)
 
 
 def test_moments_end_before_an_out_of_memory():
     trace = trace_of(Alloc(0, 30 * MIB, 0, 0), Alloc(1, 30 * MIB, 0, 1))
-    assert list(moments(trace, range(2), Options(), 40 * MIB)) == [0]
+    assert list(moments(trace, range(2), CachingAllocator(Options(), 40 * MIB))) == [0]
 
 
 def test_the_largest_come_first():

@@ -1,0 +1,87 @@
+"""Accounting of one moment: the driver's figure, taken apart down to the line of code, as a tree."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from memlab.predict.memory.ledger import Holding, Moment
+
+UNEXPLAINED = "unexplained"
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Part of the memory. Its ``parts``, the largest first, add up to ``nbytes``; without parts it is not divided."""
+
+    name: str
+    nbytes: int
+    parts: tuple["Share", ...] = ()
+
+
+def used(moment: Moment, outside: Sequence[Share], driver: int | None) -> Share:
+    """Return the memory of the device at a moment.
+
+    ``outside``: what is not the allocator's. ``driver``: the driver's figure then, in bytes; what the parts do not
+    reach is ``UNEXPLAINED``. ``None``: there is none, as in a prediction.
+    """
+    parts = [reserved(moment), _sum("outside the allocator", outside)]
+    known = sum(part.nbytes for part in parts)
+    if driver is not None and driver != known:
+        parts.append(Share(UNEXPLAINED, driver - known))
+    return Share("used", known if driver is None else driver, tuple(parts))
+
+
+def reserved(moment: Moment) -> Share:
+    """Return what the allocator holds: the blocks that the program asked for, and the slack."""
+    slack = moment.slack
+    parts = (
+        Share("could go back to the device (torch.cuda.empty_cache)", slack.releasable),
+        Share("holes: free, in segments that hold other blocks", slack.holes),
+        Share("rounding of blocks in use", slack.rounding),
+        Share("freed, but a side stream may still use it", slack.waiting),
+    )
+    return _sum("reserved", [by_kind(moment.holdings), _sum("slack of the allocator", parts)])
+
+
+def by_kind(holdings: Iterable[Holding]) -> Share:
+    """Return the memory that the program asked for: by kind, then by module, then by line of code."""
+    return _grouped("requested", holdings, (lambda held: held.site.kind, _module, _line))
+
+
+def by_module(holdings: Iterable[Holding]) -> Share:
+    return _grouped("requested", holdings, (_module, lambda held: held.site.kind, _line))
+
+
+def by_line(holdings: Iterable[Holding]) -> Share:
+    return _grouped("requested", holdings, (_line, lambda held: held.site.kind))
+
+
+def layers_together(module: str) -> str:
+    """Return the name of a module with the numbers of its layers replaced: ``model.layers.*.mlp``."""
+    return _NUMBER.sub("*", module)
+
+
+def _module(holding: Holding) -> str:
+    return layers_together(holding.site.module) or "outside all modules"
+
+
+def _line(holding: Holding) -> str:
+    site = holding.site
+    return " ".join(filter(None, (site.where, site.op.removeprefix("aten.").partition(".")[0]))) or "small requests"
+
+
+def _grouped(name: str, holdings: Iterable[Holding], keys: Sequence[Callable[[Holding], str]]) -> Share:
+    if not keys:
+        return Share(name, sum(holding.nbytes for holding in holdings))
+    groups: dict[str, list[Holding]] = defaultdict(list)
+    for holding in holdings:
+        groups[keys[0](holding)].append(holding)
+    return _sum(name, [_grouped(key, members, keys[1:]) for key, members in groups.items()])
+
+
+def _sum(name: str, parts: Iterable[Share]) -> Share:
+    found = sorted((part for part in parts if part.nbytes), key=lambda part: -part.nbytes)
+    return Share(name, sum(part.nbytes for part in found), tuple(found))

@@ -1,0 +1,159 @@
+"""Ranks of a run folder, explained: their memory at the peak and at the end of each phase."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from memlab.analyse.explain.accounting import Share
+from memlab.analyse.explain.marks import read_marks
+from memlab.analyse.explain.snapshot import Snapshot, read_snapshot
+from memlab.analyse.explain.snapshot_trace import MeasuredTrace, trace_of
+from memlab.core.errors import RecordError
+from memlab.core.record import PREDICTED, Record
+from memlab.predict.allocator import CachingAllocator, parse
+from memlab.predict.memory.gpu_memory import gpu_memory
+from memlab.predict.memory.ledger import Moment, moments
+from memlab.predict.memory.rank_replays import RankReplays
+from memlab.predict.time.calibration_choice import resolve
+from memlab.predict.trace.apply_events import apply
+from memlab.predict.trace.choose_traces import traces_in_launch
+from memlab.predict.trace.events import Alloc, BeginPhase
+from memlab.predict.trace.trace_format import Piece, Trace
+from memlab.runs.folder import RunFolder
+
+CONTEXT = "CUDA context, and other processes"
+MODELLED = "CUDA context, libraries and NCCL, as measured on H200s"
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One rank. ``ends``: the memory at the end of each phase, the last time that it ran.
+
+    ``outside``: the memory of the device outside the allocator at the peak. ``driver``: the driver's figure at the
+    peak; ``None`` in a prediction.
+    """
+
+    rank: int
+    source: str  # measured or predicted
+    phase: str  # of the peak
+    where: str | None  # line of the user's script at the beginning of that part of the run
+    step: int | None
+    peak: Moment
+    ends: tuple[tuple[str, Moment], ...]
+    outside: tuple[Share, ...]
+    driver: int | None
+
+
+def explain(folder: RunFolder) -> list[Explained]:
+    """Explain the ranks whose history is known: recorded on a GPU, or predicted.
+
+    Raises :class:`RecordError` if none is, with what to do.
+    """
+    record = folder.read_record()
+    if record.source == PREDICTED:
+        return [_predicted(record, trace) for trace in _traces(folder, record)]
+    found = [_measured(folder, int(rank["rank"]), record) for rank in record.ranks if _has_history(folder, rank)]
+    if not found:
+        raise RecordError(
+            f"{folder}: no memory history was recorded. Measure again with memlab measure --explain -- COMMAND, or "
+            "explain a prediction: memlab predict hardware=OPTION -- COMMAND."
+        )
+    return found
+
+
+def _has_history(folder: RunFolder, rank: Mapping) -> bool:
+    return folder.snapshot_file(rank["rank"]).exists() and folder.memory_marks(rank["rank"]).exists()
+
+
+def _measured(folder: RunFolder, rank: int, record: Record) -> Explained:
+    snapshot = read_snapshot(folder.snapshot_file(rank))
+    marks, outside = read_marks(folder.memory_marks(rank))
+    measured = trace_of(snapshot, rank, len(record.ranks), marks)
+    peak = _peak(measured.trace, _replayed(snapshot, measured))
+    found = moments(measured.trace, {peak, *_ends(measured.trace).values()}, _replayed(snapshot, measured))
+    shares = _outside(marks.pieces, outside[: _piece_at(measured.trace, peak) + 1])
+    driver = measured.reserved[peak] + sum(share.nbytes for share in shares)
+    return _explained(measured.trace, record.source, found, peak, shares, driver)
+
+
+def _replayed(snapshot: Snapshot, measured: MeasuredTrace) -> CachingAllocator:
+    settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+    return CachingAllocator(parse(settings), addresses=measured.segments)
+
+
+def _peak(trace: Trace, allocator: CachingAllocator) -> int:
+    """Return the event after which most is allocated."""
+    highest, peak = -1, 0
+    for index, event in enumerate(trace.events):
+        apply(event, allocator)
+        if allocator.allocated > highest:
+            highest, peak = allocator.allocated, index
+    return peak
+
+
+def _predicted(record: Record, trace: Trace) -> Explained:
+    gpu = gpu_memory(record.config)
+    ranks = RankReplays(record.config, [trace], gpu.capacity, resolve(record.config).host, with_curve=True)
+    peak = ranks.likely[0].peak_event
+    found = ranks.moments({peak, *_ends(trace).values()})
+    return _explained(trace, record.source, found, peak, (Share(MODELLED, gpu.outside),), None)
+
+
+def _traces(folder: RunFolder, record: Record) -> list[Trace]:
+    """Return the traces of a prediction: a command's are in its folder, those of memlab's training in the cache."""
+    if record.command is None:
+        return list(traces_in_launch([folder.read_plan()])[0].values())
+    files = sorted(folder.path.glob("rank*.trace.json"))
+    if not files:
+        raise RecordError(f"{folder}: the traces of this prediction are gone. Predict the command again.")
+    return [Trace.load(file) for file in files]
+
+
+def _explained(
+    trace: Trace, source: str, found: Mapping[int, Moment], peak: int, outside: tuple[Share, ...], driver: int | None
+) -> Explained:
+    number = _piece_at(trace, peak)
+    piece = trace.pieces[number] if 0 <= number < len(trace.pieces) else None
+    begins = [event for event in trace.events[: peak + 1] if isinstance(event, BeginPhase)]
+    return Explained(
+        rank=trace.rank,
+        source=source,
+        phase=trace.phases[begins[-1].phase] if begins else "",
+        where=trace.sites[event.site].user_line or (piece.where if piece else None)
+        if isinstance(event := trace.events[peak], Alloc)
+        else None,
+        step=piece.step if piece else None,
+        peak=found[peak],
+        ends=tuple((phase, found[index]) for phase, index in _ends(trace).items() if index in found),
+        outside=outside,
+        driver=driver,
+    )
+
+
+def _piece_at(trace: Trace, event: int) -> int:
+    """Return the number of the piece that an event belongs to; -1 before the first."""
+    return sum(isinstance(each, BeginPhase) for each in trace.events[: event + 1]) - 1
+
+
+def _ends(trace: Trace) -> dict[str, int]:
+    """Return phase -> index of the last event of its last run, in the order of these."""
+    begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
+    ends = [*(index - 1 for index in begins[1:]), len(trace.events) - 1]
+    found: dict[str, int] = {}
+    for begin, end in zip(begins, ends, strict=True):
+        phase = trace.phases[trace.events[begin].phase]
+        if phase and end >= begin:
+            found.pop(phase, None)
+            found[phase] = end
+    return found
+
+
+def _outside(pieces: Sequence[tuple[str, Piece]], outside: Sequence[int | None]) -> tuple[Share, ...]:
+    """Return what the driver counted outside the allocator: at first, and what each phase added."""
+    shares: dict[str, int] = {}
+    before = 0
+    for (phase, _), nbytes in zip(pieces, outside, strict=False):
+        if nbytes is not None and nbytes != before:
+            name = f"appeared in {phase or 'no phase'}: kernels and libraries" if before else CONTEXT
+            shares[name] = shares.get(name, 0) + nbytes - before
+            before = nbytes
+    return tuple(Share(name, nbytes) for name, nbytes in shares.items())

@@ -1,0 +1,117 @@
+"""A memory snapshot of an H200, read and replayed: torch 2.11+cu130, two steps of a Llama of four layers, AdamW.
+
+It was recorded from the first allocation on by ``_record_memory_history(context="all", stacks="all")``; only the
+folders of its files were renamed.
+"""
+
+import gzip
+import pickle
+from pathlib import Path
+
+import pytest
+
+from memlab.analyse.explain import accounting
+from memlab.analyse.explain.snapshot import read_snapshot
+from memlab.analyse.explain.snapshot_trace import BEFORE, Marks, trace_of
+from memlab.core.errors import RecordError
+from memlab.predict.allocator import CachingAllocator
+from memlab.predict.memory.ledger import by_kind, moments
+from memlab.predict.trace.apply_events import apply
+from memlab.predict.trace.trace_format import Piece
+
+RECORDED = Path(__file__).parents[3] / "data" / "memory_snapshot_h200.pickle.gz"
+
+
+def written(tmp_path, content) -> Path:
+    path = tmp_path / "rank0.memory_snapshot.pickle"
+    path.write_bytes(content if isinstance(content, bytes) else pickle.dumps(content, protocol=4))
+    return path
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory):
+    return read_snapshot(written(tmp_path_factory.mktemp("h200"), gzip.decompress(RECORDED.read_bytes())))
+
+
+def test_the_replay_holds_what_the_real_allocator_held_after_every_event(snapshot):
+    measured = trace_of(snapshot, 0, 1)
+    allocator = CachingAllocator(addresses=measured.segments)
+    for event, reserved in zip(measured.trace.events, measured.reserved, strict=True):
+        apply(event, allocator)
+        assert allocator.reserved == reserved
+    assert allocator.reserved == snapshot.reserved
+
+
+def test_ties_go_to_the_lowest_address_so_that_a_replay_needs_the_real_ones(snapshot):
+    measured, allocator = trace_of(snapshot, 0, 1), CachingAllocator()
+    for event in measured.trace.events:
+        apply(event, allocator)
+    assert allocator.reserved != snapshot.reserved
+
+
+def test_the_peak_is_explained_down_to_the_line(snapshot):
+    measured = trace_of(snapshot, 0, 1, Marks(folder="/home/user"))
+    found = moments(measured.trace, range(len(measured.trace.events)), CachingAllocator(addresses=measured.segments))
+    peak = max(found.values(), key=lambda moment: moment.allocated)
+    used = accounting.used(peak, [accounting.Share("context", 5)], driver=peak.reserved + 12)
+    assert {part.name: part.nbytes for part in used.parts}[accounting.UNEXPLAINED] == 7
+    assert sum(part.nbytes for part in used.parts) == used.nbytes == peak.reserved + 12
+    lines = {part.name: part for part in accounting.by_line(peak.holdings).parts}
+    logits = 4 * 512 * 32_000 * 4  # batch, tokens, vocabulary, bytes
+    assert lines["transformers/loss/loss_utils.py:40 _log_softmax"].nbytes == logits
+    assert lines["NllLossBackward0 nll_loss_backward"].nbytes == logits
+    assert by_kind(peak.holdings)["logits and loss"] == 3 * logits
+    assert any(holding.site.user_line.startswith("train.py:") for holding in peak.holdings)
+
+
+def test_marks_give_phases_modules_and_owners(tmp_path):
+    frames = [{"filename": "/home/user/train.py", "line": 7, "name": "main"}]
+
+    def entry(action, address, label):
+        return {
+            "action": action,
+            "addr": address,
+            "size": 1 << 20,
+            "stream": 0,
+            "user_metadata": label,
+            "frames": frames,
+        }
+
+    entries = [
+        entry("segment_alloc", 4096, ""),
+        entry("alloc", 4096, "0|layers.0.mlp"),
+        entry("free_requested", 8192, "1|"),
+        entry("free_completed", 8192, "1|"),
+    ]
+    content = {"device_traces": [[], entries], "segments": [], "allocator_settings": {}}
+    marks = Marks(
+        [("forward", Piece(1, "train.py:7", True)), ("backward", Piece(1, None, True))],
+        {0: {4096: "gradients"}},
+        "/home/user",
+    )
+    trace = trace_of(read_snapshot(written(tmp_path, content)), 0, 1, marks).trace
+    assert trace.phases == ["forward", "backward"] and [piece.step for piece in trace.pieces] == [1, 1]
+    before, own = (trace.sites[event.site] for event in trace.events if hasattr(event, "nbytes"))
+    assert before.kind == BEFORE
+    assert (own.kind, own.module, own.where, own.user_line) == ("gradients", "layers.0.mlp", "train.py:7", "train.py:7")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {},
+        {"device_traces": {}, "segments": []},
+        {"device_traces": [[{"action": "alloc", "addr": "0", "size": 1}]], "segments": []},
+        {"device_traces": [[{"action": "alloc", "addr": 0, "size": 1.5}]], "segments": []},
+        {"device_traces": [[{"action": 1}]], "segments": []},
+        {
+            "device_traces": [[{"action": "alloc", "frames": [{"filename": "x", "line": "1", "name": "f"}]}]],
+            "segments": [],
+        },
+        {"device_traces": [], "segments": [{"device": 0, "blocks": [{"state": "inactive"}]}]},
+    ],
+)
+def test_another_structure_is_refused_in_one_line(tmp_path, content):
+    with pytest.raises(RecordError, match="not a memory snapshot of torch"):
+        read_snapshot(written(tmp_path, content))
