@@ -39,6 +39,41 @@ def test_8_bits_take_a_byte_and_a_scale_for_each_row(tmp_path):
     assert loaded_bytes(tmp_path, "dict(load_in_8bit=True)") == pytest.approx(expected, abs=LAYERS * 7 * 512)
 
 
+QUANTIZED = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+
+AS_IT_IS = """
+import sys, torch
+from transformers import AutoModelForCausalLM
+AutoModelForCausalLM.from_pretrained(sys.argv[1], device_map="auto")
+print("loaded", torch.cuda.memory_allocated())
+"""
+
+
+def test_files_in_4_bits_take_as_much(tmp_path):
+    folder = model_folder(tmp_path / "model", quantization_config=QUANTIZED)
+    _, printed = run(tmp_path, AS_IT_IS, arguments=(str(folder),))
+    expected = OTHER + LINEAR // 2 + 4 * LINEAR // 64
+    assert expected <= int(printed.split("loaded")[1]) <= expected + LAYERS * 7 * 1024
+
+
+LIGER = """
+import sys, torch
+from liger_kernel.transformers import apply_liger_kernel_to_llama
+from transformers import AutoModelForCausalLM
+apply_liger_kernel_to_llama()
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], device_map="auto", vocab_size=32768).train()
+tokens = torch.ones(4, 512, dtype=torch.int64, device="cuda")
+before = torch.cuda.memory_allocated()
+model(input_ids=tokens, labels=tokens).loss.backward()
+print("peak", torch.cuda.max_memory_allocated() - before)
+"""
+
+
+def test_the_fused_loss_of_liger_kernel_makes_no_logits_of_all_tokens(tmp_path):
+    _, printed = run(tmp_path, LIGER, arguments=(str(model_folder(tmp_path / "model")),))
+    assert int(printed.split("peak")[1]) < 4 * 512 * 32768 * 2  # bytes of the logits in bf16
+
+
 @pytest.mark.parametrize("bits", ["4", "8"])
 def test_adapters_on_quantized_weights_train(tmp_path, bits):
     _, printed = run_script(tmp_path, SCRIPT, ("--model", str(model_folder(tmp_path / "model")), "--bits", bits))

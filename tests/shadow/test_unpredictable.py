@@ -23,7 +23,7 @@ def square(tensor):
     return tensor * tensor
 
 gptq = GPTQConfig(bits=4, dataset="c4", tokenizer=object())
-tensor = torch.ones(4, device="cuda")
+tensor = torch.ones(1 << 20, device="cuda")
 ATTEMPTS = {
     "operator": lambda: torch.ops.mine.scan(tensor),
     "compiled model": lambda: torch.compile(torch.nn.Linear(4, 4)),
@@ -33,6 +33,7 @@ ATTEMPTS = {
     "tokenizer": lambda: AutoTokenizer.from_pretrained("org/model"),
     "data": lambda: load_dataset("org/data"),
     "quantization": lambda: AutoModelForCausalLM.from_pretrained(sys.argv[1], quantization_config=gptq),
+    "other GPU": lambda: torch.ones(1 << 20, device="cuda:1"),
     "own mistake": lambda: tensor @ torch.ones(3, device="cuda"),
 }
 for name, attempt in ATTEMPTS.items():
@@ -50,6 +51,7 @@ EXPECTED = {
     "model": ("org/model is not whole in the Hugging Face cache", "hf download org/model --include '*.json'"),
     "tokenizer": ("org/model is not whole in the Hugging Face cache", "hf download org/model --include '*.json'"),
     "data": ("data set org/data is not in the cache", "datasets.load_dataset('org/data')"),
+    "other GPU": ("puts others on cuda:1", "torchrun", "hardware.gpus=1"),
     "quantization": ("weights quantized by gptq have no stand-in", "BitsAndBytesConfig"),
 }
 

@@ -32,6 +32,7 @@ from memlab.predict.trace.shadow.counting import Counter, tensors_in
 from memlab.predict.trace.shadow.fake_results import FakeResults
 from memlab.predict.trace.shadow.kernel import Blocks, Kernel
 from memlab.predict.trace.shadow.live_allocator import LiveAllocator
+from memlab.predict.trace.shadow.unpredictable import UnpredictableError
 from memlab.predict.trace.shadow.values import Values
 from memlab.predict.trace.trace_format import GENERATION, ROUTING, Trace
 
@@ -65,6 +66,10 @@ _OWN_USES, _OWN_STORAGE_USES = 4, 2
 """Use counts of a gradient that only autograd holds, and of its storage, while it is an argument here. They include the
 references of the call itself."""
 
+OTHER_GPU_BYTES = MIB
+"""Tensors on another GPU than the process uses are refused from this size on. Smaller ones are mistakes of scripts, as
+of every rank on cuda:0, and are counted as the process's own."""
+
 HOST_MINIMUM_BYTES = MIB
 """Host tensors below this are not recorded: they are many, and their sum is small."""
 
@@ -97,6 +102,7 @@ class Recorder(TorchDispatchMode):
         self._events = trace.events
         self._alive: dict[int, weakref.ref] = {}
         self._next_key = 0
+        self._gpu: int | None = None  # the one that this process uses
         self.kernels: dict[OpOverload, Kernel] = {}  # operators that a stand-in describes
         self.in_python: set[OpOverload] = set()  # operators whose own Python code for CUDA runs
         self._answers: dict[Any, Callable[..., Any]] = {
@@ -374,8 +380,20 @@ class Recorder(TorchDispatchMode):
             self._hold(storage, storage.nbytes(), site)
 
     def _see_device(self, storage, nbytes: int, tensor: torch.Tensor, func) -> None:
+        if nbytes >= OTHER_GPU_BYTES:
+            self._check_gpu(tensor.device.index)
         storage._memlab_site = self.sites.of(tensor, nbytes, func)
         self._hold(storage, nbytes, storage._memlab_site)
+
+    def _check_gpu(self, index: int) -> None:
+        """Refuse memory on a second GPU: a trace has the allocator of one."""
+        self._gpu = index if self._gpu is None else self._gpu
+        if index != self._gpu:
+            raise UnpredictableError(
+                f"the process has tensors on cuda:{self._gpu} and puts others on cuda:{index}, and memlab predicts one "
+                "GPU for each process. Start a process for each GPU (torchrun), or let the script see one: "
+                "hardware.gpus=1"
+            )
 
     def _hold(self, storage, nbytes: int, site: int) -> None:
         """Record that a storage on the device was allocated, and that it is freed when it is gone."""

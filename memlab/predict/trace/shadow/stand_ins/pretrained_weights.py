@@ -81,20 +81,12 @@ class _Slice:
         return list(self._weight.shape)
 
     def get_dtype(self) -> str:
-        return _NAMES[self._weight.dtype]
+        from safetensors.torch import _TYPES
+
+        return next(name for name, dtype in _TYPES.items() if dtype is self._weight.dtype)
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         return self._file.get_tensor(self._name)[index]
-
-
-_NAMES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
-    torch.bool: "BOOL", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
-}  # fmt: skip
-"""dtype -> its name in the header of a safetensors file."""
-
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 class _Files:
@@ -145,11 +137,11 @@ def _header(file: str) -> dict[str, Weight]:
     if not file.endswith(".safetensors"):
         tensors = torch.load(file, map_location="meta", weights_only=True)
         return {name: Weight(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
-    from safetensors import safe_open
+    from safetensors.torch import _TYPES, safe_open
 
     with safe_open(file, framework="pt") as opened:
         slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 (no dictionary)
-        return {name: Weight(tuple(each.get_shape()), _DTYPES[each.get_dtype()]) for name, each in slices.items()}
+        return {name: Weight(tuple(each.get_shape()), _TYPES[each.get_dtype()]) for name, each in slices.items()}
 
 
 def _dtype_of(config: dict[str, Any]) -> torch.dtype:
@@ -218,10 +210,10 @@ def _known_quantizer(get_hf_quantizer: Callable) -> Callable:
         quantizer, config, device_map = get_hf_quantizer(config, quantization_config, *rest, **options)
         if quantizer is None:
             return None, config, device_map
-        if method == "bitsandbytes":
+        if (method := _method(quantizer.quantization_config)) == "bitsandbytes":
             quantizer.pre_quantized = False  # files in 4 or 8 bits: as if they were quantized while they load
             return quantizer, config, device_map
-        if not quantizer.quantization_config.dequantize:
+        if not getattr(quantizer.quantization_config, "dequantize", False):
             raise _no_stand_in(method)
         del config.quantization_config
         return None, config, device_map
