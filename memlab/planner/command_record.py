@@ -115,7 +115,7 @@ def _like(result: RankResult) -> int:
 def _rows(command: TracedCommand, result: RankResult, seconds: Mapping[int, float]) -> Rows:
     """Return the steps that a rank reached the end of: their batches as the meters saw them, with predicted figures."""
     stopped_in = (result.oom or {}).get("step")
-    memory = result.attached["steps"]
+    memory = (result.attached or {})["steps"]
     return [
         {**row, "seconds": seconds.get(row["step"]), **memory[row["step"]]}
         for row in command.rows[_like(result)]

@@ -1,6 +1,6 @@
 """Step time of a prediction: the seconds, the error they may have, and when they are only a lower bound."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -128,7 +128,7 @@ def usual_steps(traces: Mapping[int, Trace], steps: Iterable[int]) -> list[int]:
     return [step for step in steps if last is None or step <= last] or list(steps)
 
 
-def _work_by_step(trace: Trace) -> dict[int, Sequence[Item]]:
+def _work_by_step(trace: Trace) -> dict[int, list[Item]]:
     works = [*trace.earlier_work, trace.work]
     return dict(enumerate(works, start=len(trace.steps) - len(works) + 1))
 

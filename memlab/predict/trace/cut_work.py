@@ -1,6 +1,7 @@
 """Work of one optimizer step, cut out of the work of a command's whole run."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from memlab.predict.trace.work_items import NUMBERED, Collective, HostWork, Item, RecordEvent
 
@@ -25,7 +26,7 @@ def cut_work(items: Sequence[Item], keep: Sequence[bool], collectives_before: in
     return found
 
 
-def _renumbered(item: Item, numbers: dict[type, dict[int, int]]) -> Item:
+def _renumbered(item: Any, numbers: dict[type, dict[int, int]]) -> Any:
     if type(item) not in NUMBERED:
         return item
     field, kind = NUMBERED[type(item)]

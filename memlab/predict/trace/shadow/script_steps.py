@@ -77,8 +77,9 @@ class ScriptSteps:
         index = self._trace.phases.index(name)
         self._trace.events[self._event] = BeginPhase(index)
         items = self._counter.items
-        if self._item < len(items) and isinstance(items[self._item], BeginWorkPhase):
-            items[self._item] = items[self._item]._replace(phase=index)
+        begin = items[self._item] if self._item < len(items) else None
+        if isinstance(begin, BeginWorkPhase):
+            items[self._item] = begin._replace(phase=index)
         self._trace.pieces.append(Piece(step, where, ends_phase))
 
     def _step_ends(self) -> None:
