@@ -114,13 +114,13 @@ def _explained(
     number = _piece_at(trace, peak)
     piece = trace.pieces[number] if 0 <= number < len(trace.pieces) else None
     begins = [event for event in trace.events[: peak + 1] if isinstance(event, BeginPhase)]
+    request = trace.events[peak]
+    user_line = trace.sites[request.site].user_line if isinstance(request, Alloc) else ""
     return Explained(
         rank=trace.rank,
         source=source,
         phase=trace.phases[begins[-1].phase] if begins else "",
-        where=trace.sites[event.site].user_line or (piece.where if piece else None)
-        if isinstance(event := trace.events[peak], Alloc)
-        else None,
+        where=user_line or (piece.where if piece else None),
         step=piece.step if piece else None,
         peak=found[peak],
         ends=tuple((phase, found[index]) for phase, index in _ends(trace).items() if index in found),
@@ -136,11 +136,11 @@ def _piece_at(trace: Trace, event: int) -> int:
 
 def _ends(trace: Trace) -> dict[str, int]:
     """Return phase -> index of the last event of its last run, in the order of these."""
-    begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
-    ends = [*(index - 1 for index in begins[1:]), len(trace.events) - 1]
+    begins = [(index, event.phase) for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
+    ends = [*(index - 1 for index, _ in begins[1:]), len(trace.events) - 1]
     found: dict[str, int] = {}
-    for begin, end in zip(begins, ends, strict=True):
-        phase = trace.phases[trace.events[begin].phase]
+    for (begin, number), end in zip(begins, ends, strict=False):
+        phase = trace.phases[number]
         if phase and end >= begin:
             found.pop(phase, None)
             found[phase] = end

@@ -81,7 +81,7 @@ class _Builder:
         self.streams = {0: 0}
         self.numbers: dict[Site, int] = {}
         self.owned: dict[int, str] = {}  # key -> kind, known at the end of a piece
-        self.sites: dict[int, tuple[int, Stack, str]] = {}  # key -> index of its Alloc, stack, module
+        self.requests: list[int] = []  # key -> index of its Alloc
         self.piece = -1
         self.site_of = cache(self._site_of)
 
@@ -129,10 +129,10 @@ class _Builder:
     def _alloc(
         self, address: int, nbytes: int, stream: int, stack: Stack, module: str, kind: str | None = None
     ) -> None:
-        key = self.keys[address] = len(self.sites)
+        key = self.keys[address] = len(self.requests)
         phase = self.marks.pieces[self.piece][0] if 0 <= self.piece < len(self.marks.pieces) else ""
         site = Site(kind, "", "", "", "", ()) if kind else self.site_of(stack, module, phase, nbytes < SMALL_BYTES)
-        self.sites[key] = (len(self.trace.events), stack, module)
+        self.requests.append(len(self.trace.events))
         number = self.streams.setdefault(stream, len(self.streams))
         self.trace.events.append(Alloc(key, nbytes, number, self._number(site)))
 
@@ -164,8 +164,9 @@ class _Builder:
         """Give the blocks that parameters, gradients and optimizer states held the kind of their owner."""
         self._note_owners()
         for key, kind in self.owned.items():
-            index = self.sites[key][0]
+            index = self.requests[key]
             event = self.trace.events[index]
+            assert isinstance(event, Alloc)
             site = self.trace.sites[event.site]
             if site.kind != SMALL:
                 self.trace.events[index] = event._replace(site=self._number(_with_kind(site, kind)))
