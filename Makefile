@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test test-all fuzz cluster faults lint architecture study accuracy same families calibration results-report clean
+.PHONY: help setup demo test test-all fuzz cluster faults lint oldest architecture study accuracy same families calibration results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -43,6 +43,15 @@ lint: setup      ## style and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --python-version 3.10 --package memlab.attach  # the ranks of commands have interpreters of their own
+
+OLDEST_PYTHON ?= python3.10
+OLDEST        ?= outputs/oldest
+
+oldest: setup    ## the meters of commands with Python 3.10, torch 2.4 and transformers 4.45, in an environment of 5 GB
+	$(OLDEST_PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --requirement tests/attach/oldest.txt
+	MEMLAB_TEST_PYTHON=$$PWD/$(OLDEST)/bin/python $(BIN)/python -m pytest tests/attach/test_plain_loop.py \
+		tests/attach/test_compile.py tests/attach/test_oldest_versions.py
 
 architecture: setup  ## the picture of the imports, the list of modules and README's tree, from the code
 	PYTHONPATH=tests $(BIN)/python docs/architecture/make.py

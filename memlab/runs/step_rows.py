@@ -93,7 +93,8 @@ def for_record(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return list(rows)
     kept = {0, 1, len(rows) - 1, *range(0, len(rows), -(-len(rows) // MOST))}
     for key in HIGHEST:
-        kept.add(max(range(len(rows)), key=lambda index, key=key: rows[index][key] or 0))
+        values = [row[key] or 0 for row in rows]
+        kept.add(values.index(max(values)))
     kept |= set([index for index, row in enumerate(rows) if row["alloc_retries"]][:1])
     return [rows[index] for index in sorted(kept)]
 

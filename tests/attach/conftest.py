@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interpreter import PYTHON
 
 from memlab.attach.install import environment, install
 from memlab.attach.options import Options
-
-PYTHON = os.environ.get("MEMLAB_TEST_PYTHON", sys.executable)
-"""The interpreter that the scripts run with: the tests' own, or another one with other versions (oldest.sh)."""
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node")
 

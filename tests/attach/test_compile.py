@@ -1,9 +1,9 @@
 """torch.compile: as many graphs, recompiled ones among them, and graph breaks with the meters as without."""
 
 import subprocess
-import sys
 
 import pytest
+from interpreter import PYTHON
 
 pytestmark = pytest.mark.cpu
 
@@ -67,7 +67,7 @@ for function in (plain, wrapped, inside, whole_step, optimizer_step):
 
 def test_the_compiler_sees_the_same(measure, tmp_path):
     (tmp_path / "script.py").write_text(COMPILED)
-    bare = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    bare = subprocess.run([PYTHON, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     measured = measure(COMPILED)
     assert bare.returncode == measured.returncode == 0, bare.stderr + measured.output
     assert "plain" in bare.stdout and "unique_graphs" in bare.stdout
