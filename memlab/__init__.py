@@ -1,7 +1,8 @@
 """memlab: GPU memory, step time and cost of fine-tuning language models with DeepSpeed, measured or predicted.
 
 In a script or a notebook of your own: ``with memlab.measure("folder"):`` around the training, or
-``memlab.Callback("folder")`` among the callbacks of transformers' Trainer. The folder is an ordinary run folder.
+``memlab.Callback("folder")`` among the callbacks of transformers' Trainer (without a folder: ``memlab`` in its
+``output_dir``). The folder is an ordinary run folder.
 """
 
 TYPE_CHECKING = False

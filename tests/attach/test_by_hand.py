@@ -50,7 +50,7 @@ model = LlamaForCausalLM(LlamaConfig(**shape, vocab_size=50))
 rows = [{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}] * 16
 arguments = TrainingArguments("out", max_steps=2, per_device_train_batch_size=2, gradient_accumulation_steps=2,
                               save_strategy="no", report_to=[], use_cpu=True)
-callbacks = [memlab.Callback("folder")] if sys.argv[1:] == ["by hand"] else []
+callbacks = [memlab.Callback()] if sys.argv[1:] == ["by hand"] else []
 Trainer(model, arguments, train_dataset=rows, callbacks=callbacks).train()
 """
 
@@ -80,7 +80,7 @@ def test_blocks_in_one_process(tmp_path):
 
 def test_the_callback_measures_what_the_command_measures(tmp_path, measure):
     run(TRAINER, tmp_path, "by hand")
-    record = json.loads((tmp_path / "folder" / "record.json").read_text())
+    record = json.loads((tmp_path / "out" / "memlab" / "record.json").read_text())
     by_hand, command = record["ranks"][0]["attached"], measure(TRAINER, environ={"PYTHONPATH": str(ROOT)}).rank()
     assert (record["status"], by_hand["steps"], by_hand["micro_batches"]) == ("ok", 2, 4)
     for fact in ("models", "optimizers", "trainer"):

@@ -1,10 +1,11 @@
-"""``with memlab.measure("folder"):`` and ``memlab.Callback("folder")``: a training measured from inside its script."""
+"""``with memlab.measure("folder"):`` and ``memlab.Callback()``: a training measured from inside its script."""
 
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from memlab.attach import install
@@ -46,11 +47,14 @@ def measure(folder: str | os.PathLike, force: bool = False) -> Iterator[None]:
         _end(file, run, None, began)
 
 
-def callback(folder: str | os.PathLike, force: bool = False) -> Any:
-    """Return a callback for transformers' Trainer: it measures ``train()`` as :func:`measure` does."""
+def callback(folder: str | os.PathLike | None = None, force: bool = False) -> Any:
+    """Return a callback for transformers' Trainer: it measures ``train()`` as :func:`measure` does.
+
+    ``folder``: default, ``memlab`` in the Trainer's ``output_dir``.
+    """
     from memlab.attach.callback import MeasuringCallback  # transformers
 
-    return MeasuringCallback(measure(folder, force))
+    return MeasuringCallback(lambda output_dir: measure(folder or Path(output_dir) / "memlab", force))
 
 
 def _prepare(run: RunFolder, force: bool, held: ExitStack) -> None:

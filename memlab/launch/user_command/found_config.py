@@ -59,13 +59,8 @@ def found_config(
         facts = ranks[0]["attached"]
         known |= _hardware(ranks) | _shape(facts, rows) | _model(facts) | _deepspeed(facts) | _trainer(facts)
         known |= _precision(facts) | _attention_and_checkpointing(facts) | _adapter(facts) | _optimizer(facts)
-        known |= {"allocator.conf": _allocator(facts), **_steps(ranks[0])}
+        known |= {"allocator.conf": _allocator(facts), "measure.steps": max(1, len(ranks[0]["step_seconds"]))}
     return from_values(known)
-
-
-def _steps(rank: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of steps: the first one is the warm-up."""
-    return {"measure.warmup": len(rank["warmup_seconds"]), "measure.steps": max(1, len(rank["step_seconds"]))}
 
 
 def _hardware(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
