@@ -117,6 +117,32 @@ class Changes(TypedDict):
     not_tried: list[str]
 
 
+class Files(TypedDict):
+    """Files of one folder, with those of the folders below it."""
+
+    folder: str
+    files: Count
+    bytes: Bytes
+
+
+class Told(TypedDict):
+    """A connection, a signal or an upload: what it was, and how many times."""
+
+    what: str
+    times: Count
+
+
+class Effects(TypedDict):
+    """What a predicted command would have done to the machine and to others (memlab/system/sandbox)."""
+
+    protection: str  # namespaces | interception
+    network: bool  # whether it was open
+    written: list[Files]
+    deleted: list[Files]
+    refused: list[Told]  # connections, and signals to other processes
+    answered: list[Told]  # uploads
+
+
 class Command(TypedDict, total=False):
     """``Record.command``: the user's command, how it ended, and where it did not use what was composed."""
 
@@ -126,6 +152,7 @@ class Command(TypedDict, total=False):
     disagreements: list[Disagreement]
     changes: Changes
     assumed: dict[str, Count]  # of a prediction: line that needed a value that is not known -> times
+    effects: Effects  # of a prediction
 
 
 class Timing(TypedDict, total=False):

@@ -7,6 +7,7 @@ from typing import Any
 
 from memlab.core.config import Hardware
 from memlab.core.record import RankResult, Record
+from memlab.core.record_schema import Effects
 from memlab.core.summary import Work
 from memlab.launch.process import Ended
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
@@ -29,7 +30,8 @@ class TracedCommand:
     """A command that ran on simulated GPUs.
 
     ``meters``: the files of the traced ranks, ``rows``: their steps; both as the meters wrote them, by rank. Their
-    memory and times are those of the simulation. ``seconds``: how long the simulation took.
+    memory and times are those of the simulation. ``seconds``: how long the simulation took. ``effects``: those that it
+    would have had outside of its sandbox.
     """
 
     words: Sequence[str]
@@ -39,6 +41,7 @@ class TracedCommand:
     meters: Mapping[int, Mapping[str, Any]]
     rows: Mapping[int, Rows]
     seconds: float
+    effects: Effects
 
 
 def record_of(command: TracedCommand, allocator_conf: str | None = None) -> tuple[Record, dict[int, Rows]]:
@@ -74,7 +77,7 @@ def record_of(command: TracedCommand, allocator_conf: str | None = None) -> tupl
         summary=outcome["summary"],
         steps={**record.steps, "doubts": [], **outcome["steps"]},
         timing={**outcome["timing"], "total_s": command.seconds},
-        command={**(record.command or {}), "assumed": assumed, "epochs": epochs},
+        command={**(record.command or {}), "assumed": assumed, "epochs": epochs, "effects": command.effects},
     )
     return record, rows
 

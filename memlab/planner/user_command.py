@@ -11,6 +11,7 @@ from typing import Any
 from memlab.core.config import Hardware
 from memlab.core.errors import ConfigError
 from memlab.core.record import Record
+from memlab.core.record_schema import Effects
 from memlab.core.sizes import GIB
 from memlab.launch.process import Ended
 from memlab.launch.user_command.found_config import found_config
@@ -19,6 +20,7 @@ from memlab.launch.user_command.outcome import NO_STEP, reason_of
 from memlab.launch.user_command.records import command_record
 from memlab.launch.user_command.supervise import Finished
 from memlab.planner.command_record import TracedCommand, record_of
+from memlab.planner.offline import offline_variables
 from memlab.planner.other_ends import ranges
 from memlab.planner.predicted_changes import predicted_changes
 from memlab.predict.trace.run_command import Simulated, simulate
@@ -29,6 +31,15 @@ from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
 from memlab.system.deadman import guarded
 from memlab.system.machine import Machine
+from memlab.system.sandbox import Sandbox
+
+
+class CommandFailed(ShadowError):
+    """The script failed or trained nothing. ``effects``: those that it would have had until then."""
+
+    def __init__(self, reason: str, effects: Effects):
+        super().__init__(reason)
+        self.effects = effects
 
 
 def predict_command(
@@ -50,8 +61,8 @@ def predict_command(
         began = time.time()
         try:
             traced = traced_command(words, hardware, folder, steps, environ)
-        except ShadowError as error:
-            record = _failed(str(error), words, steps, time.time() - began)
+        except CommandFailed as error:
+            record = _failed(error, words, steps, time.time() - began)
         else:
             record = _written(traced, folder, environ)
             if wants_changes(record):
@@ -71,13 +82,13 @@ def predicted_record(
     """Run the ranks that differ on simulated GPUs of ``hardware``, and return the record.
 
     ``folder`` receives the files of the ranks. ``steps``: end after this many optimizer steps. ``environ``: the
-    variables that the command would get. Raises :class:`MemlabError` before anything runs.
+    variables that the command would get, with the token of a launch. Raises :class:`MemlabError` before anything runs.
     """
     began = time.time()
     try:
         return _written(traced_command(words, hardware, folder, steps, environ), folder, environ)
-    except ShadowError as error:
-        return _failed(str(error), words, steps, time.time() - began)
+    except CommandFailed as error:
+        return _failed(error, words, steps, time.time() - began)
 
 
 def _written(traced: TracedCommand, folder: RunFolder, environ: Mapping[str, str]) -> Record:
@@ -102,10 +113,10 @@ def traced_command(
     environ: Mapping[str, str],
     other_end: str | None = None,
 ) -> TracedCommand:
-    """Run the ranks that differ on simulated GPUs. Arguments are those of :func:`predicted_record`.
+    """Run the ranks that differ on simulated GPUs, in a sandbox. Arguments are those of :func:`predicted_record`.
 
-    ``other_end``: the choice that is made the other way round (trace/shadow/choices.py).
-    Raises :class:`ShadowError` if the script fails or trains nothing.
+    ``other_end``: the choice that is made the other way round (trace/shadow/choices.py). Raises :class:`CommandFailed`
+    if the script fails or trains nothing.
     """
     if hardware.memory_gib is None:
         raise ConfigError("hardware.memory_gib is not known: choose a GPU, for example hardware=h200_x1.")
@@ -113,13 +124,16 @@ def traced_command(
     began = time.time()
     node = Node(hardware.gpu, hardware.gpus, int(hardware.memory_gib * GIB))
     folder.path.mkdir(parents=True, exist_ok=True)
-    simulated = simulate(words, node, folder.path, steps, environ, other_end)
+    with Sandbox(folder.path, environ) as sandbox:
+        variables = {**environ, **offline_variables(sandbox)}
+        simulated = simulate(words, node, folder.path, steps, variables, other_end, sandbox.run)
+        effects = sandbox.effects()
     meters = {rank["rank"]: rank for rank in folder.read_attached_ranks()}
     if reason := _failure(simulated, meters):
-        raise ShadowError(reason)
+        raise CommandFailed(reason, effects)
     rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}
     traces = {rank: simulated.traces[rank] for rank in meters}
-    return TracedCommand(words, steps, hardware, traces, meters, rows, time.time() - began)
+    return TracedCommand(words, steps, hardware, traces, meters, rows, time.time() - began, effects)
 
 
 def _failure(simulated: Simulated, meters: Mapping[int, Mapping[str, Any]]) -> str | None:
@@ -131,7 +145,7 @@ def _failure(simulated: Simulated, meters: Mapping[int, Mapping[str, Any]]) -> s
     return None if meters and meters.keys() <= simulated.traces.keys() else NO_STEP
 
 
-def _failed(reason: str, words: Sequence[str], steps: int | None, seconds: float) -> Record:
-    finished = Finished(Ended("exited", 0, seconds), "failed", reason)
+def _failed(error: CommandFailed, words: Sequence[str], steps: int | None, seconds: float) -> Record:
+    finished = Finished(Ended("exited", 0, seconds), "failed", str(error))
     record = command_record(finished, found_config([], {}, shlex.join(words)), words, steps, Machine())
-    return replace(record, source="predicted")
+    return replace(record, source="predicted", command={**(record.command or {}), "effects": error.effects})

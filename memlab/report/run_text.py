@@ -15,6 +15,7 @@ from memlab.report import units
 from memlab.report.answers import answer, ranges
 from memlab.report.command_changes_text import show_command_changes
 from memlab.report.command_text import command_sentences, show_command_phases
+from memlab.report.effects_text import effects_sentences
 from memlab.report.terminal_table import show_table
 from memlab.report.text import say, show_command
 
@@ -51,6 +52,8 @@ def show_run(record: Record, console: Console) -> None:
         for sentence in (*sentences, *_versions(record), *_unknown(record)):
             say(sentence, console)
     show_command_changes(record, console)
+    for sentence in effects_sentences(record):
+        say(sentence, console)
     # Remedies are changes of memlab's own training; what a command can change is its script's business.
     is_predictable = bool(record.ranks) and not record.command
     if is_predictable and (record.status == "gpu_oom" or record.summary.get("verdict", FITS) != FITS):

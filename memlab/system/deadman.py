@@ -74,10 +74,13 @@ def _is_inside_exec(process: Path) -> bool:
     return state not in "ZX" and not flags & NOT_A_PROGRAM and env_end == 0
 
 
-def kill_marked(token: str, wait_s: float = 10.0) -> list[int]:
-    """Send SIGKILL to every process of a launch until none is left. Returns the ids of survivors after ``wait_s``."""
+def kill_marked(token: str, wait_s: float = 10.0, variable: str = TOKEN_VARIABLE) -> list[int]:
+    """Send SIGKILL to every process of a launch until none is left. Returns the ids of survivors after ``wait_s``.
+
+    ``variable``: the environment variable whose value is ``token``.
+    """
     deadline = time.monotonic() + wait_s
-    while alive := list(marked(token)):
+    while alive := list(marked_by(variable, token)):
         for pid in alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -135,12 +138,14 @@ def remove_folder(folder: Path) -> None:
     """Remove a folder of this user's, with what is in it, whatever its permissions."""
 
     def allow(function: Callable[..., object], path: str, _: object) -> None:
-        os.chmod(os.path.dirname(path), 0o700)
-        if os.path.isdir(path) and not os.path.islink(path):
-            os.chmod(path, 0o700)
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.unlink(path)
+        if os.path.lexists(path):
+            for each in (path, os.path.dirname(path)):
+                if Path(each).is_relative_to(folder) and not os.path.islink(each):
+                    os.chmod(each, 0o700)
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
 
     shutil.rmtree(folder, onerror=allow)
 

@@ -12,12 +12,13 @@ from memlab.cli.exit_codes import EXIT_CODES
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.record import Record
 from memlab.predict.trace import own_stand_ins
+from memlab.system import sandbox
 
 USAGE = "memlab predict [options] hardware=OPTION -- COMMAND WORDS..."
 
 EFFECTS = (
-    "memlab: the script runs on tensors without memory, but everything else it does is real: it writes, deletes and "
-    "sends what it would on the GPUs. Give it a scratch folder for its output."
+    "memlab: the script's code runs, on tensors without memory and in a sandbox: what it writes, deletes and sends has "
+    "no effect, and is listed."
 )
 
 
@@ -34,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "stand-ins of your own for packages and operators, NAME.py (docs/your_own_command.md)"
     chosen = os.environ.get(own_stand_ins.VARIABLE)
     parser.add_argument("--stand-ins", type=Path, metavar="FOLDER", default=chosen and Path(chosen), help=help)
+    help = "let the script connect to other machines, to read its data (default: it cannot)"
+    parser.add_argument("--network", action="store_true", help=help)
     help = "the GPUs (hardware=a100_80g_x8 hardware.gpus=4), then the command as you type it without memlab"
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="hardware=OPTION -- COMMAND WORDS...", help=help)
 
@@ -54,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     hardware, command = words[:here], words[here + 1 :]
     if others := [word for word in hardware if not word.startswith(("hardware=", "hardware."))]:
         raise MemlabError(f"{others[0]}: only hardware can be given; all else is the command's own. {USAGE}")
+    if arguments.network:
+        os.environ[sandbox.NETWORK] = sandbox.OPEN
     if arguments.stand_ins is not None:
         own_stand_ins.choose(arguments.stand_ins)
     config, _ = compose_config(["mode=predict", *hardware])
@@ -67,7 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     with CommandProgress(folder, console(sys.stderr)) as progress:
         record = predict_command(
-            command, config.hardware, folder, arguments.steps, wants_changes, progress.begin_change
+            command,
+            config.hardware,
+            folder,
+            arguments.steps,
+            wants_changes,
+            progress.begin_change,
         )
     output = console(sys.stdout)
     show_run(record, output)

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,18 +57,20 @@ def simulate(
     steps: int | None,
     environ: Mapping[str, str],
     other_end: str | None = None,
+    run: Callable[..., subprocess.CompletedProcess] = subprocess.run,
 ) -> Simulated:
     """Run a command on simulated GPUs.
 
     ``folder`` receives the output of the command, and the files of its ranks and their traces. ``environ``: the
-    variables that the command would get. ``steps`` and ``other_end``: see :class:`Simulation`. Raises
-    :class:`SimulationError` where no process of the command could simulate GPUs.
+    variables that the command would get. ``steps`` and ``other_end``: see :class:`Simulation`. ``run``: runs the
+    command as ``subprocess.run`` does, for example in a sandbox. Raises :class:`SimulationError` where no process of
+    the command could simulate GPUs.
     """
     own = _emptied(folder)
     Simulation(str(folder), node, steps, time.time(), other_end).write(own)
     with (folder / LOG).open("wb") as output:
         variables = _variables(environ, own)
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=variables)
+        done = run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=variables)
     why = refusal(own) or (NOT_SIMULATED if done.returncode == 0 and not install.has_loaded(folder) else None)
     native.keep(own, cache_folder("native"))
     install.remove(folder)
@@ -102,6 +104,4 @@ def _variables(environ: Mapping[str, str], own: Path) -> dict[str, str]:
         "DS_ACCELERATOR": "cuda",
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1",
-        "WANDB_MODE": "offline",
     }

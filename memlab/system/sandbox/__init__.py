@@ -15,6 +15,7 @@ The library is loaded in both, since only it can list the connections that were 
 
 import contextlib
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -27,20 +28,26 @@ from pathlib import Path
 from typing import Any
 
 from memlab.core.errors import MemlabError
-from memlab.files.disk import cache_dir, write_whole
-from memlab.system.deadman import SCRATCH, SCRATCH_PLACES, remove_folder
+from memlab.core.record_schema import Effects, Told
+from memlab.files.disk import cache_dir
+from memlab.system.deadman import SCRATCH, SCRATCH_PLACES, TOKEN_VARIABLE, kill_marked, remove_folder
 from memlab.system.sandbox import namespaces
-from memlab.system.sandbox.changes import Changes, Layer
+from memlab.system.sandbox.changes import Changes, Layer, as_list
 from memlab.system.sandbox.interposer import interposer
 
 NAMESPACES, INTERCEPTION = "namespaces", "interception"
+PROTECTIONS = (NAMESPACES, INTERCEPTION)
+"""In the order of preference."""
 
 REPORT = "report"
-"""Folder in the scratch folder that the program's processes really write to: ``refused`` (connections and signals) and
-``answered`` (uploads), a line for each."""
+"""Folder in the scratch folder that the program's processes really write to."""
+REFUSED, ANSWERED = "refused", "answered"
+"""Files in it: a line for each connection or signal that was refused, and for each upload that was answered."""
 
 VARIABLE = "MEMLAB_SANDBOX"
 """Names the scratch folder in every process of the program. interposer.cpp explains this variable and the others."""
+NETWORK, KEEP = f"{VARIABLE}_NETWORK", f"{VARIABLE}_KEEP"
+OPEN = "open"
 
 TRY_S = 30
 
@@ -50,18 +57,18 @@ class SandboxError(MemlabError):
 
 
 class Sandbox:
-    """A context manager; after the block the scratch folder is gone.
+    """A context manager; after the block, every process of the program has ended and the scratch folder is gone.
 
-    ``keep``: the folder that the program may really change. ``token``: that of the launch, for the deadman, which
-    removes the scratch folder if this process is killed. ``network``: whether the program may connect to other
-    machines. ``protection``: the only one to take. Raises :class:`SandboxError`.
+    ``keep``: the folder that the program may really change. ``environ``: its variables, with the token of a launch,
+    whose deadman removes the scratch folder if this process is killed; with ``MEMLAB_SANDBOX_NETWORK=open`` the program
+    may connect to other machines. ``protection``: the only one to take. Raises :class:`SandboxError`.
     """
 
-    def __init__(self, keep: Path, token: str, network: bool = False, protection: str | None = None):
-        self.network = network
+    def __init__(self, keep: Path, environ: Mapping[str, str], protection: str | None = None):
+        self.network = environ.get(NETWORK) == OPEN
         self._keep = keep.resolve()
-        self._prefix = f"{SCRATCH}{token}-"
-        self._protections = [NAMESPACES, INTERCEPTION] if protection is None else [protection]
+        self._prefix = f"{SCRATCH}{environ[TOKEN_VARIABLE]}-"
+        self._protections = PROTECTIONS if protection is None else (protection,)
         self._library = interposer()
 
     def __enter__(self) -> "Sandbox":
@@ -74,6 +81,7 @@ class Sandbox:
         raise SandboxError("This system does not let its users make namespaces with overlays.")
 
     def __exit__(self, *_: object) -> None:
+        kill_marked(str(self._scratch), variable=VARIABLE)
         remove_folder(self._scratch)
 
     def _make_scratch(self, place: Path) -> Path:
@@ -111,30 +119,40 @@ class Sandbox:
         own = {
             "LD_PRELOAD": " ".join(filter(None, [str(library), environ.get("LD_PRELOAD")])),
             VARIABLE: str(self._scratch),
-            f"{VARIABLE}_NETWORK": "open" if self.network else "closed",
+            NETWORK: OPEN if self.network else "closed",
         }
         if self.protection == INTERCEPTION:
-            own[f"{VARIABLE}_KEEP"] = str(self._keep)
+            own[KEEP] = str(self._keep)
         return {**environ, **own}
 
-    def effects(self) -> dict[str, Any]:
+    def run(self, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.CompletedProcess:
+        """Run a program in the sandbox; the arguments are those of ``subprocess.run``."""
+        return subprocess.run(self.words(words), env=self.environment(env), **options)
+
+    def effects(self) -> Effects:
         """Return what the program would have done outside: ``Record.command["effects"]``."""
         changes = Changes.of(self._layers(), ignore=cache_dir())
-        return {
-            "protection": self.protection,
-            "network": self.network,
-            **changes.to_json(),
-            "refused": self._reported("refused"),
-            "answered": self._reported("answered"),
-        }
+        return Effects(
+            protection=self.protection,
+            network=self.network,
+            written=as_list(changes.written),
+            deleted=as_list(changes.deleted),
+            refused=[each for each in self._reported(REFUSED) if not self._is_own(each["what"])],
+            answered=self._reported(ANSWERED),
+        )
 
-    def _reported(self, name: str) -> list[dict[str, Any]]:
+    def _reported(self, name: str) -> list[Told]:
         """Return the lines of a report, each once with its number, the first one first."""
         try:
             lines = (self._scratch / REPORT / name).read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return []
-        return [{"what": what, "times": times} for what, times in Counter(lines).items()]
+        return [Told(what=what, times=times) for what, times in Counter(lines).items()]
+
+    def _is_own(self, what: str) -> bool:
+        """Whether a connection was refused only because the program did not listen yet."""
+        port = re.fullmatch(r"connection to (?:127\.\S+|\[::1\]):(\d+)", what)
+        return port is not None and (self._scratch / REPORT / f"port{port[1]}").exists()
 
     def _layers(self) -> Iterator[Layer]:
         upper = self._scratch / namespaces.UPPER
@@ -144,17 +162,3 @@ class Sandbox:
         names = (self._scratch / namespaces.LAYERS).read_bytes().split(b"\0")
         for number, name in enumerate(names):
             yield Layer(Path(os.fsdecode(name)), upper / str(number), False, self._began)
-
-    def keep_cache(self, pattern: str) -> None:
-        """Copy the files of memlab's cache that memlab itself made in the sandbox to the real cache."""
-        for layer in self._layers():
-            if cache_dir().is_relative_to(layer.folder):
-                cache = layer.upper / cache_dir().relative_to(layer.folder)
-                for made in cache.glob(pattern):
-                    _copy_if_new(made, cache_dir() / made.relative_to(cache))
-
-
-def _copy_if_new(made: Path, real: Path) -> None:
-    if not real.exists():
-        real.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(real, made.read_bytes())

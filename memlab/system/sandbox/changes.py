@@ -6,15 +6,11 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
 
+from memlab.core.record_schema import Files
 
-class Files(TypedDict):
-    """Files of one folder and of the folders below it."""
-
-    folder: str
-    files: int
-    bytes: int
+SIZE = "user.memlab.size"
+"""Extended attribute with the size in bytes that a file would have, where its content was left out."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +45,6 @@ class Changes:
             changes._read(layer, layer.upper, layer.folder, None)
         return changes
 
-    def to_json(self) -> dict[str, list[Files]]:
-        return {
-            name: [Files(folder=str(folder), files=files, bytes=size) for folder, (files, size) in found.items()]
-            for name, found in (("written", self.written), ("deleted", self.deleted))
-        }
-
     def _read(self, layer: Layer, upper: Path, folder: Path, made: Path | None) -> None:
         """Read one folder. ``made``: the topmost new folder that it lies in."""
         if folder == self.ignore:
@@ -72,7 +62,7 @@ class Changes:
             elif stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
                 self._delete(seen)
             elif not stands_in and not _is_same_link(entry, seen):
-                _add(self.written, made or folder, 1, status.st_size)
+                _add(self.written, made or folder, 1, _size(entry))
         if _is_complete(layer, upper):
             with contextlib.suppress(FileNotFoundError):
                 for entry in os.scandir(folder):
@@ -96,6 +86,12 @@ def _add(found: dict[Path, list[int]], folder: Path, files: int, size: int) -> N
     counted[1] += size
 
 
+def _size(entry: os.DirEntry) -> int:
+    with contextlib.suppress(OSError):
+        return int(os.getxattr(entry.path, SIZE, follow_symlinks=False))
+    return entry.stat(follow_symlinks=False).st_size
+
+
 def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
@@ -111,3 +107,7 @@ def _is_complete(layer: Layer, upper: Path) -> bool:
     with contextlib.suppress(OSError):
         return os.getxattr(upper, "user.overlay.opaque") == b"y"
     return False
+
+
+def as_list(found: dict[Path, list[int]]) -> list[Files]:
+    return [Files(folder=str(folder), files=files, bytes=size) for folder, (files, size) in found.items()]

@@ -390,14 +390,24 @@ bool is_loopback(const sockaddr* address) {
          (IN6_IS_ADDR_V4MAPPED(&number) && number.s6_addr[12] == 127);
 }
 
-// Whether a connection stays among the program's own processes. Says so if not.
-bool may_connect(const sockaddr* address) {
-  if (!address || !settings().closed) return true;
-  if (address->sa_family != AF_INET && address->sa_family != AF_INET6) return true;
-  bool own_network = !settings().files;
-  if (is_loopback(address) && (own_network || !REAL(access)(port_file(port_of(address)).c_str(), F_OK))) return true;
-  if (port_of(address) != 0) refused("connection to " + name_of(address));  // port 0: only asks for a route
-  return false;
+// Notes that a port is the program's own.
+void note_port(int socket) {
+  sockaddr_storage own;
+  socklen_t size = sizeof own;
+  if (!settings().closed || getsockname(socket, (sockaddr*)&own, &size)) return;
+  if (own.ss_family == AF_INET || own.ss_family == AF_INET6)
+    REAL(close)(REAL(open)(port_file(port_of((sockaddr*)&own)).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+}
+
+// Returns 0 if a connection stays among the program's own processes, or else says so and returns the error. On a
+// network of its own, the kernel refuses what the program does not listen on.
+int refusal(const sockaddr* address) {
+  if (!address || !settings().closed) return 0;
+  if (address->sa_family != AF_INET && address->sa_family != AF_INET6) return 0;
+  int port = port_of(address);
+  if (is_loopback(address) && REAL(access)(port_file(port).c_str(), F_OK) == 0) return 0;
+  if (port != 0) refused("connection to " + name_of(address));  // port 0: only asks for a route
+  return !is_loopback(address) ? ENETUNREACH : settings().files ? ECONNREFUSED : 0;
 }
 
 bool is_this_machine(const char* host) {
@@ -744,8 +754,8 @@ API int kill(pid_t process, int number) {
 API int killpg(pid_t group, int number) { return kill(group ? -group : 0, number); }
 
 API int connect(int socket, const sockaddr* address, socklen_t size) {
-  if (!may_connect(address)) {
-    errno = ENETUNREACH;
+  if (int error = refusal(address)) {
+    errno = error;
     return -1;
   }
   if (const char* path = unix_path(address, size)) {
@@ -765,26 +775,25 @@ API int bind(int socket, const sockaddr* address, socklen_t size) {
     UnixAddress real(address, size, (const char*)to_make(HERE, path));
     return REAL(bind)(socket, real.address, real.size);
   }
-  return REAL(bind)(socket, address, size);
+  int result = REAL(bind)(socket, address, size);
+  if (result == 0) note_port(socket);
+  return result;
 }
 API int listen(int socket, int backlog) {
   int result = REAL(listen)(socket, backlog);
-  sockaddr_storage own;
-  socklen_t size = sizeof own;
-  if (settings().files && result == 0 && getsockname(socket, (sockaddr*)&own, &size) == 0 && own.ss_family != AF_UNIX)
-    REAL(close)(REAL(open)(port_file(port_of((sockaddr*)&own)).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  if (result == 0) note_port(socket);
   return result;
 }
 API ssize_t sendto(int socket, const void* data, size_t size, int flags, const sockaddr* to, socklen_t length) {
-  if (!may_connect(to)) {
-    errno = ENETUNREACH;
+  if (int error = refusal(to)) {
+    errno = error;
     return -1;
   }
   return REAL(sendto)(socket, data, size, flags, to, length);
 }
 API ssize_t sendmsg(int socket, const msghdr* message, int flags) {
-  if (!may_connect((const sockaddr*)message->msg_name)) {
-    errno = ENETUNREACH;
+  if (int error = refusal((const sockaddr*)message->msg_name)) {
+    errno = error;
     return -1;
   }
   return REAL(sendmsg)(socket, message, flags);

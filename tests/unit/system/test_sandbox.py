@@ -8,12 +8,12 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 import uuid
 from pathlib import Path
 
 import pytest
+from local_server import listening
 
 from memlab.system import deadman
 from memlab.system.sandbox import INTERCEPTION, NAMESPACES, Sandbox, SandboxError
@@ -37,7 +37,7 @@ def sandbox(request, tmp_path, project):
     keep = tmp_path / "run"
     keep.mkdir()
     try:
-        with Sandbox(keep, uuid.uuid4().hex, protection=request.param) as sandbox:
+        with Sandbox(keep, {deadman.TOKEN_VARIABLE: uuid.uuid4().hex}, request.param) as sandbox:
             yield sandbox
     except SandboxError as error:
         pytest.skip(str(error))
@@ -105,28 +105,6 @@ def test_the_kept_folder_is_really_written(sandbox, project, tmp_path):
     assert sandbox.effects()["written"] == []
 
 
-@contextlib.contextmanager
-def listening():
-    """Yield a port of this machine, and the list of what connects to it."""
-    connected = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(0.1)
-        done = threading.Event()
-
-        def accept() -> None:
-            while not done.is_set():
-                with contextlib.suppress(TimeoutError):
-                    connected.append(server.accept())
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            yield server.getsockname()[1], connected
-        finally:
-            done.set()
-            thread.join()
-
-
 def test_nothing_leaves_the_sandbox_and_what_was_refused_is_listed(sandbox, project, tmp_path):
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
     for words in (
@@ -159,7 +137,12 @@ def test_nothing_leaves_the_sandbox_and_what_was_refused_is_listed(sandbox, proj
         assert connected == []
     assert contents(tmp_path / "hub.git") == before
     refused = {each["what"] for each in sandbox.effects()["refused"]}
-    assert {"connection to 192.0.2.7:443", "connection to hub.example:443", "connection to 192.0.2.7:53"} <= refused
+    assert {
+        f"connection to 127.0.0.1:{port}",
+        "connection to 192.0.2.7:443",
+        "connection to hub.example:443",
+        "connection to 192.0.2.7:53",
+    } <= refused
 
 
 def test_the_processes_of_a_program_connect_to_each_other(sandbox, project):
@@ -167,7 +150,10 @@ def test_the_processes_of_a_program_connect_to_each_other(sandbox, project):
         sandbox,
         """
         import multiprocessing, os, socket, subprocess, sys
-        server = socket.create_server(("127.0.0.1", 0))
+        server = socket.socket()
+        server.bind(("127.0.0.1", 0))
+        assert socket.socket().connect_ex(server.getsockname())
+        server.listen()
         client = f"import socket; socket.create_connection(('localhost', {server.getsockname()[1]})).sendall(b'tcp')"
         child = subprocess.Popen([sys.executable, "-c", client], env={})
         print(server.accept()[0].recv(9).decode(), child.wait())
@@ -182,6 +168,7 @@ def test_the_processes_of_a_program_connect_to_each_other(sandbox, project):
         project,
     )
     assert seen.splitlines() == ["tcp 0", "[1, 2]"]
+    assert sandbox.effects()["refused"] == []
 
 
 def test_servers_of_the_machine_are_out_of_reach(sandbox, project):
@@ -274,6 +261,22 @@ def test_a_program_sees_its_own_changes_as_if_they_were_real(sandbox, tmp_path, 
     assert contents(folder) == before
 
 
+def running() -> list[bytes]:
+    """Return the command lines of all processes of this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes())
+    return found
+
+
+def test_what_a_program_left_running_ends_with_the_sandbox(sandbox, project):
+    done = run(sandbox, ["sh", "-c", "sleep 66 >/dev/null 2>&1 & echo started"], project)
+    assert done.stdout == "started\n"
+    sandbox.__exit__()
+    assert not any(b"sleep\x0066" in command for command in running())
+
+
 KILLED = """
 import os, subprocess, sys
 from pathlib import Path
@@ -281,7 +284,7 @@ from memlab.system.deadman import guarded, TOKEN_VARIABLE
 from memlab.system.sandbox import Sandbox
 program = "import subprocess; open('new', 'w'); subprocess.Popen(['sleep', '77']); print('runs', flush=True); input()"
 keep, protection = Path(sys.argv[1]), sys.argv[2]
-with guarded(os.environ) as environ, Sandbox(keep, environ[TOKEN_VARIABLE], protection=protection) as sandbox:
+with guarded(os.environ) as environ, Sandbox(keep, environ, protection) as sandbox:
     print(environ[TOKEN_VARIABLE], flush=True)
     subprocess.run(sandbox.words([sys.executable, "-c", program]), env=sandbox.environment(environ))
 """

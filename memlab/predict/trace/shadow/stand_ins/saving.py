@@ -1,10 +1,13 @@
 """Saved files: a tensor without values is written as its description, and read again as such a tensor.
 
-Files have the format of their library. Where a weight would be, a safetensors file has a hole that takes no disk.
+Files have the format of their library. Where a weight would be, a safetensors file has a hole that takes no disk. A
+file of torch.save carries the size that it would have, for the sandbox.
 """
 
+import contextlib
 import functools
 import json
+import os
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -17,6 +20,7 @@ from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.stand_ins import StandIn
+from memlab.system.sandbox.changes import SIZE
 
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
@@ -52,6 +56,10 @@ def restored_values(values: torch.Tensor, place: str) -> torch.Tensor:
     return values.to(_Location.of(place))
 
 
+_saved: set[SavedStorage] = set()
+"""Storages of the file that is being written."""
+
+
 class _Location:
     """``map_location`` of the ``torch.load`` that runs."""
 
@@ -71,7 +79,15 @@ class _Location:
 def _describe_tensors(serialization: ModuleType, recorder: Recorder) -> None:
     FakeTensor.__reduce_ex__ = _description  # type: ignore[method-assign]
     serialization.add_safe_globals([SavedStorage, restored_view, restored_values])
-    load = serialization.load
+    load, save = serialization.load, serialization.save
+
+    @functools.wraps(save)
+    def save_with_size(obj: Any, f: Any, *args, **options) -> None:
+        _saved.clear()
+        save(obj, f, *args, **options)
+        if _saved and isinstance(f, str | os.PathLike):
+            with contextlib.suppress(OSError):  # a file system without extended attributes
+                os.setxattr(f, SIZE, str(sum(each.nbytes for each in _saved)).encode())
 
     @functools.wraps(load)
     def load_there(f: Any, map_location: Any = None, *args, **options) -> Any:
@@ -82,6 +98,7 @@ def _describe_tensors(serialization: ModuleType, recorder: Recorder) -> None:
             _Location.current = before
 
     serialization.load = torch.load = load_there
+    serialization.save = torch.save = save_with_size
 
 
 def _description(tensor: FakeTensor, protocol: int) -> tuple:
@@ -93,6 +110,7 @@ def _description(tensor: FakeTensor, protocol: int) -> tuple:
     storage = tensor.untyped_storage()
     if not hasattr(storage, "_memlab_saved"):
         storage._memlab_saved = SavedStorage(storage.nbytes(), str(tensor.device))
+    _saved.add(storage._memlab_saved)
     view = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
     return restored_view, (storage._memlab_saved, *view)
 
