@@ -7,6 +7,9 @@ from math import prod
 MOST_WINDOWS = 3
 """Optimizer steps that are brought forward at most, one for each distinct dearest shape."""
 
+READING = "batches of the epoch read ahead"
+"""End of the lines that say how far reading is, in the output of the command."""
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -2,7 +2,11 @@
 
 from types import SimpleNamespace
 
+from rich.console import Console
+
 from memlab.report.command_prediction_text import range_sentences, read_ahead_sentences
+from memlab.report.command_progress import CommandProgress
+from memlab.runs.folder import RunFolder
 
 EPOCH = {
     "purpose": "training",
@@ -58,3 +62,11 @@ def test_both_ends_of_what_nobody_knows_are_one_sentence():
         "The peak is for tokens spread over all experts. That for all tokens at the same experts could not be "
         "predicted: IndexError: 3.",
     ]
+
+
+def test_the_progress_says_how_far_an_epoch_is_read_ahead(tmp_path):
+    progress = CommandProgress(RunFolder(tmp_path), Console())
+    (tmp_path / "command.log").write_text("loading\nmemlab: 1,200 of 5,000 batches of the epoch read ahead\n")
+    assert progress.line().endswith(" s: 1,200 of 5,000 batches of the epoch read ahead")
+    (tmp_path / "command.log").write_text("memlab: 1,200 of 5,000 batches of the epoch read ahead\nstep 1\n")
+    assert progress.line().endswith("the script starts on simulated GPUs")

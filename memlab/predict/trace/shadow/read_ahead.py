@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from memlab.predict.trace.epoch_batches import Batch, ReadAhead
+from memlab.predict.trace.epoch_batches import READING, Batch, ReadAhead
 from memlab.predict.trace.shadow import forked_copy
 
 MOST_SECONDS = 20.0
@@ -123,7 +123,7 @@ class _Progress:
         now = time.monotonic()
         if now - self._said > PROGRESS_S:
             self._said = now
-            print(f"memlab: {done:,}{self._of} batches of the epoch read ahead", file=sys.stderr, flush=True)
+            print(f"memlab: {done:,}{self._of} {READING}", file=sys.stderr, flush=True)
         return now - self._began > MOST_SECONDS
 
 
