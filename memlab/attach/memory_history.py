@@ -117,9 +117,12 @@ class MemoryHistory:
     def _leave(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
         name = self._modules.pop()
         self._label()
-        for output in outputs if isinstance(outputs, tuple) else (outputs,):
-            node = getattr(output, "grad_fn", None)
-            if node is not None:  # backward enters the module with the gradient of its output
+        values = (
+            outputs.values() if isinstance(outputs, dict) else outputs if isinstance(outputs, tuple) else (outputs,)
+        )
+        for value in values:
+            node = getattr(value, "grad_fn", None)
+            if node is not None:  # backward enters the module with the gradient of its output, in a thread of its own
                 node.register_prehook(lambda _: self._label(name))
 
     def _label(self, module: str | None = None) -> None:

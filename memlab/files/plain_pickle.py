@@ -9,6 +9,7 @@ import io
 import os
 import pickle
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,9 @@ class _Dispatch(dict[int, Any]):
 
 class _PlainUnpickler(pickle._Unpickler):
     """The standard library's own unpickler in Python, which looks its instructions up in a table: here a short one."""
+
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
 
     dispatch = _Dispatch({code[0]: pickle._Unpickler.dispatch[code[0]] for code in _PLAIN})
 

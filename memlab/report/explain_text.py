@@ -1,17 +1,21 @@
 """Text of ``memlab explain``: the answer first, then the accounting at the peak, then the end of each phase."""
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from memlab.analyse.explain import accounting
-from memlab.analyse.explain.accounting import Share
+from memlab.analyse.explain.accounting import Difference, Share
 from memlab.analyse.explain.explained import Explained
+from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.text import say
 from memlab.system.terminal import safe
+
+Node = TypeVar("Node", Share, Difference)
 
 NAMED = 3
 """Kinds that the answer names."""
@@ -39,6 +43,38 @@ def show_explained(ranks: Sequence[Explained], out: Console, depth: int) -> None
     _show_ends(rank, out)
 
 
+def show_difference(first: Sequence[Explained], second: Sequence[Explained], out: Console, depth: int) -> None:
+    """Print what differs between the fullest ranks of two runs, at the peak of each."""
+    before, after = (max(ranks, key=lambda each: each.peak.allocated) for ranks in (first, second))
+    trees = [accounting.used(rank.peak, rank.outside, rank.driver) for rank in (before, after)]
+    whole = accounting.difference(*trees)
+    kinds = accounting.difference(*(accounting.by_kind(rank.peak.holdings) for rank in (before, after)))
+    say(_answer_to(whole, kinds, before, after), out, "bold")
+    table = Table(box=None, pad_edge=False)
+    for column in ("first, GiB", "second, GiB", "difference, GiB"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("memory at the peak", overflow="fold")
+    least = max(trees[0].nbytes, trees[1].nbytes) * SMALLEST
+    for level, part in _rows(whole, depth, least):
+        change = f"{part.nbytes / GIB:+,.3f}" if part.nbytes else "="
+        table.add_row(units.gib(part.first), units.gib(part.second), change, Text("  " * level + safe(part.name)))
+    out.print(table)
+
+
+def _answer_to(whole: Difference, kinds: Difference, before: Explained, after: Explained) -> str:
+    if not whole.nbytes and not any(part.nbytes for part in kinds.parts):
+        return f"Both runs hold the same at their peak: {units.about(whole.second)} GiB."
+    direction = "more" if whole.nbytes > 0 else "less"
+    named = ", ".join(f"{part.name} {part.nbytes / GIB:+,.2f}" for part in kinds.parts[:NAMED] if part.nbytes)
+    sizes = f"{units.about(whole.first)} -> {units.about(whole.second)} GiB"
+    moved = "" if before.phase == after.phase else f" The peak moved from {before.phase} to {after.phase}."
+    return (
+        f"The second run uses {units.about(abs(whole.nbytes))} GiB {direction} at its peak ({sizes}): "
+        f"{named or 'the program asked for the same'}; "
+        f"slack {(after.peak.slack.total - before.peak.slack.total) / GIB:+,.2f}.{moved}"
+    )
+
+
 def _answer(rank: Explained, tree: Share) -> str:
     kinds = accounting.by_kind(rank.peak.holdings).parts
     named = ", ".join(f"{share.name} {units.about(share.nbytes)}" for share in kinds[:NAMED])
@@ -52,16 +88,21 @@ def _answer(rank: Explained, tree: Share) -> str:
     )
 
 
-def _rows(share: Share, depth: int, least: float, level: int = 0) -> Iterator[tuple[int, Share]]:
-    yield level, share
+def _rows(whole: Node, depth: int, least: float, level: int = 0) -> Iterator[tuple[int, Node]]:
+    yield level, whole
     if not depth:
         return
-    shown = [part for part in share.parts if abs(part.nbytes) >= least or part.name == accounting.UNEXPLAINED]
+    shown = [part for part in whole.parts if abs(part.nbytes) >= least or part.name == accounting.UNEXPLAINED]
     for part in shown:
         yield from _rows(part, depth - 1, least, level + 1)
-    rest = [part for part in share.parts if part not in shown]
-    if rest:
-        yield level + 1, Share(f"{len(rest)} smaller", sum(part.nbytes for part in rest))
+    if rest := [part for part in whole.parts if part not in shown]:
+        yield level + 1, _together(f"{len(rest)} smaller", rest)
+
+
+def _together(name: str, parts: Sequence[Node]) -> Node:
+    if isinstance(parts[0], Difference):
+        return Difference(name, sum(part.first for part in parts), sum(part.second for part in parts))
+    return Share(name, sum(part.nbytes for part in parts))
 
 
 def _show_ends(rank: Explained, out: Console) -> None:

@@ -21,6 +21,29 @@ class Share:
     parts: tuple["Share", ...] = ()
 
 
+@dataclass(frozen=True)
+class Difference:
+    """The same part of the memory in two runs, in bytes. ``parts``: the largest difference first."""
+
+    name: str
+    first: int
+    second: int
+    parts: tuple["Difference", ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return self.second - self.first
+
+
+def difference(first: Share, second: Share) -> Difference:
+    """Compare two trees. Parts of the same name are compared with each other; a part that one lacks is 0 there."""
+    names = dict.fromkeys(part.name for part in (*first.parts, *second.parts))
+    of_first, of_second = ({part.name: part for part in share.parts} for share in (first, second))
+    parts = [difference(of_first.get(name, Share(name, 0)), of_second.get(name, Share(name, 0))) for name in names]
+    parts.sort(key=lambda part: -abs(part.nbytes))
+    return Difference(second.name, first.nbytes, second.nbytes, tuple(parts))
+
+
 def used(moment: Moment, outside: Sequence[Share], driver: int | None) -> Share:
     """Return the memory of the device at a moment.
 

@@ -1,0 +1,51 @@
+"""Trees of memory: they add up, and two of them are compared part by part."""
+
+from memlab.analyse.explain.accounting import Share, by_kind, by_line, by_module, difference, layers_together, used
+from memlab.predict.memory.ledger import Holding, Moment, Slack
+from memlab.predict.trace.trace_format import Site
+
+
+def held(nbytes, kind="activations", module="model.layers.3.mlp", where="m.py:7", op="aten.mm.default"):
+    return Holding(Site(kind, op, where, "forward", module, (nbytes,)), nbytes, 1)
+
+
+HELD = (held(50), held(40, module="model.layers.12.mlp"), held(9, "weights", "", "load.py:1", "aten.empty"))
+MOMENT = Moment(0, 102, 140, HELD, Slack(rounding=3, waiting=8, holes=10, releasable=20))
+
+
+def check(share: Share) -> None:
+    if share.parts:
+        assert sum(part.nbytes for part in share.parts) == share.nbytes
+        assert [part.nbytes for part in share.parts] == sorted((part.nbytes for part in share.parts), reverse=True)
+    for part in share.parts:
+        check(part)
+
+
+def test_every_part_adds_up():
+    tree = used(MOMENT, [Share("context", 500)], driver=None)
+    check(tree)
+    assert tree.nbytes == 640
+
+
+def test_what_the_parts_do_not_reach_is_unexplained():
+    tree = used(MOMENT, [Share("context", 500)], driver=641)
+    assert tree.nbytes == 641 and tree.parts[-1] == Share("unexplained", 1)
+
+
+def test_layers_are_together():
+    assert layers_together("model.layers.12.experts.3.up") == "model.layers.*.experts.*.up"
+    assert layers_together("h2.mlp") == "h2.mlp"
+    kinds = by_kind(HELD)
+    assert [(part.name, part.nbytes) for part in kinds.parts[0].parts] == [("model.layers.*.mlp", 90)]
+    assert by_module(HELD).parts[0].parts[0].name == "activations"
+    assert [part.name for part in by_line(HELD).parts] == ["m.py:7 mm", "load.py:1 empty"]
+
+
+def test_differences_are_found_part_by_part():
+    change = difference(by_kind(HELD), by_kind((held(50), held(30, "gradients"))))
+    assert (change.first, change.second, change.nbytes) == (99, 80, -19)
+    assert [(part.name, part.nbytes) for part in change.parts] == [
+        ("activations", -40),
+        ("gradients", 30),
+        ("weights", -9),
+    ]
