@@ -72,7 +72,7 @@ MODELS = """
 import sys, torch
 from pathlib import Path
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Mxfp4Config
 folder = Path(sys.argv[1])
 on_gpu = dict(device_map={"": 0})
 
@@ -82,6 +82,8 @@ def show(name, model):
     print(name, *kinds, *device, sum(p.numel() for p in model.parameters()))
 
 show("experts", AutoModelForCausalLM.from_pretrained(folder / "mixtral", **on_gpu))
+as_bf16 = Mxfp4Config(dequantize=True)
+show("dequantized", AutoModelForCausalLM.from_pretrained(folder / "oss", quantization_config=as_bf16, **on_gpu))
 show("cached", AutoModelForCausalLM.from_pretrained("org/small", torch_dtype="auto").cuda())
 show("classes", AutoModelForSequenceClassification.from_pretrained(folder / "llama", num_labels=3, **on_gpu))
 show("code", AutoModelForCausalLM.from_pretrained(folder / "code", trust_remote_code=True))
@@ -98,6 +100,12 @@ class OwnModel(LlamaForCausalLM):
 
 NAME = "models--org--small"
 
+OSS = {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "quantization_config": {"quant_method": "mxfp4"},
+}
+
 
 def test_models_of_many_kinds_are_built_from_their_configurations(tmp_path, monkeypatch):
     from safetensors.torch import save_file
@@ -105,6 +113,7 @@ def test_models_of_many_kinds_are_built_from_their_configurations(tmp_path, monk
 
     experts = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4}
     model_folder(tmp_path / "mixtral", **experts)
+    model_folder(tmp_path / "oss", **{**experts, **OSS})
     llama = model_folder(tmp_path / "llama")
     code = model_folder(tmp_path / "code", auto_map={"AutoModelForCausalLM": "modeling_own.OwnModel"})
     (code / "modeling_own.py").write_text(CODE)
@@ -134,6 +143,7 @@ def test_models_of_many_kinds_are_built_from_their_configurations(tmp_path, monk
     assert found["cached"] == ["torch.bfloat16", "cuda", str(dense)]
     assert found["code"] == ["torch.bfloat16", "cpu", str(dense)]
     assert found["experts"] == ["torch.bfloat16", "cuda", str(dense + 2 * (3 * feed_forward + 4 * width))]
+    assert found["dequantized"][:2] == ["torch.bfloat16", "cuda"]
     assert found["classes"] == ["torch.bfloat16", "cuda", str(dense - words * width + 3 * width)]
     assert found["adapter"] == ["torch.bfloat16", "torch.float32", "cuda", str(dense + 2 * 2 * 8 * width)]
     assert found["weights"] == ["torch.float16", "cuda", str(2 * words * width + width)]

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, DistributionFinder
 from importlib.util import find_spec
@@ -65,7 +66,7 @@ class _Finder(DistributionFinder):
 _finder = _Finder()
 
 
-class _Loader:
+class _Loader(Loader):
     def __init__(self, package: Package):
         self._package = package
 

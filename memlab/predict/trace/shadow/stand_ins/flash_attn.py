@@ -5,6 +5,8 @@ samples that for sequences of several lengths. Source: ``flash_attn/flash_attn_i
 ``flash_attn/bert_padding.py`` and ``csrc/flash_attn/flash_api.cpp`` of flash-attn 2.8.3.
 """
 
+from typing import Any
+
 import torch
 from torch.nn.functional import pad
 
@@ -23,8 +25,8 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
         *(flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func, flash_attn_with_kvcache),
         *(flash_attn_varlen_func, flash_attn_varlen_kvpacked_func, flash_attn_varlen_qkvpacked_func),
     )
-    named = {function.__name__: function for function in functions}
-    padding = {function.__name__: function for function in (index_first_axis, pad_input, unpad_input)}
+    named: dict[str, Any] = {function.__name__: function for function in functions}
+    padding: dict[str, Any] = {function.__name__: function for function in (index_first_axis, pad_input, unpad_input)}
     modules = {"flash_attn": named, "flash_attn.flash_attn_interface": named, "flash_attn.bert_padding": padding}
     return StandIn(
         packages=(Package("flash-attn", "2.8.3", modules),),
@@ -34,8 +36,8 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
 
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, *rest, **options) -> torch.Tensor:
     """Tensors have the shape (batch, tokens, heads, head size)."""
-    heads_first = (tensor.transpose(1, 2) for tensor in (q, k, v))
-    return flash(*heads_first, dropout_p, causal, softmax_scale).transpose(1, 2)
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    return flash(q, k, v, dropout_p, causal, softmax_scale).transpose(1, 2)
 
 
 def flash_attn_kvpacked_func(q, kv, *rest, **options) -> torch.Tensor:

@@ -37,6 +37,10 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     )
 
 
+_DEQUANTIZING = ("mxfp4", "fp8")
+"""Methods of quantization that can dequantize the weights while they load."""
+
+
 class Weight(NamedTuple):
     """A tensor in a file."""
 
@@ -205,7 +209,7 @@ def _known_quantizer(get_hf_quantizer: Callable) -> Callable:
 
     def get_known(config, quantization_config, *rest, **options):
         method = _method(quantization_config or getattr(config, "quantization_config", None))
-        if method not in (None, "bitsandbytes", "mxfp4", "fp8"):
+        if method not in (None, "bitsandbytes", *_DEQUANTIZING):
             raise _no_stand_in(method)
         quantizer, config, device_map = get_hf_quantizer(config, quantization_config, *rest, **options)
         if quantizer is None:
@@ -213,7 +217,7 @@ def _known_quantizer(get_hf_quantizer: Callable) -> Callable:
         if (method := _method(quantizer.quantization_config)) == "bitsandbytes":
             quantizer.pre_quantized = False  # files in 4 or 8 bits: as if they were quantized while they load
             return quantizer, config, device_map
-        if not getattr(quantizer.quantization_config, "dequantize", False):
+        if method not in _DEQUANTIZING or not quantizer.quantization_config.dequantize:
             raise _no_stand_in(method)
         del config.quantization_config
         return None, config, device_map
