@@ -59,6 +59,24 @@ def test_what_does_not_fit_is_said(tmp_path):
     assert record.steps["rows"] == [] and "optimizer_step" not in "".join(record.ranks[0]["phases"])
 
 
+def test_single_changes_are_predicted_with_the_words_that_the_command_has(tmp_path):
+    size = ("--hidden", "512", "--layers", "2", "--heads", "8", "--vocab", "32000", "--length", "256")
+    words = ["python", str(SCRIPTS / "ddp.py"), *size, "--batch", "128", "--accumulate", "1"]
+    config, _ = compose_config(["mode=predict", "hardware=t4_x1"])
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in alone.items():
+            patch.setenv(name, value)
+        record = predict_command(words, config.hardware, RunFolder(tmp_path / "run"), 1, lambda record: True)
+    assert record.status == "gpu_oom"
+    changes = record.command["changes"]
+    told = {one["change"]: one["needs"]["verdict"] for one in changes["tried"]}
+    assert told == {"--batch 64 --accumulate 2": "fits", "PYTORCH_ALLOC_CONF=expandable_segments:True": "does_not_fit"}
+    halved = changes["tried"][0]
+    assert changes["base"]["needs"]["used"] - halved["needs"]["used"] == halved["saved_bytes"] > 4 * 2**30
+    assert RunFolder(tmp_path / "run").read_record().command["changes"] == changes
+
+
 def test_a_mistake_in_the_script_is_its_own_error(tmp_path):
     (tmp_path / "wrong.py").write_text("import torch\ntorch.ones(2, device='cuda') @ torch.ones(3, device='cuda')\n")
     record = predicted(tmp_path, ["python", str(tmp_path / "wrong.py")])

@@ -23,7 +23,7 @@ STEP = 0.005
 FEW = 5
 """Number of measured configurations of a kind below which they do not predict the error of the next one."""
 
-USUAL = ("none", "sdpa", "bf16", "AdamW", "default", "steps")
+USUAL = ("none", "sdpa", "bf16", "AdamW", "default", "steps", "memlab")
 """Usual values, which the name of a kind leaves out."""
 
 
@@ -53,6 +53,7 @@ def kind(config: Config) -> str:
         "optimizer": config.optimizer.name,
         "allocator": _allocator_kind(config.allocator.conf),
         "protocol": config.measure.protocol,
+        "training": config.training.loop,
     }
     return ", ".join([count, *(f"{name} {word}" for name, word in parts.items() if word not in USUAL)])
 

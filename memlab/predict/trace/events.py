@@ -34,7 +34,12 @@ class RecordStream(NamedTuple):
 
 
 class Synchronize(NamedTuple):
-    """Wait of the host for all work of the first ``requests`` requests for device memory."""
+    """Wait of the host for all work of the first ``requests`` requests for device memory.
+
+    ``item()`` and copies to the host wait for one stream alone, and give no such event. The clocks count these waits
+    (``HostWaits``, ``Copy`` in work_items.py); the bound of the longest release delay leaves them out, so it is on the
+    safe side.
+    """
 
     requests: int
 
