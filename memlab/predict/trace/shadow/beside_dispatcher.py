@@ -10,23 +10,25 @@ import threading
 from itertools import count
 from typing import Any
 
-import numpy as np
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from memlab.attach.where import user_file
-from memlab.predict.trace.shadow import arrays, device
+from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.unpredictable import UnpredictableError
 
 _aten = torch.ops.aten
 _Tensor = torch.Tensor
+_TO_LIST = torch.Tensor.tolist
 
 
 def install() -> None:
     """Patch torch, once in a process and before libraries that keep references to its functions."""
     no_compiler()
+    _no_real_tensor()
     _one_kernel_backwards()
     _constructors()
     _indices()
@@ -80,6 +82,11 @@ def _refused(function):
         raise UnpredictableError(_COMPILED)
 
     return called
+
+
+def _no_real_tensor() -> None:
+    """Make no tensor on a real GPU: fake tensors begin with one, where torch is built for CUDA."""
+    fake_tensor.init_gpu_context = lambda device: None
 
 
 def _one_kernel_backwards() -> None:
@@ -180,7 +187,11 @@ def _reading(method):
         if not isinstance(tensor, FakeTensor):
             return method(tensor, *args, **options)
         found = method(device.recorder.real(tensor), *args, **options)
-        return arrays.without_memory(found, tensor.untyped_storage()) if isinstance(found, np.ndarray) else found
+        if method is _TO_LIST:
+            return found
+        from memlab.predict.trace.shadow import arrays  # imports numpy, which the program has if it asks for arrays
+
+        return arrays.without_memory(found, tensor.untyped_storage())
 
     return read
 
