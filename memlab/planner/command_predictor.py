@@ -58,7 +58,7 @@ class CommandPredictor:
         jobs = [Job(plan, kept_folder(plan)) for plan in plans]
         observer = _Progress(lambda done: self._on_progress("predicting", done, len(jobs)))
         sweep = PredictedSweep(Sweep(prune=False), False, observer)
-        results = {str(result.job.folder): result.record for result in sweep.run(jobs)}
+        results = {str(result.job.folder): result.record for result in sweep.run(jobs) if result.record}
         if sweep.interrupted:
             raise KeyboardInterrupt
         return [results[str(job.folder)] for job in jobs]

@@ -155,7 +155,7 @@ def outcome_of(record: Record) -> Outcome:
     used, total, reserved, host = (_most(record, key) for key in OF_A_RANK)
     names = {name for rank in record.ranks for name in rank["phases"]}
     held = {name: _peak(record, name) + max(0, used - reserved) for name in sorted(names)}
-    return Estimate(verdict, used, total - used if total else None, host, held)
+    return Estimate(verdict, used, total - used, host, held)
 
 
 OF_A_RANK = ("device_used_bytes", "device_total_bytes", "peak_reserved_bytes", "host_peak_bytes")

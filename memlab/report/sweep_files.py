@@ -27,7 +27,7 @@ def leave_table_and_page(root: Path, console: Console) -> None:
 def _write(folder: SweepFolder) -> dict[str, str]:
     """Write the table of the runs and the page of those with a known batch and length. Returns kind -> file name."""
     from memlab.analyse.collect import collect  # here: a sweep must not wait half a second for pandas
-    from memlab.analyse.identity import has_point
+    from memlab.analyse.points import points_of
     from memlab.analyse.table import points_table
     from memlab.report.page import write_page
     from memlab.report.table_files import write_table
@@ -37,7 +37,7 @@ def _write(folder: SweepFolder) -> dict[str, str]:
         folder.claim_around_runs()
         write_table(points_table(found.runs), folder.path / folder.TABLE)
         written["table"] = folder.TABLE
-    if points := list(filter(has_point, found.runs)):
+    if points := points_of(found.runs).runs:
         write_page(points, found.skipped, folder.path.name, folder.path / folder.PAGE)
         written["page"] = folder.PAGE
     return written

@@ -11,7 +11,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument("--samples", type=whole(1), required=True, help="number of samples in the training set")
     parser.add_argument("--epochs", type=number(POSITIVE), default=1.0, help="passes over them (default: %(default)s)")
-    parser.add_argument("--seq-len", type=whole(1), required=True, metavar="TOKENS", help="tokens of a sample")
+    help = "tokens of a sample; 1 for images"
+    parser.add_argument("--seq-len", type=whole(1), required=True, metavar="TOKENS", help=help)
     parser.add_argument(
         "--effective-batch", type=whole(1), metavar="SAMPLES", help="samples of an optimizer step (default: any)"
     )

@@ -62,7 +62,8 @@ def _records() -> list[Path]:
 def selected(paths, conditions, of_points=False):
     """Return the runs. Prints a line on standard error for each skipped folder and each incomplete run.
 
-    ``of_points``: leave out runs whose batch or length is not known, and print a line for each.
+    ``of_points``: leave out runs whose batch or length is not known, and print a line for each. Runs whose batches hold
+    no tokens are counted in samples, and a line names them.
     """
     return collected(paths, conditions, of_points)[0]
 
@@ -70,7 +71,8 @@ def selected(paths, conditions, of_points=False):
 def collected(paths, conditions, of_points=False):
     """Return the runs as :func:`selected`, and the places that were skipped."""
     from memlab.analyse.collect import collect
-    from memlab.analyse.identity import has_point, select
+    from memlab.analyse.identity import select
+    from memlab.analyse.points import points_of
     from memlab.report.text import console, show_incomplete, show_skipped
 
     collection = collect(paths)
@@ -85,10 +87,14 @@ def collected(paths, conditions, of_points=False):
             "hold them."
         )
     if of_points:
-        for run in runs:
-            if not has_point(run):
-                errors.print(f"{run.run_id}: left out, since its batch or length is not known", soft_wrap=True)
-        runs = list(filter(has_point, runs))
+        points = points_of(runs)
+        for run in points.without:
+            errors.print(f"{run.run_id}: left out, since its batch or length is not known", soft_wrap=True)
+        if points.in_samples:
+            names = ", ".join(run.run_id for run in points.in_samples)
+            text = f"{names}: no tokens in the batches, so that samples are counted: read each token below as a sample"
+            errors.print(text, soft_wrap=True)
+        runs = points.runs
         if not runs:
             raise MemlabError(
                 f"{places}: of no run are batch and length known, which this command needs. memlab table and memlab "

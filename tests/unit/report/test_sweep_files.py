@@ -126,7 +126,7 @@ def test_what_stands_in_the_way_is_one_line(tmp_path, monkeypatch, trouble):
 
 def test_runs_of_unknown_batch_and_length_have_a_table_and_no_page(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("memlab.analyse.identity.has_point", lambda run: False)
+    monkeypatch.setattr("memlab.analyse.points.has_point", lambda run: False)
     add_point(tmp_path / "runs", 128)
     assert left(tmp_path / "runs") == [f"table: {tmp_path / 'runs' / NAMES[0]}"]
     assert not (tmp_path / "runs" / NAMES[1]).exists()

@@ -1,5 +1,7 @@
 """Records of an older memlab, or of a table that does not name everything."""
 
+import pytest
+
 from memlab.core.record import Record
 from memlab.runs.decode import decode_record
 from memlab.runs.migrate import migrate
@@ -28,9 +30,30 @@ def test_figures_added_since_are_not_known_of_older_records(config):
     assert rank["device"] == "cuda:0" and rank["breakdown"] is None and rank["losses"] == []
 
 
+ROW = {"samples": 4, "tokens": 4096, "longest_sample": 900, "micro_batches": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "shape"),
+    [
+        ({}, (4, 1024)),
+        ({"tokens": None, "longest_sample": None}, (4, None)),
+        ({"micro_batches": 2}, (None, None)),  # one micro batch may hold three samples
+        ({"micro_batches": 2, "longest_sample": 1024}, (None, 1024)),
+        ({"samples": None}, (None, None)),
+    ],
+)
+def test_batch_and_length_of_an_older_command_are_those_that_its_steps_show(record, rank, changes, shape):
+    old = record(unknown_config=["batch.micro", "seq_len"], ranks=[rank(0)], steps={"rows": [ROW | changes]})
+    read = decode_record(old.to_json(), "old")
+    micro = None if "batch.micro" in read.unknown_config else read.config.batch.micro
+    tokens = None if "seq_len" in read.unknown_config else read.config.seq_len.tokens
+    assert (micro, tokens) == shape
+
+
 def test_bad_values_are_left_for_the_check_to_refuse(record):
     """Whatever their types are."""
     written = record().to_json()
-    for key in ("config", "choices", "ranks", "unknown_config"):
+    for key in ("config", "choices", "ranks", "unknown_config", "steps"):
         for bad in (None, 7, "x", [7], [[]], {"a": 7}):
             migrate({**written, key: bad})
