@@ -82,6 +82,7 @@ DRAWN = llama3_8b_zero3_21_lengths_4xH200 llama3_8b_zero3_fresh_4xH200 qwen15_05
 results-report: setup  ## docs/results: the page of results/, and figures of the sweeps over lengths and batches
 	$(BIN)/memlab report results --title "memlab's own measurements" --output docs/results/report.html
 	$(BIN)/memlab figures $(addprefix results/,$(DRAWN)) --output docs/results
+	$(BIN)/memlab figures results/commands_2xH200 --output docs/results --kind phases
 
 # Left to judge step times by: two_and_four_gpus_4xH200, offload_unseen_4xH200 and unseen_families_4xH200.
 FITTED = adapters_and_kernels_1xH200 capped_1xH200 four_gpus_4xH200 llama3_8b_zero3_21_lengths_4xH200 \

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from memlab.analyse.run_view import RunView, flatten, value_at
@@ -91,18 +92,33 @@ def configurations(runs: Iterable[RunView]) -> dict[str, list[RunView]]:
 def labels(firsts: Sequence[RunView]) -> list[str]:
     """Name each configuration with the command-line words of the groups in which the configurations differ.
 
-    A number follows if two configurations have the same words.
+    The script of a command comes first if the configurations run several. A number follows if two configurations have
+    the same words.
     """
     named = [group for group in GROUPS if group not in ("seq_len", "batch", *REPEATS)]
     shown = [group for group in named if len({run.choices.get(group) for run in firsts}) > 1]
     shown = shown or ["model", "zero_stage", "offload"]
     sources = {run.source for run in firsts}
     names: list[str] = []
-    for run in firsts:
-        words = [f"{group}={run.choices[group]}" for group in shown if group in run.choices]
+    for run, script in zip(firsts, scripts(firsts), strict=True):
+        words = [*script, *(f"{group}={run.choices[group]}" for group in shown if group in run.choices)]
         words += [run.source] if len(sources) > 1 else []
         names.append(" ".join(words) or run.run_id)
     return numbered(names)
+
+
+def scripts(firsts: Sequence[RunView]) -> list[list[str]]:
+    """Return for each run the script of its command, as a list of one word; empty lists if all run the same.
+
+    memlab's own training has none. The program stands for a command without a Python file.
+    """
+    found = [_script(value_at(run.config, "training.command") or "") for run in firsts]
+    return found if len({*map(tuple, found)}) > 1 else [[] for _ in firsts]
+
+
+def _script(command: str) -> list[str]:
+    words = command.split()
+    return [PurePath(next((word for word in words if word.endswith(".py")), words[0])).name] if words else []
 
 
 def numbered(names: Iterable[str]) -> list[str]:

@@ -3,10 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from pathlib import PurePath
-from typing import Any
 
-from memlab.analyse.identity import REPEATS, SHAPE, changed_keys, numbered, of_repeats
+from memlab.analyse.identity import REPEATS, SHAPE, changed_keys, numbered, of_repeats, scripts
 from memlab.analyse.run_view import RunView, value_at
 from memlab.core.config import GROUPS
 
@@ -31,7 +29,10 @@ def short_names(firsts: Sequence[RunView]) -> list[str]:
     """Name each configuration, given by one run. Names leave out the :func:`usual_options`."""
     shown, usual = _varied(firsts) or list(PLAIN), usual_options(firsts)
     sources = len({run.source for run in firsts})
-    words = [[*_options(run, shown, usual), *[run.source] * (sources > 1)] for run in firsts]
+    words = [
+        [*script, *_options(run, shown, usual), *[run.source] * (sources > 1)]
+        for run, script in zip(firsts, scripts(firsts), strict=True)
+    ]
     order = sorted(range(len(firsts)), key=words.__getitem__)
     for _, alike in groupby(order, key=words.__getitem__):
         places = list(alike)
@@ -61,16 +62,9 @@ def _options(run: RunView, shown: Sequence[str], usual: dict[str, str]) -> list[
 
 def _values_apart(runs: Sequence[RunView]) -> list[list[str]]:
     """List for each run the ``key=value`` words in which these runs differ."""
-    keys = [key for key in changed_keys([run.config for run in runs]) if not of_repeats(key) and key not in SHAPE]
+    told = (*SHAPE, "training.command")  # the shape is named elsewhere, and a command's script already
+    keys = [key for key in changed_keys([run.config for run in runs]) if not of_repeats(key) and key not in told]
     return [
-        [_word(key, value) for key in keys[:MOST_KEYS] if (value := value_at(run.config, key)) is not None]
+        [f"{key}={value}" for key in keys[:MOST_KEYS] if (value := value_at(run.config, key)) is not None]
         for run in runs
     ]
-
-
-def _word(key: str, value: Any) -> str:
-    """Write ``key=value``; of a command line only its script, or its program if no word is a Python file."""
-    if key != "training.command" or not value:
-        return f"{key}={value}"
-    words = value.split()
-    return PurePath(next((word for word in words if word.endswith(".py")), words[0])).name

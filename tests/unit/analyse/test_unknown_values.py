@@ -8,7 +8,7 @@ from folders import make_config, make_record, write
 
 from memlab.analyse.collect import read_run
 from memlab.analyse.diff import compare
-from memlab.analyse.identity import has_point
+from memlab.analyse.identity import has_point, labels
 from memlab.analyse.table import points_table, steps_table
 from memlab.cli.main import main
 from memlab.core.config import Measure, Training
@@ -70,3 +70,14 @@ def test_the_steps_of_a_command_show_their_batches(tmp_path):
     frame, problems = steps_table([read_run(path)])
     assert problems == [] and frame["tokens"].tolist() == [10, 20]
     assert frame["step"].tolist() == [1, 2] and frame["warmup"].tolist() == [True, False]
+
+
+def test_configurations_of_several_scripts_are_named_by_them(tmp_path):
+    record = command_record()
+    runs = []
+    for script in ("ddp.py", "fsdp.py"):
+        training = replace(record.config.training, command=f"torchrun tests/{script} --steps 4")
+        config = replace(record.config, training=training)
+        runs.append(read_run(write(tmp_path / script, replace(record, config=config))))
+    assert [label.split()[0] for label in labels(runs)] == ["ddp.py", "fsdp.py"]
+    assert not any(label.startswith("ddp.py") for label in labels(runs[:1]))
