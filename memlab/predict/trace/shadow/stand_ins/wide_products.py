@@ -1,0 +1,43 @@
+"""Products of matrices in half precision whose result is in single precision (``out_dtype``), which chunked losses use.
+
+torch's formulas of FLOPs do not accept the dtype, and torch before 2.13 has no result without data for ``addmm``.
+"""
+
+from types import ModuleType
+
+import torch
+
+from memlab.core.config import Config
+from memlab.predict.constants import GpuModel
+from memlab.predict.trace.shadow.recorder import Recorder
+from memlab.predict.trace.shadow.stand_ins import StandIn
+
+_aten = torch.ops.aten
+
+_TENSORS = {_aten.addmm: 3, _aten.baddbmm: 3, _aten.bmm: 2}
+"""Operator -> number of its arguments before the dtype."""
+
+
+def stand_in(config: Config, gpu: GpuModel) -> StandIn:
+    return StandIn(
+        changes={"torch.utils.flop_counter": _leave_out_the_dtype, "torch._subclasses.fake_impls": _shape_of_addmm}
+    )
+
+
+def _leave_out_the_dtype(flop_counter: ModuleType, recorder: Recorder) -> None:
+    def without_dtype(formula, tensors: int):
+        return lambda *args, out_val=None, **options: formula(*args[:tensors], out_val=out_val, **options)
+
+    formulas = flop_counter.flop_registry
+    for operator, tensors in _TENSORS.items():
+        formulas[operator] = without_dtype(formulas[operator], tensors)
+
+
+def _shape_of_addmm(fake_impls: ModuleType, recorder: Recorder) -> None:
+    from torch._decomp import decomposition_table
+
+    decomposition_table.pop(_aten.addmm.dtype, None)  # before 2.13 that of addmm, which takes the dtype for beta
+
+    @fake_impls.register_op_impl(_aten.addmm.dtype)
+    def addmm(mode, func, bias, first, second, out_dtype, **factors):
+        return first.new_empty((first.shape[0], second.shape[1]), dtype=out_dtype)
