@@ -7,7 +7,7 @@ from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from memlab.predict.trace.shadow.read_ahead import _shapes, _spread, read_ahead
+from memlab.predict.trace.shadow.read_ahead import _batch, _shapes, _spread, read_ahead
 
 ROWS = [torch.full((5 + row % 3,), row) for row in range(24)]
 ROWS[17] = torch.full((90,), 17)
@@ -81,6 +81,13 @@ def test_batches_are_described_by_their_padded_shapes_and_samples_that_are_not_c
     prompts = [{"prompt": [{"role": "user", "content": "hello"}]}, {"prompt": [{"role": "user", "content": "hi"}]}]
     assert dict(_shapes("", prompts)) == {"prompt": (2, 9)}
     assert dict(_shapes("", (torch.ones(3, 4), torch.ones(3)))) == {"0": (3, 4), "1": (3,)}
+
+
+def test_packed_batches_of_one_length_are_alike_whatever_samples_they_hold():
+    ids = torch.ones(1, 64, dtype=torch.long)
+    two, five = ({"input_ids": ids, "labels": ids, "cu_seq_lens_q": torch.arange(n)} for n in (3, 6))
+    assert _batch(0, 0, two).shapes == _batch(0, 0, five).shapes == (("input_ids", (1, 64)), ("labels", (1, 64)))
+    assert _batch(0, 0, {"labels": torch.tensor([[-100, 5, 7]])}).labels == 2
 
 
 def test_reading_is_spread_over_the_epoch_from_the_first_batch_on():

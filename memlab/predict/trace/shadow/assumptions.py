@@ -15,7 +15,7 @@ from memlab.predict.trace.trace_format import DECIDED
 _NOT_THE_READER = (path_of("torch/"), path_of("memlab/"), contextlib.__file__, functools.__file__, "<")
 """Path prefixes of code that only passes a read on."""
 
-MOST_LETTERS = 60
+MOST_LETTERS = 90
 """Length of an expression, in letters, that is written out."""
 
 
@@ -69,8 +69,10 @@ def _expression(frame: FrameType) -> tuple[str, bool]:
 
 def _text(file: str, place: Place) -> str:
     line, column, end_line, end_column = place
-    text = linecache.getline(file, line).encode()
-    return (text[column:end_column] if line == end_line else text[column:]).decode(errors="replace")
+    lines = [linecache.getline(file, number).encode() for number in range(line, end_line + 1)]
+    lines[-1] = lines[-1][:end_column]
+    lines[0] = lines[0][column:]
+    return " ".join(b" ".join(lines).decode(errors="replace").split())
 
 
 def _shortened(text: str) -> str:

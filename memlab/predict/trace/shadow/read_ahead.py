@@ -128,8 +128,9 @@ class _Progress:
 
 
 def _batch(rank: int, index: int, batch: Any) -> Batch:
-    shapes = tuple(sorted(_shapes("", batch)))
-    return Batch(rank, index, shapes, sum(_labels("", batch)))
+    shapes = sorted(_shapes("", batch))
+    padded = [(name, shape) for name, shape in shapes if len(shape) > 1]  # without lengths and ends of packed samples
+    return Batch(rank, index, tuple(padded or shapes), sum(_labels("", batch)))
 
 
 def _shapes(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
