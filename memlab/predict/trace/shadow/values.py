@@ -176,7 +176,7 @@ class Values:
 
     def _taken(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any], out: Any) -> bool | int | float | None:
         """The value in a healthy run of a condition on unknown values, or of what follows from one."""
-        if not isinstance(out, torch.Tensor) or not facts.has_values:
+        if not isinstance(out, torch.Tensor) or not facts.has_values or facts.is_random:
             return None
         given = tensors_in((args, kwargs)) if self._takes else ()
         if out.dtype is torch.bool or any(hasattr(tensor.untyped_storage(), "_memlab_taken") for tensor in given):
