@@ -57,38 +57,48 @@ def predict_command(
     """
     folder.check()
     Job(plan_of(words), folder).start(list(words))
-    with guarded(os.environ) as environ:
-        began = time.time()
-        try:
-            traced = traced_command(words, hardware, folder, steps, environ)
-        except CommandFailed as error:
-            record = _failed(error, words, steps, time.time() - began)
-        else:
-            record = _written(traced, folder, environ)
-            if wants_changes(record):
-
-                def trace(words: Sequence[str], folder: RunFolder) -> TracedCommand:
-                    return traced_command(words, hardware, folder, steps, environ)
-
-                changes = predicted_changes(traced, record, trace, on_change).to_json()
-                record = replace(record, command={**(record.command or {}), "changes": changes})
+    began = time.time()
+    try:
+        with guarded(os.environ) as environ:
+            record = predicted_record(words, hardware, folder, steps, environ, wants_changes, on_change)
+    except KeyboardInterrupt:
+        seconds = time.time() - began
+        folder.finish(_ended("interrupted", f"stopped by a signal after {seconds:.0f} s", words, steps, seconds))
+        raise
     folder.finish(record)
     return record
 
 
 def predicted_record(
-    words: Sequence[str], hardware: Hardware, folder: RunFolder, steps: int | None, environ: Mapping[str, str]
+    words: Sequence[str],
+    hardware: Hardware,
+    folder: RunFolder,
+    steps: int | None,
+    environ: Mapping[str, str],
+    wants_changes: Callable[[Record], bool] = lambda record: False,
+    on_change: Callable[[str], None] = lambda told: None,
 ) -> Record:
     """Run the ranks that differ on simulated GPUs of ``hardware``, and return the record.
 
     ``folder`` receives the files of the ranks. ``steps``: end after this many optimizer steps. ``environ``: the
-    variables that the command would get, with the token of a launch. Raises :class:`MemlabError` before anything runs.
+    variables that the command would get, with the token of a launch. The others are those of :func:`predict_command`.
+    Raises :class:`MemlabError` before anything runs.
     """
     began = time.time()
     try:
-        return _written(traced_command(words, hardware, folder, steps, environ), folder, environ)
+        traced = traced_command(words, hardware, folder, steps, environ)
     except CommandFailed as error:
-        return _failed(error, words, steps, time.time() - began)
+        record = _ended("failed", str(error), words, steps, time.time() - began)
+        return replace(record, command={**(record.command or {}), "effects": error.effects})
+    record = _written(traced, folder, environ)
+    if not wants_changes(record):
+        return record
+
+    def trace(words: Sequence[str], folder: RunFolder) -> TracedCommand:
+        return traced_command(words, hardware, folder, steps, environ)
+
+    changes = predicted_changes(traced, record, trace, on_change).to_json()
+    return replace(record, command={**(record.command or {}), "changes": changes})
 
 
 def _written(traced: TracedCommand, folder: RunFolder, environ: Mapping[str, str]) -> Record:
@@ -145,7 +155,8 @@ def _failure(simulated: Simulated, meters: Mapping[int, Mapping[str, Any]]) -> s
     return None if meters and meters.keys() <= simulated.traces.keys() else NO_STEP
 
 
-def _failed(error: CommandFailed, words: Sequence[str], steps: int | None, seconds: float) -> Record:
-    finished = Finished(Ended("exited", 0, seconds), "failed", str(error))
+def _ended(status: str, reason: str, words: Sequence[str], steps: int | None, seconds: float) -> Record:
+    """Return the record of a command that left no trace."""
+    finished = Finished(Ended("exited", 0, seconds), status, reason)
     record = command_record(finished, found_config([], {}, shlex.join(words)), words, steps, Machine())
-    return replace(record, source="predicted", command={**(record.command or {}), "effects": error.effects})
+    return replace(record, source="predicted")

@@ -137,7 +137,8 @@ class Progress(SweepObserver):
         if peak and record.status == "ok":
             parts.append(f"{units.gib(peak['max'])} GiB reserved")
         if "step_seconds" in record.summary:
-            parts.append(f"{units.seconds(record.summary['step_seconds'])} a step")
+            is_bound = record.summary.get("step_seconds_max", 0) is None
+            parts.append(f"{units.seconds(record.summary['step_seconds'])} a step{' at best' * is_bound}")
         if record.reason:
             parts.append(safe(record.reason.splitlines()[0][:160]))
         return Text("  ").join(Text.assemble(part) for part in parts)
