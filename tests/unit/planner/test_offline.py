@@ -1,0 +1,23 @@
+"""Variables of a command in a sandbox."""
+
+from pathlib import Path
+
+from memlab.planner.offline import offline_variables
+from memlab.system.deadman import TOKEN_VARIABLE
+from memlab.system.sandbox import INTERCEPTION, NETWORK, OPEN, Sandbox
+
+
+def variables(folder: Path, **environ: str) -> dict[str, str]:
+    with Sandbox(folder, {TOKEN_VARIABLE: "token", **environ}, INTERCEPTION) as sandbox:
+        return offline_variables(sandbox)
+
+
+def test_trackers_write_files_and_the_hub_is_read_from_its_cache(tmp_path):
+    found = variables(tmp_path)
+    assert found["HF_HUB_OFFLINE"] == found["HF_DATASETS_OFFLINE"] == "1"
+    assert found["WANDB_MODE"] == "disabled"  # its files are written by a static program, which nothing intercepts
+
+
+def test_an_open_network_lets_the_hub_be_read_and_trackers_stay_offline(tmp_path):
+    found = variables(tmp_path, **{NETWORK: OPEN})
+    assert "HF_HUB_OFFLINE" not in found and found["NEPTUNE_MODE"] == "offline"
