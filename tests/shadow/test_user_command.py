@@ -34,8 +34,10 @@ def test_a_script_with_ddp_is_predicted_by_phase_and_for_both_ranks(tmp_path):
     assert 5 * weights < rank["peak_allocated_bytes"] < 9 * weights  # weights, buckets, moments, gradients, activations
     assert rank["device_used_bytes"] > rank["peak_reserved_bytes"] >= rank["peak_allocated_bytes"]
     assert {"first_forward", "forward", "backward", "optimizer_step"} <= set(rank["phases"])
-    states = rank["breakdown"]["phases"]["optimizer_step"]["optimizer states"]
-    assert states == pytest.approx(2 * weights, rel=0.001)  # biases are among the small tensors
+    kinds = rank["breakdown"]["phases"]["optimizer_step"]
+    assert kinds["optimizer states"] == pytest.approx(2 * weights, rel=0.001)  # biases are among the small tensors
+    assert kinds["gradients"] == pytest.approx(weights, rel=0.001)
+    assert kinds["communication buckets"] == pytest.approx(weights, rel=0.001)  # DDP copies the gradients
     assert [row["phase"] for row in record.steps["rows"]] == ["optimizer_step"] * 2
     assert [row["samples"] for row in record.steps["rows"]] == [8, 8]  # of both ranks
     assert record.summary["verdict"] == "fits" and len(record.steps["seconds"]) == 1  # of the second step

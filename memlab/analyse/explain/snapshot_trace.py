@@ -8,7 +8,7 @@ from functools import cache
 
 from memlab.analyse.explain.snapshot import Entry, Frame, Snapshot, Stack
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
-from memlab.predict.trace.memory_kinds import LOGITS, PASSES_ON, SMALL, TORCH_OPTIMIZERS, kind_of
+from memlab.predict.trace.memory_kinds import EXPLAINS, LOGITS, PASSES_ON, SMALL, kind_of
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 
 BEFORE = "allocated before the recording"
@@ -234,7 +234,7 @@ def _as_imported(frame: Frame) -> Frame:
 def _explains(frame: Frame) -> bool:
     if not _is_python(frame) or frame.file.startswith("<") or frame.file in ("contextlib.py", "functools.py"):
         return False
-    return frame.file.startswith(TORCH_OPTIMIZERS) or not (frame.file.startswith(PASSES_ON) or OWN in frame.file)
+    return frame.file.startswith(EXPLAINS) or not (frame.file.startswith(PASSES_ON) or OWN in frame.file)
 
 
 def _compiled(stack: Stack) -> Iterator[str]:

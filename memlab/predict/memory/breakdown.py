@@ -44,6 +44,7 @@ def _line(holding: Holding) -> dict[str, Any]:
         "kind": site.kind,
         "op": site.op,
         "where": site.where,
+        **({"user_line": site.user_line} if site.user_line else {}),
         "module": site.module,
         "shape": list(site.shape),
     }

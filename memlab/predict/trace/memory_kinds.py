@@ -30,8 +30,13 @@ PASSES_ON = (
 )
 """Code, by package, that only passes calls on: the caller that explains an allocation is further out on the stack."""
 
-TORCH_OPTIMIZERS = "torch/optim/"
-"""The part of torch that explains its allocations itself."""
+EXPLAINS = (
+    "torch/optim/",
+    "torch/nn/parallel/distributed.py",
+    "torch/distributed/fsdp/_fully_shard/_fsdp_param.py",
+    "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
+)
+"""The parts of torch that explain their allocations themselves."""
 
 PARAMETER_GRADIENT = "parameter gradient"
 """Placeholder for the function's name when a backward node produced the gradient of a parameter."""
@@ -58,16 +63,24 @@ _BY_CODE = (
     ("stage_1_and_2.py", "setup_buckets", BUCKETS),
     ("stage_1_and_2.py", "allreduce_bucket", BUCKETS),
     ("stage_1_and_2.py", "__init__", MASTER),
+    ("nn/parallel/distributed.py", "empty", BUCKETS),  # with gradient_as_bucket_view they are the gradients, too
+    ("_fsdp_param.py", "_init_sharded_param", WEIGHTS),
+    ("_fsdp_param.py", "init_all_gather_outputs", GATHERED),
+    ("_fsdp_collectives.py", "foreach_reduce", GRADIENTS),
+    ("_fsdp_collectives.py", "", BUCKETS),
     ("bf16_optimizer.py", "zeros", GRADIENTS),
     ("bf16_optimizer.py", "_setup_for_real_optimizer", MASTER),
 )
 
 _BY_PHASE = {
+    "load": WEIGHTS,
     "model_build": WEIGHTS,
     "engine_init": MASTER,
     "forward": ACTIVATIONS,
     "backward": ACTIVATION_GRADIENTS,
     "optimizer_step": STEP,
+    "resume": OPTIMIZER,
+    "save": GATHERED,
 }
 """Kind of an allocation that matches no row of ``_BY_CODE``, by phase."""
 

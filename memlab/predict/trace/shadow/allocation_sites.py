@@ -14,11 +14,11 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from memlab.predict.trace.memory_kinds import (
+    EXPLAINS,
     KERNEL_SCRATCH,
     PARAMETER_GRADIENT,
     PASSES_ON,
     SMALL,
-    TORCH_OPTIMIZERS,
     kind_of,
 )
 from memlab.predict.trace.trace_format import Site
@@ -38,7 +38,7 @@ def path_of(code: str) -> str:
 _NOT_THE_CALLER = (*map(path_of, PASSES_ON), contextlib.__file__, functools.__file__, "<")
 """Path prefixes of code that only passes calls on. They are whole paths, because a parent folder may have any name."""
 
-_TORCH_OPTIMIZERS = path_of(TORCH_OPTIMIZERS)
+_EXPLAINS = tuple(map(path_of, EXPLAINS))
 
 
 class AllocationSites:
@@ -126,7 +126,7 @@ class AllocationSites:
     def _label(self, code: CodeType) -> str | None:
         if code not in self._labels:
             path = code.co_filename
-            passes_on = path.startswith(_NOT_THE_CALLER) and not path.startswith(_TORCH_OPTIMIZERS)
+            passes_on = path.startswith(_NOT_THE_CALLER) and not path.startswith(_EXPLAINS)
             self._labels[code] = None if passes_on else path_as_imported(path)
         return self._labels[code]
 
