@@ -36,8 +36,13 @@ def _leave_out_the_dtype(flop_counter: ModuleType, recorder: Recorder) -> None:
 def _shape_of_addmm(fake_impls: ModuleType, recorder: Recorder) -> None:
     from torch._decomp import decomposition_table
 
-    decomposition_table.pop(_aten.addmm.dtype, None)  # before 2.13 that of addmm, which takes the dtype for beta
+    for overload in (_aten.addmm.dtype, _aten.addmm.dtype_out):  # before 2.13 those of addmm, which take it for beta
+        decomposition_table.pop(overload, None)
 
     @fake_impls.register_op_impl(_aten.addmm.dtype)
     def addmm(mode, func, bias, first, second, out_dtype, **factors):
         return first.new_empty((first.shape[0], second.shape[1]), dtype=out_dtype)
+
+    @fake_impls.register_op_impl(_aten.addmm.dtype_out)
+    def addmm_into(mode, func, bias, first, second, out_dtype, *, out, **factors):
+        return out
