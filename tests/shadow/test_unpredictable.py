@@ -22,6 +22,12 @@ def scan(tensor: torch.Tensor) -> torch.Tensor:
 def square(tensor):
     return tensor * tensor
 
+def require_vllm():
+    raise ImportError("vLLM is not available and `use_vllm` is set to True. Please install vLLM.")
+
+def compile_extension():
+    raise OSError("CUDA_HOME environment variable is not set. Please set it to your CUDA install root.")
+
 gptq = GPTQConfig(bits=4, dataset="c4", tokenizer=object())
 tensor = torch.ones(1 << 20, device="cuda")
 ATTEMPTS = {
@@ -29,6 +35,8 @@ ATTEMPTS = {
     "compiled model": lambda: torch.compile(torch.nn.Linear(4, 4)),
     "compiled function": lambda: square(tensor),
     "package": lambda: __import__("vllm"),
+    "library": lambda: require_vllm(),
+    "extension": lambda: compile_extension(),
     "model": lambda: AutoModelForCausalLM.from_pretrained("org/model"),
     "tokenizer": lambda: AutoTokenizer.from_pretrained("org/model"),
     "data": lambda: load_dataset("org/data"),
@@ -48,6 +56,8 @@ EXPECTED = {
     "compiled model": ("torch.compile decides by itself", "Predict the model without it"),
     "compiled function": ("torch.compile decides by itself", "Predict the model without it"),
     "package": ("vllm is not installed", "--stand-ins"),
+    "library": ("vllm is not installed", "--stand-ins"),
+    "extension": ("compiles CUDA code", "--stand-ins"),
     "model": ("org/model is not whole in the Hugging Face cache", "hf download org/model --include '*.json'"),
     "tokenizer": ("org/model is not whole in the Hugging Face cache", "hf download org/model --include '*.json'"),
     "data": ("data set org/data is not in the cache", "datasets.load_dataset('org/data')"),
@@ -64,7 +74,8 @@ def test_each_line_names_the_place_the_reason_and_the_remedy(tmp_path):
     for name, (reason, *remedies) in EXPECTED.items():
         place, _, explanation = said[name].partition(": ")
         file, _, number = place.rpartition(":")
-        assert file.endswith("script.py") and f'"{name}"' in lines[int(number) - 1]
+        line = lines[int(number) - 1]
+        assert file.endswith("script.py") and (f'"{name}"' in line or line.strip().startswith("raise"))
         assert reason in explanation
         assert all(remedy in explanation for remedy in remedies)
 

@@ -89,6 +89,7 @@ show("classes", AutoModelForSequenceClassification.from_pretrained(folder / "lla
 show("code", AutoModelForCausalLM.from_pretrained(folder / "code", trust_remote_code=True))
 base = AutoModelForCausalLM.from_pretrained(folder / "llama", **on_gpu)
 show("adapter", PeftModel.from_pretrained(base, folder / "adapter"))
+show("bin", AutoModelForCausalLM.from_pretrained(folder / "bin"))
 show("weights", AutoModelForCausalLM.from_pretrained(folder / "weights", dtype="float16", **on_gpu))
 """
 
@@ -109,7 +110,7 @@ OSS = {
 
 def test_models_of_many_kinds_are_built_from_their_configurations(tmp_path, monkeypatch):
     from safetensors.torch import save_file
-    from torch import bfloat16, empty
+    from torch import bfloat16, empty, save
 
     experts = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4}
     model_folder(tmp_path / "mixtral", **experts)
@@ -129,6 +130,8 @@ def test_models_of_many_kinds_are_built_from_their_configurations(tmp_path, monk
     }
     tensors = {name: empty(shape, dtype=bfloat16) for name, shape in shapes.items()}
     save_file(tensors, weights / "model.safetensors", metadata={"format": "pt"})
+    old = model_folder(tmp_path / "bin", num_hidden_layers=0)
+    save(tensors, old / "pytorch_model.bin")
     cached = tmp_path / "home" / "hub" / NAME
     model_folder(cached / "snapshots" / ("0" * 40))
     (cached / "refs").mkdir()
@@ -146,4 +149,5 @@ def test_models_of_many_kinds_are_built_from_their_configurations(tmp_path, monk
     assert found["dequantized"][:2] == ["torch.bfloat16", "cuda"]
     assert found["classes"] == ["torch.bfloat16", "cuda", str(dense - words * width + 3 * width)]
     assert found["adapter"] == ["torch.bfloat16", "torch.float32", "cuda", str(dense + 2 * 2 * 8 * width)]
+    assert found["bin"] == ["torch.bfloat16", "cpu", str(2 * words * width + width)]
     assert found["weights"] == ["torch.float16", "cuda", str(2 * words * width + width)]

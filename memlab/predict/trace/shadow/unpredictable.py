@@ -2,6 +2,7 @@
 
 import linecache
 import os
+import re
 import sys
 from collections.abc import Iterator
 from types import TracebackType
@@ -15,9 +16,18 @@ OWN_STAND_IN = "add a stand-in to a folder of your own: memlab predict --stand-i
 
 GPU_PACKAGES = frozenset(
     {
-        *("apex", "causal_conv1d", "deep_ep", "deep_gemm", "fast_hadamard_transform", "fla", "flash_attn_interface"),
+        *(
+            "apex",
+            "bitsandbytes",
+            "causal_conv1d",
+            "deep_ep",
+            "deep_gemm",
+            "fast_hadamard_transform",
+            "fla",
+            "flash_attn_interface",
+        ),
         *("flashinfer", "grouped_gemm", "kernels", "mamba_ssm", "megablocks", "sageattention", "sglang"),
-        *("transformer_engine", "unsloth", "vllm", "xformers"),
+        *("liger_kernel", "transformer_engine", "triton", "unsloth", "vllm", "xformers"),
     }
 )
 """Packages with compiled CUDA code that a machine without a GPU cannot install, by the names that programs import."""
@@ -72,16 +82,24 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _reason(error: BaseException) -> str | None:
     if isinstance(error, UnpredictableError):
         return str(error)
-    if isinstance(error, ImportError) and (package := (error.name or "").partition(".")[0]) in GPU_PACKAGES:
+    if isinstance(error, ImportError) and (package := _missing_package(error)):
         return f"{package} is not installed, and memlab has no stand-in for it. Predict without it, or {OWN_STAND_IN}"
     if isinstance(error, RuntimeError) and any(part in str(error) for part in _READS_MEMORY):
         return (
             f"compiled code reads the memory of a tensor, which has none in a prediction: {_source(error)}. Call it as "
             f"an operator with a fake implementation (torch.library.register_fake), or {OWN_STAND_IN}"
         )
+    if isinstance(error, OSError) and "CUDA_HOME" in str(error):
+        return f"the script compiles CUDA code, and CUDA's compiler is not here. Install it, or {OWN_STAND_IN}"
     if isinstance(error, OSError | ConnectionError | ValueError):
         return _missing_from_the_hub(error)
     return None
+
+
+def _missing_package(error: ImportError) -> str | None:
+    """Return the package of GPU_PACKAGES that is missing: its name, or the one that a library's message names."""
+    words = [(error.name or "").partition(".")[0], *re.findall(r"\w+", str(error).lower())]
+    return next((word for word in words if word in GPU_PACKAGES), None)
 
 
 def _frames(error: BaseException) -> list[TracebackType]:
