@@ -80,7 +80,7 @@ families: setup  ## docs/families.md: a small model of every family that transfo
 DRAWN = llama3_8b_zero3_21_lengths_4xH200 llama3_8b_zero3_fresh_4xH200 qwen15_05b_1xH200 tinyllama_1b_1xH200
 
 results-report: setup  ## docs/results: the page of results/, and figures of the sweeps over lengths and batches
-	$(BIN)/memlab report results --title "memlab's own measurements" --output docs/results/report.html
+	$(BIN)/memlab report $(wildcard results/*xH200) --title "memlab's own measurements" --output docs/results/report.html
 	$(BIN)/memlab figures $(addprefix results/,$(DRAWN)) --output docs/results
 	$(BIN)/memlab figures results/commands_2xH200 --output docs/results --kind phases
 

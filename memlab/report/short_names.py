@@ -64,6 +64,7 @@ def _values_apart(runs: Sequence[RunView]) -> list[list[str]]:
     """List for each run the ``key=value`` words in which these runs differ."""
     told = (*SHAPE, "training.command")  # the shape is named elsewhere, and a command's script already
     keys = [key for key in changed_keys([run.config for run in runs]) if not of_repeats(key) and key not in told]
+    keys = [key for key in keys if not any(isinstance(value_at(run.config, key), list) for run in runs)]  # too long
     return [
         [f"{key}={value}" for key in keys[:MOST_KEYS] if (value := value_at(run.config, key)) is not None]
         for run in runs

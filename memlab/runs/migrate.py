@@ -44,8 +44,9 @@ def migrate(values: dict[str, Any]) -> dict[str, Any]:
 def _with_shape(values: dict[str, Any]) -> dict[str, Any]:
     """Return configuration and unknown keys of a command on one GPU whose steps told tokens and samples alone.
 
-    In a step of one micro batch, that batch has the samples of the step, all padded to the same length. Where the
-    samples of a step have as many tokens as the longest, none is padded.
+    In a step of one micro batch, that batch has the samples of the step, all padded to the same length: packed samples
+    are one, whatever batch DeepSpeed's configuration names. Where the samples of a step have as many tokens as the
+    longest, none is padded.
     """
     rows = values["steps"].get("rows")
     if not isinstance(rows, list) or not isinstance(values["config"], dict) or not all(map(_is_old_row, rows)):
@@ -60,10 +61,10 @@ def _with_shape(values: dict[str, Any]) -> dict[str, Any]:
     config, unknown = dict(values["config"]), list(values["unknown_config"])
     for key, numbers in found.items():
         group, _, name = key.partition(".")
-        lacking = {key, group} & set(unknown) if len(numbers) == len(rows) > 0 else set()
-        if not isinstance(config.get(group, {}), dict):
+        lacking = {key, group} & set(unknown)
+        if len(numbers) != len(rows) or not rows or not isinstance(config.get(group, {}), dict):
             continue
-        if lacking == {key} or (lacking and group == "seq_len"):  # a group of one key is unknown by its own name
+        if group not in lacking or group == "seq_len":  # a group of one key is unknown by its own name
             config[group] = {**config.get(group, {}), name: max(numbers)}
             unknown = [each for each in unknown if each not in lacking]
     return {"config": config, "unknown_config": unknown}

@@ -1,7 +1,10 @@
 """Records of an older memlab, or of a table that does not name everything."""
 
+from dataclasses import replace
+
 import pytest
 
+from memlab.core.config import Batch
 from memlab.core.record import Record
 from memlab.runs.decode import decode_record
 from memlab.runs.migrate import migrate
@@ -49,6 +52,13 @@ def test_batch_and_length_of_an_older_command_are_those_that_its_steps_show(reco
     micro = None if "batch.micro" in read.unknown_config else read.config.batch.micro
     tokens = None if "seq_len" in read.unknown_config else read.config.seq_len.tokens
     assert (micro, tokens) == shape
+
+
+def test_packed_samples_of_an_older_command_are_one_whatever_its_engine_was_told(record, rank):
+    row = ROW | {"samples": 1, "tokens": 8172, "longest_sample": 8172}
+    old = record(unknown_config=["seq_len"], ranks=[rank(0)], steps={"rows": [row]})
+    config = decode_record(replace(old, config=replace(old.config, batch=Batch(micro=4))).to_json(), "old").config
+    assert (config.batch.micro, config.seq_len.tokens) == (1, 8172)
 
 
 def test_bad_values_are_left_for_the_check_to_refuse(record):
