@@ -100,6 +100,8 @@ class Sandbox:
         try:
             words = ["mkdir", self._scratch.name] if os.access(".", os.W_OK) else ["true"]
             return not subprocess.run(self.words(words), capture_output=True, timeout=TRY_S).returncode
+        except subprocess.TimeoutExpired:
+            return False
         finally:
             remove_folder(self._scratch)
 

@@ -50,6 +50,7 @@ class Changes:
         if folder == self.ignore:
             return
         names = set()
+        os.chmod(upper, 0o700 | stat.S_IMODE(os.stat(upper).st_mode))  # the program may have forbidden to read it
         for entry in os.scandir(upper):
             names.add(entry.name)
             status, seen = entry.stat(follow_symlinks=False), folder / entry.name
@@ -64,7 +65,7 @@ class Changes:
             elif not stands_in and not _is_same_link(entry, seen):
                 _add(self.written, made or folder, 1, _size(entry))
         if _is_complete(layer, upper):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # it is not there, or was removed by others
                 for entry in os.scandir(folder):
                     if entry.name not in names and entry.stat(follow_symlinks=False).st_ctime < layer.began:
                         self._delete(folder / entry.name)
@@ -77,7 +78,8 @@ class Changes:
         _add(self.deleted, path, 0, 0)
         for folder, _, names in os.walk(path):
             for name in names:
-                _add(self.deleted, path, 1, os.lstat(os.path.join(folder, name)).st_size)
+                with contextlib.suppress(FileNotFoundError):
+                    _add(self.deleted, path, 1, os.lstat(os.path.join(folder, name)).st_size)
 
 
 def _add(found: dict[Path, list[int]], folder: Path, files: int, size: int) -> None:

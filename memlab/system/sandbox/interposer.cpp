@@ -34,6 +34,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <sys/xattr.h>
@@ -122,9 +123,12 @@ bool is_stand_in(const struct stat& found) {
   return (found.st_mode & S_ISUID) && (S_ISDIR(found.st_mode) || S_ISREG(found.st_mode));
 }
 
-bool lstat_of(const std::string& path, struct stat& found) {
-  return REAL(fstatat)(AT_FDCWD, path.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0;
+// glibc before 2.33 has no functions stat and mknod, but __xstat and __xmknod: the system calls are in all.
+bool stat_of(const std::string& path, struct stat& found, int flags) {
+  return syscall(SYS_newfstatat, AT_FDCWD, path.c_str(), &found, flags) == 0;
 }
+
+bool lstat_of(const std::string& path, struct stat& found) { return stat_of(path, found, AT_SYMLINK_NOFOLLOW); }
 
 State state_in(const Place& parent, const std::string& path) {
   const auto& its = settings();
@@ -210,7 +214,7 @@ void make_stand_in(const std::string& path, const std::string& upper, mode_t typ
   else if (S_ISLNK(type))
     REAL(symlink)(link_of(path).c_str(), upper.c_str());
   else
-    REAL(mknod)(upper.c_str(), S_IFREG | S_ISUID, 0), REAL(chmod)(upper.c_str(), S_ISUID);
+    syscall(SYS_mknodat, AT_FDCWD, upper.c_str(), S_IFREG | S_ISUID, 0), REAL(chmod)(upper.c_str(), S_ISUID);
 }
 
 // Makes a folder complete. Returns false if the program may not change the real one: the kernel then says so.
@@ -608,7 +612,7 @@ API char* realpath(const char* path, char* resolved) {
   Place place = find(HERE, path);
   if (place.state == State::Kept) return REAL(realpath)(place.real().c_str(), resolved);
   struct stat found;
-  if (REAL(fstatat)(HERE, place.real().c_str(), &found, 0)) return nullptr;
+  if (!stat_of(place.real(), found, 0)) return nullptr;
   if (!resolved) resolved = (char*)malloc(PATH_MAX);
   return strcpy(resolved, place.path.empty() ? "/" : place.path.c_str());
 }

@@ -195,8 +195,9 @@ class View:
                 self._show(folder / entry.name)
             elif entry.is_file():
                 (inside / entry.name).touch()
-                _mount(entry.path, inside / entry.name, BIND)
-                _make_read_only(inside / entry.name)
+                with contextlib.suppress(OSError):  # a file that its user cannot bind is empty
+                    _mount(entry.path, inside / entry.name, BIND)
+                    _make_read_only(inside / entry.name)
         _make_alike(folder, inside)
 
     def _overlay(self, folder: Path, inside: Path) -> None:

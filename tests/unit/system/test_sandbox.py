@@ -314,3 +314,8 @@ def test_after_a_kill_no_process_and_no_scratch_folder_is_left(sandbox, project,
 
 def scratch_of(token: str) -> list[Path]:
     return [folder for place in deadman.SCRATCH_PLACES for folder in place.glob(f"{deadman.SCRATCH}{token}-*")]
+
+
+def test_folders_that_the_program_made_unreadable_are_listed_and_removed(sandbox, project):
+    run(sandbox, ["sh", "-c", "mkdir -p a/b; echo 1 > a/b/c; chmod 0 a/b; chmod 0500 a"], project)
+    assert sandbox.effects()["written"] == [{"folder": str(project / "a"), "files": 1, "bytes": 2}]
