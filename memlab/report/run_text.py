@@ -149,7 +149,7 @@ def _speed(record: Record) -> list[str]:
     if summary.get("usd") is not None:
         parts.append(f"{units.usd(summary['usd'])} for this run")
     step = f"step {units.seconds(summary['step_seconds'])} ({_step_detail(record)})"
-    return [step, *record.steps.get("doubts", []), *filter(None, [", ".join(parts)]), *_took(record.timing)]
+    return [step, *record.steps.get("doubts", []), *filter(None, [", ".join(parts)]), *_took(record)]
 
 
 def _unknown(record: Record) -> list[str]:
@@ -179,13 +179,14 @@ def _step_detail(record: Record) -> str:
     )
 
 
-def _took(timing: Mapping[str, Any]) -> list[str]:
+def _took(record: Record) -> list[str]:
     """Write the wall-clock time of the run and of its parts; empty for an imported run, which has none."""
+    timing, verb = record.timing, "predicted in" if record.source == "predicted" else "took"
     if timing.get("total_s") is None:
         return []
     names = {"launch_s": "launch", "build_s": "model", "init_s": "engine", "train_s": "training"}
     parts = [f"{name} {timing[key]:.1f}" for key, name in names.items() if timing.get(key) is not None]
-    return [f"took {timing['total_s']:.1f} s" + f" ({', '.join(parts)})" * bool(parts)]
+    return [f"{verb} {timing['total_s']:.1f} s" + f" ({', '.join(parts)})" * bool(parts)]
 
 
 def _meaning(record: Record) -> str:

@@ -56,7 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     here = words.index("--")
     hardware, command = words[:here], words[here + 1 :]
     if others := [word for word in hardware if not word.startswith(("hardware=", "hardware."))]:
-        raise MemlabError(f"{others[0]}: only hardware can be given; all else is the command's own. {USAGE}")
+        raise MemlabError(
+            f"{others[0]}: between memlab's options and the command there are words of the hardware only. {USAGE}"
+        )
     if arguments.network:
         os.environ[sandbox.NETWORK] = sandbox.OPEN
     if arguments.stand_ins is not None:
