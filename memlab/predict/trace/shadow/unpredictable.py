@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from types import TracebackType
 
 from memlab.attach.where import raised_at
@@ -15,20 +16,29 @@ EXPLAINED = "memlab.UnpredictableError: "
 OWN_STAND_IN = "add a stand-in to a folder of your own: memlab predict --stand-ins FOLDER (docs/your_own_command.md)"
 
 GPU_PACKAGES = frozenset(
-    {
-        *(
-            "apex",
-            "bitsandbytes",
-            "causal_conv1d",
-            "deep_ep",
-            "deep_gemm",
-            "fast_hadamard_transform",
-            "fla",
-            "flash_attn_interface",
-        ),
-        *("flashinfer", "grouped_gemm", "kernels", "mamba_ssm", "megablocks", "sageattention", "sglang"),
-        *("liger_kernel", "transformer_engine", "triton", "unsloth", "vllm", "xformers"),
-    }
+    [
+        "apex",
+        "bitsandbytes",
+        "causal_conv1d",
+        "deep_ep",
+        "deep_gemm",
+        "fast_hadamard_transform",
+        "fla",
+        "flash_attn_interface",
+        "flashinfer",
+        "grouped_gemm",
+        "kernels",
+        "liger_kernel",
+        "mamba_ssm",
+        "megablocks",
+        "sageattention",
+        "sglang",
+        "transformer_engine",
+        "triton",
+        "unsloth",
+        "vllm",
+        "xformers",
+    ]
 )
 """Packages with compiled CUDA code that a machine without a GPU cannot install, by the names that programs import."""
 
@@ -99,7 +109,7 @@ def _reason(error: BaseException) -> str | None:
 def _missing_package(error: ImportError) -> str | None:
     """Return the package of GPU_PACKAGES that is missing: its name, or the one that a library's message names."""
     words = [(error.name or "").partition(".")[0], *re.findall(r"\w+", str(error).lower())]
-    return next((word for word in words if word in GPU_PACKAGES), None)
+    return next((word for word in words if word in GPU_PACKAGES and find_spec(word) is None), None)
 
 
 def _frames(error: BaseException) -> list[TracebackType]:
