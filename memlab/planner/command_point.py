@@ -70,9 +70,15 @@ def kept_folder(plan: Plan) -> RunFolder:
 
 def prediction_key(plan: Plan) -> str:
     """Hash everything that decides the prediction of a point, except the files that only its script knows."""
-    program = filled(plan.config, Path(), Path(), 0)[0]
     stand_ins = [hashlib.sha256(path.read_bytes()).hexdigest() for path in own_stand_ins.files()]
-    return command_fingerprint(plan, [code_digest(), shutil.which(program), *stand_ins])
+    program = shutil.which(filled(plan.config, Path(), Path(), 0)[0]) or ""
+    return command_fingerprint(plan, [code_digest(), program, *_installed_beside(program), *stand_ins])
+
+
+def _installed_beside(program: str) -> list[str]:
+    """Return when packages were last installed or removed in the Python environment that a program belongs to."""
+    packages = Path(program).parent.parent.glob("lib/python3*/site-packages") if os.path.isabs(program) else ()
+    return [str(folder.stat().st_mtime_ns) for folder in sorted(packages)]
 
 
 def _read_kept(kept: RunFolder) -> Record | None:
