@@ -7,14 +7,16 @@ import threading
 
 @contextlib.contextmanager
 def listening():
-    """Yield a port of this machine, and the list of what connects to it."""
+    """Yield a port of this machine, and the list of what connects to it, which is complete after the block."""
     connected = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.1)
         done = threading.Event()
 
         def accept() -> None:
-            while not done.is_set():
+            is_last = False
+            while not is_last:
+                is_last = done.is_set()
                 with contextlib.suppress(TimeoutError):
                     connected.append(server.accept())
 

@@ -58,7 +58,7 @@ def test_a_script_that_deletes_its_output_and_uploads_changes_and_sends_nothing(
             record = predict_command(words, config.hardware, folder, steps=None)
         except sandbox.SandboxError as error:
             pytest.skip(str(error))
-        assert connected == []
+    assert connected == []
     output = (folder.path / "command.log").read_text()
     assert record.status == "ok", output
     assert "you/model you/model ['model.pt']\nrefused" in output

@@ -16,7 +16,7 @@ import pytest
 from local_server import listening
 
 from memlab.system import deadman
-from memlab.system.sandbox import INTERCEPTION, NAMESPACES, Sandbox, SandboxError
+from memlab.system.sandbox import INTERCEPTION, NAMESPACES, NETWORK, OPEN, Sandbox, SandboxError
 
 
 @pytest.fixture
@@ -33,11 +33,22 @@ def project(tmp_path):
 
 
 @pytest.fixture(params=[NAMESPACES, INTERCEPTION])
-def sandbox(request, tmp_path, project):
+def protection(request):
+    return request.param
+
+
+@pytest.fixture
+def variables():
+    """Variables of the launch."""
+    return {deadman.TOKEN_VARIABLE: uuid.uuid4().hex}
+
+
+@pytest.fixture
+def sandbox(protection, variables, tmp_path, project):
     keep = tmp_path / "run"
     keep.mkdir()
     try:
-        with Sandbox(keep, {deadman.TOKEN_VARIABLE: uuid.uuid4().hex}, request.param) as sandbox:
+        with Sandbox(keep, variables, protection) as sandbox:
             yield sandbox
     except SandboxError as error:
         pytest.skip(str(error))
@@ -134,7 +145,7 @@ def test_nothing_leaves_the_sandbox_and_what_was_refused_is_listed(sandbox, proj
             """,
             project,
         )
-        assert connected == []
+    assert connected == []
     assert contents(tmp_path / "hub.git") == before
     refused = {each["what"] for each in sandbox.effects()["refused"]}
     assert {
@@ -143,6 +154,16 @@ def test_nothing_leaves_the_sandbox_and_what_was_refused_is_listed(sandbox, proj
         "connection to hub.example:443",
         "connection to 192.0.2.7:53",
     } <= refused
+
+
+@pytest.mark.parametrize("variables", [{deadman.TOKEN_VARIABLE: "open", NETWORK: OPEN}])
+def test_with_an_open_network_a_program_connects_but_changes_no_file(sandbox, project):
+    before = contents(project)
+    with listening() as (port, connected):
+        lines = f"import socket\nsocket.create_connection(('127.0.0.1', {port}))\nopen('new', 'w').close()"
+        run_python(sandbox, lines, project)
+    assert len(connected) == 1 and contents(project) == before
+    assert sandbox.effects()["network"] and sandbox.effects()["refused"] == []
 
 
 def test_the_processes_of_a_program_connect_to_each_other(sandbox, project):
