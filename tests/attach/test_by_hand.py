@@ -92,6 +92,26 @@ def test_the_callback_measures_what_the_command_measures(tmp_path, measure):
     assert counts[0] == counts[1]
 
 
+FAILS = TRAINER.replace("from transformers import", "from transformers import TrainerCallback,").replace(
+    "\ncallbacks = ",
+    """
+class Fails(TrainerCallback):
+    def on_step_end(self, *args, **kwargs):
+        raise ValueError("no more")
+
+callbacks = """,
+)
+
+
+def test_the_callback_records_a_training_that_fails(tmp_path):
+    code = FAILS.replace("[memlab.Callback()]", "[memlab.Callback(), Fails()]")
+    with pytest.raises(AssertionError, match="no more"):
+        run(code, tmp_path, "by hand")
+    record = json.loads((tmp_path / "out" / "memlab" / "record.json").read_text())
+    assert record["status"] == "failed" and record["reason"].endswith("ValueError: no more")
+    assert len(record["steps"]["rows"]) == 1
+
+
 def test_importing_memlab_costs_nothing(tmp_path):
     loaded = run("import memlab, sys; print(*sys.modules)", tmp_path).split()
     assert {name for name in loaded if name.startswith("memlab.")} == set() and "torch" not in loaded

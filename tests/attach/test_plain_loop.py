@@ -255,7 +255,8 @@ def test_two_trainings_one_after_the_other_are_told_apart(measure):
     assert first == "rank0.json" and [other.rpartition("/")[2] for other in others] == ["rank0.json"]
 
 
-def test_ranks_that_are_forked(measure):
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_ranks_that_the_script_starts_itself(measure, start_method):
     code = (
         "import os, torch, torch.multiprocessing as mp\n"
         "def train(rank):\n"
@@ -265,7 +266,7 @@ def test_ranks_that_are_forked(measure):
         "    for _ in range(2):\n"
         "        weight.sum().backward()\n"
         "        optimizer.step()\n"
-        "mp.start_processes(train, nprocs=2, start_method='fork')\n"
+        f"if __name__ == '__main__':\n    mp.start_processes(train, nprocs=2, start_method='{start_method}')\n"
     )
     run = measure(code)
     assert run.files == ["rank0.json", "rank1.json"], run.output
