@@ -68,6 +68,8 @@ def _hardware(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     world_size = facts.get("world_size") or len(ranks)
     here = min(facts.get("local_world_size") or world_size, world_size)
     on_gpu = first["device"].startswith("cuda")
+    if not on_gpu:  # accelerate says 1 in ranks on a CPU where the launcher says nothing (1.15, PartialState)
+        here = max(here, len(ranks))
     total = first["device_total_bytes"]
     return {
         "hardware.device": "cuda" if on_gpu else "cpu",

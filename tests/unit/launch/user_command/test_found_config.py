@@ -101,6 +101,13 @@ def test_the_gpu_of_the_rank_is_the_hardware():
     assert hardware.bf16_tflops == 989.5
 
 
+def test_ranks_on_a_cpu_are_on_one_node_whatever_accelerate_says():
+    rank = RankResult(rank=0, device="cpu", device_name="CPU", memory_source="host").to_json()
+    ranks = [{**rank, "rank": number, "attached": {"world_size": 2, "local_world_size": 1}} for number in (0, 1)]
+    hardware = found_config(ranks, ROWS, "deepspeed train.py").config.hardware
+    assert (hardware.gpus, hardware.nodes) == (2, 1)
+
+
 def test_the_allocators_variable_is_known_also_if_it_is_not_set():
     assert found().choices["allocator"] == "default"
     assert found(environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}).choices["allocator"] == "expandable"
