@@ -7,7 +7,7 @@ from memlab.core.config import GROUPS, Config
 from memlab.predict.memory.fit_probability import kind
 from memlab.predict.time.calibrate import family
 
-ALIKE_IN_A_KIND = {"model", "zero_stage", "checkpointing", "seq_len", "batch", "data", "training", "predict", "sweep"}
+ALIKE_IN_A_KIND = {"model", "zero_stage", "checkpointing", "seq_len", "batch", "data", "predict", "sweep"}
 """Groups in which the runs of one kind may differ, or that do not change their memory."""
 
 ALIKE_IN_A_FAMILY = {"allocator", "seq_len", "batch", "data", "training", "measure", "predict", "sweep"}
