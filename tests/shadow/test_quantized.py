@@ -44,7 +44,7 @@ QUANTIZED = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_qua
 AS_IT_IS = """
 import sys, torch
 from transformers import AutoModelForCausalLM
-AutoModelForCausalLM.from_pretrained(sys.argv[1], device_map="auto")
+AutoModelForCausalLM.from_pretrained(sys.argv[1], device_map={"": 0})
 print("loaded", torch.cuda.memory_allocated())
 """
 
@@ -61,7 +61,7 @@ import sys, torch
 from liger_kernel.transformers import apply_liger_kernel_to_llama
 from transformers import AutoModelForCausalLM
 apply_liger_kernel_to_llama()
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1], device_map="auto", vocab_size=32768).train()
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], device_map={"": 0}, vocab_size=32768).train()
 tokens = torch.ones(4, 512, dtype=torch.int64, device="cuda")
 before = torch.cuda.memory_allocated()
 model(input_ids=tokens, labels=tokens).loss.backward()
