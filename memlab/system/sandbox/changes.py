@@ -55,6 +55,8 @@ class Changes:
             names.add(entry.name)
             status, seen = entry.stat(follow_symlinks=False), folder / entry.name
             stands_in = layer.stands_in and bool(status.st_mode & stat.S_ISUID)
+            if stands_in and not os.path.lexists(seen):
+                continue  # others have removed it since
             if entry.is_dir(follow_symlinks=False):
                 new = made or (None if _is_folder(seen) else seen)
                 if new:

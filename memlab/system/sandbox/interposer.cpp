@@ -421,14 +421,28 @@ bool is_this_machine(const char* host) {
          inet_pton(AF_INET, host, address) == 1;
 }
 
-bool is_ours(pid_t process) {
-  if (process == getpid() || process == getppid()) return true;
-  std::string wanted = "MEMLAB_SANDBOX=" + settings().scratch, found;
-  int file = REAL(open)(("/proc/" + std::to_string(process) + "/environ").c_str(), O_RDONLY | O_CLOEXEC);
+std::string content_of(const std::string& path) {
+  std::string found;
+  int file = REAL(open)(path.c_str(), O_RDONLY | O_CLOEXEC);
   char piece[4096];
   for (ssize_t size; file >= 0 && (size = read(file, piece, sizeof piece)) > 0;) found.append(piece, size);
   REAL(close)(file);
-  return found.find(wanted) != std::string::npos;
+  return found;
+}
+
+// Whether a process is one of the program's: by its variables, which a process that has ended no longer has, or as a
+// descendant of this process.
+bool is_ours(pid_t process) {
+  std::string wanted = "MEMLAB_SANDBOX=" + settings().scratch;
+  if (content_of("/proc/" + std::to_string(process) + "/environ").find(wanted) != std::string::npos) return true;
+  while (process > 1 && process != getpid()) {
+    std::string status = content_of("/proc/" + std::to_string(process) + "/stat");
+    if (status.empty()) return true;  // it is gone: the kernel says so
+    int parent = 0;
+    sscanf(status.c_str() + status.rfind(')'), ") %*c %d", &parent);
+    process = parent;
+  }
+  return process == getpid();
 }
 
 // A Unix socket's address with the real path, which is shorter than the limit of sockaddr_un only by way of a link.

@@ -212,6 +212,17 @@ def test_other_processes_get_no_signal(sandbox, project):
     assert done.stdout.strip() == str(128 + signal.SIGTERM)
 
 
+def test_a_program_may_kill_its_child_that_has_ended(sandbox, project):
+    lines = """
+        import os, time
+        child = os.fork() or os._exit(0)
+        time.sleep(0.2)
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    """
+    run_python(sandbox, lines, project)
+
+
 def test_exit_code_and_output_are_those_of_the_program(sandbox, project):
     done = run(sandbox, ["sh", "-c", "echo out; echo err >&2; exit 7"], project)
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
