@@ -13,6 +13,7 @@ from memlab.predict.trace.run_command import LOG, simulate
 from memlab.predict.trace.simulation import Node
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
+from tests.shadow.one_rank import run_script
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]
 
@@ -173,3 +174,34 @@ def test_both_ends_of_a_generation_and_of_the_load_of_experts_are_predicted(tmp_
     assert peak in routing["peak_allocated_bytes"] and len(set(routing["peak_allocated_bytes"])) == 2
     log = tmp_path / "run" / "other_end_generation" / LOG
     assert [line for line in log.read_text().splitlines() if line.startswith("length")] == ["length 17"] * 2
+
+
+DISPATCHED = """
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, IterableDataset
+
+class Lines(IterableDataset):
+    def __iter__(self):
+        return (torch.full((200 if row // 8 == 33 else 16,), 3) for row in range(504))
+
+accelerator = Accelerator()
+model = torch.nn.Sequential(torch.nn.Embedding(1000, 64), torch.nn.Linear(64, 1000))
+optimizer = torch.optim.AdamW(model.parameters())
+objects = [accelerator.process_index]
+torch.distributed.broadcast_object_list(objects)
+loader, model, optimizer = accelerator.prepare(DataLoader(Lines(), batch_size=4), model, optimizer)
+for batch in loader:
+    print("rank", objects[0], tuple(batch.shape))
+    accelerator.backward(model(batch).sum())
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_stream_that_rank_0_dispatches_is_read_by_each_rank_itself(tmp_path):
+    (tmp_path / "script.py").write_text(DISPATCHED)
+    trace, printed = run_script(tmp_path, tmp_path / "script.py", rank=1)
+    (dearest,) = trace.epochs[0]["dearest"]
+    assert (dearest["step"], dearest["shapes"]) == (34, {"": [4, 200]})
+    assert [line for line in printed.splitlines() if line.startswith("rank")][2] == "rank 1 (4, 200)"

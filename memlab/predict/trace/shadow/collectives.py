@@ -64,11 +64,12 @@ def install() -> None:
     for module in (dist, distributed_c10d):
         module.init_process_group = _init_process_group
         module.new_group = _new_group
+        module.broadcast_object_list = _broadcast_object_list
         module.get_backend = lambda group=None: "nccl"
         module.is_nccl_available = lambda: True
 
 
-_init, _new = dist.init_process_group, dist.new_group
+_init, _new, _broadcast_objects = dist.init_process_group, dist.new_group, dist.broadcast_object_list
 
 
 @functools.wraps(_init)
@@ -85,6 +86,14 @@ def _init_process_group(backend=None, init_method=None, timeout=None, world_size
 @functools.wraps(_new)
 def _new_group(ranks=None, timeout=None, backend=None, pg_options=None, *args, group_desc=None, **options):
     return _new(ranks, group_desc=group_desc)
+
+
+@functools.wraps(_broadcast_objects)
+def _broadcast_object_list(object_list, src=None, group=None, device=None, group_src=None) -> None:
+    """Send objects as torch does. No rank sends any to this one, which keeps those that it has."""
+    sender = group_src if src is None and group_src is not None else src or 0
+    if dist.get_rank(None if group_src is None else group) == sender:
+        _broadcast_objects(object_list, src=src, group=group, device=device, group_src=group_src)
 
 
 def _holding(collective):

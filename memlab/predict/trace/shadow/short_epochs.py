@@ -99,9 +99,9 @@ class ShortEpochs:
     # --- training
 
     def _of_training(self, loader: DataLoader, own: Iterator, fetcher: Any, is_first: bool) -> Iterator:
-        read = self._read(loader, own, fetcher, self._batches_left()) if is_first else ReadAhead()
+        read = self._read(loader, own, fetcher, self._batches_left(loader)) if is_first else ReadAhead()
         steps_before, micro_before, given = self._session.steps_done, self._session.micro_batches, 0
-        accumulation = window = 0  # not known before the first optimizer step
+        per_step = window = 0  # batches; not known before the first optimizer step
         while not window or given < window * (ORDINARY_STEPS if is_first else 1):
             try:
                 index = next(own)
@@ -111,21 +111,21 @@ class ShortEpochs:
             given += 1
             steps = self._session.steps_done - steps_before
             if steps and not window:
-                accumulation = max((self._session.micro_batches - micro_before) // steps, 1)
-                window = lcm(accumulation, self._repeats(read))
+                per_step = max((self._session.micro_batches - micro_before) // steps, 1) * _together(loader)
+                window = lcm(per_step, self._repeats(read))
         if is_first and window:
             chosen = dearest_windows(read.batches, rank_number(), given, window, self._recorder.sizes_follow_values)
-            run_as = steps_before + given // accumulation + 1
-            self._note(TRAINING, read, chosen, given, accumulation, run_as, window // accumulation)
+            run_as = steps_before + given // per_step + 1
+            self._note(TRAINING, read, chosen, given, per_step, run_as, window // per_step)
             yield from self._windows(chosen, read, own, fetcher, given, window)
 
-    def _batches_left(self) -> int | None:
+    def _batches_left(self, loader: DataLoader) -> int | None:
         """The number of batches that a Trainer still uses, by its arguments."""
         trainer = self._session.trainer() if self._session.trainer and self._session.trainer_runs else None
         if trainer is None or trainer.state.max_steps <= 0:
             return None
         steps = trainer.state.max_steps - trainer.state.global_step
-        return steps * trainer.args.gradient_accumulation_steps
+        return steps * trainer.args.gradient_accumulation_steps * _together(loader)
 
     def _repeats(self, read: ReadAhead) -> int:
         """How often the loader gives the same batch one after another: GRPO's, once for each use of its generations."""
@@ -136,21 +136,24 @@ class ShortEpochs:
 
     def _of_evaluation(self, loader: DataLoader, own: Iterator, fetcher: Any, is_first: bool) -> Iterator:
         if not is_first:
-            yield from _first(own, 1)
+            yield from _first(own, _together(loader))
             return
+        size = _together(loader)
         read = self._read(loader, own, fetcher, None)
         allocated: list[int] = []
-        for index in _first(own, ORDINARY_EVALUATION):
+        for index in _first(own, ORDINARY_EVALUATION * size):
             allocated.append(self._recorder.allocator.now().allocated)
             yield index
         given = len(allocated)
-        if given == ORDINARY_EVALUATION and _grows([*allocated[1:], self._recorder.allocator.now().allocated]):
+        if given == ORDINARY_EVALUATION * size and _grows(
+            [*allocated[size::size], self._recorder.allocator.now().allocated]
+        ):
             self._note(EVALUATION, read, [], given, is_whole=True)
             yield from own
             return
-        chosen = dearest_windows(read.batches, rank_number(), given, 1, self._recorder.sizes_follow_values)
+        chosen = dearest_windows(read.batches, rank_number(), given, size, self._recorder.sizes_follow_values)
         self._note(EVALUATION, read, chosen, given)
-        yield from self._windows(chosen, read, own, fetcher, given, 1)
+        yield from self._windows(chosen, read, own, fetcher, given, size)
 
     # --- both
 
@@ -177,7 +180,7 @@ class ShortEpochs:
         read: ReadAhead,
         chosen: list[Window],
         given: int,
-        accumulation: int = 1,
+        per_step: int = 1,
         run_as: int | None = None,
         steps: int = 1,
         is_whole: bool = False,
@@ -189,8 +192,8 @@ class ShortEpochs:
                 "rank": window.dearest.rank,
                 "epoch": 1,
                 "batch": window.dearest.index + 1,
-                "step": None if run_as is None else window.dearest.index // accumulation + 1,
-                "run_as_step": None if run_as is None else run_as + number * steps + _steps_in(window, accumulation),
+                "step": None if run_as is None else window.dearest.index // per_step + 1,
+                "run_as_step": None if run_as is None else run_as + number * steps + _steps_in(window, per_step),
                 "shapes": dict(window.dearest.shapes),
             }
             for number, window in enumerate(chosen)
@@ -205,15 +208,20 @@ class ShortEpochs:
                 "is_stream": not read.indices and read.failure is None,
                 "is_run_whole": is_whole,
                 "batches_run_first": given,
-                "batches_per_step": accumulation,
+                "batches_per_step": per_step,
                 "dearest": dearest,
             }
         )
 
 
-def _steps_in(window: Window, accumulation: int) -> int:
+def _steps_in(window: Window, per_step: int) -> int:
     """The number of optimizer steps of the window before that of the dearest batch."""
-    return (window.dearest.index - window.first) // accumulation
+    return (window.dearest.index - window.first) // per_step
+
+
+def _together(loader: DataLoader) -> int:
+    """How many batches of the loader make one for all ranks together: where accelerate dispatches them."""
+    return getattr(loader, "_memlab_together", 1)
 
 
 def _first(indices: Iterator, number: int) -> Iterator:

@@ -1,6 +1,8 @@
-"""Data loaders: their worker processes would have no simulated GPUs, so that the rank itself loads its batches."""
+"""Data loaders: worker processes would have no simulated GPUs, and no rank is there that sends batches to this one, so
+that each rank loads its batches itself."""
 
 from types import ModuleType
+from typing import Any
 
 from memlab.core.config import Config
 from memlab.predict.constants import GpuModel
@@ -11,7 +13,7 @@ _OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context
 
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
-    return StandIn(changes={"torch.utils.data.dataloader": _without_workers})
+    return StandIn(changes={"torch.utils.data.dataloader": _without_workers, "accelerate.data_loader": _dispatch})
 
 
 def _without_workers(dataloader: ModuleType, recorder: Recorder) -> None:
@@ -25,3 +27,22 @@ def _without_workers(dataloader: ModuleType, recorder: Recorder) -> None:
         )
 
     dataloader.DataLoader.__init__ = init_without_workers
+
+
+def _dispatch(data_loader: ModuleType, recorder: Recorder) -> None:
+    """Let every rank read the batches that accelerate's first rank reads and sends to all others."""
+    dispatcher = data_loader.DataLoaderDispatcher
+    fetch = dispatcher._fetch_batches
+
+    def fetch_as_the_first(self: Any, iterator: Any) -> tuple[Any, list]:
+        self.base_dataloader._memlab_together = 1 if self.split_batches else self.state.num_processes
+        rank, self.state.process_index = self.state.process_index, 0
+        try:
+            batch, (structure, is_last) = fetch(self, iterator)
+        finally:
+            self.state.process_index = rank
+        return batch, [structure if rank == 0 else batch, is_last]
+
+    dispatcher._fetch_batches = fetch_as_the_first
+    data_loader.broadcast_object_list = lambda objects, *args, **options: objects
+    data_loader.initialize_tensors = lambda batch: batch  # which is already there
