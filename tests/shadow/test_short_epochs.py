@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memlab.cli.compose import compose_config
-from memlab.planner.user_command import predicted_record
+from memlab.planner.user_command import predict_command
 from memlab.predict.trace.run_command import LOG, simulate
 from memlab.predict.trace.simulation import Node
 from memlab.predict.trace.trace_format import Trace
@@ -165,7 +165,7 @@ def test_both_ends_of_a_generation_and_of_the_load_of_experts_are_predicted(tmp_
     (tmp_path / "script.py").write_text(CHOICES)
     config, _ = compose_config(["mode=predict", "hardware=h200_x1"])
     words = [sys.executable, str(tmp_path / "script.py")]
-    record = predicted_record(words, config.hardware, RunFolder(tmp_path / "run"), None, os.environ)
+    record = predict_command(words, config.hardware, RunFolder(tmp_path / "run"), None)
     generation, routing = record.command["ranges"]
     assert (generation["choice"], routing["choice"]) == ("generation", "routing")
     peak = record.ranks[0]["peak_allocated_bytes"]
