@@ -64,7 +64,7 @@ study: setup     ## docs/study: the page and figures of the public study, where 
 
 accuracy: setup  ## docs/accuracy.md: every record of results/ predicted; with the study's points where make study was run
 	$(BIN)/python tests/scripts/make_model_and_data.py outputs/models --size 1b --without-weights
-	$(BIN)/memlab accuracy results --note results/SEEN.md --output docs --ratios memlab/predict/memory/ratios.json --records outputs/accuracy \
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/memlab accuracy results --note results/SEEN.md --output docs --ratios memlab/predict/memory/ratios.json --records outputs/accuracy \
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
 	$(BIN)/memlab figures results outputs/accuracy --output docs/accuracy --kind predicted_against_measured
 

@@ -145,13 +145,15 @@ def _kinds(kinds: Mapping[str, Mapping[str, int]]) -> str:
 
 def _commands(commands: Sequence[JudgedCommand]) -> list[str]:
     """Write the section of training commands: errors over all, and one table for each sweep."""
-    versions = sorted({" ".join(f"{name} {version}" for name, version in each.versions.items()) for each in commands})
+    versions = dict.fromkeys(
+        f"{name} {version}" for each in commands for name, version in each.versions.items() if version
+    )
     rows = [
         (f"{sweep}: {NAMES[quantity]}", errors_of(some, quantity))
         for sweep, some in sorted(by(commands, lambda command: command.sweep).items())
         for quantity in ("allocated", "reserved")
     ]
-    parts = ["## Training commands\n", f"{COMMANDS}Measured with {'; '.join(versions)}.\n", _table("sweep", rows)]
+    parts = ["## Training commands\n", f"{COMMANDS}Measured with {', '.join(versions)}.\n", _table("sweep", rows)]
     parts += [_verdicts(commands), *_commands_by_phase(commands)]
     for sweep, some in sorted(by(commands, lambda command: command.sweep).items()):
         parts.append(_commands_of(sweep, some))

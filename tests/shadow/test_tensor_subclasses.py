@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.shadow.one_rank import run
+from tests.shadow.one_rank import run, run_script
 
 pytestmark = pytest.mark.shadow
 
@@ -26,7 +26,9 @@ print(torch.cuda.memory_allocated() - before >> 20)
 
 def test_a_sharded_parameter_takes_its_shard_and_its_moments_as_much(tmp_path):
     """4 MiB on two ranks: the full parameter is freed, and each shard and each moment has 2 MiB."""
-    printed = run(tmp_path, FSDP2, "torchrun")[1].splitlines()
+    script = tmp_path / "script.py"
+    script.write_text(FSDP2)
+    printed = run_script(tmp_path, script, rank=0)[1].splitlines()
     assert printed[:2] == ["2 6", "4"]
 
 

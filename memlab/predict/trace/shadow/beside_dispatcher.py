@@ -265,7 +265,10 @@ def _parameters() -> None:
                 with torch.no_grad():
                     moved = function(parameter)
                     gradient = None if parameter.grad is None else function(parameter.grad)
-                to_or_from_meta = "meta" in (parameter.device.type, moved.device.type)  # then torch makes a new one, too
+                to_or_from_meta = "meta" in (
+                    parameter.device.type,
+                    moved.device.type,
+                )  # then torch makes a new one, too
                 if isinstance(parameter, FakeTensor) and not to_or_from_meta:
                     parameter.grad = None
                     parameter.data = moved
