@@ -43,8 +43,10 @@ def largest_interpolated(folders: Mapping[int, Path], config: Config, low: int, 
 
 
 def _by_rank(traces: Mapping[int, Mapping[int, Trace]]) -> Sequence[Interpolator]:
+    """Return the interpolator of each rank. The largest size leads: kernels may work otherwise at small ones."""
     ranks = set.intersection(*(set(each) for each in traces.values()))
+    largest_first = sorted(traces.items(), reverse=True)
     return [
-        Interpolator([replace(each[rank], micro=size, tokens=ONE_LENGTH) for size, each in sorted(traces.items())])
+        Interpolator([replace(each[rank], micro=size, tokens=ONE_LENGTH) for size, each in largest_first])
         for rank in sorted(ranks)
     ]
