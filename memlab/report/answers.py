@@ -190,15 +190,22 @@ def _speed(record: Record) -> str:
 
 
 def _peak(record: Record) -> str:
-    """Name the phase of the peak of allocated memory, on the rank with the highest peak."""
+    """Name the phase of the peak of allocated memory, on the first rank with the highest peak.
+
+    A command without a GPU has a peak of resident memory instead.
+    """
     if not record.ranks:
         return ""
-    fullest = max(record.ranks, key=lambda rank: rank["peak_allocated_bytes"] or 0)
-    of_command = (fullest.get("attached") or {}).get("peak") or {}
+    fullest = max(record.ranks, key=lambda rank: rank["peak_allocated_bytes"] or _command_peak(rank).get("bytes", 0))
+    of_command = _command_peak(fullest)
     if of_command.get("phase") in PHASES:
         return f"the peak is {_place(of_command)}"
     peaks = {name: phase.get("peak_allocated_bytes", 0) for name, phase in fullest["phases"].items() if name in PHASES}
     return f"the peak is in {PHASES[max(peaks, key=peaks.get)]}" if peaks else ""
+
+
+def _command_peak(rank: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (rank.get("attached") or {}).get("peak") or {}
 
 
 def _place(at: Mapping[str, Any]) -> str:

@@ -81,7 +81,7 @@ def _peak(record: Record) -> Iterator[str]:
     peaks = [(peak["bytes"], rank["rank"], peak) for rank in record.ranks if (peak := _attached(rank).get("peak"))]
     if not peaks:
         return
-    nbytes, rank, peak = max(peaks, key=lambda each: each[:2])
+    nbytes, rank, peak = max(peaks, key=lambda each: each[0])
     batch = [units.counted(peak[key], name) for name, key in COUNTED.items() if peak.get(key) is not None]
     if peak.get("longest_sample") is not None:
         batch.append(f"the longest sample has {units.tokens(peak['longest_sample'])}")

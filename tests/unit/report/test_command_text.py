@@ -6,6 +6,7 @@ import pytest
 
 from memlab.core.config import Config
 from memlab.core.record import RankResult, Record
+from memlab.report.answers import answer
 from memlab.report.command_text import command_sentences
 
 GIB = 2**30
@@ -45,6 +46,20 @@ def sentences(peak: dict[str, Any] | None = None, rows: list[dict[str, Any]] | N
 )
 def test_the_peak_names_step_and_batch(peak, told):
     assert f"The peak, 2.00 GiB, {told}" in sentences({"bytes": 2 * GIB, **peak})
+
+
+def test_the_answer_names_the_same_peak_as_the_sentence():
+    ranks = [
+        {
+            **RankResult(rank=rank, device="cpu", device_name="CPU", memory_source="host").to_json(),
+            "attached": {"peak": {"step": step, "phase": "backward", "where": "train.py:7", "bytes": nbytes}},
+        }
+        for rank, step, nbytes in ((0, 2, GIB), (1, 3, 2 * GIB))
+    ]
+    command = {"words": ["python", "train.py"], "exit_code": 0, "disagreements": []}
+    record = Record("run", "measured", "ok", Config(), {}, "", ranks=ranks, command=command)
+    assert "of step 3" in answer(record)
+    assert "is in step 3, backward, on rank 1" in " ".join(command_sentences(record))
 
 
 def test_memory_that_grows_is_told():
