@@ -152,12 +152,10 @@ model = MixtralForCausalLM(MixtralConfig(vocab_size=1000, hidden_size=128, inter
     eos_token_id=2, pad_token_id=0)).cuda()
 optimizer = torch.optim.SGD(model.parameters())
 ids = torch.ones(4, 16, dtype=torch.long, device="cuda")
-for _ in range(2):
-    ids = model.generate(ids[:, :16], max_new_tokens=112)
-    print("length", ids.shape[1])
-    model(input_ids=ids, labels=ids).loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
+ids = model.generate(ids, max_new_tokens=112)
+print("length", ids.shape[1])
+model(input_ids=ids, labels=ids).loss.backward()
+optimizer.step()
 """
 
 
@@ -173,7 +171,7 @@ def test_both_ends_of_a_generation_and_of_the_load_of_experts_are_predicted(tmp_
     assert low < high == peak  # all figures are for the longest
     assert peak in routing["peak_allocated_bytes"] and len(set(routing["peak_allocated_bytes"])) == 2
     log = tmp_path / "run" / "other_end_generation" / LOG
-    assert [line for line in log.read_text().splitlines() if line.startswith("length")] == ["length 17"] * 2
+    assert [line for line in log.read_text().splitlines() if line.startswith("length")] == ["length 17"]
 
 
 DISPATCHED = """
