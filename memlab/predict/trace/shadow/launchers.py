@@ -12,7 +12,6 @@ from memlab.attach import import_hook
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
-    from types import ModuleType
     from typing import Any
 
 NAMES = frozenset(
@@ -48,7 +47,7 @@ def start_one_node() -> None:
     import_hook.after("deepspeed.launcher.runner", _deepspeed_starts_one_node)
 
 
-def _torch_starts_one_node(api: "ModuleType") -> None:
+def _torch_starts_one_node(api: "Any") -> None:
     launch = api.launch_agent
 
     def launch_agent(config: "Any", *arguments: "Any", **options: "Any") -> "Any":
@@ -62,7 +61,7 @@ def _torch_starts_one_node(api: "ModuleType") -> None:
     api.launch_agent = launch_agent
 
 
-def _deepspeed_starts_one_node(runner: "ModuleType") -> None:
+def _deepspeed_starts_one_node(runner: "Any") -> None:
     parse = runner.parse_args
 
     def parse_args(args: "list[str] | None" = None) -> "Any":
