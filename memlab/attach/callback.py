@@ -35,4 +35,4 @@ class MeasuringCallback(TrainerCallback):
         context, self.context = self.context, None
         atexit.unregister(self._leave_after_exception)
         if context is not None:
-            context.__exit__(type(error) if error else None, error, error and error.__traceback__)
+            context.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
