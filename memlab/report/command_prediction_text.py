@@ -14,7 +14,7 @@ def read_ahead_sentences(record: Record) -> list[str]:
     """Write which batches were run, which were only read, and what nobody has seen."""
     if "epochs" not in (record.command or {}):
         return []
-    sentences = [sentence for epoch in record.command["epochs"] for sentence in _of_epoch(epoch)]
+    sentences = [sentence for epoch in _over_ranks(record.command["epochs"]) for sentence in _of_epoch(epoch)]
     if record.command["steps"] is None and any(_ended(rank) == "stopped" for rank in record.ranks):
         steps = max((rank["attached"] or {}).get("steps", 0) for rank in record.ranks)
         sentences.append(
@@ -62,6 +62,16 @@ def _times_of(times: int) -> str:
 
 def _ended(rank: Mapping[str, Any]) -> str | None:
     return (rank["attached"] or {}).get("ended")
+
+
+def _over_ranks(epochs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Join what the traced ranks read alike, with the dearest batches of all of them."""
+    joined: dict[tuple, dict[str, Any]] = {}
+    for epoch in epochs:
+        key = tuple(epoch[name] for name in ("purpose", "batches", "batches_read", "failure", "is_run_whole"))
+        known = joined.setdefault(key, {**epoch, "dearest": []})
+        known["dearest"] = [*known["dearest"], *epoch["dearest"]]
+    return list(joined.values())
 
 
 def _of_epoch(epoch: Mapping[str, Any]) -> Iterator[str]:

@@ -42,6 +42,12 @@ def test_nothing_dearer_is_said():
     ]
 
 
+def test_ranks_that_read_alike_are_told_of_once():
+    epochs = [{**EPOCH, "dearest": []}, EPOCH]
+    told = read_ahead_sentences(SimpleNamespace(command={"epochs": epochs, "steps": None}, ranks=[]))
+    assert told == sentences()
+
+
 def test_what_was_not_read_is_said():
     assert "300 batches of 1,200 were read ahead in 3 s" in sentences(batches_read=300)[0]
     assert "is a stream" in sentences(batches=None)[0]

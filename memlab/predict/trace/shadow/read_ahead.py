@@ -7,6 +7,7 @@ they were.
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from math import gcd
 from typing import Any
@@ -46,7 +47,7 @@ def read_ahead(
         indices: dict[int, Sequence] = {}
         for rank in ranks if _has_share(loader) else (own_rank,):
             indices[rank] = forked_copy.call(
-                lambda rank=rank: list(islice(_indices(loader, own_indices, rank, own_rank), most)), MOST_SECONDS
+                partial(_first_indices, loader, own_indices, rank, own_rank, most), MOST_SECONDS
             )
         batches = forked_copy.call(lambda: _of_samples(indices, fetcher), MOST_SECONDS)
         return ReadAhead(batches, indices, sum(map(len, indices.values())), time.monotonic() - began)
@@ -54,13 +55,13 @@ def read_ahead(
         return ReadAhead(seconds=time.monotonic() - began, failure=str(error))
 
 
-def _indices(loader: DataLoader, own_indices: Iterator, rank: int, own_rank: int) -> Iterator:
-    """The samples of each batch of ``rank``. Changes the loader: call it in a copy."""
+def _first_indices(loader: DataLoader, own_indices: Iterator, rank: int, own_rank: int, most: int) -> list:
+    """The samples of each batch of ``rank``, at most of ``most`` batches. Changes the loader: runs in a copy."""
     if rank == own_rank:
-        return own_indices
+        return list(islice(own_indices, most))
     for part, name in _shares(loader):
         setattr(part, name, rank)
-    return iter(loader._index_sampler)
+    return list(islice(iter(loader._index_sampler), most))
 
 
 def _has_share(loader: DataLoader) -> bool:
