@@ -1,15 +1,14 @@
 """Recorder of torch's memory history with what explains it: the part of the run, the module, and who owns the memory.
 
-Each action of the allocator carries a label, "number of the piece|module": a piece is a part of the run between two
-events of the session. What a piece was is noted beside it when it ends. The history begins before the first
-allocation, and ends with the step that was asked for, with the first out-of-memory, or with the process.
+Each action of the allocator carries a label, "number of the piece|module". What a piece of the run was is noted beside
+the history when the piece ends. The history ends by itself with the first out-of-memory.
 """
 
 import json
 import os
 import pickle
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from .own_errors import contained
-from .phases import BACKWARD, ENGINE_INIT, LOAD, MODEL_BUILD, OPTIMIZER_STEP, Piece
-from .session import Session
+from .phases import BACKWARD, ENGINE_INIT, LOAD, MODEL_BUILD, OPTIMIZER_STEP
 
 MOST_ENTRIES = 2_000_000
 """Most actions that are kept, the last ones. A step of a model of 8B parameters has some 30,000; each takes about 300
@@ -35,20 +33,19 @@ SNAPSHOT, MARKS = ".memory_snapshot.pickle", ".memory_marks.json"
 
 
 class MemoryHistory:
-    """The history of one process, which it writes beside its rank's file, whose path ``place`` returns.
+    """The history of one process, from its first use of the GPU until :meth:`end`.
 
-    ``until``: the optimizer step, from 1, at whose end recording ends.
+    It is written beside the rank's file, whose path ``place`` returns. ``optimizers``: returns those of the process.
     """
 
-    def __init__(self, session: Session, place: Callable[[], Path], until: int):
-        self._session, self._place, self._until = session, place, until
+    def __init__(self, place: Callable[[], Path], optimizers: Callable[[], Iterable[torch.optim.Optimizer]]):
+        self._place, self._optimizers = place, optimizers
         self._pieces: list[dict[str, Any]] = []
         self._owners: dict[int, dict[int, str]] = {}
         self._modules = [""]
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._records = False
-        session.on_piece, session.on_step = self._piece_ends, self._step_ends
         self._hooks = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
@@ -85,27 +82,22 @@ class MemoryHistory:
         }
         place.with_suffix(MARKS).write_text(json.dumps(marks), "utf-8")
 
-    def _piece_ends(self, phase: str | None, step: int | None, piece: Piece) -> None:
+    @contained
+    def piece_ends(self, phase: str | None, step: int | None, where: str | None, ends_phase: bool) -> None:
+        """Note what the part of the run that ends here was.
+
+        ``step``: its optimizer step, from 1. ``where``: the line of the user's script at its beginning. ``ends_phase``:
+        whether the phase is over.
+        """
         if not self._records:
             return
-        if phase is not None and phase.removeprefix("first_") in OWNERS_AFTER and piece.ends_phase:
+        if phase is not None and phase.removeprefix("first_") in OWNERS_AFTER and ends_phase:
             self._owners[len(self._pieces)] = self._who_owns()
-        reading = piece.reading
-        outside = None if reading.used is None else reading.used - torch.cuda.memory_reserved()
-        self._pieces.append(
-            {
-                "phase": phase,
-                "step": step,
-                "where": piece.where,
-                "ends_phase": piece.ends_phase,
-                "outside_bytes": outside,
-            }
-        )
+        free, total = torch.cuda.mem_get_info()
+        outside = total - free - torch.cuda.memory_reserved()
+        facts = {"phase": phase, "step": step, "where": where, "ends_phase": ends_phase, "outside_bytes": outside}
+        self._pieces.append(facts)
         self._label()
-
-    def _step_ends(self) -> None:
-        if self._session.steps_done >= self._until:
-            self.end()
 
     def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
         if len(self._modules) == 1 and module not in self._names:
@@ -134,7 +126,7 @@ class MemoryHistory:
         """Return address -> kind of the memory that belongs to weights, gradients and optimizers now."""
         found: dict[int, str] = {}
         weights = {parameter for model in list(self._models) for parameter in model.parameters()}
-        for optimizer in list(self._session.optimizers):
+        for optimizer in list(self._optimizers()):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     found[_address(parameter)] = MASTER

@@ -37,7 +37,7 @@ def begin(options: Options) -> RankFile:
     session.on_save = lambda: _file.write(RUNNING)
     os.register_at_fork(after_in_child=session.begin_in_child)
     listen_to_all(session)
-    history = MemoryHistory(session, _file.place, options.explain) if options.explain else None
+    history = _record(session, _file, options.explain) if options.explain else None
     _end_with_the_process(_file, history)
     return _file
 
@@ -48,6 +48,19 @@ def begin_by_hand(options: Options) -> RankFile:
     file.session.memory.turn()  # peaks so far are not this training's
     adopt(file.session)
     return file
+
+
+def _record(session: Session, file: RankFile, until: int) -> MemoryHistory:
+    """Record the memory history until the end of the optimizer step ``until``."""
+    history = MemoryHistory(file.place, lambda: session.optimizers)
+
+    def step_ends() -> None:
+        if session.steps_done >= until:
+            history.end()
+
+    session.on_piece = lambda phase, step, piece: history.piece_ends(phase, step, piece.where, piece.ends_phase)
+    session.on_step = step_ends
+    return history
 
 
 def _end_with_the_process(file: RankFile, history: MemoryHistory | None) -> None:

@@ -75,8 +75,8 @@ class Measure:
     process start, as in a plain training: the cache is not emptied before the first step, and each point has its own
     launch."""
     snapshot: bool = False
-    """Write torch's memory history for pytorch.org/memory_viz: the warm-up steps, up to an out-of-memory if one
-    occurs."""
+    """Write torch's memory history, for memlab explain and pytorch.org/memory_viz: until the end of the warm-up steps,
+    or up to an out-of-memory."""
 
 
 @dataclass

@@ -26,6 +26,7 @@ class MemoryMeter:
     def __init__(self):
         self.phases: dict[str, Phase] = {}
         self.current: str | None = None
+        self.on_leaving: Callable[[str | None], None] = lambda phase: None
         self.peak_allocated = self.peak_active = self.peak_reserved = 0
 
     def counters(self) -> tuple[int, int, int, int]:
@@ -45,6 +46,7 @@ class MemoryMeter:
         """End the running phase and begin ``phase``; ``None``: outside any phase."""
         self.fold()
         self.reset_peaks()
+        self.on_leaving(self.current)
         self.current = phase
 
     def fold(self) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -27,7 +28,7 @@ class Point:
         self.losses: list[torch.Tensor] = []  # one per forward, on the device: reading them makes the host wait
         self.used: list[tuple[int | None, int | None]] = []
         self.energy: tuple[float | None, float | None] = (None, None)
-        self.recording = False
+        self.on_warm: Callable[[], None] = lambda: None  # called when the warm-up steps are over
         self.facts: dict[str, Any] = {}  # set by the session: versions, parameters, FLOPs
         self.timing: dict[str, float] = {}
         self.counted_before: tuple[int | None, int | None] = (None, None)
@@ -55,8 +56,6 @@ class Point:
             self.device.memory.start_over()
         self.began = time.perf_counter()
         self.counted_before = self.device.retries_and_ooms()
-        if self.config.measure.snapshot and self.device.torch_device.type == "cuda":
-            self._record_history()
         self.start = self.device.mark()
 
     def step_end(self) -> None:
@@ -70,7 +69,7 @@ class Point:
             self.used.append(self.device.used_bytes())
         if self.step == warmup:
             self.device.memory.pause()
-            self.save_snapshot()
+            self.on_warm()
             self.energy = (self.device.energy_joules(), None)
         if self.is_done:
             self.device.synchronize()
@@ -78,21 +77,6 @@ class Point:
             self.timing["train_s"] = time.perf_counter() - self.began
         elif self.step <= warmup:
             self.start = self.device.mark()  # excludes the time of the readings above from the next step
-
-    def _record_history(self) -> None:
-        """Start recording torch's memory history. Use it only while nothing is timed: it slows every allocation."""
-        # Collecting a stack swallows the exception with which a non-reentrant checkpoint ends its recomputation early.
-        checkpointing = self.config.checkpointing
-        stacks = None if checkpointing.enabled and not checkpointing.reentrant else "all"
-        torch.cuda.memory._record_memory_history(context=stacks, max_entries=1_000_000)
-        self.recording = True
-
-    def save_snapshot(self) -> None:
-        """Write torch's memory history and stop recording, if it is being recorded."""
-        if self.recording:
-            torch.cuda.memory._dump_snapshot(str(self.folder.snapshot_file(self.rank)))
-            torch.cuda.memory._record_memory_history(enabled=None)
-            self.recording = False
 
     def write(self, status: str = "ok", reason: str | None = None, oom: dict[str, Any] | None = None) -> None:
         """Write this rank's file when the point ends, also after a failure."""

@@ -8,7 +8,7 @@ import inspect
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -17,9 +17,10 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from memlab.attach.facts.machine import runtime_versions
 from memlab.attach.facts.models import parameter_counts
+from memlab.attach.memory_history import MemoryHistory
 from memlab.attach.script_errors import describe
 from memlab.core.plan import Plan
-from memlab.core.record import RankResult
+from memlab.core.record import BEFORE_STEPS, RankResult
 from memlab.core.unknown_figures import MODEL_FLOPS, left_out
 from memlab.files.json_file import write_json
 from memlab.runs.folder import RunFolder
@@ -71,6 +72,8 @@ class Session:
             Point(folder, plan.config, rank, self.device) for folder, plan in zip(folders, self.plans, strict=True)
         ]
         self.index = 0
+        self.engine: Any = None  # the model as it trains, once it is ready
+        self.history: MemoryHistory | None = None
 
     @property
     def point(self) -> Point:
@@ -86,6 +89,7 @@ class Session:
         if self.config.hardware.device == "cpu":
             map_and_release(self.rank)
         memory.install()
+        self.record_history()
         began = time.perf_counter()
         with memory.phase("model_build"):
             model = build_model(self.config, self.device.torch_device)
@@ -96,6 +100,20 @@ class Session:
         self.began_init = time.perf_counter()
         memory.enter("engine_init")
         trainer.train()
+
+    def record_history(self) -> None:
+        """Record torch's memory history until the end of the first point's warm-up: it slows every allocation."""
+        if not self.config.measure.snapshot or self.device.torch_device.type != "cuda":
+            return
+        place = self.point.folder.rank_file(self.rank)
+        history = self.history = MemoryHistory(lambda: place, lambda: optimizers_of(self.engine))
+        self.points[0].on_warm = history.end
+
+        def leaving(phase: str | None) -> None:
+            step = None if phase is None or phase in BEFORE_STEPS else self.point.step + 1
+            history.piece_ends(phase, step, None, ends_phase=True)
+
+        self.device.memory.on_leaving = leaving
 
     def batches(self, model: torch.nn.Module) -> Batches:
         return Batches(
@@ -151,12 +169,22 @@ class Session:
 
     def fail(self, error: BaseException) -> None:
         status, reason, oom = describe(error)
-        self.point.save_snapshot()
+        if self.history is not None:
+            self.history.end()
         self.point.write(status, reason, oom)
 
     def note(self, name: str, began: float) -> None:
         """Record the seconds since ``began`` with the first point, which alone counts the start of the launch."""
         self.points[0].timing[name] = time.perf_counter() - began
+
+
+def optimizers_of(engine: torch.nn.Module | None) -> Iterator[torch.optim.Optimizer]:
+    """Yield torch's optimizers below the wrappers of DeepSpeed and accelerate."""
+    wrapper = getattr(engine, "optimizer", None)
+    while wrapper is not None:
+        if isinstance(wrapper, torch.optim.Optimizer):
+            yield wrapper
+        wrapper = getattr(wrapper, "optimizer", None)
 
 
 class PointsTrainer(Trainer):

@@ -54,8 +54,8 @@ def explain(folder: RunFolder) -> list[Explained]:
     found = [_measured(folder, int(rank["rank"]), record) for rank in record.ranks if _has_history(folder, rank)]
     if not found:
         raise RecordError(
-            f"{folder}: no memory history was recorded. Measure again with memlab measure --explain -- COMMAND, or "
-            "explain a prediction: memlab predict hardware=OPTION -- COMMAND."
+            f"{folder}: no memory history was recorded. Measure again with measure.snapshot=true (a command: with "
+            "memlab measure --explain -- COMMAND), or explain a prediction of it."
         )
     return found
 
