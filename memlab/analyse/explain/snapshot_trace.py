@@ -195,7 +195,8 @@ class _Builder:
         return bool(self.marks.folder) and path.startswith(os.path.join(self.marks.folder, ""))
 
     def _is_the_users(self, frame: Frame) -> bool:
-        return self._is_below(frame.file) and not _INSTALLED.match(frame.file) and OWN not in frame.file
+        own = OWN in frame.file or self._short(frame.file).startswith("memlab/")
+        return self._is_below(frame.file) and not _INSTALLED.match(frame.file) and not own
 
 
 def _requests_until_completed(entries: Sequence[Entry]) -> dict[int, int]:
