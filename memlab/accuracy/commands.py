@@ -54,7 +54,7 @@ class MeasuredCommand:
 
     def predicted_again(self, folder: RunFolder) -> Record:
         """Predict the command again, on the GPUs that measured it."""
-        return predict_command(self.record.command["words"], self.record.config.hardware, folder, None)
+        return predict_command(_words(self.record), self.record.config.hardware, folder, None)
 
     def judged(self, predicted: Record) -> JudgedCommand:
         """Compare the measurement with a prediction, and with the first one."""
@@ -67,7 +67,7 @@ class MeasuredCommand:
         return JudgedCommand(
             sweep=self.sweep,
             name=self.name,
-            words=tuple(measured.command["words"]),
+            words=tuple(_words(measured)),
             gpus=measured.config.hardware.world_size,
             measured=measured.status,
             predicted=predicted.status,
@@ -93,15 +93,20 @@ def measured_commands(records: Sequence[tuple[str, str, Record]]) -> Iterator[Me
             yield MeasuredCommand(sweep, name, record, first.get(_key(record)))
 
 
+def _words(record: Record) -> list[str]:
+    assert record.command is not None
+    return record.command["words"]
+
+
 def _key(record: Record) -> tuple[Any, ...]:
-    return (*record.command["words"], record.config.hardware.gpu, record.config.hardware.gpus)
+    return (*_words(record), record.config.hardware.gpu, record.config.hardware.gpus)
 
 
 def _ranks(record: Record) -> dict[int, dict[str, int | None]]:
     return {rank["rank"]: {name: rank[key] for name, key in PEAKS.items()} for rank in record.ranks}
 
 
-def _phases(record: Record) -> dict[str, dict[str, int | None]]:
+def _phases(record: Record) -> dict[str, dict[str, int]]:
     names = dict.fromkeys(phase for rank in record.ranks for phase in rank["phases"])
     found = {name: _peaks([rank["phases"][name] for rank in record.ranks if name in rank["phases"]]) for name in names}
     return {name: peaks for name, peaks in found.items() if peaks["allocated"] >= PHASE_MINIMUM_BYTES}

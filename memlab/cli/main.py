@@ -64,9 +64,18 @@ def _command(words: list[str]) -> int:
             module = importlib.import_module(f"memlab.cli.commands.{name}{'_' * keyword.iskeyword(name)}")
             module.add_arguments(sub)
             sub.set_defaults(run=module.run)
-    arguments = parser.parse_args(words)
+    own, training = _split(words) if wanted in ("measure", "predict") else (words, None)
+    arguments = parser.parse_args(own, argparse.Namespace(training=training))
     end_on_signals()
     return arguments.run(arguments)
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
+    """Split the words at ``--``: memlab's own, and the training command behind it; ``None`` without ``--``."""
+    if "--" not in words:
+        return words, None
+    here = words.index("--")
+    return words[:here], words[here + 1 :]
 
 
 def launch() -> None:

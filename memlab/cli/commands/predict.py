@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stand-ins", type=Path, metavar="FOLDER", default=chosen and Path(chosen), help=help)
     help = "let the script connect to other machines, to read its data (default: it cannot)"
     parser.add_argument("--network", action="store_true", help=help)
-    help = "the GPUs (hardware=a100_80g_x8 hardware.gpus=4), then the command as you type it without memlab"
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="hardware=OPTION -- COMMAND WORDS...", help=help)
+    help = "the GPUs: hardware=a100_80g_x8 hardware.gpus=4; behind --, the command as you type it without memlab"
+    parser.add_argument("hardware", nargs="*", metavar="hardware=OPTION", help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,11 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.report.text import console, say
     from memlab.runs.folder import RunFolder
 
-    words = arguments.words
-    if "--" not in words or words[-1] == "--":
+    hardware, command = arguments.hardware, arguments.training
+    if not command:
         raise MemlabError(f"No command to predict. {USAGE}")
-    here = words.index("--")
-    hardware, command = words[:here], words[here + 1 :]
     if others := [word for word in hardware if not word.startswith(("hardware=", "hardware."))]:
         raise MemlabError(
             f"{others[0]}: between memlab's options and the command there are words of the hardware only. {USAGE}"

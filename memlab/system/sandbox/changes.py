@@ -102,7 +102,7 @@ def _is_folder(path: Path) -> bool:
 
 def _is_same_link(entry: os.DirEntry, seen: Path) -> bool:
     """Whether this symbolic link is as it was: complete folders hold copies of the links."""
-    return entry.is_symlink() and seen.is_symlink() and os.readlink(entry) == os.readlink(seen)
+    return entry.is_symlink() and seen.is_symlink() and os.readlink(entry.path) == os.readlink(seen)
 
 
 def _is_complete(layer: Layer, upper: Path) -> bool:

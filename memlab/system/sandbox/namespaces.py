@@ -206,8 +206,9 @@ class View:
         for each in (upper, work):
             each.mkdir(parents=True, exist_ok=True)
         _make_alike(folder, upper)
-        lower, upper, work = (re.sub(r"([\\:,])", r"\\\1", str(path)) for path in (folder, upper, work))
-        _mount("overlay", inside, 0, "overlay", f"userxattr,lowerdir={lower},upperdir={upper},workdir={work}")
+        folders = {"lowerdir": folder, "upperdir": upper, "workdir": work}
+        options = (name + "=" + re.sub(r"([\\:,])", r"\\\1", str(path)) for name, path in folders.items())
+        _mount("overlay", inside, 0, "overlay", ",".join(["userxattr", *options]))
         self._layers.append(str(folder))
 
     def _make_special(self) -> None:
@@ -220,8 +221,8 @@ class View:
             target = devices / name
             target.mkdir() if os.path.isdir(f"/dev/{name}") else target.touch()
             _mount(f"/dev/{name}", target, BIND | RECURSIVE)
-        for name, target in LINKS.items():
-            os.symlink(target, devices / name)
+        for name, place in LINKS.items():
+            os.symlink(place, devices / name)
         (devices / "shm").mkdir()
         _mount("tmpfs", devices / "shm", 0, "tmpfs", "mode=1777")
 

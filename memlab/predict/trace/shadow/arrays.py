@@ -24,12 +24,12 @@ class LargeArray(np.ndarray):
         self.held = getattr(array, "held", None)
 
     def __array_function__(self, function, types, args, kwargs):
-        known = _KNOWN.get(function)
+        known: Any = _KNOWN.get(function)
         if known is not None:
             return known(*args, **kwargs)
         return super().__array_function__(function, types, args, kwargs)
 
-    def __array_ufunc__(self, function, method, *inputs, out=None, **options):
+    def __array_ufunc__(self, function, method, *inputs, out=None, **options):  # type: ignore[override]
         if method != "__call__" or out is not None:
             return super().__array_ufunc__(function, method, *map(_plain, inputs), out=out, **options)
         shape = np.broadcast_shapes(*(np.shape(each) for each in inputs))
@@ -40,10 +40,11 @@ class LargeArray(np.ndarray):
     def __setitem__(self, index, value) -> None:
         """Keep the element: it stands for unknown values."""
 
-    def argmax(self, axis=None, **options):
+    def argmax(self, axis=None, **options):  # type: ignore[override]  # of numpy's overloads
         return _first(self, axis)
 
-    argmin = argmax
+    def argmin(self, axis=None, **options):  # type: ignore[override]
+        return _first(self, axis)
 
     def astype(self, dtype, *args, **options):
         return filled(self.shape, _element(self).astype(dtype))
@@ -67,7 +68,7 @@ def without_memory(array: np.ndarray, held: Any) -> np.ndarray:
 
 
 def _large(array: np.ndarray, held: Any) -> LargeArray:
-    large = array.view(LargeArray)
+    large: LargeArray = array.view(LargeArray)  # type: ignore[assignment]  # numpy's stubs do not know the class
     large.held = held
     return large
 

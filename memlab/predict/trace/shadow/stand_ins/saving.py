@@ -77,7 +77,7 @@ class _Location:
 
 
 def _describe_tensors(serialization: ModuleType, recorder: Recorder) -> None:
-    FakeTensor.__reduce_ex__ = _description  # type: ignore[method-assign]
+    FakeTensor.__reduce_ex__ = _description
     serialization.add_safe_globals([SavedStorage, restored_view, restored_values])
     load, save = serialization.load, serialization.save
 
