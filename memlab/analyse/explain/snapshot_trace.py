@@ -94,9 +94,11 @@ class _Builder:
         emptying = False
         for index, entry in enumerate(entries):
             self._begin_pieces(entry)
-            after_each += [reserved] * (len(self.trace.events) - len(after_each))
+            gives_back = entry.action in ("segment_free", "segment_unmap")
+            if not (gives_back and emptying):  # the cache is empty after the last of the segments that it gives back
+                after_each += [reserved] * (len(self.trace.events) - len(after_each))
             reserved += _SEGMENTS.get(entry.action, 0) * entry.nbytes
-            if entry.action in ("segment_free", "segment_unmap"):
+            if gives_back:
                 if not emptying:
                     self.trace.events.append(EmptyCache())
                 emptying = True
