@@ -9,7 +9,7 @@ from rich.text import Text
 
 from memlab.analyse.explain import accounting
 from memlab.analyse.explain.accounting import Difference, Share
-from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.explained import Explained, fullest
 from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.text import say
@@ -29,7 +29,7 @@ SMALLEST = 0.005
 
 def show_explained(ranks: Sequence[Explained], out: Console, depth: int) -> None:
     """Print the rank with the highest peak. ``depth``: levels of the tree below the device's memory."""
-    rank = max(ranks, key=lambda each: each.peak.allocated)
+    rank = fullest(ranks)
     tree = accounting.used(rank.peak, rank.outside, rank.driver)
     say(_answer(rank, tree), out, "bold")
     table = Table(box=None, pad_edge=False)
@@ -45,7 +45,7 @@ def show_explained(ranks: Sequence[Explained], out: Console, depth: int) -> None
 
 def show_difference(first: Sequence[Explained], second: Sequence[Explained], out: Console, depth: int) -> None:
     """Print what differs between the fullest ranks of two runs, at the peak of each."""
-    before, after = (max(ranks, key=lambda each: each.peak.allocated) for ranks in (first, second))
+    before, after = fullest(first), fullest(second)
     trees = [accounting.used(rank.peak, rank.outside, rank.driver) for rank in (before, after)]
     whole = accounting.difference(*trees)
     kinds = accounting.difference(*(accounting.by_kind(rank.peak.holdings) for rank in (before, after)))

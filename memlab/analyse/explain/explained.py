@@ -1,15 +1,16 @@
 """Ranks of a run folder, explained: their memory at the peak and at the end of each phase."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from memlab.analyse.explain.accounting import Share
 from memlab.analyse.explain.marks import read_marks
-from memlab.analyse.explain.snapshot import Snapshot, read_snapshot
-from memlab.analyse.explain.snapshot_trace import MeasuredTrace, trace_of
+from memlab.analyse.explain.snapshot import read_snapshot
+from memlab.analyse.explain.snapshot_trace import trace_of
 from memlab.core.errors import RecordError
 from memlab.core.record import PREDICTED, Record
-from memlab.predict.allocator import CachingAllocator, parse
+from memlab.predict.allocator import CachingAllocator, RecordingAllocator, parse
 from memlab.predict.memory.gpu_memory import gpu_memory
 from memlab.predict.memory.ledger import Moment, moments
 from memlab.predict.memory.rank_replays import RankReplays
@@ -29,7 +30,8 @@ class Explained:
     """One rank. ``ends``: the memory at the end of each phase, the last time that it ran.
 
     ``outside``: the memory of the device outside the allocator at the peak. ``driver``: the driver's figure at the
-    peak; ``None`` in a prediction.
+    peak; ``None`` in a prediction. ``trace``: what it was computed from; ``recorder``: returns a new allocator that
+    notes what it does, for a replay of the trace with the allocator's ``settings``.
     """
 
     rank: int
@@ -41,6 +43,14 @@ class Explained:
     ends: tuple[tuple[str, Moment], ...]
     outside: tuple[Share, ...]
     driver: int | None
+    trace: Trace
+    recorder: Callable[[], RecordingAllocator]
+    settings: str
+
+
+def fullest(ranks: Sequence[Explained]) -> Explained:
+    """Return the rank with the highest peak of allocated memory."""
+    return max(ranks, key=lambda rank: rank.peak.allocated)
 
 
 def explain(folder: RunFolder) -> list[Explained]:
@@ -68,16 +78,14 @@ def _measured(folder: RunFolder, rank: int, record: Record) -> Explained:
     snapshot = read_snapshot(folder.snapshot_file(rank))
     marks, outside = read_marks(folder.memory_marks(rank))
     measured = trace_of(snapshot, rank, len(record.ranks), marks)
-    peak = _peak(measured.trace, _replayed(snapshot, measured))
-    found = moments(measured.trace, {peak, *_ends(measured.trace).values()}, _replayed(snapshot, measured))
+    settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+    device = partial(CachingAllocator, parse(settings), addresses=measured.segments)
+    peak = _peak(measured.trace, device())
+    found = moments(measured.trace, {peak, *_ends(measured.trace).values()}, device())
     shares = _outside(marks.pieces, outside[: _piece_at(measured.trace, peak) + 1])
     driver = measured.reserved[peak] + sum(share.nbytes for share in shares)
-    return _explained(measured.trace, record.source, found, peak, shares, driver)
-
-
-def _replayed(snapshot: Snapshot, measured: MeasuredTrace) -> CachingAllocator:
-    settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-    return CachingAllocator(parse(settings), addresses=measured.segments)
+    recorder = partial(RecordingAllocator, parse(settings), addresses=measured.segments)
+    return _explained(measured.trace, record.source, found, peak, shares, driver, recorder, settings)
 
 
 def _peak(trace: Trace, allocator: CachingAllocator) -> int:
@@ -93,9 +101,11 @@ def _peak(trace: Trace, allocator: CachingAllocator) -> int:
 def _predicted(record: Record, trace: Trace) -> Explained:
     gpu = gpu_memory(record.config)
     ranks = RankReplays(record.config, [trace], gpu.capacity, resolve(record.config).host, with_curve=True)
-    peak = ranks.likely[0].peak_event
-    found = ranks.moments({peak, *_ends(trace).values()})
-    return _explained(trace, record.source, found, peak, (Share(MODELLED, gpu.outside),), None)
+    peak = ranks.likely[0].peak_event  # of the trace with release delays, which lacks the host's waits
+    found = ranks.moments({peak, *_ends(ranks.trace).values()})
+    outside = (Share(MODELLED, gpu.outside),)
+    settings = record.config.allocator.conf
+    return _explained(ranks.trace, record.source, found, peak, outside, None, ranks.recorder, settings)
 
 
 def _traces(folder: RunFolder, record: Record) -> list[Trace]:
@@ -109,7 +119,14 @@ def _traces(folder: RunFolder, record: Record) -> list[Trace]:
 
 
 def _explained(
-    trace: Trace, source: str, found: Mapping[int, Moment], peak: int, outside: tuple[Share, ...], driver: int | None
+    trace: Trace,
+    source: str,
+    found: Mapping[int, Moment],
+    peak: int,
+    outside: tuple[Share, ...],
+    driver: int | None,
+    recorder: Callable[[], RecordingAllocator],
+    settings: str,
 ) -> Explained:
     number = _piece_at(trace, peak)
     piece = trace.pieces[number] if 0 <= number < len(trace.pieces) else None
@@ -126,6 +143,9 @@ def _explained(
         ends=tuple((phase, found[index]) for phase, index in _ends(trace).items() if index in found),
         outside=outside,
         driver=driver,
+        trace=trace,
+        recorder=recorder,
+        settings=settings,
     )
 
 

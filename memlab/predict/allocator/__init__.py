@@ -2,5 +2,6 @@
 
 from memlab.predict.allocator.caching import CachingAllocator, OutOfMemory
 from memlab.predict.allocator.options import Options, parse
+from memlab.predict.allocator.recording import RecordingAllocator
 
-__all__ = ["CachingAllocator", "Options", "OutOfMemory", "parse"]
+__all__ = ["CachingAllocator", "Options", "OutOfMemory", "RecordingAllocator", "parse"]

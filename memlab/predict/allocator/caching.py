@@ -56,9 +56,9 @@ class CachingAllocator:
         # Freed blocks by the side streams that used them: (requests when freed, requests when reusable, block).
         self._pending: dict[frozenset[int], deque[tuple[int, int, Block]]] = defaultdict(deque)
         self._requests = 0
-        self._addresses, self._next_address = iter(addresses), 1 << 60
+        self._addresses, self._next_address = iter(addresses), 1 << 48  # above real ones; JavaScript holds them exactly
         address_space = min(capacity, 1 << 40) * 9 // 8
-        self._expandable = ExpandableSegments(address_space, self._segment_bytes, self._reserve, self._release)
+        self._expandable = ExpandableSegments(address_space, self._segment_bytes, self._map, self._release)
 
     # --- calls of the program
 
@@ -235,7 +235,7 @@ class CachingAllocator:
 
     def _release_segment(self, block: Block) -> None:
         block.pool.free.remove(block)
-        self._release(block.size)
+        self._release(block)
 
     # --- the device
 
@@ -245,8 +245,12 @@ class CachingAllocator:
         self.reserved += nbytes
         return True
 
-    def _release(self, nbytes: int) -> None:
-        self.reserved -= nbytes
+    def _map(self, block: Block, nbytes: int) -> bool:
+        """Reserve the first ``nbytes`` of an unmapped block. Return whether the device has them."""
+        return self._reserve(nbytes)
+
+    def _release(self, block: Block) -> None:
+        self.reserved -= block.size
 
     def _segment_bytes(self, pool: Pool) -> int:
         return SMALL_SEGMENT_BYTES if pool.small else self.options.large_segment_bytes

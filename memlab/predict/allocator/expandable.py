@@ -6,10 +6,10 @@ from memlab.predict.allocator.blocks import Block, Pool
 
 
 class ExpandableSegments:
-    """The expandable segments of a device. ``reserve``: requests bytes from the device and returns whether it has them;
-    ``release``: gives bytes back."""
+    """The expandable segments of a device. ``reserve``: requests the first bytes of a block from the device and returns
+    whether it has them; ``release``: gives a block back."""
 
-    def __init__(self, address_space: int, page: Callable[[Pool], int], reserve: Callable[[int], bool], release):
+    def __init__(self, address_space: int, page: Callable[[Pool], int], reserve: Callable[[Block, int], bool], release):
         self._address_space = address_space  # of one segment
         self._page = page
         self._reserve = reserve
@@ -43,10 +43,10 @@ class ExpandableSegments:
             pool.free.add(block)
             block = middle
         block.mapped = False
+        self._release(block)
         pool.merge(block, block.prev)
         pool.merge(block, block.next)
         pool.unmapped.add(block)
-        self._release(end - start)
 
     def whole_pages(self, block: Block) -> tuple[int, int]:
         """Return where the first whole page of a block starts and the last one ends; there is none if that is no
@@ -74,7 +74,7 @@ class ExpandableSegments:
         pool, page = block.pool, self._page(block.pool)
         end = block.base + -(-(block.address + size - block.base) // page) * page
         size = min(end - block.address, block.size)
-        if not self._reserve(size):
+        if not self._reserve(block, size):
             return False
         pool.unmapped.remove(block)
         if size < block.size:

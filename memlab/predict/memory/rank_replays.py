@@ -103,6 +103,10 @@ class RankReplays:
         device = allocator.CachingAllocator(self._options, self._capacity, self._release_delay)
         return moments(self.trace, events, device)
 
+    def recorder(self) -> allocator.RecordingAllocator:
+        """Return an allocator for the likely replay of ``trace``, which notes what it does."""
+        return allocator.RecordingAllocator(self._options, self._capacity, self._release_delay)
+
     def cold(self) -> Replay:
         """Return the likely replay of the first point in a plain training (``measure.protocol=cold``)."""
         if self._is_cold:

@@ -14,7 +14,7 @@ from memlab.analyse.explain import accounting
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.analyse.explain.snapshot_trace import BEFORE, Marks, trace_of
 from memlab.core.errors import RecordError
-from memlab.predict.allocator import CachingAllocator
+from memlab.predict.allocator import CachingAllocator, RecordingAllocator
 from memlab.predict.memory.ledger import by_kind, moments
 from memlab.predict.trace.apply_events import apply
 from memlab.predict.trace.trace_format import Piece
@@ -115,3 +115,12 @@ def test_marks_give_phases_modules_and_owners(tmp_path):
 def test_another_structure_is_refused_in_one_line(tmp_path, content):
     with pytest.raises(RecordError, match="not a memory snapshot of torch"):
         read_snapshot(written(tmp_path, content))
+
+
+def test_the_replay_takes_the_actions_of_the_real_allocator_one_by_one(snapshot):
+    measured = trace_of(snapshot, 0, 1)
+    allocator = RecordingAllocator(addresses=measured.segments)
+    for event in measured.trace.events:
+        apply(event, allocator)
+    real = [(entry.action, entry.address, entry.nbytes) for entry in snapshot.entries if entry.action != "snapshot"]
+    assert [(action.name, action.address, action.nbytes) for action in allocator.actions] == real
