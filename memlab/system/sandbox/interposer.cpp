@@ -13,7 +13,7 @@
 // Files: "upper" in the scratch folder mirrors the machine's root. A folder there is complete (it holds all that the
 // program sees in that folder) or a mere stand-in for the real folder; stand-ins, for files also, have the set-user-ID
 // bit. A folder becomes complete, filled with stand-ins, when the first entry is made or removed in it, and a file is
-// copied when it is first written to. What is absent from a complete folder was deleted.
+// copied when it is first changed. What is absent from a complete folder was deleted.
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -205,7 +205,10 @@ Place parent_of(const Place& place) {
 struct Lock {
   int file = REAL(open)((settings().scratch + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   Lock() { flock(file, LOCK_EX); }
-  ~Lock() { REAL(close)(file); }
+  ~Lock() {
+    flock(file, LOCK_UN);  // closing it is not enough: a child that was forked meanwhile holds the same lock
+    REAL(close)(file);
+  }
 };
 
 void make_stand_in(const std::string& path, const std::string& upper, mode_t type) {
@@ -217,34 +220,45 @@ void make_stand_in(const std::string& path, const std::string& upper, mode_t typ
     syscall(SYS_mknodat, AT_FDCWD, upper.c_str(), S_IFREG | S_ISUID, 0), REAL(chmod)(upper.c_str(), S_ISUID);
 }
 
-// Makes a folder complete. Returns false if the program may not change the real one: the kernel then says so.
+void make_stand_ins(const std::string& folder) {
+  for (size_t end = folder.find('/', 1); !folder.empty(); end = folder.find('/', end + 1)) {
+    std::string each = folder.substr(0, end);
+    struct stat there;
+    if (!lstat_of(settings().upper + each, there)) make_stand_in(each, settings().upper + each, S_IFDIR);
+    if (end == std::string::npos) break;
+  }
+}
+
+// Makes a folder complete, unless its user may not list it: then it stays a stand-in, with what the program made in it.
+void fill(Place& folder, const struct stat& found) {
+  Lock lock;
+  make_stand_ins(folder.path);
+  struct stat there;
+  std::string path = folder.real();
+  if (lstat_of(folder.upper(), there) && is_stand_in(there)) {
+    DIR* entries = REAL(opendir)(path.c_str());
+    if (!entries) return;
+    while (dirent* entry = REAL(readdir)(entries)) {
+      std::string name = entry->d_name, upper = folder.upper() + "/" + name;
+      struct stat each;
+      if (name == "." || name == ".." || lstat_of(upper, there) || !lstat_of(path + "/" + name, each)) continue;
+      make_stand_in(path + "/" + name, upper, each.st_mode & S_IFMT);
+    }
+    REAL(closedir)(entries);
+    REAL(chmod)(folder.upper().c_str(), found.st_mode & 07777 & ~S_ISUID);
+  }
+  folder.state = State::Own;
+}
+
+// Prepares a folder for an entry that is made or removed. Returns false if the program may not change the real folder:
+// the kernel then says so.
 bool complete(Place& folder) {
   if (folder.own() || folder.state == State::Kept) return true;
   KeepErrno keep_errno;
   struct stat found;
   std::string path = folder.real();
   if (!lstat_of(path, found) || !S_ISDIR(found.st_mode) || REAL(access)(path.c_str(), W_OK | X_OK)) return false;
-  Lock lock;
-  for (size_t end = folder.path.find('/', 1); !folder.path.empty(); end = folder.path.find('/', end + 1)) {
-    std::string parent = folder.path.substr(0, end);
-    struct stat there;
-    if (!lstat_of(settings().upper + parent, there)) make_stand_in(parent, settings().upper + parent, S_IFDIR);
-    if (end == std::string::npos) break;
-  }
-  struct stat there;
-  if (lstat_of(folder.upper(), there) && is_stand_in(there)) {
-    if (DIR* entries = REAL(opendir)(path.c_str())) {
-      while (dirent* entry = REAL(readdir)(entries)) {
-        std::string name = entry->d_name, upper = folder.upper() + "/" + name;
-        struct stat each;
-        if (name == "." || name == ".." || lstat_of(upper, there) || !lstat_of(path + "/" + name, each)) continue;
-        make_stand_in(path + "/" + name, upper, each.st_mode & S_IFMT);
-      }
-      REAL(closedir)(entries);
-    }
-    REAL(chmod)(folder.upper().c_str(), found.st_mode & 07777 & ~S_ISUID);
-  }
-  folder.state = State::Own;
+  fill(folder, found);
   return true;
 }
 
@@ -259,24 +273,37 @@ void copy(const std::string& from, const std::string& to, const struct stat& fou
   REAL(close)(target);
 }
 
+// Whether the program may write to a file or folder, or, as the owner of a read-only one, change its attributes.
+bool may_change(const std::string& path, const struct stat& found) {
+  return REAL(access)(path.c_str(), W_OK) == 0 || (errno == EACCES && found.st_uid == geteuid());
+}
+
 // Makes what exists the program's own. Returns false if the program may not change it: the kernel then says so.
 bool take(Place& place, bool content = true) {
   if (place.own() || place.state == State::Kept) return true;
   KeepErrno keep_errno;
   struct stat found;
   if (!lstat_of(place.real(), found)) return false;
-  if (S_ISDIR(found.st_mode)) return complete(place);
-  if (!S_ISREG(found.st_mode) || REAL(access)(place.path.c_str(), W_OK)) return false;
-  Place parent = parent_of(place);
-  if (!complete(parent)) return false;
+  bool is_file = S_ISREG(found.st_mode), is_folder = S_ISDIR(found.st_mode), is_link = S_ISLNK(found.st_mode);
+  if (!is_link && !((is_file || is_folder) && may_change(place.real(), found))) return false;
+  place.state = State::Own;
+  if (is_folder) {
+    Place folder{place.path};
+    fill(folder, found);
+    return true;
+  }
   Lock lock;
+  make_stand_ins(place.path.substr(0, place.path.rfind('/')));
   struct stat there;
-  if (lstat_of(place.upper(), there) && is_stand_in(there)) {
+  if (!lstat_of(place.upper(), there)) {
+    make_stand_in(place.path, place.upper(), found.st_mode & S_IFMT);
+    lstat_of(place.upper(), there);
+  }
+  if (is_file && is_stand_in(there)) {
     REAL(chmod)(place.upper().c_str(), S_ISUID | 0600);
     copy(place.path, place.upper(), found, content);
     REAL(chmod)(place.upper().c_str(), found.st_mode & 07777 & ~S_ISUID);
   }
-  place.state = State::Own;
   return true;
 }
 
@@ -708,7 +735,13 @@ API int utimensat(int at, const char* path, const struct timespec* times, int fl
 API int setxattr(const char* path, const char* name, const void* value, size_t size, int flags) {
   return REAL(setxattr)(to_change(HERE, path), name, value, size, flags);
 }
+API int lsetxattr(const char* path, const char* name, const void* value, size_t size, int flags) {
+  return REAL(lsetxattr)(to_change(HERE, path, false), name, value, size, flags);
+}
 API int removexattr(const char* path, const char* name) { return REAL(removexattr)(to_change(HERE, path), name); }
+API int lremovexattr(const char* path, const char* name) {
+  return REAL(lremovexattr)(to_change(HERE, path, false), name);
+}
 API int fchmod(int file, mode_t mode) { return is_outside(file) ? 0 : REAL(fchmod)(file, mode); }
 API int fchown(int file, uid_t user, gid_t group) { return is_outside(file) ? 0 : REAL(fchown)(file, user, group); }
 API int futimens(int file, const struct timespec* times) { return is_outside(file) ? 0 : REAL(futimens)(file, times); }
@@ -716,6 +749,7 @@ API int futimes(int file, const struct timeval* times) { return is_outside(file)
 API int fsetxattr(int file, const char* name, const void* value, size_t size, int flags) {
   return is_outside(file) ? 0 : REAL(fsetxattr)(file, name, value, size, flags);
 }
+API int fremovexattr(int file, const char* name) { return is_outside(file) ? 0 : REAL(fremovexattr)(file, name); }
 
 // Temporary names: the real function fills in the last part of the name.
 #define TEMPORARY(result, name, parameters, ...)                                      \

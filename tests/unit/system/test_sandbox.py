@@ -110,6 +110,40 @@ def test_what_a_script_deletes_and_writes_stays_in_the_sandbox_and_is_listed(san
     }
 
 
+WITHOUT_PRIVILEGE = ["setpriv", "--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search,-fowner"]
+"""Words before those of a program of root, for which the permissions of files then hold."""
+
+
+def test_what_its_owner_may_change_in_spite_of_permissions_stays_in_the_sandbox(sandbox, project):
+    def state() -> dict[Path, tuple[int, int]]:
+        return {each: (each.lstat().st_mode, each.lstat().st_mtime_ns) for each in project.rglob("*")}
+
+    (project / "out" / "config.json").chmod(0o444)
+    for name in ("old", "older"):
+        (project / name).chmod(0o555)
+    before, texts = state(), contents(project)
+    program = """
+    import os
+    os.chmod("out/config.json", 0o644)
+    open("out/config.json", "a").write("1")
+    open("old/config.json", "a").write("2")
+    os.chmod("older", 0o755)
+    open("older/new", "w").write("3")
+    os.utime("latest", (0, 0), follow_symlinks=False)
+    print(*(open(name).read() for name in ("out/config.json", "old/config.json", "older/new")), os.listdir("older"))
+    """
+    words = [*(WITHOUT_PRIVILEGE if os.geteuid() == 0 else ()), sys.executable, "-c", textwrap.dedent(program)]
+    done = run(sandbox, words, project)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("{}1 {}2 3 ") and all(name in done.stdout for name in ("new", "checkpoint-1"))
+    assert state() == before and contents(project) == texts
+    assert {tuple(each.values()) for each in sandbox.effects()["written"]} == {
+        (str(project / "out"), 1, 3),
+        (str(project / "old"), 1, 3),
+        (str(project / "older"), 1, 1),
+    }
+
+
 def test_the_kept_folder_is_really_written(sandbox, project, tmp_path):
     run_python(sandbox, f"open({str(tmp_path / 'run' / 'rank0.json')!r}, 'w').write('kept')", project)
     assert (tmp_path / "run" / "rank0.json").read_text() == "kept"
