@@ -18,10 +18,7 @@ def show_command_changes(record: Record, out: Console) -> None:
     if not changes:
         return
     if changes["tried"]:
-        tried = [
-            SingleChange(one["change"], one["price"], _outcome(one), one["saved_bytes"]) for one in changes["tried"]
-        ]
-        show_changes(_outcome(changes["base"]), tried, out)
+        show_changes(_outcome(changes["base"]), [_change(one) for one in changes["tried"]], out)
     else:
         say("No single change is known for this command: it has none of the words that memlab can change.", out)
     if changes["not_tried"]:

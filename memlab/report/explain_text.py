@@ -110,7 +110,7 @@ def _show_ends(rank: Explained, out: Console) -> None:
     kinds = list(
         dict.fromkeys(share.name for _, moment in rank.ends for share in accounting.by_kind(moment.holdings).parts)
     )
-    largest = sorted(kinds, key=lambda kind: -max(_of(moment, kind) for _, moment in rank.ends))[:6]
+    largest = sorted(kinds, key=lambda kind: -max(_of(moment, kind) for _, moment in rank.ends))[:COLUMNS]
     table = Table(box=None, pad_edge=False)
     table.add_column("at the end of")
     for column in ("allocated", "reserved", *largest):

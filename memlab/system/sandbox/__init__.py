@@ -128,8 +128,12 @@ class Sandbox:
         return {**environ, **own}
 
     def run(self, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.CompletedProcess:
-        """Run a program in the sandbox; the arguments are those of ``subprocess.run``."""
-        return subprocess.run(self.words(words), env=self.environment(env), **options)
+        """Run a program in the sandbox; the arguments are those of ``subprocess.run``.
+
+        It gets a session of its own: else ``kill 0``, a signal to all processes of its group, would end memlab too.
+        """
+        environ = self.environment(env)
+        return subprocess.run(self.words(words), env=environ, start_new_session=True, **options)
 
     def effects(self) -> Effects:
         """Return what the program would have done outside: ``Record.command["effects"]``."""

@@ -246,6 +246,28 @@ def test_other_processes_get_no_signal(sandbox, project):
     assert done.stdout.strip() == str(128 + signal.SIGTERM)
 
 
+SIGNALS_ITS_GROUP = """
+import os, sys
+from pathlib import Path
+from memlab.system.deadman import guarded
+from memlab.system.sandbox import Sandbox
+with guarded(os.environ) as environ, Sandbox(Path(sys.argv[1]), environ, sys.argv[2]) as sandbox:
+    print(sandbox.run(["sh", "-c", "kill 0"], environ).returncode)
+"""
+
+
+def test_a_program_that_signals_its_process_group_does_not_end_memlab(sandbox, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALS_ITS_GROUP, str(tmp_path / "run"), sandbox.protection],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        start_new_session=True,
+    )
+    assert done.stdout.strip() in (f"{-signal.SIGTERM}", f"{128 + signal.SIGTERM}"), done.stderr
+
+
 def test_a_program_may_kill_its_child_that_has_ended(sandbox, project):
     lines = """
         import os, time
