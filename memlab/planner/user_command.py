@@ -13,6 +13,7 @@ from memlab.core.errors import ConfigError
 from memlab.core.record import Record
 from memlab.core.record_schema import Effects
 from memlab.core.sizes import GIB
+from memlab.launch.orphans import exclusively
 from memlab.launch.process import Ended
 from memlab.launch.user_command.found_config import found_config
 from memlab.launch.user_command.measure import check_program, keep_what_was_found, plan_of
@@ -56,17 +57,19 @@ def predict_command(
     ``wants_changes``: whether single changes of the command are predicted, too. ``on_change`` gets each one first.
     """
     folder.check()
-    Job(plan_of(words), folder).start(list(words))
-    began = time.time()
-    try:
-        with guarded(os.environ) as environ:
-            record = predicted_record(words, hardware, folder, steps, environ, wants_changes, on_change)
-    except KeyboardInterrupt:
-        seconds = time.time() - began
-        folder.finish(_ended("interrupted", f"stopped by a signal after {seconds:.0f} s", words, steps, seconds))
-        raise
-    folder.finish(record)
-    return record
+    job = Job(plan_of(words), folder)
+    with exclusively(job):
+        job.start(list(words))
+        began = time.time()
+        try:
+            with guarded(os.environ) as environ:
+                record = predicted_record(words, hardware, folder, steps, environ, wants_changes, on_change)
+        except KeyboardInterrupt:
+            seconds = time.time() - began
+            folder.finish(_ended("interrupted", f"stopped by a signal after {seconds:.0f} s", words, steps, seconds))
+            raise
+        folder.finish(record)
+        return record
 
 
 def predicted_record(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from memlab.analyse.explain.accounting import Share
-from memlab.analyse.explain.marks import read_marks
+from memlab.analyse.explain.marks import read_marks, with_piece_of_oom
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.analyse.explain.snapshot_trace import trace_of
 from memlab.core.errors import RecordError
@@ -61,7 +61,7 @@ def explain(folder: RunFolder) -> list[Explained]:
     record = folder.read_record()
     if record.source == PREDICTED:
         return [_predicted(record, trace) for trace in _traces(folder, record)]
-    found = [_measured(folder, int(rank["rank"]), record) for rank in record.ranks if _has_history(folder, rank)]
+    found = [_measured(folder, rank, record) for rank in record.ranks if _has_history(folder, rank)]
     if not found:
         raise RecordError(
             f"{folder}: no memory history was recorded. Measure again with measure.snapshot=true (a command: with "
@@ -74,9 +74,11 @@ def _has_history(folder: RunFolder, rank: Mapping) -> bool:
     return folder.snapshot_file(rank["rank"]).exists() and folder.memory_marks(rank["rank"]).exists()
 
 
-def _measured(folder: RunFolder, rank: int, record: Record) -> Explained:
+def _measured(folder: RunFolder, result: Mapping, record: Record) -> Explained:
+    rank = int(result["rank"])
     snapshot = read_snapshot(folder.snapshot_file(rank))
     marks, outside = read_marks(folder.memory_marks(rank))
+    marks = with_piece_of_oom(marks, snapshot, result["oom"])
     measured = trace_of(snapshot, rank, len(record.ranks), marks)
     settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
     device = partial(CachingAllocator, parse(settings), addresses=measured.segments)

@@ -1,8 +1,11 @@
 """What the meters noted beside a memory history: rankN.memory_marks.json (attach/memory_history.py)."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from memlab.analyse.explain.snapshot import Snapshot
 from memlab.analyse.explain.snapshot_trace import Marks
 from memlab.core.errors import RecordError
 from memlab.files.json_file import read_json
@@ -25,6 +28,18 @@ def read_marks(path: Path) -> tuple[Marks, list[int | None]]:
         return Marks(pieces, owners, str(values["folder"])), outside
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
+
+
+def with_piece_of_oom(marks: Marks, snapshot: Snapshot, oom: Mapping[str, Any] | None) -> Marks:
+    """Add the piece in which memory ran out: the history ends in it, before the meters can note it.
+
+    ``oom``: of the rank's result; ``None`` if the rank did not end so.
+    """
+    ended_by_it = any(entry.action == "oom" for entry in snapshot.entries)
+    if not ended_by_it or not oom or not oom.get("phase"):
+        return marks
+    piece = Piece(_whole(oom.get("step")), oom.get("where"), False)
+    return replace(marks, pieces=[*marks.pieces, (str(oom["phase"]), piece)])
 
 
 def _piece(values: dict[str, Any]) -> Piece:

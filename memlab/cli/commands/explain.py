@@ -11,8 +11,8 @@ from memlab.runs.folder import RunFolder
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = (
-        "run folder of a prediction, or of a command measured with --explain (default: the latest below outputs/); "
-        "two folders: what differs"
+        "run folder of a prediction, or of a run measured with --explain or measure.snapshot=true (default: the latest "
+        "below outputs/); two folders: what differs"
     )
     parser.add_argument("folders", nargs="*", metavar="RUN_FOLDER", help=help)
     help = "levels of the tree: 3 ends with kinds of memory, 4 with modules, 5 with lines of code (default: 4)"

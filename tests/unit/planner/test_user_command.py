@@ -3,6 +3,7 @@
 import pytest
 
 from memlab.core.config import Hardware
+from memlab.core.errors import FolderError
 from memlab.planner import user_command
 from memlab.runs.folder import RunFolder
 
@@ -17,3 +18,9 @@ def test_an_interrupted_prediction_has_a_record(tmp_path, monkeypatch):
         user_command.predict_command(["python", "train.py"], Hardware(memory_gib=80.0), folder, None)
     record = folder.read_record()
     assert (record.status, record.source, folder.holds_result()) == ("interrupted", "predicted", False)
+
+
+def test_a_folder_is_predicted_into_by_one_memlab_at_a_time(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with folder.lock(), pytest.raises(FolderError, match="another memlab"):
+        user_command.predict_command(["python", "train.py"], Hardware(memory_gib=80.0), folder, None)

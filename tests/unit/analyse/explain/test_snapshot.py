@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from memlab.analyse.explain import accounting
-from memlab.analyse.explain.snapshot import read_snapshot
+from memlab.analyse.explain.marks import with_piece_of_oom
+from memlab.analyse.explain.snapshot import Entry, Snapshot, read_snapshot
 from memlab.analyse.explain.snapshot_trace import BEFORE, Marks, trace_of
 from memlab.core.errors import RecordError
 from memlab.predict.allocator import CachingAllocator, RecordingAllocator
@@ -124,3 +125,17 @@ def test_the_replay_takes_the_actions_of_the_real_allocator_one_by_one(snapshot)
         apply(event, allocator)
     real = [(entry.action, entry.address, entry.nbytes) for entry in snapshot.entries if entry.action != "snapshot"]
     assert [(action.name, action.address, action.nbytes) for action in allocator.actions] == real
+
+
+def test_the_phase_in_which_memory_ran_out_is_that_of_its_requests():
+    def entry(action: str, number: int) -> Entry:
+        return Entry(action, 1024 * (number + 1), 1 << 20, 0, (), f"{number}|")
+
+    ended = [entry("alloc", 0), entry("alloc", 1), entry("oom", 1)]
+    marks = Marks(pieces=[("engine_init", Piece(None, None, True))])
+    oom = {"phase": "forward", "step": 1, "where": "train.py:5", "requested_bytes": 1 << 20}
+    for entries, phases in ((ended, ["engine_init", "forward"]), (ended[:2], ["engine_init"])):
+        snapshot = Snapshot(entries, [], 0, {})
+        trace = trace_of(snapshot, 0, 1, with_piece_of_oom(marks, snapshot, oom)).trace
+        assert trace.phases == phases
+    assert with_piece_of_oom(marks, Snapshot(ended, [], 0, {}), None) is marks
