@@ -65,3 +65,33 @@ def test_streams_and_events_are_recorded(tmp_path):
         Synchronize,
     ]
     assert next(event for event in trace.events if isinstance(event, Alloc)).stream == 1  # the side stream
+
+
+LOOP = """
+import threading, torch
+from torch.utils.data import DataLoader
+loss = torch.ones(1 << 20, device="cuda").sum()
+print(f"{loss:.3f}", f"{torch.tensor(2, device='cuda'):03d}")
+start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+start.record(), end.record()
+print(start.elapsed_time(end))
+torch.cuda.memory._dump_snapshot("snapshot.pickle")
+torch.cuda.memory.reset_peak_host_memory_stats()
+print(len(list(DataLoader(range(8), 2, False, None, None, 3))))
+
+class Prefetch(threading.Thread):
+    def run(self):
+        self.batch = torch.ones(64 << 20, dtype=torch.uint8).cuda()
+
+thread = Prefetch()
+thread.start()
+thread.join()
+print(torch.cuda.memory_allocated() >> 20)
+"""
+
+
+def test_what_loops_of_ones_own_do_is_answered(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trace, printed = run(tmp_path, LOOP)
+    assert printed.splitlines() == ["1.000 002", "1.0", "4", "64"]
+    assert any("start.elapsed_time(end) at" in sentence and "as 1.0" in sentence for sentence in trace.assumed)

@@ -76,7 +76,9 @@ def test_a_python_that_is_too_old_is_named(tmp_path):
     code = f"import sys; sys.version_info = (3, 9, 1); exec(open({str(bootstrap / 'sitecustomize.py')!r}).read())"
     code = f"__file__ = {str(bootstrap / 'sitecustomize.py')!r}; {code}"
     environ = {"MEMLAB_SIMULATION": str(tmp_path)}
-    assert subprocess.run([sys.executable, "-c", code], env=environ).returncode == 1
+    assert subprocess.run([sys.executable, "-c", code], env=environ).returncode == 0  # a tool without torch
+    assert not any(tmp_path.iterdir())
+    assert subprocess.run([sys.executable, "-c", f"{code}; import torch"], env=environ).returncode == 1
     assert (
         tmp_path / "refusal.txt"
     ).read_text() == f"Python 3.9 of {sys.executable} is too old: predictions need 3.10 or newer."

@@ -41,6 +41,8 @@ ATTEMPTS = {
     "tokenizer": lambda: AutoTokenizer.from_pretrained("org/model"),
     "data": lambda: load_dataset("org/data"),
     "quantization": lambda: AutoModelForCausalLM.from_pretrained(sys.argv[1], quantization_config=gptq),
+    "values": lambda: torch.nn.utils.rnn.pack_padded_sequence(tensor.view(8, 64, -1), torch.arange(8, 0, -1), True),
+    "kernel": lambda: torch.nn.LSTM(4, 4).cuda()(tensor.view(-1, 1, 4)),
     "other GPU": lambda: torch.ones(1 << 20, device="cuda:1"),
     "own mistake": lambda: tensor @ torch.ones(3, device="cuda"),
 }
@@ -61,6 +63,8 @@ EXPECTED = {
     "model": ("org/model is not whole in the Hugging Face cache", "hf download org/model --include '*.json'"),
     "tokenizer": ("org/model is not whole in the Hugging Face cache", "hf download org/model --include '*.json'"),
     "data": ("data set org/data is not in the cache", "datasets.load_dataset('org/data')"),
+    "values": ("_pack_padded_sequence.default depends on values", "--stand-ins"),
+    "kernel": ("calls a CUDA kernel past its dispatcher", "--stand-ins"),
     "other GPU": ("puts others on cuda:1", "torchrun", "hardware.gpus=1"),
     "quantization": ("weights quantized by gptq have no stand-in", "BitsAndBytesConfig"),
 }

@@ -174,10 +174,18 @@ def _reason_of_failure(folder: Path, start: "EngineStart", path: str) -> str:
     return last_exception(next((log for log in logs if log.exists() and log.stat().st_size), folder / LOG))
 
 
+_EXCEPTION = re.compile(r"(?:\[\w+\]:\s*)*([\w.]+(?:Error|Exception|Interrupt)\b.*)")
+"""Line that names an exception, behind the rank that torch and torchrun put before it."""
+
+_OF_A_LAUNCHER = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "subprocess.CalledProcessError")
+"""Exceptions of torchrun and accelerate about a rank that has failed with one of its own."""
+
+
 def last_exception(log: Path) -> str:
     """Return the last line of a log that names an exception, or else its last line, at most 500 characters.
 
-    After a crash (``faulthandler``), the line names the innermost place in Python.
+    An exception of a launcher counts where there is no other. After a crash (``faulthandler``), the line names the
+    innermost place in Python.
     """
     text = log.read_text(errors="replace").splitlines()
     if crash := re.search(r'Fatal Python error: (.+)\n[^"]+"(.+)", line (\d+)', "\n".join(text)):
@@ -186,8 +194,9 @@ def last_exception(log: Path) -> str:
             "prediction"
         )
     explained = [line for line in text if EXPLAINED in line]  # a launcher has the last word
-    lines = explained or [line for line in text if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
-    last_words = lines or [line for line in text if line.strip()]
+    exceptions = [found[1] for line in text if (found := _EXCEPTION.match(line))]
+    of_ranks = [line for line in exceptions if not line.startswith(_OF_A_LAUNCHER)]
+    last_words = explained or of_ranks or exceptions or [line for line in text if line.strip()]
     return last_words[-1].rpartition(EXPLAINED)[2][:500] if last_words else "its log is empty"
 
 

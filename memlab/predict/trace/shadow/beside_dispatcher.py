@@ -41,13 +41,14 @@ def install() -> None:
 
 def install_in_threads(recorder) -> None:
     """Make every new thread record: a dispatch mode belongs to one thread."""
-    run = threading.Thread.run
+    kind: Any = threading.Thread  # whose stubs lack the caller of ``run``, which subclasses replace
+    bootstrap = kind._bootstrap_inner
 
     def recorded(thread: threading.Thread) -> None:
         with recorder:
-            run(thread)
+            bootstrap(thread)
 
-    threading.Thread.run = recorded  # type: ignore[method-assign, assignment]
+    kind._bootstrap_inner = recorded
 
 
 def no_compiler() -> None:
@@ -180,6 +181,12 @@ def _readers() -> None:
     """Read the values of fake tensors, or those of a healthy run."""
     for name in ("tolist", "numpy", "__array__"):
         setattr(_Tensor, name, _reading(getattr(_Tensor, name)))
+    FakeTensor.__format__ = _formatted
+
+
+def _formatted(tensor: FakeTensor, specification: str) -> str:
+    """Format the value of a scalar, as in ``f"{loss:.3f}"``: torch does so for its own class alone."""
+    return format(tensor.item(), specification) if tensor.dim() == 0 else object.__format__(tensor, specification)
 
 
 def _reading(method):

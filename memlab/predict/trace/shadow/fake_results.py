@@ -143,17 +143,17 @@ class FakeResults:
         try:
             with self._mode:
                 return func(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise UnpredictableError(
+                f"the result of the operator {func} depends on values, which floats do not have in a prediction. "
+                f"Predict without it, or {OWN_STAND_IN}"
+            ) from error
         except RuntimeError as error:
             if not isinstance(error, UnsupportedOperatorException) and _NO_FAKE not in str(error):
                 raise
             raise UnpredictableError(
                 f"the operator {func} has no fake implementation, so the shapes of its results are unknown. Register "
                 f"one (torch.library.register_fake), or {OWN_STAND_IN}"
-            ) from error
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise UnpredictableError(
-                f"the result of the operator {func} depends on values, which floats do not have in a prediction. "
-                f"Predict without it, or {OWN_STAND_IN}"
             ) from error
 
     def _new(self, fresh: _Fresh | None) -> FakeTensor | None:

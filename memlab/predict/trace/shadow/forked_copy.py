@@ -1,6 +1,7 @@
 """Calls in a forked copy of this process, which leave this process as it was: random states, generators, open files."""
 
 import contextlib
+import fcntl
 import os
 import pickle
 import select
@@ -65,13 +66,20 @@ def _read(descriptor: int, seconds: float) -> bytes:
 
 @contextlib.contextmanager
 def _same_offsets() -> Iterator[None]:
-    """Put the offsets of open files back, which the copy shares."""
+    """Put the offsets of open files back, which the copy shares.
+
+    Files that are only written keep theirs: other ranks may share them, too, and write their output meanwhile.
+    """
     offsets = {}
-    for name in os.listdir("/proc/self/fd"):
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):
-            if os.path.isfile(f"/proc/self/fd/{name}"):
-                offsets[int(name)] = os.lseek(int(name), 0, os.SEEK_CUR)
+            if os.path.isfile(f"/proc/self/fd/{descriptor}") and _is_read(descriptor):
+                offsets[descriptor] = os.lseek(descriptor, 0, os.SEEK_CUR)
     yield
     for descriptor, offset in offsets.items():
         with contextlib.suppress(OSError):
             os.lseek(descriptor, offset, os.SEEK_SET)
+
+
+def _is_read(descriptor: int) -> bool:
+    return fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY

@@ -130,7 +130,7 @@ class ShortEpochs:
     def _repeats(self, read: ReadAhead) -> int:
         """How often the loader gives the same batch one after another: GRPO's, once for each use of its generations."""
         indices = read.indices.get(rank_number(), ())
-        return next((at for at, index in enumerate(indices) if index != indices[0]), 1) or 1
+        return next((at for at, index in enumerate(indices) if index != indices[0]), 1)
 
     # --- evaluation
 

@@ -45,6 +45,9 @@ GPU_PACKAGES = frozenset(
 _READS_MEMORY = ("Cannot access data pointer of Tensor", "data is not allocated yet", "that doesn't have storage")
 """Parts of torch's messages where compiled code asks for the memory of a tensor without bytes."""
 
+_NO_KERNEL = ("missing kernel for cuda", "with arguments from the 'CUDA' backend")
+"""Parts of torch's messages where its C++ code calls a CUDA kernel past the dispatcher: recurrent layers, CTC loss."""
+
 _FROM_THE_HUB = ("repo_id", "path_or_repo_id", "pretrained_model_name_or_path")
 """Names under which functions of huggingface_hub, transformers and peft keep the name of a repository."""
 
@@ -98,6 +101,11 @@ def _reason(error: BaseException) -> str | None:
         return (
             f"compiled code reads the memory of a tensor, which has none in a prediction: {_source(error)}. Call it as "
             f"an operator with a fake implementation (torch.library.register_fake), or {OWN_STAND_IN}"
+        )
+    if isinstance(error, RuntimeError) and any(part in str(error) for part in _NO_KERNEL):
+        return (
+            f"torch calls a CUDA kernel past its dispatcher, where a prediction has no answer: {_source(error)}. "
+            f"Predict without it, or {OWN_STAND_IN}"
         )
     if isinstance(error, OSError) and "CUDA_HOME" in str(error):
         return f"the script compiles CUDA code, and CUDA's compiler is not here. Install it, or {OWN_STAND_IN}"

@@ -51,5 +51,12 @@ def test_where_nothing_began_it_is_the_process(reasons):
     assert reasons({LOG: "ModuleNotFoundError: No module named 'deepspeed'\n"}).startswith("ModuleNotFoundError")
 
 
+def test_a_launcher_does_not_speak_for_the_rank_that_failed(reasons):
+    launcher = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n==== train.py FAILED\n"
+    assert reasons({LOG: f"[rank0]: ValueError: of the script\n{launcher}"}) == "ValueError: of the script"
+    assert reasons({LOG: f"[default0]:[rank0]: KeyError: 'b'\n{launcher}"}) == "KeyError: 'b'"
+    assert reasons({LOG: launcher}).endswith("ChildFailedError: ")
+
+
 def test_where_nobody_said_anything(reasons):
     assert reasons({LOG: ""}) == "its log is empty"

@@ -20,22 +20,29 @@ class MemlabAlone:
         return PathFinder.find_spec(name, [AROUND]) if name == "memlab" else None
 
 
-def refuse_old_python():
-    """Say why as memlab.predict.trace.simulation does, which this Python cannot import."""
-    with open(os.path.join(os.environ["MEMLAB_SIMULATION"], "refusal.txt"), "w") as file:
-        file.write(
-            "Python {}.{} of {} is too old: predictions need 3.10 or newer.".format(
-                *sys.version_info[:2], sys.executable
+class RefuseTorch:
+    """Ends an old Python that imports torch. Others that the command calls, tools of the system for example, go on."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        """Say why as memlab.predict.trace.simulation does, which this Python cannot import."""
+        if name != "torch":
+            return
+        with open(os.path.join(os.environ["MEMLAB_SIMULATION"], "refusal.txt"), "w") as file:
+            file.write(
+                "Python {}.{} of {} is too old: predictions need 3.10 or newer.".format(
+                    *sys.version_info[:2], sys.executable
+                )
             )
-        )
-    os._exit(1)
+        os._exit(1)
 
 
 if sys.version_info < (3, 10):
-    refuse_old_python()
-sys.meta_path.insert(0, MemlabAlone)
-from memlab.attach import hidden_site  # noqa: E402
-from memlab.predict.trace.shadow import script  # noqa: E402
+    sys.meta_path.insert(0, RefuseTorch)
+else:
+    sys.meta_path.insert(0, MemlabAlone)
+    from memlab.attach import hidden_site
+    from memlab.predict.trace.shadow import script
 
-script.prepare()
-hidden_site.hand_on(HERE)
+    script.prepare()
+    hidden_site.hand_on(HERE)

@@ -1,6 +1,7 @@
 """Data loaders: worker processes would have no simulated GPUs, and no rank is there that sends batches to this one, so
 that each rank loads its batches itself."""
 
+import inspect
 from types import ModuleType
 from typing import Any
 
@@ -18,13 +19,11 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
 
 def _without_workers(dataloader: ModuleType, recorder: Recorder) -> None:
     init = dataloader.DataLoader.__init__
+    signature = inspect.signature(init)
 
-    def init_without_workers(self, *args, **options) -> None:
-        init(
-            self,
-            *args,
-            **{name: value for name, value in options.items() if name not in _OF_WORKERS} | {"num_workers": 0},
-        )
+    def init_without_workers(*args, **options) -> None:
+        given = signature.bind(*args, **options).arguments
+        init(**{name: value for name, value in given.items() if name not in _OF_WORKERS} | {"num_workers": 0})
 
     dataloader.DataLoader.__init__ = init_without_workers
 
