@@ -65,7 +65,13 @@ def _command(words: list[str]) -> int:
             module.add_arguments(sub)
             sub.set_defaults(run=module.run)
     own, training = _split(words) if wanted in ("measure", "predict") else (words, None)
-    arguments = parser.parse_args(own, argparse.Namespace(training=training))
+    arguments, unknown = parser.parse_known_args(own, argparse.Namespace(training=training))
+    if unknown:
+        missing = arguments.command == "predict" and training is None
+        hint = (
+            "before a training command stands --" if missing else f"memlab {arguments.command} --help lists the options"
+        )
+        raise MemlabError(f"unrecognized arguments: {' '.join(unknown)} ({hint})")
     end_on_signals()
     return arguments.run(arguments)
 

@@ -43,9 +43,14 @@ def reason_of(error: Exception) -> str:
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """Make a hint for an error message: ``Did you mean 'x'?``, or all ``candidates`` if none is similar to ``word``."""
+    """Make a hint for an error message: ``Did you mean 'x'?``, or all ``candidates`` if none is similar to ``word``.
+
+    Candidates that begin with ``word`` come before similar ones: ``a100`` is short for ``a100_80g_x8``, not for
+    ``h100_x8``.
+    """
     candidates = sorted(candidates)
-    close = get_close_matches(word, candidates, n=1, cutoff=0.5)
+    longer = [candidate for candidate in candidates if word and candidate.startswith(word)]
+    close = longer or get_close_matches(word, candidates, n=1, cutoff=0.5)
     if close:
-        return f"Did you mean '{close[0]}'?"
+        return f"Did you mean {' or '.join(map(repr, close))}?"
     return f"Choose one of: {', '.join(candidates)}."

@@ -30,7 +30,7 @@ WIDTH = 100
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with what the commands read, so that what they write does not land in the repository."""
-    for name in ("launch.py", "conf", "results"):
+    for name in ("launch.py", "conf", "results", "tests"):
         (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 

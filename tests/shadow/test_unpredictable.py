@@ -60,8 +60,14 @@ EXPECTED = {
     "package": ("vllm is not installed", "--stand-ins"),
     "library": ("vllm is not installed", "--stand-ins"),
     "extension": ("compiles CUDA code", "--stand-ins"),
-    "model": ("org/model is not whole in the Hugging Face cache", "hf download org/model --include '*.json'"),
-    "tokenizer": ("org/model is not whole in the Hugging Face cache", "hf download org/model --include '*.json'"),
+    "model": (
+        "org/model is no folder here, and is not whole in the Hugging Face cache",
+        "hf download org/model --include '*.json'",
+    ),
+    "tokenizer": (
+        "org/model is no folder here, and is not whole in the Hugging Face cache",
+        "hf download org/model --include '*.json'",
+    ),
     "data": ("data set org/data is not in the cache", "datasets.load_dataset('org/data')"),
     "values": ("_pack_padded_sequence.default depends on values", "--stand-ins"),
     "kernel": ("calls a CUDA kernel past its dispatcher", "--stand-ins"),

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stand-ins", type=Path, metavar="FOLDER", default=chosen and Path(chosen), help=help)
     help = "let the script connect to other machines, to read its data (default: it cannot)"
     parser.add_argument("--network", action="store_true", help=help)
-    help = "the GPUs: hardware=a100_80g_x8 hardware.gpus=4; behind --, the command as you type it without memlab"
+    help = "the GPUs: hardware=a100_80g_x8 hardware.gpus=4; after --, the command as you type it without memlab"
     parser.add_argument("hardware", nargs="*", metavar="hardware=OPTION", help=help)
 
 
@@ -52,16 +52,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     hardware, command = arguments.hardware, arguments.training
     if not command:
-        raise MemlabError(f"No command to predict. {USAGE}")
+        raise MemlabError(f"No command to predict: it comes after --. {USAGE}")
     if others := [word for word in hardware if not word.startswith(("hardware=", "hardware."))]:
-        raise MemlabError(
-            f"{others[0]}: between memlab's options and the command there are words of the hardware only. {USAGE}"
-        )
+        raise MemlabError(f"{others[0]}: before -- come only memlab's options and the words of the hardware. {USAGE}")
     if arguments.network:
         os.environ[sandbox.NETWORK] = sandbox.OPEN
     if arguments.stand_ins is not None:
         own_stand_ins.choose(arguments.stand_ins)
-    config, _ = compose_config(["mode=predict", *hardware])
+    config, _ = compose_config(["mode=predict", "training=command", "training.command=''", *hardware])
     folder = RunFolder(arguments.output or new_folder(command))
     if folder.holds_result() and not arguments.force:
         raise FolderError(f"{folder} holds an earlier run. Choose another --output, or replace it with --force.")

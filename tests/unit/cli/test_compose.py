@@ -60,6 +60,7 @@ def test_an_unknown_key_is_refused_whatever_stands_before_it(plus, word, message
     ("word", "message"),
     [
         ("zero_stage=3", "Unknown option '3' of config group 'zero_stage'. Did you mean 'zero3'?"),
+        ("hardware=h200", "Unknown option 'h200' of config group 'hardware'. Did you mean 'h200_x1' or 'h200_x8'?"),
         ("model=lama3_8b", "Unknown option 'lama3_8b' of config group 'model'. Did you mean 'llama3_8b'?"),
         (
             "seq_len=731",

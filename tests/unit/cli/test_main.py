@@ -18,6 +18,7 @@ from memlab.cli.main import COMMANDS, main
 from memlab.files.json_file import read_json
 from memlab.runs.folder import RunFolder
 from memlab.system.deadman import marked_by
+from memlab.system.machine import Machine
 
 LAUNCH = Path(__file__).parents[3] / "launch.py"
 INSIDE_A_LAUNCHER = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID")
@@ -575,3 +576,34 @@ def test_words_are_completed(tmp_path):
         text=True,
     )
     assert "zero_stage=zero3" in done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "hardware=h200_x1 python train.py --lr 1",
+            "unrecognized arguments: --lr 1 (before a training command stands --)",
+        ),
+        ("hardware=h200_x1 --", "No command to predict: it comes after --."),
+        ("-- python train.py", "A command is predicted for GPUs that you name: add hardware="),
+        (
+            "hardware=a100 -- python train.py",
+            "Unknown option 'a100' of config group 'hardware'. Did you mean 'a100_40g_x8'",
+        ),
+        ("hardware=h200_x8 hardware.gpu=4 -- python train.py", "'hardware.gpu' is the name of a GPU, not '4'."),
+        ("model=llama3_8b -- python train.py", "model=llama3_8b: before -- come only memlab's options and the words"),
+        ("--bogus -- python train.py", "unrecognized arguments: --bogus (memlab predict --help lists the options)"),
+    ],
+)
+def test_a_wrong_command_line_of_predict_is_one_line_and_leaves_no_folder(
+    tmp_path, monkeypatch, capsys, words, message
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("memlab.system.machine.detect", Machine)  # without GPUs
+    with pytest.raises(SystemExit) as left:
+        main(["predict", *words.split()])
+    assert left.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"memlab: {message}")
+    assert not list(tmp_path.iterdir())

@@ -150,7 +150,8 @@ def _missing_from_the_hub(error: BaseException) -> str | None:
         name = next((variables[each] for each in _FROM_THE_HUB if each in variables), None)
         if isinstance(name, str) and not os.path.isdir(name):
             return (
-                f"{name} is not whole in the Hugging Face cache. Download its configuration and tokenizer, not its "
-                f"weights: hf download {name} " + " ".join(f"--include '{pattern}'" for pattern in _NO_WEIGHTS)
+                f"{name} is no folder here, and is not whole in the Hugging Face cache. Download its configuration and "
+                f"tokenizer, not its weights: hf download {name} "
+                + " ".join(f"--include '{pattern}'" for pattern in _NO_WEIGHTS)
             )
     return None
