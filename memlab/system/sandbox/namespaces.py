@@ -7,7 +7,8 @@ Documentation/filesystems/overlayfs.rst of the kernel)::
     SCRATCH/upper/N     what the program changed in the N-th folder that SCRATCH/layers lists
 
 ``keep=FOLDER``: a folder that the program may really change. Without ``network``, it can connect to its own loopback
-device only. Its process ids, System V memory, /dev (with no GPU) and /dev/shm are its own; /sys is read-only.
+device only. Its process ids, System V memory, /dev (with no GPU) and /dev/shm are its own; /sys and the settings of the
+machine in /proc are read-only.
 
 The kernel gives an overlay no folder that has mounts below it (in a user namespace, these are locked). Such a folder is
 made anew, and each of its entries is an overlay. Read-only are then the files directly in it, and file systems that an
@@ -38,6 +39,8 @@ NOT_FOUND = 127
 """Exit code if the program does not exist, as of a shell."""
 
 SPECIAL = ("/proc", "/sys", "/dev")
+SETTINGS = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+"""Entries of /proc by which root changes the whole machine; Docker's default makes the same ones read-only."""
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "pts")
 LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 
@@ -212,7 +215,11 @@ class View:
         self._layers.append(str(folder))
 
     def _make_special(self) -> None:
-        _mount("proc", self._root / "proc", 0, "proc")
+        processes = self._root / "proc"
+        _mount("proc", processes, 0, "proc")
+        for each in filter(Path.exists, (processes / name for name in SETTINGS)):
+            _mount(each, each, BIND | RECURSIVE)
+            _make_read_only(each)
         _mount("/sys", self._root / "sys", BIND | RECURSIVE)
         _make_read_only(self._root / "sys")
         devices = self._root / "dev"

@@ -268,6 +268,22 @@ def test_a_program_that_signals_its_process_group_does_not_end_memlab(sandbox, t
     assert done.stdout.strip() in (f"{-signal.SIGTERM}", f"{128 + signal.SIGTERM}"), done.stderr
 
 
+@pytest.mark.parametrize("protection", [NAMESPACES])
+def test_not_even_root_changes_settings_of_the_machine(sandbox, project):
+    seen = run_python(
+        sandbox,
+        """
+        value = open("/proc/sys/vm/swappiness").read()
+        try:
+            open("/proc/sys/vm/swappiness", "w").write(value)
+        except OSError as error:
+            print("refused")
+        """,
+        project,
+    )
+    assert seen == "refused\n"
+
+
 def test_a_program_may_kill_its_child_that_has_ended(sandbox, project):
     lines = """
         import os, time
