@@ -35,7 +35,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.long(130)
+@pytest.mark.long(160)
 def test_every_command_runs_and_prints_what_is_shown(checkout, subtests):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": str(WIDTH)}
