@@ -17,6 +17,7 @@ from pathlib import Path
 from memlab.attach import install
 from memlab.core.errors import MemlabError
 from memlab.files.cache_folder import cache_folder
+from memlab.files.redact_file import redact_file
 from memlab.predict.trace.shadow import native
 from memlab.predict.trace.shadow_process import last_exception
 from memlab.predict.trace.simulation import VARIABLE, Node, Simulation, refusal
@@ -68,9 +69,12 @@ def simulate(
     """
     own = _emptied(folder)
     Simulation(str(folder), node, steps, time.time(), other_end).write(own)
-    with (folder / LOG).open("wb") as output:
-        variables = _variables(environ, own)
-        done = run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=variables)
+    try:
+        with (folder / LOG).open("wb") as output:
+            variables = _variables(environ, own)
+            done = run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=variables)
+    finally:
+        redact_file(folder / LOG)
     why = refusal(own) or (NOT_SIMULATED if done.returncode == 0 and not install.has_loaded(folder) else None)
     native.keep(own, cache_folder("native"))
     install.remove(folder)
