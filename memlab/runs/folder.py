@@ -27,7 +27,7 @@ from memlab.runs.decode import decode_plan, decode_rank, decode_record
 from memlab.runs.migrate import whole_rank
 from memlab.system.locks import hold, holder
 
-_RANK_FILE = re.compile(r"rank\d+\.(json|steps\.jsonl|memory_snapshot\.pickle|memory_marks\.json)")
+_RANK_FILE = re.compile(r"rank\d+\.(json|steps\.jsonl|trace\.json|memory_snapshot\.pickle|memory_marks\.json)")
 _STEP_ROWS = re.compile(r"rank\d+\.steps\.jsonl")
 _RANK_JSON = re.compile(r"rank\d+\.json")
 _LOG = re.compile(r"(rank\d+|launcher)\.log")

@@ -299,3 +299,12 @@ def test_the_record_is_there_before_the_logs_are_redacted(folder, record, monkey
     seen = []
     folder.finish(record())
     assert seen == ["ok"]
+
+
+def test_a_copy_of_a_prediction_has_the_traces_that_memlab_explain_reads(tmp_path):
+    kept, point = RunFolder(tmp_path / "kept"), RunFolder(tmp_path / "point")
+    for folder in (kept, point):
+        folder.path.mkdir()
+    (kept.path / "rank0.trace.json").write_text("{}")
+    point.copy_ranks(kept)
+    assert (point.path / "rank0.trace.json").read_text() == "{}"
