@@ -103,10 +103,10 @@ def _micro_batch(
 
 
 def _deepspeed_json(words: Sequence[str]) -> Iterator[Change]:
-    name = next((name for name in JSON_FILES if _find(words, name) is not None), None)
-    path = None if name is None else _value(words, name)
-    content = None if path is None else _read(Path(path))
-    if content is None or name is None or path is None:
+    given = ((name, path) for name in JSON_FILES if (path := _value(words, name)) is not None)
+    name, path = next(given, ("", ""))  # --deepspeed of DeepSpeed's own scripts is a flag
+    content = _read(Path(path))
+    if content is None:
         return
     changed = _set(words, name, JSON_PLACE)
     for told, price, zero in _more_sharded(content["zero_optimization"]):

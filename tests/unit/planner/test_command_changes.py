@@ -70,6 +70,9 @@ def test_the_deepspeed_json_is_changed_in_a_copy(changes, config, tmp_path):
         '"offload_optimizer": {"device": "cpu"} in zero2.json',
     ]
     assert found[0].words == ("deepspeed", "train.py", "--deepspeed", JSON_PLACE)
+    of_its_own = ["deepspeed", "train.py", "--deepspeed", "--deepspeed_config", str(path)]
+    found = possible_changes(of_its_own, config({}), ("batch",), {}, 1)[1:]
+    assert found[0].words == (*of_its_own[:4], JSON_PLACE)
     assert found[0].deepspeed == {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
 
 
