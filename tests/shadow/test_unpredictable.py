@@ -43,6 +43,7 @@ ATTEMPTS = {
     "quantization": lambda: AutoModelForCausalLM.from_pretrained(sys.argv[1], quantization_config=gptq),
     "values": lambda: torch.nn.utils.rnn.pack_padded_sequence(tensor.view(8, 64, -1), torch.arange(8, 0, -1), True),
     "kernel": lambda: torch.nn.LSTM(4, 4).cuda()(tensor.view(-1, 1, 4)),
+    "data parallel": lambda: torch.nn.DataParallel(torch.nn.Linear(4, 4).cuda())(tensor.view(-1, 4)),
     "other GPU": lambda: torch.ones(1 << 20, device="cuda:1"),
     "own mistake": lambda: tensor @ torch.ones(3, device="cuda"),
 }
@@ -71,6 +72,7 @@ EXPECTED = {
     "data": ("data set org/data is not in the cache", "datasets.load_dataset('org/data')"),
     "values": ("_pack_padded_sequence.default depends on values", "--stand-ins"),
     "kernel": ("calls a CUDA kernel past its dispatcher", "--stand-ins"),
+    "data parallel": ("DataParallel spreads batches over 2 GPUs", "torchrun", "hardware.gpus=1"),
     "other GPU": ("puts others on cuda:1", "torchrun", "hardware.gpus=1"),
     "quantization": ("weights quantized by gptq have no stand-in", "BitsAndBytesConfig"),
 }

@@ -1,7 +1,7 @@
 """Large numpy arrays without memory, for tensors without values that a program reads: logits kept in an evaluation.
 
-Such an array has one element for all, the value of a healthy run, and the strides 0. What numpy computes from it alone
-has again one element for all. Its bytes are recorded as host memory.
+Such an array has one element for all, the value of a healthy run, and the strides 0. What numpy computes from it, also
+with other arrays, has again one element for all. Its bytes are recorded as host memory.
 """
 
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ class LargeArray(np.ndarray):
         return super().__array_function__(function, types, args, kwargs)
 
     def __array_ufunc__(self, function, method, *inputs, out=None, **options):  # type: ignore[override]
+        if out is not None and isinstance(out[0], LargeArray):
+            return out[0]  # keeps its element, as in __setitem__
         if method != "__call__" or out is not None:
             return super().__array_ufunc__(function, method, *map(_plain, inputs), out=out, **options)
         shape = np.broadcast_shapes(*(np.shape(each) for each in inputs))
-        if all(isinstance(each, LargeArray) or np.ndim(each) == 0 for each in inputs):
-            return filled(shape, function(*map(_element, inputs), **options))
-        return function(*map(_plain, inputs), **options)
+        return filled(shape, function(*map(_element, inputs), **options))
 
     def __setitem__(self, index, value) -> None:
         """Keep the element: it stands for unknown values."""
@@ -74,7 +74,8 @@ def _large(array: np.ndarray, held: Any) -> LargeArray:
 
 
 def _element(array: Any) -> Any:
-    return array.reshape(-1)[:1].view(np.ndarray)[0] if isinstance(array, LargeArray) else array
+    """Return the first element of an array, or a scalar itself, whose type counts less in numpy's promotion."""
+    return np.asarray(array).flat[0] if isinstance(array, np.ndarray) else array
 
 
 def _plain(array: Any) -> Any:
@@ -86,10 +87,13 @@ def _first(array: np.ndarray, axis: int | None = None, **options) -> Any:
     return np.int64(0) if axis is None else np.zeros(np.delete(array.shape, axis), dtype=np.int64)
 
 
-def _concatenate(arrays: Sequence[np.ndarray], axis: int = 0, **options) -> np.ndarray:
+def _concatenate(arrays: Sequence[np.ndarray], axis: int | None = 0, **options) -> np.ndarray:
+    element = _element(next(each for each in arrays if isinstance(each, LargeArray)))
+    if axis is None:
+        return filled([sum(map(np.size, arrays))], element)
     shape = list(np.shape(arrays[0]))
     shape[axis] = sum(np.shape(each)[axis] for each in arrays)
-    return filled(shape, _element(next(each for each in arrays if isinstance(each, LargeArray))))
+    return filled(shape, element)
 
 
 def _like(array: np.ndarray, value: Any, dtype=None, shape=None, **options) -> np.ndarray:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from memlab.predict.constants import outside_the_allocator
 from memlab.predict.trace.shadow import device
+from memlab.predict.trace.shadow.unpredictable import ONE_GPU, UnpredictableError
 from memlab.predict.trace.shadow.values import HEALTHY
 
 CUDA_VERSION = "13.0"
@@ -103,7 +104,15 @@ def _devices() -> dict:
         "_cuda_set_sync_debug_mode": lambda mode: None,
         "_nccl_version": lambda: NCCL_VERSION[0] << 32 | NCCL_VERSION[1] << 16 | NCCL_VERSION[2],
         "_nccl_version_suffix": lambda: b"",
+        "_scatter": _scatter,
     }
+
+
+def _scatter(tensor: torch.Tensor, devices: list[int], *rest) -> list[torch.Tensor]:
+    """Give a batch of ``torch.nn.DataParallel`` to its only GPU."""
+    if len(devices) > 1:
+        raise UnpredictableError(f"DataParallel spreads batches over {len(devices)} GPUs, and {ONE_GPU}")
+    return [tensor.to(torch.device(device.NAME, devices[0]))]
 
 
 def _streams() -> dict:

@@ -32,7 +32,7 @@ from memlab.predict.trace.shadow.counting import Counter, tensors_in
 from memlab.predict.trace.shadow.fake_results import FakeResults
 from memlab.predict.trace.shadow.kernel import Blocks, Kernel
 from memlab.predict.trace.shadow.live_allocator import LiveAllocator
-from memlab.predict.trace.shadow.unpredictable import UnpredictableError
+from memlab.predict.trace.shadow.unpredictable import ONE_GPU, UnpredictableError
 from memlab.predict.trace.shadow.values import Values
 from memlab.predict.trace.trace_format import GENERATION, ROUTING, Trace
 
@@ -390,9 +390,7 @@ class Recorder(TorchDispatchMode):
         self._gpu = index if self._gpu is None else self._gpu
         if index != self._gpu:
             raise UnpredictableError(
-                f"the process has tensors on cuda:{self._gpu} and puts others on cuda:{index}, and memlab predicts one "
-                "GPU for each process. Start a process for each GPU (torchrun), or let the script see one: "
-                "hardware.gpus=1"
+                f"the process has tensors on cuda:{self._gpu} and puts others on cuda:{index}, and {ONE_GPU}"
             )
 
     def _hold(self, storage, nbytes: int, site: int) -> None:

@@ -15,6 +15,11 @@ EXPLAINED = "memlab.UnpredictableError: "
 
 OWN_STAND_IN = "add a stand-in to a folder of your own: memlab predict --stand-ins FOLDER (docs/your_own_command.md)"
 
+ONE_GPU = (
+    "memlab predicts one GPU for each process. Start a process for each GPU (torchrun), or let the script see one: "
+    "hardware.gpus=1"
+)
+
 GPU_PACKAGES = frozenset(
     [
         "apex",
