@@ -44,7 +44,7 @@ QUANTIZED = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_qua
 AS_IT_IS = """
 import sys, torch
 from transformers import AutoModelForCausalLM
-AutoModelForCausalLM.from_pretrained(sys.argv[1], device_map={"": 0})
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], device_map={"": 0})
 print("loaded", torch.cuda.memory_allocated())
 """
 

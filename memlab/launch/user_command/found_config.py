@@ -66,10 +66,11 @@ def found_config(
 def _hardware(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first, facts = ranks[0], ranks[0]["attached"]
     world_size = facts.get("world_size") or len(ranks)
-    here = min(facts.get("local_world_size") or world_size, world_size)
+    # In ranks on a CPU, accelerate says that each has a node of its own where the launcher says nothing (1.15,
+    # PartialState); the numbers of the ranks on their node are the launcher's.
+    numbered = 1 + max(rank["attached"].get("local_rank") or 0 for rank in ranks)
+    here = min(max(facts.get("local_world_size") or world_size, numbered), world_size)
     on_gpu = first["device"].startswith("cuda")
-    if not on_gpu:  # accelerate says 1 in ranks on a CPU where the launcher says nothing (1.15, PartialState)
-        here = max(here, len(ranks))
     total = first["device_total_bytes"]
     return {
         "hardware.device": "cuda" if on_gpu else "cpu",

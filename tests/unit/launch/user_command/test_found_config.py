@@ -103,7 +103,8 @@ def test_the_gpu_of_the_rank_is_the_hardware():
 
 def test_ranks_on_a_cpu_are_on_one_node_whatever_accelerate_says():
     rank = RankResult(rank=0, device="cpu", device_name="CPU", memory_source="host").to_json()
-    ranks = [{**rank, "rank": number, "attached": {"world_size": 2, "local_world_size": 1}} for number in (0, 1)]
+    facts = {"world_size": 2, "local_world_size": 1}
+    ranks = [{**rank, "rank": number, "attached": {**facts, "local_rank": number}} for number in (0, 1)]
     hardware = found_config(ranks, ROWS, "deepspeed train.py").config.hardware
     assert (hardware.gpus, hardware.nodes) == (2, 1)
 
