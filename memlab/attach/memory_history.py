@@ -99,6 +99,7 @@ class MemoryHistory:
         self._pieces.append(facts)
         self._label()
 
+    @contained
     def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
         if len(self._modules) == 1 and module not in self._names:
             self._models.add(module)
@@ -106,7 +107,10 @@ class MemoryHistory:
         self._modules.append(self._names.get(module, self._modules[-1]))
         self._label()
 
+    @contained
     def _leave(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+        if len(self._modules) == 1:  # another hook failed before this module was entered
+            return
         name = self._modules.pop()
         self._label()
         values = (
