@@ -2,7 +2,11 @@
 
 import os
 
+import pytest
+
 from memlab.predict.trace.shadow import forked_copy
+
+pytestmark = pytest.mark.shadow
 
 
 def test_files_that_are_read_are_put_back_and_output_that_is_shared_goes_on(tmp_path):

@@ -80,6 +80,8 @@ def _measured(folder: RunFolder, result: Mapping, record: Record) -> Explained:
     marks, outside = read_marks(folder.memory_marks(rank))
     marks = with_piece_of_oom(marks, snapshot, result["oom"])
     measured = trace_of(snapshot, rank, len(record.ranks), marks)
+    if not measured.trace.events:
+        raise RecordError(f"{folder.snapshot_file(rank)}: the history is empty: nothing was allocated on the GPU.")
     settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
     device = partial(CachingAllocator, parse(settings), addresses=measured.segments)
     peak = _peak(measured.trace, device())
