@@ -9,7 +9,7 @@ from memlab.predict.trace.shadow import native
 
 def test_a_missing_compiler_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.delitem(sys.modules, "torch._C", raising=False)
     with pytest.raises(native.NativeLibraryError, match=r"^A prediction needs a C\+\+ compiler.*install g\+\+[^\n]*$"):
         native.load(tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
@@ -18,7 +18,7 @@ def test_a_missing_compiler_is_named(tmp_path, monkeypatch):
 def test_the_first_error_of_the_compiler_is_shown(tmp_path, monkeypatch):
     (tmp_path / "guard.cpp").write_text("int wrong = ;\n")
     monkeypatch.setattr(native, "SOURCE", tmp_path / "guard.cpp")
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.delitem(sys.modules, "torch._C", raising=False)
     with pytest.raises(native.NativeLibraryError, match=r"guard.cpp cannot be built for torch .*error: expected"):
         native.load(tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
