@@ -1,7 +1,7 @@
 """Ranks of a run folder, explained: their memory at the peak and at the end of each phase."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from memlab.analyse.explain.accounting import Share
@@ -31,7 +31,8 @@ class Explained:
 
     ``outside``: the memory of the device outside the allocator at the peak. ``driver``: the driver's figure at the
     peak; ``None`` in a prediction. ``trace``: what it was computed from; ``recorder``: returns a new allocator that
-    notes what it does, for a replay of the trace with the allocator's ``settings``.
+    notes what it does, for a replay of the trace with the allocator's ``settings``. ``seconds``: when each event of the
+    trace happened, from the first recorded one on; ``None`` if no clock is known.
     """
 
     rank: int
@@ -46,6 +47,7 @@ class Explained:
     trace: Trace
     recorder: Callable[[], RecordingAllocator]
     settings: str
+    seconds: Sequence[float] | None = None
 
 
 def fullest(ranks: Sequence[Explained]) -> Explained:
@@ -89,7 +91,8 @@ def _measured(folder: RunFolder, result: Mapping, record: Record) -> Explained:
     shares = _outside(marks.pieces, outside[: _piece_at(measured.trace, peak) + 1])
     driver = measured.reserved[peak] + sum(share.nbytes for share in shares)
     recorder = partial(RecordingAllocator, parse(settings), addresses=measured.segments)
-    return _explained(measured.trace, record.source, found, peak, shares, driver, recorder, settings)
+    explained = _explained(measured.trace, record.source, found, peak, shares, driver, recorder, settings)
+    return replace(explained, seconds=measured.seconds)
 
 
 def _peak(trace: Trace, allocator: CachingAllocator) -> int:

@@ -29,7 +29,8 @@ Stack = tuple[Frame, ...]  # the innermost frame first; equal stacks are one obj
 
 class Entry(NamedTuple):
     """An action of the allocator: alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map,
-    segment_unmap, oom, snapshot. ``label``: the text that ``torch.cuda.memory._set_memory_metadata`` had set."""
+    segment_unmap, oom, snapshot. ``label``: the text that ``torch.cuda.memory._set_memory_metadata`` had set.
+    ``time_us``: when, in microseconds of the host's clock; 0 in a file without times."""
 
     action: str
     address: int
@@ -37,6 +38,7 @@ class Entry(NamedTuple):
     stream: int
     stack: Stack
     label: str
+    time_us: int = 0
 
 
 class LiveBlock(NamedTuple):
@@ -97,6 +99,7 @@ class _Reader:
             _of(int, entry.get("stream", 0), "stream"),
             self._stack(entry.get("frames", [])),
             _of(str, entry.get("user_metadata", ""), "user_metadata"),
+            _of(int, entry.get("time_us", 0), "time_us"),
         )
 
     def _live(self, segment: Mapping[str, Any]) -> Iterator[LiveBlock]:

@@ -57,11 +57,13 @@ class Marks:
 class MeasuredTrace:
     """The events of a snapshot. ``reserved``: the bytes that the real allocator held after each event; ``segments``:
     the addresses of its segments, in the order in which it got them. Of free blocks of one size the allocator takes the
-    one with the lowest address, so a replay needs them."""
+    one with the lowest address, so a replay needs them. ``seconds``: when each event happened, from the first recorded
+    one on; ``None`` in a file without times."""
 
     trace: Trace
     reserved: list[int]
     segments: list[int]
+    seconds: list[float] | None
 
 
 def trace_of(snapshot: Snapshot, rank: int, world_size: int, marks: Marks = Marks()) -> MeasuredTrace:
@@ -91,6 +93,7 @@ class _Builder:
         requests_until_completed = _requests_until_completed(entries)
         reserved = self.snapshot.reserved - sum(_SEGMENTS.get(entry.action, 0) * entry.nbytes for entry in entries)
         after_each: list[int] = []
+        times: list[int] = [entries[0].time_us] * len(self.trace.events) if entries else []
         emptying = False
         for index, entry in enumerate(entries):
             self._begin_pieces(entry)
@@ -98,20 +101,18 @@ class _Builder:
             if not (gives_back and emptying):  # the cache is empty after the last of the segments that it gives back
                 after_each += [reserved] * (len(self.trace.events) - len(after_each))
             reserved += _SEGMENTS.get(entry.action, 0) * entry.nbytes
-            if gives_back:
-                if not emptying:
-                    self.trace.events.append(EmptyCache())
-                emptying = True
-                continue
-            if entry.action == "alloc":
+            if gives_back and not emptying:
+                self.trace.events.append(EmptyCache())
+            elif entry.action == "alloc":
                 self._alloc(entry.address, entry.nbytes, entry.stream, entry.stack, _module(entry))
             elif entry.action == "free_requested":
                 self._free(entry.address, requests_until_completed[index])
-            emptying = emptying and entry.action not in ("alloc", "free_requested", "free_completed")
+            emptying = gives_back or (emptying and entry.action not in ("alloc", "free_requested", "free_completed"))
+            times += [entry.time_us] * (len(self.trace.events) - len(times))
         self._name_owned()
         after_each += [reserved] * (len(self.trace.events) - len(after_each))
         segments = [entry.address for entry in entries if entry.action == "segment_alloc"]
-        return MeasuredTrace(self.trace, after_each, segments)
+        return MeasuredTrace(self.trace, after_each, segments, _seconds(times))
 
     def _before_the_recording(self) -> None:
         """Request the blocks that are freed, or still there at the end, without an allocation in the history."""
@@ -199,6 +200,11 @@ class _Builder:
     def _is_the_users(self, frame: Frame) -> bool:
         own = OWN in frame.file or self._short(frame.file).startswith("memlab/")
         return self._is_below(frame.file) and not _INSTALLED.match(frame.file) and not own
+
+
+def _seconds(times: Sequence[int]) -> list[float] | None:
+    """Return seconds since the first of the ``times``, which are in microseconds."""
+    return [(time - times[0]) / 1e6 for time in times] if any(times) else None
 
 
 def _requests_until_completed(entries: Sequence[Entry]) -> dict[int, int]:
