@@ -1,5 +1,6 @@
 """Terminal output about what a predicted command read ahead, and about the values that it could only assume."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -65,36 +66,68 @@ def _ended(rank: Mapping[str, Any]) -> str | None:
 
 
 def _over_ranks(epochs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Join what the traced ranks read alike, with the dearest batches of all of them."""
-    joined: dict[tuple, dict[str, Any]] = {}
+    """Join what the traced ranks read, with the dearest batches of all of them: shares of an epoch are added up."""
+    joined: dict[tuple, Mapping[str, Any]] = {}
+    numbers: Counter[int] = Counter()
     for epoch in epochs:
-        key = tuple(epoch[name] for name in ("purpose", "batches", "batches_read", "failure", "is_run_whole"))
-        known = joined.setdefault(key, {**epoch, "dearest": []})
-        known["dearest"] = [*known["dearest"], *epoch["dearest"]]
+        if epoch.get("is_shared"):
+            numbers[epoch["read_by"]] += 1
+            key: tuple = epoch["purpose"], numbers[epoch["read_by"]]
+        else:
+            key = tuple(epoch[name] for name in ("purpose", "batches", "batches_read", "failure", "is_run_whole"))
+        joined[key] = _with_share(joined[key], epoch) if key in joined else epoch
     return list(joined.values())
 
 
+_OF_ALL_RANKS = ("batches", "batches_read", "batches_in_reach", "ranks", "ranks_read")
+
+
+def _with_share(known: Mapping[str, Any], epoch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add what another rank read of an epoch."""
+    dearest = [*known["dearest"], *epoch["dearest"]]
+    if not epoch.get("is_shared"):
+        return {**known, "dearest": dearest, "ranks": max(known.get("ranks", 1), epoch.get("ranks", 1))}
+    added = {key: None if None in (known[key], epoch[key]) else known[key] + epoch[key] for key in _OF_ALL_RANKS}
+    is_whole = known["is_run_whole"] or epoch["is_run_whole"]
+    seconds = max(known["seconds"], epoch["seconds"])
+    return {**known, **added, "dearest": dearest, "seconds": seconds, "is_run_whole": is_whole}
+
+
 def _of_epoch(epoch: Mapping[str, Any]) -> Iterator[str]:
-    what, read = _READ[epoch["purpose"]], f"{epoch['batches_read']:,} batches"
-    if epoch["failure"]:
-        yield f"The batches of {what} could not be read ahead ({epoch['failure']}): only the first ones were run."
-    elif epoch["batches"] is None:
-        yield (
-            f"The data of {what} is a stream: its first {read} were read ahead in {epoch['seconds']:.0f} s. What comes "
-            "later is not seen."
-        )
-    elif epoch["batches_read"] < epoch["batches"]:
-        yield (
-            f"Of {what}, {read} of {epoch['batches']:,} were read ahead in {epoch['seconds']:.0f} s, spread evenly: a "
-            "dearer one may be among the others."
-        )
-    else:
-        rest = "" if epoch["dearest"] or epoch["is_run_whole"] else ": none is dearer than the first ones"
-        yield f"All {read} of {what} were read ahead{rest}."
+    yield _read_of(epoch, _READ[epoch["purpose"]], f"{epoch['batches_read']:,} batches")
+    if epoch["failure"] is None and not epoch.get("is_shared") and epoch.get("ranks", 1) > 1:
+        yield "The loader does not show which batches other ranks read: those of one rank were read."
     if epoch["is_run_whole"]:
-        yield f"Memory grows from batch to batch of {what}, so all of it was run."
+        yield f"Memory grows from batch to batch of {_READ[epoch['purpose']]}, so all of it was run."
     for batch in epoch["dearest"]:
         yield _of_batch(batch)
+
+
+def _read_of(epoch: Mapping[str, Any], what: str, read: str) -> str:
+    """Write how much of an epoch was read ahead. ``what``: its name, ``read``: the number of batches."""
+    ranks, total, seconds = epoch.get("ranks_read", 1), epoch["batches"], f"{epoch['seconds']:.0f} s"
+    if epoch["failure"]:
+        return f"The batches of {what} could not be read ahead ({epoch['failure']}): only the first ones were run."
+    if epoch["is_stream"] and total is None:
+        return (
+            f"The data of {what} is a stream: its first {read} were read ahead in {seconds}. What comes later is not "
+            "seen."
+        )
+    if total is not None and epoch["batches_read"] >= total:
+        rest = "" if epoch["dearest"] or epoch["is_run_whole"] else ": none is dearer than the first ones"
+        return f"All {read} of {what}{_for(ranks)} were read ahead{rest}."
+    in_reach = epoch.get("batches_in_reach", total)
+    over = f" over {in_reach:,} of them" if total is None or in_reach < total else ""
+    of_ranks = f" ({ranks:,} of {epoch['ranks']:,} ranks)" if ranks < epoch.get("ranks", 1) else ""
+    of = f"of {total:,}" if total is not None else "of an unknown number"
+    return (
+        f"Of {what}{_for(epoch.get('ranks', 1))}, {read} {of} were read ahead in {seconds}, spread evenly{over}"
+        f"{of_ranks}: a dearer one may be among the others."
+    )
+
+
+def _for(ranks: int) -> str:
+    return f" of {ranks:,} ranks" if ranks > 1 else ""
 
 
 def _of_batch(batch: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
+from memlab.predict.trace.shadow import read_ahead as reading
 from memlab.predict.trace.shadow.read_ahead import _batch, _shapes, _spread, read_ahead
 
 ROWS = [torch.full((5 + row % 3,), row) for row in range(24)]
@@ -51,6 +52,33 @@ def test_the_share_of_each_rank_is_read_with_its_own_samples():
     assert sorted(sample for batches in indices.values() for batch in batches for sample in batch) == list(range(24))
 
 
+def test_reading_is_bounded_over_all_ranks_and_the_total_is_true(monkeypatch):
+    loader = DataLoader(ROWS, batch_size=1, sampler=DistributedSampler(ROWS, 8, 1, shuffle=False), collate_fn=padded)
+    monkeypatch.setattr(reading, "MOST_BATCHES", 7)
+    found, _ = read(loader, 1, range(1, 8))
+    assert (len(found.batches), found.in_reach, found.total) == (7, 7, 21)
+    assert {rank: len(batches) for rank, batches in found.indices.items()} == {1: 3, 2: 3, 7: 1}
+    assert (found.ranks_read, found.ranks, found.is_shared) == (3, 7, True)
+    monkeypatch.setattr(reading, "MOST_SECONDS_OF_INDICES", 0.0)
+    assert list(read(loader, 1, range(1, 8))[0].indices) == [1]
+    monkeypatch.setattr(reading, "MOST_SECONDS", -1.0)
+    found, _ = read(loader, 1, range(1, 8))
+    assert (list(found.batches), found.total, found.failure) == ([], 21, None)
+
+
+def test_the_batches_that_the_script_can_use_are_the_total(monkeypatch):
+    loader = DataLoader(ROWS, batch_size=1, sampler=DistributedSampler(ROWS, 2, 0), collate_fn=padded)
+    assert read(loader, 0, (0, 1), most=5)[0].total == 10
+
+    class Endless(torch.utils.data.Sampler):
+        def __iter__(self):
+            return iter(lambda: 3, None)
+
+    monkeypatch.setattr(reading, "MOST_BATCHES", 7)
+    found, _ = read(DataLoader(ROWS, sampler=Endless(), collate_fn=padded))
+    assert (len(found.batches), found.total) == (7, None)
+
+
 class Lines(IterableDataset):
     def __init__(self, path):
         self.file = path.open()
@@ -63,8 +91,15 @@ def test_a_stream_is_read_and_its_file_is_put_back(tmp_path):
     (tmp_path / "lengths").write_text("".join(f"{3 + row % 4}\n" for row in range(20_000)))
     loader = DataLoader(Lines(tmp_path / "lengths"), batch_size=4, collate_fn=padded)
     found, iterator = read(loader, most=50)
-    assert (len(found.batches), found.indices) == (50, {})
+    assert (len(found.batches), found.indices, found.total) == (50, {}, 50)
     assert sum(len(batch["input_ids"]) for batch in iterator) == 20_000
+
+
+def test_of_a_stream_that_goes_on_the_total_is_not_known(monkeypatch, tmp_path):
+    (tmp_path / "lengths").write_text("3\n" * 40)
+    monkeypatch.setattr(reading, "MOST_BATCHES", 7)
+    found, _ = read(DataLoader(Lines(tmp_path / "lengths"), batch_size=4, collate_fn=padded))
+    assert (len(found.batches), found.total) == (7, None)
 
 
 def test_a_collator_that_fails_is_named_and_harms_nothing():

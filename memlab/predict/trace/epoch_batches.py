@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 MOST_WINDOWS = 3
 """Optimizer steps that are brought forward at most, one for each distinct dearest shape."""
@@ -48,13 +49,27 @@ _MEASURES: Sequence[Callable[[Batch], int]] = (
 @dataclass
 class ReadAhead:
     """What was read of an epoch. ``indices``: rank -> samples of each of its batches; empty for a stream, whose samples
-    have no numbers. ``failure``: why reading ended early."""
+    have no numbers. ``total``: batches of the epoch, of all ranks whose share is known; ``None``: not known. ``ranks``:
+    ranks that the reading one stands for. ``is_shared``: whether the loader shows the share of each. ``failure``: why
+    reading ended early."""
 
     batches: Sequence[Batch] = ()
     indices: Mapping[int, Sequence] = field(default_factory=dict)
-    total: int | None = None  # batches of the epoch, of all ranks that were read; None: not known
+    total: int | None = None
+    ranks: int = 1
+    is_shared: bool = False
     seconds: float = 0.0
     failure: str | None = None
+
+    @property
+    def ranks_read(self) -> int:
+        """Ranks whose batches could be read."""
+        return len(self.indices) or 1
+
+    @property
+    def in_reach(self) -> int:
+        """Batches over which those that were read are spread."""
+        return sum(map(len, self.indices.values())) or len(self.batches)
 
 
 @dataclass(frozen=True)
@@ -91,3 +106,58 @@ def dearest_windows(
                 chosen.setdefault((best.rank, first), Window(best, first))
                 shown.add(kind(best))
     return sorted(chosen.values(), key=lambda window: (window.first, window.dearest.rank))
+
+
+@dataclass(frozen=True)
+class ShortEpoch:
+    """What was read of an epoch, and what is run of it.
+
+    ``given``: batches that are run first. ``dearest``: the windows that are run after them. ``per_step``: batches of an
+    optimizer step. ``first_step``: the number that the first optimizer step of the windows gets in the shortened run;
+    ``None``: an evaluation. ``steps``: optimizer steps of a window. ``is_whole``: all batches are run.
+    """
+
+    purpose: str
+    read_by: int  # rank
+    read: ReadAhead
+    given: int
+    dearest: Sequence[Window] = ()
+    per_step: int = 1
+    first_step: int | None = None
+    steps: int = 1
+    is_whole: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry of ``Trace.epochs``."""
+        return {
+            "purpose": self.purpose,
+            "read_by": self.read_by,
+            "batches": self.read.total,
+            "batches_read": len(self.read.batches),
+            "batches_in_reach": self.read.in_reach,
+            "ranks": self.read.ranks,
+            "ranks_read": self.read.ranks_read,
+            "is_shared": self.read.is_shared,
+            "seconds": round(self.read.seconds, 3),
+            "failure": self.read.failure,
+            "is_stream": not self.read.indices and self.read.failure is None,
+            "is_run_whole": self.is_whole,
+            "batches_run_first": self.given,
+            "batches_per_step": self.per_step,
+            "dearest": [self._place(number, window) for number, window in enumerate(self.dearest)],
+        }
+
+    def _place(self, number: int, window: Window) -> dict[str, Any]:
+        """Return where a dearest batch is, in its epoch and in the shortened run. ``number``: of its window, from 0."""
+        batch, step, run_as = window.dearest, None, None
+        if self.first_step is not None:
+            step = batch.index // self.per_step + 1
+            run_as = self.first_step + number * self.steps + (batch.index - window.first) // self.per_step
+        return {
+            "rank": batch.rank,
+            "epoch": 1,
+            "batch": batch.index + 1,
+            "step": step,
+            "run_as_step": run_as,
+            "shapes": dict(batch.shapes),
+        }

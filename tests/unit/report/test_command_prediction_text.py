@@ -50,8 +50,37 @@ def test_ranks_that_read_alike_are_told_of_once():
 
 def test_what_was_not_read_is_said():
     assert "300 batches of 1,200 were read ahead in 3 s" in sentences(batches_read=300)[0]
-    assert "is a stream" in sentences(batches=None)[0]
+    assert "is a stream" in sentences(batches=None, is_stream=True)[0]
     assert "could not be read ahead (ValueError: no)" in sentences(failure="ValueError: no")[0]
+
+
+def test_the_shares_of_all_ranks_are_added_up_and_ranks_that_were_not_read_are_said():
+    first = {**EPOCH, "is_shared": True, "read_by": 0, "ranks": 1, "ranks_read": 1, "batches_in_reach": 1200}
+    others = {**first, "read_by": 63, "ranks": 63, "ranks_read": 12, "batches": 75_600, "batches_read": 3800}
+    others["batches_in_reach"] = 14_400
+
+    def told(*epochs):
+        return read_ahead_sentences(SimpleNamespace(command={"epochs": list(epochs), "steps": None}, ranks=[]))[0]
+
+    assert told(first, others) == (
+        "Of the epoch of 64 ranks, 5,000 batches of 76,800 were read ahead in 3 s, spread evenly over 15,600 of them "
+        "(13 of 64 ranks): a dearer one may be among the others."
+    )
+    assert told(first, {**first, "read_by": 1}) == "All 2,400 batches of the epoch of 2 ranks were read ahead."
+
+
+def test_a_loader_that_does_not_show_the_shares_of_other_ranks_is_said():
+    others = {"is_shared": False, "read_by": 3, "ranks": 3, "ranks_read": 1, "batches_in_reach": 1200}
+    assert sentences(**others)[:2] == [
+        "All 1,200 batches of the epoch were read ahead.",
+        "The loader does not show which batches other ranks read: those of one rank were read.",
+    ]
+
+
+def test_an_epoch_without_a_known_length_is_said():
+    told = sentences(batches=None, batches_read=300, batches_in_reach=300, is_stream=False)[0]
+    assert "300 batches of an unknown number were read ahead in 3 s, spread evenly over 300 of them" in told
+    assert "is a stream" in sentences(batches=None, is_stream=True)[0]
 
 
 def test_what_follows_a_loop_without_end_is_said():

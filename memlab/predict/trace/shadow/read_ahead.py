@@ -19,8 +19,13 @@ from memlab.predict.trace.epoch_batches import READING, Batch, ReadAhead
 from memlab.predict.trace.shadow import forked_copy
 
 MOST_SECONDS = 20.0
+"""Seconds after which reading ends, over all ranks."""
+
+MOST_SECONDS_OF_INDICES = MOST_SECONDS / 2
+"""Seconds after which the samplers of no further rank are asked for the samples of its batches."""
+
 MOST_BATCHES = 100_000
-"""An epoch is read ahead until all of it, so many batches or so many seconds are read."""
+"""Batches that are read at most, of all ranks together."""
 
 PROGRESS_S = 2.0
 
@@ -39,32 +44,75 @@ def read_ahead(
     ``most``: batches of a rank that the script can use, if that is known. Batches come in an order that is spread over
     the epoch, because time may end before the batches do.
     """
-    most, began = min(most or MOST_BATCHES, MOST_BATCHES), time.monotonic()
+    began = time.monotonic()
+    deadline, read = began + MOST_SECONDS, ReadAhead(ranks=len(ranks))
     try:
         if loader._dataset_kind == torch.utils.data.dataloader._DatasetKind.Iterable:
-            batches, total = forked_copy.call(lambda: _of_stream(own_indices, fetcher, own_rank, most), MOST_SECONDS)
-            return ReadAhead(batches, {}, total, time.monotonic() - began)
-        indices: dict[int, Sequence] = {}
-        for rank in ranks if _has_share(loader) else (own_rank,):
-            indices[rank] = forked_copy.call(
-                partial(_first_indices, loader, own_indices, rank, own_rank, most), MOST_SECONDS
-            )
-        batches = forked_copy.call(lambda: _of_samples(indices, fetcher), MOST_SECONDS)
-        return ReadAhead(batches, indices, sum(map(len, indices.values())), time.monotonic() - began)
+            of_stream = partial(_of_stream, own_indices, fetcher, own_rank, most, deadline)
+            read.batches, read.total = forked_copy.call(of_stream, MOST_SECONDS)
+        else:
+            read.is_shared = _is_shared(loader)
+            sharing = ranks if read.is_shared else (own_rank,)
+            read.indices = _indices(loader, own_indices, own_rank, sharing, most, began + MOST_SECONDS_OF_INDICES)
+            read.total = _number_of_batches(loader, read.indices, sharing, most)
+            of_samples = partial(_of_samples, read.indices, fetcher, deadline)
+            read.batches = forked_copy.call(of_samples, deadline - time.monotonic())
     except RuntimeError as error:
-        return ReadAhead(seconds=time.monotonic() - began, failure=str(error))
+        read = ReadAhead(ranks=len(ranks), failure=str(error))
+    read.seconds = time.monotonic() - began
+    return read
 
 
-def _first_indices(loader: DataLoader, own_indices: Iterator, rank: int, own_rank: int, most: int) -> list:
+def _indices(
+    loader: DataLoader, own_indices: Iterator, own_rank: int, ranks: Sequence[int], most: int | None, deadline: float
+) -> dict[int, list]:
+    """List the samples of each batch: of ``own_rank``, then of other ranks until time or batches are up."""
+    found: dict[int, list] = {}
+    left = MOST_BATCHES
+    for rank in (own_rank, *_spread([rank for rank in ranks if rank != own_rank])):
+        if left and (rank == own_rank or time.monotonic() < deadline):
+            of_rank = partial(_indices_of, loader, own_indices, rank, own_rank, _lesser(most, left))
+            found[rank] = forked_copy.call(of_rank, MOST_SECONDS_OF_INDICES)
+            left -= len(found[rank])
+    return found
+
+
+def _lesser(most: int | None, left: int) -> int:
+    return left if most is None else min(most, left)
+
+
+def _indices_of(loader: DataLoader, own_indices: Iterator, rank: int, own_rank: int, most: int) -> list:
     """The samples of each batch of ``rank``, at most of ``most`` batches. Changes the loader: runs in a copy."""
     if rank == own_rank:
         return list(islice(own_indices, most))
-    for part, name in _shares(loader):
-        setattr(part, name, rank)
+    _give_share(loader, rank)
     return list(islice(iter(loader._index_sampler), most))
 
 
-def _has_share(loader: DataLoader) -> bool:
+def _number_of_batches(
+    loader: DataLoader, indices: Mapping[int, Sequence], ranks: Sequence[int], most: int | None
+) -> int | None:
+    """The number of batches of the epoch that the script can use, of all ``ranks``, or ``None``: not known."""
+    try:
+        numbers = forked_copy.call(lambda: [_length_of(loader, rank) for rank in ranks], MOST_SECONDS)
+        return sum(numbers if most is None else (min(number, most) for number in numbers))
+    except RuntimeError:  # a sampler without a length: known if all of them have ended
+        listed = sum(map(len, indices.values()))
+        return listed if len(indices) == len(ranks) and listed < MOST_BATCHES else None
+
+
+def _length_of(loader: DataLoader, rank: int) -> int:
+    """The number of batches of ``rank``. Changes the loader: runs in a copy."""
+    _give_share(loader, rank)
+    return len(loader._index_sampler)
+
+
+def _give_share(loader: DataLoader, rank: int) -> None:
+    for part, name in _shares(loader):
+        setattr(part, name, rank)
+
+
+def _is_shared(loader: DataLoader) -> bool:
     return any(True for _ in _shares(loader))
 
 
@@ -80,11 +128,11 @@ def _shares(loader: DataLoader) -> Iterator[tuple[Any, str]]:
                 yield each, rank
 
 
-def _of_samples(indices: Mapping[int, Sequence], fetcher: Any) -> list[Batch]:
+def _of_samples(indices: Mapping[int, Sequence], fetcher: Any, deadline: float) -> list[Batch]:
     """Read batches of a dataset whose samples have numbers. Runs in a copy."""
     places = [(rank, index) for rank, batches in indices.items() for index in range(len(batches))]
     found: list[Batch] = []
-    progress = _Progress(len(places))
+    progress = _Progress(len(places), deadline)
     for rank, index in _spread(places):
         if progress.time_is_up(len(found)):
             break
@@ -92,12 +140,14 @@ def _of_samples(indices: Mapping[int, Sequence], fetcher: Any) -> list[Batch]:
     return found
 
 
-def _of_stream(own_indices: Iterator, fetcher: Any, rank: int, most: int) -> tuple[list[Batch], int | None]:
-    """Read batches of a stream; return them, and their number if the stream has ended. Runs in a copy."""
+def _of_stream(
+    own_indices: Iterator, fetcher: Any, rank: int, most: int | None, deadline: float
+) -> tuple[list[Batch], int | None]:
+    """Read batches of a stream; return them, and their number if the script can use no others. Runs in a copy."""
     found: list[Batch] = []
-    progress = _Progress(None)
-    while len(found) < most:
-        if progress.time_is_up(len(found)):
+    progress = _Progress(None, deadline)
+    while len(found) != most:
+        if progress.time_is_up(len(found)) or len(found) == MOST_BATCHES:
             return found, None
         try:
             found.append(_batch(rank, len(found), fetcher.fetch(next(own_indices))))
@@ -114,18 +164,18 @@ def _spread(places: Sequence) -> Iterator:
 
 
 class _Progress:
-    """Says on standard error how far reading is."""
+    """Says on standard error how far reading is. ``deadline``: when it ends, on the monotonic clock."""
 
-    def __init__(self, of: int | None):
+    def __init__(self, of: int | None, deadline: float):
         self._of = "" if of is None else f" of {of:,}"
-        self._began = self._said = time.monotonic()
+        self._deadline, self._said = deadline, time.monotonic()
 
     def time_is_up(self, done: int) -> bool:
         now = time.monotonic()
         if now - self._said > PROGRESS_S:
             self._said = now
             print(f"memlab: {done:,}{self._of} {READING}", file=sys.stderr, flush=True)
-        return now - self._began > MOST_SECONDS
+        return now > self._deadline
 
 
 def _batch(rank: int, index: int, batch: Any) -> Batch:

@@ -19,7 +19,7 @@ from memlab.attach import import_hook
 from memlab.attach.rank_file import rank_number
 from memlab.attach.session import Session
 from memlab.core.sizes import MIB
-from memlab.predict.trace.epoch_batches import ReadAhead, Window, dearest_windows
+from memlab.predict.trace.epoch_batches import ReadAhead, ShortEpoch, Window, dearest_windows
 from memlab.predict.trace.shadow.read_ahead import read_ahead
 from memlab.predict.trace.shadow.recorder import Recorder
 
@@ -115,8 +115,15 @@ class ShortEpochs:
                 window = lcm(per_step, self._repeats(read))
         if is_first and window:
             chosen = dearest_windows(read.batches, rank_number(), given, window, self._recorder.sizes_follow_values)
-            run_as = steps_before + given // per_step + 1
-            self._note(TRAINING, read, chosen, given, per_step, run_as, window // per_step)
+            self._note(
+                TRAINING,
+                read=read,
+                given=given,
+                dearest=chosen,
+                per_step=per_step,
+                first_step=steps_before + given // per_step + 1,
+                steps=window // per_step,
+            )
             yield from self._windows(chosen, read, own, fetcher, given, window)
 
     def _batches_left(self, loader: DataLoader) -> int | None:
@@ -148,11 +155,11 @@ class ShortEpochs:
         if given == ORDINARY_EVALUATION * size and _grows(
             [*allocated[size::size], self._recorder.allocator.now().allocated]
         ):
-            self._note(EVALUATION, read, [], given, is_whole=True)
+            self._note(EVALUATION, read=read, given=given, is_whole=True)
             yield from own
             return
         chosen = dearest_windows(read.batches, rank_number(), given, size, self._recorder.sizes_follow_values)
-        self._note(EVALUATION, read, chosen, given)
+        self._note(EVALUATION, read=read, given=given, dearest=chosen)
         yield from self._windows(chosen, read, own, fetcher, given, size)
 
     # --- both
@@ -160,7 +167,9 @@ class ShortEpochs:
     def _read(self, loader: DataLoader, own: Iterator, fetcher: Any, most: int | None) -> ReadAhead:
         """Read the epoch ahead, also for the ranks that this one stands for: all but the first are alike."""
         rank, world_size = rank_number(), int(os.environ.get("WORLD_SIZE", 1))
-        return read_ahead(loader, own, fetcher, rank, [rank] if rank == 0 else range(1, world_size), most)
+        reads_for_all = hasattr(loader, "_memlab_together")
+        ranks = [rank] if rank == 0 or reads_for_all else range(1, world_size)
+        return read_ahead(loader, own, fetcher, rank, ranks, most)
 
     def _windows(
         self, chosen: list[Window], read: ReadAhead, own: Iterator, fetcher: Any, given: int, size: int
@@ -174,49 +183,9 @@ class ShortEpochs:
                 yield from _first(own, size)
                 given = window.first + size
 
-    def _note(
-        self,
-        purpose: str,
-        read: ReadAhead,
-        chosen: list[Window],
-        given: int,
-        per_step: int = 1,
-        run_as: int | None = None,
-        steps: int = 1,
-        is_whole: bool = False,
-    ) -> None:
-        """Append what was read and chosen to the trace. ``run_as``: the number that the first chosen step gets here;
-        ``steps``: optimizer steps of a window."""
-        dearest = [
-            {
-                "rank": window.dearest.rank,
-                "epoch": 1,
-                "batch": window.dearest.index + 1,
-                "step": None if run_as is None else window.dearest.index // per_step + 1,
-                "run_as_step": None if run_as is None else run_as + number * steps + _steps_in(window, per_step),
-                "shapes": dict(window.dearest.shapes),
-            }
-            for number, window in enumerate(chosen)
-        ]
-        self._trace.epochs.append(
-            {
-                "purpose": purpose,
-                "batches": read.total,
-                "batches_read": len(read.batches),
-                "seconds": round(read.seconds, 3),
-                "failure": read.failure,
-                "is_stream": not read.indices and read.failure is None,
-                "is_run_whole": is_whole,
-                "batches_run_first": given,
-                "batches_per_step": per_step,
-                "dearest": dearest,
-            }
-        )
-
-
-def _steps_in(window: Window, per_step: int) -> int:
-    """The number of optimizer steps of the window before that of the dearest batch."""
-    return (window.dearest.index - window.first) // per_step
+    def _note(self, purpose: str, **facts: Any) -> None:
+        """Append what was read and chosen to the trace. ``facts``: those of :class:`ShortEpoch`."""
+        self._trace.epochs.append(ShortEpoch(purpose, rank_number(), **facts).to_json())
 
 
 def _together(loader: DataLoader) -> int:
