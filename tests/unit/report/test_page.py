@@ -11,8 +11,9 @@ from memlab.analyse.collect import Skipped, collect
 from memlab.analyse.quantities import quantities_of
 from memlab.cli.main import main
 from memlab.core.config import Offload, to_dict
+from memlab.report.html_file import embedded_json
+from memlab.report.page import page
 from memlab.report.page.encoding import encoded
-from memlab.report.page.html import embedded_json, page
 from memlab.report.page.log_tails import LAST_BYTES, log_tails
 from memlab.report.page.payload import payload
 from memlab.report.page.points import SharedValues

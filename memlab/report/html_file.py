@@ -1,4 +1,7 @@
-"""HTML text of the page: style, script and data, and a content security policy that allows only this script."""
+"""HTML pages in one file: style, script and data, and a content security policy that allows only this script.
+
+A page needs no network, and nothing in its data can make it run code.
+"""
 
 import base64
 import hashlib
@@ -6,32 +9,30 @@ import html
 import json
 import math
 import re
+from collections.abc import Sequence
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
-ASSETS = files("memlab.report.page") / "assets"
-
-STYLES = ("vendor/uPlot.min.css", "page.css")
-
-SCRIPTS = (
-    "base.js",
-    "theme.js",
-    "sorting.js",
-    "summary.js",
-    "details.js",
-    "diff.js",
-    "table.js",
-    "charts.js",
-    "main.js",
-)
-"""Scripts of the page, in this order in one scope."""
+SHARED = files("memlab.report") / "assets"
+"""Style and scripts that all pages share."""
 
 
-def page(payload: dict[str, Any]) -> str:
-    """Write the whole file. All text from outside memlab is in JSON that no parser reads as markup or script."""
-    style = "\n".join(_asset(name) for name in STYLES)
-    own = "\n".join(_asset(name) for name in SCRIPTS)
-    script = f'{_asset("vendor/uPlot.iife.min.js")}\n(() => {{\n"use strict";\n{own}\n}})();\n'
+def html_file(
+    payload: dict[str, Any],
+    template: Traversable,
+    styles: Sequence[Traversable],
+    scripts: Sequence[Traversable],
+    library: str = "",
+) -> str:
+    """Write the whole file. All text from outside memlab is in JSON that no parser reads as markup or script.
+
+    ``payload``: the page's data, with its ``title``. ``scripts``: run in this order in one scope. ``library``: the
+    script of a library, which runs before them.
+    """
+    style = "\n".join(map(_text, styles))
+    own = "\n".join(map(_text, scripts))
+    script = f'{library}\n(() => {{\n"use strict";\n{own}\n}})();\n'
     assert "</script" not in script.lower() and "</style" not in style.lower()
     parts = {
         "policy": _policy(script, style),
@@ -40,7 +41,7 @@ def page(payload: dict[str, Any]) -> str:
         "data": embedded_json(payload),
         "script": script,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _text(template))
 
 
 def embedded_json(values: Any) -> str:
@@ -86,5 +87,5 @@ def _fingerprint(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _asset(name: str) -> str:
-    return (ASSETS / name).read_text(encoding="utf-8")
+def _text(file: Traversable) -> str:
+    return file.read_text(encoding="utf-8")
