@@ -102,7 +102,7 @@ class CachingAllocator:
 
     def record_stream(self, key: int, stream: int) -> None:
         block = self._live[key]
-        if stream != block.pool.stream:
+        if block is not None and stream != block.pool.stream:
             block.streams.add(stream)
 
     def synchronize(self, requests: int | None = None) -> None:

@@ -9,12 +9,15 @@ from memlab.predict.allocator.caching import CachingAllocator, OutOfMemory
 class Action(NamedTuple):
     """Action of the allocator: alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map,
     segment_unmap or oom. ``nbytes``: of a block, as requested. ``address``: of an oom, the bytes that the device has
-    free."""
+    free. ``base``: address at which the expandable segment begins; ``None`` in a segment of fixed size. ``page``: bytes
+    that an expandable segment maps at once."""
 
     name: str
     address: int
     nbytes: int
     stream: int
+    base: int | None = None
+    page: int = 0
 
 
 class RecordingAllocator(CachingAllocator):
@@ -77,4 +80,5 @@ class RecordingAllocator(CachingAllocator):
         self._note("segment_free" if block.base is None else "segment_unmap", block, block.size)
 
     def _note(self, name: str, block: Block, nbytes: int) -> None:
-        self.actions.append(Action(name, block.address, nbytes, block.pool.stream))
+        page = self._segment_bytes(block.pool)
+        self.actions.append(Action(name, block.address, nbytes, block.pool.stream, block.base, page))
