@@ -1,6 +1,7 @@
-"""Text of ``memlab explain``: the answer first, then the accounting at the peak, then the end of each phase."""
+"""Text of ``memlab explain``: the answer first, then the accounting at the peak, then what each phase adds."""
 
-from collections.abc import Iterator, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from rich.console import Console
@@ -8,20 +9,19 @@ from rich.table import Table
 from rich.text import Text
 
 from memlab.analyse.explain import accounting
-from memlab.analyse.explain.accounting import Difference, Share
+from memlab.analyse.explain.accounting import Row, Share, side_by_side
 from memlab.analyse.explain.explained import Explained, fullest
+from memlab.analyse.explain.phases import PhaseRun, changes
+from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.text import say
 from memlab.system.terminal import safe
 
-Node = TypeVar("Node", Share, Difference)
+Node = TypeVar("Node", Share, Row)
 
 NAMED = 3
 """Kinds that the answer names."""
-
-COLUMNS = 6
-"""Kinds with a column of their own in the table of phases."""
 
 SMALLEST = 0.005
 """Least share of the whole that has a row of its own; the rest of a part is one row."""
@@ -30,46 +30,76 @@ SMALLEST = 0.005
 def show_explained(ranks: Sequence[Explained], out: Console, depth: int) -> None:
     """Print the rank with the highest peak. ``depth``: levels of the tree below the device's memory."""
     rank = fullest(ranks)
-    tree = accounting.used(rank.peak, rank.outside, rank.driver)
+    tree = rank.used(rank.peak)
     say(_answer(rank, tree), out, "bold")
-    table = Table(box=None, pad_edge=False)
-    for column in ("GiB", "%"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column(f"memory at the peak, rank {rank.rank}", overflow="fold")
-    for level, share in _rows(tree, depth, tree.nbytes * SMALLEST):
+    if why := why_the_peak_is_there(rank):
+        say(why, out)
+    table = _tree_table(("GiB", "%"), f"memory at the peak, rank {rank.rank}")
+    for level, share in _rows(tree, depth, tree.nbytes * SMALLEST, lambda share: abs(share.nbytes)):
         share_of_all = f"{100 * share.nbytes / tree.nbytes:.1f}" if tree.nbytes else "-"
-        table.add_row(units.gib(share.nbytes), share_of_all, Text("  " * level + safe(share.name)))
+        table.add_row(units.gib(share.nbytes), share_of_all, _name(level, share))
     out.print(table)
-    _show_ends(rank, out)
+    _show_phases(rank, out)
+
+
+def show_phase(ranks: Sequence[Explained], phase: str, out: Console, depth: int) -> None:
+    """Print the memory of the fullest rank at a phase's start, its peak and its end, as one tree.
+
+    Raises :class:`MemlabError` for a phase that did not run.
+    """
+    rank = fullest(ranks)
+    run = next((run for run in rank.phases if run.part.phase == phase), None)
+    if run is None:
+        names = [run.part.phase for run in rank.phases]
+        nearest = difflib.get_close_matches(phase, names, n=1)
+        hint = f" Did you mean {nearest[0]}?" if nearest else ""
+        raise MemlabError(f"--at {phase}: no phase of this run has this name.{hint} Its phases: {', '.join(names)}.")
+    say(phase_sentence(run), out, "bold")
+    table = _tree_table(("start, GiB", "peak, GiB", "added, GiB", "end, GiB"), f"memory in {phase}, rank {rank.rank}")
+    whole = side_by_side([rank.used(moment) for moment in (run.start, run.peak, run.end)])
+    for level, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: max(row.sizes)):
+        start, peak, end = row.sizes
+        table.add_row(units.gib(start), units.gib(peak), _signed(peak - start), units.gib(end), _name(level, row))
+    out.print(table)
 
 
 def show_difference(first: Sequence[Explained], second: Sequence[Explained], out: Console, depth: int) -> None:
     """Print what differs between the fullest ranks of two runs, at the peak of each."""
     before, after = fullest(first), fullest(second)
-    trees = [accounting.used(rank.peak, rank.outside, rank.driver) for rank in (before, after)]
-    whole = accounting.difference(*trees)
-    kinds = accounting.difference(*(accounting.by_kind(rank.peak.holdings) for rank in (before, after)))
+    whole = side_by_side([rank.used(rank.peak) for rank in (before, after)])
+    kinds = side_by_side([accounting.by_kind(rank.peak.holdings) for rank in (before, after)])
     say(_answer_to(whole, kinds, before, after), out, "bold")
-    table = Table(box=None, pad_edge=False)
-    for column in ("first, GiB", "second, GiB", "difference, GiB"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("memory at the peak", overflow="fold")
-    least = max(trees[0].nbytes, trees[1].nbytes) * SMALLEST
-    for level, part in _rows(whole, depth, least):
-        change = f"{part.nbytes / GIB:+,.3f}" if part.nbytes else "="
-        table.add_row(units.gib(part.first), units.gib(part.second), change, Text("  " * level + safe(part.name)))
+    table = _tree_table(("first, GiB", "second, GiB", "difference, GiB"), "memory at the peak")
+    for level, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: row.spread):
+        table.add_row(*map(units.gib, row.sizes), _signed(row.change), _name(level, row))
     out.print(table)
 
 
-def _answer_to(whole: Difference, kinds: Difference, before: Explained, after: Explained) -> str:
-    if not whole.nbytes and not any(part.nbytes for part in kinds.parts):
-        return f"Both runs hold the same at their peak: {units.about(whole.second)} GiB."
-    direction = "more" if whole.nbytes > 0 else "less"
-    named = ", ".join(f"{part.name} {part.nbytes / GIB:+,.2f}" for part in kinds.parts[:NAMED] if part.nbytes)
-    sizes = f"{units.about(whole.first)} -> {units.about(whole.second)} GiB"
+def _tree_table(columns: Sequence[str], title: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column(title, overflow="fold")
+    return table
+
+
+def _name(level: int, node: Share | Row) -> Text:
+    return Text("  " * level + safe(node.name))
+
+
+def _signed(nbytes: int) -> str:
+    return f"{nbytes / GIB:+,.3f}" if nbytes else "="
+
+
+def _answer_to(whole: Row, kinds: Row, before: Explained, after: Explained) -> str:
+    if not whole.change and not any(part.change for part in kinds.parts):
+        return f"Both runs hold the same at their peak: {units.about(whole.sizes[-1])} GiB."
+    direction = "more" if whole.change > 0 else "less"
+    named = ", ".join(f"{part.name} {part.change / GIB:+,.2f}" for part in kinds.parts[:NAMED] if part.change)
+    sizes = " -> ".join(map(units.about, whole.sizes)) + " GiB"
     moved = "" if before.phase == after.phase else f" The peak moved from {before.phase} to {after.phase}."
     return (
-        f"The second run uses {units.about(abs(whole.nbytes))} GiB {direction} at its peak ({sizes}): "
+        f"The second run uses {units.about(abs(whole.change))} GiB {direction} at its peak ({sizes}): "
         f"{named or 'the program asked for the same'}; "
         f"slack {(after.peak.slack.total - before.peak.slack.total) / GIB:+,.2f}.{moved}"
     )
@@ -84,42 +114,91 @@ def _answer(rank: Explained, tree: Share) -> str:
         f"At its peak ({place}) rank {rank.rank} {uses} {units.about(tree.nbytes)} GiB: "
         f"{units.about(rank.peak.requested)} GiB that the program asked for ({named}, ...), "
         f"{units.about(rank.peak.slack.total)} GiB of slack in the allocator and "
-        f"{units.about(sum(share.nbytes for share in rank.outside))} GiB outside it."
+        f"{units.about(sum(share.nbytes for share in rank.outside(rank.peak.event)))} GiB outside it."
     )
 
 
-def _rows(whole: Node, depth: int, least: float, level: int = 0) -> Iterator[tuple[int, Node]]:
+def why_the_peak_is_there(rank: Explained) -> str:
+    """Say what the phase of the peak adds to what it finds; empty if the peak lies outside all phases."""
+    run = next((run for run in rank.phases if run.part.begin <= rank.peak.event < run.part.end), None)
+    if run is None:
+        return ""
+    others = [other for other in rank.phases if other is not run]
+    next_highest = max(others, key=lambda other: other.peak.allocated, default=None)
+    text = f"Why there: {phase_sentence(run)}"
+    if next_highest is not None:
+        text += f" The next highest peak, of {next_highest.part.phase}, is {_about(next_highest.peak.allocated)}."
+    return text
+
+
+def phase_sentence(run: PhaseRun) -> str:
+    """Say what a phase finds, adds until its peak, and leaves at its end. Sizes are those of allocated memory."""
+    phase, by_added = run.part.phase, changes(run)
+    found = _listed((part.name, part.nbytes) for part in accounting.by_kind(run.start.holdings).parts[:NAMED])
+    added = [change for change in by_added if change.added > _least(run)][:NAMED]
+    stay = _listed((change.kind, change.added) for change in added if change.mostly_stays)
+    go = _listed((change.kind, change.added) for change in added if not change.mostly_stays)
+    freed = _listed((change.kind, -change.added) for change in reversed(by_added) if -change.added > _least(run))
+    ends = ((stay, "which stay"), (go, f"which are gone at the end of {phase}"))
+    adds = ", and ".join(f"{kinds}, {end}" for kinds, end in ends if kinds)
+    sentences = [
+        f"{phase} begins with {_about(run.start.allocated)} allocated{f': {found}' if found else ''}.",
+        f"Until its peak, {_about(run.peak.allocated)}, it adds {adds}." if adds else "It adds little.",
+        f"By then it has freed {freed}." if freed else "",
+        f"It ends with {_about(run.end.allocated)}.",
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def _listed(parts: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} ({_about(nbytes)})" for name, nbytes in parts)
+
+
+def _least(run: PhaseRun) -> float:
+    """Return the least change, in bytes, that a sentence names."""
+    return SMALLEST * run.peak.allocated
+
+
+def _about(nbytes: int) -> str:
+    return f"{units.about(nbytes)} GiB"
+
+
+def _rows(
+    whole: Node, depth: int, least: float, size: Callable[[Node], int], level: int = 0
+) -> Iterator[tuple[int, Node]]:
+    """Yield the nodes with their levels. ``size``: decides whether a node reaches ``least``, and gets its own row."""
     yield level, whole
     if not depth:
         return
-    shown = [part for part in whole.parts if abs(part.nbytes) >= least or part.name == accounting.UNEXPLAINED]
+    shown = [part for part in whole.parts if size(part) >= least or part.name == accounting.UNEXPLAINED]
     for part in shown:
-        yield from _rows(part, depth - 1, least, level + 1)
+        yield from _rows(part, depth - 1, least, size, level + 1)
     if rest := [part for part in whole.parts if part not in shown]:
         yield level + 1, _together(f"{len(rest)} smaller", rest)
 
 
 def _together(name: str, parts: Sequence[Node]) -> Node:
-    if isinstance(parts[0], Difference):
-        return Difference(name, sum(part.first for part in parts), sum(part.second for part in parts))
+    if isinstance(parts[0], Row):
+        return Row(name, tuple(map(sum, zip(*(part.sizes for part in parts), strict=True))))
     return Share(name, sum(part.nbytes for part in parts))
 
 
-def _show_ends(rank: Explained, out: Console) -> None:
-    """Print what is allocated at the end of each phase, by kind."""
-    kinds = list(
-        dict.fromkeys(share.name for _, moment in rank.ends for share in accounting.by_kind(moment.holdings).parts)
-    )
-    largest = sorted(kinds, key=lambda kind: -max(_of(moment, kind) for _, moment in rank.ends))[:COLUMNS]
+def _show_phases(rank: Explained, out: Console) -> None:
+    """Print a row for each phase: allocated memory at its start, peak and end, and the kinds that it adds."""
     table = Table(box=None, pad_edge=False)
-    table.add_column("at the end of")
-    for column in ("allocated", "reserved", *largest):
-        table.add_column(column, justify="right")
-    for phase, moment in rank.ends:
-        figures = (moment.allocated, moment.reserved, *(_of(moment, kind) for kind in largest))
-        table.add_row(safe(phase), *map(units.gib, figures))
+    table.add_column("GiB allocated in")
+    for column in ("at start", "peak", "at end", "reserved", "used"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("added until the peak", overflow="fold")
+    table.add_column("of it still there at the end", overflow="fold")
+    for run in rank.phases:
+        figures = [moment.allocated for moment in (run.start, run.peak, run.end)]
+        used = rank.used(run.end).nbytes
+        added = [change for change in changes(run) if change.added > _least(run)][:NAMED]
+        table.add_row(
+            safe(run.part.phase) + (f" (of {run.times})" if run.times > 1 else ""),
+            *map(units.gib, (*figures, run.end.reserved, used)),
+            ", ".join(f"{change.kind} {units.about(change.added)}" for change in added),
+            ", ".join(f"{change.kind} {units.about(change.stays)}" for change in added if change.stays > _least(run)),
+        )
     out.print(table)
-
-
-def _of(moment, kind: str) -> int:
-    return sum(share.nbytes for share in accounting.by_kind(moment.holdings).parts if share.name == kind)

@@ -22,26 +22,31 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The same part of the memory in two runs, in bytes. ``parts``: the largest difference first."""
+class Row:
+    """The same part of the memory in several runs or at several moments, in bytes. ``parts``: the one that differs most
+    first."""
 
     name: str
-    first: int
-    second: int
-    parts: tuple["Difference", ...] = ()
+    sizes: tuple[int, ...]
+    parts: tuple["Row", ...] = ()
 
     @property
-    def nbytes(self) -> int:
-        return self.second - self.first
+    def change(self) -> int:
+        """The last size less the first."""
+        return self.sizes[-1] - self.sizes[0]
+
+    @property
+    def spread(self) -> int:
+        return max(self.sizes) - min(self.sizes)
 
 
-def difference(first: Share, second: Share) -> Difference:
-    """Compare two trees. Parts of the same name are compared with each other; a part that one lacks is 0 there."""
-    names = dict.fromkeys(part.name for part in (*first.parts, *second.parts))
-    of_first, of_second = ({part.name: part for part in share.parts} for share in (first, second))
-    parts = [difference(of_first.get(name, Share(name, 0)), of_second.get(name, Share(name, 0))) for name in names]
-    parts.sort(key=lambda part: -abs(part.nbytes))
-    return Difference(second.name, first.nbytes, second.nbytes, tuple(parts))
+def side_by_side(trees: Sequence[Share]) -> Row:
+    """Put trees side by side. Parts of the same name are one row; a part that a tree lacks is 0 there."""
+    names = dict.fromkeys(part.name for tree in trees for part in tree.parts)
+    by_name = [{part.name: part for part in tree.parts} for tree in trees]
+    rows = [side_by_side([parts.get(name, Share(name, 0)) for parts in by_name]) for name in names]
+    rows.sort(key=lambda row: (-row.spread, -max(row.sizes)))
+    return Row(trees[-1].name, tuple(tree.nbytes for tree in trees), tuple(rows))
 
 
 def used(moment: Moment, outside: Sequence[Share], driver: int | None) -> Share:

@@ -1,21 +1,22 @@
-"""Ranks of a run folder, explained: their memory at the peak and at the end of each phase."""
+"""Ranks of a run folder, explained: their memory at the peak, and in each phase."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
-from memlab.analyse.explain.accounting import Share
+from memlab.analyse.explain.accounting import Share, used
 from memlab.analyse.explain.marks import read_marks, with_piece_of_oom
+from memlab.analyse.explain.phases import PhaseRun, allocated_after, highest_runs, parts_of
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.analyse.explain.snapshot_trace import trace_of
 from memlab.core.errors import RecordError
 from memlab.core.record import PREDICTED, Record
-from memlab.predict.allocator import CachingAllocator, RecordingAllocator, parse
+from memlab.predict.allocator import RecordingAllocator, parse
 from memlab.predict.memory.gpu_memory import gpu_memory
 from memlab.predict.memory.ledger import Moment, moments
 from memlab.predict.memory.rank_replays import RankReplays
 from memlab.predict.time.calibration_choice import resolve
-from memlab.predict.trace.apply_events import apply
 from memlab.predict.trace.choose_traces import traces_in_launch
 from memlab.predict.trace.events import Alloc, BeginPhase
 from memlab.predict.trace.trace_format import Piece, Trace
@@ -27,12 +28,12 @@ MODELLED = "CUDA context, libraries and NCCL, as measured on H200s"
 
 @dataclass(frozen=True)
 class Explained:
-    """One rank. ``ends``: the memory at the end of each phase, the last time that it ran.
+    """One rank. ``phases``: in the order of the run.
 
-    ``outside``: the memory of the device outside the allocator at the peak. ``driver``: the driver's figure at the
-    peak; ``None`` in a prediction. ``trace``: what it was computed from; ``recorder``: returns a new allocator that
-    notes what it does, for a replay of the trace with the allocator's ``settings``. ``seconds``: when each event of the
-    trace happened, from the first recorded one on; ``None`` if no clock is known.
+    ``outside``: returns the memory of the device outside the allocator after an event. ``driver``: returns the driver's
+    figure after an event; ``None`` in a prediction. ``trace``: what it was computed from; ``recorder``: returns a new
+    allocator that notes what it does, for a replay of the trace with the allocator's ``settings``. ``seconds``: when
+    each event of the trace happened, from the first recorded one on; ``None`` if no clock is known.
     """
 
     rank: int
@@ -41,13 +42,18 @@ class Explained:
     where: str | None  # line of the user's script at the beginning of that part of the run
     step: int | None
     peak: Moment
-    ends: tuple[tuple[str, Moment], ...]
-    outside: tuple[Share, ...]
-    driver: int | None
+    phases: tuple[PhaseRun, ...]
+    outside: Callable[[int], tuple[Share, ...]]
+    driver: Callable[[int], int] | None
     trace: Trace
     recorder: Callable[[], RecordingAllocator]
     settings: str
     seconds: Sequence[float] | None = None
+
+    def used(self, moment: Moment) -> Share:
+        """Return the memory of the device at a moment, as a tree."""
+        driver = None if self.driver is None else self.driver(moment.event)
+        return used(moment, self.outside(moment.event), driver)
 
 
 def fullest(ranks: Sequence[Explained]) -> Explained:
@@ -85,34 +91,25 @@ def _measured(folder: RunFolder, result: Mapping, record: Record) -> Explained:
     if not measured.trace.events:
         raise RecordError(f"{folder.snapshot_file(rank)}: the history is empty: nothing was allocated on the GPU.")
     settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-    device = partial(CachingAllocator, parse(settings), addresses=measured.segments)
-    peak = _peak(measured.trace, device())
-    found = moments(measured.trace, {peak, *_ends(measured.trace).values()}, device())
-    shares = _outside(marks.pieces, outside[: _piece_at(measured.trace, peak) + 1])
-    driver = measured.reserved[peak] + sum(share.nbytes for share in shares)
     recorder = partial(RecordingAllocator, parse(settings), addresses=measured.segments)
-    explained = _explained(measured.trace, record.source, found, peak, shares, driver, recorder, settings)
-    return replace(explained, seconds=measured.seconds)
 
+    def outside_after(event: int) -> tuple[Share, ...]:
+        return _outside(marks.pieces, outside[: _piece_at(measured.trace, event) + 1])
 
-def _peak(trace: Trace, allocator: CachingAllocator) -> int:
-    """Return the event after which most is allocated."""
-    highest, peak = -1, 0
-    for index, event in enumerate(trace.events):
-        apply(event, allocator)
-        if allocator.allocated > highest:
-            highest, peak = allocator.allocated, index
-    return peak
+    def driver_after(event: int) -> int:
+        return measured.reserved[event] + sum(share.nbytes for share in outside_after(event))
+
+    explained = _explained(measured.trace, record.source, None, recorder, outside_after, settings)
+    return replace(explained, driver=driver_after, seconds=measured.seconds)
 
 
 def _predicted(record: Record, trace: Trace) -> Explained:
     gpu = gpu_memory(record.config)
     ranks = RankReplays(record.config, [trace], gpu.capacity, resolve(record.config).host, with_curve=True)
     peak = ranks.likely[0].peak_event  # of the trace with release delays, which lacks the host's waits
-    found = ranks.moments({peak, *_ends(ranks.trace).values()})
     outside = (Share(MODELLED, gpu.outside),)
     settings = record.config.allocator.conf
-    return _explained(ranks.trace, record.source, found, peak, outside, None, ranks.recorder, settings)
+    return _explained(ranks.trace, record.source, peak, ranks.recorder, lambda event: outside, settings)
 
 
 def _traces(folder: RunFolder, record: Record) -> list[Trace]:
@@ -128,13 +125,16 @@ def _traces(folder: RunFolder, record: Record) -> list[Trace]:
 def _explained(
     trace: Trace,
     source: str,
-    found: Mapping[int, Moment],
-    peak: int,
-    outside: tuple[Share, ...],
-    driver: int | None,
+    peak: int | None,
     recorder: Callable[[], RecordingAllocator],
+    outside: Callable[[int], tuple[Share, ...]],
     settings: str,
 ) -> Explained:
+    """``peak``: the event of the run's peak; ``None``: the first one after which most is allocated."""
+    allocated = allocated_after(trace, recorder())
+    peak = max(range(len(allocated)), key=allocated.__getitem__) if peak is None else peak
+    runs = highest_runs(parts_of(trace, len(allocated)), allocated)
+    found = moments(trace, {peak, *chain.from_iterable(run.events for run in runs)}, recorder())
     number = _piece_at(trace, peak)
     piece = trace.pieces[number] if 0 <= number < len(trace.pieces) else None
     begins = [event for event in trace.events[: peak + 1] if isinstance(event, BeginPhase)]
@@ -147,9 +147,9 @@ def _explained(
         where=user_line or (piece.where if piece else None),
         step=piece.step if piece else None,
         peak=found[peak],
-        ends=tuple((phase, found[index]) for phase, index in _ends(trace).items() if index in found),
+        phases=tuple(PhaseRun.of(run, found) for run in runs),
         outside=outside,
-        driver=driver,
+        driver=None,
         trace=trace,
         recorder=recorder,
         settings=settings,
@@ -159,19 +159,6 @@ def _explained(
 def _piece_at(trace: Trace, event: int) -> int:
     """Return the number of the piece that an event belongs to; -1 before the first."""
     return sum(isinstance(each, BeginPhase) for each in trace.events[: event + 1]) - 1
-
-
-def _ends(trace: Trace) -> dict[str, int]:
-    """Return phase -> index of the last event of its last run, in the order of these."""
-    begins = [(index, event.phase) for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
-    ends = [*(index - 1 for index, _ in begins[1:]), len(trace.events) - 1]
-    found: dict[str, int] = {}
-    for (begin, number), end in zip(begins, ends, strict=False):
-        phase = trace.phases[number]
-        if phase and end >= begin:
-            found.pop(phase, None)
-            found[phase] = end
-    return found
 
 
 def _outside(pieces: Sequence[tuple[str, Piece]], outside: Sequence[int | None]) -> tuple[Share, ...]:

@@ -1,29 +1,18 @@
 """Memory of one rank over time: what is allocated and reserved after each event, by part of the run and by kind."""
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.phases import Part, parts_of
 from memlab.predict.allocator import CachingAllocator, OutOfMemory
 from memlab.predict.trace.apply_events import apply
-from memlab.predict.trace.events import Alloc, BeginPhase, Free
+from memlab.predict.trace.events import Alloc, Free
 from memlab.predict.trace.trace_format import Trace
 
 ROUNDING = "rounding of blocks in use"
 """Row of :func:`by_kind` for what blocks hold beyond the requests, as in the accounting."""
-
-
-class Part(NamedTuple):
-    """Part of the run: the events from ``begin`` to before ``end``. ``phase``: empty between phases; ``step``: the
-    optimizer step, from 1; ``None`` outside the steps."""
-
-    phase: str
-    step: int | None
-    begin: int
-    end: int
 
 
 @dataclass(frozen=True)
@@ -68,7 +57,7 @@ def timeline(rank: Explained) -> Timeline:
         allocated.append(allocator.allocated)
         active.append(allocator.active)
         reserved.append(allocator.reserved)
-    return Timeline(allocated, active, reserved, rank.seconds, _parts(rank.trace, len(allocated)), rank.peak.event)
+    return Timeline(allocated, active, reserved, rank.seconds, parts_of(rank.trace, len(allocated)), rank.peak.event)
 
 
 def by_kind(trace: Trace, events: Sequence[int], allocated: Sequence[int]) -> dict[str, list[int]]:
@@ -93,22 +82,6 @@ def _held_by_kind(trace: Trace, events: Sequence[int]) -> Iterator[Counter[str]]
             held[kind] -= nbytes
         if index in wanted:
             yield held.copy()
-
-
-def _parts(trace: Trace, length: int) -> tuple[Part, ...]:
-    """Return the parts of the first ``length`` events. Neighbours of one phase and step are one part."""
-    begins = [
-        (index, event.phase) for index, event in enumerate(trace.events[:length]) if isinstance(event, BeginPhase)
-    ]
-    found = [Part("", None, 0, begins[0][0] if begins else length)]
-    for number, (begin, phase) in enumerate(begins):
-        end = begins[number + 1][0] if number + 1 < len(begins) else length
-        step = trace.pieces[number].step if trace.pieces else bisect_right(trace.steps, begin) or None
-        part = Part(trace.phases[phase], step, begin, end)
-        if part[:2] == found[-1][:2]:
-            part = part._replace(begin=found.pop().begin)
-        found.append(part)
-    return tuple(part for part in found if part.end > part.begin)
 
 
 def _replayed(trace: Trace, allocator: CachingAllocator) -> Iterator[CachingAllocator]:

@@ -17,6 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="*", metavar="RUN_FOLDER", help=help)
     help = "levels of the tree: 3 ends with kinds of memory, 4 with modules, 5 with lines of code (default: 4)"
     parser.add_argument("--depth", type=whole(1), default=4, metavar="N", help=help)
+    help = "of one run: the memory at the start, at the peak and at the end of a phase, side by side"
+    parser.add_argument("--at", metavar="PHASE", help=help)
     help = "of one run: also write the fullest rank's memory over time as torch's snapshot, for pytorch.org/memory_viz"
     parser.add_argument("--memory-viz", type=Path, metavar="FILE", help=help)
 
@@ -24,20 +26,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse.explain.explained import explain, fullest
     from memlab.analyse.explain.memory_viz import write_memory_viz
-    from memlab.report.explain_text import show_difference, show_explained
+    from memlab.report.explain_text import show_difference, show_explained, show_phase
     from memlab.report.text import console
 
     folders = arguments.folders or [latest_run()]
     if len(folders) > 2:
         raise MemlabError(f"{len(folders)} run folders: memlab explain takes one, or two to compare.")
-    if arguments.memory_viz and len(folders) > 1:
-        raise MemlabError("--memory-viz writes the memory of one run: name one run folder.")
+    for option in ("memory_viz", "at"):
+        if getattr(arguments, option) and len(folders) > 1:
+            raise MemlabError(f"--{option.replace('_', '-')} is about one run: name one run folder.")
     first, *others = [explain(RunFolder(folder)) for folder in folders]
     if arguments.memory_viz:
         rank = fullest(first)
         write_memory_viz(arguments.memory_viz, rank.trace, rank.recorder(), rank.settings)
     if others:
         show_difference(first, others[0], console(), arguments.depth)
+    elif arguments.at:
+        show_phase(first, arguments.at, console(), arguments.depth)
     else:
         show_explained(first, console(), arguments.depth)
     return 0

@@ -1,11 +1,10 @@
 """Replays of one rank's trace: the likely one, and the ones that need the least and the most memory."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from memlab.core.config import Config
 from memlab.predict import allocator
-from memlab.predict.memory.ledger import Moment, moments
 from memlab.predict.memory.release_delay import furthest_ahead, with_release_delays
 from memlab.predict.memory.replay import Replay, replay, replay_points
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
@@ -97,11 +96,6 @@ class RankReplays:
         ended early and its peak is too low to compare."""
         likely = self.likely[0]
         return likely.oom is not None, likely.num_alloc_retries > 0, likely.peak_reserved
-
-    def moments(self, events: Collection[int]) -> dict[int, Moment]:
-        """Return who holds the memory after each of the events (indices in ``trace.events``), in the likely replay."""
-        device = allocator.CachingAllocator(self._options, self._capacity, self._release_delay)
-        return moments(self.trace, events, device)
 
     def recorder(self) -> allocator.RecordingAllocator:
         """Return an allocator for the likely replay of ``trace``, which notes what it does."""

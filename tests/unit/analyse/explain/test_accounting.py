@@ -1,6 +1,6 @@
 """Trees of memory: they add up, and two of them are compared part by part."""
 
-from memlab.analyse.explain.accounting import Share, by_kind, by_line, by_module, difference, layers_together, used
+from memlab.analyse.explain.accounting import Share, by_kind, by_line, by_module, layers_together, side_by_side, used
 from memlab.predict.memory.ledger import Holding, Moment, Slack
 from memlab.predict.trace.trace_format import Site
 
@@ -41,11 +41,21 @@ def test_layers_are_together():
     assert [part.name for part in by_line(HELD).parts] == ["m.py:7 mm", "load.py:1 empty"]
 
 
-def test_differences_are_found_part_by_part():
-    change = difference(by_kind(HELD), by_kind((held(50), held(30, "gradients"))))
-    assert (change.first, change.second, change.nbytes) == (99, 80, -19)
-    assert [(part.name, part.nbytes) for part in change.parts] == [
+def test_trees_are_put_side_by_side_part_by_part():
+    row = side_by_side([by_kind(HELD), by_kind((held(50), held(30, "gradients")))])
+    assert (row.sizes, row.change, row.spread) == ((99, 80), -19, 19)
+    assert [(part.name, part.change) for part in row.parts] == [
         ("activations", -40),
         ("gradients", 30),
         ("weights", -9),
     ]
+
+
+def test_the_part_that_differs_most_comes_first_also_in_between():
+    trees = [
+        Share("", 5, (Share("a", 5),)),
+        Share("", 9, (Share("a", 5), Share("b", 4))),
+        Share("", 5, (Share("a", 5),)),
+    ]
+    row = side_by_side(trees)
+    assert [(part.name, part.sizes) for part in row.parts] == [("b", (0, 4, 0)), ("a", (5, 5, 5))]

@@ -37,4 +37,4 @@ def test_phases_and_the_peak_are_found_beside_waits_of_the_host(tmp_path):
     record = SimpleNamespace(source="predicted", command={}, config=config)
     (rank,) = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
     assert (rank.phase, rank.where, rank.peak.requested) == ("backward", LINES[1], 3 * MIB)
-    assert [(phase, moment.requested) for phase, moment in rank.ends] == [("forward", 0), ("backward", 0)]
+    assert [(run.part.phase, run.end.requested) for run in rank.phases] == [("forward", 0), ("backward", 0)]

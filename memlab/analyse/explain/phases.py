@@ -1,0 +1,122 @@
+"""Phases of a rank: what is there when a phase begins, at its own peak and at its end."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memlab.predict.allocator import CachingAllocator, OutOfMemory
+from memlab.predict.memory.ledger import Moment, by_kind
+from memlab.predict.trace.apply_events import apply
+from memlab.predict.trace.events import BeginPhase
+from memlab.predict.trace.trace_format import Trace
+
+
+class Part(NamedTuple):
+    """Part of the run: the events from ``begin`` to before ``end``. ``phase``: empty between phases; ``step``: the
+    optimizer step, from 1; ``None`` outside the steps."""
+
+    phase: str
+    step: int | None
+    begin: int
+    end: int
+
+
+class Chosen(NamedTuple):
+    """Run of a phase that ran ``times`` times. ``peak``: the event after which most is allocated."""
+
+    part: Part
+    times: int
+    peak: int
+
+    @property
+    def events(self) -> tuple[int, int, int]:
+        """The events after which the run is at its start, at its peak and at its end."""
+        return self.part.begin, self.peak, self.part.end - 1
+
+
+@dataclass(frozen=True)
+class PhaseRun:
+    """One run of a phase, of the ``times`` that it ran: the run with the highest peak of allocated memory."""
+
+    part: Part
+    times: int
+    start: Moment
+    peak: Moment
+    end: Moment
+
+    @classmethod
+    def of(cls, chosen: Chosen, moments: Mapping[int, Moment]) -> "PhaseRun":
+        """Return a run with its ``moments``, which are looked up by event."""
+        return cls(chosen.part, chosen.times, *(moments[event] for event in chosen.events))
+
+
+class Change(NamedTuple):
+    """Memory of one kind over a run of a phase, in bytes: at its start, its peak and its end."""
+
+    kind: str
+    start: int
+    peak: int
+    end: int
+
+    @property
+    def added(self) -> int:
+        """More at the peak than at the start; negative where the phase had freed more than it had added by then."""
+        return self.peak - self.start
+
+    @property
+    def stays(self) -> int:
+        """What is still there at the end, of the bytes that the phase had added by its peak."""
+        return max(0, min(self.added, self.end - self.start))
+
+    @property
+    def mostly_stays(self) -> bool:
+        return self.stays > self.added / 2
+
+
+def changes(run: PhaseRun) -> list[Change]:
+    """Return the change of each kind over a run of a phase, what it added most of first."""
+    start, peak, end = (by_kind(moment.holdings) for moment in (run.start, run.peak, run.end))
+    kinds = dict.fromkeys([*peak, *start, *end])
+    found = [Change(kind, start.get(kind, 0), peak.get(kind, 0), end.get(kind, 0)) for kind in kinds]
+    return sorted(found, key=lambda change: -change.added)
+
+
+def parts_of(trace: Trace, length: int) -> tuple[Part, ...]:
+    """Return the parts of the first ``length`` events. Neighbours of one phase and step are one part."""
+    begins = [
+        (index, event.phase) for index, event in enumerate(trace.events[:length]) if isinstance(event, BeginPhase)
+    ]
+    found = [Part("", None, 0, begins[0][0] if begins else length)]
+    for number, (begin, phase) in enumerate(begins):
+        end = begins[number + 1][0] if number + 1 < len(begins) else length
+        step = trace.pieces[number].step if trace.pieces else bisect_right(trace.steps, begin) or None
+        part = Part(trace.phases[phase], step, begin, end)
+        if part[:2] == found[-1][:2]:
+            part = part._replace(begin=found.pop().begin)
+        found.append(part)
+    return tuple(part for part in found if part.end > part.begin)
+
+
+def allocated_after(trace: Trace, allocator: CachingAllocator) -> list[int]:
+    """Return the allocated bytes after each event, up to the first out-of-memory, with a new ``allocator``."""
+    found: list[int] = []
+    for event in trace.events:
+        try:
+            apply(event, allocator)
+        except OutOfMemory:
+            break
+        found.append(allocator.allocated)
+    return found
+
+
+def highest_runs(parts: Iterable[Part], allocated: Sequence[int]) -> list[Chosen]:
+    """Choose of each phase the run with the highest peak, in the order of the run. ``allocated``: after each event."""
+    found: dict[str, Chosen] = {}
+    for part in filter(lambda part: part.phase, parts):
+        peak = max(range(part.begin, part.end), key=allocated.__getitem__)
+        before = found.get(part.phase)
+        times = 1 if before is None else before.times + 1
+        is_higher = before is None or allocated[peak] > allocated[before.peak]
+        found[part.phase] = Chosen(part, times, peak) if is_higher else before._replace(times=times)
+    return sorted(found.values(), key=lambda chosen: chosen.part.begin)

@@ -1,0 +1,123 @@
+"""What each phase finds, adds and leaves, and the sentence about the peak."""
+
+import pytest
+
+from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.phases import Part, PhaseRun, allocated_after, changes, highest_runs, parts_of
+from memlab.core.errors import MemlabError
+from memlab.predict.allocator import CachingAllocator
+from memlab.predict.memory.ledger import moments
+from memlab.predict.trace.events import Alloc, BeginPhase, Free
+from memlab.predict.trace.trace_format import Piece, Site, Trace
+from memlab.report.explain_text import phase_sentence, show_explained, show_phase, why_the_peak_is_there
+from memlab.report.text import console
+
+GIB = 1 << 30
+KINDS = ("weights", "activations", "gradients", "optimizer states", "temporaries of the step")
+PHASES = ["load", "forward", "backward", "optimizer_step"]
+
+
+def step(number: int, activations: int, with_states: bool) -> list:
+    """A step whose activations have this size; the first one makes the optimizer states."""
+    keys = iter(range(10 * number, 10 * number + 10))
+    held, gradients, states, temporary = next(keys), next(keys), next(keys), next(keys)
+    return [
+        *(BeginPhase(1), Alloc(held, activations, 0, 1)),
+        *(BeginPhase(2), Alloc(gradients, 7 * GIB, 0, 2), Free(held)),
+        BeginPhase(3),
+        *([Alloc(states, 14 * GIB, 0, 3)] if with_states else []),
+        *(Alloc(temporary, 3 * GIB, 0, 4), Free(temporary), Free(gradients)),
+    ]
+
+
+EVENTS = [BeginPhase(0), Alloc(0, 13 * GIB, 0, 0), *step(1, GIB, True), *step(2, 2 * GIB, False)]
+TRACE = Trace(
+    *(0, 1),
+    events=EVENTS,
+    phases=PHASES,
+    sites=[Site(kind, "", f"{kind.split()[0]}.py:1", "", "", ()) for kind in KINDS],
+    pieces=[Piece(number or None, None, True) for number in (0, 1, 1, 1, 2, 2, 2)],
+)
+
+
+def explained() -> Explained:
+    allocated = allocated_after(TRACE, CachingAllocator())
+    peak = max(range(len(allocated)), key=allocated.__getitem__)
+    runs = highest_runs(parts_of(TRACE, len(allocated)), allocated)
+    found = moments(TRACE, {peak, *(event for run in runs for event in run.events)}, CachingAllocator())
+    phases = tuple(PhaseRun.of(run, found) for run in runs)
+    return Explained(
+        *(0, "predicted", "optimizer_step", None, 1, found[peak], phases, lambda event: (), None, TRACE), None, ""
+    )
+
+
+def printed(show, *arguments) -> str:
+    out = console()
+    with out.capture() as text:
+        show(*arguments[:-1], out, arguments[-1])
+    return " ".join(text.get().split())
+
+
+def test_of_each_phase_the_run_with_the_highest_peak_is_shown():
+    rank = explained()
+    assert [(run.part[:2], run.times) for run in rank.phases] == [
+        (("load", None), 1),
+        (("optimizer_step", 1), 2),
+        (("forward", 2), 2),
+        (("backward", 2), 2),
+    ]
+    (run,) = [run for run in rank.phases if run.part.phase == "optimizer_step"]
+    assert [moment.allocated // GIB for moment in (run.start, run.peak, run.end)] == [20, 37, 27]
+
+
+def test_a_phase_that_began_with_nothing_starts_at_nothing():
+    load = explained().phases[0]
+    assert load.part == Part("load", None, 0, 2) and load.start.allocated == 0 and load.peak == load.end
+
+
+def test_changes_tell_what_stays_from_what_is_gone():
+    run = next(run for run in explained().phases if run.part.phase == "optimizer_step")
+    by_kind = {change.kind: (change.added // GIB, change.stays // GIB, change.mostly_stays) for change in changes(run)}
+    assert by_kind == {
+        "optimizer states": (14, 14, True),
+        "temporaries of the step": (3, 0, False),
+        "weights": (0, 0, False),
+        "gradients": (0, 0, False),
+    }
+
+
+def test_the_peak_is_explained_in_words():
+    assert why_the_peak_is_there(explained()) == (
+        "Why there: optimizer_step begins with 20.0 GiB allocated: weights (13.0 GiB), gradients (7.00 GiB). Until its "
+        "peak, 37.0 GiB, it adds optimizer states (14.0 GiB), which stay, and temporaries of the step (3.00 GiB), "
+        "which are gone at the end of optimizer_step. It ends with 27.0 GiB. "
+        "The next highest peak, of backward, is 36.0 GiB."
+    )
+
+
+def test_what_a_phase_has_freed_before_its_peak_is_said():
+    events = [BeginPhase(1), Alloc(0, 9 * GIB, 0, 1), BeginPhase(2), Free(0), Alloc(1, 10 * GIB, 0, 2)]
+    trace = Trace(0, 1, events=events, phases=PHASES, sites=TRACE.sites)
+    allocated = allocated_after(trace, CachingAllocator())
+    run = highest_runs(parts_of(trace, len(allocated)), allocated)[1]
+    sentence = phase_sentence(PhaseRun.of(run, moments(trace, run.events, CachingAllocator())))
+    assert sentence == (
+        "backward begins with 9.00 GiB allocated: activations (9.00 GiB). Until its peak, 10.0 GiB, it adds gradients "
+        "(10.0 GiB), which stay. By then it has freed activations (9.00 GiB). It ends with 10.0 GiB."
+    )
+
+
+def test_a_run_prints_the_accounting_then_the_phases():
+    text = printed(show_explained, [explained()], 5)
+    assert "optimizer states 14.0, weights 13.0, gradients 7.00" in text
+    assert "Why there: optimizer_step begins with 20.0 GiB" in text
+    assert "optimizer_step (of 2) 20.000 37.000 27.000 38.000 38.000" in text
+
+
+def test_a_phase_is_printed_at_its_start_its_peak_and_its_end():
+    text = printed(show_phase, [explained()], "optimizer_step", 5)
+    assert "20.000 37.000 +17.000 27.000 requested" in text
+    assert "0.000 14.000 +14.000 14.000 optimizer states" in text and "0.000 3.000 +3.000 0.000 temporaries" in text
+    assert "weights.py:1" in text
+    with pytest.raises(MemlabError, match="Did you mean optimizer_step"):
+        printed(show_phase, [explained()], "optimiser_step", 5)
