@@ -31,7 +31,7 @@ def show_explained(ranks: Sequence[Explained], out: Console, depth: int) -> None
     """Print the rank with the highest peak. ``depth``: levels of the tree below the device's memory."""
     rank = fullest(ranks)
     tree = rank.used(rank.peak)
-    say(_answer(rank, tree), out, "bold")
+    say(answer(rank), out, "bold")
     if why := why_the_peak_is_there(rank):
         say(why, out)
     table = _tree_table(("GiB", "%"), f"memory at the peak, rank {rank.rank}")
@@ -105,13 +105,14 @@ def _answer_to(whole: Row, kinds: Row, before: Explained, after: Explained) -> s
     )
 
 
-def _answer(rank: Explained, tree: Share) -> str:
+def answer(rank: Explained) -> str:
+    """Say how much memory a rank uses at its peak, where that is, and what holds it."""
     kinds = accounting.by_kind(rank.peak.holdings).parts
     named = ", ".join(f"{share.name} {units.about(share.nbytes)}" for share in kinds[:NAMED])
     place = ", ".join(filter(None, (rank.phase, f"step {rank.step}" if rank.step else "", rank.where)))
     uses = "would use" if rank.driver is None else "uses"
     return (
-        f"At its peak ({place}) rank {rank.rank} {uses} {units.about(tree.nbytes)} GiB: "
+        f"At its peak ({place}) rank {rank.rank} {uses} {units.about(rank.used(rank.peak).nbytes)} GiB: "
         f"{units.about(rank.peak.requested)} GiB that the program asked for ({named}, ...), "
         f"{units.about(rank.peak.slack.total)} GiB of slack in the allocator and "
         f"{units.about(sum(share.nbytes for share in rank.outside(rank.peak.event)))} GiB outside it."

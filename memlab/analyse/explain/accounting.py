@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from memlab.predict.memory.ledger import Holding, Moment
+from memlab.predict.trace.trace_format import Site
 
 UNEXPLAINED = "unexplained"
 
@@ -76,15 +77,15 @@ def reserved(moment: Moment) -> Share:
 
 def by_kind(holdings: Iterable[Holding]) -> Share:
     """Return the memory that the program asked for: by kind, then by module, then by line of code."""
-    return _grouped("requested", holdings, (lambda held: held.site.kind, _module, _line))
+    return _grouped("requested", holdings, (_kind, _module, _line))
 
 
 def by_module(holdings: Iterable[Holding]) -> Share:
-    return _grouped("requested", holdings, (_module, lambda held: held.site.kind, _line))
+    return _grouped("requested", holdings, (_module, _kind, _line))
 
 
 def by_line(holdings: Iterable[Holding]) -> Share:
-    return _grouped("requested", holdings, (_line, lambda held: held.site.kind))
+    return _grouped("requested", holdings, (_line, _kind))
 
 
 def layers_together(module: str) -> str:
@@ -92,13 +93,26 @@ def layers_together(module: str) -> str:
     return _NUMBER.sub("*", module)
 
 
+def module_of(site: Site) -> str:
+    """Name the module of a site in a tree, equal layers together."""
+    return layers_together(site.module) or "outside all modules"
+
+
+def line_of(site: Site) -> str:
+    """Name the line and the operator of a site in a tree."""
+    return " ".join(filter(None, (site.where, site.op.removeprefix("aten.").partition(".")[0]))) or "small requests"
+
+
+def _kind(holding: Holding) -> str:
+    return holding.site.kind
+
+
 def _module(holding: Holding) -> str:
-    return layers_together(holding.site.module) or "outside all modules"
+    return module_of(holding.site)
 
 
 def _line(holding: Holding) -> str:
-    site = holding.site
-    return " ".join(filter(None, (site.where, site.op.removeprefix("aten.").partition(".")[0]))) or "small requests"
+    return line_of(holding.site)
 
 
 def _grouped(name: str, holdings: Iterable[Holding], keys: Sequence[Callable[[Holding], str]]) -> Share:

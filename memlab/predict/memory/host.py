@@ -1,6 +1,7 @@
 """Host memory of a rank: the memory of its tensors on the host, and the part that page-locking adds."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memlab.predict.constants import HOST_PROCESS_BYTES, pinned_block
@@ -39,6 +40,17 @@ def host_peaks_of_pieces(trace: Trace) -> list[int]:
             began, memory.highest = True, memory.resident
         memory.see(event)
     return [HOST_PROCESS_BYTES + peak for peak in (*peaks, memory.highest)]
+
+
+def host_changes(trace: Trace) -> Iterator[tuple[int, int, int]]:
+    """Yield the index of each event that changes the memory of the tensors on the host, and the pageable and the
+    page-locked bytes after it."""
+    memory, before = _HostMemory(), (0, 0)
+    for index, event in enumerate(trace.events):
+        memory.see(event)
+        if (after := (memory.pageable, memory.pinned)) != before:
+            before = after
+            yield index, *after
 
 
 class _HostMemory:

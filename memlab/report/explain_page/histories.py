@@ -1,0 +1,91 @@
+"""Data of one rank's history: parts of the run, sites, and the intervals of blocks and segments, packed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from memlab.analyse.explain.accounting import line_of, module_of
+from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.phases import parts_of
+from memlab.analyse.explain.placements import Block, Segment, placements
+from memlab.predict.memory.host import host_changes
+from memlab.predict.trace.events import BeginPhase
+from memlab.predict.trace.trace_format import Site, Trace
+from memlab.report.explain_page.packing import packed, steps
+
+SITE = ("kind", "module", "modules", "line", "user_line", "function", "shape")
+"""Fields of a site. ``modules``: its module, with equal layers together."""
+
+
+def history(rank: Explained, run: int) -> dict[str, Any]:
+    """Return the history of one rank of the run with this number. Sizes are in bytes, times in microseconds."""
+    found = placements(rank.trace, rank.recorder())
+    strings: dict[str, int] = {}
+    times = rank.seconds and [round(second * 1e6) for second in rank.seconds[: found.events]]
+    return {
+        "run": run,
+        "rank": rank.rank,
+        "source": rank.source,
+        "events": found.events,
+        "peak": rank.peak.event,
+        "parts": [[part.phase, part.step, part.begin, part.end] for part in parts_of(rank.trace, found.events)],
+        "sites": [[strings.setdefault(text, len(strings)) for text in _site(site)] for site in rank.trace.sites],
+        "strings": list(strings),
+        "blocks": _blocks(found.blocks),
+        "segments": _segments(found.segments),
+        "times": times and packed(steps(times)),
+        "outside": _outside(rank, found.events),
+        "host": _host(rank.trace),
+    }
+
+
+def _site(site: Site) -> tuple[str, ...]:
+    """Return the texts of a site, as :data:`SITE` names them."""
+    shape = " x ".join(map(str, site.shape))
+    return site.kind, site.module, module_of(site), line_of(site), site.user_line, site.function, shape
+
+
+def _blocks(blocks: Sequence[Block]) -> dict[str, Any]:
+    columns = {
+        "site": [block.site for block in blocks],
+        "nbytes": [block.nbytes for block in blocks],
+        "size": [block.size for block in blocks],
+        "address": [block.address for block in blocks],
+        "begin": steps([block.begin for block in blocks]),
+        "events_held": [block.freed - block.begin for block in blocks],
+        "events_waiting": [block.reusable - block.freed for block in blocks],
+    }
+    return {name: packed(values) for name, values in columns.items()}
+
+
+def _segments(segments: Sequence[Segment]) -> dict[str, Any]:
+    columns = {
+        "address": [segment.address for segment in segments],
+        "size": [segment.size for segment in segments],
+        "base": [segment.base for segment in segments],
+        "page": [segment.page for segment in segments],
+        "begin": steps([segment.begin for segment in segments]),
+        "events_held": [segment.end - segment.begin for segment in segments],
+    }
+    return {name: packed(values) for name, values in columns.items()}
+
+
+def _outside(rank: Explained, events: int) -> list[dict[str, Any]]:
+    """Return what lies outside the allocator, and the driver's figure, at the beginning of each part of the run."""
+    begins = [index for index, event in enumerate(rank.trace.events[:events]) if isinstance(event, BeginPhase)]
+    return [
+        {
+            "event": event,
+            "shares": [[share.name, share.nbytes] for share in rank.outside(event)],
+            "driver": rank.driver and rank.driver(event),
+        }
+        for event in dict.fromkeys([0, *begins])
+    ]
+
+
+def _host(trace: Trace) -> dict[str, Any] | None:
+    """Return the memory of the tensors on the host, which only a prediction knows."""
+    changes = list(host_changes(trace))
+    if not changes:
+        return None
+    events, pageable, pinned = zip(*changes, strict=True)
+    return {"event": packed(steps(events)), "pageable": packed(pageable), "pinned": packed(pinned)}

@@ -1,0 +1,78 @@
+"""Data of the page: the answer, the histories of ranks, and the figures of all ranks by phase."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memlab import __version__
+from memlab.analyse.explain.explained import Explained, fullest
+from memlab.core.record import COMMAND_PHASES, Record
+from memlab.report.explain_page.histories import history
+from memlab.report.explain_text import answer, why_the_peak_is_there
+from memlab.report.kind_colors import kind_colors
+
+BY_PHASE = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes", "used_bytes", "host_peak_bytes")
+"""Figures of a rank's phase that the page shows."""
+
+OF_RANK = ("device_used_bytes", "process_used_bytes", "host_peak_bytes", "host_rss_bytes", "host_pinned_bytes")
+"""Figures of a rank over the whole run."""
+
+
+@dataclass(frozen=True)
+class ExplainedRun:
+    name: str
+    record: Record
+    ranks: Sequence[Explained]
+
+
+def payload(runs: Sequence[ExplainedRun], title: str) -> dict[str, Any]:
+    """Build the data of a page about one run, or about two that are compared."""
+    histories = [history(rank, number) for number, run in enumerate(runs) for rank in run.ranks]
+    kinds = {site.kind for run in runs for rank in run.ranks for site in rank.trace.sites}
+    return {
+        "title": title,
+        "version": __version__,
+        "runs": [_run(run) for run in runs],
+        "histories": histories,
+        "shown": [_place(runs, number) for number in range(len(runs))],
+        "kinds": [{"name": kind, "color": color, "dark": dark} for kind, (color, dark) in kind_colors(kinds).items()],
+    }
+
+
+def _place(runs: Sequence[ExplainedRun], number: int) -> int:
+    """Return the index in the histories of a run's fullest rank."""
+    before = sum(len(run.ranks) for run in runs[:number])
+    return before + list(runs[number].ranks).index(fullest(runs[number].ranks))
+
+
+def _run(run: ExplainedRun) -> dict[str, Any]:
+    rank = fullest(run.ranks)
+    return {
+        "name": run.name,
+        "source": run.record.source,
+        "sentences": list(filter(None, (answer(rank), why_the_peak_is_there(rank)))),
+        "phases": _phases(run.record),
+        "ranks": [_rank(result) for result in run.record.ranks],
+    }
+
+
+def _phases(record: Record) -> list[str]:
+    """List the phases of all ranks, in the order of display."""
+    found = dict.fromkeys(phase for result in record.ranks for phase in _figures_by_phase(result))
+    return sorted(found, key=lambda phase: COMMAND_PHASES.index(phase) if phase in COMMAND_PHASES else len(found))
+
+
+def _rank(result: Mapping[str, Any]) -> dict[str, Any]:
+    phases = {
+        phase: {key: figures.get(key) for key in BY_PHASE} for phase, figures in _figures_by_phase(result).items()
+    }
+    facts = {key: result[key] for key in ("rank", "status", "same_as_rank", "device_total_bytes", *OF_RANK)}
+    return {**facts, "phases": phases}
+
+
+def _figures_by_phase(result: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Return the figures of each phase. A command's meters know more of them than torch."""
+    attached = result["attached"] or {}
+    return {
+        phase: {**figures, **attached.get("phases", {}).get(phase, {})} for phase, figures in result["phases"].items()
+    }
