@@ -15,18 +15,14 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from . import model_tree
 from .own_errors import contained
-from .phases import BACKWARD, ENGINE_INIT, LOAD, MODEL_BUILD, OPTIMIZER_STEP
+from .owner import Owner, to_json
+from .ownership import Ownership
 
 MOST_ENTRIES = 2_000_000
 """Most actions that are kept, the last ones. A step of a model of 8B parameters has some 30,000; each takes about 300
 bytes in the file."""
-
-WEIGHTS, GRADIENTS, OPTIMIZER, MASTER = "weights", "gradients", "optimizer states", "fp32 master weights"
-"""Kinds of owners, by the names of memlab.predict.trace.memory_kinds."""
-
-OWNERS_AFTER = (LOAD, MODEL_BUILD, ENGINE_INIT, BACKWARD, OPTIMIZER_STEP)
-"""Phases after which it is asked who owns which memory."""
 
 SNAPSHOT, MARKS = ".memory_snapshot.pickle", ".memory_marks.json"
 """Files of a rank: rankN.memory_snapshot.pickle, rankN.memory_marks.json."""
@@ -39,12 +35,12 @@ class MemoryHistory:
     """
 
     def __init__(self, place: Callable[[], Path], optimizers: Callable[[], Iterable[torch.optim.Optimizer]]):
-        self._place, self._optimizers = place, optimizers
+        self._place = place
+        self._ownership = Ownership(optimizers, _address)
         self._pieces: list[dict[str, Any]] = []
-        self._owners: dict[int, dict[int, str]] = {}
+        self._owners: dict[int, dict[int, Owner]] = {}  # number of the piece that has ended -> address -> owner
         self._modules = [""]
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
-        self._models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._records = False
         self._hooks = [
             register_module_forward_pre_hook(self._enter),
@@ -78,7 +74,7 @@ class MemoryHistory:
             "device": torch.cuda.current_device(),
             "folder": os.getcwd(),
             "pieces": self._pieces,
-            "owners": self._owners,
+            "owners": to_json(self._owners),
         }
         place.with_suffix(MARKS).write_text(json.dumps(marks), "utf-8")
 
@@ -91,8 +87,8 @@ class MemoryHistory:
         """
         if not self._records:
             return
-        if phase is not None and phase.removeprefix("first_") in OWNERS_AFTER and ends_phase:
-            self._owners[len(self._pieces)] = self._who_owns()
+        if ends_phase and (owners := self._ownership.after(phase)):
+            self._owners[len(self._pieces)] = owners
         free, total = torch.cuda.mem_get_info()
         outside = total - free - torch.cuda.memory_reserved()
         facts = {"phase": phase, "step": step, "where": where, "ends_phase": ends_phase, "outside_bytes": outside}
@@ -102,8 +98,8 @@ class MemoryHistory:
     @contained
     def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
         if len(self._modules) == 1 and module not in self._names:
-            self._models.add(module)
-            self._names.update((part, name) for name, part in module.named_modules())
+            self._names[module] = ""
+            self._names.update((part, name) for name, part in model_tree.unwrapped(module)[0].named_modules())
         self._modules.append(self._names.get(module, self._modules[-1]))
         self._label()
 
@@ -126,32 +122,10 @@ class MemoryHistory:
             text = f"{len(self._pieces)}|{self._modules[-1] if module is None else module}"
             torch.cuda.memory._set_memory_metadata(text)
 
-    def _who_owns(self) -> dict[int, str]:
-        """Return address -> kind of the memory that belongs to weights, gradients and optimizers now."""
-        found: dict[int, str] = {}
-        weights = {parameter for model in list(self._models) for parameter in model.parameters()}
-        for optimizer in list(self._optimizers()):
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    found[_address(parameter)] = MASTER
-                    _add(found, parameter.grad, GRADIENTS)
-                    for state in optimizer.state.get(parameter, {}).values():
-                        _add(found, state, OPTIMIZER)
-        for parameter in weights:
-            for tensor in (parameter, getattr(parameter, "ds_tensor", None)):
-                _add(found, tensor, WEIGHTS)
-            _add(found, parameter.grad, GRADIENTS)
-        found.pop(0, None)  # tensors without memory
-        return found
 
-
-def _add(found: dict[int, str], tensor: Any, kind: str) -> None:
-    if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
-        found[_address(tensor)] = kind
-
-
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _address(tensor: torch.Tensor) -> int | None:
+    """Return the address of a tensor's memory on the GPU; ``None`` if it has none."""
+    return tensor.untyped_storage().data_ptr() or None if tensor.is_cuda else None
 
 
 def _symbolized_snapshot() -> dict[str, Any]:

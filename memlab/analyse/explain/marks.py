@@ -7,6 +7,7 @@ from typing import Any
 
 from memlab.analyse.explain.snapshot import Snapshot
 from memlab.analyse.explain.snapshot_trace import Marks
+from memlab.attach import owner
 from memlab.core.errors import RecordError
 from memlab.files.json_file import read_json
 from memlab.predict.trace.trace_format import Piece
@@ -20,10 +21,7 @@ def read_marks(path: Path) -> tuple[Marks, list[int | None]]:
     values = read_json(path)
     try:
         pieces = [(piece["phase"] or "", _piece(piece)) for piece in values["pieces"]]
-        owners = {
-            int(number): {int(address): str(kind) for address, kind in owned.items()}
-            for number, owned in values["owners"].items()
-        }
+        owners = owner.from_json(values["owners"])
         outside = [_whole(piece["outside_bytes"]) for piece in values["pieces"]]
         return Marks(pieces, owners, str(values["folder"])), outside
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -2,11 +2,12 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from memlab.analyse.explain.snapshot import Entry, Frame, Snapshot, Stack
+from memlab.attach.owner import Owner
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
 from memlab.predict.trace.memory_kinds import EXPLAINS, LOGITS, PASSES_ON, SMALL, kind_of
 from memlab.predict.trace.trace_format import Piece, Site, Trace
@@ -44,12 +45,12 @@ class Marks:
     """What the meters noted beside the history.
 
     ``pieces``: phase and piece for each part of the run; the label of an entry is "number of its piece|module".
-    ``owners``: for the end of a piece, address -> kind of the memory that parameters, gradients and optimizer states
-    held then (``weights``, ...). ``vocabulary``: size of the model's. ``folder``: the command's working folder.
+    ``owners``: for the end of a piece, address -> parameter, gradient or optimizer state that held the memory then.
+    ``folder``: the command's working folder.
     """
 
     pieces: Sequence[tuple[str, Piece]] = ()
-    owners: dict[int, dict[int, str]] = field(default_factory=dict)
+    owners: Mapping[int, Mapping[int, Owner]] = field(default_factory=dict)
     folder: str = ""
 
 
@@ -82,7 +83,7 @@ class _Builder:
         self.keys: dict[int, int] = {}  # address of a block in use -> its key
         self.streams = {0: 0}
         self.numbers: dict[Site, int] = {}
-        self.owned: dict[int, str] = {}  # key -> kind, known at the end of a piece
+        self.owned: dict[int, Owner] = {}  # by key; known at the end of a piece
         self.requests: list[int] = []  # key -> index of its Alloc
         self.piece = -1
         self.site_of = cache(self._site_of)
@@ -159,20 +160,20 @@ class _Builder:
             self.trace.pieces.append(piece)
 
     def _note_owners(self) -> None:
-        for address, kind in self.marks.owners.get(self.piece, {}).items():
+        for address, owner in self.marks.owners.get(self.piece, {}).items():
             if address in self.keys:
-                self.owned[self.keys[address]] = kind  # a later look knows more: models show at their first forward
+                self.owned[self.keys[address]] = owner  # a later look knows more: models show at their first forward
 
     def _name_owned(self) -> None:
         """Give the blocks that parameters, gradients and optimizer states held the kind of their owner."""
         self._note_owners()
-        for key, kind in self.owned.items():
+        for key, owner in self.owned.items():
             index = self.requests[key]
             event = self.trace.events[index]
             assert isinstance(event, Alloc)
             site = self.trace.sites[event.site]
             if site.kind != SMALL:
-                self.trace.events[index] = event._replace(site=self._number(_with_kind(site, kind)))
+                self.trace.events[index] = event._replace(site=self._number(site.owned_by(owner)))
 
     def _number(self, site: Site) -> int:
         number = self.numbers.get(site)
@@ -189,7 +190,7 @@ class _Builder:
         function = "" if caller is None else caller.function
         user = next((f"{self._short(frame.file)}:{frame.line}" for frame in stack if self._is_the_users(frame)), "")
         site = Site("", _operator(stack), where, function, module, (), user)
-        return _with_kind(site, LOGITS if module in HEADS else kind_of(site, phase, 0, _LOSS))
+        return replace(site, kind=LOGITS if module in HEADS else kind_of(site, phase, 0, _LOSS))
 
     def _short(self, path: str) -> str:
         return os.path.relpath(path, self.marks.folder) if self._is_below(path) else path
@@ -221,10 +222,6 @@ def _requests_until_completed(entries: Sequence[Entry]) -> dict[int, int]:
             started, before = waiting.pop(entry.address)
             found[started] = requests - before
     return found | {index: requests - before + 1 for index, before in waiting.values()}
-
-
-def _with_kind(site: Site, kind: str) -> Site:
-    return Site(kind, site.op, site.where, site.function, site.module, site.shape, site.user_line)
 
 
 def _module(entry: Entry) -> str:

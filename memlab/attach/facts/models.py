@@ -1,16 +1,13 @@
 """Models and optimizers of a process."""
 
-import gc
 import math
 from collections import Counter
 from typing import Any
 
 import torch
 
+from .. import model_tree
 from ..session import Session
-
-WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
-"""Attributes under which a wrapper holds the module that it wraps."""
 
 
 def parameter_counts(model: torch.nn.Module) -> tuple[int, int]:
@@ -47,8 +44,8 @@ def models(session: Session) -> list[dict[str, Any]]:
     trained = {id(p) for optimizer in session.optimizers for group in optimizer.param_groups for p in group["params"]}
     engines = [engine.module for engine in (ref() for ref in session.engines) if engine is not None and trains(engine)]
     found = []
-    for root in _roots():
-        model, wrappers = _unwrapped(root)
+    for root in model_tree.roots():
+        model, wrappers = model_tree.unwrapped(root)
         parameters = list(model.parameters())
         if parameters:
             is_trained = any(id(p) in trained for p in parameters) or any(model is module for module in engines)
@@ -60,24 +57,6 @@ def models(session: Session) -> list[dict[str, Any]]:
 def trains(engine: Any) -> bool:
     """Whether DeepSpeed's engine has an optimizer: TRL gives a reference model an engine that has none."""
     return getattr(engine, "basic_optimizer", None) is not None
-
-
-def _roots() -> list[torch.nn.Module]:
-    """Find the modules that no other module holds."""
-    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
-    inside = {id(child) for module in modules for child in module.children()}
-    return [module for module in modules if id(module) not in inside]
-
-
-def _unwrapped(module: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:
-    """Return the module inside its wrappers, and the names of their classes from the outside in."""
-    wrappers: list[str] = []
-    while True:
-        inner = next((child for name, child in module.named_children() if name in WRAPPERS), None)
-        if inner is None or len(list(module.children())) > 1:
-            return module, wrappers
-        wrappers.append(type(module).__name__)
-        module = inner
 
 
 def _described(model: torch.nn.Module, parameters: list[torch.nn.Parameter]) -> dict[str, Any]:
@@ -116,6 +95,6 @@ def _is_sharded(model: torch.nn.Module) -> bool:
 
 
 def class_name(value: Any) -> str:
-    """Return ``module.Name`` of a value's class, below the class that ``fully_shard`` has made of it."""
-    kind = next(each for each in type(value).__mro__ if not each.__module__.startswith("torch.distributed.fsdp"))
+    """Return ``module.Name`` of a value's class."""
+    kind = model_tree.class_of(value)
     return f"{kind.__module__}.{kind.__qualname__}"

@@ -3,13 +3,10 @@ them."""
 
 from collections.abc import Sequence
 
+from memlab.attach.owner import GRADIENTS, MASTER, OPTIMIZER, WEIGHTS  # weights: in full, or this rank's shard
 from memlab.predict.trace.trace_format import Site
 
-WEIGHTS = "weights"  # the full weights, or this rank's shard
 GATHERED = "gathered weights"
-GRADIENTS = "gradients"
-MASTER = "fp32 master weights"
-OPTIMIZER = "optimizer states"
 ACTIVATIONS = "activations"
 ACTIVATION_GRADIENTS = "activation gradients"
 LOGITS = "logits and loss"

@@ -1,10 +1,11 @@
 """Format of a trace: the events and the work of one rank at one batch and length, as a shadow run writes them."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from memlab.attach.owner import Owner
 from memlab.files.disk import write_whole
 from memlab.predict.trace import events, work_items
 from memlab.predict.trace.events import Event
@@ -22,7 +23,8 @@ DECIDED = ", which decided a branch"
 class Site:
     """Place in the code that made an allocation. ``kind``: the purpose of the memory (trace/memory_kinds.py);
     ``where``: file and line, or the name of the backward node that ran. ``user_line``: the line of the user's own
-    script that led there; empty in memlab's own training. All are empty for small allocations."""
+    script that led there; empty in memlab's own training. All are empty for small allocations. ``owner``: of the memory
+    of parameters, gradients and optimizer states; ``module`` and ``kind`` are then the owner's."""
 
     kind: str
     op: str
@@ -31,6 +33,10 @@ class Site:
     module: str
     shape: tuple[int, ...]
     user_line: str = ""
+    owner: Owner | None = None
+
+    def owned_by(self, owner: Owner) -> "Site":
+        return replace(self, kind=owner.kind, module=owner.module, owner=owner)
 
 
 @dataclass(frozen=True)
@@ -97,5 +103,10 @@ class Trace:
         values["work"] = [work_items.from_json(*item) for item in values["work"]]
         values["earlier_work"] = [[work_items.from_json(*item) for item in work] for work in values["earlier_work"]]
         values["pieces"] = [Piece(**piece) for piece in values["pieces"]]
-        values["sites"] = [Site(**{**site, "shape": tuple(site["shape"])}) for site in values["sites"]]
+        values["sites"] = list(map(_site, values["sites"]))
         return cls(**values)
+
+
+def _site(values: dict[str, Any]) -> Site:
+    owner = values["owner"]
+    return Site(**{**values, "shape": tuple(values["shape"]), "owner": None if owner is None else Owner(*owner)})

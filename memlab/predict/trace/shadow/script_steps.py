@@ -7,12 +7,14 @@ gets its name then. The work is counted from the second step on: the first one i
 import os
 from collections import deque
 
+from memlab.attach.ownership import Ownership
 from memlab.attach.phases import Piece as Cut
 from memlab.attach.session import Session
 from memlab.attach.where import user_line
 from memlab.core.unknown_figures import WORK
 from memlab.predict.trace.cut_work import cut_work
 from memlab.predict.trace.events import BeginPhase
+from memlab.predict.trace.shadow.owned_blocks import OwnedBlocks, block_of
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.trace_format import Piece
 from memlab.predict.trace.work_items import BeginWorkPhase, Item
@@ -31,6 +33,7 @@ class ScriptSteps:
         self._outside: list[range] = []  # items of the running step that belong to pieces outside the steps
         self._collectives_before = 0
         self._step_begin: int | None = None  # index of the first event of the running step
+        self._owned = OwnedBlocks(recorder.trace, Ownership(lambda: session.optimizers, block_of))
         self._begin_piece()
         session.on_piece, session.on_step = self._piece_ends, self._step_ends
         session.is_simulated = True
@@ -49,6 +52,7 @@ class ScriptSteps:
             self._trace.earlier_work = [items for items, _ in earlier]
             self._trace.work, self._trace.events_before = work, events_before
         self._recorder.stop()
+        self._owned.write()
 
     def _read_settings(self) -> None:
         """Read the allocator's settings where torch reads them: in the environment, when the GPU is first used."""
@@ -67,6 +71,8 @@ class ScriptSteps:
             self._step_begin = self._event
         if step is None:
             self._outside.append(range(self._item, len(self._counter.items)))
+        if cut.ends_phase:
+            self._owned.look(phase)
         self._name_piece(phase, step, cut.where, cut.ends_phase)
         self._begin_piece()
 

@@ -10,16 +10,25 @@ from collections.abc import Callable
 import torch
 
 from memlab.attach.facts.models import parameter_counts
+from memlab.attach.ownership import Ownership
 from memlab.core.config import Config
 from memlab.core.plan import Plan
 from memlab.core.unknown_figures import MODEL_FLOPS, left_out
 from memlab.predict.trace.shadow import device
+from memlab.predict.trace.shadow.owned_blocks import OwnedBlocks, block_of
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.runs.folder import RunFolder
 from memlab.worker.data import Batches, Shape
 from memlab.worker.flops import model_flops
 from memlab.worker.model import build_model
-from memlab.worker.session import ENGINE_PHASES, PointsTrainer, Steps, _passes_arguments_to_loss, training_arguments
+from memlab.worker.session import (
+    ENGINE_PHASES,
+    PointsTrainer,
+    Steps,
+    _passes_arguments_to_loss,
+    optimizers_of,
+    training_arguments,
+)
 
 
 class Shadow:
@@ -45,6 +54,7 @@ class Shadow:
         self.scratch = scratch
         self.steps = steps
         self.step = 0
+        self.engine: torch.nn.Module | None = None
         self.plan = dataclasses.replace(plan, training_args={**plan.training_args, "max_steps": steps})
 
     def run(self) -> None:
@@ -52,8 +62,9 @@ class Shadow:
         gc.collect()  # so that which cycles are freed in this phase does not depend on the modules imported before
         self.recorder.phase("model_build")
         model = build_model(self.config, torch.device(device.NAME, device.current()))
-        self.recorder.phase(None)
         trace = self.recorder.trace
+        self.owned = OwnedBlocks(trace, Ownership(lambda: optimizers_of(self.engine), block_of, model))
+        self._phase_ends("model_build")
         trace.parameters, trace.trainable_parameters = parameter_counts(model)
         with left_out(MODEL_FLOPS, trace.unknown):
             trace.model_flops = _flops_by_token_and_pair(model)
@@ -63,6 +74,7 @@ class Shadow:
         trainer.add_callback(Steps(self, trainer))
         self.recorder.phase("engine_init")
         trainer.train()
+        self.owned.write()
 
     def _batches(self, model: torch.nn.Module) -> Batches:
         return Batches(
@@ -80,7 +92,8 @@ class Shadow:
     # --- called by the worker's callback
 
     def engine_is_ready(self, engine: torch.nn.Module) -> None:
-        self.recorder.phase(None)
+        self.engine = engine
+        self._phase_ends("engine_init")
         micro, tokens = self.split()
         self.recorder.trace.micro, self.recorder.trace.tokens = micro, tokens
         self.batches.shapes = [self._shape(micro, tokens)] * len(self.batches)
@@ -103,12 +116,17 @@ class Shadow:
 
     def _in_phase(self, phase: str, method):
         def recorded(*args, **kwargs):
-            self.recorder.phase(phase if self.step else f"first_{phase}")
+            name = phase if self.step else f"first_{phase}"
+            self.recorder.phase(name)
             result = method(*args, **kwargs)
-            self.recorder.phase(None)
+            self._phase_ends(name)
             return result
 
         return recorded
+
+    def _phase_ends(self, phase: str) -> None:
+        self.owned.look(phase)
+        self.recorder.phase(None)
 
 
 def _flops_by_token_and_pair(model: torch.nn.Module) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from memlab.analyse.explain import accounting
 from memlab.analyse.explain.marks import with_piece_of_oom
 from memlab.analyse.explain.snapshot import Entry, Snapshot, read_snapshot
 from memlab.analyse.explain.snapshot_trace import BEFORE, Marks, trace_of
+from memlab.attach.owner import Owner
 from memlab.core.errors import RecordError
 from memlab.predict.allocator import CachingAllocator, RecordingAllocator
 from memlab.predict.memory.ledger import by_kind, moments
@@ -87,14 +88,19 @@ def test_marks_give_phases_modules_and_owners(tmp_path):
     content = {"device_traces": [[], entries], "segments": [], "allocator_settings": {}}
     marks = Marks(
         [("forward", Piece(1, "train.py:7", True)), ("backward", Piece(1, None, True))],
-        {0: {4096: "gradients"}},
+        {0: {4096: Owner("gradients", "GPT", "layers.0.mlp.up.weight", "float32", True)}},
         "/home/user",
     )
     trace = trace_of(read_snapshot(written(tmp_path, content)), 0, 1, marks).trace
     assert trace.phases == ["forward", "backward"] and [piece.step for piece in trace.pieces] == [1, 1]
     before, own = (trace.sites[event.site] for event in trace.events if hasattr(event, "nbytes"))
     assert before.kind == BEFORE
-    assert (own.kind, own.module, own.where, own.user_line) == ("gradients", "layers.0.mlp", "train.py:7", "train.py:7")
+    assert (own.kind, own.module, own.where, own.user_line) == (
+        "gradients",
+        "layers.0.mlp.up",
+        "train.py:7",
+        "train.py:7",
+    )
 
 
 @pytest.mark.parametrize(

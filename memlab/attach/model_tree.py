@@ -1,0 +1,31 @@
+"""Models of a process: the modules that are part of no other, without what wraps them."""
+
+import gc
+
+import torch
+
+WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
+"""Attributes under which a wrapper holds the module that it wraps."""
+
+
+def roots() -> list[torch.nn.Module]:
+    """Find the modules that no other module holds. It looks at every object of the process."""
+    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+    inside = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inside]
+
+
+def unwrapped(module: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:
+    """Return the module inside its wrappers, and the names of their classes from the outside in."""
+    wrappers: list[str] = []
+    while True:
+        inner = next((child for name, child in module.named_children() if name in WRAPPERS), None)
+        if inner is None or len(list(module.children())) > 1:
+            return module, wrappers
+        wrappers.append(type(module).__name__)
+        module = inner
+
+
+def class_of(value: object) -> type:
+    """Return the class of a value, below the class that ``fully_shard`` has made of it."""
+    return next(each for each in type(value).__mro__ if not each.__module__.startswith("torch.distributed.fsdp"))

@@ -1,0 +1,90 @@
+"""Owners of the memory of this process: its models' parameters and gradients, and the states of its optimizers."""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from . import model_tree
+from .owner import GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Owner, add_owner
+from .phases import BACKWARD, ENGINE_INIT, LOAD, MODEL_BUILD, OPTIMIZER_STEP, RESUME
+
+LOOKED_AT_AFTER = (LOAD, MODEL_BUILD, ENGINE_INIT, RESUME, BACKWARD, OPTIMIZER_STEP)
+
+
+class Ownership:
+    """Finds out who owns which block of memory.
+
+    ``optimizers``: returns those of the process. ``block_of``: returns a number for the memory of a tensor, or ``None``
+    if it is not to be noted. ``model``: the only one, if it is known; otherwise all objects are searched for models
+    when a phase has run for the first time.
+    """
+
+    def __init__(
+        self,
+        optimizers: Callable[[], Iterable[torch.optim.Optimizer]],
+        block_of: Callable[[torch.Tensor], int | None],
+        model: torch.nn.Module | None = None,
+    ):
+        self._optimizers, self._block_of = optimizers, block_of
+        self._searches = model is None
+        self._labels: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+        self._of_class: Counter[str] = Counter()
+        if model is not None:
+            self._name(model)
+
+    def after(self, phase: str | None) -> dict[int, Owner]:
+        """Return block -> owner at the end of a phase; nothing after phases that make no parameters or states."""
+        if phase is None or phase.removeprefix("first_") not in LOOKED_AT_AFTER:
+            return {}
+        if self._searches and phase.startswith("first_"):
+            for root in model_tree.roots():
+                self._name(model_tree.unwrapped(root)[0])
+        return self.now()
+
+    def now(self) -> dict[int, Owner]:
+        """Return block -> owner."""
+        found: dict[int, Owner] = {}
+        for tensor, owner in self._tensors():
+            for part in _parts(tensor):
+                block = self._block_of(part)
+                if block is not None:
+                    add_owner(found, block, owner._replace(dtype=str(part.dtype).removeprefix("torch.")))
+        return found
+
+    def _name(self, model: torch.nn.Module) -> None:
+        if model not in self._labels and next(model.parameters(), None) is not None:
+            name = model_tree.class_of(model).__name__
+            self._of_class[name] += 1
+            self._labels[model] = name if self._of_class[name] == 1 else f"{name} {self._of_class[name]}"
+
+    def _tensors(self) -> Iterator[tuple[Any, Owner]]:
+        of_models = {
+            parameter: Owner(WEIGHTS, label, name, "", parameter.requires_grad)
+            for model, label in list(self._labels.items())
+            for name, parameter in model.named_parameters()
+        }
+        of_optimizers = {
+            parameter: optimizer.state.get(parameter, {})
+            for optimizer in list(self._optimizers())
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        for parameter in {**of_optimizers, **of_models}:
+            owner = of_models.get(parameter) or Owner(MASTER, "", "", "", True)
+            yield parameter, owner
+            yield getattr(parameter, "ds_tensor", None), owner  # ZeRO-3's shard
+            yield parameter.grad, owner._replace(kind=GRADIENTS)
+            for state in of_optimizers.get(parameter, {}).values():
+                yield state, owner._replace(kind=OPTIMIZER)
+
+
+def _parts(tensor: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors with memory of their own: those inside of DTensor and of quantized weights, for example."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _parts(getattr(tensor, name))
+    elif isinstance(tensor, torch.Tensor):
+        yield tensor

@@ -1,0 +1,56 @@
+"""Who owns which memory: parameters by name, gradients, optimizer states, and buffers that parameters share."""
+
+import copy
+
+import torch
+from torch import nn
+
+from memlab.attach.owner import GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Owner
+from memlab.attach.ownership import Ownership
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+
+
+def storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def test_parameters_gradients_and_states_are_named():
+    model = Pair()
+    model.first.requires_grad_(False)
+    model.second.bfloat16()
+    optimizer = torch.optim.Adam(model.parameters())
+    model.second(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    owners = Ownership(lambda: [optimizer], storage, model).after("first_optimizer_step")
+    own = Owner(WEIGHTS, "Pair", "second.weight", "bfloat16", True)
+    assert owners[storage(model.first.weight)] == Owner(WEIGHTS, "Pair", "first.weight", "float32", False)
+    assert owners[storage(model.second.weight)] == own
+    assert owners[storage(model.second.weight.grad)] == own._replace(kind=GRADIENTS)
+    state = optimizer.state[model.second.weight]
+    assert owners[storage(state["exp_avg"])] == own._replace(kind=OPTIMIZER)
+    assert owners[storage(state["step"])].dtype == "float32"
+
+
+def test_parameters_of_no_model_are_master_weights_and_a_flat_buffer_has_one_owner():
+    model = Pair()
+    flat = torch.zeros(32)
+    model.first.weight.data, model.second.weight.data = flat[:16].view(4, 4), flat[16:].view(4, 4)
+    master = nn.Parameter(torch.zeros(32))
+    owners = Ownership(lambda: [torch.optim.SGD([master])], storage, model).now()
+    assert owners[storage(master)].kind == MASTER
+    assert owners[storage(flat)] == Owner(WEIGHTS, "Pair", "", "float32", True, 2)
+
+
+def test_models_are_searched_after_a_first_phase_and_numbered():
+    model = Pair()
+    second = copy.deepcopy(model)
+    ownership = Ownership(lambda: [], storage)
+    assert ownership.after("model_build") == {} == ownership.after("forward") == ownership.after(None)
+    owners = ownership.after("first_backward")
+    labels = {owners[storage(each.first.weight)].model for each in (model, second)}
+    assert len(labels) == 2 and all(label.startswith("Pair") for label in labels)
