@@ -77,6 +77,8 @@ class Measure:
     snapshot: bool = False
     """Write torch's memory history, for memlab explain and pytorch.org/memory_viz: until the end of the warm-up steps,
     or up to an out-of-memory."""
+    profile: bool = False
+    """After the measured steps, run three more under torch's profiler on rank 0, for memlab explain --time."""
 
 
 @dataclass

@@ -27,7 +27,10 @@ from memlab.runs.decode import decode_plan, decode_rank, decode_record
 from memlab.runs.migrate import whole_rank
 from memlab.system.locks import hold, holder
 
-_RANK_FILE = re.compile(r"rank\d+\.(json|steps\.jsonl|trace\.json|memory_snapshot\.pickle|memory_marks\.json)")
+_RANK_FILE = re.compile(
+    r"rank\d+\.(json|steps\.jsonl|trace\.json|memory_snapshot\.pickle|memory_marks\.json|profile\.json\.gz"
+    r"|operators\.json)"
+)
 _STEP_ROWS = re.compile(r"rank\d+\.steps\.jsonl")
 _RANK_JSON = re.compile(r"rank\d+\.json")
 _LOG = re.compile(r"(rank\d+|launcher)\.log")
@@ -78,6 +81,14 @@ class RunFolder:
     def memory_marks(self, rank: int) -> Path:
         """Return the path of what memlab's meters noted beside a rank's memory history."""
         return self.path / f"rank{rank}.memory_marks.json"
+
+    def profile_file(self, rank: int) -> Path:
+        """Return the path of a rank's profiled steps from torch: a Chrome trace, for Perfetto and chrome://tracing."""
+        return self.path / f"rank{rank}.profile.json.gz"
+
+    def operators_file(self, rank: int) -> Path:
+        """Return the path of the operators of a rank's profiled steps (runs/operator_profile.py)."""
+        return self.path / f"rank{rank}.operators.json"
 
     @property
     def launcher_log(self) -> Path:

@@ -9,20 +9,30 @@ from typing import Any
 import torch
 
 from memlab.attach.host import resident_bytes
+from memlab.attach.profiler import STEPS, WARMUP, StepsProfiler
 from memlab.core.config import Config
 from memlab.core.record import RankResult
 from memlab.files.json_file import write_json
 from memlab.runs.folder import RunFolder
+from memlab.runs.operator_profile import summed_up, write_operators
 from memlab.worker.data import Shape
 from memlab.worker.device import CpuDevice, CudaDevice
 
+PROFILED_STEPS = WARMUP + STEPS
+
 
 class Point:
-    """A point in one rank. Call ``begin``, then ``step_end`` after each step, then ``write``."""
+    """A point in one rank. Call ``begin``, then ``step_end`` after each step, then ``write``.
+
+    With ``measure.profile``, all ranks run further steps once everything is measured, and rank 0 profiles them.
+    """
 
     def __init__(self, folder: RunFolder, config: Config, rank: int, device: CpuDevice | CudaDevice):
         self.folder, self.config, self.rank, self.device = folder, config, rank, device
         self.num_steps = config.measure.warmup + config.measure.steps
+        self.num_profiled = PROFILED_STEPS if config.measure.profile else 0
+        self.profiler = StepsProfiler(folder.profile_file(rank)) if config.measure.profile and rank == 0 else None
+        self.result: RankResult | None = None  # once everything is measured
         self.step = 0  # index of the running step
         self.marks: list[tuple[Any, Any]] = []  # begin and end of each step, on the device's clock
         self.losses: list[torch.Tensor] = []  # one per forward, on the device: reading them makes the host wait
@@ -36,11 +46,16 @@ class Point:
     @property
     def shape(self) -> Shape:
         batch = self.config.batch
-        return Shape(batch.micro, self.config.seq_len.tokens, batch.accumulation * self.num_steps)
+        steps = self.num_steps + self.num_profiled
+        return Shape(batch.micro, self.config.seq_len.tokens, batch.accumulation * steps)
+
+    @property
+    def is_measured(self) -> bool:
+        return self.step >= self.num_steps
 
     @property
     def is_done(self) -> bool:
-        return self.step == self.num_steps
+        return self.step == self.num_steps + self.num_profiled
 
     def phase(self, name: str) -> str:
         """Name the phase with the prefix ``first_`` in the first step, which differs from the later steps.
@@ -65,21 +80,41 @@ class Point:
         self.start = end
         self.step += 1
         warmup = self.config.measure.warmup
-        if self.step <= warmup or self.is_done:
+        if self.step <= warmup or self.is_measured:
             self.used.append(self.device.used_bytes())
         if self.step == warmup:
             self.device.memory.pause()
             self.on_warm()
             self.energy = (self.device.energy_joules(), None)
-        if self.is_done:
+        if self.is_measured:
             self.device.synchronize()
             self.energy = (self.energy[0], self.device.energy_joules())
             self.timing["train_s"] = time.perf_counter() - self.began
         elif self.step <= warmup:
             self.start = self.device.mark()  # excludes the time of the readings above from the next step
 
+    def all_is_measured(self) -> None:
+        """Keep the result: what follows does not change it. Begin to profile if that was asked for."""
+        self.result = self._result("ok", None, None)
+        if self.profiler:
+            self.profiler.begin()
+
+    def profiled_step_end(self) -> None:
+        self.step += 1
+        if self.profiler:
+            self.profiler.step_ends()
+            if self.is_done:
+                operators = summed_up(self.folder.profile_file(self.rank))
+                write_operators(self.folder.operators_file(self.rank), operators)
+
     def write(self, status: str = "ok", reason: str | None = None, oom: dict[str, Any] | None = None) -> None:
-        """Write this rank's file when the point ends, also after a failure."""
+        """Write this rank's file when the point ends, also after a failure. A failure while steps are profiled leaves
+        the result as it is."""
+        result = self.result or self._result(status, reason, oom)
+        write_json(self.folder.rank_file(self.rank), asdict(result))
+        self.losses.clear()  # each holds a block of device memory
+
+    def _result(self, status: str, reason: str | None, oom: dict[str, Any] | None) -> RankResult:
         memory = self.device.memory
         memory.fold()
         self.used.append(self.device.used_bytes())
@@ -93,7 +128,7 @@ class Point:
         device_used, process_used = zip(*self.used, strict=True)
         before, after = self.energy
         retries, ooms = map(_since, self.counted_before, self.device.retries_and_ooms())
-        result = RankResult(
+        return RankResult(
             rank=self.rank,
             device=str(self.device.torch_device),
             device_name=self.device.name,
@@ -120,8 +155,6 @@ class Point:
             timing=self.timing,
             **self.facts,
         )
-        write_json(self.folder.rank_file(self.rank), asdict(result))
-        self.losses.clear()  # each holds a block of device memory
 
     def _losses(self) -> list[float]:
         """Return one loss per step: the sum over its micro batches, whose losses Trainer has already scaled."""

@@ -1,5 +1,6 @@
 """One experiment through the real launcher, for every kind of configuration that a CPU can run."""
 
+import gzip
 import json
 import math
 import shutil
@@ -7,8 +8,13 @@ import shutil
 import pytest
 from live_bytes import COMPARED, live_bytes, traced
 
+from memlab.analyse.explain.time_by_kind import compare
+from memlab.attach.profiler import STEPS
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
+from memlab.predict.time.work_kinds import ATTENTION, COMMUNICATION, MATRIX_PRODUCTS, OPTIMIZER
+from memlab.runs.folder import RunFolder
+from memlab.runs.operator_profile import read_operators
 
 pytestmark = pytest.mark.cpu
 
@@ -101,3 +107,20 @@ def test_the_same_run_is_not_measured_twice(measured, start, tmp_path):
     forced = start(*words(2), f"hydra.run.dir={folder}", "force=true")
     assert forced.wait() == 0
     assert json.loads((folder / "record.json").read_text())["timing"] != before["timing"]
+
+
+@pytest.mark.long(25)
+def test_steps_after_the_measured_ones_are_profiled(start):
+    run = start("zero_stage=zero2", "measure.profile=true")
+    assert run.wait() == 0, run.output
+    for rank in run.record["ranks"]:
+        assert (len(rank["step_seconds"]), len(rank["losses"])) == (3, 5)  # the profiled ones are not among them
+    assert not (run.folder / "rank1.profile.json.gz").exists()
+    with gzip.open(run.folder / "rank0.profile.json.gz") as file:
+        assert b"host_name" not in file.read()
+    profile = read_operators(run.folder / "rank0.operators.json")
+    assert profile.steps == len(profile.step_seconds) == STEPS
+    assert {"forward", "backward", "optimizer_step"} <= {row.phase for row in profile.operators}
+    kinds = compare(RunFolder(run.folder)).profiled.kinds
+    assert {MATRIX_PRODUCTS, ATTENTION, COMMUNICATION, OPTIMIZER} <= kinds.keys()
+    assert sum(time.seconds for time in kinds.values()) <= 2 * max(profile.step_seconds)

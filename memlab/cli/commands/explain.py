@@ -21,6 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", metavar="PHASE", help=help)
     help = "of one run: also write the fullest rank's memory over time as torch's snapshot, for pytorch.org/memory_viz"
     parser.add_argument("--memory-viz", type=Path, metavar="FILE", help=help)
+    help = (
+        "the time of a step by kind of work instead: as measured with measure.profile=true, beside the prediction; a "
+        "second folder names a prediction"
+    )
+    parser.add_argument("--time", action="store_true", help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -35,6 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     for option in ("memory_viz", "at"):
         if getattr(arguments, option) and len(folders) > 1:
             raise MemlabError(f"--{option.replace('_', '-')} is about one run: name one run folder.")
+    if arguments.time:
+        return _show_time(*map(RunFolder, folders))
     first, *others = [explain(RunFolder(folder)) for folder in folders]
     if arguments.memory_viz:
         rank = fullest(first)
@@ -45,4 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
         show_phase(first, arguments.at, console(), arguments.depth)
     else:
         show_explained(first, console(), arguments.depth)
+    return 0
+
+
+def _show_time(folder: RunFolder, predicted: RunFolder | None = None) -> int:
+    from memlab.analyse.explain.time_by_kind import compare
+    from memlab.report.text import console
+    from memlab.report.time_text import show_time_by_kind
+
+    show_time_by_kind(compare(folder, predicted), console())
     return 0

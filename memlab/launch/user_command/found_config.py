@@ -54,7 +54,8 @@ def found_config(
     known.
     """
     known: dict[str, Any] = {"training.loop": "command", "training.command": command}
-    known |= {"training.auto": True, "measure.protocol": "cold", "measure.snapshot": False}
+    known |= {"training.auto": True, "measure.protocol": "cold"}
+    known |= {"measure.snapshot": False, "measure.profile": False}
     if ranks:
         facts = ranks[0]["attached"]
         known |= _hardware(ranks) | _shape(facts, rows) | _model(facts) | _deepspeed(facts) | _trainer(facts)

@@ -29,7 +29,7 @@ from memlab.predict.trace.work_items import (
     link_bytes,
 )
 
-_NCCL = -1
+COMMUNICATION = -1
 """The stream of the collectives, which run one after another at the same time as the kernels."""
 
 LAUNCH_QUEUE = 1024
@@ -123,7 +123,8 @@ def clocks(config: Config, costs: Costs) -> "Clocks":
 
 
 class Clocks:
-    """The clocks of one rank, in seconds: ``host``, and ``streams`` by stream."""
+    """The clocks of one rank, in seconds: ``host``, and ``streams`` by stream. ``began``: when the latest kernel,
+    collective or copy began."""
 
     def __init__(self, speeds: Speeds, costs: Costs, module_s: float, host_byte_s: float):
         self.speeds, self.costs, self.module_s, self.host_byte_s = speeds, costs, module_s, host_byte_s
@@ -131,6 +132,7 @@ class Clocks:
         self._by_copied_byte = [way / speeds.host_link for way in ways]
         self.host = 0.0
         self.streams: dict[int, float] = {0: 0.0}
+        self.began = 0.0
         self._begins: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=LAUNCH_QUEUE))
 
     def step(self, work: Sequence[Item]) -> float:
@@ -164,6 +166,7 @@ class Clocks:
                 free = streams.get(stream, 0.0)
                 begin = free if free > self.host else self.host
                 begins.append(begin)
+                self.began = begin
                 streams[stream] = begin + (by_compute if by_compute > by_memory else by_memory)
             elif kind is RecordEvent:
                 events.append(max(self.host, streams.get(item.stream, 0.0)))
@@ -191,12 +194,12 @@ class Clocks:
             seconds = link_bytes(item.kind, item.ranks, item.nbytes) / self.speeds.link * self.costs.link
         else:
             seconds = 2 * item.nbytes / self.speeds.memory * self.costs.memory
-        begin = max(self.host, self.streams.get(item.stream, 0.0), self.streams.get(_NCCL, 0.0))
-        self.streams[_NCCL] = begin + seconds
-        return begin + seconds
+        self.began = max(self.host, self.streams.get(item.stream, 0.0), self.streams.get(COMMUNICATION, 0.0))
+        self.streams[COMMUNICATION] = self.began + seconds
+        return self.began + seconds
 
     def _copy(self, item: Copy) -> None:
-        begin = max(self.host, self.streams.get(item.stream, 0.0))
-        self.streams[item.stream] = begin + item.nbytes * self._by_copied_byte[item.route]
+        self.began = max(self.host, self.streams.get(item.stream, 0.0))
+        self.streams[item.stream] = self.began + item.nbytes * self._by_copied_byte[item.route]
         if item.blocking:
             self.host = self.streams[item.stream]

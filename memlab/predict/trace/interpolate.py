@@ -113,7 +113,8 @@ def _table(usable: Sequence[Trace], minimum: int, of_one: bool) -> _Table | None
     chosen = _furthest_apart([trace for trace in usable if trace is leader or _skeleton(trace) == like])
     if len(chosen) < minimum:
         return None
-    base = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # small allocations have no site
+    largest = max(chosen, key=lambda trace: trace.micro * trace.tokens)  # small allocations have no site
+    base = replace(largest, launchers=leader.launchers)
     requests = [index for index, event in enumerate(base.events) if isinstance(event, Alloc | HostAlloc)]
     allocations, sums = ([i for i in requests if _is_sum(base.events[i]) is each] for each in (False, True))
     return _Table(

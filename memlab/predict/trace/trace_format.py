@@ -9,7 +9,7 @@ from memlab.attach.owner import Owner
 from memlab.files.disk import write_whole
 from memlab.predict.trace import events, work_items
 from memlab.predict.trace.events import Event
-from memlab.predict.trace.work_items import Item
+from memlab.predict.trace.work_items import Item, Launcher
 
 GENERATION, ROUTING = "generation", "routing"
 """What a program may choose by values that nobody knows: tokens, whose number is the length of a generation, and
@@ -72,6 +72,7 @@ class Trace:
     events_before: list[int] = field(default_factory=list)  # for each item of ``work``: number of events before it
     pieces: list[Piece] = field(default_factory=list)  # of a command: one for each BeginPhase event
     earlier_work: list[list[Item]] = field(default_factory=list)  # of a command: of the steps before the last, in order
+    launchers: list[Launcher] = field(default_factory=list)  # of the kernels of all work
     allocator_conf: str = ""  # of a command: the allocator's settings when the process first used a GPU
     model_flops: tuple[float, float] | None = None  # of a sample: for each token, for each pair (worker/flops.py)
     unknown: dict[str, str] = field(default_factory=dict)  # quantities that could not be computed -> reason
@@ -102,6 +103,7 @@ class Trace:
         values["events"] = [events.from_json(*event) for event in values["events"]]
         values["work"] = [work_items.from_json(*item) for item in values["work"]]
         values["earlier_work"] = [[work_items.from_json(*item) for item in work] for work in values["earlier_work"]]
+        values["launchers"] = [Launcher(*launcher) for launcher in values.get("launchers", [])]
         values["pieces"] = [Piece(**piece) for piece in values["pieces"]]
         values["sites"] = list(map(_site, values["sites"]))
         return cls(**values)

@@ -7,9 +7,17 @@ since the item before. Two items of different kinds can be equal as tuples, so c
 from typing import Any, NamedTuple
 
 
+class Launcher(NamedTuple):
+    """What launches a kernel: the operator, or the function of a compiled library; and the module whose forward runs
+    (empty: none)."""
+
+    operator: str
+    module: str
+
+
 class KernelLaunch(NamedTuple):
     """Launch of a kernel on a stream. ``is_half``: computes in half precision; ``sizes``: bytes of each tensor that
-    is read or written."""
+    is read or written; ``launcher``: index in ``Trace.launchers``, ``NOT_NAMED`` in a trace without names."""
 
     operators: int
     modules: int
@@ -17,6 +25,7 @@ class KernelLaunch(NamedTuple):
     is_half: bool
     flops: int
     sizes: tuple[int, ...]
+    launcher: int = -1
 
 
 class Copy(NamedTuple):
@@ -117,6 +126,8 @@ NUMBERED = {
 
 EVERYTHING = -1
 
+NOT_NAMED = -1
+
 PINNED, PAGEABLE, CONVERTED_TO_HOST, CONVERTED_FROM_HOST = range(4)
 """Host memory that a copy uses: pinned, pageable, or a temporary buffer for a conversion on the host. The buffer's new
 pages take the longest: one thread of the driver touches them in a copy to the host, all converting threads in a copy
@@ -163,10 +174,8 @@ def to_json(item: Item) -> list[Any]:
 
 
 def from_json(kind: int, *fields: Any) -> Item:
-    if KINDS[kind] in (KernelLaunch, HostWork):
-        *others, sizes = fields
-        return KINDS[kind](*others, tuple(sizes))
-    return KINDS[kind](*fields)
+    item = KINDS[kind](*fields)
+    return item._replace(sizes=tuple(item.sizes)) if isinstance(item, KernelLaunch | HostWork) else item
 
 
 def link_bytes(collective: int, ranks: int, nbytes: int) -> float:

@@ -55,6 +55,11 @@ class AllocationSites:
         self._numbers: dict[Site, int] = {}
         self._labels: dict[CodeType, str | None] = {}
 
+    @property
+    def module(self) -> str:
+        """Name of the module whose forward runs; empty outside all modules."""
+        return self._modules[-1]
+
     def of(self, tensor: torch.Tensor, nbytes: int, func) -> int:
         """Return the number of the site that made ``tensor``."""
         if nbytes < SMALL_BYTES:

@@ -4,7 +4,7 @@ FLOPs come from torch's own formulas (torch.utils.flop_counter). Bytes are the s
 reads and writes. Each tensor counts once, because eager PyTorch runs one kernel per operator.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.utils.flop_counter import flop_registry
 
 from memlab.core.unknown_figures import WORK, left_out
 from memlab.predict.trace.shadow import device
+from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import (
     COLLECTIVES,
     CONVERTED_FROM_HOST,
@@ -28,6 +29,7 @@ from memlab.predict.trace.work_items import (
     HostWork,
     Item,
     KernelLaunch,
+    Launcher,
     RecordEvent,
     StreamWaitsForCollective,
     StreamWaitsForEvent,
@@ -36,6 +38,7 @@ from memlab.predict.trace.work_items import (
 _aten = torch.ops.aten
 _HALF = (torch.bfloat16, torch.float16)
 _VALUE_OF = _aten._local_scalar_dense
+_TO_COPY = _aten._to_copy.default
 
 _NO_KERNEL = frozenset(
     {
@@ -93,14 +96,17 @@ class _Operator:
 class Counter:
     """Work items of one step. Outside that step ``on`` is false and nothing is counted."""
 
-    def __init__(self, events: Sequence[Any], unknown: dict[str, str]):
-        """``events``: the events of the trace; each item stores how many of them precede it. ``unknown`` receives the
-        reason when an operator cannot be counted; then all items are dropped."""
+    def __init__(self, trace: Trace, running_module: Callable[[], str]):
+        """``trace``: each item stores how many of its events precede the item. Its ``unknown`` receives the reason when
+        an operator cannot be counted; then all items are dropped. ``running_module``: names the module whose forward
+        runs."""
         self.on = False
-        self._unknown = unknown
+        self._unknown = trace.unknown
+        self._launchers, self._running_module = trace.launchers, running_module
+        self._numbers: dict[Launcher, int] = {}
         self.items: list[Item] = []
         self.events_before: list[int] = []
-        self._trace_events = events
+        self._trace_events = trace.events
         self.operators = 0
         self.modules = 0
         self.collectives = 0
@@ -160,31 +166,40 @@ class Counter:
         elif device.NAME in where:
             sizes = self._sizes(known, args, read, written)
             half = any(tensor.dtype in _HALF for tensor in read)
-            self._add(KernelLaunch, device.current_stream(), half, self._flops(known, args, kwargs, out), sizes)
+            self._kernel(str(func), half, self._flops(known, args, kwargs, out), sizes)
         else:
             self._host_work(self._sizes(known, args, read, written))
 
-    def library_call(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Count a call into compiled code, which bypasses the dispatcher.
+    def library_call(self, function: str, tensors: Iterable[torch.Tensor]) -> None:
+        """Count a call of a function of compiled code, which bypasses the dispatcher.
 
         ``tensors`` names each tensor once if the call reads or writes it, and twice if it does both.
         """
         if self.on:
             with self._given_up_on_error():
-                self._library_call(list(tensors))
+                self._library_call(function, list(tensors))
 
-    def _library_call(self, tensors: list[torch.Tensor]) -> None:
+    def _library_call(self, function: str, tensors: list[torch.Tensor]) -> None:
         self.operators += 1
         sizes = map(bytes_in_memory, tensors)
         if any(tensor.device.type == device.NAME for tensor in tensors):
-            self.kernel(*sizes)
+            self.kernel(function, *sizes)
         else:
             self._host_work(tuple(sizes))
 
-    def kernel(self, *sizes: int) -> None:
-        """Count a kernel that the dispatcher does not see. ``sizes``: bytes of each tensor that it reads or writes."""
+    def kernel(self, function: str, *sizes: int) -> None:
+        """Count a kernel that the dispatcher does not see. ``function``: what launches it. ``sizes``: bytes of each
+        tensor that it reads or writes."""
         if self.on:
-            self._add(KernelLaunch, device.current_stream(), False, 0, sizes)
+            self._kernel(function, False, 0, sizes)
+
+    def _kernel(self, operator: str, is_half: bool, flops: int, sizes: tuple[int, ...]) -> None:
+        launcher = Launcher(operator, self._running_module())
+        number = self._numbers.get(launcher)
+        if number is None:
+            number = self._numbers[launcher] = len(self._launchers)
+            self._launchers.append(launcher)
+        self._add(KernelLaunch, device.current_stream(), is_half, flops, sizes, number)
 
     def _host_work(self, sizes: tuple[int, ...]) -> None:
         if sum(sizes) >= HOST_MINIMUM_BYTES:
@@ -206,10 +221,15 @@ class Counter:
         # copy from pageable memory returns when the data has been staged; that wait is not modelled.
         waits = not non_blocking or (to_host and way == PAGEABLE)
         copy = (Copy, stream, waits, way, bytes_in_memory(destination if to_host else source))
-        convert = (KernelLaunch, stream, False, 0, (bytes_in_memory(source), bytes_in_memory(destination)))
-        converts = [convert] if source.dtype is not destination.dtype else []
-        for item in (*converts, copy) if to_host else (copy, *converts):
-            self._add(*item)
+        converts = source.dtype is not destination.dtype
+        if converts and to_host:
+            self._conversion(source, destination)
+        self._add(*copy)
+        if converts and not to_host:
+            self._conversion(source, destination)
+
+    def _conversion(self, source: torch.Tensor, destination: torch.Tensor) -> None:
+        self._kernel(str(_TO_COPY), False, 0, (bytes_in_memory(source), bytes_in_memory(destination)))
 
     def _sizes(self, known: _Operator, args: tuple, read: list, written: list) -> tuple[int, ...]:
         if known.writes_only:

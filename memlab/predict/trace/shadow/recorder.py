@@ -93,7 +93,7 @@ class Recorder(TorchDispatchMode):
         self.values = Values()
         self.sites = AllocationSites(trace.sites)
         self.assumptions = Assumptions(trace.assumed)
-        self.counter = Counter(trace.events, trace.unknown)
+        self.counter = Counter(trace, lambda: self.sites.module)
         self.allocator = LiveAllocator(trace)
         self.sizes_follow_values = False  # whether the program made a tensor whose size depends on values
         self.on_first_request: Callable[[], None] = lambda: None
@@ -149,7 +149,7 @@ class Recorder(TorchDispatchMode):
         kernel = self.kernels.get(func, _ORDINARY)
         owner = kernel.owner or func
         for sizes in kernel.launches(*args, **kwargs):
-            self.counter.kernel(*sizes)
+            self.counter.kernel(str(owner), *sizes)
         held = self._take(owner, kernel.temporaries(*args, **kwargs))
         out = self._result(func, args, kwargs)
         self._see(out, func, kwargs)
@@ -286,10 +286,10 @@ class Recorder(TorchDispatchMode):
         self._events.append(Synchronize(self.requests if event is None else self._requests_at[event]))
         self.counter.host_waits(event)
 
-    def library_call(self, tensors: Iterable[torch.Tensor]) -> None:
+    def library_call(self, function: str, tensors: Iterable[torch.Tensor]) -> None:
         """Count a call into compiled code (:meth:`Counter.library_call`), and forget the floats that it may write."""
         tensors = list(tensors)
-        self.counter.library_call(tensors)
+        self.counter.library_call(function, tensors)
         for tensor in tensors:
             if tensor.is_floating_point():
                 self.values.forget(tensor)

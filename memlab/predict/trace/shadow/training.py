@@ -3,7 +3,6 @@
 Model, data, Trainer and phases are the worker's own code, so a prediction runs exactly what a measurement runs.
 """
 
-import dataclasses
 import gc
 from collections.abc import Callable
 
@@ -55,10 +54,10 @@ class Shadow:
         self.steps = steps
         self.step = 0
         self.engine: torch.nn.Module | None = None
-        self.plan = dataclasses.replace(plan, training_args={**plan.training_args, "max_steps": steps})
+        self.plan = plan
 
     def run(self) -> None:
-        arguments = training_arguments([self.plan], self.scratch)
+        arguments = training_arguments(self.plan, self.scratch, self.steps)
         gc.collect()  # so that which cycles are freed in this phase does not depend on the modules imported before
         self.recorder.phase("model_build")
         model = build_model(self.config, torch.device(device.NAME, device.current()))

@@ -47,7 +47,7 @@ class _Extension:
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         def function(*args, **options) -> int:
-            self._recorder.library_call(chain(tensors_in(args), _updated(name, args)))
+            self._recorder.library_call(name, chain(tensors_in(args), _updated(name, args)))
             return 0
 
         return function

@@ -1,5 +1,6 @@
 """Triton: its kernels are only counted. They write into existing tensors, so no allocation is missed."""
 
+from functools import partial
 from types import ModuleType
 
 from memlab.core.config import Config
@@ -14,7 +15,7 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
 
 
 def _launch_nothing(jit: ModuleType, recorder: Recorder) -> None:
-    def launch(*args, **options) -> None:
-        recorder.library_call(tensors_in((args, options)))
+    def launch(function: str, *args, **options) -> None:
+        recorder.library_call(function, tensors_in((args, options)))
 
-    jit.KernelInterface.__getitem__ = lambda kernel, grid: launch
+    jit.KernelInterface.__getitem__ = lambda kernel, grid: partial(launch, getattr(kernel, "__name__", "triton"))

@@ -1,0 +1,154 @@
+"""Time of one step by kind of work: as torch's profiler measured it, and as the clocks of the prediction have it."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from memlab.core.config import Config
+from memlab.core.errors import RecordError
+from memlab.core.record import PREDICTED, Record
+from memlab.predict.limits import unpredictable
+from memlab.predict.time.calibration_choice import resolve
+from memlab.predict.time.clocks import LOWER_BOUND, has_clocks
+from memlab.predict.time.step_intervals import busy_seconds, step_intervals
+from memlab.predict.time.work_kinds import COMMUNICATION, COPIES, KINDS, item_kinds, kernel_kind
+from memlab.predict.trace.choose_traces import traces_in_launch
+from memlab.predict.trace.shadow_process import ShadowError
+from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.work_items import Collective, Copy, KernelLaunch
+from memlab.runs.folder import RunFolder
+from memlab.runs.operator_profile import OperatorProfile, OperatorTime, read_operators
+
+PROFILED_RANK = 0
+
+
+@dataclass(frozen=True)
+class KindTime:
+    """Time of one kind of work in a step, summed over all streams, and the number of kernels, collectives or copies."""
+
+    seconds: float
+    count: float
+
+
+@dataclass(frozen=True)
+class StepByKind:
+    """One step of one rank. ``kinds``: without the kinds that do not occur, in the order of :data:`KINDS`.
+
+    ``busy_seconds``: in which the device worked on anything. ``on``: what the times are of, ``device`` or ``host`` (a
+    run without a GPU). ``note``: what limits the figures.
+    """
+
+    kinds: dict[str, KindTime]
+    busy_seconds: float
+    step_seconds: float
+    on: str = "device"
+    note: str = ""
+
+    @property
+    def total(self) -> KindTime:
+        return _sum(self.kinds.values())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``usual_seconds``: the median of the run's own measured steps, which no profiler slowed; ``None`` if there are
+    none. ``predicted``: ``None`` if the step cannot be predicted; then ``reason`` says why."""
+
+    profiled: StepByKind | None
+    usual_seconds: float | None
+    predicted: StepByKind | None
+    reason: str = ""
+
+
+def compare(folder: RunFolder, predicted: RunFolder | None = None) -> Comparison:
+    """Compare the profiled steps of a run with their prediction, or show the prediction of a predicted run.
+
+    ``predicted``: the run folder of the prediction. Without it, memlab predicts the step of its own training; it does
+    not run a command again. Raises :class:`RecordError` if a measured run was not profiled.
+    """
+    record = folder.read_record()
+    if record.source == PREDICTED:
+        return Comparison(None, None, *_predicted(folder, record))
+    path = folder.operators_file(PROFILED_RANK)
+    if not path.exists():
+        raise RecordError(
+            f"{folder}: no steps were profiled. Measure again with measure.profile=true, or name the folder of a "
+            "prediction."
+        )
+    found = profiled(read_operators(path))
+    usual = record.summary.get("step_seconds")
+    if predicted is not None:
+        return Comparison(found, usual, *_predicted(predicted, predicted.read_record()))
+    if record.command is not None:
+        return Comparison(found, usual, None, "memlab does not run a command again: name the folder of its prediction")
+    return Comparison(found, usual, *_predicted(folder, record))
+
+
+def profiled(profile: OperatorProfile) -> StepByKind:
+    """Return the mean profiled step. Without work on a device, the times are those of the operators on the host."""
+    rows = profile.on_device or profile.operators
+    kinds = [(profiled_kind(row), KindTime(row.seconds, row.calls)) for row in rows]
+    step = sum(profile.step_seconds) / max(len(profile.step_seconds), 1)
+    on = "device" if profile.on_device else "host"
+    return StepByKind(_by_kind(kinds), profile.busy_seconds, step, on)
+
+
+def profiled_kind(row: OperatorTime) -> str:
+    """Return the kind of a row of a profile, by the rules of the prediction."""
+    if row.kernel.startswith("nccl") or row.operator.startswith(("c10d::", "nccl:", "gloo:")):
+        return COMMUNICATION
+    if row.kernel.startswith(("Memcpy HtoD", "Memcpy DtoH")):
+        return COPIES
+    return kernel_kind(row.operator, row.phase)
+
+
+def predicted_step(config: Config, trace: Trace) -> StepByKind:
+    """Return the step of one rank by the clocks. The hardware entry must have the speeds for a step time."""
+    calibration = resolve(config).step
+    costs = LOWER_BOUND if calibration is None else calibration.costs
+    found = step_intervals(config, trace.work, costs)
+    kinds = item_kinds(trace)
+    counts = Counter(kinds[index] for index, item in enumerate(trace.work) if isinstance(item, _ON_DEVICE))
+    seconds: Counter[str] = Counter()
+    for intervals in found.streams.values():
+        for each in intervals:
+            seconds[kinds[each.item]] += each.seconds
+    note = "" if calibration else f"a lower bound: no calibration for {config.hardware.gpu}"
+    busy = busy_seconds(each for intervals in found.streams.values() for each in intervals)
+    by_kind = _by_kind((kind, KindTime(seconds[kind], count)) for kind, count in counts.items())
+    return StepByKind(by_kind, busy, found.seconds, note=note)
+
+
+_ON_DEVICE = (KernelLaunch, Copy, Collective)
+
+
+def _predicted(folder: RunFolder, record: Record) -> tuple[StepByKind | None, str]:
+    """Return the predicted step of rank 0, or why there is none."""
+    config = record.config
+    if reasons := unpredictable(config):
+        return None, "; ".join(reasons)
+    try:
+        trace = _trace(folder, record)
+    except ShadowError as error:
+        return None, str(error)
+    if not has_clocks(config, [trace]):
+        return None, f"the speeds of {config.hardware.gpu or 'this GPU'}, or the work of the step, are not known"
+    return predicted_step(config, trace), ""
+
+
+def _trace(folder: RunFolder, record: Record) -> Trace:
+    if record.command is not None:
+        return Trace.load(folder.path / f"rank{PROFILED_RANK}.trace.json")
+    return traces_in_launch([folder.read_plan()])[0][PROFILED_RANK]
+
+
+def _by_kind(times: Iterable[tuple[str, KindTime]]) -> dict[str, KindTime]:
+    members: dict[str, list[KindTime]] = {kind: [] for kind in KINDS}
+    for kind, time in times:
+        members[kind].append(time)
+    return {kind: _sum(found) for kind, found in members.items() if found}
+
+
+def _sum(times: Iterable[KindTime]) -> KindTime:
+    found = list(times)
+    return KindTime(sum(time.seconds for time in found), sum(time.count for time in found))

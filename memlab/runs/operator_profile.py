@@ -1,0 +1,207 @@
+"""The operators of profiled steps: the Chrome trace of torch's profiler, summed up, as rankN.operators.json."""
+
+import gzip
+import json
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from memlab.core.errors import RecordError
+from memlab.files.json_file import read_json, write_json
+
+PIECE = "memlab piece: "
+"""Prefix of the mark at the end of each part of a run (memlab.attach.profiler)."""
+
+STEP = "ProfilerStep#"
+"""Prefix of the profiler's own mark for a step."""
+
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+"""Categories of the trace for what runs on a GPU."""
+
+LAUNCHES = ("cuda_runtime", "cuda_driver")
+"""Categories for calls of the driver on the host. A call and what it launches have the same ``correlation``."""
+
+ALLOCATES = ("aten::empty", "aten::new_empty", "aten::resize_")
+"""Prefixes of operators that only allocate for their caller."""
+
+CUDA = 1
+"""``Device Type`` of memory on a GPU (c10/core/DeviceType.h)."""
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """An operator in one phase, as the mean over the profiled steps.
+
+    With an empty ``kernel``: the calls of the operator; ``seconds``: the host's, without operators that it calls;
+    ``allocated_bytes``: requested from the device by it alone. With a ``kernel``: the launches by the operator;
+    ``seconds``: the device's. An empty ``operator`` is code outside all operators.
+    """
+
+    phase: str
+    operator: str
+    kernel: str
+    calls: float
+    seconds: float
+    allocated_bytes: float
+
+
+@dataclass(frozen=True)
+class OperatorProfile:
+    """``steps``: number of profiled steps. ``step_seconds``: of each, while it was profiled. ``busy_seconds``: per
+    step, in which the device worked on anything."""
+
+    steps: int
+    step_seconds: list[float]
+    busy_seconds: float
+    operators: list[OperatorTime]
+
+    @property
+    def on_device(self) -> list[OperatorTime]:
+        return [each for each in self.operators if each.kernel]
+
+
+def read_operators(path: Path) -> OperatorProfile:
+    """Read what :func:`write_operators` wrote. Raises :class:`RecordError` for anything else."""
+    values = read_json(path)
+    try:
+        operators = [
+            OperatorTime(*map(str, row[:3]), *map(float, row[3:])) for row in map(_row_of, values["operators"])
+        ]
+        seconds = [float(each) for each in values["step_seconds"]]
+        return OperatorProfile(int(values["steps"]), seconds, float(values["busy_seconds"]), operators)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{path}: not the operators of a profile ({error})") from None
+
+
+def _row_of(values: Mapping[str, Any]) -> list[Any]:
+    return [values[name] for name in OperatorTime.__dataclass_fields__]
+
+
+def write_operators(path: Path, profile: OperatorProfile) -> None:
+    """Write a profile. Raises :class:`WriteError`, which names ``path``."""
+    write_json(path, asdict(profile))
+
+
+def summed_up(path: Path) -> OperatorProfile:
+    """Sum up the gzipped Chrome trace of torch's profiler. Raises :class:`RecordError` for any other file."""
+    try:
+        with gzip.open(path) as file:
+            return _summed_up(json.load(file)["traceEvents"])
+    except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
+        raise RecordError(f"{path}: not a Chrome trace of torch's profiler ({error})") from None
+
+
+def _summed_up(events: Sequence[Mapping[str, Any]]) -> OperatorProfile:
+    steps = [event for event in events if event["name"].startswith(STEP) and event.get("cat") == "user_annotation"]
+    count = max(len(steps), 1)
+    phase_at = _phases(events)
+    on_host, launched_by = _on_host(events)
+    rows: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0])
+    for at, operator, seconds, nbytes in on_host:
+        _add(rows[phase_at(at), operator, ""], seconds, nbytes)
+    on_device = [event for event in events if event.get("cat") in ON_DEVICE]
+    for event in on_device:
+        at, operator = launched_by.get(event["args"].get("correlation"), (event["ts"], ""))
+        _add(rows[phase_at(at), operator, event["name"]], event["dur"] / 1e6, 0)
+    found = [
+        OperatorTime(*names, calls / count, seconds / count, nbytes / count)
+        for names, (calls, seconds, nbytes) in rows.items()
+    ]
+    found.sort(key=lambda each: (not each.kernel, -each.seconds))
+    return OperatorProfile(len(steps), [event["dur"] / 1e6 for event in steps], _busy(on_device) / count, found)
+
+
+def _add(row: list[float], seconds: float, nbytes: int) -> None:
+    row[0] += 1
+    row[1] += seconds
+    row[2] += nbytes
+
+
+def _phases(events: Iterable[Mapping[str, Any]]):
+    """Return the function from a time of the trace to the phase then."""
+    marks = sorted((event["ts"], event["name"]) for event in events if event["name"].startswith(PIECE))
+    times, names = [time for time, _ in marks], [name.removeprefix(PIECE) for _, name in marks]
+
+    def phase_at(time: float) -> str:
+        index = bisect_left(times, time)
+        return names[index] if index < len(names) else ""
+
+    return phase_at
+
+
+_Call = tuple[float, str, float, int]  # begin in microseconds, operator, seconds of its own, bytes
+
+
+def _on_host(events: Iterable[Mapping[str, Any]]) -> tuple[list[_Call], dict[int, tuple[float, str]]]:
+    """Return the calls of operators, and correlation -> begin and operator of each call of the driver."""
+    threads: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") in ("cpu_op", *LAUNCHES) or _is_own_mark(event) or event["name"] == "[memory]":
+            threads[event["pid"], event["tid"]].append(event)
+    calls: list[_Call] = []
+    launched_by: dict[int, tuple[float, str]] = {}
+    for thread in threads.values():
+        calls += _Thread(launched_by).calls(thread)
+    return calls, launched_by
+
+
+def _is_own_mark(event: Mapping[str, Any]) -> bool:
+    """Whether a script or torch marked a span of the program, as an optimizer's step: an operator for those inside."""
+    return event.get("cat") == "user_annotation" and not event["name"].startswith((PIECE, STEP))
+
+
+class _Open:
+    """An operator that runs, at a moment of the sweep over a thread."""
+
+    def __init__(self, event: Mapping[str, Any]):
+        self.name, self.begin, self.seconds = event["name"], event["ts"], event["dur"] / 1e6
+        self.end = event["ts"] + event["dur"]
+        self.inside, self.nbytes = 0.0, 0
+
+    @property
+    def call(self) -> _Call:
+        return self.begin, self.name, max(self.seconds - self.inside, 0.0), self.nbytes
+
+
+class _Thread:
+    """Sweep over the events of one thread, in the order of time. ``launched_by``: receives calls of the driver."""
+
+    def __init__(self, launched_by: dict[int, tuple[float, str]]):
+        self._launched_by = launched_by
+        self._stack: list[_Open] = []
+
+    def calls(self, events: Iterable[Mapping[str, Any]]) -> Iterator[_Call]:
+        for event in sorted(events, key=lambda event: (event["ts"], -event.get("dur", 0))):
+            yield from self._ended_by(event["ts"])
+            running = self._stack[-1] if self._stack else None
+            if event.get("cat") in LAUNCHES:
+                name = running.name if running else ""
+                self._launched_by[event["args"].get("correlation")] = event["ts"], name
+            elif event["name"] != "[memory]":
+                self._stack.append(_Open(event))
+                if running:
+                    running.inside += self._stack[-1].seconds
+            elif event["args"].get("Device Type") == CUDA and (needing := self._needs_memory()):
+                needing.nbytes += max(event["args"]["Bytes"], 0)
+        yield from self._ended_by(float("inf"))
+
+    def _needs_memory(self) -> _Open | None:
+        """Return the innermost operator that does more than to allocate."""
+        return next((each for each in reversed(self._stack) if not each.name.startswith(ALLOCATES)), None)
+
+    def _ended_by(self, time: float) -> Iterator[_Call]:
+        while self._stack and self._stack[-1].end <= time:
+            yield self._stack.pop().call
+
+
+def _busy(on_device: Iterable[Mapping[str, Any]]) -> float:
+    """Return the seconds in which at least one of the events runs."""
+    busy, until = 0.0, float("-inf")
+    for event in sorted(on_device, key=lambda event: event["ts"]):
+        end = event["ts"] + event["dur"]
+        busy += max(end - max(event["ts"], until), 0.0)
+        until = max(until, end)
+    return busy / 1e6
