@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from memlab.core.config import Config
+from memlab.planner import reach
+from memlab.planner.reach import Reach
 
 GPU_COUNTS = ("num_gpus", "nproc_per_node", "num_processes")
 """Options of deepspeed, torchrun and accelerate for the number of ranks on a node."""
@@ -31,7 +33,8 @@ EXPANDABLE = "expandable_segments:True"
 
 @dataclass(frozen=True)
 class Change:
-    """One change. ``told``: the words to change, as they are typed; ``price``: what it costs.
+    """One change. ``told``: the words to change, as they are typed; ``price``: what it costs; ``reach``: what it can
+    take off at most.
 
     ``words``: the changed command, or ``None`` if only the allocator's settings change, to ``allocator_conf``.
     ``deepspeed``: content of a new DeepSpeed JSON, whose path takes the place of :data:`JSON_PLACE` in ``words``.
@@ -39,6 +42,7 @@ class Change:
 
     told: str
     price: str
+    reach: Reach
     words: tuple[str, ...] | None = None
     allocator_conf: str | None = None
     deepspeed: Mapping[str, Any] | None = None
@@ -59,8 +63,8 @@ def possible_changes(
         *_allocator(config.allocator.conf),
         *_checkpointing(words, facts),
         *_micro_batch(words, config, unknown, facts),
-        *_deepspeed_json(words),
-        *_zero_stage_word(words),
+        *_deepspeed_json(words, facts),
+        *_zero_stage_word(words, facts),
         *_more_gpus(words, facts, gpus),
     ]
 
@@ -68,7 +72,9 @@ def possible_changes(
 def _allocator(conf: str) -> Iterator[Change]:
     if "expandable_segments" not in conf:
         changed = ",".join(filter(None, [conf, EXPANDABLE]))
-        yield Change(f"PYTORCH_ALLOC_CONF={changed}", "no extra computation", allocator_conf=changed)
+        yield Change(
+            f"PYTORCH_ALLOC_CONF={changed}", "no extra computation", reach.DEFRAGMENTED, allocator_conf=changed
+        )
 
 
 def _checkpointing(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[Change]:
@@ -76,7 +82,8 @@ def _checkpointing(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[C
     if any(model.get("gradient_checkpointing") is False for model in trained) and _can_take(
         words, CHECKPOINTING, facts
     ):
-        yield _with_options("a second forward pass in each step", words, {CHECKPOINTING: "true"})
+        price = "a second forward pass in each step"
+        yield _with_options(price, reach.CHECKPOINTED, words, {CHECKPOINTING: "true"})
 
 
 def _micro_batch(
@@ -87,60 +94,70 @@ def _micro_batch(
         micro, accumulation = values.get(BATCH) or 1, values.get(ACCUMULATION) or 1
         if micro > 1:
             options = {BATCH: str(micro // 2), ACCUMULATION: str(2 * accumulation)}
-            yield _with_options("twice the forward passes of half the size", words, options)
+            takes = reach.smaller_batch(micro, micro // 2)
+            yield _with_options("twice the forward passes of half the size", takes, words, options)
         return
     if {"batch", "batch.micro"} & set(unknown) or config.batch.micro < 2:
         return
     batch = _option_with_value(words, "batch", config.batch.micro)
     if batch is None:
         return
-    options = {batch: str(config.batch.micro // 2)}
+    micro = config.batch.micro
+    options = {batch: str(micro // 2)}
     accumulation = _option_with_value(words, "accum", config.batch.accumulation)
     if accumulation is not None:
         options[accumulation] = str(2 * config.batch.accumulation)
     price = "smaller steps" if accumulation is None else "twice the forward passes of half the size"
-    yield _with_options(price, words, options)
+    yield _with_options(price, reach.smaller_batch(micro, micro // 2), words, options)
 
 
-def _deepspeed_json(words: Sequence[str]) -> Iterator[Change]:
+def _deepspeed_json(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[Change]:
     given = ((name, path) for name in JSON_FILES if (path := _value(words, name)) is not None)
     name, path = next(given, ("", ""))  # --deepspeed of DeepSpeed's own scripts is a flag
     content = _read(Path(path))
     if content is None:
         return
     changed = _set(words, name, JSON_PLACE)
-    for told, price, zero in _more_sharded(content["zero_optimization"]):
+    for told, price, takes, zero in _more_sharded(content["zero_optimization"], _ranks(facts)):
         new = {**deepcopy(content), "zero_optimization": zero}
-        yield Change(f"{told} in {Path(path).name}", price, tuple(changed), deepspeed=new)
+        yield Change(f"{told} in {Path(path).name}", price, takes, tuple(changed), deepspeed=new)
 
 
-def _more_sharded(zero: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield what to write, what it costs, and the changed ``zero_optimization``."""
+def _more_sharded(zero: Mapping[str, Any], ranks: int) -> Iterator[tuple[str, str, Reach, dict[str, Any]]]:
+    """Yield what to write, what it costs, what it can take off, and the changed ``zero_optimization``."""
     stage, on_cpu = zero.get("stage", 0), {"device": "cpu", "pin_memory": True}
     if stage in (0, 1):
-        yield '"stage": 2', "gradients reduced to their owners", {**zero, "stage": 2}
+        takes = reach.sharded(stage, 2, ranks)
+        yield '"stage": 2', "gradients reduced to their owners", takes, {**zero, "stage": 2}
     if stage in (0, 1, 2):
-        yield '"stage": 3', "weights gathered in every pass", {**zero, "stage": 3}
+        takes = reach.sharded(stage, 3, ranks)
+        yield '"stage": 3', "weights gathered in every pass", takes, {**zero, "stage": 3}
     if stage in (1, 2, 3) and (zero.get("offload_optimizer") or {}).get("device", "none") == "none":
         told = '"offload_optimizer": {"device": "cpu"}'
-        yield told, "an optimizer step on the CPU", {**zero, "offload_optimizer": on_cpu}
+        takes = reach.OPTIMIZER_OFFLOADED
+        yield told, "an optimizer step on the CPU", takes, {**zero, "offload_optimizer": on_cpu}
     if stage == 3 and (zero.get("offload_param") or {}).get("device", "none") == "none":
         told, price = '"offload_param": {"device": "cpu"}', "weights over PCIe in every pass"
-        yield told, price, {**zero, "offload_param": on_cpu}
+        yield told, price, reach.WEIGHTS_OFFLOADED, {**zero, "offload_param": on_cpu}
 
 
-def _zero_stage_word(words: Sequence[str]) -> Iterator[Change]:
+def _zero_stage_word(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[Change]:
     """Yield the next stages of ``accelerate launch --zero_stage N``, which has no JSON."""
     stage = _value(words, "zero_stage")
     if stage in ("1", "2"):
-        yield _with_options("weights gathered in every pass", words, {"zero_stage": "3"})
+        takes = reach.sharded(int(stage), 3, _ranks(facts))
+        yield _with_options("weights gathered in every pass", takes, words, {"zero_stage": "3"})
 
 
 def _more_gpus(words: Sequence[str], facts: Mapping[str, Any], gpus: int) -> Iterator[Change]:
     name = next((name for name in GPU_COUNTS if (_value(words, name) or "").isdigit()), None)
     number = 0 if name is None else int(_value(words, name) or 0)
     if name is not None and number > 0 and 2 * number <= gpus and _shards(facts):
-        yield _with_options("twice the GPUs", words, {name: str(2 * number)})
+        yield _with_options("twice the GPUs", reach.on_more_ranks(2), words, {name: str(2 * number)})
+
+
+def _ranks(facts: Mapping[str, Any]) -> int:
+    return facts.get("world_size") or 1
 
 
 def _shards(facts: Mapping[str, Any]) -> bool:
@@ -153,12 +170,12 @@ def _shards(facts: Mapping[str, Any]) -> bool:
 # --- words of a command
 
 
-def _with_options(price: str, words: Sequence[str], options: Mapping[str, str]) -> Change:
+def _with_options(price: str, takes: Reach, words: Sequence[str], options: Mapping[str, str]) -> Change:
     changed, told = list(words), []
     for name, value in options.items():
         changed = _set(changed, name, value)
         told.append(f"--{name} {value}")
-    return Change(" ".join(told), price, tuple(changed))
+    return Change(" ".join(told), price, takes, tuple(changed))
 
 
 def _can_take(words: Sequence[str], name: str, facts: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from memlab.core.config import Hardware
+from memlab.core.config import Config, Hardware
 from memlab.core.record import RankResult, Record
 from memlab.core.record_schema import Effects
 from memlab.core.summary import Work
@@ -13,7 +13,7 @@ from memlab.launch.process import Ended
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
 from memlab.launch.user_command.records import command_record
 from memlab.launch.user_command.supervise import Finished
-from memlab.predict.memory.estimate import Estimate, estimate
+from memlab.predict.memory.estimate import Estimate, needs
 from memlab.predict.memory.rank_results import rank_results
 from memlab.predict.prediction import judged
 from memlab.predict.time.calibration_choice import resolve
@@ -31,7 +31,7 @@ class TracedCommand:
 
     ``meters``: the files of the traced ranks, ``rows``: their steps; both as the meters wrote them, by rank. Their
     memory and times are those of the simulation. ``seconds``: how long the simulation took. ``effects``: those that it
-    would have had outside of its sandbox.
+    would have had outside of its sandbox. ``allocator_conf``: settings of the allocator in place of the command's own.
     """
 
     words: Sequence[str]
@@ -42,14 +42,17 @@ class TracedCommand:
     rows: Mapping[int, Rows]
     seconds: float
     effects: Effects
+    allocator_conf: str | None = None
+
+    @property
+    def config(self) -> Config:
+        """What the script used, on the hardware entry that was asked for."""
+        return _found(self).config
 
 
-def record_of(command: TracedCommand, allocator_conf: str | None = None) -> tuple[Record, dict[int, Rows]]:
-    """Predict memory and time from the traces. Returns the record, and the rows of each rank's steps.
-
-    ``allocator_conf``: settings of the allocator in place of the command's own.
-    """
-    found = _found(command, allocator_conf)
+def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
+    """Predict memory and time from the traces. Returns the record, and the rows of each rank's steps."""
+    found = _found(command)
     config = found.config
     calibrations = resolve(config)
     (results,) = rank_results([config], [command.traces], calibrations.host)
@@ -82,25 +85,19 @@ def record_of(command: TracedCommand, allocator_conf: str | None = None) -> tupl
     return record, rows
 
 
-def estimate_of(command: TracedCommand, allocator_conf: str | None = None) -> Estimate:
-    """Return the verdict, and the memory that the command would need on a GPU of any size.
-
-    ``allocator_conf`` as in :func:`record_of`.
-    """
-    config = _found(command, allocator_conf).config
-    traces, calibration = list(command.traces.values()), resolve(config).host
-    verdict = estimate(config, traces, calibration).verdict
-    return replace(estimate(config, traces, calibration, limited=False), verdict=verdict)
+def estimate_of(command: TracedCommand) -> Estimate:
+    """Return the verdict, and the memory that the command would need on a GPU of any size."""
+    config = command.config
+    return needs(config, list(command.traces.values()), resolve(config).host)
 
 
-def _found(command: TracedCommand, allocator_conf: str | None) -> FoundConfig:
-    """Return what the script used, on the hardware entry that was asked for."""
+def _found(command: TracedCommand) -> FoundConfig:
     meters = [command.meters[rank] for rank in sorted(command.meters)]
     found = found_config(meters, command.rows, shlex.join(command.words))
     used = found.config.hardware
     hardware = asdict(replace(command.hardware, gpus=used.gpus, nodes=used.nodes))
     first = command.traces[min(command.traces)]
-    conf = first.allocator_conf if allocator_conf is None else allocator_conf
+    conf = first.allocator_conf if command.allocator_conf is None else command.allocator_conf
     return from_values(
         {
             **found.values,

@@ -4,7 +4,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,24 +53,29 @@ def predicted_changes(
             not_tried.append(change.told)
             continue
         on_change(change.told)
-        outcome = _outcome(change, command, trace)
+        outcome: Outcome
+        try:
+            outcome = estimate_of(changed_command(change, command, trace))
+        except MemlabError as error:
+            outcome = str(error)
         saved = None if isinstance(outcome, str) else base.used - outcome.used
         tried.append(SingleChange(change.told, change.price, outcome, saved))
     return Changes(base, in_order(tried), not_tried)
 
 
-def _outcome(change: Change, command: TracedCommand, trace: Tracer) -> Outcome:
+def changed_command(change: Change, command: TracedCommand, trace: Tracer) -> TracedCommand:
+    """Trace the changed command; a change of the allocator's settings alone has the traces of ``command``.
+
+    Raises :class:`MemlabError` where the script fails.
+    """
     if change.words is None:
-        return estimate_of(command, change.allocator_conf)
+        return replace(command, allocator_conf=change.allocator_conf)
     with tempfile.TemporaryDirectory(prefix="memlab-change-") as scratch:
         path = Path(scratch) / "deepspeed.json"
         if change.deepspeed is not None:
             path.write_text(json.dumps(change.deepspeed), encoding="utf-8")
         words = [word.replace(JSON_PLACE, str(path)) for word in change.words]
-        try:
-            return estimate_of(trace(words, RunFolder(Path(scratch) / "run")))
-        except MemlabError as error:
-            return str(error)
+        return trace(words, RunFolder(Path(scratch) / "run"))
 
 
 def _needs(outcome: Outcome) -> Mapping[str, Any]:

@@ -11,18 +11,8 @@ from dataclasses import dataclass
 
 from memlab.core.config import Config
 from memlab.core.record import Record
-from memlab.predict.memory.breakdown import SLACK
-from memlab.predict.trace import memory_kinds
-
-PER_SAMPLE = (memory_kinds.ACTIVATIONS, memory_kinds.ACTIVATION_GRADIENTS, memory_kinds.LOGITS)
-"""Kinds of memory that grow with the micro batch."""
-
-SHARDED_FROM = {
-    1: (memory_kinds.MASTER, memory_kinds.OPTIMIZER),
-    2: (memory_kinds.GRADIENTS,),
-    3: (memory_kinds.WEIGHTS,),
-}
-"""ZeRO stage -> kinds of memory that it shards over the ranks, in addition to the stages below."""
+from memlab.planner import reach
+from memlab.planner.reach import Reach
 
 
 @dataclass(frozen=True)
@@ -45,26 +35,27 @@ def remedies(record: Record) -> list[Remedy]:
     phases, peak = fullest["breakdown"]["phases"], fullest["breakdown"]["peak_phase"]
     if peak not in phases:
         return []
+    held = phases[peak]
     found = [
-        Remedy(change, int(share * sum(phases[peak].get(kind, 0) for kind in of)), of)
-        for change, share, of in _changes(record.config, len(record.ranks))
+        Remedy(change, reach.at_most(takes, held), tuple(takes))
+        for change, takes in _changes(record.config, len(record.ranks))
     ]
     return sorted((remedy for remedy in found if remedy.nbytes > 0), key=lambda remedy: -remedy.nbytes)
 
 
-def _changes(config: Config, ranks: int) -> Iterator[tuple[str, float, tuple[str, ...]]]:
-    """Yield each possible change, the share of memory that it takes off, and the kinds of memory concerned."""
+def _changes(config: Config, ranks: int) -> Iterator[tuple[str, Reach]]:
+    """Yield each possible change, and what it can take off."""
     stage, micro, offload = config.zero_stage.stage, config.batch.micro, config.offload
     if not config.checkpointing.enabled:
-        yield "checkpointing=full", 1.0, (memory_kinds.ACTIVATIONS,)
+        yield "checkpointing=full", reach.CHECKPOINTED
     if micro > 1:
-        yield f"batch.micro={micro // 2}", 1 - (micro // 2) / micro, PER_SAMPLE
+        yield f"batch.micro={micro // 2}", reach.smaller_batch(micro, micro // 2)
     if stage < 3:
-        yield f"zero_stage=zero{stage + 1}", 1 - 1 / ranks, SHARDED_FROM[stage + 1]
+        yield f"zero_stage=zero{stage + 1}", reach.sharded(stage, stage + 1, ranks)
     if stage > 0 and offload.optimizer == "none":
-        yield "offload=optimizer", 1.0, (memory_kinds.MASTER, memory_kinds.OPTIMIZER)
+        yield "offload=optimizer", reach.OPTIMIZER_OFFLOADED
     if stage == 3 and offload.param == "none":
-        states = (memory_kinds.MASTER, memory_kinds.OPTIMIZER) if offload.optimizer == "none" else ()
-        yield "offload=all", 1.0, (memory_kinds.WEIGHTS, *states)
+        states = reach.OPTIMIZER_OFFLOADED if offload.optimizer == "none" else {}
+        yield "offload=all", {**reach.WEIGHTS_OFFLOADED, **states}
     if "expandable_segments:True" not in config.allocator.conf:
-        yield "allocator=expandable", 1.0, (SLACK,)
+        yield "allocator=expandable", reach.DEFRAGMENTED

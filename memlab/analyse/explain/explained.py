@@ -10,6 +10,7 @@ from memlab.analyse.explain.marks import read_marks, with_piece_of_oom
 from memlab.analyse.explain.phases import PhaseRun, allocated_after, highest_runs, parts_of
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.analyse.explain.snapshot_trace import trace_of
+from memlab.core.config import Config
 from memlab.core.errors import RecordError
 from memlab.core.record import PREDICTED, Record
 from memlab.predict.allocator import RecordingAllocator, parse
@@ -68,7 +69,7 @@ def explain(folder: RunFolder) -> list[Explained]:
     """
     record = folder.read_record()
     if record.source == PREDICTED:
-        return [_predicted(record, trace) for trace in _traces(folder, record)]
+        return [explain_prediction(record.config, trace) for trace in _traces(folder, record)]
     found = [_measured(folder, rank, record) for rank in record.ranks if _has_history(folder, rank)]
     if not found:
         raise RecordError(
@@ -103,13 +104,15 @@ def _measured(folder: RunFolder, result: Mapping, record: Record) -> Explained:
     return replace(explained, driver=driver_after, seconds=measured.seconds)
 
 
-def _predicted(record: Record, trace: Trace) -> Explained:
-    gpu = gpu_memory(record.config)
-    ranks = RankReplays(record.config, [trace], gpu.capacity, resolve(record.config).host, with_curve=True)
+def explain_prediction(config: Config, trace: Trace, capacity: int | None = None) -> Explained:
+    """Explain a rank on simulated GPUs. ``capacity``: the most that the allocator may reserve, in bytes; ``None``: as
+    on the GPU of the hardware entry."""
+    gpu = gpu_memory(config)
+    limit = gpu.capacity if capacity is None else capacity
+    ranks = RankReplays(config, [trace], limit, resolve(config).host, with_curve=True)
     peak = ranks.likely[0].peak_event  # of the trace with release delays, which lacks the host's waits
     outside = (Share(MODELLED, gpu.outside),)
-    settings = record.config.allocator.conf
-    return _explained(ranks.trace, record.source, peak, ranks.recorder, lambda event: outside, settings)
+    return _explained(ranks.trace, PREDICTED, peak, ranks.recorder, lambda event: outside, config.allocator.conf)
 
 
 def _traces(folder: RunFolder, record: Record) -> list[Trace]:

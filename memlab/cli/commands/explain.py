@@ -8,6 +8,9 @@ from memlab.cli.commands.run_selection import latest_run
 from memlab.core.errors import MemlabError
 from memlab.runs.folder import RunFolder
 
+REMEDIES = 4
+"""Single changes that are predicted for a run of memlab's own training, a few seconds each."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = (
@@ -19,6 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--depth", type=whole(1), default=4, metavar="N", help=help)
     help = "of one run: the memory at the start, at the peak and at the end of a phase, side by side"
     parser.add_argument("--at", metavar="PHASE", help=help)
+    help = (
+        f"of one run: predict N single changes that can lower the peak (default: {REMEDIES} for memlab's own training, "
+        "0 for a command, whose script runs again, on simulated GPUs, for each)"
+    )
+    parser.add_argument("--remedies", type=whole(0), metavar="N", help=help)
     help = "of one run: also write the fullest rank's memory over time as torch's snapshot, for pytorch.org/memory_viz"
     parser.add_argument("--memory-viz", type=Path, metavar="FILE", help=help)
     help = (
@@ -31,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse.explain.explained import explain, fullest
     from memlab.analyse.explain.memory_viz import write_memory_viz
+    from memlab.cli.remedies import print_remedies
     from memlab.report.explain_text import show_difference, show_explained, show_phase
     from memlab.report.text import console
 
@@ -52,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         show_phase(first, arguments.at, console(), arguments.depth)
     else:
         show_explained(first, console(), arguments.depth)
+        print_remedies(RunFolder(folders[0]), arguments.remedies, REMEDIES)
     return 0
 
 

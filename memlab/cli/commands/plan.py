@@ -10,10 +10,9 @@ from typing import Any
 from memlab.cli.commands.file_options import add_files, write_files
 from memlab.cli.compose import compose_config
 from memlab.cli.override_words import check_total, expand
+from memlab.cli.single_changes import BATCH_WORDS, is_command, plan_of, possible_changes
 from memlab.core.command_template import effect
-from memlab.core.config import GROUPS, Config
 from memlab.core.errors import MemlabError
-from memlab.core.plan import Plan, make_plan
 from memlab.launch import preflight
 from memlab.planner.command_predictor import CommandPredictor
 from memlab.planner.parallel import ParallelPredictor
@@ -38,23 +37,6 @@ takes minutes, so the allocator, which changes reserved memory alone, is tried w
 COMMAND_STEPS = "measure=quick"
 """Word for the steps of a command, unless the command line sets them: few are enough for memory."""
 
-CHANGES = (
-    ("allocator=expandable", "no extra computation"),
-    ("checkpointing=full", "a second forward pass in each step"),
-    ("zero_stage=zero1", "weights gathered after each step"),
-    ("zero_stage=zero2", "gradients reduced to their owners"),
-    ("zero_stage=zero3", "weights gathered in every pass"),
-    ("offload=optimizer", "an optimizer step on the CPU"),
-    ("offload=all", "an optimizer step on the CPU, and weights over PCIe in every pass"),
-    ("attention=sdpa", "no extra computation"),
-    ("kernels=liger", "one more package"),
-    ("adapter=lora", "training an adapter in place of all weights"),
-)
-"""Single changes that can save memory, and what each costs."""
-
-BATCH_WORDS = ("batch", "batch.micro")
-"""Keys of the micro batch. The search for the largest batch sets it."""
-
 GROUPS_THAT_NAME_FILES = ("model", "data", "predict")
 """Groups whose values can name files, folders and keys outside memlab."""
 
@@ -75,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     given = expand(arguments.words)
-    if _is_command(given) and not any(key.split(".")[0] == "measure" for key in given):
+    if is_command(given) and not any(key.split(".")[0] == "measure" for key in given):
         given["measure"] = [COMMAND_STEPS]
     for key in given:
         if key.split(".")[0] in REFUSED:
@@ -109,7 +91,7 @@ def _plan_batches(given: dict[str, list[str]], arguments: argparse.Namespace) ->
         raise MemlabError(
             "None of these combinations can be predicted. Run one with launch.py mode=predict to see the reason."
         )
-    kept = "predictions" if _is_command(given) else "traces"
+    kept = "predictions" if is_command(given) else "traces"
     progress_out.print(f"{len(candidates)} configurations; after Ctrl-C, finished {kept} are kept")
     with PlanProgress(progress_out) as progress, _predictor(given, progress) as predictor:
         rows = largest_batches(candidates, predictor)
@@ -129,14 +111,10 @@ def combined_axes(given: dict[str, list[str]]) -> dict[str, list[str]]:
     line sets, wholly (``offload=none``) or in part (``offload.ratio=0.5``).
     """
     settled = {key for key in AXES if key in given or any(word.startswith(f"{key}.") for word in given)}
-    if _is_command(given):
+    if is_command(given):
         settled |= {key for key in AXES if not _reaches(given, key)}
     defaults = {key: [f"{key}={option}" for option in options] for key, options in AXES.items() if key not in settled}
     return {key: words for key, words in given.items() if len(words) > 1} | defaults
-
-
-def _is_command(given: dict[str, list[str]]) -> bool:
-    return given.get("training") == ["training=command"]
 
 
 def _reaches(given: dict[str, list[str]], axis: str) -> bool:
@@ -162,7 +140,7 @@ def _check_batch(candidates: Sequence[Candidate]) -> None:
 def _predictor(
     given: dict[str, list[str]], progress: PlanProgress
 ) -> AbstractContextManager[ParallelPredictor | CommandPredictor]:
-    if _is_command(given):
+    if is_command(given):
         return nullcontext(CommandPredictor(progress.update))
     return ParallelPredictor(progress.update)
 
@@ -212,46 +190,12 @@ def _plan_changes(given: dict[str, list[str]], arguments: argparse.Namespace) ->
     if several:
         raise MemlabError(f"--changes needs one configuration: give '{several}' one value.")
     out = console()
-    base = _plan(given)
+    base = plan_of(given)
     with PlanProgress(console(sys.stderr)) as progress, _predictor(given, progress) as predictor:
         outcome, changes = single_changes(base, possible_changes(given, base), predictor)
     if not write_files(_changes_frame(outcome, changes), arguments):
         show_changes(outcome, changes, out)
     return 0
-
-
-def possible_changes(given: dict[str, list[str]], base: Plan) -> list[tuple[str, str, Plan]]:
-    """List word, price and plan of every change that can be predicted and that changes the configuration."""
-    micro = base.config.batch.micro
-    possible = [change for change in CHANGES if change[0].split("=")[0] in GROUPS]
-    if micro > 1:
-        possible.append((f"batch.micro={micro // 2}", "more steps, or batch.accumulation"))
-    found = []
-    for word, price in possible:
-        replaced = BATCH_WORDS if word.startswith("batch") else word.split("=")[:1]
-        rest = [words[0] for key, words in given.items() if key not in replaced]
-        config, choices = compose_config([*rest, word, "mode=predict"])
-        plan = make_plan(config, choices)
-        is_other = effect(config) != effect(base.config) if _is_command(given) else plan.run_id != base.run_id
-        if is_other and not unpredictable(config) and not _is_step_back(plan, base):
-            found.append((word, price, plan))
-    return found
-
-
-def _is_step_back(plan: Plan, base: Plan) -> bool:
-    """Whether ``plan`` shards or offloads less than ``base``."""
-
-    def reach(config: Config) -> tuple[int, bool, bool]:
-        return config.zero_stage.stage, config.offload.optimizer != "none", config.offload.param != "none"
-
-    return any(new < old for new, old in zip(reach(plan.config), reach(base.config), strict=True))
-
-
-def _plan(given: dict[str, list[str]]) -> Plan:
-    config, choices = compose_config([*(words[0] for words in given.values()), "mode=predict"])
-    if reasons := unpredictable(config):
-        raise MemlabError("; ".join(reasons))
-    return make_plan(config, choices)
 
 
 def _changes_frame(base: Outcome, changes: Sequence) -> Any:

@@ -1,7 +1,7 @@
 """Estimate of one point: its verdict and the memory that it needs, without a record."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memlab.core.config import Config
 from memlab.core.sizes import UNLIMITED
@@ -47,6 +47,12 @@ def estimate(config: Config, traces: Iterable[Trace], calibration: Calibration, 
         host=max(host_peak(trace).process for trace in traces),
         held=_held(replays, gpu.outside),
     )
+
+
+def needs(config: Config, traces: Sequence[Trace], calibration: Calibration) -> Estimate:
+    """Return the verdict on the device, and the memory that the point would need on a device of any size."""
+    verdict = estimate(config, traces, calibration).verdict
+    return replace(estimate(config, traces, calibration, limited=False), verdict=verdict)
 
 
 def _held(replays: Sequence[Replay], outside: int) -> dict[str, int]:

@@ -1,0 +1,134 @@
+"""Remedies of an explained run: single changes, each predicted, with the blocks of memory that are gone then."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from memlab.analyse.explain import accounting
+from memlab.analyse.explain.accounting import Difference
+from memlab.analyse.explain.explained import Explained, explain_prediction, fullest
+from memlab.core.record import PREDICTED, Record
+from memlab.core.sizes import UNLIMITED
+from memlab.planner.changed_runs import Candidate, ChangedRuns, PredictedRun
+from memlab.planner.reach import at_most
+from memlab.predict.memory.breakdown import SLACK
+from memlab.predict.memory.estimate import needs
+from memlab.predict.memory.gpu_memory import gpu_memory
+from memlab.predict.time.calibration_choice import resolve
+from memlab.predict.time.step_time import StepTime, predict_step_time, predict_steps
+
+TOO_LITTLE = 0.01
+"""Share of the memory at the peak. A change that can take off less than this at most is not predicted."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run needs on a GPU of any size: bytes of the rank that needs the most.
+
+    ``verdict``: on the GPU of the hardware entry. ``allocated``, ``reserved``: peaks. ``used``: reserved memory at its
+    peak, and what is outside the allocator. ``host``: of the process. ``step``: ``None`` if the time is not known.
+    ``rank``: the fullest rank, explained.
+    """
+
+    verdict: str
+    allocated: int
+    reserved: int
+    used: int
+    host: int
+    step: StepTime | None
+    rank: Explained
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Peaks of a measured run, in bytes, each of its highest rank."""
+
+    allocated: int
+    reserved: int
+    used: int
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One change. ``needs``: of the run with it, or the reason why it could not be predicted. ``blocks``: what the
+    program holds at the peak, by kind and module, in the run as it is and in the changed one."""
+
+    change: str
+    price: str
+    needs: Needs | str
+    blocks: Difference | None = None
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """``base``: the run as it is, by its prediction. ``measured``: if it was measured and
+    did not run out of memory. ``tried``: the change that saves
+    the most memory first, those without a prediction last. ``not_tried``: further changes that could save memory."""
+
+    base: Needs
+    measured: Measured | None
+    tried: list[Remedy]
+    not_tried: list[str]
+
+
+def remedies(ranks: Sequence[Explained], record: Record, runs: ChangedRuns, most: int) -> Remedies:
+    """Predict the changes that can take the most off the peak of the fullest rank; ``most``: how many.
+
+    Raises :class:`MemlabError` if the run as it is cannot be predicted.
+    """
+    chosen, others = choose(runs.candidates, held_at_the_peak(fullest(ranks)), most)
+    base = needs_of(runs.base)
+    found = [_remedy(candidate, run, base) for candidate, run in zip(chosen, runs.predict(chosen), strict=True)]
+    return Remedies(base, _measured(record), sorted(found, key=_reserved), [other.change for other in others])
+
+
+def choose(
+    candidates: Sequence[Candidate], held: Mapping[str, int], most: int
+) -> tuple[list[Candidate], list[Candidate]]:
+    """Return the changes to predict, at most ``most``, and the others that could take something off.
+
+    ``held``: kind -> bytes at the peak. The change that can take off the most comes first.
+    """
+    limits = {candidate.change: at_most(candidate.reach, held) for candidate in candidates}
+    least = TOO_LITTLE * sum(held.values())
+    able = [candidate for candidate in candidates if limits[candidate.change] > least]
+    able.sort(key=lambda candidate: -limits[candidate.change])
+    return able[:most], able[most:]
+
+
+def held_at_the_peak(rank: Explained) -> dict[str, int]:
+    """Return the bytes of each kind at the peak, and of the allocator's slack."""
+    kinds = {share.name: share.nbytes for share in accounting.by_kind(rank.peak.holdings).parts}
+    return {**kinds, SLACK: rank.peak.slack.total}
+
+
+def needs_of(run: PredictedRun) -> Needs:
+    """Replay the traces of a run, without and with the limit of its GPU."""
+    config, calibrations = run.config, resolve(run.config)
+    found = needs(config, list(run.traces.values()), calibrations.host)
+    rank = fullest([explain_prediction(config, trace, UNLIMITED) for trace in run.traces.values()])
+    step = (
+        predict_steps(config, run.traces, calibrations.step)[1]
+        if config.training.loop == "command"
+        else predict_step_time(config, run.traces, calibrations.step)
+    )
+    reserved = found.used - gpu_memory(config).outside
+    return Needs(found.verdict, rank.peak.allocated, reserved, found.used, found.host, step, rank)
+
+
+def _remedy(candidate: Candidate, run: PredictedRun | str, base: Needs) -> Remedy:
+    if isinstance(run, str):
+        return Remedy(candidate.change, candidate.price, run)
+    changed = needs_of(run)
+    first, second = (accounting.by_kind(each.rank.peak.holdings) for each in (base, changed))
+    return Remedy(candidate.change, candidate.price, changed, accounting.difference(first, second))
+
+
+def _reserved(remedy: Remedy) -> int:
+    return UNLIMITED if isinstance(remedy.needs, str) else remedy.needs.reserved
+
+
+def _measured(record: Record) -> Measured | None:
+    if record.source == PREDICTED or record.status != "ok":
+        return None
+    keys = ("peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
+    return Measured(*(max(rank[key] or 0 for rank in record.ranks) for key in keys))

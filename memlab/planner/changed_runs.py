@@ -1,0 +1,159 @@
+"""A run and its single changes as predictions: of memlab's own training, and of a command of the user's own."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from memlab.core.config import Config
+from memlab.core.errors import MemlabError
+from memlab.core.plan import Plan
+from memlab.core.record import PREDICTED, Record
+from memlab.planner.command_changes import possible_changes
+from memlab.planner.command_record import TracedCommand
+from memlab.planner.predicted_changes import changed_command
+from memlab.planner.reach import Reach, reach
+from memlab.planner.user_command import traced_command
+from memlab.predict.trace.choose_traces import trace_missing, traces
+from memlab.predict.trace.code_digest import code_digest
+from memlab.predict.trace.run_command import traces_in
+from memlab.predict.trace.trace_format import Trace
+from memlab.runs.command_inputs import are_unchanged
+from memlab.runs.folder import RunFolder
+from memlab.runs.step_rows import read_rows
+
+Progress = Callable[[str, int, int], None]
+"""Called with the progress: ("tracing", 3, 12)."""
+
+
+class PredictedRun(Protocol):
+    """A run on simulated GPUs. ``traces``: of the ranks that differ."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def traces(self) -> Mapping[int, Trace]: ...
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A single change. ``change``: as it is typed; ``price``: what it costs; ``reach``: what it can take off."""
+
+    change: str
+    price: str
+    reach: Reach
+
+
+class ChangedRuns(Protocol):
+    """A run with all its possible single changes."""
+
+    @property
+    def candidates(self) -> Sequence[Candidate]: ...
+
+    @property
+    def base(self) -> PredictedRun:
+        """The prediction of the run as it is. Raises :class:`MemlabError` if there can be none."""
+
+    def predict(self, chosen: Sequence[Candidate]) -> Iterator[PredictedRun | str]:
+        """Yield the prediction with each change alone, or the reason why there is none."""
+
+
+@dataclass(frozen=True)
+class TracedPlan:
+    config: Config
+    traces: Mapping[int, Trace]
+
+
+class ChangedPlans:
+    """A run of memlab's own training. ``changes``: word, price and plan of each change."""
+
+    def __init__(self, base: Plan, changes: Sequence[tuple[str, str, Plan]], on_progress: Progress):
+        self._base, self._on_progress = base, on_progress
+        self._plans = {word: plan for word, _, plan in changes}
+        self.candidates = [Candidate(word, price, reach(base.config, plan.config)) for word, price, plan in changes]
+
+    @cached_property
+    def base(self) -> PredictedRun:
+        return TracedPlan(self._base.config, traces(self._base))
+
+    def predict(self, chosen: Sequence[Candidate]) -> Iterator[PredictedRun | str]:
+        """Trace all changes in one shadow process. The traces stay in the user's cache."""
+        plans = [self._plans[candidate.change] for candidate in chosen]
+        trace_missing(plans, lambda done, of: self._on_progress("tracing", done, of))
+        for number, plan in enumerate(plans):
+            self._on_progress("replaying", number, len(plans))
+            yield _or_reason(lambda plan=plan: TracedPlan(plan.config, traces(plan)))
+
+
+class ChangedCommands:
+    """A command of the user's own, from its run folder. Each change runs its script again, on simulated GPUs.
+
+    ``environ``: the variables that the command would get, with the token of a launch. Raises :class:`MemlabError` in
+    another folder than the one where the command ran.
+    """
+
+    def __init__(self, folder: RunFolder, record: Record, environ: Mapping[str, str], on_progress: Progress):
+        self._folder, self._record, self._environ, self._on_progress = folder, record, environ, on_progress
+        facts = record.ranks[0]["attached"]
+        ran_in = (facts.get("script") or {}).get("cwd")
+        if ran_in and Path(ran_in) != Path.cwd():
+            raise MemlabError(f"The command ran in {ran_in}: call memlab explain --remedies there, too.")
+        self._changes = possible_changes(
+            self._words, record.config, record.unknown_config, facts, record.config.hardware.gpus
+        )
+        self.candidates = [Candidate(change.told, change.price, change.reach) for change in self._changes]
+
+    @cached_property
+    def base(self) -> TracedCommand:
+        """The prediction in the run folder if this code made it and no file of the script changed since; else the
+        command runs again."""
+        is_current = self._record.environment.get("predictor") == code_digest() and are_unchanged(self._record)
+        if self._record.source == PREDICTED and is_current and (found := traces_in(self._folder.path)):
+            return self._from_folder(found)
+        self._on_progress("predicting the command as it is", 0, 1)
+        with tempfile.TemporaryDirectory(prefix="memlab-base-") as scratch:
+            return self._trace(self._words, RunFolder(scratch))
+
+    def predict(self, chosen: Sequence[Candidate]) -> Iterator[PredictedRun | str]:
+        told = {change.told: change for change in self._changes}
+        for number, candidate in enumerate(chosen):
+            self._on_progress(f"predicting the command with {candidate.change}", number, len(chosen))
+            change = told[candidate.change]
+            yield _or_reason(lambda change=change: changed_command(change, self.base, self._trace))
+
+    @property
+    def _words(self) -> list[str]:
+        assert self._record.command is not None
+        return self._record.command["words"]
+
+    def _trace(self, words: Sequence[str], folder: RunFolder) -> TracedCommand:
+        """Run words of the command on the GPUs of the record, with the allocator's settings of the record."""
+        record = self._record
+        steps = (record.command or {}).get("steps")
+        traced = traced_command(words, record.config.hardware, folder, steps, self._environ)
+        return replace(traced, allocator_conf=record.config.allocator.conf)
+
+    def _from_folder(self, traces: Mapping[int, Trace]) -> TracedCommand:
+        record = self._record
+        command = record.command or {}
+        return TracedCommand(
+            self._words,
+            command.get("steps"),
+            record.config.hardware,
+            traces,
+            {rank["rank"]: rank for rank in record.ranks if rank["rank"] in traces},
+            {rank: read_rows(self._folder.step_rows(rank)) for rank in traces},
+            record.timing["total_s"],
+            command["effects"],
+            record.config.allocator.conf,
+        )
+
+
+def _or_reason(predict: Callable[[], PredictedRun]) -> PredictedRun | str:
+    try:
+        return predict()
+    except MemlabError as error:
+        return str(error)

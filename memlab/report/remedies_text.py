@@ -1,0 +1,114 @@
+"""Text of the remedies of ``memlab explain``: what each change saves by its prediction, and which blocks are gone."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from memlab.analyse.explain.accounting import Difference
+from memlab.analyse.explain.remedies import Measured, Needs, Remedies, Remedy
+from memlab.core.sizes import GIB
+from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
+from memlab.predict.time.step_time import BOUND, StepTime
+from memlab.report import units
+from memlab.report.text import say
+
+NAMED = 4
+"""Most kinds of memory that a remedy names."""
+
+NOTABLE = 0.005
+"""Share of the memory of the run as it is from which on a change helps, and a difference of a kind is named."""
+
+FAR_OFF = 0.05
+"""Error of the prediction of a measured run from which on a sentence warns."""
+
+ENDS = {FITS: "fits", EDGE: "is at the edge", DOES_NOT_FIT: "still does not fit"}
+
+KEYS = ("used", "reserved", "allocated")
+
+
+def show_remedies(found: Remedies, out: Console) -> None:
+    """Print the changes that save memory, then which do not, which could not be predicted and which were not tried."""
+    predicted = [(remedy, remedy.needs) for remedy in found.tried if isinstance(remedy.needs, Needs)]
+    least = NOTABLE * found.base.used
+    helping = [(remedy, needs) for remedy, needs in predicted if found.base.used - needs.used >= least]
+    others = [(remedy, needs) for remedy, needs in predicted if found.base.used - needs.used < least]
+    tried = units.counted(len(found.tried), "single change")
+    say(f"Remedies: {len(helping)} of {tried} that were predicted save memory.", out, "bold")
+    say(_provenance(found.base, found.measured), out)
+    for remedy, needs in helping:
+        say(f"{remedy.change}: {'; '.join(_effects(needs, found))}.", out, indent=2)
+        say(f"{_blocks(remedy, needs, found.base)}.", out, indent=4)
+        say(f"Price: {', '.join([remedy.price, *_costs(needs, found.base)])}.", out, indent=4)
+    for remedy, needs in others:
+        say(f"{remedy.change} does not help: {_signed(needs.used - found.base.used)} GiB.", out, indent=2)
+    for remedy in found.tried:
+        if isinstance(remedy.needs, str):
+            say(f"{remedy.change} could not be predicted: {remedy.needs}.", out, indent=2)
+    if found.not_tried:
+        number = len(found.tried) + len(found.not_tried)
+        say(f"Not predicted: {', '.join(found.not_tried)}. --remedies {number} predicts all.", out)
+
+
+def _provenance(base: Needs, measured: Measured | None) -> str:
+    """Write which figures are predicted, and how far the prediction of a measured run is off."""
+    step = f", {_of_step(base.step)}" if base.step else ""
+    if measured is None:
+        return (
+            f"Each is predicted alone. As it is, the run needs {units.about(base.used)} GiB: "
+            f"{units.about(base.reserved)} reserved, {units.about(base.allocated)} allocated{step}."
+        )
+    errors = {key: getattr(base, key) / getattr(measured, key) - 1 for key in KEYS[1:] if getattr(measured, key)}
+    told = ", ".join(f"{units.signed_percent(error)} in {key}" for key, error in errors.items())
+    doubt = " So its remedies may be off, too." if any(abs(error) > FAR_OFF for error in errors.values()) else ""
+    return (
+        "The first figure is measured, the second is the measured one and the difference of two predictions: of the "
+        f"run as it is, and with the change alone. Predicted against measured, the run as it is: {told}.{doubt}"
+    )
+
+
+def _effects(needs: Needs, found: Remedies) -> Iterator[str]:
+    """Write the memory before and after a change; of a measured run, with the predicted difference."""
+    texts = []
+    for key in KEYS:
+        base, after = getattr(found.base, key), getattr(needs, key)
+        before = getattr(found.measured, key, 0) or base
+        texts.append(f"{units.about(before)} -> {units.about(before + after - base)}")
+    yield f"{texts[0]} GiB used (reserved {texts[1]}, allocated {texts[2]})"
+    if found.base.verdict != FITS:
+        yield f"then it {ENDS[needs.verdict]}"
+
+
+def _blocks(remedy: Remedy, needs: Needs, base: Needs) -> str:
+    """Write what is gone and what is new at the peak, by kind, with the module of the largest part."""
+    assert remedy.blocks is not None
+    least = NOTABLE * base.used
+    parts = [part for part in remedy.blocks.parts if abs(part.nbytes) >= least][:NAMED]
+    named = [f"{part.name} {_signed(part.nbytes)}{_where(part, least)}" for part in parts]
+    slack = needs.rank.peak.slack.total - base.rank.peak.slack.total
+    if abs(slack) >= least:
+        named.append(f"slack of the allocator {_signed(slack)}")
+    before, after = base.rank.phase, needs.rank.phase
+    moved = "" if before == after else f"; the peak moves from {before} to {after}"
+    return f"At the peak: {', '.join(named) or 'the same blocks'}{moved}"
+
+
+def _where(kind: Difference, least: float) -> str:
+    """Name the module whose memory changed most, where a kind has several."""
+    modules = [part for part in kind.parts if abs(part.nbytes) >= least and "." in part.name]
+    return f" ({modules[0].name} {_signed(modules[0].nbytes)})" if modules and len(kind.parts) > 1 else ""
+
+
+def _costs(needs: Needs, base: Needs) -> Iterator[str]:
+    """Write the step time and the memory of the host, where the change takes more of them."""
+    if needs.step and base.step and needs.step.seconds > base.step.seconds * (1 + NOTABLE):
+        yield f"{_of_step(needs.step)} instead of {units.seconds(base.step.seconds)}"
+    if needs.host - base.host > NOTABLE * base.used:
+        yield f"{units.about(needs.host - base.host)} GiB more of host memory for each rank"
+
+
+def _of_step(step: StepTime) -> str:
+    return f"{units.seconds(step.seconds)} a step{' at best' if step.basis == BOUND else ''}"
+
+
+def _signed(nbytes: int) -> str:
+    return f"{nbytes / GIB:+,.2f}"
