@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from memlab.analyse.explain.accounting import Difference
+from memlab.analyse.explain.accounting import Row
 from memlab.analyse.explain.remedies import Measured, Needs, Remedies, Remedy
 from memlab.core.sizes import GIB
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
@@ -32,8 +32,7 @@ def show_remedies(found: Remedies, out: Console) -> None:
     least = NOTABLE * found.base.used
     helping = [(remedy, needs) for remedy, needs in predicted if found.base.used - needs.used >= least]
     others = [(remedy, needs) for remedy, needs in predicted if found.base.used - needs.used < least]
-    tried = units.counted(len(found.tried), "single change")
-    say(f"Remedies: {len(helping)} of {tried} that were predicted save memory.", out, "bold")
+    say(_answer(found, len(helping)), out, "bold")
     say(_provenance(found.base, found.measured), out)
     for remedy, needs in helping:
         say(f"{remedy.change}: {'; '.join(_effects(needs, found))}.", out, indent=2)
@@ -43,10 +42,17 @@ def show_remedies(found: Remedies, out: Console) -> None:
         say(f"{remedy.change} does not help: {_signed(needs.used - found.base.used)} GiB.", out, indent=2)
     for remedy in found.tried:
         if isinstance(remedy.needs, str):
-            say(f"{remedy.change} could not be predicted: {remedy.needs}.", out, indent=2)
+            say(f"{remedy.change} could not be predicted: {remedy.needs.rstrip('.')}.", out, indent=2)
     if found.not_tried:
         number = len(found.tried) + len(found.not_tried)
         say(f"Not predicted: {', '.join(found.not_tried)}. --remedies {number} predicts all.", out)
+
+
+def _answer(found: Remedies, helping: int) -> str:
+    if not found.tried:
+        return "Remedies: no single change that memlab knows can lower this peak."
+    tried = units.counted(len(found.tried), "single change")
+    return f"Remedies: of {tried}, predicted one at a time, {helping} save{'s' * (helping == 1)} memory."
 
 
 def _provenance(base: Needs, measured: Measured | None) -> str:
@@ -54,7 +60,7 @@ def _provenance(base: Needs, measured: Measured | None) -> str:
     step = f", {_of_step(base.step)}" if base.step else ""
     if measured is None:
         return (
-            f"Each is predicted alone. As it is, the run needs {units.about(base.used)} GiB: "
+            f"As it is, the run needs {units.about(base.used)} GiB: "
             f"{units.about(base.reserved)} reserved, {units.about(base.allocated)} allocated{step}."
         )
     errors = {key: getattr(base, key) / getattr(measured, key) - 1 for key in KEYS[1:] if getattr(measured, key)}
@@ -82,8 +88,8 @@ def _blocks(remedy: Remedy, needs: Needs, base: Needs) -> str:
     """Write what is gone and what is new at the peak, by kind, with the module of the largest part."""
     assert remedy.blocks is not None
     least = NOTABLE * base.used
-    parts = [part for part in remedy.blocks.parts if abs(part.nbytes) >= least][:NAMED]
-    named = [f"{part.name} {_signed(part.nbytes)}{_where(part, least)}" for part in parts]
+    parts = [part for part in remedy.blocks.parts if part.spread >= least][:NAMED]
+    named = [f"{part.name} {_signed(part.change)}{_where(part, least)}" for part in parts]
     slack = needs.rank.peak.slack.total - base.rank.peak.slack.total
     if abs(slack) >= least:
         named.append(f"slack of the allocator {_signed(slack)}")
@@ -92,10 +98,10 @@ def _blocks(remedy: Remedy, needs: Needs, base: Needs) -> str:
     return f"At the peak: {', '.join(named) or 'the same blocks'}{moved}"
 
 
-def _where(kind: Difference, least: float) -> str:
+def _where(kind: Row, least: float) -> str:
     """Name the module whose memory changed most, where a kind has several."""
-    modules = [part for part in kind.parts if abs(part.nbytes) >= least and "." in part.name]
-    return f" ({modules[0].name} {_signed(modules[0].nbytes)})" if modules and len(kind.parts) > 1 else ""
+    modules = [part for part in kind.parts if part.spread >= least and "." in part.name]
+    return f" ({modules[0].name} {_signed(modules[0].change)})" if modules and len(kind.parts) > 1 else ""
 
 
 def _costs(needs: Needs, base: Needs) -> Iterator[str]:

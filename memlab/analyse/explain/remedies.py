@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from memlab.analyse.explain import accounting
-from memlab.analyse.explain.accounting import Difference
+from memlab.analyse.explain.accounting import Row
 from memlab.analyse.explain.explained import Explained, explain_prediction, fullest
 from memlab.core.record import PREDICTED, Record
 from memlab.core.sizes import UNLIMITED
@@ -55,7 +55,7 @@ class Remedy:
     change: str
     price: str
     needs: Needs | str
-    blocks: Difference | None = None
+    blocks: Row | None = None
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,14 @@ class Remedies:
     not_tried: list[str]
 
 
-def remedies(ranks: Sequence[Explained], record: Record, runs: ChangedRuns, most: int) -> Remedies:
-    """Predict the changes that can take the most off the peak of the fullest rank; ``most``: how many.
+def remedies(record: Record, runs: ChangedRuns, most: int) -> Remedies:
+    """Predict the changes that can take the most off the predicted peak; ``most``: how many.
 
-    Raises :class:`MemlabError` if the run as it is cannot be predicted.
+    The peak is the one on a GPU of any size: a run that is out of memory ends before it. Raises :class:`MemlabError` if
+    the run as it is cannot be predicted.
     """
-    chosen, others = choose(runs.candidates, held_at_the_peak(fullest(ranks)), most)
     base = needs_of(runs.base)
+    chosen, others = choose(runs.candidates, held_at_the_peak(base.rank), most)
     found = [_remedy(candidate, run, base) for candidate, run in zip(chosen, runs.predict(chosen), strict=True)]
     return Remedies(base, _measured(record), sorted(found, key=_reserved), [other.change for other in others])
 
@@ -119,8 +120,8 @@ def _remedy(candidate: Candidate, run: PredictedRun | str, base: Needs) -> Remed
     if isinstance(run, str):
         return Remedy(candidate.change, candidate.price, run)
     changed = needs_of(run)
-    first, second = (accounting.by_kind(each.rank.peak.holdings) for each in (base, changed))
-    return Remedy(candidate.change, candidate.price, changed, accounting.difference(first, second))
+    kinds = [accounting.by_kind(each.rank.peak.holdings) for each in (base, changed)]
+    return Remedy(candidate.change, candidate.price, changed, accounting.side_by_side(kinds))
 
 
 def _reserved(remedy: Remedy) -> int:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from memlab.cli.commands.plan import AXES, CHANGES, combinations, combined_axes, possible_changes
+from memlab.cli.commands.plan import AXES, combinations, combined_axes
 from memlab.cli.compose import compose_config
 from memlab.cli.main import main
 from memlab.cli.override_words import check_overrides, expand
-from memlab.core.config import GROUPS
+from memlab.cli.single_changes import CHANGES, possible_changes
 from memlab.core.plan import make_plan
 
 HERE = ("model=tiny", "hardware=h100_x8")
@@ -43,7 +43,7 @@ def test_several_machines(capsys):
     }
 
 
-@pytest.mark.parametrize("words", [words for words, _ in CHANGES if words.split("=")[0] in GROUPS])
+@pytest.mark.parametrize("words", [words for words, _ in CHANGES])
 def test_every_change_and_every_axis_is_there(words):
     check_overrides([words])
     for group, options in AXES.items():
@@ -145,7 +145,9 @@ def test_single_changes_of_a_command_are_those_that_reach_it():
     words = [*COMMAND, "zero_stage=zero2", "offload=none"]
     config, choices = compose_config([*words, "mode=predict", "measure=quick"])
     found = [word for word, _, _ in possible_changes(expand([*words, "measure=quick"]), make_plan(config, choices))]
-    assert found == ["allocator=expandable", "zero_stage=zero3", "offload=optimizer"]
+    assert found == [
+        *("allocator=expandable", "zero_stage=zero3", "zero_stage.reduce_bucket_size=50000000", "offload=optimizer")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,10 @@ def test_after_an_out_of_memory_no_later_step_counts(command):
 def test_the_allocator_has_the_settings_of_the_script_or_others_in_their_place(command):
     command.traces[0].allocator_conf = "max_split_size_mb:64"
     assert record_of(command)[0].config.allocator.conf == "max_split_size_mb:64"
-    assert record_of(replace(command, allocator_conf="expandable_segments:True"))[0].config.allocator.conf == "expandable_segments:True"
+    assert (
+        record_of(replace(command, allocator_conf="expandable_segments:True"))[0].config.allocator.conf
+        == "expandable_segments:True"
+    )
 
 
 def test_an_estimate_is_of_the_memory_on_a_gpu_of_any_size(command):
