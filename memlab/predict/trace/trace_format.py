@@ -110,5 +110,5 @@ class Trace:
 
 
 def _site(values: dict[str, Any]) -> Site:
-    owner = values["owner"]
+    owner = values.get("owner")  # traces of older versions have none
     return Site(**{**values, "shape": tuple(values["shape"]), "owner": None if owner is None else Owner(*owner)})
