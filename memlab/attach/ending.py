@@ -14,7 +14,7 @@ class Ending:
         self.failure: dict[str, Any] | None = None  # the last exception that left a phase
         self.stopped = False  # by --steps
         self._oom: dict[str, Any] | None = None
-        self._exit: tuple[int, str | None] | None = None  # code of sys.exit, and where
+        self._exit: tuple[Any, str | None] | None = None  # what SystemExit was given, and where
 
     def fails(self, error: Exception, at: Mapping[str, Any]) -> None:
         """Describe an exception that leaves a phase, and do not keep it: its traceback holds tensors.
@@ -30,21 +30,33 @@ class Ending:
 
     @property
     def exit_code(self) -> int:
-        """The code of the last call of ``sys.exit``; 0 without one."""
-        return self._exit[0] if self._exit else 0
+        """The exit code by which the script ends itself; 0: it does not."""
+        return _exit_code(self._exit[0]) if self._exit else 0
+
+    @property
+    def exit_line(self) -> str | None:
+        """How the script ends itself, and where."""
+        return f"{_told(self._exit[0])} at {self._exit[1] or 'an unknown line'}" if self._exit else None
 
     def exits(self, code: Any) -> None:
-        """Note a call of ``sys.exit``."""
-        self._exit = _exit_code(code), user_line()
+        """Note ``sys.exit(code)`` or ``SystemExit(code)``. Of those with one exit code the first one counts: the others
+        pass it on."""
+        if _exit_code(code) != self.exit_code:
+            self._exit = code, user_line()
+
+    def goes_on(self) -> None:
+        """Forget a call of ``sys.exit``: the script has caught it, and trains."""
+        self._exit = None
 
     def outcome(self, error: BaseException | None, steps_done: int, step: int | None) -> dict[str, Any]:
         """Return ``status``, ``reason``, ``oom`` and what ``attached`` says of the end.
 
         ``error``: what ended the process. ``step``: the running optimizer step, if there is one.
         """
-        code, where = self._exit or (0, None)
+        given, where = self._exit or (0, None)
         if isinstance(error, SystemExit):
-            code, where, error = _exit_code(error.code), raised_at(error), None
+            given, where, error = error.code, raised_at(error), None
+        code = _exit_code(given)
         if self.stopped:
             return {"status": "ok", "ended": "stopped"}
         if error is not None:
@@ -53,7 +65,7 @@ class Ending:
         if code and self.failure:
             return {**self.failure, "exit_code": code}
         if code:
-            reason = f"The script ended itself with exit code {code}."
+            reason = f"{_told(given)}."
             return {"status": "failed", "reason": reason, "ended": "exit", "exit_code": code, "where": where}
         if not steps_done:
             return {"status": "failed", "reason": "no optimizer step seen", "ended": "finished"}
@@ -72,3 +84,9 @@ class Ending:
 def _exit_code(code: Any) -> int:
     """Return the exit code that ``SystemExit(code)`` makes."""
     return code if isinstance(code, int) else int(code is not None)
+
+
+def _told(given: Any) -> str:
+    """Write that the script ended itself. ``given``: to ``SystemExit``, a number or a text."""
+    text = "" if given is None or isinstance(given, int) else f": {str(given).strip()[:300]}"
+    return f"The script ended itself with exit code {_exit_code(given)}{text}"

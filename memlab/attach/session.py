@@ -298,7 +298,8 @@ class Session:
             raise SystemExit(0)
 
     def _begin_training(self) -> None:
-        """Begin the first step."""
+        """Begin the first step, unless training goes on."""
+        self.ending.goes_on()
         if self.step is None:
             self.step = Step(1, self._mark(), self.figures.retries, self.figures.ooms)
             self.save()
@@ -319,7 +320,7 @@ class Session:
 
     @contained
     def exits(self, code: Any) -> None:
-        """Note a call of ``sys.exit``."""
+        """Note ``sys.exit(code)`` or ``SystemExit(code)``."""
         if self.is_active:
             self.ending.exits(code)
 

@@ -24,7 +24,8 @@ from memlab.planner.command_record import TracedCommand, record_of
 from memlab.planner.offline import offline_variables
 from memlab.planner.other_ends import ranges
 from memlab.planner.predicted_changes import predicted_changes
-from memlab.predict.trace.run_command import Simulated, simulate
+from memlab.predict.trace.run_command import LOG, Simulated, simulate
+from memlab.predict.trace.shadow.unpredictable import NAME
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.simulation import Node
 from memlab.runs.folder import RunFolder
@@ -143,7 +144,7 @@ def traced_command(
         effects = sandbox.effects()
     meters = {rank["rank"]: rank for rank in folder.read_attached_ranks()}
     if reason := _failure(simulated, meters):
-        raise CommandFailed(reason, effects)
+        raise CommandFailed(f"{reason.rstrip('.')}; the script's output is in {folder.path / LOG}", effects)
     rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}
     traces = {rank: simulated.traces[rank] for rank in meters}
     return TracedCommand(words, steps, hardware, traces, meters, rows, time.time() - began, effects)
@@ -152,10 +153,16 @@ def traced_command(
 def _failure(simulated: Simulated, meters: Mapping[int, Mapping[str, Any]]) -> str | None:
     """Return why the command failed on simulated GPUs; ``None`` if all its ranks ended well."""
     if broken := next((rank for rank in meters.values() if rank["status"] != "ok"), None):
-        return f"on simulated GPUs, {reason_of(broken)}"
+        told = reason_of({**broken, "attached": {}} if _is_explained(broken) else broken)
+        return f"on simulated GPUs, {told.replace(NAME, '', 1)}"
     if simulated.returncode:
         return f"the command ended with exit code {simulated.returncode}: {simulated.last_words}"
     return None if meters and meters.keys() <= simulated.traces.keys() else NO_STEP
+
+
+def _is_explained(rank: Mapping[str, Any]) -> bool:
+    """Whether the reason of a rank's failure names the place in the script itself."""
+    return (rank["reason"] or "").startswith(NAME)
 
 
 def _ended(status: str, reason: str, words: Sequence[str], steps: int | None, seconds: float) -> Record:

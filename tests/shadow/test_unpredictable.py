@@ -1,8 +1,14 @@
 """What ends a prediction is one line: where in the script, what cannot be predicted, what can be done."""
 
+import re
+import sys
+
 import pytest
 
+from memlab.cli.compose import compose_config
+from memlab.planner.user_command import predict_command
 from memlab.predict.trace.shadow_process import ShadowError
+from memlab.runs.folder import RunFolder
 from tests.shadow.model_folder import model_folder
 from tests.shadow.one_rank import run
 
@@ -101,3 +107,36 @@ def test_a_crash_of_compiled_code_names_the_line(tmp_path):
     lines = "import ctypes, torch\ntensor = torch.ones(512, device='cuda')\nctypes.memset(tensor.data_ptr(), 0, 4)\n"
     with pytest.raises(ShadowError, match=r"script\.py:3: Segmentation fault in compiled code"):
         run(tmp_path, lines)
+
+
+EXITS = """
+import sys, torch
+{before}
+optimizer = torch.optim.SGD([torch.ones(4, device="cuda", requires_grad=True)])
+optimizer.param_groups[0]["params"][0].sum().backward()
+optimizer.step()
+{after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ("", "raise SystemExit(3)", r"script\.py:7: The script ended itself with exit code 3;"),
+        ("", "sys.exit('no data')", r"script\.py:7: The script ended itself with exit code 1: no data;"),
+        ("raise SystemExit('no data')", "", r"exit code 1: SystemExit: .* exit code 1: no data at .*script\.py:3;"),
+        ("import vllm", "", r"simulated GPUs, rank 0: script\.py:3: vllm is not installed"),
+    ],
+)
+def test_a_script_that_ends_itself_failed_at_its_line(tmp_path, monkeypatch, before, after, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(EXITS.format(before=before, after=after))
+    config, _ = compose_config(["mode=predict", "hardware=h200_x1"])
+    record = predict_command([sys.executable, "script.py"], config.hardware, RunFolder(tmp_path / "run"), steps=None)
+    assert record.status == "failed" and re.search(reason, record.reason), record.reason
+    assert record.reason.endswith("the script's output is in " + str(tmp_path / "run" / "command.log"))
+
+
+def test_a_script_that_catches_its_exit_and_trains_has_not_failed(tmp_path):
+    caught = "try:\n    raise SystemExit(3)\nexcept SystemExit:\n    pass"
+    assert run(tmp_path, EXITS.format(before=caught, after=""))[0].steps

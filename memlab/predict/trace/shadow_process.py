@@ -174,7 +174,7 @@ def _reason_of_failure(folder: Path, start: "EngineStart", path: str) -> str:
     return last_exception(next((log for log in logs if log.exists() and log.stat().st_size), folder / LOG))
 
 
-_EXCEPTION = re.compile(r"(?:\[\w+\]:\s*)*([\w.]+(?:Error|Exception|Interrupt)\b.*)")
+_EXCEPTION = re.compile(r"(?:\[\w+\]:\s*)*((?:[\w.]+(?:Error|Exception|Interrupt)|SystemExit)\b.*)")
 """Line that names an exception, behind the rank that torch and torchrun put before it."""
 
 _OF_A_LAUNCHER = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "subprocess.CalledProcessError")

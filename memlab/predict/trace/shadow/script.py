@@ -91,7 +91,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     from memlab.core.config import Config
     from memlab.core.config_experiment import Training
     from memlab.predict.trace import own_stand_ins
-    from memlab.predict.trace.shadow import beside_dispatcher, device, patches, stand_ins, unpredictable
+    from memlab.predict.trace.shadow import beside_dispatcher, device, exits, patches, stand_ins, unpredictable
     from memlab.predict.trace.shadow.recorder import Recorder
     from memlab.predict.trace.shadow.script_steps import ScriptSteps
     from memlab.predict.trace.shadow.short_epochs import ShortEpochs
@@ -111,6 +111,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     faulthandler.enable()  # compiled code may read memory that is not there
     ending = _Ending(recorder)
     meters = ending.file = start.begin(Options(simulation.folder, simulation.steps, started_at=simulation.started_at))
+    exits.listen(meters.session.exits)
     if simulation.steps is None:
         ShortEpochs(meters.session, recorder).install()
     ending.steps = ScriptSteps(meters.session, recorder)
@@ -132,10 +133,12 @@ class _Ending:
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:
-            failed = getattr(sys, "last_value", None) is not None
+            failed, ending = getattr(sys, "last_value", None) is not None, self.file.session.ending
+            if ending.exit_code and not failed:
+                print(f"SystemExit: {ending.exit_line}", file=sys.stderr)
             sys.stdout.flush()
             sys.stderr.flush()
-            self._write_and_exit(1 if failed else self.file.session.ending.exit_code)
+            self._write_and_exit(1 if failed else ending.exit_code)
 
     def _write_and_exit(self, code: int) -> "NoReturn":
         if os.getpid() == self._pid:

@@ -10,7 +10,8 @@ from types import TracebackType
 
 from memlab.attach.where import raised_at
 
-EXPLAINED = "memlab.UnpredictableError: "
+NAME = "UnpredictableError: "
+EXPLAINED = f"memlab.{NAME}"
 """Beginning of the line that explains what ended a script."""
 
 OWN_STAND_IN = "add a stand-in to a folder of your own: memlab predict --stand-ins FOLDER (docs/your_own_command.md)"
