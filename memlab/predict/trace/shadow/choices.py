@@ -4,8 +4,9 @@ In an ordinary run a generation is as long as it may be, and experts are drawn a
 about evenly. The other end of what can happen is traced in a run of its own (``OTHER_ENDS``).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count, islice
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ import torch
 from memlab.predict.trace.trace_format import GENERATION, ROUTING
 
 _aten = torch.ops.aten
+_HOST = torch.device("cpu")
 _OF_TOKENS = frozenset({_aten.argmax, _aten.multinomial})
+_OF_BEAMS = frozenset({_aten.topk, _aten.multinomial})
+"""Operators that choose the next token of a sequence; those that choose the continuations of beam search."""
 
 
 class Choices:
@@ -24,7 +28,7 @@ class Choices:
         self.other_end = other_end
         self._random_state: torch.Tensor | None = None
         self._ending: frozenset[int] = frozenset()
-        self._vocabulary = self._tokens_before_the_end = 0
+        self._vocabulary = self._tokens_before_the_end = self._beams = 0
 
     # --- tokens
 
@@ -35,24 +39,42 @@ class Choices:
     def end_generation(self) -> None:
         self._vocabulary = 0
 
-    def next_token(self, func: Any, size: int) -> int | None:
-        """The token that ``func`` is to choose among ``size``; ``None`` if it chooses something else."""
-        if not self._ending or size != self._vocabulary or func.overloadpacket not in _OF_TOKENS:
+    @contextmanager
+    def among_beams(self, number: int) -> Iterator[None]:
+        """Choose continuations of ``number`` beams while the block runs: each index is a beam and its next token."""
+        self._beams = number
+        try:
+            yield
+        finally:
+            self._beams = 0
+
+    def next_tokens(self, func: Any, size: int, shape: Sequence[int]) -> torch.Tensor | None:
+        """The indices that ``func`` is to choose among ``size``; ``None`` if it chooses no tokens of a generation.
+
+        ``shape``: of the indices.
+        """
+        if not self._ending or not self._vocabulary or size != self._vocabulary * max(self._beams, 1):
+            return None
+        if func.overloadpacket not in (_OF_BEAMS if self._beams else _OF_TOKENS):
             return None
         self._tokens_before_the_end -= 1
-        if self.other_end == GENERATION and self._tokens_before_the_end < 0:
-            return min(self._ending)
-        return next(token for token in range(size) if token not in self._ending)
+        ends = self.other_end == GENERATION and self._tokens_before_the_end < 0
+        tokens = iter(sorted(self._ending)) if ends else (each for each in count() if each not in self._ending)
+        if not self._beams:
+            return _aten.full.default(list(shape), next(tokens), dtype=torch.int64, device=_HOST)
+        different = list(islice(tokens, -(-shape[-1] // self._beams)))  # for the continuations of one beam
+        places = (divmod(place, self._beams) for place in range(shape[-1]))
+        row = [beam * self._vocabulary + different[turn % len(different)] for turn, beam in places]
+        return torch.tensor(row, device=_HOST).expand(list(shape)).contiguous()
 
     # --- all others
 
     def scores(self, shape: list[int]) -> torch.Tensor:
         """Floats to choose by: random, or descending in each row."""
-        host = torch.device("cpu")
         if self.other_end == ROUTING and shape:
-            return _aten.arange.start_step(shape[-1], 0, -1, dtype=torch.float32, device=host).expand(shape)
+            return _aten.arange.start_step(shape[-1], 0, -1, dtype=torch.float32, device=_HOST).expand(shape)
         with self.own_random_state():
-            return _aten.rand.default(shape, device=host)
+            return _aten.rand.default(shape, device=_HOST)
 
     @contextmanager
     def own_random_state(self):

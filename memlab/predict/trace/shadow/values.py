@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memlab.predict.trace.shadow.choices import Choices
 from memlab.predict.trace.shadow.counting import tensors_in
+from memlab.predict.trace.shadow.unpredictable import OWN_STAND_IN, UnpredictableError
 from memlab.predict.trace.trace_format import GENERATION, ROUTING
 
 _aten = torch.ops.aten
@@ -202,16 +203,23 @@ class Values:
     def _choose(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any], out: Any) -> bool:
         """Give the indices in ``out`` the values that are chosen for unknown floats. ``False``: there are none, or too
         many to choose from."""
-        token = self.choices.next_token(func, args[0].shape[-1]) if args[0].dim() else None
+        indices_of = list(tensors_in(out))[-1]  # behind the values that they choose
         with _disable_current_modes():
-            if token is not None:
-                self.give(out, _aten.full.default(list(out.shape), token, dtype=out.dtype, device=_HOST))
-                self._mark_assumed(out, GENERATION)
+            tokens = self.choices.next_tokens(func, args[0].shape[-1], indices_of.shape) if args[0].dim() else None
+            if tokens is not None:
+                self.give(indices_of, tokens)
+                self._mark_assumed(indices_of, GENERATION)
                 return True
             if args[0].numel() > MOST_CHOICES:
                 return False
             floats = self.choices.scores(list(args[0].shape))
-        found = zip(tensors_in(out), tensors_in(self._run(facts, func, (floats, *args[1:]), kwargs)), strict=True)
+        chosen = self._run(facts, func, (floats, *args[1:]), kwargs)
+        if chosen is None:
+            raise UnpredictableError(
+                f"{func} chooses by values that nobody knows, and cannot be run on the host to choose for it: "
+                f"{_told(args[0])}. Predict without it, or {OWN_STAND_IN}"
+            )
+        found = zip(tensors_in(out), tensors_in(chosen), strict=True)
         indices = [(tensor, value) for tensor, value in found if value.dtype is torch.int64]
         for tensor, value in indices:
             self.give(tensor, value)
@@ -313,6 +321,10 @@ class _Facts:
     def written(self, args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
         for index, name in self._written:
             yield from tensors_in(args[index] if index < len(args) else kwargs.get(name))
+
+
+def _told(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype}, {' x '.join(map(str, tensor.shape))}"
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:

@@ -4,6 +4,8 @@ import functools
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from memlab.core.config import Config
 from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.recorder import Recorder
@@ -16,15 +18,16 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
 
 def _announce_generations(utils: ModuleType, recorder: Recorder) -> None:
     mixin, choices = utils.GenerationMixin, recorder.values.choices
-    criteria, generate = mixin._get_stopping_criteria, mixin.generate
+    processors, generate, continuations = mixin._get_logits_processor, mixin.generate, mixin._get_top_k_continuations
 
-    @functools.wraps(criteria)
-    def criteria_of(model: Any, generation_config: Any, *args: Any, **options: Any) -> Any:
+    @functools.wraps(processors)
+    def processors_of(model: Any, generation_config: Any, input_ids_seq_length: int, *args: Any, **options: Any) -> Any:
         ending = generation_config.eos_token_id
         tokens = [ending] if isinstance(ending, int) else list(ending or ())
         vocabulary = model.config.get_text_config(decoder=True).vocab_size
-        choices.begin_generation(vocabulary, tokens, generation_config.min_new_tokens or 0)
-        return criteria(model, generation_config, *args, **options)
+        at_least = (generation_config.min_length or 0) - input_ids_seq_length
+        choices.begin_generation(vocabulary, tokens, max(at_least, generation_config.min_new_tokens or 0))
+        return processors(model, generation_config, input_ids_seq_length, *args, **options)
 
     @functools.wraps(generate)
     def generate_announced(*args: Any, **options: Any) -> Any:
@@ -33,4 +36,13 @@ def _announce_generations(utils: ModuleType, recorder: Recorder) -> None:
         finally:
             choices.end_generation()
 
-    mixin._get_stopping_criteria, mixin.generate = criteria_of, generate_announced
+    @functools.wraps(continuations)
+    def continuations_of(*args: Any, num_beams: int, **options: Any) -> tuple[torch.Tensor, ...]:
+        with choices.among_beams(num_beams):
+            found = continuations(*args, num_beams=num_beams, **options)
+        scores = torch.arange(0, -found[0].shape[-1], -1, dtype=torch.float32, device="cpu")
+        recorder.values.write(found[0], scores.expand(found[0].shape))  # so that beams are compared as in a real run
+        return found
+
+    mixin._get_logits_processor, mixin.generate = processors_of, generate_announced
+    mixin._get_top_k_continuations = continuations_of
