@@ -37,11 +37,12 @@ from memlab.system.sandbox import Sandbox
 
 
 class CommandFailed(ShadowError):
-    """The script failed or trained nothing. ``effects``: those that it would have had until then."""
+    """The script failed, trained nothing, or did not end. ``status``: of its record. ``effects``: those that it would
+    have had until then."""
 
-    def __init__(self, reason: str, effects: Effects):
+    def __init__(self, reason: str, effects: Effects, status: str = "failed"):
         super().__init__(reason)
-        self.effects = effects
+        self.effects, self.status = effects, status
 
 
 def predict_command(
@@ -51,11 +52,13 @@ def predict_command(
     steps: int | None,
     wants_changes: Callable[[Record], bool] = lambda record: False,
     on_change: Callable[[str], None] = lambda told: None,
+    timeout_s: float | None = None,
 ) -> Record:
     """Predict a command and write its run folder. The first arguments and errors are those of
     :func:`predicted_record`.
 
     ``wants_changes``: whether single changes of the command are predicted, too. ``on_change`` gets each one first.
+    ``timeout_s``: seconds after which a run of the script is ended.
     """
     folder.check()
     job = Job(plan_of(words), folder)
@@ -64,7 +67,7 @@ def predict_command(
         began = time.time()
         try:
             with guarded(os.environ) as environ:
-                record = predicted_record(words, hardware, folder, steps, environ, wants_changes, on_change)
+                record = predicted_record(words, hardware, folder, steps, environ, wants_changes, on_change, timeout_s)
         except KeyboardInterrupt:
             seconds = time.time() - began
             folder.finish(_ended("interrupted", f"stopped by a signal after {seconds:.0f} s", words, steps, seconds))
@@ -81,6 +84,7 @@ def predicted_record(
     environ: Mapping[str, str],
     wants_changes: Callable[[Record], bool] = lambda record: False,
     on_change: Callable[[str], None] = lambda told: None,
+    timeout_s: float | None = None,
 ) -> Record:
     """Run the ranks that differ on simulated GPUs of ``hardware``, and return the record.
 
@@ -90,27 +94,27 @@ def predicted_record(
     """
     began = time.time()
     try:
-        traced = traced_command(words, hardware, folder, steps, environ)
+        traced = traced_command(words, hardware, folder, steps, environ, timeout_s=timeout_s)
     except CommandFailed as error:
-        record = _ended("failed", str(error), words, steps, time.time() - began)
+        record = _ended(error.status, str(error), words, steps, time.time() - began)
         return replace(record, command={**(record.command or {}), "effects": error.effects})
-    record = _written(traced, folder, environ)
+    record = _written(traced, folder, environ, timeout_s)
     if not wants_changes(record):
         return record
 
     def trace(words: Sequence[str], folder: RunFolder) -> TracedCommand:
-        return traced_command(words, hardware, folder, steps, environ)
+        return traced_command(words, hardware, folder, steps, environ, timeout_s=timeout_s)
 
     changes = predicted_changes(traced, record, trace, on_change).to_json()
     return replace(record, command={**(record.command or {}), "changes": changes})
 
 
-def _written(traced: TracedCommand, folder: RunFolder, environ: Mapping[str, str]) -> Record:
+def _written(traced: TracedCommand, folder: RunFolder, environ: Mapping[str, str], timeout_s: float | None) -> Record:
     """Return the record of a traced command, and write the files of its ranks into ``folder``."""
 
     def other_end(choice: str, place: Path) -> Record:
         words, hardware, steps = traced.words, traced.hardware, traced.steps
-        return record_of(traced_command(words, hardware, RunFolder(place), steps, environ, choice))[0]
+        return record_of(traced_command(words, hardware, RunFolder(place), steps, environ, choice, timeout_s))[0]
 
     record, rows = record_of(traced)
     keep_what_was_found(record.ranks, folder)
@@ -126,11 +130,12 @@ def traced_command(
     steps: int | None,
     environ: Mapping[str, str],
     other_end: str | None = None,
+    timeout_s: float | None = None,
 ) -> TracedCommand:
     """Run the ranks that differ on simulated GPUs, in a sandbox. Arguments are those of :func:`predicted_record`.
 
     ``other_end``: the choice that is made the other way round (trace/shadow/choices.py). Raises :class:`CommandFailed`
-    if the script fails or trains nothing.
+    if the script fails, trains nothing, or has not ended after ``timeout_s`` seconds.
     """
     if hardware.memory_gib is None:
         raise ConfigError("hardware.memory_gib is not known: choose a GPU, for example hardware=h200_x1.")
@@ -140,9 +145,11 @@ def traced_command(
     folder.path.mkdir(parents=True, exist_ok=True)
     with Sandbox(folder.path, environ) as sandbox:
         variables = {**environ, **offline_variables(sandbox)}
-        simulated = simulate(words, node, folder.path, steps, variables, other_end, sandbox.run)
+        simulated = simulate(words, node, folder.path, steps, variables, other_end, timeout_s, sandbox.run)
         effects = sandbox.effects()
     meters = {rank["rank"]: rank for rank in folder.read_attached_ranks()}
+    if simulated.waited_at is not None:
+        raise CommandFailed(_not_ended(simulated.waited_at, meters, timeout_s, folder), effects, "timeout")
     if reason := _failure(simulated, meters):
         raise CommandFailed(f"{reason.rstrip('.')}; the script's output is in {folder.path / LOG}", effects)
     rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}
@@ -158,6 +165,20 @@ def _failure(simulated: Simulated, meters: Mapping[int, Mapping[str, Any]]) -> s
     if simulated.returncode:
         return f"the command ended with exit code {simulated.returncode}: {simulated.last_words}"
     return None if meters and meters.keys() <= simulated.traces.keys() else NO_STEP
+
+
+def _not_ended(
+    waited_at: Sequence[str], meters: Mapping[int, Mapping[str, Any]], timeout_s: float, folder: RunFolder
+) -> str:
+    """Return the reason of a command that was ended because its time was over."""
+    steps = max((len(read_rows(folder.step_rows(rank))) for rank in meters), default=0)
+    done = f"after {steps:,} optimizer step{'s' * (steps != 1)}" if steps else "before a first optimizer step"
+    where = f" at {', '.join(dict.fromkeys(waited_at))}" if waited_at else ""
+    return (
+        f"the script had not ended after {timeout_s:,.0f} s: it was{where} {done}. If it waits or serves there, "
+        "predict a command that trains; if it only needs longer, raise --timeout; the script's output is in "
+        f"{folder.path / LOG}"
+    )
 
 
 def _is_explained(rank: Mapping[str, Any]) -> bool:

@@ -26,7 +26,7 @@ def read_ahead_sentences(record: Record) -> list[str]:
 
 
 _ENDS = {
-    "generation": ("generations as long as they may be", "generations that end with their first token"),
+    "generation": ("generations as long as they may be", "generations that end as soon as they may"),
     "routing": ("tokens spread over all experts", "all tokens at the same experts"),
 }
 """Choice -> its two ends. All other figures are for the first one."""

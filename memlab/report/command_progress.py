@@ -18,11 +18,15 @@ PLAIN_S = 10.0
 """Seconds between lines if the output is not a terminal."""
 
 
+MOST_LETTERS = 80
+"""Length of the script's last line that is shown, in letters."""
+
+
 class CommandProgress:
     """Progress display, used with ``with``: one line that changes on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, folder: RunFolder, out: Console):
-        self._folder, self._out = folder, out
+    def __init__(self, folder: RunFolder, out: Console, timeout_s: float):
+        self._folder, self._out, self._timeout_s = folder, out, timeout_s
         self._change: str | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -44,21 +48,28 @@ class CommandProgress:
         seconds = f"{time.monotonic() - self._began:.0f} s"
         if self._change is not None:
             return f"{seconds}: predicting the command with {self._change}"
-        if reading := self._reading():
-            return f"{seconds}: {reading}"
+        said = self._last_line()
+        if said.endswith(READING):
+            return f"{seconds}: {said.removeprefix('memlab: ')}"
         steps = {rank: len(read_rows(self._folder.step_rows(rank))) for rank in self._folder.ranks_with_rows()}
         told = ", ".join(f"rank {rank} is in step {number + 1}" for rank, number in steps.items())
-        return f"{seconds}: {told or 'the script starts on simulated GPUs'}"
+        return f"{seconds}: {told or self._waiting(said)}"
 
-    def _reading(self) -> str | None:
-        """Return the last line of the command's output if it says how far a rank has read its epoch ahead."""
+    def _waiting(self, said: str) -> str:
+        """Say what is waited for before the first optimizer step."""
+        output = f", its last output: {said[:MOST_LETTERS]}" if said else ""
+        limit = f"{self._timeout_s:,.0f} s"
+        return f"waiting for the script's first optimizer step{output}; it is ended after {limit} (--timeout)"
+
+    def _last_line(self) -> str:
+        """Return the last line of the command's output."""
         try:
             with (self._folder.path / LOG).open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - 1000))
                 lines = log.read().decode(errors="replace").splitlines()
         except FileNotFoundError:
-            return None
-        return lines[-1].removeprefix("memlab: ") if lines and lines[-1].endswith(READING) else None
+            return ""
+        return lines[-1].strip() if lines else ""
 
     def _watch(self) -> None:
         if self._out.is_terminal:

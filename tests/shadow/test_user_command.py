@@ -83,3 +83,14 @@ def test_a_mistake_in_the_script_is_its_own_error(tmp_path):
     (tmp_path / "wrong.py").write_text("import torch\ntorch.ones(2, device='cuda') @ torch.ones(3, device='cuda')\n")
     record = predicted(tmp_path, ["python", str(tmp_path / "wrong.py")])
     assert record.status == "failed" and "RuntimeError" in record.reason
+
+
+def test_a_script_that_never_trains_ends_with_the_line_where_it_waits(tmp_path):
+    serve = "import socket\nimport torch\nserver = socket.socket()\nserver.bind(('', 0))\nserver.listen()\n"
+    (tmp_path / "serve.py").write_text(f"{serve}print('serving')\nserver.accept()\n")
+    config, _ = compose_config(["mode=predict", "hardware=h200_x8"])
+    words = ["python", str(tmp_path / "serve.py")]
+    record = predict_command(words, config.hardware, RunFolder(tmp_path / "run"), None, timeout_s=25)
+    assert record.status == "timeout" and RunFolder(tmp_path / "run").read_record().status == "timeout"
+    assert "had not ended after 25 s: it was at " in record.reason
+    assert "serve.py:7 before a first optimizer step" in record.reason and "command.log" in record.reason

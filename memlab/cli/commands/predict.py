@@ -16,6 +16,9 @@ from memlab.system import sandbox
 
 USAGE = "memlab predict [options] hardware=OPTION -- COMMAND WORDS..."
 
+TIMEOUT_S = 1800
+"""Default of ``--timeout``: many times what scripts of 8B models take, with time for preprocessing their data."""
+
 EFFECTS = (
     "memlab: the script's code runs, on tensors without memory and in a sandbox: what it writes, deletes and sends has "
     "no effect, and is listed."
@@ -29,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     help = "run the first N optimizer steps alone (default: the first ones and the dearest of the epoch, then the end)"
     parser.add_argument("--steps", type=whole(1), metavar="N", help=help)
+    help = f"end the script if it has not ended after S seconds (default: {TIMEOUT_S:,})"
+    parser.add_argument("--timeout", type=whole(1), metavar="S", default=TIMEOUT_S, help=help)
     help = "predict what single changes of the command would save, also if it fits"
     parser.add_argument("--changes", action="store_true", help=help)
     parser.add_argument("--force", action="store_true", help="replace an earlier run in the folder")
@@ -68,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     def wants_changes(record: Record) -> bool:
         return arguments.changes or record.summary["verdict"] != FITS
 
-    with CommandProgress(folder, console(sys.stderr)) as progress:
+    with CommandProgress(folder, console(sys.stderr), arguments.timeout) as progress:
         record = predict_command(
             command,
             config.hardware,
@@ -76,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.steps,
             wants_changes,
             progress.begin_change,
+            arguments.timeout,
         )
     output = console(sys.stdout)
     show_run(record, output)

@@ -20,7 +20,7 @@ from memlab.files.cache_folder import cache_folder
 from memlab.files.redact_file import redact_file
 from memlab.predict.trace.shadow import native
 from memlab.predict.trace.shadow_process import last_exception
-from memlab.predict.trace.simulation import VARIABLE, Node, Simulation, refusal
+from memlab.predict.trace.simulation import VARIABLE, Node, Simulation, lines_where_time_ended, refusal
 from memlab.predict.trace.trace_format import Trace
 
 BOOTSTRAP = Path(__file__).with_name("shadow") / "bootstrap"
@@ -28,6 +28,12 @@ BOOTSTRAP = Path(__file__).with_name("shadow") / "bootstrap"
 
 LOG = "command.log"
 """Output of the command, in the run folder."""
+
+TIMED_OUT = 124
+"""Exit code of a command whose time is over, as of timeout(1)."""
+
+TELL_S = 2.0
+"""Seconds in which processes tell where they are, after the time is over."""
 
 _TRACES, _FILES_OF_RANKS = "rank*.trace.json", "rank*.json*"
 
@@ -44,11 +50,15 @@ class SimulationError(MemlabError):
 
 @dataclass(frozen=True)
 class Simulated:
-    """A command that has ended: its exit code, its last words where it failed, and the traces of its ranks."""
+    """A command that has ended: its exit code, its last words where it failed, and the traces of its ranks.
+
+    ``waited_at``: the lines of the script at which processes were when their time was over; ``None``: it was not over.
+    """
 
     returncode: int
     last_words: str
     traces: Mapping[int, Trace]
+    waited_at: Sequence[str] | None = None
 
 
 def simulate(
@@ -58,29 +68,37 @@ def simulate(
     steps: int | None,
     environ: Mapping[str, str],
     other_end: str | None = None,
+    timeout_s: float | None = None,
     run: Callable[..., subprocess.CompletedProcess] = subprocess.run,
 ) -> Simulated:
     """Run a command on simulated GPUs.
 
     ``folder`` receives the output of the command, and the files of its ranks and their traces. ``environ``: the
-    variables that the command would get. ``steps`` and ``other_end``: see :class:`Simulation`. ``run``: runs the
-    command as ``subprocess.run`` does, for example in a sandbox. Raises :class:`SimulationError` where no process of
-    the command could simulate GPUs.
+    variables that the command would get. ``steps``, ``other_end`` and ``timeout_s``: see :class:`Simulation`. ``run``:
+    runs the command as ``subprocess.run`` does, for example in a sandbox. Raises :class:`SimulationError` where no
+    process of the command could simulate GPUs.
     """
     own = _emptied(folder)
-    Simulation(str(folder), node, steps, time.time(), other_end).write(own)
+    simulation = Simulation(str(folder), node, steps, time.time(), other_end, timeout_s)
+    simulation.write(own)
+    waited_at = None
     try:
         with (folder / LOG).open("wb") as output:
             variables = _variables(environ, own)
-            done = run(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=variables)
+            limit = None if timeout_s is None else timeout_s + TELL_S
+            options = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT, "timeout": limit}
+            returncode = run(words, env=variables, **options).returncode
+    except subprocess.TimeoutExpired:
+        returncode, waited_at = TIMED_OUT, lines_where_time_ended(own)
     finally:
         redact_file(folder / LOG)
-    why = refusal(own) or (NOT_SIMULATED if done.returncode == 0 and not install.has_loaded(folder) else None)
+    why = refusal(own) or (NOT_SIMULATED if returncode == 0 and not install.has_loaded(folder) else None)
     native.keep(own, cache_folder("native"))
     install.remove(folder)
     if why:
         raise SimulationError(why)
-    return Simulated(done.returncode, last_exception(folder / LOG) if done.returncode else "", traces_in(folder))
+    last_words = last_exception(folder / LOG) if returncode else ""
+    return Simulated(returncode, last_words, traces_in(folder), waited_at)
 
 
 def traces_in(folder: Path) -> dict[int, Trace]:

@@ -81,7 +81,7 @@ class Sandbox:
         raise SandboxError("This system does not let its users make namespaces with overlays.")
 
     def __exit__(self, *_: object) -> None:
-        kill_marked(str(self._scratch), variable=VARIABLE)
+        self._kill()
         remove_folder(self._scratch)
 
     def _make_scratch(self, place: Path) -> Path:
@@ -131,9 +131,17 @@ class Sandbox:
         """Run a program in the sandbox; the arguments are those of ``subprocess.run``.
 
         It gets a session of its own: else ``kill 0``, a signal to all processes of its group, would end memlab too.
+        With ``timeout``, all its processes have ended when ``subprocess.TimeoutExpired`` is raised.
         """
         environ = self.environment(env)
-        return subprocess.run(self.words(words), env=environ, start_new_session=True, **options)
+        try:
+            return subprocess.run(self.words(words), env=environ, start_new_session=True, **options)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            raise
+
+    def _kill(self) -> None:
+        kill_marked(str(self._scratch), variable=VARIABLE)
 
     def effects(self) -> Effects:
         """Return what the program would have done outside: ``Record.command["effects"]``."""

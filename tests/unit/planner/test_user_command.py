@@ -9,7 +9,7 @@ from memlab.runs.folder import RunFolder
 
 
 def test_an_interrupted_prediction_has_a_record(tmp_path, monkeypatch):
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(user_command, "traced_command", interrupted)

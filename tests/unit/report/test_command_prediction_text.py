@@ -93,15 +93,17 @@ def test_both_ends_of_what_nobody_knows_are_one_sentence():
     failed = {"choice": "routing", "rank": 0, "failure": "IndexError: 3"}
     assert range_sentences(SimpleNamespace(command={"ranges": [known, failed]})) == [
         "The peak may be 2.00 to 3.00 GiB: all other figures are for generations as long as they may be, the other end "
-        "is generations that end with their first token.",
+        "is generations that end as soon as they may.",
         "The peak is for tokens spread over all experts. That for all tokens at the same experts could not be "
         "predicted: IndexError: 3.",
     ]
 
 
 def test_the_progress_says_how_far_an_epoch_is_read_ahead(tmp_path):
-    progress = CommandProgress(RunFolder(tmp_path), Console())
+    progress = CommandProgress(RunFolder(tmp_path), Console(), 1800)
     (tmp_path / "command.log").write_text("loading\nmemlab: 1,200 of 5,000 batches of the epoch read ahead\n")
     assert progress.line().endswith(" s: 1,200 of 5,000 batches of the epoch read ahead")
     (tmp_path / "command.log").write_text("memlab: 1,200 of 5,000 batches of the epoch read ahead\nstep 1\n")
-    assert progress.line().endswith("the script starts on simulated GPUs")
+    assert progress.line().endswith(
+        "waiting for the script's first optimizer step, its last output: step 1; it is ended after 1,800 s (--timeout)"
+    )

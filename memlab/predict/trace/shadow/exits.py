@@ -1,4 +1,4 @@
-"""``SystemExit`` of a script: Python ends with its code, calls no hook, and keeps no trace of the line that raised it."""
+"""``SystemExit`` of a script: Python ends with its code, calls no hook, and does not keep the line that raised it."""
 
 import ctypes
 import sys
@@ -16,7 +16,7 @@ _TOOL = 4
 
 
 def listen(heard: Callable[[Any], None]) -> None:
-    """Call ``heard`` with the code of each ``SystemExit``, from the line that raises it or, before Python 3.12, makes it.
+    """Call ``heard`` with the code of each ``SystemExit``, where it is raised (before Python 3.12: made).
 
     The script may catch it and go on.
     """

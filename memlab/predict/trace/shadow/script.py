@@ -58,6 +58,7 @@ def _start(start: "Callable[[Simulation, CDLL], None]", library: "CDLL") -> None
 
     simulation = Simulation.of_this_process()
     simulation.note_loaded()
+    simulation.tell_where_time_ends()
     start(simulation, library)
 
 
