@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from memlab.analyse.explain.accounting import Share, used
+from memlab.analyse.explain.accounting import UNEXPLAINED, Share, used
 from memlab.analyse.explain.marks import read_marks, with_piece_of_oom
 from memlab.analyse.explain.phases import PhaseRun, allocated_after, highest_runs, parts_of
 from memlab.analyse.explain.snapshot import read_snapshot
-from memlab.analyse.explain.snapshot_trace import trace_of
+from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER, trace_of
 from memlab.core.config import Config
 from memlab.core.errors import RecordError
 from memlab.core.record import PREDICTED, Record
@@ -55,6 +55,11 @@ class Explained:
         """Return the memory of the device at a moment, as a tree."""
         driver = None if self.driver is None else self.driver(moment.event)
         return used(moment, self.outside(moment.event), driver)
+
+    def unexplained(self, moment: Moment) -> int:
+        """Return the bytes in use that have no name: beside the parts of :meth:`used`, and requests without a cause."""
+        beside = sum(abs(part.nbytes) for part in self.used(moment).parts if part.name == UNEXPLAINED)
+        return beside + sum(held.nbytes for held in moment.holdings if held.site.kind in (BEFORE, OTHER))
 
 
 def fullest(ranks: Sequence[Explained]) -> Explained:

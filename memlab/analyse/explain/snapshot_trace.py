@@ -15,6 +15,9 @@ from memlab.predict.trace.trace_format import Piece, Site, Trace
 BEFORE = "allocated before the recording"
 """Kind of a block whose allocation the history does not hold."""
 
+OTHER = "of unknown origin"
+"""Kind of a block that no line of code, no backward node and no owner explains."""
+
 HEADS = ("lm_head", "embed_out")
 """Modules that make the logits, as transformers' models name them."""
 
@@ -190,6 +193,8 @@ class _Builder:
         function = "" if caller is None else caller.function
         user = next((f"{self._short(frame.file)}:{frame.line}" for frame in stack if self._is_the_users(frame)), "")
         site = Site("", _operator(stack), where, function, module, (), user)
+        if not where:
+            return replace(site, kind=OTHER)
         return replace(site, kind=LOGITS if module in HEADS else kind_of(site, phase, 0, _LOSS))
 
     def _short(self, path: str) -> str:

@@ -14,6 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         form.add_argument(
             f"--{name}", dest="form", action="store_const", const=name, help=f"a row for each {name.removesuffix('s')}"
         )
+    help = "a row for each rank with a memory history, or predicted: what held its memory at the peak"
+    form.add_argument("--explain", dest="form", action="store_const", const="explain", help=help)
     add_files(parser)
 
 
@@ -28,8 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.form is None:
         frame = table.points_table(runs)
     else:
-        long_form = {"ranks": table.ranks_table, "phases": table.phases_table, "steps": table.steps_table}
-        frame, problems = long_form[arguments.form](runs)
+        frame, problems = _long_form(arguments.form)(runs)
     for problem in problems:
         console().print(safe(problem), soft_wrap=True)
     if not write_files(frame, arguments):
@@ -38,3 +39,14 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             show_frame(frame, console())
     return 0
+
+
+def _long_form(name: str):
+    """Return the function that makes a table of this form."""
+    if name == "explain":
+        from memlab.analyse.explain.table import explained_table
+
+        return explained_table
+    from memlab.analyse import table
+
+    return {"ranks": table.ranks_table, "phases": table.phases_table, "steps": table.steps_table}[name]

@@ -12,8 +12,8 @@ import pytest
 
 from memlab.analyse.explain import accounting
 from memlab.analyse.explain.marks import with_piece_of_oom
-from memlab.analyse.explain.snapshot import Entry, Snapshot, read_snapshot
-from memlab.analyse.explain.snapshot_trace import BEFORE, Marks, trace_of
+from memlab.analyse.explain.snapshot import Entry, Frame, Snapshot, read_snapshot
+from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER, Marks, trace_of
 from memlab.attach.owner import Owner
 from memlab.core.errors import RecordError
 from memlab.predict.allocator import CachingAllocator, RecordingAllocator
@@ -101,6 +101,15 @@ def test_marks_give_phases_modules_and_owners(tmp_path):
         "train.py:7",
         "train.py:7",
     )
+
+
+def test_a_request_without_a_line_is_of_unknown_origin_unless_something_owns_it():
+    stack = (Frame("", 0, "at::_ops::empty_memory_format::call"),)
+    entries = [Entry("alloc", address, 1 << 20, 0, stack, "0|") for address in (4096, 8192)]
+    owners = {0: {8192: Owner("weights", "GPT", "head.weight", "bfloat16", True)}}
+    marks = Marks([("forward", Piece(1, None, True))], owners, "")
+    trace = trace_of(Snapshot(entries, [], 0, {}), 0, 1, marks).trace
+    assert [trace.sites[event.site].kind for event in trace.events if hasattr(event, "nbytes")] == [OTHER, "weights"]
 
 
 @pytest.mark.parametrize(

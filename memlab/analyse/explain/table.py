@@ -1,0 +1,71 @@
+"""Pandas frame of explained runs: where the memory of each rank was at its peak. A test freezes the columns."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from memlab.analyse.explain import accounting
+from memlab.analyse.explain.accounting import Share
+from memlab.analyse.explain.explained import Explained, explain
+from memlab.analyse.run_view import RunView
+from memlab.core.errors import RecordError
+from memlab.predict.memory.ledger import Moment
+from memlab.runs.folder import RunFolder
+
+_NOT_IN_A_NAME = re.compile(r"\W+")
+
+
+def explained_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
+    """Make a frame with one row per rank whose history is known: recorded on a GPU, or predicted.
+
+    Columns: ``run_id``, ``path``, ``source``, ``rank``; of the peak of allocated memory ``phase``, ``step``,
+    ``used_bytes``, its parts ``reserved_bytes``, ``outside_bytes`` and ``unexplained_bytes``, and the parts of reserved
+    memory ``requested_bytes`` and ``slack_bytes``; ``unexplained``: the share of the memory in use, at the peak, and
+    ``unexplained_most``: the greatest at the start, peak and end of all phases; then in bytes
+    ``requested_`` and each kind of requested memory, and ``outside_`` and each part outside the allocator.
+
+    Also returns a line for each run that has no row, which says why.
+    """
+    rows: list[dict[str, Any]] = []
+    problems: list[str] = []
+    for run in runs:
+        try:
+            ranks = explain(RunFolder(run.path))
+        except RecordError as error:
+            problems.append(str(error))
+            continue
+        rows += [{"run_id": run.run_id, "path": run.path, **_row(rank)} for rank in ranks]
+    return pd.DataFrame(rows), problems
+
+
+def _row(rank: Explained) -> dict[str, Any]:
+    outside = rank.outside(rank.peak.event)
+    moments = [rank.peak, *(moment for run in rank.phases for moment in (run.start, run.peak, run.end))]
+    return {
+        "source": rank.source,
+        "rank": rank.rank,
+        "phase": rank.phase,
+        "step": rank.step,
+        "used_bytes": rank.used(rank.peak).nbytes,
+        "reserved_bytes": rank.peak.reserved,
+        "outside_bytes": sum(share.nbytes for share in outside),
+        "unexplained_bytes": rank.unexplained(rank.peak),
+        "requested_bytes": rank.peak.requested,
+        "slack_bytes": rank.peak.slack.total,
+        "unexplained": _share_unexplained(rank, rank.peak),
+        "unexplained_most": max(_share_unexplained(rank, moment) for moment in moments),
+        **dict(_columns("requested", accounting.by_kind(rank.peak.holdings).parts)),
+        **dict(_columns("outside", outside)),
+    }
+
+
+def _share_unexplained(rank: Explained, moment: Moment) -> float:
+    used = rank.used(moment).nbytes
+    return rank.unexplained(moment) / used if used else 0.0
+
+
+def _columns(whole: str, parts: Sequence[Share]) -> Iterator[tuple[str, int]]:
+    for part in parts:
+        yield f"{whole}_{_NOT_IN_A_NAME.sub('_', part.name)}_bytes", part.nbytes
