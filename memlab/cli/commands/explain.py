@@ -30,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "of one run: also write the fullest rank's memory over time as torch's snapshot, for pytorch.org/memory_viz"
     parser.add_argument("--memory-viz", type=Path, metavar="FILE", help=help)
     help = (
+        "of one run: also write the predicted step (host, streams, links, memory), or the measured memory over time, "
+        "as a Chrome trace for ui.perfetto.dev"
+    )
+    parser.add_argument("--chrome-trace", type=Path, metavar="FILE", help=help)
+    help = (
         "the time of a step by kind of work instead: as measured with measure.profile=true, beside the prediction; a "
         "second folder names a prediction"
     )
@@ -37,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from memlab.analyse.explain.chrome_trace import write_chrome_trace
     from memlab.analyse.explain.explained import explain, fullest
     from memlab.analyse.explain.memory_viz import write_memory_viz
     from memlab.cli.remedies import print_remedies
@@ -46,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     folders = arguments.folders or [latest_run()]
     if len(folders) > 2:
         raise MemlabError(f"{len(folders)} run folders: memlab explain takes one, or two to compare.")
-    for option in ("memory_viz", "at"):
+    for option in ("memory_viz", "chrome_trace", "at"):
         if getattr(arguments, option) and len(folders) > 1:
             raise MemlabError(f"--{option.replace('_', '-')} is about one run: name one run folder.")
     if arguments.time:
@@ -55,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.memory_viz:
         rank = fullest(first)
         write_memory_viz(arguments.memory_viz, rank.trace, rank.recorder(), rank.settings)
+    if arguments.chrome_trace:
+        write_chrome_trace(arguments.chrome_trace, first, RunFolder(folders[0]).read_record())
     if others:
         show_difference(first, others[0], console(), arguments.depth)
     elif arguments.at:

@@ -1,0 +1,219 @@
+"""One step as a Chrome trace, for Perfetto (ui.perfetto.dev) and chrome://tracing.
+
+The format is Google's "Trace Event Format": slices (``X``), counters (``C``) and names of rows (``M``), with times in
+microseconds. A predicted step has what the clocks of the prediction compute, and nothing else; a measured history has
+its memory.
+"""
+
+import gzip
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.timeline import Timeline, timeline
+from memlab.core.errors import RecordError
+from memlab.core.record import PREDICTED, Record
+from memlab.files.disk import write_whole
+from memlab.predict.time.calibration_choice import resolve
+from memlab.predict.time.clocks import COMMUNICATION, LOWER_BOUND, has_clocks, step_seconds
+from memlab.predict.time.step_intervals import Interval, StepIntervals, merged, step_intervals
+from memlab.predict.time.work_kinds import item_kinds
+from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.work_items import (
+    COLLECTIVES,
+    NOT_NAMED,
+    BeginWorkPhase,
+    Collective,
+    Copy,
+    HostWork,
+    Item,
+    KernelLaunch,
+)
+
+STEP, HOST, GPU_LINK, HOST_LINK, STREAMS = 0, 1, 2, 3, 10
+"""Numbers of the rows; streams follow from the last one on, in the order of their numbers in the trace."""
+
+SAMPLES = 20_000
+"""Intervals of a measured history, each with at most four points of the counters."""
+
+Event = dict[str, Any]
+
+
+def write_chrome_trace(path: Path, ranks: Sequence[Explained], record: Record) -> None:
+    """Write the step of the slowest rank of a prediction, or the memory of the first rank of a measured run.
+
+    ``record``: of the run of ``ranks``. A name that ends with ``.gz`` gives a compressed file. Raises
+    :class:`RecordError` where no clock is known, :class:`WriteError` where the file cannot be written.
+    """
+    events, facts = _predicted(ranks, record) if record.source == PREDICTED else _measured(ranks[0])
+    values = {"displayTimeUnit": "ms", "otherData": {"run": record.run_id, **facts}, "traceEvents": events}
+    content = json.dumps(values, separators=(",", ":")).encode()
+    write_whole(path, gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+def _predicted(ranks: Sequence[Explained], record: Record) -> tuple[list[Event], dict[str, Any]]:
+    config, calibration = record.config, resolve(record.config).step
+    if not has_clocks(config, [rank.trace for rank in ranks]) or not record.steps:
+        raise RecordError(f"{record.run_id}: no step time is predicted, so there is no step to draw.")
+    costs = LOWER_BOUND if calibration is None else calibration.costs
+    rank = max(ranks, key=lambda rank: step_seconds(config, {rank.rank: rank.trace}, costs))
+    found = step_intervals(config, rank.trace.work, costs)
+    basis = ": ".join(filter(None, (record.steps["basis"], record.steps.get("basis_reason"))))
+    facts = {"source": "predicted", "rank": rank.rank, "step_seconds": found.seconds, "step_time": basis}
+    if record.command is not None:
+        facts["step"] = len(rank.trace.steps)
+    return list(_PredictedStep(rank, found, f"rank {rank.rank}, predicted ({basis})").events()), facts
+
+
+class _PredictedStep:
+    """The events of one step. ``name``: of the process."""
+
+    def __init__(self, rank: Explained, step: StepIntervals, name: str):
+        self.rank, self.trace, self.step, self.name = rank, rank.trace, step, name
+        self.kinds = item_kinds(rank.trace)
+        self.phases, self.modules = _phases_and_modules(rank.trace)
+
+    def events(self) -> Iterator[Event]:
+        yield self._named("process_name", STEP, self.name)
+        yield from self._row(STEP, "step", [self._slice(STEP, "predicted step", Interval(0, 0.0, self.step.seconds))])
+        yield from self._row(HOST, "host: phase, module, operator", self._host())
+        yield from self._row(GPU_LINK, "link between GPUs", self._busy(GPU_LINK, _uses_gpu_link))
+        yield from self._row(HOST_LINK, "link to the host", self._busy(HOST_LINK, lambda item: isinstance(item, Copy)))
+        for row, (stream, intervals) in enumerate(self.step.streams.items(), STREAMS):
+            name = "collectives" if stream == COMMUNICATION else f"stream {stream}"
+            yield from self._row(row, f"GPU {name}", [self._on_device(row, each) for each in intervals])
+        yield from self._memory()
+
+    def _row(self, row: int, name: str, slices: Iterable[Event]) -> Iterator[Event]:
+        """Yield the slices of a row, with its name if there are any."""
+        found = list(slices)
+        if found:
+            yield self._named("thread_name", row, name)
+            yield {**self._named("thread_sort_index", row, ""), "args": {"sort_index": row}}
+            yield from found
+
+    def _named(self, what: str, row: int, name: str) -> Event:
+        return {"ph": "M", "name": what, "pid": self.rank.rank, "tid": row, "args": {"name": name}}
+
+    def _slice(self, row: int, name: str, interval: Interval, **args: Any) -> Event:
+        begin, length = 1e6 * interval.begin, 1e6 * interval.seconds
+        return {"ph": "X", "name": name, "pid": self.rank.rank, "tid": row, "ts": begin, "dur": length, "args": args}
+
+    def _host(self) -> Iterator[Event]:
+        """Yield phases, modules inside phases, and inside these what the host does until it has launched an item."""
+        for phase, in_phase in _runs(self.step.host, lambda each: self.phases[each.item]):
+            yield self._slice(HOST, phase or "between phases", _whole(in_phase))
+            for module, in_module in _runs(in_phase, lambda each: self.modules[each.item]):
+                if module:
+                    yield self._slice(HOST, module, _whole(in_module))
+                for each in in_module:
+                    item = self.trace.work[each.item]
+                    if each.waits:
+                        yield self._slice(HOST, "waits for the GPU", each)
+                    else:
+                        args = {"operators": item.operators, "modules": item.modules}
+                        yield self._slice(HOST, self._launched(item), each, **args)
+
+    def _launched(self, item: Item) -> str:
+        """Name what the host does until it has launched an item."""
+        match item:
+            case KernelLaunch(launcher=launcher):
+                return "kernel" if launcher == NOT_NAMED else self.trace.launchers[launcher].operator
+            case Collective(kind=kind):
+                return COLLECTIVES[kind]
+            case Copy():
+                return "copy to or from the host"
+            case HostWork(sizes=sizes) if sizes:
+                return "work on host memory"
+        return "operators without a kernel"
+
+    def _on_device(self, row: int, interval: Interval) -> Event:
+        item = self.trace.work[interval.item]
+        args: dict[str, Any] = {"kind": self.kinds[interval.item], "phase": self.phases[interval.item]}
+        match item:
+            case KernelLaunch(flops=flops, sizes=sizes):
+                args |= {"module": self.modules[interval.item], "flops": flops, "memory_bytes": sum(sizes)}
+            case Collective(ranks=ranks, nbytes=nbytes):
+                args |= {"ranks": ranks, "bytes": nbytes}
+            case Copy(nbytes=nbytes):
+                args |= {"bytes": nbytes}
+        return self._slice(row, self._launched(item), interval, **args)
+
+    def _busy(self, row: int, uses: Callable[[Item], bool]) -> list[Event]:
+        """Return when at least one item that ``uses`` a link runs."""
+        intervals = [each for stream in self.step.streams.values() for each in stream]
+        own = [each for each in intervals if uses(self.trace.work[each.item])]
+        return [self._slice(row, "busy", each) for each in merged(own)]
+
+    def _memory(self) -> Iterator[Event]:
+        """Yield the memory at each moment of the host: first the most since the last moment, then what is left."""
+        memory = timeline(self.rank)
+        number = len(self.trace.steps)
+        end = max((part.end for part in memory.parts if part.step == number), default=len(memory.allocated))
+        ends = [*self.trace.events_before[1:], end]
+        for second, done in self.step.moments:
+            events = range(self.trace.events_before[done - 1], min(ends[done - 1], end))
+            if events:
+                highest = max(events, key=memory.allocated.__getitem__)
+                for event in dict.fromkeys((highest, events[-1])):
+                    yield from _counters(self.rank.rank, max(second, 0.0), memory, event)
+
+
+def _uses_gpu_link(item: Item) -> bool:
+    return isinstance(item, Collective) and item.ranks > 1
+
+
+def _phases_and_modules(trace: Trace) -> tuple[list[str], list[str]]:
+    """Return phase and module of each item. What is no kernel belongs to the module of the kernel before."""
+    phase, module = "", ""
+    phases, modules = [], []
+    for item in trace.work:
+        if isinstance(item, KernelLaunch) and item.launcher != NOT_NAMED:
+            module = trace.launchers[item.launcher].module
+        phases.append(phase)  # the operators before the beginning of a phase are of the phase so far
+        modules.append(module)
+        if isinstance(item, BeginWorkPhase):
+            phase, module = trace.phases[item.phase], ""
+    return phases, modules
+
+
+def _runs(intervals: Iterable[Interval], key: Callable[[Interval], str]) -> Iterator[tuple[str, list[Interval]]]:
+    """Yield the intervals in groups of neighbours with the same ``key``."""
+    for name, members in groupby(intervals, key):
+        yield name, list(members)
+
+
+def _whole(intervals: Sequence[Interval]) -> Interval:
+    return intervals[0]._replace(end=intervals[-1].end)
+
+
+def _counters(rank: int, second: float, memory: Timeline, event: int) -> Iterator[Event]:
+    for name, values in (("allocated", memory.allocated), ("reserved", memory.reserved)):
+        args = {"bytes": values[event]}
+        yield {"ph": "C", "name": f"{name} bytes", "pid": rank, "ts": 1e6 * second, "args": args}
+
+
+def _measured(rank: Explained) -> tuple[list[Event], dict[str, Any]]:
+    """Return the parts of the run and the memory of a recorded history, on the host's clock."""
+    memory = timeline(rank)
+    if memory.seconds is None:
+        raise RecordError(f"rank {rank.rank}: the recorded history has no clock.")
+    seconds = memory.seconds
+    names = [("process_name", STEP, f"rank {rank.rank}, measured"), ("thread_name", HOST, "host: parts of the run")]
+    events: list[Event] = [
+        {"ph": "M", "name": what, "pid": rank.rank, "tid": row, "args": {"name": name}} for what, row, name in names
+    ]
+    for part in memory.parts:
+        begin, end = seconds[part.begin], seconds[min(part.end, len(seconds) - 1)]
+        events.append(
+            {
+                **{"ph": "X", "name": part.phase or "between phases", "pid": rank.rank, "tid": HOST},
+                **{"ts": 1e6 * begin, "dur": 1e6 * (end - begin), "args": {"step": part.step}},
+            }
+        )
+    for event in memory.sampled(0, len(memory.allocated), SAMPLES):
+        events += _counters(rank.rank, seconds[event], memory, event)
+    return events, {"source": "measured", "rank": rank.rank}

@@ -1,0 +1,164 @@
+"""The Chrome trace of a predicted step: valid, as long as the step, without overlaps in a row; and of a history."""
+
+import gzip
+import json
+import random
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from memlab.analyse.explain.chrome_trace import HOST, STEP, write_chrome_trace
+from memlab.analyse.explain.explained import explain
+from memlab.analyse.explain.timeline import timeline
+from memlab.core.config import Allocator, Config, Hardware
+from memlab.core.errors import RecordError
+from memlab.predict.time.clocks import LOWER_BOUND, step_seconds
+from memlab.predict.trace.events import Alloc, BeginPhase, Free
+from memlab.predict.trace.trace_format import Piece, Site, Trace
+from memlab.predict.trace.work_items import (
+    PINNED,
+    BeginWorkPhase,
+    Collective,
+    Copy,
+    HostWaits,
+    HostWork,
+    KernelLaunch,
+    Launcher,
+    RecordEvent,
+    StreamWaitsForCollective,
+)
+
+MIB = 1 << 20
+HARDWARE = Hardware(
+    gpu="a round one", gpus=2, bf16_tflops=100.0, fp32_tflops=10.0, memory_gb_per_s=1000.0, link_gb_per_s=100.0,
+    host_gb_per_s=10.0,
+)  # fmt: skip
+CONFIG = Config(hardware=HARDWARE, allocator=Allocator(conf=""))
+PHASES = ["first_forward", "forward", "backward", "optimizer_step"]
+LAUNCHERS = [Launcher("aten.mm.default", "layers.0.mlp"), Launcher("aten.add.Tensor", "layers.1.mlp")]
+STEPS = {"basis": "lower bound", "basis_reason": "no calibration for a round one"}
+
+
+def random_trace(seed: int) -> Trace:
+    """Two steps; the work of the second one is counted."""
+    chance, events, work, before, key, collectives = random.Random(seed), [], [], [], 0, 0
+    for number in range(len(PHASES)):
+        if number == 1:
+            begin = len(events)
+        events.append(BeginPhase(number))
+        items = [BeginWorkPhase(2, 1, number)]
+        for index in range(40):
+            events.append(Alloc(key, chance.randrange(1, 30) * MIB, 0, chance.randrange(2)))
+            launcher, ahead = chance.randrange(2), chance.randrange(3)
+            items.append(KernelLaunch(ahead, 0, 0, True, chance.randrange(10**11), (MIB,), launcher))
+            if index % 9 == 0:
+                items.append(Collective(1, 0, 0, 2, 2, chance.randrange(10**8)))
+            if number == 2 and index % 11 == 0:
+                items += [RecordEvent(0, 0, 0, index // 11), HostWaits(0, 0, index // 11)]
+            if index % 13 == 0:
+                items += [Copy(0, 0, chance.choice([0, 5]), False, PINNED, 10**7), HostWork(1, 0, (MIB,))]
+            events.append(Free(key))
+            key += 1
+            if number:
+                before += [len(events)] * (len(items) - len(before) + len(work))
+        if number:
+            collectives += sum(isinstance(item, Collective) for item in items)
+            work += [*items, StreamWaitsForCollective(0, 0, 0, collectives - 1)]
+            before.append(len(events))
+    site = Site("activations", "aten.mm.default", "model.py:7", "forward", "mlp", (MIB,), "train.py:3")
+    pieces = [Piece(step, "train.py:3", True) for step in (1, 2, 2, 2)]
+    return Trace(
+        *(0, 2), events=events, phases=PHASES, sites=[site] * 2, steps=[0, begin], work=work, events_before=before,
+        launchers=LAUNCHERS, pieces=pieces,
+    )  # fmt: skip
+
+
+def written(tmp_path, trace: Trace, name: str = "trace.json", **facts) -> dict:
+    trace.save(tmp_path / "rank0.trace.json")
+    record = SimpleNamespace(run_id="mine", source="predicted", command={}, config=CONFIG, steps=STEPS)
+    ranks = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
+    write_chrome_trace(tmp_path / name, ranks, SimpleNamespace(**{**vars(record), **facts}))
+    content = (tmp_path / name).read_bytes()
+    return json.loads(gzip.decompress(content) if name.endswith(".gz") else content)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_trace_is_as_long_as_the_predicted_step_and_nothing_overlaps_in_a_row(tmp_path, seed):
+    trace = random_trace(seed)
+    found = written(tmp_path, trace)
+    seconds = step_seconds(CONFIG, {0: trace}, LOWER_BOUND)
+    rows = defaultdict(list)
+    for event in found["traceEvents"]:
+        if event["ph"] == "X":
+            rows[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    assert rows[STEP] == [(0.0, pytest.approx(1e6 * seconds, rel=1e-9))]
+    names = {event["tid"] for event in found["traceEvents"] if event["name"] == "thread_name"}
+    assert names == set(rows)
+    for row, slices in rows.items():
+        assert min(slices)[0] >= 0 and max(end for _, end in slices) <= 1e6 * seconds * (1 + 1e-9)
+        if row != HOST:
+            assert all(end <= begin + 1e-6 for (_, end), (begin, _) in pairwise(sorted(slices)))
+    inner = rows[HOST]  # phases hold modules, and these hold operators
+    for first, second in pairwise(sorted(inner, key=lambda slice: (slice[0], -slice[1]))):
+        assert second[0] >= first[1] - 1e-6 or second[1] <= first[1] + 1e-6
+    assert found["otherData"] == {
+        **{"run": "mine", "source": "predicted", "rank": 0, "step": 2},
+        **{"step_seconds": pytest.approx(seconds), "step_time": "lower bound: no calibration for a round one"},
+    }
+
+
+def test_every_kernel_of_the_step_is_in_its_stream_with_its_name(tmp_path):
+    trace = random_trace(4)
+    events = written(tmp_path, trace)["traceEvents"]
+    streams = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
+    assert set(streams) == {
+        *("step", "host: phase, module, operator", "link between GPUs", "link to the host"),
+        *("GPU stream 0", "GPU stream 5", "GPU collectives"),
+    }
+    kernels = [event for event in events if event["ph"] == "X" and event["tid"] == streams["GPU stream 0"]]
+    assert {event["name"] for event in kernels} >= {launcher.operator for launcher in LAUNCHERS}
+    assert {event["args"]["phase"] for event in kernels} >= {"forward", "backward", "optimizer_step"}
+    assert sum("flops" in event["args"] for event in kernels) >= sum(
+        isinstance(item, KernelLaunch) for item in trace.work
+    )
+    reductions = [event for event in events if event["ph"] == "X" and event["tid"] == streams["GPU collectives"]]
+    assert {(event["name"], event["args"]["kind"]) for event in reductions} == {("all_reduce", "communication")}
+
+
+def test_the_counters_reach_the_peak_of_the_step(tmp_path):
+    trace = random_trace(5)
+    events = written(tmp_path, trace)["traceEvents"]
+    record = SimpleNamespace(source="predicted", command={}, config=CONFIG)
+    memory = timeline(explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))[0])
+    counted = [event["args"]["bytes"] for event in events if event["name"] == "allocated bytes"]
+    assert max(counted) == max(memory.allocated[trace.events_before[0] :])
+    times = [event["ts"] for event in events if event["ph"] == "C"]
+    assert times == sorted(times) and times[0] >= 0
+
+
+def test_a_name_with_gz_is_compressed(tmp_path):
+    assert written(tmp_path, random_trace(0), "trace.json.gz")["displayTimeUnit"] == "ms"
+
+
+def test_without_a_step_time_there_is_no_trace(tmp_path):
+    with pytest.raises(RecordError, match="no step time"):
+        written(tmp_path, random_trace(0), steps={})
+
+
+def test_the_memory_of_a_measured_run(tmp_path):
+    random_trace(1).save(tmp_path / "rank0.trace.json")
+    record = SimpleNamespace(run_id="mine", source="predicted", command={}, config=CONFIG)
+    (rank,) = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
+    measured = SimpleNamespace(run_id="mine", source="measured")
+    with pytest.raises(RecordError, match="no clock"):
+        write_chrome_trace(tmp_path / "trace.json", [rank], measured)
+    seconds = [index * 1e-3 for index in range(len(rank.trace.events))]
+    write_chrome_trace(tmp_path / "trace.json", [replace(rank, seconds=seconds)], measured)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    memory = timeline(rank)
+    parts = [event for event in events if event["ph"] == "X"]
+    assert [(event["name"], event["args"]["step"]) for event in parts] == [part[:2] for part in memory.parts]
+    assert max(event["args"]["bytes"] for event in events if event["ph"] == "C") == max(memory.reserved)
