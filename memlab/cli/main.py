@@ -64,10 +64,9 @@ def _command(words: list[str]) -> int:
             module = importlib.import_module(f"memlab.cli.commands.{name}{'_' * keyword.iskeyword(name)}")
             module.add_arguments(sub)
             sub.set_defaults(run=module.run)
-    own, training = _split(words) if wanted in ("measure", "predict") else (words, None)
-    arguments, unknown = parser.parse_known_args(own, argparse.Namespace(training=training))
+    arguments, unknown = _parsed(parser, words, wanted in ("measure", "predict"))
     if unknown:
-        missing = arguments.command == "predict" and training is None
+        missing = arguments.command == "predict" and arguments.training is None
         hint = (
             "before a training command stands --" if missing else f"memlab {arguments.command} --help lists the options"
         )
@@ -76,12 +75,19 @@ def _command(words: list[str]) -> int:
     return arguments.run(arguments)
 
 
-def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
-    """Split the words at ``--``: memlab's own, and the training command behind it; ``None`` without ``--``."""
-    if "--" not in words:
-        return words, None
-    here = words.index("--")
-    return words[:here], words[here + 1 :]
+def _parsed(
+    parser: argparse.ArgumentParser, words: list[str], takes_command: bool
+) -> tuple[argparse.Namespace, list[str]]:
+    """Parse the words. ``training``: those of a training command, behind memlab's own ``--``; ``None`` without it.
+
+    A ``--`` behind the first word of the command is the command's own: ``memlab measure launcher train.py -- --lr 1``.
+    """
+    if takes_command and "--" in words:
+        here = words.index("--")
+        arguments, unknown = parser.parse_known_args(words[:here], argparse.Namespace(training=words[here + 1 :]))
+        if not getattr(arguments, "words", None):
+            return arguments, unknown
+    return parser.parse_known_args(words, argparse.Namespace(training=None))
 
 
 def launch() -> None:

@@ -191,7 +191,13 @@ def _name(word: str) -> str:
 
 def _find(words: Sequence[str], name: str) -> int | None:
     """Return the index of an option. The last one counts, as for argparse."""
-    return max((index for index, word in enumerate(words) if _name(word) == name), default=None)
+    return max((index for index, word in enumerate(words[: _end(words)]) if _name(word) == name), default=None)
+
+
+def _end(words: Sequence[str]) -> int:
+    """Return the index behind the script's options: of its own ``--``, behind which nothing is an option."""
+    script = next((index for index, word in enumerate(words) if word.endswith(".py")), 0)
+    return words.index("--", script) if "--" in words[script:] else len(words)
 
 
 def _value(words: Sequence[str], name: str) -> str | None:
@@ -211,15 +217,29 @@ def _option_with_value(words: Sequence[str], part: str, value: int) -> str | Non
 
 
 def _set(words: Sequence[str], name: str, value: str) -> list[str]:
-    """Return the words with another value of an option, which is appended if it is not there."""
-    at = _find(words, name)
+    """Return the words with another value of an option, which is added behind the script's options if it is not there.
+
+    A word behind the option is its value only if it can be one: behind a flag may stand an argument of the script.
+    """
+    at, end = _find(words, name), _end(words)
     if at is None:
-        return [*words, f"--{name}", value]
+        return [*words[:end], f"--{name}", value, *words[end:]]
     option = words[at].partition("=")[0]
     if "=" in words[at]:
         return [*words[:at], f"{option}={value}", *words[at + 1 :]]
-    has_value = _value(words, name) is not None
+    has_value = _can_be_replaced(_value(words, name), value)
     return [*words[:at], option, value, *words[at + 1 + has_value :]]
+
+
+_TRUTHS = frozenset({"true", "false", "yes", "no", "y", "n", "t", "f", "1", "0"})
+"""Words that transformers' ``HfArgumentParser`` reads as true or false."""
+
+
+def _can_be_replaced(given: str | None, value: str) -> bool:
+    """Whether a word behind an option can be a value of the option like ``value``: a truth, a number, or any text."""
+    if given is None or value in _TRUTHS - {"1", "0"}:
+        return given is not None and given.lower() in _TRUTHS
+    return given.isdigit() or not value.isdigit()
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.runs.folder import RunFolder
 
     words = arguments.words if arguments.training is None else arguments.training
-    if not words or (arguments.training is not None and arguments.words):
+    if not words:
         raise MemlabError(f"No command to measure. {USAGE}")
     folder = RunFolder(arguments.output or new_folder(words))
     record = measure(words, folder, arguments.steps, arguments.timeout, arguments.force, arguments.explain)

@@ -5,7 +5,7 @@ Two events of different kinds can be equal as tuples, so compare their types as 
 
 from typing import Any, NamedTuple
 
-from memlab.predict.trace.reduction_scratch import Reduction
+from memlab.predict.trace.reduction_scratch import Scratch, scratch_of
 
 
 class Alloc(NamedTuple):
@@ -15,7 +15,7 @@ class Alloc(NamedTuple):
     nbytes: int
     stream: int
     site: int  # index in ``Trace.sites``
-    reduction: Reduction | None = None  # for the buffer of a sum: the sum that determines ``nbytes``
+    reduction: Scratch | None = None  # for the buffer of a sum: the sum that determines ``nbytes``
 
 
 class Free(NamedTuple):
@@ -81,5 +81,5 @@ def to_json(event: Event) -> list[Any]:
 def from_json(kind: int, *fields: Any) -> Event:
     event = KINDS[kind](*fields)
     if isinstance(event, Alloc) and event.reduction is not None:
-        return event._replace(reduction=Reduction(*event.reduction))
+        return event._replace(reduction=scratch_of(event.reduction))
     return event

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from memlab.predict.trace.events import Alloc, Event, HostAlloc
-from memlab.predict.trace.reduction_scratch import Reduction
+from memlab.predict.trace.reduction_scratch import scratch_of
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import Item, amounts, fixed_fields, with_amounts
 
@@ -73,8 +73,8 @@ class _Table:
     base: Trace
     allocations: list[int]  # indices in base.events
     sizes: np.ndarray
-    sums: list[int]  # indices of the allocations whose sizes follow from a reduction
-    reductions: np.ndarray  # the fields of each reduction, one reduction after another
+    sums: list[int]  # indices of the allocations whose sizes follow from a sum
+    reductions: np.ndarray  # the fields of each such sum, one sum after another
     work: list[Item]
     amounts: np.ndarray  # FLOPs and bytes of the work, one item after another
 
@@ -87,9 +87,10 @@ class _Table:
         events: list[Any] = list(self.base.events)
         for index, nbytes in zip(self.allocations, sizes.tolist(), strict=True):
             events[index] = events[index]._replace(nbytes=nbytes)
-        for index, values in zip(self.sums, fields.reshape(-1, len(Reduction._fields)).tolist(), strict=True):
-            reduction = Reduction(*values)
-            events[index] = events[index]._replace(nbytes=reduction.buffer_bytes, reduction=reduction)
+        rest = iter(fields.tolist())
+        for index in self.sums:
+            scratch = scratch_of(list(islice(rest, len(events[index].reduction))))
+            events[index] = events[index]._replace(nbytes=scratch.buffer_bytes, reduction=scratch)
         work = _with_amounts(self.work, work_amounts.tolist())
         return replace(self.base, micro=micro, tokens=tokens, events=events, work=work, seconds=0.0)
 
@@ -159,7 +160,7 @@ def _skeleton(trace: Trace) -> tuple:
 
 def _event_skeleton(event: Event) -> tuple:
     if isinstance(event, Alloc):
-        return Alloc, event.key, event.stream, event.reduction is None
+        return Alloc, event.key, event.stream, type(event.reduction)
     if isinstance(event, HostAlloc):
         return HostAlloc, event.key, event.pinned
     return type(event), event

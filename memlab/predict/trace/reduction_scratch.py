@@ -1,7 +1,8 @@
-"""Temporary memory of a CUDA sum: the partial sums of thread blocks that share an output. Does not import torch.
+"""Temporary memory of CUDA sums, by what determines it, so that it can be interpolated. Does not import torch.
 
-The gradients of biases and of norm weights are such sums, over all tokens. Source: ``setReduceConfig`` and
-``ReduceConfig::global_memory_size`` in ``aten/src/ATen/native/cuda/Reduce.cuh`` of PyTorch 2.11 to 2.13.
+The gradients of biases and of norm weights are sums over all tokens, whose thread blocks share an output. Source:
+``setReduceConfig`` and ``ReduceConfig::global_memory_size`` in ``aten/src/ATen/native/cuda/Reduce.cuh`` of PyTorch 2.11
+to 2.13.
 """
 
 import math
@@ -47,6 +48,50 @@ class Reduction(NamedTuple):
         fill, split = -(-blocks_at_once // blocks), -(-values // LEAST)
         shared = max(min(fill, split), -(-values // ENOUGH_TO_SPLIT))
         return ACCUMULATOR_BYTES * self.outputs * shared * width * self.vector if shared > 1 else 0
+
+
+MOST_IN_ONE_KERNEL = 3072
+"""Indices of an embedding up to which one kernel adds all rows of its gradient, without partial sums."""
+
+ROWS_OF_A_SUM = 10
+"""Rows that a partial sum adds at most (``NROWS_PER_THREAD``)."""
+
+EACH_INDEX, EACH_SEGMENT, EACH_SUM = range(3)
+"""What a block of an embedding's gradient has a row for: an index, a word that occurs, a partial sum that there can be.
+"""
+
+
+class EmbeddingBlock(NamedTuple):
+    """A block for the gradient of an embedding of ``words`` rows, whose input has ``indices`` words. It has
+    ``row_bytes`` for each item of ``rows``.
+
+    Source: ``embedding_dense_backward_cuda`` in ``aten/src/ATen/native/cuda/Embedding.cu`` and
+    ``embedding_backward_cuda_kernel`` in ``EmbeddingBackwardKernel.cu`` beside it, of PyTorch 2.11 to 2.13.
+    """
+
+    indices: int
+    words: int
+    rows: int
+    row_bytes: int
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of the block; 0 where one kernel adds all rows."""
+        if self.indices <= MOST_IN_ONE_KERNEL:
+            return 0
+        segments = min(self.indices, self.words)
+        number = {EACH_INDEX: self.indices, EACH_SEGMENT: segments, EACH_SUM: self.indices // ROWS_OF_A_SUM + segments}
+        return number[self.rows] * self.row_bytes
+
+
+Scratch = Reduction | EmbeddingBlock
+
+_KINDS = {len(kind._fields): kind for kind in (Reduction, EmbeddingBlock)}
+
+
+def scratch_of(fields: Sequence[int]) -> Scratch:
+    """Return the scratch memory with these fields, whose number tells its kind."""
+    return _KINDS[len(fields)](*fields)
 
 
 def over_rows(

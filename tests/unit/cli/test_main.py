@@ -607,3 +607,26 @@ def test_a_wrong_command_line_of_predict_is_one_line_and_leaves_no_folder(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"memlab: {message}")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("launch train.py -- --lr 1", "launch train.py -- --lr 1"),
+        ("--steps 3 launch train.py -- --lr 1", "launch train.py -- --lr 1"),
+        ("-- launch train.py -- --lr 1", "launch train.py -- --lr 1"),
+        ("--steps 3 -- launch train.py --lr 1", "launch train.py --lr 1"),
+        ("launch train.py --lr 1", "launch train.py --lr 1"),
+    ],
+)
+def test_a_separator_of_the_measured_command_is_its_own(monkeypatch, words, command):
+    measured = []
+    monkeypatch.setattr("memlab.cli.commands.measure.run", lambda arguments: measured.append(arguments) or 0)
+    assert called("measure", *words.split()) == 0
+    (arguments,) = measured
+    assert (arguments.training or arguments.words) == command.split()
+
+
+def test_a_measurement_without_a_command_is_refused(capsys):
+    assert called("measure", "--steps", "3", "--") == 2
+    assert "No command to measure" in capsys.readouterr().err

@@ -60,6 +60,21 @@ def test_a_flag_without_a_value_gets_one(changes):
     assert changed == ["python", "train.py", "--gradient_checkpointing", "true", "--output_dir", "out"]
 
 
+def test_an_argument_of_the_script_behind_a_flag_stays(changes):
+    flag = ["python", "train.py", "--gradient_checkpointing", "data.json", "--output_dir", "out"]
+    changed = changes(flag, TRAINER)["--gradient_checkpointing true"]
+    assert changed == ["python", "train.py", "--gradient_checkpointing", "true", "data.json", "--output_dir", "out"]
+    value = ["python", "train.py", "--gradient_checkpointing", "False", "data.json"]
+    changed = changes(value, TRAINER)["--gradient_checkpointing true"]
+    assert changed == ["python", "train.py", "--gradient_checkpointing", "true", "data.json"]
+
+
+def test_an_option_is_added_before_the_scripts_own_separator(changes):
+    words = ["torchrun", "--", "train.py", "--output_dir", "out", "--", "--gradient_checkpointing"]
+    changed = changes(words, TRAINER)["--gradient_checkpointing true"]
+    assert changed == [*words[:5], "--gradient_checkpointing", "true", *words[5:]]
+
+
 def test_the_deepspeed_json_is_changed_in_a_copy(changes, config, tmp_path):
     path = tmp_path / "zero2.json"
     path.write_text(json.dumps({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}))

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memlab.predict.trace.reduction_scratch import Reduction
+from memlab.predict.trace.reduction_scratch import Scratch
 
-Blocks = Sequence[int | Reduction]
+Blocks = Sequence[int | Scratch]
 """Device memory that a kernel requests, one entry for each block: its bytes, or the sum whose partial sums it holds."""
 
 

@@ -24,7 +24,7 @@ from memlab.predict.trace.events import (
     RecordStream,
     Synchronize,
 )
-from memlab.predict.trace.reduction_scratch import Reduction
+from memlab.predict.trace.reduction_scratch import Scratch
 from memlab.predict.trace.shadow import collectives, device, host, shapes
 from memlab.predict.trace.shadow.allocation_sites import AllocationSites
 from memlab.predict.trace.shadow.assumptions import Assumptions
@@ -431,7 +431,7 @@ class Recorder(TorchDispatchMode):
     def _give_back(self, keys: Iterable[int]) -> None:
         self._events.extend(map(Free, keys))
 
-    def _request(self, key: int, nbytes: int, site: int, reduction: Reduction | None = None) -> None:
+    def _request(self, key: int, nbytes: int, site: int, reduction: Scratch | None = None) -> None:
         if not self.requests:
             self.on_first_request()
         self._events.append(Alloc(key, nbytes, device.current_stream(), site, reduction))

@@ -5,7 +5,7 @@ import pytest
 from memlab.predict.constants import gpu_model
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.interpolate import UNCHECKED, Interpolator
-from memlab.predict.trace.reduction_scratch import over_rows
+from memlab.predict.trace.reduction_scratch import EACH_INDEX, EACH_SUM, EmbeddingBlock, over_rows
 from memlab.predict.trace.trace_format import Trace
 
 SIZES = {
@@ -85,3 +85,18 @@ def with_sum(micro: int, tokens: int) -> Trace:
 def test_what_a_sum_takes_is_exact(point):
     traces = [with_sum(1, 150), with_sum(2, 1330), with_sum(3, 5150)]
     assert Interpolator(traces).at(*point).events == with_sum(*point).events
+
+
+def with_embedding(micro: int, tokens: int) -> Trace:
+    blocks = [EmbeddingBlock(micro * tokens, 8000, EACH_INDEX, 8), EmbeddingBlock(micro * tokens, 8000, EACH_SUM, 1024)]
+    events = [Alloc(key, block.buffer_bytes, 0, 0, block) for key, block in enumerate(blocks)]
+    return Trace(0, 1, micro, tokens, events=events, phases=["backward"])
+
+
+@pytest.mark.parametrize("micro", [4, 8, 100])
+def test_the_partial_sums_of_an_embedding_are_computed_also_where_their_formula_changes(micro):
+    """Without partial sums up to 3,072 tokens; with a row for each token that occurs, of 8,000 at most."""
+    traces = [with_embedding(size, 512) for size in (2, 5, 9)]
+    assert Interpolator(traces).at(micro, 512).events == with_embedding(micro, 512).events
+    sizes = [event.nbytes for event in with_embedding(micro, 512).events]
+    assert sizes == {4: [0, 0], 8: [32_768, 4505 * 1024], 100: [409_600, 13_120 * 1024]}[micro]
