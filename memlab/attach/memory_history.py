@@ -1,13 +1,17 @@
 """Recorder of torch's memory history with what explains it: the part of the run, the module, and who owns the memory.
 
 Each action of the allocator carries a label, "number of the piece|module". What a piece of the run was is noted beside
-the history when the piece ends. The history ends by itself with the first out-of-memory.
+the history when the piece ends, and at each new label the driver's figure is read (driver_readings.py).
+
+:meth:`MemoryHistory.keep` writes the history of the chosen steps. Recording can go on after it, for the last actions
+before an out-of-memory: then the history until the request that failed takes the place of the one before.
 """
 
 import json
 import os
 import pickle
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,66 +19,122 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from . import model_tree
+from . import collectives, model_tree
+from .driver_readings import DriverReadings
+from .listeners.wrap import listening
 from .own_errors import contained
 from .owner import Owner, to_json
 from .ownership import Ownership
 
 MOST_ENTRIES = 2_000_000
-"""Most actions that are kept, the last ones. A step of a model of 8B parameters has some 30,000; each takes about 300
-bytes in the file."""
+"""Most actions that are kept of the chosen steps, the last ones. A step of a model of 8B parameters has some 30,000;
+each takes about 300 bytes in the file."""
+
+LAST_ENTRIES = 200_000
+"""Most actions that are kept after the chosen steps: a few steps before an out-of-memory."""
+
+MOST_PIECES = 10_000
+"""Most parts of the run that are kept, the last ones: more than those of ``LAST_ENTRIES`` actions."""
+
+MAKE_CONTEXT = ((torch.cuda, "set_device"), (torch.nn.Module, "_apply"))
+"""Functions whose first call makes the CUDA context and runs no kernel. Module.to calls ``_apply`` for each module."""
 
 SNAPSHOT, MARKS = ".memory_snapshot.pickle", ".memory_marks.json"
 """Files of a rank: rankN.memory_snapshot.pickle, rankN.memory_marks.json."""
 
 
 class MemoryHistory:
-    """The history of one process, from its first use of the GPU until :meth:`end`.
+    """The history of one process, from its first use of the GPU until :meth:`end`, or the first out-of-memory.
 
-    It is written beside the rank's file, whose path ``place`` returns. ``optimizers``: returns those of the process.
+    Create it before the process uses a GPU. It is written beside the rank's file, whose path ``place`` returns.
+    ``optimizers``: returns those of the process. ``at``: returns phase, step (from 1) and line of what runs now.
     """
 
-    def __init__(self, place: Callable[[], Path], optimizers: Callable[[], Iterable[torch.optim.Optimizer]]):
-        self._place = place
+    def __init__(
+        self,
+        place: Callable[[], Path],
+        optimizers: Callable[[], Iterable[torch.optim.Optimizer]],
+        at: Callable[[], tuple[str | None, int | None, str | None]],
+    ):
+        self._place, self._at = place, at
         self._ownership = Ownership(optimizers, _address)
-        self._pieces: list[dict[str, Any]] = []
+        self._driver = DriverReadings()
+        self._pieces: deque[dict[str, Any]] = deque(maxlen=MOST_PIECES)
+        self._number = 0  # of the running piece
         self._owners: dict[int, dict[int, Owner]] = {}  # number of the piece that has ended -> address -> owner
         self._modules = [""]
+        self._module = ""  # of the last label
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
-        self._records = False
+        self._records = self._is_kept = False
         self._hooks = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
         ]
+        collectives.watch(before=self._read, after=self._read)
+        for owner, name in MAKE_CONTEXT:
+            listening(owner, name, after=lambda *args, name=name, **kwargs: self._read(name))
         torch.cuda._lazy_call(self._begin)  # a program that never uses a GPU is not made to
 
     @contained
     def _begin(self) -> None:
-        # Stacks of allocations alone: to collect one while an exception is under way, as freeing memory then would,
-        # swallows the exception by which a checkpoint without reentry ends its recomputation.
-        torch.cuda.memory._record_memory_history(context="alloc", stacks="all", max_entries=MOST_ENTRIES)
-        torch._C._cuda_attach_out_of_memory_observer(lambda *_: self.end())
+        torch._C._cuda_attach_out_of_memory_observer(lambda *_: self._out_of_memory())
+        self._record(MOST_ENTRIES)
         self._records = True
         self._label()
 
+    def _record(self, most_entries: int) -> None:
+        # Stacks of allocations alone: to collect one while an exception is under way, as freeing memory then would,
+        # swallows the exception by which a checkpoint without reentry ends its recomputation.
+        torch.cuda.memory._record_memory_history(context="alloc", stacks="all", max_entries=most_entries)
+
+    @contained
+    def keep(self) -> None:
+        """Write the history so far. From now on the last actions alone are kept, for an out-of-memory."""
+        if self._records and not self._is_kept:
+            self._write()
+            self._is_kept = True
+            self._owners.clear()
+            torch.cuda.memory._record_memory_history(enabled=None)  # forgets the actions so far
+            self._record(LAST_ENTRIES)
+
     @contained
     def end(self) -> None:
-        """Write the history so far, and stop recording."""
-        if not self._records:
-            return
+        """Stop recording. Write the history unless it is kept."""
+        if self._records:
+            if not self._is_kept:
+                self._write()
+            self._stop()
+
+    @contained
+    def _out_of_memory(self) -> None:
+        """Write the history until the request that failed, and stop recording. The script may go on."""
+        if self._records:
+            self._ownership.search()
+            self._owners[self._number] = self._ownership.now()
+            self._write()
+            self._stop()
+
+    def _stop(self) -> None:
         self._records = False
         for hook in self._hooks:
             hook.remove()
-        snapshot = _symbolized_snapshot()
         torch.cuda.memory._record_memory_history(enabled=None)
-        place = self._place()
+
+    def _write(self) -> None:
+        phase, step, where = self._at()
+        self._read()
+        self._driver.name_phase(phase)
+        running = {"phase": phase, "step": step, "where": where, "ends_phase": False}
+        place, device = self._place(), torch.cuda.current_device()
         with place.with_suffix(SNAPSHOT).open("wb") as file:
-            pickle.dump(snapshot, file, protocol=4)
+            pickle.dump(_symbolized_snapshot(), file, protocol=4)
         marks = {
-            "device": torch.cuda.current_device(),
+            "device": device,
             "folder": os.getcwd(),
-            "pieces": self._pieces,
+            "first_piece": self._number - len(self._pieces),
+            "pieces": [*self._pieces, running],
             "owners": to_json(self._owners),
+            "outside": self._driver.to_json(device),
         }
         place.with_suffix(MARKS).write_text(json.dumps(marks), "utf-8")
 
@@ -87,13 +147,18 @@ class MemoryHistory:
         """
         if not self._records:
             return
-        if ends_phase and (owners := self._ownership.after(phase)):
-            self._owners[len(self._pieces)] = owners
-        free, total = torch.cuda.mem_get_info()
-        outside = total - free - torch.cuda.memory_reserved()
-        facts = {"phase": phase, "step": step, "where": where, "ends_phase": ends_phase, "outside_bytes": outside}
-        self._pieces.append(facts)
+        if not self._is_kept and ends_phase and (owners := self._ownership.after(phase)):
+            self._owners[self._number] = owners
+        self._read()
+        self._driver.name_phase(phase)
+        self._pieces.append({"phase": phase, "step": step, "where": where, "ends_phase": ends_phase})
+        self._number += 1
         self._label()
+
+    @contained
+    def _read(self, call: str | None = None) -> None:
+        if self._records:
+            self._driver.read(self._module, call)
 
     @contained
     def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
@@ -119,8 +184,9 @@ class MemoryHistory:
 
     def _label(self, module: str | None = None) -> None:
         if self._records:
-            text = f"{len(self._pieces)}|{self._modules[-1] if module is None else module}"
-            torch.cuda.memory._set_memory_metadata(text)
+            self._read()
+            self._module = self._modules[-1] if module is None else module
+            torch.cuda.memory._set_memory_metadata(f"{self._number}|{self._module}")
 
 
 def _address(tensor: torch.Tensor) -> int | None:

@@ -39,10 +39,15 @@ class Ownership:
         """Return block -> owner at the end of a phase; nothing after phases that make no parameters or states."""
         if phase is None or phase.removeprefix("first_") not in LOOKED_AT_AFTER:
             return {}
-        if self._searches and phase.startswith("first_"):
+        if phase.startswith("first_"):
+            self.search()
+        return self.now()
+
+    def search(self) -> None:
+        """Name the models that exist now, unless the only one is known."""
+        if self._searches:
             for root in model_tree.roots():
                 self._name(model_tree.unwrapped(root)[0])
-        return self.now()
 
     def now(self) -> dict[int, Owner]:
         """Return block -> owner."""

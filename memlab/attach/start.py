@@ -51,12 +51,17 @@ def begin_by_hand(options: Options) -> RankFile:
 
 
 def _record(session: Session, file: RankFile, until: int) -> MemoryHistory:
-    """Record the memory history until the end of the optimizer step ``until``."""
-    history = MemoryHistory(file.place, lambda: session.optimizers)
+    """Record the memory history until the end of the optimizer step ``until``, and then for an out-of-memory alone."""
+
+    def at() -> tuple[str | None, int | None, str | None]:
+        now = session.at
+        return session.figures.key(now["phase"], session.steps_done), now["step"], now["where"]
+
+    history = MemoryHistory(file.place, lambda: session.optimizers, at)
 
     def step_ends() -> None:
         if session.steps_done >= until:
-            history.end()
+            history.keep()
 
     session.on_piece = lambda phase, step, piece: history.piece_ends(phase, step, piece.where, piece.ends_phase)
     session.on_step = step_ends

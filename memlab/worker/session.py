@@ -67,13 +67,16 @@ class Session:
         self.plans = [folder.read_plan() for folder in folders]
         self.config = self.plans[0].config
         self.rank = rank
+        self.history = self.start_history(folders[0])
         self.device = rank_device(self.config.hardware.device, int(os.environ["LOCAL_RANK"]))
         self.points = [
             Point(folder, plan.config, rank, self.device) for folder, plan in zip(folders, self.plans, strict=True)
         ]
         self.index = 0
         self.engine: Any = None  # the model as it trains, once it is ready
-        self.history: MemoryHistory | None = None
+        if (history := self.history) is not None:
+            self.device.memory.on_leaving = lambda phase: history.piece_ends(*self.piece(phase), ends_phase=True)
+            self.points[0].on_warm = history.end
 
     @property
     def point(self) -> Point:
@@ -85,12 +88,10 @@ class Session:
         self.note("launch_s", time.perf_counter() - (time.time() - float(os.environ["MEMLAB_STARTED_AT"])))
         # TrainingArguments starts the process group; without one, zero.Init would put the whole model on every rank.
         # While it is alive, transformers builds the model under zero.Init at stage 3, with its DeepSpeed JSON.
-        steps = sum(point.num_steps + point.num_profiled for point in self.points)
-        arguments = training_arguments(self.plans[0], self.point.folder, steps)
+        arguments = training_arguments(self.plans, self.point.folder)
         if self.config.hardware.device == "cpu":
             map_and_release(self.rank)
         memory.install()
-        self.record_history()
         if self.config.measure.profile:
             self.mark_phases()
         began = time.perf_counter()
@@ -104,19 +105,19 @@ class Session:
         memory.enter("engine_init")
         trainer.train()
 
-    def record_history(self) -> None:
-        """Record torch's memory history until the end of the first point's warm-up: it slows every allocation."""
-        if not self.config.measure.snapshot or self.device.torch_device.type != "cuda":
-            return
-        place = self.point.folder.rank_file(self.rank)
-        history = self.history = MemoryHistory(lambda: place, lambda: optimizers_of(self.engine))
-        self.points[0].on_warm = history.end
+    def start_history(self, folder: RunFolder) -> MemoryHistory | None:
+        """Record torch's memory history, if the plan says so, from before the rank uses its GPU until the end of the
+        first point's warm-up: it slows every allocation."""
+        if not self.config.measure.snapshot or self.config.hardware.device == "cpu":
+            return None
+        place = folder.rank_file(self.rank)
+        return MemoryHistory(
+            lambda: place, lambda: optimizers_of(self.engine), lambda: self.piece(self.device.memory.current)
+        )
 
-        def leaving(phase: str | None) -> None:
-            step = None if phase is None or phase in BEFORE_STEPS else self.point.step + 1
-            history.piece_ends(phase, step, None, ends_phase=True)
-
-        self.device.memory.on_leaving = leaving
+    def piece(self, phase: str | None) -> tuple[str | None, int | None, None]:
+        """Return phase and step (from 1) of a part of the run. No line of a script belongs to it."""
+        return phase, None if phase is None or phase in BEFORE_STEPS else self.point.step + 1, None
 
     def mark_phases(self) -> None:
         """Mark the end of each phase in the profile."""
@@ -175,14 +176,9 @@ class Session:
             self.point.begin()
 
     def step_end(self) -> None:
-        if self.point.is_measured:
-            self.point.profiled_step_end()
-        else:
-            self.point.step_end()
-            if self.point.is_measured:
-                self.point.facts["skipped_steps"] = self.engine.skipped_steps - self.skipped_before
-                self.point.all_is_measured()
+        self.point.step_end()
         if self.point.is_done:
+            self.point.facts["skipped_steps"] = self.engine.skipped_steps - self.skipped_before
             self.point.write()
             self.index = min(self.index + 1, len(self.points) - 1)
 
@@ -248,15 +244,14 @@ class Steps(TrainerCallback):
         self.session.step_end()
 
 
-def training_arguments(plan: Plan, folder: RunFolder, steps: int) -> TrainingArguments:
-    """Return the plan's arguments with the total ``steps`` of all points. Trainer writes nothing into
-    ``output_dir``."""
+def training_arguments(plans: Sequence[Plan], folder: RunFolder) -> TrainingArguments:
+    """Return the plan's arguments with the total steps of all points. Trainer writes nothing into ``output_dir``."""
     changed = {
-        "deepspeed": plan.deepspeed,
+        "deepspeed": plans[0].deepspeed,
         "output_dir": str(folder),
-        "max_steps": steps,
+        "max_steps": sum(plan.training_args["max_steps"] for plan in plans),
     }
-    return TrainingArguments(**{**plan.training_args, **changed})
+    return TrainingArguments(**{**plans[0].training_args, **changed})
 
 
 def _passes_arguments_to_loss(model: torch.nn.Module) -> bool:

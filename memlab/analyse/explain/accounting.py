@@ -56,7 +56,7 @@ def used(moment: Moment, outside: Sequence[Share], driver: int | None) -> Share:
     ``outside``: what is not the allocator's. ``driver``: the driver's figure then, in bytes; what the parts do not
     reach is ``UNEXPLAINED``. ``None``: there is none, as in a prediction.
     """
-    parts = [reserved(moment), _sum("outside the allocator", outside)]
+    parts = [reserved(moment), sum_of("outside the allocator", outside)]
     known = sum(part.nbytes for part in parts)
     if driver is not None and driver != known:
         parts.append(Share(UNEXPLAINED, driver - known))
@@ -72,7 +72,7 @@ def reserved(moment: Moment) -> Share:
         Share("rounding of blocks in use", slack.rounding),
         Share("freed, but a side stream may still use it", slack.waiting),
     )
-    return _sum("reserved", [by_kind(moment.holdings), _sum("slack of the allocator", parts)])
+    return sum_of("reserved", [by_kind(moment.holdings), sum_of("slack of the allocator", parts)])
 
 
 def by_kind(holdings: Iterable[Holding]) -> Share:
@@ -121,9 +121,10 @@ def _grouped(name: str, holdings: Iterable[Holding], keys: Sequence[Callable[[Ho
     groups: dict[str, list[Holding]] = defaultdict(list)
     for holding in holdings:
         groups[keys[0](holding)].append(holding)
-    return _sum(name, [_grouped(key, members, keys[1:]) for key, members in groups.items()])
+    return sum_of(name, [_grouped(key, members, keys[1:]) for key, members in groups.items()])
 
 
-def _sum(name: str, parts: Iterable[Share]) -> Share:
+def sum_of(name: str, parts: Iterable[Share]) -> Share:
+    """Return a share with these parts, the largest first; parts without memory are left out."""
     found = sorted((part for part in parts if part.nbytes), key=lambda part: -part.nbytes)
     return Share(name, sum(part.nbytes for part in found), tuple(found))

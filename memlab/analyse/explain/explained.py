@@ -6,7 +6,8 @@ from functools import partial
 from itertools import chain
 
 from memlab.analyse.explain.accounting import UNEXPLAINED, Share, used
-from memlab.analyse.explain.marks import read_marks, with_piece_of_oom
+from memlab.analyse.explain.marks import read_marks
+from memlab.analyse.explain.outside import Outside, handles_made
 from memlab.analyse.explain.phases import PhaseRun, allocated_after, highest_runs, parts_of
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER, trace_of
@@ -20,10 +21,9 @@ from memlab.predict.memory.rank_replays import RankReplays
 from memlab.predict.time.calibration_choice import resolve
 from memlab.predict.trace.choose_traces import traces_in_launch
 from memlab.predict.trace.events import Alloc, BeginPhase
-from memlab.predict.trace.trace_format import Piece, Trace
+from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
 
-CONTEXT = "CUDA context, and other processes"
 MODELLED = "CUDA context, libraries and NCCL, as measured on H200s"
 
 
@@ -91,19 +91,25 @@ def _has_history(folder: RunFolder, rank: Mapping) -> bool:
 def _measured(folder: RunFolder, result: Mapping, record: Record) -> Explained:
     rank = int(result["rank"])
     snapshot = read_snapshot(folder.snapshot_file(rank))
-    marks, outside = read_marks(folder.memory_marks(rank))
-    marks = with_piece_of_oom(marks, snapshot, result["oom"])
+    marks, readings = read_marks(folder.memory_marks(rank))
     measured = trace_of(snapshot, rank, len(record.ranks), marks)
     if not measured.trace.events:
         raise RecordError(f"{folder.snapshot_file(rank)}: the history is empty: nothing was allocated on the GPU.")
     settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
     recorder = partial(RecordingAllocator, parse(settings), addresses=measured.segments)
 
+    outside = Outside(readings, handles_made(snapshot.entries))
+
+    def at(event: int) -> tuple[int, float]:
+        """Return the piece of an event, and its time in microseconds."""
+        seconds = 0 if measured.seconds is None else measured.seconds[event]
+        return _piece_at(measured.trace, event), snapshot.entries[0].time_us + 1e6 * seconds
+
     def outside_after(event: int) -> tuple[Share, ...]:
-        return _outside(marks.pieces, outside[: _piece_at(measured.trace, event) + 1])
+        return outside.shares(*at(event))
 
     def driver_after(event: int) -> int:
-        return measured.reserved[event] + sum(share.nbytes for share in outside_after(event))
+        return measured.reserved[event] + outside.nearest(*at(event))
 
     explained = _explained(measured.trace, record.source, None, recorder, outside_after, settings)
     return replace(explained, driver=driver_after, seconds=measured.seconds)
@@ -167,15 +173,3 @@ def _explained(
 def _piece_at(trace: Trace, event: int) -> int:
     """Return the number of the piece that an event belongs to; -1 before the first."""
     return sum(isinstance(each, BeginPhase) for each in trace.events[: event + 1]) - 1
-
-
-def _outside(pieces: Sequence[tuple[str, Piece]], outside: Sequence[int | None]) -> tuple[Share, ...]:
-    """Return what the driver counted outside the allocator: at first, and what each phase added."""
-    shares: dict[str, int] = {}
-    before = 0
-    for (phase, _), nbytes in zip(pieces, outside, strict=False):
-        if nbytes is not None and nbytes != before:
-            name = f"appeared in {phase or 'no phase'}: kernels and libraries" if before else CONTEXT
-            shares[name] = shares.get(name, 0) + nbytes - before
-            before = nbytes
-    return tuple(Share(name, nbytes) for name, nbytes in shares.items())

@@ -1,11 +1,9 @@
 """What the meters noted beside a memory history: rankN.memory_marks.json (attach/memory_history.py)."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memlab.analyse.explain.snapshot import Snapshot
+from memlab.analyse.explain.outside import Reading, Readings
 from memlab.analyse.explain.snapshot_trace import Marks
 from memlab.attach import owner
 from memlab.core.errors import RecordError
@@ -13,8 +11,8 @@ from memlab.files.json_file import read_json
 from memlab.predict.trace.trace_format import Piece
 
 
-def read_marks(path: Path) -> tuple[Marks, list[int | None]]:
-    """Read the marks, and the bytes that the driver counted outside the allocator at the end of each piece.
+def read_marks(path: Path) -> tuple[Marks, Readings]:
+    """Read the marks, and the readings of the driver's figure.
 
     Raises :class:`RecordError` for a file of another form.
     """
@@ -22,22 +20,37 @@ def read_marks(path: Path) -> tuple[Marks, list[int | None]]:
     try:
         pieces = [(piece["phase"] or "", _piece(piece)) for piece in values["pieces"]]
         owners = owner.from_json(values["owners"])
-        outside = [_whole(piece["outside_bytes"]) for piece in values["pieces"]]
-        return Marks(pieces, owners, str(values["folder"])), outside
+        return Marks(pieces, owners, str(values["folder"]), int(values.get("first_piece", 0))), _readings(values)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
 
 
-def with_piece_of_oom(marks: Marks, snapshot: Snapshot, oom: Mapping[str, Any] | None) -> Marks:
-    """Add the piece in which memory ran out: the history ends in it, before the meters can note it.
+def _readings(values: dict[str, Any]) -> Readings:
+    if "outside" not in values:  # marks of before November 2026: a reading at the end of each piece
+        pieces = enumerate(values["pieces"])
+        return Readings(
+            None, [Reading(each["phase"], int(each["outside_bytes"]), piece=piece) for piece, each in pieces]
+        )
+    outside = values["outside"]
+    pid, before = str(outside["pid"]), outside["before"]
+    first = None if before is None else Reading("", int(before["used_bytes"]), others=_others(before, pid))
+    return Readings(first, [_reading(reading, pid) for reading in outside["readings"]])
 
-    ``oom``: of the rank's result; ``None`` if the rank did not end so.
-    """
-    ended_by_it = any(entry.action == "oom" for entry in snapshot.entries)
-    if not ended_by_it or not oom or not oom.get("phase"):
-        return marks
-    piece = Piece(_whole(oom.get("step")), oom.get("where"), False)
-    return replace(marks, pieces=[*marks.pieces, (str(oom["phase"]), piece)])
+
+def _reading(values: dict[str, Any], pid: str) -> Reading:
+    return Reading(
+        phase=values["phase"] or "",
+        outside=int(values["used_bytes"]) - int(values["reserved_bytes"]),
+        module=str(values["module"]),
+        call=None if values["call"] is None else str(values["call"]),
+        others=_others(values, pid) if pid in values["processes"] else None,
+        time_us=int(values["time_us"]),
+        until_us=int(values["until_us"]),
+    )
+
+
+def _others(values: dict[str, Any], pid: str) -> int:
+    return sum(int(nbytes) for process, nbytes in values["processes"].items() if process != pid)
 
 
 def _piece(values: dict[str, Any]) -> Piece:

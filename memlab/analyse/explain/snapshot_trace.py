@@ -49,12 +49,14 @@ class Marks:
 
     ``pieces``: phase and piece for each part of the run; the label of an entry is "number of its piece|module".
     ``owners``: for the end of a piece, address -> parameter, gradient or optimizer state that held the memory then.
-    ``folder``: the command's working folder.
+    ``folder``: the command's working folder. ``first``: number of the first of the ``pieces``; those before it are not
+    kept.
     """
 
     pieces: Sequence[tuple[str, Piece]] = ()
     owners: Mapping[int, Mapping[int, Owner]] = field(default_factory=dict)
     folder: str = ""
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class _Builder:
 
     def _begin_pieces(self, entry: Entry) -> None:
         number = entry.label.partition("|")[0]
-        while number.isdecimal() and self.piece < min(int(number), len(self.marks.pieces) - 1):
+        while number.isdecimal() and self.piece < min(int(number) - self.marks.first, len(self.marks.pieces) - 1):
             self._note_owners()
             self.piece += 1
             phase, piece = self.marks.pieces[self.piece]
@@ -163,7 +165,7 @@ class _Builder:
             self.trace.pieces.append(piece)
 
     def _note_owners(self) -> None:
-        for address, owner in self.marks.owners.get(self.piece, {}).items():
+        for address, owner in self.marks.owners.get(self.marks.first + self.piece, {}).items():
             if address in self.keys:
                 self.owned[self.keys[address]] = owner  # a later look knows more: models show at their first forward
 

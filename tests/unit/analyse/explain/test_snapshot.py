@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from memlab.analyse.explain import accounting
-from memlab.analyse.explain.marks import with_piece_of_oom
 from memlab.analyse.explain.snapshot import Entry, Frame, Snapshot, read_snapshot
 from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER, Marks, trace_of
 from memlab.attach.owner import Owner
@@ -142,15 +141,11 @@ def test_the_replay_takes_the_actions_of_the_real_allocator_one_by_one(snapshot)
     assert [(action.name, action.address, action.nbytes) for action in allocator.actions] == real
 
 
-def test_the_phase_in_which_memory_ran_out_is_that_of_its_requests():
-    def entry(action: str, number: int) -> Entry:
-        return Entry(action, 1024 * (number + 1), 1 << 20, 0, (), f"{number}|")
-
-    ended = [entry("alloc", 0), entry("alloc", 1), entry("oom", 1)]
-    marks = Marks(pieces=[("engine_init", Piece(None, None, True))])
-    oom = {"phase": "forward", "step": 1, "where": "train.py:5", "requested_bytes": 1 << 20}
-    for entries, phases in ((ended, ["engine_init", "forward"]), (ended[:2], ["engine_init"])):
-        snapshot = Snapshot(entries, [], 0, {})
-        trace = trace_of(snapshot, 0, 1, with_piece_of_oom(marks, snapshot, oom)).trace
-        assert trace.phases == phases
-    assert with_piece_of_oom(marks, Snapshot(ended, [], 0, {}), None) is marks
+def test_pieces_are_counted_from_the_first_that_is_kept():
+    entries = [Entry("alloc", 1024 * number, 1 << 20, 0, (), f"{number}|", number) for number in (7, 8, 9)]
+    pieces = [("backward", Piece(4, None, True)), ("forward", Piece(5, "train.py:5", False))]
+    marks = Marks(pieces, {9: {9 * 1024: Owner("weights", "GPT", "head.weight", "bfloat16", True)}}, first=8)
+    trace = trace_of(Snapshot(entries, [], 0, {}), 0, 1, marks).trace
+    assert [type(event).__name__ for event in trace.events] == ["Alloc", "BeginPhase", "Alloc", "BeginPhase", "Alloc"]
+    assert trace.phases == ["backward", "forward"] and trace.pieces == [piece for _, piece in pieces]
+    assert trace.sites[trace.events[-1].site].kind == "weights"

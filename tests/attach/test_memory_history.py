@@ -1,0 +1,204 @@
+"""The recorder of a memory history, with torch's own functions above a stand-in of its allocator and of the driver."""
+
+import json
+import os
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from fake_allocator import Allocator
+from torch._C._distributed_c10d import Backend
+
+from memlab.attach import driver_readings
+from memlab.attach.collectives import COLLECTIVES, OF_DDP
+from memlab.attach.memory_history import MARKS, SNAPSHOT, MemoryHistory
+
+MIB = 1 << 20
+TOTAL, CONTEXT, OTHERS = 1000 * MIB, 500 * MIB, 30 * MIB
+
+
+class Gpu(Allocator):
+    """The allocator, and the driver of a GPU on which another process has memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.has_context, self.own, self.others = False, 0, OTHERS
+        self.begin = self.on_out_of_memory = None
+        self.label, self.recordings, self.entries = "", [], []
+
+    @property
+    def reserved(self) -> int:
+        return 2 * self.allocated  # as the stand-in's counters say
+
+    def makes_context(self, *args) -> None:
+        if not self.has_context:
+            self.has_context, self.own = True, CONTEXT
+
+    def change(self, size: int) -> None:
+        super().change(size)
+        self.entries.append(("alloc" if size > 0 else "free", size, self.label))
+
+    def comes(self, nbytes: int) -> None:
+        """Something of this process appears outside the allocator."""
+        self.own += nbytes
+
+    def used(self) -> int:
+        return self.others + self.own + self.reserved
+
+    def record(self, enabled="all", **options) -> None:
+        self.recordings.append(enabled and options["max_entries"])
+        if not enabled:
+            self.entries.clear()
+
+
+class Nvml:
+    def __init__(self, gpu: Gpu):
+        self.gpu = gpu
+
+    def count(self) -> int:
+        return 1
+
+    def used_bytes(self, index: int) -> int:
+        return self.gpu.used()
+
+    def processes(self, index: int) -> dict[int, int]:
+        return {1: self.gpu.others, os.getpid(): self.gpu.own + self.gpu.reserved}
+
+
+@pytest.fixture
+def gpu(monkeypatch) -> Gpu:
+    gpu = Gpu()
+    replaced = {
+        torch._C: {
+            "_cuda_memoryStats": gpu.functions()._cuda_memoryStats,
+            "_cuda_hasPrimaryContext": lambda device: gpu.has_context,
+            "_cuda_attach_out_of_memory_observer": lambda observer: setattr(gpu, "on_out_of_memory", observer),
+        },
+        torch.cuda: {
+            "current_device": lambda: 0,
+            "mem_get_info": lambda device: (TOTAL - gpu.used(), TOTAL),
+            "_get_nvml_device_index": lambda device: device,
+            "_lazy_call": lambda function: setattr(gpu, "begin", function),
+            "set_device": gpu.makes_context,
+        },
+        torch.cuda.memory: {
+            "_record_memory_history": gpu.record,
+            "_set_memory_metadata": lambda label: setattr(gpu, "label", label),
+            "_snapshot": lambda: {"device_traces": [list(gpu.entries)]},
+        },
+        torch.nn.Module: {"_apply": torch.nn.Module._apply},
+        dist.ProcessGroup: {name: value for name, value in vars(dist.ProcessGroup).items() if name in COLLECTIVES}
+        | {"allreduce": lambda group, *args: gpu.comes(40 * MIB)},
+        dist: {name: vars(dist)[name] for name in OF_DDP},
+        Backend: {"eager_connect_single_device": Backend.eager_connect_single_device},
+    }
+    for owner, names in replaced.items():
+        for name, value in names.items():
+            monkeypatch.setattr(owner, name, value, raising=False)
+    monkeypatch.setattr(driver_readings, "Nvml", lambda: Nvml(gpu))
+    return gpu
+
+
+@pytest.fixture
+def history(gpu, tmp_path):
+    """A history that has begun: the process has used the GPU, but has no context yet."""
+    at = SimpleNamespace(piece=("forward", 2, "train.py:9"))
+    history = MemoryHistory(lambda: tmp_path / "rank0.json", lambda: [], lambda: at.piece)
+    gpu.begin()
+    yield history
+    history.end()
+
+
+def written(tmp_path) -> tuple[list, dict]:
+    place = tmp_path / "rank0.json"
+    snapshot = pickle.loads(place.with_suffix(SNAPSHOT).read_bytes())
+    return snapshot["device_traces"][0], json.loads(place.with_suffix(MARKS).read_text())
+
+
+class FirstProduct(torch.nn.Module):
+    def __init__(self, gpu: Gpu):
+        super().__init__()
+        self.gpu = gpu
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.gpu.comes(66 * MIB)
+        return inputs
+
+
+def group() -> SimpleNamespace:
+    return SimpleNamespace(group_desc="default_pg", size=lambda: 2)
+
+
+def test_the_driver_is_read_around_what_takes_memory_outside_the_allocator(gpu, history, tmp_path):
+    torch.cuda.set_device(0)
+    gpu.change(10 * MIB)
+    dist.ProcessGroup.allreduce(group(), [])
+    history.piece_ends("engine_init", None, "train.py:3", True)
+    torch.nn.Sequential(FirstProduct(gpu))(torch.ones(2))
+    gpu.others += 7 * MIB
+    history.piece_ends("first_forward", 1, "train.py:4", True)
+    history.end()
+    outside = written(tmp_path)[1]["outside"]
+    assert outside["before"] == {"used_bytes": OTHERS, "processes": {"1": OTHERS, str(os.getpid()): 0}}
+    found = [(each["phase"], each["module"], each["call"]) for each in outside["readings"]]
+    assert found == [
+        ("engine_init", "", "set_device"),
+        ("engine_init", "", "allreduce of default_pg (2 ranks)"),
+        ("first_forward", "0", None),
+        ("first_forward", "", None),
+    ]
+    grown = [each["used_bytes"] - each["reserved_bytes"] for each in outside["readings"]]
+    assert grown == [OTHERS + CONTEXT + more * MIB for more in (0, 40, 106, 113)]
+    own = [each["processes"][str(os.getpid())] - each["reserved_bytes"] for each in outside["readings"]]
+    assert own == [CONTEXT + more * MIB for more in (0, 40, 106, 106)]
+    assert all(each["time_us"] <= each["until_us"] for each in outside["readings"])
+
+
+def test_a_program_without_a_context_is_not_made_to_have_one(gpu, history, tmp_path):
+    history.piece_ends("load", None, None, True)
+    history.end()
+    assert not gpu.has_context and written(tmp_path)[1]["outside"]["readings"] == []
+
+
+def test_the_running_piece_is_noted_when_the_script_ends_before_its_step(gpu, history, tmp_path):
+    gpu.makes_context()
+    history.piece_ends("engine_init", None, "train.py:3", True)
+    gpu.change(5 * MIB)
+    history.end()
+    entries, marks = written(tmp_path)
+    assert entries[-1] == ("alloc", 5 * MIB, "1|")
+    assert [piece["phase"] for piece in marks["pieces"]] == ["engine_init", "forward"]
+    assert marks["pieces"][1] == {"phase": "forward", "step": 2, "where": "train.py:9", "ends_phase": False}
+
+
+def test_after_the_chosen_steps_the_last_actions_are_kept_for_an_out_of_memory(gpu, history, tmp_path):
+    gpu.makes_context()
+    gpu.change(5 * MIB)
+    history.piece_ends("backward", 1, "train.py:9", True)
+    history.keep()
+    kept = written(tmp_path)
+    gpu.change(6 * MIB)
+    history.piece_ends("forward", 2, "train.py:8", True)
+    history.keep()  # at the end of each further step
+    assert written(tmp_path) == kept and kept[0] == [("alloc", 5 * MIB, "0|")]
+    gpu.change(7 * MIB)
+    gpu.on_out_of_memory(0, 1 << 30, TOTAL, 0)
+    entries, marks = written(tmp_path)
+    assert entries == [("alloc", 6 * MIB, "1|"), ("alloc", 7 * MIB, "2|")]
+    assert [piece["phase"] for piece in marks["pieces"]] == ["backward", "forward", "forward"]
+    most, least = gpu.recordings[0], gpu.recordings[2]
+    assert gpu.recordings == [most, None, least, None] and least < most
+    gpu.on_out_of_memory(0, 1 << 30, TOTAL, 0)  # the script went on
+    assert written(tmp_path)[1] == marks
+
+
+def test_without_an_out_of_memory_the_chosen_steps_stay(gpu, history, tmp_path):
+    gpu.makes_context()
+    gpu.change(5 * MIB)
+    history.keep()
+    kept = written(tmp_path)
+    gpu.change(6 * MIB)
+    history.end()
+    assert written(tmp_path) == kept and gpu.recordings[-1] is None

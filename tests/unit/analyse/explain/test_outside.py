@@ -1,0 +1,127 @@
+"""Memory outside the allocator: each part is what the driver's figure grew by, and the parts add up to that figure."""
+
+import json
+
+import pytest
+
+from memlab.analyse.explain.marks import read_marks
+from memlab.analyse.explain.outside import (
+    CONTEXT,
+    CUBLAS,
+    KERNELS,
+    NCCL,
+    OLD_CONTEXT,
+    PROCESSES,
+    Outside,
+    Reading,
+    Readings,
+    handles_made,
+)
+from memlab.analyse.explain.snapshot import Entry, Frame
+from memlab.core.errors import RecordError
+
+MIB = 1 << 20
+BEFORE = Reading("", 30 * MIB, others=25 * MIB)
+NOTHING = Reading("", 0)
+READINGS = [
+    # phase, module, call, outside, of them of other processes, time, last look
+    ("", "", "set_device", 556, 25, 10, 20),
+    ("model_build", "", None, 648, 25, 30, 40),
+    ("engine_init", "", "allreduce of default_pg, 2 ranks", 1148, 25, 50, 60),
+    ("first_forward", "model.layers.0.mlp", None, 1156, 25, 70, 80),
+    ("first_forward", "model.layers.1.mlp", None, 1158, 25, 81, 90),
+    ("first_backward", "lm_head", None, 1222, 25, 110, 200),
+    ("forward", "", None, 1322, 125, 300, 310),
+]
+
+
+def readings(told: bool = True) -> list[Reading]:
+    """``told``: whether the driver tells what this process uses."""
+    return [
+        Reading(phase, total * MIB, module, call, others * MIB if told else None, begin, end)
+        for phase, module, call, total, others, begin, end in READINGS
+    ]
+
+
+def mib(shares) -> dict:
+    return {
+        share.name: {part.name: part.nbytes // MIB for part in share.parts} or share.nbytes // MIB for share in shares
+    }
+
+
+def test_each_part_is_what_the_drivers_figure_grew_by():
+    outside = Outside(Readings(BEFORE, readings()), handles=[105])
+    shares = outside.shares(0, 400)
+    assert sum(share.nbytes for share in shares) == 1322 * MIB
+    assert mib(shares) == {
+        CONTEXT: 526,
+        NCCL: {"allreduce of default_pg, 2 ranks, in engine_init": 500},
+        PROCESSES: 130,
+        KERNELS: {"model_build": 92, "first_forward": 10},
+        CUBLAS: {"first_backward: lm_head": 64},
+    }
+    (forward,) = (part for share in shares for part in share.parts if part.name == "first_forward")
+    assert [(part.name, part.nbytes // MIB) for part in forward.parts] == [("model.layers.*.mlp", 10)]
+
+
+def test_parts_that_appear_later_are_not_there_yet():
+    outside = Outside(Readings(BEFORE, readings()), handles=[])
+    assert mib(outside.shares(0, 45)) == {CONTEXT: 526, KERNELS: {"model_build": 92}, PROCESSES: 30}
+    assert outside.shares(0, 5) == ()
+
+
+@pytest.mark.parametrize(("time", "nearest"), [(5, 556), (15, 556), (45, 648), (47, 1148), (150, 1222), (999, 1322)])
+def test_the_drivers_figure_is_the_one_of_the_nearest_reading(time, nearest):
+    assert Outside(Readings(NOTHING, readings()), []).nearest(0, time) == nearest * MIB
+
+
+def test_where_the_driver_does_not_tell_of_processes_all_belongs_to_what_ran():
+    shares = mib(Outside(Readings(NOTHING, readings(told=False)), []).shares(0, 400))
+    assert shares[KERNELS]["forward"] == 100 and PROCESSES not in shares
+
+
+def test_a_context_that_came_with_other_things_is_called_so():
+    first = Reading("load", 3800 * MIB, "", None, 3270 * MIB, 10, 20)
+    shares = mib(Outside(Readings(Reading("", 730 * MIB, others=715 * MIB), [first]), []).shares(0, 15))
+    assert shares == {PROCESSES: 730 + 2555, f"{CONTEXT}, and what else came in load": 515}
+
+
+def test_a_handle_shows_by_the_request_for_its_workspace():
+    made = (Frame("??", 0, "at::cuda::getCurrentCUDABlasHandle()"),)
+    entries = [
+        Entry("alloc", 0, 1, 0, (), "", 5),
+        Entry("alloc", 0, 1, 0, made, "", 6),
+        Entry("oom", 0, 1, 0, made, "", 7),
+    ]
+    assert handles_made(entries) == [6]
+
+
+def marks(tmp_path, values):
+    path = tmp_path / "rank0.memory_marks.json"
+    path.write_text(json.dumps({"folder": "/home/user", "owners": {}, **values}))
+    return read_marks(path)
+
+
+def test_old_marks_have_a_reading_at_the_end_of_each_piece(tmp_path):
+    piece = {"step": None, "where": None, "ends_phase": True}
+    pieces = [{**piece, "phase": phase, "outside_bytes": n * MIB} for phase, n in ((None, 500), ("forward", 560))]
+    outside = Outside(marks(tmp_path, {"pieces": pieces})[1], [])
+    assert mib(outside.shares(0, 0)) == {OLD_CONTEXT: 500}
+    assert mib(outside.shares(1, 0)) == {OLD_CONTEXT: 500, KERNELS: {"forward": 60}}
+    assert outside.nearest(1, 0) == 560 * MIB
+
+
+def test_readings_are_taken_from_the_marks(tmp_path):
+    reading = {"time_us": 5, "until_us": 9, "phase": None, "module": "", "call": "set_device", "used_bytes": 10}
+    reading |= {"reserved_bytes": 4, "processes": {"7": 8, "1": 2}}
+    values = {
+        "pieces": [],
+        "first_piece": 3,
+        "outside": {"pid": 7, "before": {"used_bytes": 1, "processes": {}}, "readings": [reading]},
+    }
+    found, outside = marks(tmp_path, values)
+    assert found.first == 3
+    assert outside == Readings(Reading("", 1, others=0), [Reading("", 6, "", "set_device", 2, 5, 9)])
+    values["outside"]["readings"][0].pop("call")
+    with pytest.raises(RecordError, match="not the marks of a memory history"):
+        marks(tmp_path, values)
