@@ -94,6 +94,7 @@ class MemoryHistory:
             self._write()
             self._is_kept = True
             self._owners.clear()
+            self._pieces.clear()
             torch.cuda.memory._record_memory_history(enabled=None)  # forgets the actions so far
             self._record(LAST_ENTRIES)
 

@@ -187,7 +187,8 @@ def test_after_the_chosen_steps_the_last_actions_are_kept_for_an_out_of_memory(g
     gpu.on_out_of_memory(0, 1 << 30, TOTAL, 0)
     entries, marks = written(tmp_path)
     assert entries == [("alloc", 6 * MIB, "1|"), ("alloc", 7 * MIB, "2|")]
-    assert [piece["phase"] for piece in marks["pieces"]] == ["backward", "forward", "forward"]
+    assert [piece["phase"] for piece in marks["pieces"]] == ["forward", "forward"]
+    assert marks["first_piece"] == 1
     most, least = gpu.recordings[0], gpu.recordings[2]
     assert gpu.recordings == [most, None, least, None] and least < most
     gpu.on_out_of_memory(0, 1 << 30, TOTAL, 0)  # the script went on

@@ -100,16 +100,14 @@ def _measured(folder: RunFolder, result: Mapping, record: Record) -> Explained:
 
     outside = Outside(readings, handles_made(snapshot.entries))
 
-    def at(event: int) -> tuple[int, float]:
-        """Return the piece of an event, and its time in microseconds."""
-        seconds = 0 if measured.seconds is None else measured.seconds[event]
-        return _piece_at(measured.trace, event), snapshot.entries[0].time_us + 1e6 * seconds
+    def time_us(event: int) -> float:
+        return snapshot.entries[0].time_us + 1e6 * measured.seconds[event] if measured.seconds else 0
 
     def outside_after(event: int) -> tuple[Share, ...]:
-        return outside.shares(*at(event))
+        return outside.shares(time_us(event))
 
     def driver_after(event: int) -> int:
-        return measured.reserved[event] + outside.nearest(*at(event))
+        return measured.reserved[event] + outside.nearest(time_us(event))
 
     explained = _explained(measured.trace, record.source, None, recorder, outside_after, settings)
     return replace(explained, driver=driver_after, seconds=measured.seconds)

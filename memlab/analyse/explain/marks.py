@@ -20,29 +20,25 @@ def read_marks(path: Path) -> tuple[Marks, Readings]:
     try:
         pieces = [(piece["phase"] or "", _piece(piece)) for piece in values["pieces"]]
         owners = owner.from_json(values["owners"])
-        return Marks(pieces, owners, str(values["folder"]), int(values.get("first_piece", 0))), _readings(values)
+        return Marks(pieces, owners, str(values["folder"]), int(values.get("first_piece", 0))), _readings(
+            values["outside"]
+        )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
 
 
 def _readings(values: dict[str, Any]) -> Readings:
-    if "outside" not in values:  # marks of before November 2026: a reading at the end of each piece
-        pieces = enumerate(values["pieces"])
-        return Readings(
-            None, [Reading(each["phase"], int(each["outside_bytes"]), piece=piece) for piece, each in pieces]
-        )
-    outside = values["outside"]
-    pid, before = str(outside["pid"]), outside["before"]
-    first = None if before is None else Reading("", int(before["used_bytes"]), others=_others(before, pid))
-    return Readings(first, [_reading(reading, pid) for reading in outside["readings"]])
+    pid, before = str(values["pid"]), values["before"]
+    first = None if before is None else (int(before["used_bytes"]), _others(before, pid))
+    return Readings(first, [_reading(reading, pid) for reading in values["readings"]])
 
 
 def _reading(values: dict[str, Any], pid: str) -> Reading:
     return Reading(
         phase=values["phase"] or "",
-        outside=int(values["used_bytes"]) - int(values["reserved_bytes"]),
         module=str(values["module"]),
         call=None if values["call"] is None else str(values["call"]),
+        outside=int(values["used_bytes"]) - int(values["reserved_bytes"]),
         others=_others(values, pid) if pid in values["processes"] else None,
         time_us=int(values["time_us"]),
         until_us=int(values["until_us"]),

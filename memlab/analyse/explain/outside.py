@@ -18,9 +18,6 @@ NCCL = "NCCL: communicators and buffers"
 CUBLAS = "cuBLAS: a handle for each thread, with its first product"
 KERNELS = "kernels and libraries, loaded when they first run"
 
-OLD_CONTEXT = "CUDA context, and other processes"
-"""What was there first, in marks that do not say what was in use before the process came."""
-
 MAKES_CONTEXT = ("set_device", "_apply")
 """Calls that make the context: torch.cuda.set_device, and Module.to, which calls Module._apply for each module."""
 
@@ -34,27 +31,24 @@ class Reading(NamedTuple):
 
     ``outside``: on the whole GPU, less what torch's allocator held. ``others``: of other processes, by the driver;
     ``None``: it does not tell of processes, as in some containers. ``time_us`` to ``until_us``: when the figure was
-    this; ``None`` in old marks, which have one reading at the end of each ``piece`` of the run.
+    this, in microseconds of the host's clock.
     """
 
     phase: str
+    module: str
+    call: str | None
     outside: int
-    module: str = ""
-    call: str | None = None
-    others: int | None = None
-    time_us: int | None = None
-    until_us: int | None = None
-    piece: int = 0
-
-    def is_before(self, piece: int, time_us: float) -> bool:
-        return self.piece <= piece if self.time_us is None else self.time_us <= time_us
+    others: int | None
+    time_us: int
+    until_us: int
 
 
 @dataclass(frozen=True)
 class Readings:
-    """``before``: the reading before the process used the GPU; ``None``: not known."""
+    """``before``: in use on the whole GPU before this process used it, and of that, by other processes that the driver
+    tells of; ``None``: not known."""
 
-    before: Reading | None
+    before: tuple[int, int] | None
     readings: Sequence[Reading]
 
 
@@ -68,45 +62,38 @@ class Outside:
         self._readings, self._before, self._handles = readings.readings, readings.before, handles
         self._grown = [list(self._grew(*pair)) for pair in zip([None, *self._readings], self._readings, strict=False)]
 
-    def shares(self, piece: int, time_us: float) -> tuple[Share, ...]:
+    def shares(self, time_us: float) -> tuple[Share, ...]:
         """Return the parts that had appeared by the last reading before a moment."""
-        known = self._number_before(piece, time_us)
+        known = self._number_before(time_us)
         return _tree("outside", [part for grown in self._grown[:known] for part in grown]).parts
 
-    def nearest(self, piece: int, time_us: float) -> int:
-        """Return the bytes outside the allocator by the reading that is nearest to a moment."""
-        known = self._number_before(piece, time_us)
-        if known == len(self._readings) or (known and self._is_nearer(known - 1, known, time_us)):
-            return self._readings[known - 1].outside if known else 0
-        return self._readings[known].outside
+    def nearest(self, time_us: float) -> int:
+        """Return the bytes outside the allocator by the reading that is nearest to a moment; 0 without readings."""
+        known = self._number_before(time_us)
+        around = self._readings[max(0, known - 1) : known + 1]
+        return min(around, key=lambda reading: _distance(reading, time_us)).outside if around else 0
 
-    def _number_before(self, piece: int, time_us: float) -> int:
-        return sum(reading.is_before(piece, time_us) for reading in self._readings)
-
-    def _is_nearer(self, first: int, second: int, time_us: float) -> bool:
-        until, begin = self._readings[first].until_us, self._readings[second].time_us
-        return until is None or begin is None or time_us - until <= begin - time_us
+    def _number_before(self, time_us: float) -> int:
+        return sum(reading.time_us <= time_us for reading in self._readings)
 
     def _grew(self, last: Reading | None, now: Reading) -> Iterable[tuple[tuple[str, ...], int]]:
         """Yield what appeared since the last reading: the names from part to sub-part, and bytes."""
-        if last is None:
-            last = self._before
-            if last is None:
-                yield (OLD_CONTEXT,), now.outside
-                return
-            yield (PROCESSES,), last.outside
-            appeared: tuple[str, ...] = (_context(now),)
+        if last is not None:
+            others = 0 if now.others is None or last.others is None else now.others - last.others
+            yield (PROCESSES,), others
+            yield self._what_ran(last, now), now.outside - last.outside - others
+        elif self._before is None:
+            yield (f"{_context(now)}, and {PROCESSES}",), now.outside
         else:
-            appeared = self._what_ran(last, now)
-        others = 0 if now.others is None or last.others is None else now.others - last.others
-        yield (PROCESSES,), others
-        yield appeared, now.outside - last.outside - others
+            used, told = self._before
+            others = used + (0 if now.others is None else now.others - told)
+            yield (PROCESSES,), others
+            yield (_context(now),), now.outside - others
 
     def _what_ran(self, last: Reading, now: Reading) -> tuple[str, ...]:
         if now.call is not None and now.call not in MAKES_CONTEXT:
             return NCCL, f"{now.call}, in {_place(now)}"
-        window = (last.until_us, now.time_us)
-        if None not in window and any(window[0] <= time <= window[1] for time in self._handles):
+        if any(last.until_us <= time <= now.time_us for time in self._handles):
             return CUBLAS, _place(now)
         return KERNELS, now.phase or "outside all phases", layers_together(now.module) or "outside all modules"
 
@@ -118,6 +105,10 @@ def handles_made(entries: Iterable[Entry]) -> list[int]:
         for entry in entries
         if entry.action == "alloc" and any(MAKES_HANDLE in frame.function for frame in entry.stack)
     ]
+
+
+def _distance(reading: Reading, time_us: float) -> float:
+    return max(reading.time_us - time_us, time_us - reading.until_us, 0)
 
 
 def _context(reading: Reading) -> str:

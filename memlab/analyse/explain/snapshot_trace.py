@@ -101,6 +101,8 @@ class _Builder:
         after_each: list[int] = []
         times: list[int] = [entries[0].time_us] * len(self.trace.events) if entries else []
         emptying = False
+        if self.marks.first and entries:  # the actions of the first pieces are no longer there
+            self.piece = max(self.piece, self._piece_of(entries[0]) - 1)
         for index, entry in enumerate(entries):
             self._begin_pieces(entry)
             gives_back = entry.action in ("segment_free", "segment_unmap")
@@ -153,9 +155,13 @@ class _Builder:
             self.trace.events.append(RecordStream(key, WAITING_STREAM))
         self.trace.events.append(Free(key, requests or None))
 
-    def _begin_pieces(self, entry: Entry) -> None:
+    def _piece_of(self, entry: Entry) -> int:
+        """Return the index of the piece in the entry's label; -1 without one, and before the first that is kept."""
         number = entry.label.partition("|")[0]
-        while number.isdecimal() and self.piece < min(int(number) - self.marks.first, len(self.marks.pieces) - 1):
+        return max(-1, min(int(number) - self.marks.first, len(self.marks.pieces) - 1)) if number.isdecimal() else -1
+
+    def _begin_pieces(self, entry: Entry) -> None:
+        while self.piece < self._piece_of(entry):
             self._note_owners()
             self.piece += 1
             phase, piece = self.marks.pieces[self.piece]

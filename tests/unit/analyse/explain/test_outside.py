@@ -10,7 +10,6 @@ from memlab.analyse.explain.outside import (
     CUBLAS,
     KERNELS,
     NCCL,
-    OLD_CONTEXT,
     PROCESSES,
     Outside,
     Reading,
@@ -21,8 +20,8 @@ from memlab.analyse.explain.snapshot import Entry, Frame
 from memlab.core.errors import RecordError
 
 MIB = 1 << 20
-BEFORE = Reading("", 30 * MIB, others=25 * MIB)
-NOTHING = Reading("", 0)
+BEFORE = (30 * MIB, 25 * MIB)
+NOTHING = (0, 0)
 READINGS = [
     # phase, module, call, outside, of them of other processes, time, last look
     ("", "", "set_device", 556, 25, 10, 20),
@@ -38,7 +37,7 @@ READINGS = [
 def readings(told: bool = True) -> list[Reading]:
     """``told``: whether the driver tells what this process uses."""
     return [
-        Reading(phase, total * MIB, module, call, others * MIB if told else None, begin, end)
+        Reading(phase, module, call, total * MIB, others * MIB if told else None, begin, end)
         for phase, module, call, total, others, begin, end in READINGS
     ]
 
@@ -51,7 +50,7 @@ def mib(shares) -> dict:
 
 def test_each_part_is_what_the_drivers_figure_grew_by():
     outside = Outside(Readings(BEFORE, readings()), handles=[105])
-    shares = outside.shares(0, 400)
+    shares = outside.shares(400)
     assert sum(share.nbytes for share in shares) == 1322 * MIB
     assert mib(shares) == {
         CONTEXT: 526,
@@ -66,24 +65,29 @@ def test_each_part_is_what_the_drivers_figure_grew_by():
 
 def test_parts_that_appear_later_are_not_there_yet():
     outside = Outside(Readings(BEFORE, readings()), handles=[])
-    assert mib(outside.shares(0, 45)) == {CONTEXT: 526, KERNELS: {"model_build": 92}, PROCESSES: 30}
-    assert outside.shares(0, 5) == ()
+    assert mib(outside.shares(45)) == {CONTEXT: 526, KERNELS: {"model_build": 92}, PROCESSES: 30}
+    assert outside.shares(5) == ()
 
 
 @pytest.mark.parametrize(("time", "nearest"), [(5, 556), (15, 556), (45, 648), (47, 1148), (150, 1222), (999, 1322)])
 def test_the_drivers_figure_is_the_one_of_the_nearest_reading(time, nearest):
-    assert Outside(Readings(NOTHING, readings()), []).nearest(0, time) == nearest * MIB
+    assert Outside(Readings(NOTHING, readings()), []).nearest(time) == nearest * MIB
 
 
 def test_where_the_driver_does_not_tell_of_processes_all_belongs_to_what_ran():
-    shares = mib(Outside(Readings(NOTHING, readings(told=False)), []).shares(0, 400))
+    shares = mib(Outside(Readings(NOTHING, readings(told=False)), []).shares(400))
     assert shares[KERNELS]["forward"] == 100 and PROCESSES not in shares
 
 
 def test_a_context_that_came_with_other_things_is_called_so():
-    first = Reading("load", 3800 * MIB, "", None, 3270 * MIB, 10, 20)
-    shares = mib(Outside(Readings(Reading("", 730 * MIB, others=715 * MIB), [first]), []).shares(0, 15))
+    first = Reading("load", "", None, 3800 * MIB, 3270 * MIB, 10, 20)
+    shares = mib(Outside(Readings((730 * MIB, 715 * MIB), [first]), []).shares(15))
     assert shares == {PROCESSES: 730 + 2555, f"{CONTEXT}, and what else came in load": 515}
+
+
+def test_without_a_figure_from_before_the_context_is_not_told_from_other_processes():
+    outside = Outside(Readings(None, readings(told=False)), [])
+    assert mib(outside.shares(15)) == {f"{CONTEXT}, and {PROCESSES}": 556}
 
 
 def test_a_handle_shows_by_the_request_for_its_workspace():
@@ -98,17 +102,8 @@ def test_a_handle_shows_by_the_request_for_its_workspace():
 
 def marks(tmp_path, values):
     path = tmp_path / "rank0.memory_marks.json"
-    path.write_text(json.dumps({"folder": "/home/user", "owners": {}, **values}))
+    path.write_text(json.dumps({"folder": "/home/user", "owners": {"list": [], "looks": {}}, **values}))
     return read_marks(path)
-
-
-def test_old_marks_have_a_reading_at_the_end_of_each_piece(tmp_path):
-    piece = {"step": None, "where": None, "ends_phase": True}
-    pieces = [{**piece, "phase": phase, "outside_bytes": n * MIB} for phase, n in ((None, 500), ("forward", 560))]
-    outside = Outside(marks(tmp_path, {"pieces": pieces})[1], [])
-    assert mib(outside.shares(0, 0)) == {OLD_CONTEXT: 500}
-    assert mib(outside.shares(1, 0)) == {OLD_CONTEXT: 500, KERNELS: {"forward": 60}}
-    assert outside.nearest(1, 0) == 560 * MIB
 
 
 def test_readings_are_taken_from_the_marks(tmp_path):
@@ -121,7 +116,7 @@ def test_readings_are_taken_from_the_marks(tmp_path):
     }
     found, outside = marks(tmp_path, values)
     assert found.first == 3
-    assert outside == Readings(Reading("", 1, others=0), [Reading("", 6, "", "set_device", 2, 5, 9)])
+    assert outside == Readings((1, 0), [Reading("", "", "set_device", 6, 2, 5, 9)])
     values["outside"]["readings"][0].pop("call")
     with pytest.raises(RecordError, match="not the marks of a memory history"):
         marks(tmp_path, values)

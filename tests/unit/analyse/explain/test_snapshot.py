@@ -141,11 +141,14 @@ def test_the_replay_takes_the_actions_of_the_real_allocator_one_by_one(snapshot)
     assert [(action.name, action.address, action.nbytes) for action in allocator.actions] == real
 
 
-def test_pieces_are_counted_from_the_first_that_is_kept():
-    entries = [Entry("alloc", 1024 * number, 1 << 20, 0, (), f"{number}|", number) for number in (7, 8, 9)]
+def test_pieces_are_counted_from_the_first_that_is_kept_and_has_actions():
+    entries = [Entry("alloc", 1024 * number, 1 << 20, 0, (), f"{number}|", number) for number in (8, 9)]
     pieces = [("backward", Piece(4, None, True)), ("forward", Piece(5, "train.py:5", False))]
-    marks = Marks(pieces, {9: {9 * 1024: Owner("weights", "GPT", "head.weight", "bfloat16", True)}}, first=8)
+    dropped = [("forward", Piece(4, None, True))] * 2
+    marks = Marks(
+        [*dropped, *pieces], {9: {9 * 1024: Owner("weights", "GPT", "head.weight", "bfloat16", True)}}, first=6
+    )
     trace = trace_of(Snapshot(entries, [], 0, {}), 0, 1, marks).trace
-    assert [type(event).__name__ for event in trace.events] == ["Alloc", "BeginPhase", "Alloc", "BeginPhase", "Alloc"]
+    assert [type(event).__name__ for event in trace.events] == ["BeginPhase", "Alloc", "BeginPhase", "Alloc"]
     assert trace.phases == ["backward", "forward"] and trace.pieces == [piece for _, piece in pieces]
     assert trace.sites[trace.events[-1].site].kind == "weights"
