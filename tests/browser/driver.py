@@ -68,6 +68,20 @@ class Browser:
         strokes = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         _call("POST", f"{self.root}/actions", {"actions": [{"type": "key", "id": "keys", "actions": strokes}]})
 
+    def drag(self, selector: str, *places: float) -> None:
+        """Press the pointer at the first place, move it over the others, and release it at the last: a click, if there
+        is one place. Places are shares of an element's width, at half its height."""
+        box = self.run(
+            "const e = document.querySelector(arguments[0]); e.scrollIntoView({ block: 'center' });"
+            "const b = e.getBoundingClientRect(); return [b.left, b.top + b.height / 2, b.width]",
+            selector,
+        )
+        first, *others = (
+            {"type": "pointerMove", "x": round(box[0] + box[2] * at), "y": round(box[1])} for at in places
+        )
+        strokes = [first, {"type": "pointerDown", "button": 0}, *others, {"type": "pointerUp", "button": 0}]
+        _call("POST", f"{self.root}/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": strokes}]})
+
     def size(self, width: int, height: int) -> None:
         _call("POST", f"{self.root}/window/rect", {"width": width, "height": height})
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from memlab.cli.commands.number_types import whole
 from memlab.cli.commands.run_selection import latest_run
 from memlab.core.errors import MemlabError
+from memlab.core.sizes import MIB
 from memlab.runs.folder import RunFolder
 
 REMEDIES = 4
@@ -39,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "second folder names a prediction"
     )
     parser.add_argument("--time", action="store_true", help=help)
+    help = "also write a page for a browser, with who holds what at every moment; of two runs: both on one page"
+    parser.add_argument("--page", type=Path, metavar="FILE", help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,18 +49,23 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse.explain.explained import explain, fullest
     from memlab.analyse.explain.memory_viz import write_memory_viz
     from memlab.cli.remedies import print_remedies
+    from memlab.report.explain_page import ExplainedRun, write_explain_page
     from memlab.report.explain_text import show_difference, show_explained, show_phase
     from memlab.report.text import console
 
-    folders = arguments.folders or [latest_run()]
+    folders = [RunFolder(folder) for folder in arguments.folders or [latest_run()]]
     if len(folders) > 2:
         raise MemlabError(f"{len(folders)} run folders: memlab explain takes one, or two to compare.")
     for option in ("memory_viz", "chrome_trace", "at"):
         if getattr(arguments, option) and len(folders) > 1:
             raise MemlabError(f"--{option.replace('_', '-')} is about one run: name one run folder.")
     if arguments.time:
-        return _show_time(*map(RunFolder, folders))
-    first, *others = [explain(RunFolder(folder)) for folder in folders]
+        return _show_time(*folders)
+    explained = list(map(explain, folders))
+    first, *others = explained
+    if arguments.page:
+        write_explain_page(list(map(ExplainedRun, folders, explained)), arguments.page)
+        print(f"{arguments.page}: {arguments.page.stat().st_size / MIB:.1f} MiB")
     if arguments.memory_viz:
         rank = fullest(first)
         write_memory_viz(arguments.memory_viz, rank.trace, rank.recorder(), rank.settings)
@@ -69,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         show_phase(first, arguments.at, console(), arguments.depth)
     else:
         show_explained(first, console(), arguments.depth)
-        print_remedies(RunFolder(folders[0]), arguments.remedies, REMEDIES)
+        print_remedies(folders[0], arguments.remedies, REMEDIES)
     return 0
 
 

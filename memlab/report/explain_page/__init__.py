@@ -1,1 +1,34 @@
-"""HTML page of explained runs in one file: memory over time, and who holds what at any moment."""
+"""HTML page of explained runs in one file: memory over time, and who holds what at any moment.
+
+Explained -> placements.py -> histories.py, packing.py -> payload.py -> html_file.py
+"""
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from memlab.files.disk import write_whole
+from memlab.report.explain_page.payload import ExplainedRun, payload
+from memlab.report.html_file import SHARED, html_file
+
+ASSETS = files("memlab.report.explain_page") / "assets"
+
+STYLES = (SHARED / "common.css", ASSETS / "explain.css")
+
+SCRIPTS = (
+    *(SHARED / name for name in ("elements.js", "theme.js")),
+    *(ASSETS / f"{name}.js" for name in ("history", "tree", "flame", "chart", "segments", "ranks", "main")),
+)
+
+
+__all__ = ["ExplainedRun", "write_explain_page"]
+
+
+def write_explain_page(runs: Sequence[ExplainedRun], output: Path) -> None:
+    """Write the page of one run, or of two that are compared, whole or not at all.
+
+    Raises :class:`WriteError` and :class:`OSError`.
+    """
+    text = html_file(payload(runs), ASSETS / "page.html", STYLES, SCRIPTS)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(output, text.encode())

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from memlab import __version__
@@ -10,6 +11,7 @@ from memlab.core.record import COMMAND_PHASES, Record
 from memlab.report.explain_page.histories import history
 from memlab.report.explain_text import answer, why_the_peak_is_there
 from memlab.report.kind_colors import kind_colors
+from memlab.runs.folder import RunFolder
 
 BY_PHASE = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes", "used_bytes", "host_peak_bytes")
 """Figures of a rank's phase that the page shows."""
@@ -20,19 +22,21 @@ OF_RANK = ("device_used_bytes", "process_used_bytes", "host_peak_bytes", "host_r
 
 @dataclass(frozen=True)
 class ExplainedRun:
-    name: str
-    record: Record
+    """A run folder and those of its ranks whose history is known."""
+
+    folder: RunFolder
     ranks: Sequence[Explained]
 
 
-def payload(runs: Sequence[ExplainedRun], title: str) -> dict[str, Any]:
-    """Build the data of a page about one run, or about two that are compared."""
+def payload(runs: Sequence[ExplainedRun]) -> dict[str, Any]:
+    """Build the data of a page about one run, or about two that are compared. Sizes are in bytes."""
+    names = _names([run.folder.path for run in runs])
     histories = [history(rank, number) for number, run in enumerate(runs) for rank in run.ranks]
     kinds = {site.kind for run in runs for rank in run.ranks for site in rank.trace.sites}
     return {
-        "title": title,
+        "title": " and ".join(names),
         "version": __version__,
-        "runs": [_run(run) for run in runs],
+        "runs": [_run(name, run.folder.read_record(), run.ranks) for name, run in zip(names, runs, strict=True)],
         "histories": histories,
         "shown": [_place(runs, number) for number in range(len(runs))],
         "kinds": [{"name": kind, "color": color, "dark": dark} for kind, (color, dark) in kind_colors(kinds).items()],
@@ -45,14 +49,20 @@ def _place(runs: Sequence[ExplainedRun], number: int) -> int:
     return before + list(runs[number].ranks).index(fullest(runs[number].ranks))
 
 
-def _run(run: ExplainedRun) -> dict[str, Any]:
-    rank = fullest(run.ranks)
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Name run folders; those of one name with the folder that they are in."""
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) else [f"{path.parent.name}/{path.name}" for path in paths]
+
+
+def _run(name: str, record: Record, ranks: Sequence[Explained]) -> dict[str, Any]:
+    rank = fullest(ranks)
     return {
-        "name": run.name,
-        "source": run.record.source,
+        "name": name,
+        "source": record.source,
         "sentences": list(filter(None, (answer(rank), why_the_peak_is_there(rank)))),
-        "phases": _phases(run.record),
-        "ranks": [_rank(result) for result in run.record.ranks],
+        "phases": _phases(record),
+        "ranks": [_rank(result) for result in record.ranks],
     }
 
 

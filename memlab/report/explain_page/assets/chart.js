@@ -1,0 +1,483 @@
+// The curve: allocated, reserved and used memory over the events or over time, with the kinds stacked below the allocated
+// line. Each column of pixels shows the extremes of its events, so that no peak is lost however many events there are.
+
+const [LEFT, RIGHT, TOP, BOTTOM, HEIGHT] = [64, 14, 44, 24, 360];
+const NEAR_CAPACITY = 0.5; // share of the device's memory from which its line is drawn
+const FEWEST = 8; // events that can be zoomed to
+const chart = { from: 0, to: 1, byTime: false };
+
+/** Fits a canvas to its place and returns its context in CSS pixels, with its width. */
+function contextOf(canvas, height) {
+  const width = canvas.parentElement.clientWidth;
+  [canvas.width, canvas.height] = [Math.round(width * devicePixelRatio), Math.round(height * devicePixelRatio)];
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.scale(devicePixelRatio, devicePixelRatio);
+  context.font = "12px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  return [context, width];
+}
+
+const probe = h("span", { hidden: true });
+document.body.append(probe);
+
+/** Returns a colour of the style (--name) in the current theme. */
+function ink(name) {
+  probe.style.color = `var(--${name})`;
+  return getComputedStyle(probe).color;
+}
+
+const endOf = ({ events, times }) => (chart.byTime ? times[events - 1] : events);
+const placeOf = ({ times }, event) => (chart.byTime ? times[event] : event);
+/** Returns the first event at or after a place on the axis. */
+const eventAt = ({ events, times }, place) => Math.min(events - 1, Math.max(0, chart.byTime ? lowerBound(times, place) : Math.ceil(place)));
+
+/** Returns the first event of each of `count` columns between two places, and the event behind the last. */
+function edgesOf(history, from, to, count) {
+  return Int32Array.from({ length: count + 1 }, (_, at) => {
+    const place = from + ((to - from) * at) / count;
+    return Math.min(history.events, chart.byTime ? lowerBound(history.times, place) : Math.max(0, Math.ceil(place)));
+  });
+}
+
+/** Returns the lowest and highest value of each column, and the event of the highest. An empty column has the value before it. */
+function extremes(values, edges) {
+  const count = edges.length - 1;
+  const found = { low: new Float64Array(count), high: new Float64Array(count), event: new Int32Array(count) };
+  for (let column = 0; column < count; column++) {
+    const first = Math.max(0, edges[column + 1] > edges[column] ? edges[column] : edges[column] - 1);
+    const last = Math.max(first + 1, edges[column + 1]);
+    let [low, high, event] = [Infinity, -Infinity, first];
+    for (let at = first; at < last; at++) {
+      const value = values[at];
+      if (value < low) low = value;
+      if (value > high) [high, event] = [value, at];
+    }
+    [found.low[column], found.high[column], found.event[column]] = [low, high, event];
+  }
+  return found;
+}
+
+/** Returns the bytes of each kind after each of some ascending events: kind number -> list. */
+function kindsAt({ blocks, sites }, events) {
+  const kinds = sites.map(({ kind }) => KINDS.get(kind).order);
+  const found = DATA.kinds.map(() => new Float64Array(events.length));
+  const [first, last] = [events[0], events.at(-1)];
+  const placeOfEvent = new Int32Array(last - first + 1); // the first of the events at or after one
+  for (let event = first, place = 0; event <= last; event++) {
+    while (events[place] < event) place++;
+    placeOfEvent[event - first] = place;
+  }
+  for (let at = 0; at < blocks.begin.length; at++) {
+    const [begin, freed] = [blocks.begin[at], blocks.freed[at]];
+    if (freed <= first || begin > last) continue;
+    const held = found[kinds[blocks.site[at]]];
+    held[begin <= first ? 0 : placeOfEvent[begin - first]] += blocks.nbytes[at];
+    if (freed <= last) held[placeOfEvent[freed - first]] -= blocks.nbytes[at];
+  }
+  return found.map(addUp);
+}
+
+function scaleOf(width, top) {
+  const span = chart.to - chart.from;
+  return {
+    x: (place) => LEFT + ((place - chart.from) / span) * (width - LEFT - RIGHT),
+    place: (x) => chart.from + ((x - LEFT) / (width - LEFT - RIGHT)) * span,
+    y: (bytes) => HEIGHT - BOTTOM - (bytes / top) * (HEIGHT - TOP - BOTTOM),
+  };
+}
+
+/** Returns the highest value of the axis, and the device's memory if that is near. */
+function topOf(history, other) {
+  const most = (values) => values.reduce((a, b) => Math.max(a, b), 0);
+  const used = Math.max(most(history.used), other ? most(other.used) : 0);
+  const capacity = DATA.runs[history.run].ranks.find(({ rank }) => rank === history.rank)?.device_total_bytes;
+  const isNear = capacity && used > NEAR_CAPACITY * capacity;
+  return [Math.max(used, isNear ? capacity : 0) * 1.05 || 1, isNear ? capacity : null];
+}
+
+/** Draws all but the chosen moment. */
+function drawChart({ history, other }) {
+  const start = performance.now();
+  const canvas = byId("chart").children[0];
+  const [context, width] = contextOf(canvas, HEIGHT);
+  const [top, capacity] = topOf(history, other);
+  const scale = scaleOf(width, top);
+  const columns = Math.max(1, Math.floor(width - LEFT - RIGHT));
+  const edges = edgesOf(history, chart.from, chart.to, columns);
+  const allocated = extremes(history.allocated, edges);
+  chart.drawn = { columns, allocated };
+  context.clearRect(0, 0, width, HEIGHT);
+  drawBands(context, scale, width, history);
+  drawAxes(context, scale, width, top);
+  drawStacks(context, scale, history, allocated);
+  drawLine(context, scale, extremes(history.used, edges), ink("used"), [2, 2]);
+  drawLine(context, scale, extremes(history.reserved, edges), ink("reserved"), []);
+  drawLine(context, scale, allocated, ink("allocated"), []);
+  if (other) drawOther(context, scale, history, other, edges);
+  if (capacity) drawCapacity(context, scale, width, capacity);
+  drawPeak(context, scale, width, history);
+  performance.measure("draw", { start });
+}
+
+function drawStacks(context, scale, history, allocated) {
+  let below = new Float64Array(allocated.event.length);
+  kindsAt(history, allocated.event).forEach((held, order) => {
+    const above = below.map((bytes, column) => bytes + held[column]);
+    if (above.some((bytes, column) => bytes > below[column])) {
+      context.fillStyle = colorOf(DATA.kinds[order]);
+      context.beginPath();
+      above.forEach((bytes, column) => context.lineTo(LEFT + column, scale.y(bytes)));
+      for (let column = below.length - 1; column >= 0; column--) context.lineTo(LEFT + column, scale.y(below[column]));
+      context.fill();
+    }
+    below = above;
+  });
+}
+
+/** Draws a line through the extremes of each column. */
+function drawLine(context, scale, { low, high }, color, dash) {
+  context.strokeStyle = color;
+  context.lineWidth = 1.5;
+  context.setLineDash(dash);
+  context.beginPath();
+  for (let column = 0; column < low.length; column++) {
+    if (Number.isNaN(low[column])) continue;
+    const begins = column === 0 || Number.isNaN(low[column - 1]);
+    context[begins ? "moveTo" : "lineTo"](LEFT + column, scale.y(low[column]));
+    if (high[column] > low[column]) context.lineTo(LEFT + column, scale.y(high[column]));
+  }
+  context.stroke();
+  context.setLineDash([]);
+}
+
+/** Draws the lines of the other history, part by part of the run. */
+function drawOther(context, scale, history, other, edges) {
+  const at = (edge) => (edge < history.events ? sameMoment({ ...history, peak: -1 }, edge, other) : null);
+  const places = Array.from(edges, at);
+  for (const [values, color] of [[other.reserved, ink("reserved")], [other.allocated, ink("allocated")]]) {
+    const count = edges.length - 1;
+    const found = { low: new Float64Array(count).fill(NaN), high: new Float64Array(count).fill(NaN) };
+    for (let column = 0; column < count; column++) {
+      const [first, next] = [places[column], places[column + 1]];
+      if (first === null) continue;
+      const ends = next !== null && next > first ? next : first + 1;
+      const { low, high } = extremes(values, Int32Array.of(first, Math.min(ends, other.events)));
+      [found.low[column], found.high[column]] = [low[0], high[0]];
+    }
+    drawLine(context, scale, found, color, [5, 4]);
+  }
+}
+
+function drawBands(context, scale, width, { parts, ...history }) {
+  const visible = parts.filter(({ phase, begin, end }) => phase && scale.x(placeOf(history, end - 1)) > LEFT && scale.x(placeOf(history, begin)) < width - RIGHT);
+  const clip = (x) => Math.min(width - RIGHT, Math.max(LEFT, x));
+  const box = (begin, end) => [clip(scale.x(placeOf(history, begin))), clip(scale.x(end < history.events ? placeOf(history, end) : endOf(history)))];
+  visible.forEach(({ phase, begin, end }, order) => {
+    const [left, right] = box(begin, end);
+    context.fillStyle = ink(order % 2 ? "band" : "line");
+    context.globalAlpha = 0.5;
+    context.fillRect(left, 22, right - left, 18);
+    context.globalAlpha = 0.15;
+    if (order % 2) context.fillRect(left, TOP, right - left, HEIGHT - TOP - BOTTOM);
+    context.globalAlpha = 1;
+    label(context, phase, left, right, 31);
+  });
+  for (const step of new Set(visible.map(({ step }) => step))) {
+    const own = visible.filter((part) => part.step === step);
+    const [left, right] = box(own[0].begin, own.at(-1).end);
+    context.fillStyle = ink("soft");
+    context.fillRect(left, 2, 1, HEIGHT - BOTTOM - 2);
+    label(context, step === null ? "outside the steps" : `step ${step}`, left, right, 11);
+  }
+}
+
+/** Writes a text between two places, if it has room. */
+function label(context, text, left, right, y) {
+  context.fillStyle = ink("ink");
+  context.textAlign = "left";
+  if (context.measureText(text).width < right - left - 8) context.fillText(text, left + 5, y);
+}
+
+function drawAxes(context, scale, width, top) {
+  context.fillStyle = ink("ink");
+  context.strokeStyle = ink("line");
+  context.lineWidth = 1;
+  context.textAlign = "right";
+  for (const value of ticks(0, top / 2 ** 30, 6)) {
+    const y = scale.y(value * 2 ** 30);
+    context.beginPath();
+    context.moveTo(LEFT, y);
+    context.lineTo(width - RIGHT, y);
+    context.stroke();
+    context.fillText(SIGNIFICANT.get(4).format(value), LEFT - 6, y);
+  }
+  context.fillText("GiB", LEFT - 6, TOP - 12);
+  context.textAlign = "center";
+  for (const place of ticks(chart.from, chart.to, Math.max(2, Math.floor(width / 180)))) {
+    const text = chart.byTime ? `${SIGNIFICANT.get(6).format(place / 1e3)} ms` : `event ${WHOLE.format(place)}`;
+    const half = context.measureText(text).width / 2;
+    if (scale.x(place) - half > LEFT && scale.x(place) + half < width) context.fillText(text, scale.x(place), HEIGHT - 10);
+  }
+}
+
+/** Returns about `count` round numbers between two. */
+function ticks(from, to, count) {
+  const rough = (to - from) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
+  const first = Math.ceil(from / step);
+  return Array.from({ length: Math.floor(to / step) - first + 1 }, (_, at) => (first + at) * step);
+}
+
+function drawCapacity(context, scale, width, capacity) {
+  const y = scale.y(capacity);
+  context.strokeStyle = context.fillStyle = ink("bad");
+  context.setLineDash([2, 3]);
+  context.beginPath();
+  context.moveTo(LEFT, y);
+  context.lineTo(width - RIGHT, y);
+  context.stroke();
+  context.setLineDash([]);
+  context.textAlign = "right";
+  context.fillText(`memory of the device, ${size(capacity)}`, width - RIGHT - 4, y + 10);
+}
+
+function drawPeak(context, scale, width, history) {
+  const [x, y] = [scale.x(placeOf(history, history.peak)), scale.y(history.allocated[history.peak])];
+  if (x < LEFT || x > width - RIGHT) return;
+  context.fillStyle = ink("ink");
+  context.beginPath();
+  context.moveTo(x, y - 2);
+  context.lineTo(x - 6, y - 12);
+  context.lineTo(x + 6, y - 12);
+  context.fill();
+  const text = `peak ${size(history.allocated[history.peak])}`;
+  const isLeft = x > width / 2;
+  context.textAlign = isLeft ? "right" : "left";
+  const room = context.measureText(text).width + 8;
+  context.fillStyle = ink("paper");
+  context.globalAlpha = 0.8;
+  context.fillRect(isLeft ? x - 10 - room : x + 6, y - 17, room, 16);
+  context.globalAlpha = 1;
+  context.fillStyle = ink("ink");
+  context.fillText(text, isLeft ? x - 10 : x + 10, y - 9);
+}
+
+/** Draws the chosen moment or interval over the chart. */
+function drawMoment({ history, event, from }) {
+  const [context, width] = contextOf(byId("chart").children[1], HEIGHT);
+  const scale = scaleOf(width, 1);
+  const clip = (x) => Math.min(width - RIGHT, Math.max(LEFT, x));
+  const at = scale.x(placeOf(history, event));
+  if (from !== null) {
+    const [left, right] = [scale.x(placeOf(history, from)), at].map(clip);
+    context.fillStyle = ink("link");
+    context.globalAlpha = 0.18;
+    context.fillRect(left, TOP, right - left, HEIGHT - TOP - BOTTOM);
+    context.globalAlpha = 1;
+  }
+  context.strokeStyle = ink("link");
+  context.lineWidth = 2;
+  for (const x of from === null ? [at] : [at, scale.x(placeOf(history, from))]) {
+    if (x < LEFT || x > width - RIGHT) continue;
+    context.beginPath();
+    context.moveTo(x, TOP - 4);
+    context.lineTo(x, HEIGHT - BOTTOM);
+    context.stroke();
+  }
+}
+
+const STRIP = 46;
+
+/** Draws the whole run in the strip, with the part that the chart shows. */
+function drawOverview({ history }) {
+  const [context, width] = contextOf(byId("overview"), STRIP);
+  const columns = Math.max(1, Math.floor(width - LEFT - RIGHT));
+  const { high } = extremes(history.allocated, edgesOf(history, 0, endOf(history), columns));
+  const most = high.reduce((a, b) => Math.max(a, b), 1);
+  context.fillStyle = ink("allocated");
+  high.forEach((bytes, column) => context.fillRect(LEFT + column, STRIP - (bytes / most) * STRIP, 1, (bytes / most) * STRIP));
+  const [left, right] = [chart.from, chart.to].map((place) => LEFT + (place / endOf(history)) * columns);
+  context.fillStyle = ink("paper");
+  context.globalAlpha = 0.7;
+  context.fillRect(LEFT, 0, left - LEFT, STRIP);
+  context.fillRect(right, 0, LEFT + columns - right, STRIP);
+  context.globalAlpha = 1;
+  context.strokeStyle = ink("link");
+  context.strokeRect(left, 1, Math.max(2, right - left), STRIP - 2);
+}
+
+/** Draws the tensors on the host, which a prediction knows, below the chart and on the same axis. */
+function drawHost({ history }) {
+  byId("host-curve").hidden = !history.host;
+  if (!history.host) return;
+  const { event, pageable, pinned } = history.host;
+  const [note, canvas] = byId("host-curve").children;
+  const most = Math.max(...pageable.map((bytes, at) => bytes + pinned[at]));
+  note.textContent = `Tensors on the host: page-locked (dark) and pageable (pale), up to ${size(most)}.`;
+  const [context, width] = contextOf(canvas, STRIP);
+  const columns = Math.max(1, Math.floor(width - LEFT - RIGHT));
+  const edges = edgesOf(history, chart.from, chart.to, columns);
+  for (let column = 0; column < columns; column++) {
+    const at = lowerBound(event, edges[column] + 1) - 1;
+    if (at < 0) continue;
+    const [lower, upper] = [pinned[at], pinned[at] + pageable[at]].map((bytes) => (bytes / most) * STRIP);
+    context.fillStyle = ink("reserved");
+    context.fillRect(LEFT + column, STRIP - lower, 1, lower);
+    context.globalAlpha = 0.35;
+    context.fillRect(LEFT + column, STRIP - upper, 1, upper - lower);
+    context.globalAlpha = 1;
+  }
+}
+
+/** Shows a part of the axis; keeps it inside the run and not too narrow. */
+function zoomTo(history, from, to) {
+  const end = endOf(history);
+  const fewest = Math.min(end, chart.byTime ? end / 1e4 : FEWEST);
+  const span = Math.min(end, Math.max(fewest, to - from));
+  chart.from = Math.min(end - span, Math.max(0, (from + to - span) / 2));
+  chart.to = chart.from + span;
+}
+
+function zoomBy(history, factor, place = placeOf(history, chosen.event)) {
+  zoomTo(history, place - (place - chart.from) * factor, place + (chart.to - place) * factor);
+}
+
+/** Shows the step of an event, or its part of the run outside the steps. */
+function zoomToStep(history, event) {
+  const part = partAt(history, event);
+  const own = part.step === null ? [part] : history.parts.filter(({ step }) => step === part.step);
+  const end = own.at(-1).end;
+  zoomTo(history, placeOf(history, own[0].begin), end < history.events ? placeOf(history, end) : endOf(history));
+}
+
+/** Returns the event below the pointer: the highest one of the column of pixels. */
+function eventBelow(pointer) {
+  const { columns, allocated } = chart.drawn;
+  const x = Math.floor(pointer.clientX - byId("chart").getBoundingClientRect().left - LEFT);
+  return allocated.event[Math.min(columns - 1, Math.max(0, x))];
+}
+
+const DRAGGED = 4; // pixels from which a press is a drag
+
+/** Calls `change` with the chosen event, and the one at which a drag began or null. */
+function listenToChart(change, zoomed) {
+  const place = byId("chart");
+  const tip = place.querySelector(".tip");
+  let pressed = null;
+  place.addEventListener("pointerdown", (pointer) => {
+    if (pointer.button) return;
+    pressed = { x: pointer.clientX, event: eventBelow(pointer) };
+    place.setPointerCapture?.(pointer.pointerId);
+  });
+  place.addEventListener("pointermove", (pointer) => {
+    showTipAt(tip, pointer, eventBelow(pointer));
+    if (pressed && Math.abs(pointer.clientX - pressed.x) > DRAGGED) soon(() => pressed && select(pressed.event, eventBelow(pointer)));
+  });
+  place.addEventListener("pointerup", (pointer) => {
+    if (!pressed) return;
+    const began = pressed;
+    pressed = null;
+    if (Math.abs(pointer.clientX - began.x) > DRAGGED) select(began.event, eventBelow(pointer));
+    else change(began.event, null);
+  });
+  place.addEventListener("pointercancel", () => (pressed = null));
+  place.addEventListener("pointerleave", () => (tip.hidden = true));
+  place.addEventListener("dblclick", () => {
+    zoomTo(chosen.history, 0, endOf(chosen.history));
+    zoomed();
+  });
+  place.addEventListener("wheel", (wheel) => {
+    if (!wheel.deltaY || wheel.ctrlKey) return;
+    wheel.preventDefault();
+    const at = scaleOf(place.clientWidth, 1).place(wheel.clientX - place.getBoundingClientRect().left);
+    zoomBy(chosen.history, wheel.deltaY > 0 ? 1.25 : 0.8, at);
+    soon(zoomed);
+  }, { passive: false });
+  place.addEventListener("keydown", (key) => onKey(key, change, zoomed));
+  listenToOverview(zoomed);
+
+  function select(first, second) {
+    if (first === second) change(first, null);
+    else change(Math.max(first, second), Math.min(first, second));
+  }
+}
+
+function showTipAt(tip, pointer, event) {
+  const { history } = chosen;
+  const box = byId("chart").getBoundingClientRect();
+  tip.replaceChildren(h("strong", {}, partName(partAt(history, event))), h("div", {}, `allocated ${size(history.allocated[event])}`), h("div", {}, `reserved ${size(history.reserved[event])}`), h("div", {}, `used ${size(history.used[event])}`));
+  tip.hidden = false;
+  tip.style.left = `${Math.min(pointer.clientX - box.left + 14, box.width - tip.offsetWidth - 4)}px`;
+  tip.style.top = `${Math.min(pointer.clientY - box.top + 14, HEIGHT - tip.offsetHeight)}px`;
+}
+
+function onKey(key, change, zoomed) {
+  const { history, event, from } = chosen;
+  const width = Math.max(1, Math.round((eventAt(history, chart.to) - eventAt(history, chart.from)) / 200));
+  const parts = history.parts;
+  const number = parts.indexOf(partAt(history, event));
+  const moves = {
+    ArrowLeft: event - (key.altKey ? 1 : width),
+    ArrowRight: event + (key.altKey ? 1 : width),
+    Home: eventAt(history, chart.from),
+    End: eventAt(history, chart.to) - (chart.to < endOf(history) ? 1 : 0),
+    PageUp: parts[Math.max(0, number - 1)].begin,
+    PageDown: parts[Math.min(parts.length - 1, number + 1)].begin,
+    p: history.peak,
+    P: history.peak,
+    Escape: event,
+  };
+  const zooms = { "+": 0.5, "=": 0.5, "-": 2 };
+  if (key.key in moves) {
+    const to = Math.min(history.events - 1, Math.max(0, moves[key.key]));
+    const anchor = key.shiftKey && key.key !== "P" ? (from ?? event) : null;
+    change(to, anchor === null || anchor >= to ? null : anchor);
+    if (placeOf(history, to) < chart.from || placeOf(history, to) > chart.to) {
+      zoomToStep(history, to);
+      zoomed();
+    }
+  } else if (key.key in zooms) {
+    zoomBy(history, zooms[key.key]);
+    zoomed();
+  } else return;
+  key.preventDefault();
+}
+
+function listenToOverview(zoomed) {
+  const strip = byId("overview");
+  let began = null;
+  const placeBelow = (pointer) => {
+    const { left, width } = strip.getBoundingClientRect();
+    return Math.min(1, Math.max(0, (pointer.clientX - left - LEFT) / (width - LEFT - RIGHT))) * endOf(chosen.history);
+  };
+  strip.addEventListener("pointerdown", (pointer) => {
+    began = { x: pointer.clientX, place: placeBelow(pointer), span: chart.to - chart.from };
+    strip.setPointerCapture?.(pointer.pointerId);
+  });
+  strip.addEventListener("pointermove", (pointer) => began && soon(() => began && show(pointer)));
+  strip.addEventListener("pointerup", (pointer) => {
+    if (began) show(pointer);
+    began = null;
+  });
+
+  function show(pointer) {
+    const place = placeBelow(pointer);
+    const isDrag = Math.abs(pointer.clientX - began.x) > DRAGGED;
+    const half = began.span / 2;
+    zoomTo(chosen.history, ...(isDrag ? [Math.min(began.place, place), Math.max(began.place, place)] : [place - half, place + half]));
+    zoomed();
+  }
+}
+
+let waiting = null;
+/** Runs the last of several tasks when the browser draws next. */
+function soon(task) {
+  if (waiting === null) requestAnimationFrame(() => {
+    const last = waiting;
+    waiting = null;
+    last();
+  });
+  waiting = task;
+}

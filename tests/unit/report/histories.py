@@ -1,0 +1,103 @@
+"""Histories of ranks for tests of the page: explained runs of made-up traces."""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+from memlab.analyse.explain.accounting import Share
+from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.phases import allocated_after
+from memlab.core.record import PHASES
+from memlab.predict.allocator import RecordingAllocator, parse
+from memlab.predict.memory.ledger import moments
+from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Event, Free, HostAlloc, RecordStream
+from memlab.predict.trace.memory_kinds import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS
+from memlab.predict.trace.trace_format import Piece, Site, Trace
+from memlab.report.explain_page.payload import ExplainedRun
+
+MIB, GIB = 1 << 20, 1 << 30
+STEP_PHASES = ("forward", "backward", "optimizer_step")
+LAYERS = 12
+
+
+def sites(layers: int = LAYERS) -> list[Site]:
+    found = [Site(WEIGHTS, "aten.empty.memory_format", "load.py:1", "load", "", ())]
+    for layer in range(layers):
+        module = f"model.layers.{layer}.mlp"
+        found += [
+            Site(ACTIVATIONS, "aten.mm.default", "model.py:7", "forward", module, (4, 8), "train.py:3"),
+            Site(GRADIENTS, "aten.mm.default", "MmBackward0", "", module, (8, 8), "train.py:4"),
+            Site(OPTIMIZER, "aten.zeros_like.default", "adam.py:9", "step", "", (8,), "train.py:5"),
+        ]
+    return found
+
+
+def training(steps: int, requests: int, held: int = 40, layers: int = LAYERS) -> Trace:
+    """Return a trace of ``steps`` steps, each phase of which makes ``requests`` requests of random sizes on two streams
+    and holds about ``held`` blocks at the most."""
+    chance, known = random.Random(1), sites(layers)
+    events: list[Event] = [BeginPhase(0), HostAlloc(-1, 3 * MIB, True), HostAlloc(-2, MIB, False)]
+    events += [Alloc(key, 30 * MIB, 0, 0) for key in range(layers)]
+    pieces, key, alive = [Piece(None, None, True)], layers, []
+    for step in range(1, steps + 1):
+        for number, phase in enumerate(STEP_PHASES):
+            events.append(BeginPhase(1 + number))
+            pieces.append(Piece(step, "train.py:3", True))
+            for _ in range(requests):
+                nbytes = chance.choice([700, MIB // 2, 3 * MIB, 21 * MIB + 5])
+                events.append(
+                    Alloc(key, nbytes, chance.choice([0, 0, 0, 1]), 1 + number + 3 * chance.randrange(layers))
+                )
+                alive.append(key)
+                if chance.random() < 0.05:
+                    events.append(RecordStream(key, 2))
+                key += 1
+                while len(alive) > held or (alive and chance.random() < (0.2 if phase == "forward" else 0.55)):
+                    events.append(Free(alive.pop(chance.randrange(len(alive))), chance.choice([None, 40])))
+        events.append(EmptyCache())
+    return Trace(0, 1, events=events, sites=known, phases=["model_build", *STEP_PHASES], pieces=pieces)
+
+
+def explained(trace: Trace, settings: str = "", driver: Callable[[int], int] | None = None) -> Explained:
+    recorder = partial(RecordingAllocator, parse(settings))
+    allocated = allocated_after(trace, recorder())
+    peak = max(range(len(allocated)), key=allocated.__getitem__)
+    return Explained(
+        rank=0,
+        source="measured",
+        phase="forward",
+        where=None,
+        step=1,
+        peak=moments(trace, {peak}, recorder())[peak],
+        phases=(),
+        outside=lambda event: (Share("CUDA context", 500 * MIB),),
+        driver=driver,
+        trace=trace,
+        recorder=recorder,
+        settings=settings,
+        seconds=[event * 1e-5 for event in range(len(trace.events))],
+    )
+
+
+def explained_run(path: Path, rank: Explained, ranks: int = 1) -> ExplainedRun:
+    """Return the run of a folder that need not exist, whose record has figures of several ``ranks``."""
+    figures = [
+        {
+            **dict.fromkeys(("device_used_bytes", "process_used_bytes", "host_rss_bytes", "attached")),
+            "rank": number,
+            "status": "ok",
+            "same_as_rank": None,
+            "device_total_bytes": 80 * GIB,
+            "host_peak_bytes": 2 * GIB,
+            "host_pinned_bytes": GIB,
+            "phases": {
+                phase: {"peak_allocated_bytes": (1 + place) * GIB + number, "peak_reserved_bytes": 7 * GIB}
+                for place, phase in enumerate(PHASES)
+            },
+        }
+        for number in range(ranks)
+    ]
+    record = SimpleNamespace(source=rank.source, ranks=figures)
+    return ExplainedRun(SimpleNamespace(path=path, read_record=lambda: record), [rank])
