@@ -57,7 +57,8 @@ A second process that makes an optimizer under the same number (a command of two
 ``at``
     Of a rank that runs: ``phase``, ``step`` and ``where`` it was when the file was written; else ``null``.
 ``steps``
-    Number of optimizer steps that were done. ``micro_batches``: number of backward passes.
+    Number of optimizer steps that were done. ``micro_batches``: number of backward passes. ``profiled_steps``: the
+    numbers of the steps in which torch's profiler ran; their ``seconds`` are not known.
 ``peak``
     Of the highest allocated bytes (on ``host``: of the highest resident set): ``step`` (from 1; ``null``: outside
     steps), ``phase``, ``where``, ``bytes``, and the row's ``samples``, ``tokens``, ``longest_sample`` if it is in a

@@ -7,6 +7,9 @@ from pathlib import Path
 
 FILE = "options.json"
 
+PROFILER_WARMUP, PROFILED_STEPS = 1, 2
+"""Steps that warm torch's profiler up, and the steps after them that it keeps."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -14,6 +17,11 @@ class Options:
     steps: int | None = None  # end after this many optimizer steps
     explain: int | None = None  # record torch's memory history until the end of this optimizer step
     started_at: float | None = None  # time.time() when the parent started the command
+    profile: int | None = None  # run torch's profiler in the steps after this optimizer step
+
+    def profiles(self, step: int) -> bool:
+        """Whether torch's profiler runs in an optimizer step, from 1: then it takes longer."""
+        return self.profile is not None and 0 < step - self.profile <= PROFILER_WARMUP + PROFILED_STEPS
 
     def write(self, folder: str | os.PathLike) -> None:
         (Path(folder) / FILE).write_text(json.dumps(asdict(self)), "utf-8")

@@ -6,14 +6,15 @@ torch's allocator, and slows the host. So neither memory nor times of these step
 
 import gzip
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-WARMUP, STEPS = 1, 2
-"""Steps that warm the profiler up, and steps that it keeps."""
+from .options import PROFILED_STEPS, PROFILER_WARMUP
+from .own_errors import contained
 
 PIECE = "memlab piece: "
 """Prefix of the mark at the end of each part of the run; the name of its phase follows, empty outside all phases."""
@@ -23,11 +24,12 @@ TRACE = ".profile.json.gz"
 
 
 class StepsProfiler:
-    """The profiler of one rank. Call :meth:`begin` before the first of ``WARMUP + STEPS`` steps, then :meth:`step_ends`
-    after each. ``path``: the trace, which is written after the last step."""
+    """The profiler of one rank. Call :meth:`begin` before the first of ``PROFILER_WARMUP + PROFILED_STEPS`` steps, then
+    :meth:`step_ends` after each. After the last one, the trace is written beside the rank's file, whose path ``place``
+    returns."""
 
-    def __init__(self, path: Path):
-        self._path = path
+    def __init__(self, place: Callable[[], Path]):
+        self._place = place
         self._profile: Any = None
         self._left = 0
 
@@ -38,8 +40,8 @@ class StepsProfiler:
     def begin(self) -> None:
         on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-        schedule = torch.profiler.schedule(wait=0, warmup=WARMUP, active=STEPS, repeat=1)
-        self._left = WARMUP + STEPS
+        schedule = torch.profiler.schedule(wait=0, warmup=PROFILER_WARMUP, active=PROFILED_STEPS, repeat=1)
+        self._left = PROFILER_WARMUP + PROFILED_STEPS
         self._profile = profile(activities=activities, schedule=schedule, profile_memory=True)
         self._profile.start()
 
@@ -58,12 +60,21 @@ class StepsProfiler:
             self._write(running)
 
     def _write(self, running: profile) -> None:
-        """Write the trace, without the name of the machine."""
-        plain = self._path.with_suffix("")
-        running.export_chrome_trace(str(plain))
-        head, rest = re.split(rb'(?="traceEvents")', plain.read_bytes(), maxsplit=1)
-        self._path.write_bytes(gzip.compress(re.sub(rb'"host_name": *"[^"]*",', b"", head) + rest, compresslevel=6))
-        plain.unlink()
+        """Write the trace, whole or not at all, without the name of the machine."""
+        path = self._place().with_suffix(TRACE)
+        temporary = path.with_suffix("")
+        running.export_chrome_trace(str(temporary))
+        head, rest = re.split(rb'(?="traceEvents")', temporary.read_bytes(), maxsplit=1)
+        head = re.sub(rb'"host_name": *"[^"]*",', b"", head)
+        temporary.write_bytes(gzip.compress(head + rest, compresslevel=6))
+        temporary.replace(path)
+
+    @contained
+    def end(self) -> None:
+        """Stop, if the process ends before the last step: a profiler that still runs then crashes it."""
+        if self.runs:
+            self._profile.stop()
+            self._profile = None
 
     def piece_ends(self, phase: str | None) -> None:
         """Mark the end of a part of the run, which was one of ``phase``."""

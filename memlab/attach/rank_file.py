@@ -156,6 +156,7 @@ class RankFile:
             **{name: outcome.get(name) for name in ("ended", "exit_code", "where", "failed_in")},
             "at": session.at if outcome["ended"] == "running" else None,
             "steps": session.steps_done,
+            "profiled_steps": list(filter(session.options.profiles, range(1, session.steps_done + 1))),
             "micro_batches": session.micro_batches,
             "peak": session.figures.peak,
             "phases": {name: peaks.to_json() for name, peaks in session.figures.phases.items()},

@@ -277,7 +277,8 @@ class Session:
         if self.step is None or self._end is None or BACKWARD in self.timeline.stack:
             return
         end, self._end = self._end, None
-        self.rows.add(self.step, end, self._skipped)
+        is_profiled = self.options.profiles(self.step.number)
+        self.rows.add(self.step, end, self._skipped, is_timed=not is_profiled)
         self.figures.name_batch_of_peak(self.step.number, self.step.size)
         self.steps_done += 1
         self.on_step()
@@ -285,6 +286,7 @@ class Session:
         if self.steps_done == 1:
             self.memory.settle()
             self.on_first_step()
+        if self.steps_done == 1 or is_profiled:  # what the meters did is no part of the next step
             end = self._mark()
         self.step = Step(self.steps_done + 1, end, self.step.retries, self.step.ooms)
         if time.monotonic() - self._saved_at > SAVE_EVERY_S or self.steps_done == 1:

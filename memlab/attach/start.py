@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+from collections.abc import Iterable
 from typing import NoReturn
 
 from .facts import gather
@@ -12,6 +13,8 @@ from .memory import Memory
 from .memory_history import MemoryHistory
 from .options import Options
 from .own_errors import contained
+from .phases import Piece
+from .profiler import StepsProfiler
 from .rank_file import RUNNING, RankFile
 from .session import Session
 
@@ -37,8 +40,12 @@ def begin(options: Options) -> RankFile:
     session.on_save = lambda: _file.write(RUNNING)
     os.register_at_fork(after_in_child=session.begin_in_child)
     listen_to_all(session)
-    history = _record(session, _file, options.explain) if options.explain else None
-    _end_with_the_process(_file, history)
+    recorders: list[MemoryHistory | StepsProfiler] = []
+    if options.explain:
+        recorders.append(_record(session, _file, options.explain))
+    if options.profile:
+        recorders.append(_profile(session, _file, options.profile))
+    _end_with_the_process(_file, recorders)
     return _file
 
 
@@ -68,7 +75,31 @@ def _record(session: Session, file: RankFile, until: int) -> MemoryHistory:
     return history
 
 
-def _end_with_the_process(file: RankFile, history: MemoryHistory | None) -> None:
+def _profile(session: Session, file: RankFile, after: int) -> StepsProfiler:
+    """Run torch's profiler on rank 0, in the steps after the optimizer step ``after``."""
+    profiler = StepsProfiler(file.place)
+    on_piece, on_step = session.on_piece, session.on_step
+
+    @contained
+    def mark(phase: str | None) -> None:
+        profiler.piece_ends(phase)
+
+    def piece_ends(phase: str | None, step: int | None, piece: Piece) -> None:
+        on_piece(phase, step, piece)
+        mark(phase)
+
+    @contained
+    def step_ends() -> None:
+        on_step()
+        profiler.step_ends()
+        if session.steps_done == after and file.rank == 0:
+            profiler.begin()
+
+    session.on_piece, session.on_step = piece_ends, step_ends
+    return profiler
+
+
+def _end_with_the_process(file: RankFile, recorders: Iterable[MemoryHistory | StepsProfiler]) -> None:
     """Write the rank's file when the interpreter ends, and when the script ends the process without it."""
     session = file.session
 
@@ -76,8 +107,8 @@ def _end_with_the_process(file: RankFile, history: MemoryHistory | None) -> None
     def write() -> None:
         error = getattr(sys, "last_value", None)
         if os.getpid() == session.pid and session.is_worth_a_file(error):
-            if history is not None:
-                history.end()
+            for recorder in recorders:
+                recorder.end()
             file.write_at_the_end(error)
 
     atexit.register(write)

@@ -84,14 +84,16 @@ class _Pending:
     begin: Mark
     end: Mark
     beside: list[tuple[Mark, Mark]]
+    is_timed: bool
 
     @property
     def is_past(self) -> bool:
         return self.begin.is_past and self.end.is_past
 
     def finish(self) -> None:
-        beside = sum(seconds(*marks) for marks in self.beside)
-        self.row["seconds"] = max(seconds(self.begin, self.end) - beside, 0.0)
+        if self.is_timed:
+            beside = sum(seconds(*marks) for marks in self.beside)
+            self.row["seconds"] = max(seconds(self.begin, self.end) - beside, 0.0)
 
 
 class Rows:
@@ -108,8 +110,9 @@ class Rows:
         self._file = path.open("wb", buffering=0)
         self._write()
 
-    def add(self, step: Step, end: Mark, skipped: bool) -> None:
-        self._pending.append(_Pending(step.row(skipped), step.begin, end, step.beside))
+    def add(self, step: Step, end: Mark, skipped: bool, is_timed: bool = True) -> None:
+        """Add a step that has ended. ``is_timed``: whether its time is the script's own; else it has no seconds."""
+        self._pending.append(_Pending(step.row(skipped), step.begin, end, step.beside, is_timed))
         self.flush()
 
     def flush(self, at_last: bool = False) -> None:

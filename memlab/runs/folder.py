@@ -28,7 +28,7 @@ from memlab.runs.migrate import whole_rank
 from memlab.system.locks import hold, holder
 
 _RANK_FILE = re.compile(
-    r"rank\d+\.(json|steps\.jsonl|trace\.json|memory_snapshot\.pickle|memory_marks\.json|profile\.json\.gz"
+    r"rank\d+\.(json|steps\.jsonl|trace\.json|memory_snapshot\.pickle|memory_marks\.json|profile\.json(\.gz)?"
     r"|operators\.json)"
 )
 _STEP_ROWS = re.compile(r"rank\d+\.steps\.jsonl")

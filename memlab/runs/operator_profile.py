@@ -11,6 +11,9 @@ from typing import Any
 
 from memlab.core.errors import RecordError
 from memlab.files.json_file import read_json, write_json
+from memlab.runs.folder import RunFolder
+
+PROFILED_RANK = 0
 
 PIECE = "memlab piece: "
 """Prefix of the mark at the end of each part of a run (memlab.attach.profiler)."""
@@ -61,6 +64,15 @@ class OperatorProfile:
     @property
     def on_device(self) -> list[OperatorTime]:
         return [each for each in self.operators if each.kernel]
+
+
+def keep_operators(folder: RunFolder, rank: int) -> None:
+    """Sum up the profile that a rank left in a run folder, if there is one, and write the operators beside it.
+
+    Raises :class:`RecordError` for a file that is no profile, :class:`WriteError`.
+    """
+    if folder.profile_file(rank).exists():
+        write_operators(folder.operators_file(rank), summed_up(folder.profile_file(rank)))
 
 
 def read_operators(path: Path) -> OperatorProfile:

@@ -9,16 +9,15 @@ from typing import Any
 import torch
 
 from memlab.attach.host import resident_bytes
-from memlab.attach.profiler import STEPS, WARMUP, StepsProfiler
+from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP
+from memlab.attach.profiler import StepsProfiler
 from memlab.core.config import Config
 from memlab.core.record import RankResult
 from memlab.files.json_file import write_json
 from memlab.runs.folder import RunFolder
-from memlab.runs.operator_profile import summed_up, write_operators
+from memlab.runs.operator_profile import keep_operators
 from memlab.worker.data import Shape
 from memlab.worker.device import CpuDevice, CudaDevice
-
-PROFILED_STEPS = WARMUP + STEPS
 
 
 class Point:
@@ -30,8 +29,9 @@ class Point:
     def __init__(self, folder: RunFolder, config: Config, rank: int, device: CpuDevice | CudaDevice):
         self.folder, self.config, self.rank, self.device = folder, config, rank, device
         self.num_steps = config.measure.warmup + config.measure.steps
-        self.num_profiled = PROFILED_STEPS if config.measure.profile else 0
-        self.profiler = StepsProfiler(folder.profile_file(rank)) if config.measure.profile and rank == 0 else None
+        self.num_profiled = PROFILER_WARMUP + PROFILED_STEPS if config.measure.profile else 0
+        profiles = config.measure.profile and rank == 0
+        self.profiler = StepsProfiler(lambda: folder.rank_file(rank)) if profiles else None
         self.result: RankResult | None = None  # once everything is measured
         self.step = 0  # index of the running step
         self.marks: list[tuple[Any, Any]] = []  # begin and end of each step, on the device's clock
@@ -104,8 +104,7 @@ class Point:
         if self.profiler:
             self.profiler.step_ends()
             if self.is_done:
-                operators = summed_up(self.folder.profile_file(self.rank))
-                write_operators(self.folder.operators_file(self.rank), operators)
+                keep_operators(self.folder, self.rank)
 
     def write(self, status: str = "ok", reason: str | None = None, oom: dict[str, Any] | None = None) -> None:
         """Write this rank's file when the point ends, also after a failure. A failure while steps are profiled leaves

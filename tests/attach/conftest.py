@@ -48,6 +48,7 @@ def measure(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Measured]
         *words: str,
         ranks: int = 1,
         steps: int | None = None,
+        profile: int | None = None,
         python: str | Path = PYTHON,
         prepare: Callable[[Path], None] = lambda package: None,
         environ: dict[str, str] | None = None,
@@ -56,7 +57,8 @@ def measure(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Measured]
         (place / "script.py").write_text(code)
         folder = place / "run"
         folder.mkdir()
-        prepare(install(folder, Options(str(folder), steps=steps, started_at=time.time())) / "memlab_attach" / "attach")
+        options = Options(str(folder), steps=steps, started_at=time.time(), profile=profile)
+        prepare(install(folder, options) / "memlab_attach" / "attach")
         launcher = (*TORCHRUN, str(ranks)) if ranks > 1 else ()
         done = subprocess.run(
             [str(python), *launcher, "script.py", *words],

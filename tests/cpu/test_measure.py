@@ -9,7 +9,7 @@ import pytest
 from live_bytes import COMPARED, live_bytes, traced
 
 from memlab.analyse.explain.time_by_kind import compare
-from memlab.attach.profiler import STEPS
+from memlab.attach.options import PROFILED_STEPS
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.predict.time.work_kinds import ATTENTION, COMMUNICATION, MATRIX_PRODUCTS, OPTIMIZER
@@ -119,7 +119,7 @@ def test_steps_after_the_measured_ones_are_profiled(start):
     with gzip.open(run.folder / "rank0.profile.json.gz") as file:
         assert b"host_name" not in file.read()
     profile = read_operators(run.folder / "rank0.operators.json")
-    assert profile.steps == len(profile.step_seconds) == STEPS
+    assert profile.steps == len(profile.step_seconds) == PROFILED_STEPS
     assert {"forward", "backward", "optimizer_step"} <= {row.phase for row in profile.operators}
     kinds = compare(RunFolder(run.folder)).profiled.kinds
     assert {MATRIX_PRODUCTS, ATTENTION, COMMUNICATION, OPTIMIZER} <= kinds.keys()

@@ -17,9 +17,7 @@ from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import Collective, Copy, KernelLaunch
 from memlab.runs.folder import RunFolder
-from memlab.runs.operator_profile import OperatorProfile, OperatorTime, read_operators
-
-PROFILED_RANK = 0
+from memlab.runs.operator_profile import PROFILED_RANK, OperatorProfile, OperatorTime, read_operators
 
 
 @dataclass(frozen=True)
@@ -72,8 +70,8 @@ def compare(folder: RunFolder, predicted: RunFolder | None = None) -> Comparison
     path = folder.operators_file(PROFILED_RANK)
     if not path.exists():
         raise RecordError(
-            f"{folder}: no steps were profiled. Measure again with measure.profile=true, or name the folder of a "
-            "prediction."
+            f"{folder}: no steps were profiled. Measure again with measure.profile=true (a command: with "
+            "memlab measure --profile -- COMMAND), or name the folder of a prediction."
         )
     found = profiled(read_operators(path))
     usual = record.summary.get("step_seconds")

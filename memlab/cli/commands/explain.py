@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--chrome-trace", type=Path, metavar="FILE", help=help)
     help = (
-        "the time of a step by kind of work instead: as measured with measure.profile=true, beside the prediction; a "
-        "second folder names a prediction"
+        "the time of a step by kind of work instead: as measured with measure.profile=true or --profile, beside the "
+        "prediction; a second folder names a prediction"
     )
     parser.add_argument("--time", action="store_true", help=help)
     help = "also write a page for a browser, with who holds what at every moment; of two runs: both on one page"

@@ -15,6 +15,9 @@ from memlab.core.errors import MemlabError
 EXPLAINED_STEP = 3
 """Step until whose end the memory history is recorded: the first one differs from the later ones."""
 
+PROFILED_AFTER = 5
+"""Step after which the profiler runs: by then the caches and pools of a training are usually filled."""
+
 USAGE = "memlab measure [options] -- COMMAND WORDS..."
 
 
@@ -28,12 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=whole(1), metavar="S", help="end the command after S seconds")
     help = "record what allocates the memory until the end of step N (default: 3), for memlab explain"
     parser.add_argument("--explain", type=whole(1), metavar="N", nargs="?", const=EXPLAINED_STEP, help=help)
+    help = (
+        "run torch's profiler in the three steps after step N (default: 5), on rank 0, for memlab explain --time; the "
+        "times of these steps are left out"
+    )
+    parser.add_argument("--profile", type=whole(1), metavar="N", nargs="?", const=PROFILED_AFTER, help=help)
     parser.add_argument("--force", action="store_true", help="replace an earlier run in the folder")
     help = "the command and its words, as you type them without memlab"
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND WORDS...", help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP
     from memlab.launch.user_command.measure import measure
     from memlab.report.run_text import show_run
     from memlab.report.text import console
@@ -42,8 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
     words = arguments.words if arguments.training is None else arguments.training
     if not words:
         raise MemlabError(f"No command to measure. {USAGE}")
+    last_profiled = arguments.profile and arguments.profile + PROFILER_WARMUP + PROFILED_STEPS
+    if last_profiled and arguments.steps and arguments.steps < last_profiled:
+        raise MemlabError(f"--profile {arguments.profile} needs {last_profiled} steps, and --steps ends after fewer.")
     folder = RunFolder(arguments.output or new_folder(words))
-    record = measure(words, folder, arguments.steps, arguments.timeout, arguments.force, arguments.explain)
+    record = measure(
+        words, folder, arguments.steps, arguments.timeout, arguments.force, arguments.explain, arguments.profile
+    )
     errors = console(sys.stderr)  # standard output is the command's
     show_run(record, errors)
     errors.print(f"run folder: {folder}", soft_wrap=True)

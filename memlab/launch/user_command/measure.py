@@ -18,6 +18,7 @@ from memlab.launch.user_command.records import command_record
 from memlab.launch.user_command.supervise import Command, Finished, supervise
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
+from memlab.runs.operator_profile import PROFILED_RANK, keep_operators
 from memlab.system.machine import detect
 
 NOT_FOUND = 127
@@ -43,12 +44,13 @@ def measure(
     timeout_s: float | None,
     force: bool = False,
     explain: int | None = None,
+    profile: int | None = None,
 ) -> Record:
     """Run the command and write its run folder.
 
     ``steps``: end after this many optimizer steps. ``timeout_s``: end it after so many seconds. ``force``: replace an
-    earlier run in the folder. ``explain``: record torch's memory history until the end of this step. Raises
-    :class:`MemlabError` before anything runs.
+    earlier run in the folder. ``explain``: record torch's memory history until the end of this step. ``profile``: run
+    torch's profiler in the steps after this one. Raises :class:`MemlabError` before anything runs.
     """
     check_program(words)
     folder.check()
@@ -61,8 +63,11 @@ def measure(
         job.start(list(words))
         streams = ToTerminal(folder.launcher_log)
         limit = math.inf if timeout_s is None else timeout_s
-        finished = supervise(Command(words, os.environ, streams, steps, explain), folder, lambda: limit)
-        return write_record(finished, folder, words, steps)
+        command = Command(words, os.environ, streams, steps, explain, profile)
+        finished = supervise(command, folder, lambda: limit)
+        record = write_record(finished, folder, words, steps)
+        keep_operators(folder, PROFILED_RANK)
+        return record
 
 
 def write_record(finished: Finished, folder: RunFolder, words: Sequence[str], steps: int | None = None) -> Record:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP
 from memlab.core.command_template import DEEPSPEED_JSON, command_environment, filled, flat, parse
 from memlab.core.config import Config, to_dict
 from memlab.core.record import Record
@@ -17,6 +18,7 @@ from memlab.launch.user_command.records import command_record
 from memlab.launch.user_command.supervise import Command, Finished, supervise
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
+from memlab.runs.operator_profile import PROFILED_RANK, keep_operators
 from memlab.system.environment import fingerprint
 from memlab.system.machine import Gpu, Machine
 
@@ -42,7 +44,10 @@ def launch_command(job: Job, machine: Machine, gpus: Sequence[Gpu], control: Lau
     if config.hardware.device == "cuda":
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in gpus[: job.plan.ranks_per_node])
     steps = config.measure.warmup + config.measure.steps
-    command = Command(words, environment, ToLog(folder.launcher_log), steps)
+    last, profile = steps, None
+    if config.measure.profile:
+        last, profile = steps + PROFILER_WARMUP + PROFILED_STEPS, steps
+    command = Command(words, environment, ToLog(folder.launcher_log), last, profile=profile)
     finished = supervise(command, folder, lambda: config.measure.timeout_s, control.reason_to_end, control.stop)
     finished = with_warmup(finished, config.measure.warmup)
     found = found_config(finished.ranks, finished.rows, config.training.command)
@@ -52,6 +57,7 @@ def launch_command(job: Job, machine: Machine, gpus: Sequence[Gpu], control: Lau
     record = replace(record, run_id=job.plan.run_id, fingerprint=fingerprint(job.plan, machine))
     keep_what_was_found(finished.ranks, folder)
     folder.finish(record)
+    keep_operators(folder, PROFILED_RANK)
     if finished.survivors:
         control.stop.set()  # they may still hold memory, which would change every later measurement
     return record

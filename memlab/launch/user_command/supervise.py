@@ -30,13 +30,15 @@ a signal."""
 @dataclass(frozen=True)
 class Command:
     """A command to run. ``steps``: end after this many optimizer steps; ``None``: when the command ends. ``explain``:
-    record torch's memory history until the end of this step; ``None``: not at all."""
+    record torch's memory history until the end of this step; ``None``: not at all. ``profile``: run torch's profiler
+    in the steps after this one; ``None``: in none."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
     streams: Streams
     steps: int | None = None
     explain: int | None = None
+    profile: int | None = None
 
 
 @dataclass
@@ -71,7 +73,8 @@ def supervise(
         return 0.0 if reasons else None
 
     with explained(FolderError, folder.path, "Nothing was started: "):
-        install.install(folder.path, Options(str(folder.path), command.steps, command.explain, time.time()))
+        options = Options(str(folder.path), command.steps, command.explain, time.time(), command.profile)
+        install.install(folder.path, options)
     folder.keep_launch(token, 0)
     try:
         environment = install.environment(command.environment, folder.path)
