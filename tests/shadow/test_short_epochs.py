@@ -30,6 +30,11 @@ def run(folder: Path, lines: str, steps: int | None) -> tuple[Trace, str, dict]:
     return trace, (folder / LOG).read_text(), json.loads((folder / "rank0.json").read_text())
 
 
+def steps(folder: Path) -> list[dict]:
+    """The steps of a script, as the meters saw them."""
+    return [json.loads(line) for line in (folder / "rank0.steps.jsonl").read_text().splitlines()]
+
+
 def peaks(meters: dict) -> dict[str, int]:
     """The peak of each phase, without those that a first step makes at its beginning alone."""
     return {phase: figures["peak_allocated_bytes"] for phase, figures in meters["phases"].items()}
@@ -78,7 +83,7 @@ def test_a_loop_of_ones_own_with_its_longest_sample_far_behind_and_a_longer_eval
     training, evaluation = short.epochs
     dearest = max(training["dearest"], key=lambda batch: batch["shapes"][""])
     assert dearest["shapes"] == {"": [4, 300]}
-    rows = [json.loads(line) for line in (tmp_path / "all" / "rank0.steps.jsonl").read_text().splitlines()]
+    rows = steps(tmp_path / "all")
     highest = max(rows[:20], key=lambda row: row["peak_allocated_bytes"])
     assert (
         dearest["step"] == highest["step"] and dearest["run_as_step"] == meters["attached"]["phases"]["forward"]["step"]
@@ -115,7 +120,12 @@ def test_trainer_evaluates_and_saves_after_the_dearest_batch_as_at_its_end(tmp_p
     for phase in ("forward", "backward", "optimizer_step", "first_save"):
         assert peaks(meters)[phase] == pytest.approx(peaks(all_meters)[phase], rel=1e-4), phase
     assert meters["peak_allocated_bytes"] == pytest.approx(all_meters["peak_allocated_bytes"], rel=1e-4)
-    assert [epoch["purpose"] for epoch in short.epochs] == ["training", "evaluation"]
+    training, evaluation = short.epochs
+    assert (training["purpose"], evaluation["purpose"]) == ("training", "evaluation")
+    *earlier, last = steps(tmp_path / "short")
+    assert len(earlier) == max(batch["run_as_step"] for batch in training["dearest"])
+    assert last["tokens"] < max(step["tokens"] for step in earlier)
+    assert last["phases"]["forward"][1] == max(step["peak_reserved_bytes"] for step in earlier)
 
 
 KEPT = """

@@ -1,4 +1,4 @@
-"""Short epochs: a script's loaders give the first batches and the dearest of the epoch, and leave out the others.
+"""Short epochs: a script's loaders give the first batches, the dearest of the epoch and one more, and leave out others.
 
 The script's own code runs these batches, then what it does at the end of an epoch and of training: evaluation, saving.
 Nothing of it is changed. An evaluation keeps all batches where its memory grows from batch to batch (logits that are
@@ -125,6 +125,7 @@ class ShortEpochs:
                 steps=window // per_step,
             )
             yield from self._windows(chosen, read, own, fetcher, given, window)
+            yield from _first(own, window)  # a step that finds what the dearest left in the allocator
 
     def _batches_left(self, loader: DataLoader) -> int | None:
         """The number of batches that a Trainer still uses, by its arguments."""
