@@ -62,9 +62,18 @@ RUNS   = outputs/study
 study: setup     ## docs/study: the page and figures of the public study, where its data is (STUDY=folder of the CSV files)
 	sh docs/study/make.sh $(BIN)/memlab $(STUDY) $(RUNS)
 
-accuracy: setup  ## docs/accuracy.md: every record of results/ predicted; with the study's points where make study was run
-	$(BIN)/python tests/scripts/make_model_and_data.py outputs/models --size 1b --without-weights
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/memlab accuracy results --note results/SEEN.md --output docs --ratios memlab/predict/memory/ratios.json --records outputs/accuracy \
+MEASURED ?= outputs/measured_versions
+
+$(MEASURED)/.ready: results/commands/requirements.txt
+	$(PYTHON) -m venv $(MEASURED)
+	$(MEASURED)/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
+# Commands run in an environment with the versions that measured them, memlab's own points in memlab's.
+accuracy: setup $(MEASURED)/.ready  ## docs/accuracy.md: every record of results/ predicted; with the study's points where make study was run
+	$(MEASURED)/bin/python tests/scripts/make_model_and_data.py outputs/models --size 1b --without-weights
+	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/python results/commands/checkpoint.py
+	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/memlab accuracy results --note results/SEEN.md --output docs --ratios memlab/predict/memory/ratios.json --records outputs/accuracy \
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
 	$(BIN)/memlab figures results outputs/accuracy --output docs/accuracy --kind predicted_against_measured
 

@@ -24,7 +24,8 @@ class JudgedCommand:
 
     Errors are ``predicted / measured - 1``; they are empty unless both ended as ok. ``errors``: of the highest rank.
     ``ranks``: rank -> errors. ``phases``: phase -> errors of the highest rank's peaks. ``first``: the same command, by
-    the earliest prediction that is known; ``None``: this one is the first.
+    the earliest prediction that is known; ``None``: this one is the first. ``versions`` and ``predictor``: versions of
+    the libraries that the measured and the predicted script used.
     """
 
     sweep: str
@@ -40,6 +41,7 @@ class JudgedCommand:
     ranks: dict[int, dict[str, float]]
     phases: dict[str, dict[str, float]]
     versions: dict[str, str]
+    predictor: dict[str, str]
     first: "JudgedCommand | None" = None
 
 
@@ -77,7 +79,8 @@ class MeasuredCommand:
             errors=errors_between(_peaks(measured.ranks), _peaks(predicted.ranks)) if both_ran else {},
             ranks=_errors_by(_ranks(measured), _ranks(predicted)) if both_ran else {},
             phases=_errors_by(_phases(measured), _phases(predicted)) if both_ran else {},
-            versions={name: measured.environment.get(name) or "" for name in ("torch", "deepspeed", "transformers")},
+            versions=_versions(measured),
+            predictor=_versions(predicted),
             first=first,
         )
 
@@ -100,6 +103,10 @@ def _words(record: Record) -> list[str]:
 
 def _key(record: Record) -> tuple[Any, ...]:
     return (*_words(record), record.config.hardware.gpu, record.config.hardware.gpus)
+
+
+def _versions(record: Record) -> dict[str, str]:
+    return {name: record.environment.get(name) or "" for name in ("torch", "deepspeed", "transformers")}
 
 
 def _ranks(record: Record) -> dict[int, dict[str, int | None]]:

@@ -1,6 +1,6 @@
 """Text of docs/accuracy.md: errors of the predictions as tables."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from memlab.accuracy.commands import JudgedCommand
@@ -145,19 +145,23 @@ def _kinds(kinds: Mapping[str, Mapping[str, int]]) -> str:
 
 def _commands(commands: Sequence[JudgedCommand]) -> list[str]:
     """Write the section of training commands: errors over all, and one table for each sweep."""
-    versions = dict.fromkeys(
-        f"{name} {version}" for each in commands for name, version in each.versions.items() if version
-    )
+    measured = _versions(each.versions for each in commands)
+    predicted = _versions(each.predictor for each in commands)
+    versions = f"Measured with {measured}; predicted with {predicted}.\n"
     rows = [
         (f"{sweep}: {NAMES[quantity]}", errors_of(some, quantity))
         for sweep, some in sorted(by(commands, lambda command: command.sweep).items())
         for quantity in ("allocated", "reserved")
     ]
-    parts = ["## Training commands\n", f"{COMMANDS}Measured with {', '.join(versions)}.\n", _table("sweep", rows)]
+    parts = ["## Training commands\n", COMMANDS + versions, _table("sweep", rows)]
     parts += [_verdicts(commands), *_commands_by_phase(commands)]
     for sweep, some in sorted(by(commands, lambda command: command.sweep).items()):
         parts.append(_commands_of(sweep, some))
     return parts
+
+
+def _versions(found: Iterable[Mapping[str, str]]) -> str:
+    return ", ".join(dict.fromkeys(f"{name} {version}" for each in found for name, version in each.items() if version))
 
 
 def _commands_by_phase(commands: Sequence[JudgedCommand]) -> list[str]:

@@ -76,7 +76,7 @@ def test_a_loop_of_ones_own_with_its_longest_sample_far_behind_and_a_longer_eval
     assert "saved" in printed.splitlines() and meters["attached"]["ended"] == "finished"
     for figure in ("peak_allocated_bytes", "peak_active_bytes"):
         assert meters[figure] == all_meters[figure]
-    for phase in ("forward", "backward", "optimizer_step", "first_evaluate"):
+    for phase in ("forward", "backward", "optimizer_step", "first_evaluate", "evaluate"):
         assert peaks(meters)[phase] == peaks(all_meters)[phase], phase
     assert printed.splitlines()[:4] == all_printed.splitlines()[:4]  # batches and random numbers
     assert meters["attached"]["steps"] < all_meters["attached"]["steps"] / 5

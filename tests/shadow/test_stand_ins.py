@@ -69,3 +69,29 @@ def test_the_gradient_of_an_embedding_has_partial_sums(tmp_path):
     assert max(event.nbytes for event in trace.events if isinstance(event, Alloc) and event.nbytes < 40 << 20) == (
         4505 * 1024 * 4
     )
+
+
+DROPOUT = """
+import torch
+torch.nn.functional.dropout(torch.empty(1 << 20, device="cuda"), 0.1)
+"""
+
+
+def test_dropout_allocates_its_mask_before_its_result(tmp_path):
+    trace, _ = run(tmp_path, DROPOUT)
+    sizes = [event.nbytes for event in trace.events if isinstance(event, Alloc) and event.nbytes >= 1 << 20]
+    assert sizes == [4 << 20, 1 << 20, 4 << 20]
+
+
+MASKED = """
+import torch
+query = torch.empty(1, 2, 1024, 64, dtype=torch.bfloat16, device="cuda")
+mask = torch.empty(1, 1, 1024, 1024, dtype=torch.bool, device="cuda")
+torch.nn.functional.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+"""
+
+
+def test_a_boolean_mask_becomes_numbers_in_the_dtype_of_the_query_at_once(tmp_path):
+    trace, _ = run(tmp_path, MASKED)
+    sizes = [event.nbytes for event in trace.events if isinstance(event, Alloc) and event.nbytes >= 1 << 20]
+    assert sizes == [1 << 20, 2 << 20]

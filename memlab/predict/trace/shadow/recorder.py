@@ -152,7 +152,7 @@ class Recorder(TorchDispatchMode):
             self.counter.kernel(str(owner), *sizes)
         held = self._take(owner, kernel.temporaries(*args, **kwargs))
         out = self._result(func, args, kwargs)
-        self._see(out, func, kwargs)
+        self._see(out[::-1] if kernel.last_result_first else out, func, kwargs)
         self._give_back(held)
         self._count(func, args, kwargs, out)
         self._give_back(self._take(owner, kernel.workspaces(*args, **kwargs)))

@@ -41,6 +41,7 @@ class ShortEpochs:
     def __init__(self, session: Session, recorder: Recorder):
         self._session, self._recorder, self._trace = session, recorder, recorder.trace
         self._seen: set[tuple] = set()
+        self._evaluated: dict[tuple, list] = {}  # batches of first evaluations, which the second ones give, too
         self._epoch_is_over = False
 
     def install(self) -> None:
@@ -77,7 +78,7 @@ class ShortEpochs:
         is_first = key not in self._seen
         self._seen.add(key)
         if purpose == EVALUATION:
-            yield from self._of_evaluation(loader, own, fetcher, is_first)
+            yield from self._of_evaluation(loader, own, fetcher, key, is_first)
             return
         self._epoch_is_over = False
         if is_first:
@@ -142,10 +143,16 @@ class ShortEpochs:
 
     # --- evaluation
 
-    def _of_evaluation(self, loader: DataLoader, own: Iterator, fetcher: Any, is_first: bool) -> Iterator:
+    def _of_evaluation(self, loader: DataLoader, own: Iterator, fetcher: Any, key: tuple, is_first: bool) -> Iterator:
         if not is_first:
-            yield from _first(own, _together(loader))
+            yield from self._evaluated.pop(key, None) or _first(own, _together(loader))
             return
+        given = self._evaluated[key] = []
+        for index in self._of_first_evaluation(loader, own, fetcher):
+            given.append(index)
+            yield index
+
+    def _of_first_evaluation(self, loader: DataLoader, own: Iterator, fetcher: Any) -> Iterator:
         size = _together(loader)
         read = self._read(loader, own, fetcher, None)
         allocated: list[int] = []

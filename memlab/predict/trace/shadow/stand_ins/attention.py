@@ -119,10 +119,13 @@ def _as_autocast_would(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
-    """Convert a boolean mask to one that is added to the scores, in the dtype of the query."""
+    """Convert a boolean mask to one that is added to the scores, in the dtype of the query.
+
+    Source: ``convert_boolean_attn_mask_`` in ``aten/src/ATen/native/transformers/attention.cpp``.
+    """
     if mask is None or mask.dtype is not torch.bool:
         return mask
-    return torch.where(mask, 0.0, float("-inf")).to(query.dtype)
+    return torch.where(mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=mask.device))
 
 
 def aligned(bias: torch.Tensor) -> torch.Tensor:
