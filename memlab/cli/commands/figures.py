@@ -1,6 +1,8 @@
 """``memlab figures PATH... --output DIR``: draw charts for print, as PNG and SVG."""
 
 import argparse
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from memlab.cli.commands.run_selection import add_selection, selected
@@ -12,7 +14,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument("--output", "-o", type=Path, required=True, metavar="DIR", help="folder for the files")
     parser.add_argument(
-        "--kind", nargs="+", default=[], metavar="KIND", help="draw only these kinds (default: all that have data)"
+        "--kind",
+        nargs="+",
+        default=[],
+        metavar="KIND",
+        help="draw only these kinds (default: all that have data, but explain, which replays the history of each run)",
     )
     parser.add_argument(
         "--slices",
@@ -24,14 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from memlab.report.figures import KINDS, draw
+    from memlab.report.figures.explained import KIND as EXPLAIN
+    from memlab.report.figures.explained import draw_explained
 
     for kind in arguments.kind:
-        if kind not in KINDS:
-            raise MemlabError(f"--kind {kind}: no such kind of figure. {nearest(kind, KINDS)}")
-    runs = selected(arguments.paths, arguments.where, of_points=True)
+        if kind not in (*KINDS, EXPLAIN):
+            raise MemlabError(f"--kind {kind}: no such kind of figure. {nearest(kind, (*KINDS, EXPLAIN))}")
+    of_points = [kind for kind in arguments.kind or KINDS if kind != EXPLAIN]
     arguments.output.mkdir(parents=True, exist_ok=True)
-    drawn = _slices(runs, arguments) if arguments.slices else draw(runs, arguments.output, arguments.kind or KINDS)
-    written = [_report(kind, result) for kind, result in drawn]
+    drawn: list[Iterable[tuple[str, list[Path] | str]]] = []
+    if EXPLAIN in arguments.kind:
+        drawn.append(draw_explained(selected(arguments.paths, arguments.where), arguments.output))
+    if arguments.slices or of_points:
+        runs = selected(arguments.paths, arguments.where, of_points=True)
+        drawn.append(_slices(runs, arguments) if arguments.slices else draw(runs, arguments.output, of_points))
+    written = [_report(kind, result) for kind, result in chain.from_iterable(drawn)]
     return 0 if any(written) else 1
 
 

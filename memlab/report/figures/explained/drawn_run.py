@@ -1,0 +1,39 @@
+"""A run whose memory is drawn: its record, the rank with the highest peak, and this rank's memory over time."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from memlab.analyse.explain.explained import Explained, explain, fullest
+from memlab.analyse.explain.timeline import Timeline, timeline
+from memlab.analyse.run_view import RunView
+from memlab.core.record import Record
+from memlab.report.figures.sheet import Sheet, sheets
+from memlab.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class DrawnRun:
+    """``sheet``: the run alone, for titles. Raises :class:`RecordError` if the run has no memory history."""
+
+    view: RunView
+    record: Record
+    rank: Explained
+
+    @classmethod
+    def of(cls, view: RunView) -> "DrawnRun":
+        folder = RunFolder(view.path)
+        return cls(view, folder.read_record(), fullest(explain(folder)))
+
+    @property
+    def sheet(self) -> Sheet:
+        return next(sheets([self.view]))
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        return timeline(self.rank)
+
+    @property
+    def note(self) -> str:
+        """Say what a figure of this run shows: measured or predicted, and the rank."""
+        ranks = len(self.record.ranks)
+        return f"{self.view.source}, rank {self.rank.rank}{f' of {ranks}, which holds the most' if ranks > 1 else ''}"
