@@ -44,10 +44,11 @@ class Ownership:
         return self.now()
 
     def search(self) -> None:
-        """Name the models that exist now, unless the only one is known."""
+        """Name the models that exist now, those that train first, unless the only one is known."""
         if self._searches:
-            for root in model_tree.roots():
-                self._name(model_tree.unwrapped(root)[0])
+            models = [model_tree.unwrapped(root)[0] for root in model_tree.roots()]
+            for model in sorted(models, key=lambda model: not _trains(model)):
+                self._name(model)
 
     def now(self) -> dict[int, Owner]:
         """Return block -> owner."""
@@ -84,6 +85,10 @@ class Ownership:
             yield parameter.grad, owner._replace(kind=GRADIENTS)
             for state in of_optimizers.get(parameter, {}).values():
                 yield state, owner._replace(kind=OPTIMIZER)
+
+
+def _trains(model: torch.nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in model.parameters())
 
 
 def _parts(tensor: Any) -> Iterator[torch.Tensor]:

@@ -11,10 +11,12 @@ from rich.text import Text
 from memlab.analyse.explain import accounting
 from memlab.analyse.explain.accounting import Row, Share, side_by_side
 from memlab.analyse.explain.explained import Explained, fullest
+from memlab.analyse.explain.findings import findings
 from memlab.analyse.explain.phases import PhaseRun, changes
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB
 from memlab.report import units
+from memlab.report.findings_text import show_findings
 from memlab.report.text import say
 from memlab.system.terminal import safe
 
@@ -40,6 +42,7 @@ def show_explained(ranks: Sequence[Explained], out: Console, depth: int) -> None
         table.add_row(units.gib(share.nbytes), share_of_all, _name(level, share))
     out.print(table)
     _show_phases(rank, out)
+    show_findings(findings(rank), out)
 
 
 def show_phase(ranks: Sequence[Explained], phase: str, out: Console, depth: int) -> None:

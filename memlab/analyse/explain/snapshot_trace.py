@@ -9,7 +9,7 @@ from functools import cache
 from memlab.analyse.explain.snapshot import Entry, Frame, Snapshot, Stack
 from memlab.attach.owner import Owner
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
-from memlab.predict.trace.memory_kinds import EXPLAINS, LOGITS, PASSES_ON, SMALL, kind_of
+from memlab.predict.trace.memory_kinds import EXPLAINS, HEADS, LOGITS, PASSES_ON, SMALL, kind_of, name_casts
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 
 BEFORE = "allocated before the recording"
@@ -17,9 +17,6 @@ BEFORE = "allocated before the recording"
 
 OTHER = "of unknown origin"
 """Kind of a block that no line of code, no backward node and no owner explains."""
-
-HEADS = ("lm_head", "embed_out")
-"""Modules that make the logits, as transformers' models name them."""
 
 SMALL_BYTES = 64 << 10
 """Allocations below this share one site, as in a prediction (shadow/allocation_sites.py)."""
@@ -118,6 +115,7 @@ class _Builder:
             emptying = gives_back or (emptying and entry.action not in ("alloc", "free_requested", "free_completed"))
             times += [entry.time_us] * (len(self.trace.events) - len(times))
         self._name_owned()
+        name_casts(self.trace)
         after_each += [reserved] * (len(self.trace.events) - len(after_each))
         segments = [entry.address for entry in entries if entry.action == "segment_alloc"]
         return MeasuredTrace(self.trace, after_each, segments, _seconds(times))

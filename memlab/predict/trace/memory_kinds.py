@@ -2,9 +2,11 @@
 them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from memlab.attach.owner import GRADIENTS, MASTER, OPTIMIZER, WEIGHTS  # weights: in full, or this rank's shard
-from memlab.predict.trace.trace_format import Site
+from memlab.predict.trace.events import Alloc
+from memlab.predict.trace.trace_format import Site, Trace
 
 GATHERED = "gathered weights"
 ACTIVATIONS = "activations"
@@ -12,6 +14,7 @@ ACTIVATION_GRADIENTS = "activation gradients"
 LOGITS = "logits and loss"
 BUCKETS = "communication buckets"
 WRITTEN_OUT = "weights out of 4 bits"
+CASTS = "weights cast to 16 bits"  # copies of float32 weights, made by autocast
 STEP = "temporaries of the step"
 KERNEL_SCRATCH = "kernel workspaces"
 SMALL = "small tensors"
@@ -34,6 +37,9 @@ EXPLAINS = (
     "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
 )
 """The parts of torch that explain their allocations themselves."""
+
+HEADS = ("lm_head", "embed_out")
+"""Modules that make the logits, as transformers' models name them."""
 
 PARAMETER_GRADIENT = "parameter gradient"
 """Placeholder for the function's name when a backward node produced the gradient of a parameter."""
@@ -65,6 +71,7 @@ _BY_CODE = (
     ("_fsdp_param.py", "init_all_gather_outputs", GATHERED),
     ("_fsdp_collectives.py", "foreach_reduce", GRADIENTS),
     ("_fsdp_collectives.py", "", BUCKETS),
+    ("transformers/trainer_pt_utils.py", "", LOGITS),  # outputs of an evaluation, put together
     ("bf16_optimizer.py", "zeros", GRADIENTS),
     ("bf16_optimizer.py", "_setup_for_real_optimizer", MASTER),
 )
@@ -82,12 +89,42 @@ _BY_PHASE = {
 """Kind of an allocation that matches no row of ``_BY_CODE``, by phase."""
 
 
+def name_casts(trace: Trace) -> None:
+    """Name the copies of weights that are half as large as a float32 weight of the module that made them.
+
+    The owners of the weights must be known.
+    """
+    weights = {
+        (site.module, event.nbytes)
+        for event in trace.events
+        if isinstance(event, Alloc)
+        and (site := trace.sites[event.site]).owner
+        and site.owner.kind == WEIGHTS
+        and site.owner.dtype == "float32"
+    }
+    sizes = {nbytes for _, nbytes in weights}
+    numbers: dict[int, int] = {}
+    for index, event in enumerate(trace.events):
+        if not isinstance(event, Alloc):
+            continue
+        site = trace.sites[event.site]
+        is_cast = site.op.startswith("aten._to_copy") and site.owner is None
+        of_module = (site.module, 2 * event.nbytes) in weights
+        if is_cast and (
+            of_module or (site.module in HEADS and 2 * event.nbytes in sizes)
+        ):  # embeddings may be the head
+            if event.site not in numbers:
+                numbers[event.site] = len(trace.sites)
+                trace.sites.append(replace(site, kind=CASTS))
+            trace.events[index] = event._replace(site=numbers[event.site])
+
+
 def kind_of(site: Site, phase: str, vocabulary: int, of_libraries: Sequence[tuple[str, str, str]]) -> str:
     """Return the purpose of an allocation. ``of_libraries``: further rows, which go before those of ``_BY_CODE``."""
     phase = phase.removeprefix("first_")
     if site.function == PARAMETER_GRADIENT:
         return GRADIENTS
-    if phase in ("forward", "backward") and site.shape[-1:] == (vocabulary,):
+    if phase in ("forward", "backward", "evaluate") and site.shape[-1:] == (vocabulary,):
         return LOGITS
     if "/models/" in site.where and phase == "backward":
         return ACTIVATIONS  # recomputed

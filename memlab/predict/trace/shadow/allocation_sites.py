@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from memlab.attach import model_tree
 from memlab.predict.trace.memory_kinds import (
     EXPLAINS,
     KERNEL_SCRATCH,
@@ -98,7 +99,8 @@ class AllocationSites:
 
         def name_of(module: torch.nn.Module) -> str | None:
             if len(self._modules) == 1 and id(module) not in names:
-                names.update((id(part), name) for name, part in module.named_modules())
+                names[id(module)] = ""
+                names.update((id(part), name) for name, part in model_tree.unwrapped(module)[0].named_modules())
                 if isinstance(vocabulary := _vocabulary(module), int):
                     self._vocabulary = vocabulary
             return names.get(id(module))

@@ -5,7 +5,7 @@ import torch
 from memlab.attach.owner import Owner
 from memlab.attach.ownership import Ownership
 from memlab.predict.trace.events import Alloc
-from memlab.predict.trace.memory_kinds import SMALL
+from memlab.predict.trace.memory_kinds import SMALL, name_casts
 from memlab.predict.trace.trace_format import Site, Trace
 
 
@@ -31,6 +31,7 @@ class OwnedBlocks:
                     numbers[site] = len(sites)
                     sites.append(site)
                 self._trace.events[index] = event._replace(site=numbers[site])
+        name_casts(self._trace)
 
 
 def block_of(tensor: torch.Tensor) -> int | None:

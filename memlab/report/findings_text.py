@@ -1,0 +1,80 @@
+"""Text of findings: one sentence each, with the size, what holds the memory, and the line that requested it."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+
+from memlab.analyse.explain import findings
+from memlab.analyse.explain.findings import Finding
+from memlab.predict.trace.memory_kinds import ACTIVATIONS, CASTS, LOGITS
+from memlab.report import units
+from memlab.report.text import say
+
+PARTS = 3
+"""Parts that a sentence names."""
+
+SENTENCES = {
+    findings.GROWS_OVER_STEPS: (
+        "Memory grows by {size} in each step, {times} steps in a row: {subject} ({parts}){line}. Nothing frees {them}."
+    ),
+    findings.GROWS_IN_EVALUATION: (
+        "Memory grows by {size} with each batch of the evaluation, {times} batches in a row: {subject} "
+        "({parts}){line}. It stays on the GPU until the evaluation ends."
+    ),
+    findings.TRAINS_BESIDE_ADAPTER: (
+        "Beside its adapter, {subject} trains parameters of the base model, which hold {size}: {parts}{line}. Their "
+        "requires_grad is True."
+    ),
+    findings.STATES_OF_FROZEN: (
+        "Gradients or optimizer states of parameters of {subject} that do not train hold {size}: {parts}{line}."
+    ),
+    findings.UPCAST: (
+        "{subject} has weights in float32 ({size}), although most of its weights take 16 bits or less: {parts}{line}."
+    ),
+    findings.FROZEN_IN_FLOAT32: "{subject} has weights in float32 ({size}) that do not train: {parts}{line}.",
+    findings.CAST_IN_FORWARD: (
+        "Weights in float32 have copies in 16 bits ({size}), which autocast makes in each forward: {parts}{line}."
+    ),
+    findings.MODEL_TWICE: "A model is there twice. The copy, {subject}, holds {size}: {parts}{line}.",
+    findings.WEIGHTS_CLONED: "The weights of {subject} have a copy of {size} that belongs to no module{line}.",
+    findings.GRADIENTS_KEPT: (
+        "Gradients ({size}) are kept through {subject}, which does not need them: {parts}{line}. "
+        "zero_grad(set_to_none=True) frees them."
+    ),
+}
+"""Finding -> its sentence. ``line`` begins with a comma; the other words are those of :class:`Finding`."""
+
+KEEPS_GRAPH = " A tensor of each step is kept together with its graph, as in total += loss: keep loss.detach()."
+
+
+def show_findings(found: Sequence[Finding], out: Console) -> None:
+    """Print a sentence for each finding; nothing if there is none."""
+    for finding in found:
+        say(f"- {sentence(finding)}", out)
+
+
+def sentence(finding: Finding) -> str:
+    """Say what was found: how much, in what, requested where."""
+    text = SENTENCES[finding.name].format(
+        size=f"{units.about(finding.nbytes)} GiB",
+        times=finding.times,
+        subject=finding.subject,
+        parts=_named(finding.parts),
+        line=_line(finding),
+        them="it" if finding.subject == LOGITS else "them",
+    )
+    keeps_graph = finding.name == findings.GROWS_OVER_STEPS and finding.subject in (ACTIVATIONS, LOGITS, CASTS)
+    return text + KEEPS_GRAPH if keeps_graph else text
+
+
+def _named(parts: Iterable[tuple[str, int]]) -> str:
+    named = list(parts)
+    text = ", ".join(f"{name} {units.about(nbytes)}" for name, nbytes in named[:PARTS])
+    return text if len(named) <= PARTS else f"{text}, and {len(named) - PARTS} more"
+
+
+def _line(finding: Finding) -> str:
+    if not finding.where:
+        return ""
+    is_the_users = not finding.user_line or finding.user_line.endswith(finding.where)
+    return f", requested at {finding.where}" + ("" if is_the_users else f" (called at {finding.user_line})")

@@ -1,0 +1,42 @@
+"""A predicted script that holds memory by mistake: ``memlab explain`` calls each mistake by name."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from memlab.analyse.explain import findings
+from memlab.analyse.explain.explained import explain
+from memlab.cli.compose import compose_config
+from memlab.planner.user_command import predict_command
+from memlab.runs.folder import RunFolder
+
+pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "mistakes.py"
+LOGITS = 256 * 4096 * 4  # batch, vocabulary, bytes of float32
+
+
+def test_mistakes_are_called_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
+    config, _ = compose_config(["mode=predict", "hardware=h200_x1"])
+    folder = RunFolder(tmp_path / "run")
+    record = predict_command(["python", str(SCRIPT)], config.hardware, folder, steps=None)
+    assert record.status == "ok"
+    (rank,) = explain(folder)
+    found = {(finding.name, finding.subject): finding for finding in findings.findings(rank)}
+    head, embedding = 512 * 4096 * 4, 512 * 4096 * 2
+
+    steps = found[findings.GROWS_OVER_STEPS, "activations"]
+    assert (steps.nbytes, steps.times, [name for name, _ in steps.parts]) == (LOGITS, 3, ["lm_head"])
+    evaluation = found[findings.GROWS_IN_EVALUATION, "activations"]
+    assert (evaluation.nbytes, evaluation.times) == (LOGITS, 3)
+    beside = found[findings.TRAINS_BESIDE_ADAPTER, "Model"]
+    assert beside.nbytes == 4 * embedding  # weights, gradients, two states
+    assert found[findings.UPCAST, "Model"].parts == (("lm_head", head),)
+    twice = found[findings.MODEL_TWICE, "Model 2"]
+    assert "mistakes.py:42" in twice.user_line and ("lm_head", head) in twice.parts
+    clones = found[findings.WEIGHTS_CLONED, "Model"]
+    assert "mistakes.py:43" in clones.user_line and clones.nbytes > twice.nbytes
+    assert dict(found[findings.GRADIENTS_KEPT, "first_evaluate"].parts)["embed"] == embedding

@@ -1,0 +1,194 @@
+"""Findings by name: each is found where it is, and not where the same memory is meant."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from memlab.analyse.explain import findings
+from memlab.analyse.explain.findings import found_in, gradients_kept, growth
+from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
+from memlab.predict.memory.ledger import Holding
+from memlab.predict.trace.events import Alloc, BeginPhase, Free
+from memlab.predict.trace.memory_kinds import CASTS, name_casts
+from memlab.predict.trace.trace_format import Piece, Site, Trace
+from memlab.report.findings_text import sentence
+
+MIB = 1 << 20
+
+
+def owned(parameter, nbytes, kind=WEIGHTS, model="Llama", dtype="bfloat16", trains=True, where="train.py:3") -> Holding:
+    owner = Owner(kind, model, parameter, dtype, trains)
+    return Holding(Site("", "aten._to_copy", where, "", "", ()).owned_by(owner), nbytes, 1)
+
+
+def free(nbytes, count, kind="activations", where="ema.py:9", module="") -> Holding:
+    return Holding(Site(kind, "aten.clone", where, "", module, ()), nbytes, count)
+
+
+def found(*holdings) -> dict[str, findings.Finding]:
+    by_name = {finding.name: finding for finding in found_in(holdings)}
+    assert all(sentence(finding).endswith(".") for finding in by_name.values())
+    return by_name
+
+
+BASE = [owned(f"layers.{number}.up.weight", MIB) for number in range(10)]
+FROZEN = [owned(f"layers.{number}.up.weight", MIB, trains=False) for number in range(10)]
+LORA = owned("layers.0.up.lora_A.weight", MIB, dtype="float32")
+
+
+def test_a_plain_training_has_no_findings():
+    states = [owned("layers.0.up.weight", 2 * MIB, kind, dtype="float32") for kind in (GRADIENTS, OPTIMIZER)]
+    assert found(*BASE, *states, free(20 * MIB, 3)) == {}
+    assert found(*FROZEN, LORA) == {}
+
+
+def test_parameters_that_train_beside_the_adapter():
+    wrong = [owned("embed.weight", 4 * MIB), owned("embed.weight", 8 * MIB, OPTIMIZER, dtype="float32")]
+    (finding,) = found(*FROZEN, LORA, *wrong).values()
+    assert (finding.name, finding.nbytes) == (findings.TRAINS_BESIDE_ADAPTER, 12 * MIB)
+    assert finding.parts == (("optimizer states of embed", 8 * MIB), ("weights of embed", 4 * MIB))
+    saved = owned("embed.modules_to_save.default.weight", 4 * MIB)  # the adapter's own, as peft names them
+    assert found(*FROZEN, LORA, saved) == {}
+
+
+def test_gradients_and_states_of_frozen_parameters():
+    wrong = [owned("head.weight", MIB, kind, trains=False) for kind in (GRADIENTS, OPTIMIZER)]
+    finding = found(*BASE, *wrong)[findings.STATES_OF_FROZEN]
+    assert (finding.nbytes, finding.times, finding.where) == (2 * MIB, 1, "train.py:3")
+
+
+def test_weights_in_float32_among_smaller_ones():
+    head = owned("lm_head.weight", 4 * MIB, dtype="float32", where="peft/utils/other.py:160")
+    finding = found(*FROZEN, head)[findings.UPCAST]
+    assert (finding.nbytes, finding.parts, finding.subject) == (4 * MIB, (("lm_head", 4 * MIB),), "Llama")
+    packed = [owned(f"layers.{number}.up.weight", MIB, dtype="uint8", trains=False) for number in range(10)]
+    assert findings.UPCAST in found(*packed, head)
+
+
+def test_frozen_weights_in_float32_but_not_trained_ones():
+    in_full = [owned("up.weight", 4 * MIB, dtype="float32", trains=trains) for trains in (True, False)]
+    assert found(in_full[0]) == {}
+    assert found(in_full[1])[findings.FROZEN_IN_FLOAT32].nbytes == 4 * MIB
+
+
+@pytest.mark.parametrize(
+    ("op", "module", "is_cast"), [("_to_copy", "up", True), ("mm", "up", False), ("_to_copy", "down", False)]
+)
+def test_16_bit_copies_of_float32_weights(op, module, is_cast):
+    weight = owned("up.weight", 4 * MIB, dtype="float32").site
+    copy = Site("activations", f"aten.{op}", "model.py:7", "forward", module, ())
+    trace = Trace(0, 1, events=[Alloc(0, 4 * MIB, 0, 0), Alloc(1, 2 * MIB, 0, 1)], sites=[weight, copy])
+    name_casts(trace)
+    kind = trace.sites[trace.events[1].site].kind
+    assert kind == (CASTS if is_cast else "activations")
+    assert (findings.CAST_IN_FORWARD in found(Holding(trace.sites[trace.events[1].site], 2 * MIB, 1))) is is_cast
+
+
+def test_two_copies_of_a_model():
+    second = [
+        owned(f"layers.{number}.up.weight", MIB, model="Llama 2", trains=False, where="dpo.py:5")
+        for number in range(10)
+    ]
+    finding = found(*BASE, *second)[findings.MODEL_TWICE]
+    assert (finding.subject, finding.nbytes, finding.where) == ("Llama 2", 10 * MIB, "dpo.py:5")
+
+
+def test_an_adapted_model_and_its_base_are_two_copies_and_other_models_are_not():
+    base = [
+        owned(f"base_model.model.layers.{number}.up.base_layer.weight", MIB, model="Peft", trains=False)
+        for number in range(10)
+    ]
+    adapter = owned("base_model.model.layers.0.up.lora_A.weight", MIB, model="Peft", dtype="float32")
+    assert found(*base, adapter, *FROZEN)[findings.MODEL_TWICE].nbytes == 10 * MIB
+    other = [owned(f"blocks.{number}.up.weight", MIB, model="Reward") for number in range(10)]
+    assert found(*BASE, *other) == {}
+    assert found(*BASE, owned("layers.0.up.weight", MIB, model="Small")) == {}
+
+
+def test_a_clone_of_the_weights_in_another_precision():
+    finding = found(*BASE, free(20 * MIB, 10))[findings.WEIGHTS_CLONED]
+    assert (finding.nbytes, finding.where, finding.subject) == (20 * MIB, "ema.py:9", "Llama")
+    assert found(*BASE, free(20 * MIB, 11)) == {} == found(*BASE, free(30 * MIB, 10))
+
+
+def test_gradients_kept_through_an_evaluation():
+    held = [owned("up.weight", MIB, GRADIENTS), free(8 * MIB, 1, GRADIENTS)]  # ZeRO's own buffers have no owner
+    (finding,) = gradients_kept("first_evaluate", held)
+    assert (finding.nbytes, finding.subject) == (MIB, "first_evaluate")
+    assert list(gradients_kept("forward", held)) == []
+
+
+# --- growth
+
+SITES = [
+    Site("activations", "aten.mm", "model.py:7", "forward", "layers.3.mlp", (), "train.py:4"),
+    Site("activations", "aten.add", "model.py:9", "forward", "layers.3.mlp", (), "train.py:4"),
+    Site("logits and loss", "aten.cat", "trainer.py:5", "evaluate", "", (), "train.py:8"),
+    Site("activations", "aten.embedding", "model.py:3", "forward", "embed", (), "train.py:4"),
+]
+PHASES = ["forward", "optimizer_step", "evaluate"]
+
+
+def steps(kept: list[list[int]]) -> Trace:
+    """Steps that request a block at SITES[1] and free it in the next one, and keep blocks of SITES[0]."""
+    events, pieces = [], []
+    for number, sizes in enumerate(kept):
+        events += [BeginPhase(0), Alloc(100 + number, 8 * MIB, 0, 1), *([Free(99 + number)] if number else [])]
+        events += [Alloc(1000 + 10 * number + place, size, 0, 0) for place, size in enumerate(sizes)]
+        events += [BeginPhase(1)]
+        pieces += [Piece(number + 1, None, True)] * 2
+    return Trace(0, 1, events=events, sites=SITES, phases=PHASES, pieces=pieces)
+
+
+def test_what_each_step_keeps_grows():
+    (finding,) = growth(SimpleNamespace(trace=steps([[], [2 * MIB], [3 * MIB, MIB], [3 * MIB]])))
+    assert (finding.name, finding.nbytes, finding.times) == (findings.GROWS_OVER_STEPS, 3 * MIB, 3)
+    assert (finding.parts, finding.where) == ((("layers.*.mlp", 3 * MIB),), "model.py:7")
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        [[2 * MIB], [], [], []],  # made in the first step
+        [[], [2 * MIB], [], [2 * MIB]],  # not in each step
+        [[], [2 * MIB]],  # too few steps
+        [[], [MIB // 2], [MIB // 2], [MIB // 2]],  # too little
+    ],
+)
+def test_other_memory_of_steps_does_not_grow(kept):
+    assert growth(SimpleNamespace(trace=steps(kept))) == []
+
+
+def evaluation(held: list[int], freed_after: int) -> Trace:
+    """An evaluation whose batch k requests ``held[k]`` bytes, and frees those of batch ``k - freed_after``."""
+    events = [BeginPhase(2)]
+    for batch, nbytes in enumerate(held):
+        events += [Alloc(batch, MIB, 0, 3), Alloc(100 + batch, nbytes, 0, 2), Free(batch)]
+        events += [Free(100 + batch - freed_after)] if batch >= freed_after else []
+    return Trace(0, 1, events=events, sites=SITES, phases=PHASES, pieces=[Piece(None, None, True)])
+
+
+@pytest.mark.parametrize(
+    ("held", "freed_after"),
+    [([2 * MIB] * 4, 9), ([2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB], 1)],  # a list of outputs; outputs put together
+)
+def test_outputs_kept_in_evaluation_grow(held, freed_after):
+    (finding,) = growth(SimpleNamespace(trace=evaluation(held, freed_after)))
+    assert (finding.name, finding.nbytes, finding.times) == (findings.GROWS_IN_EVALUATION, 2 * MIB, 3)
+    assert (finding.subject, finding.user_line) == ("logits and loss", "train.py:8")
+
+
+@pytest.mark.parametrize("held", [[2 * MIB] * 4, [6 * MIB, 7 * MIB, 8 * MIB, 9 * MIB], [9 * MIB, 2 * MIB, 8 * MIB]])
+def test_outputs_that_only_the_next_batch_replaces_do_not_grow(held):
+    assert growth(SimpleNamespace(trace=evaluation(held, 1))) == []
+
+
+def test_a_finding_is_a_sentence_with_its_line():
+    of_growth = findings.Finding(
+        findings.GROWS_OVER_STEPS, 3 << 30, (("layers.*.mlp", 3 << 30),), "model.py:7", "train.py:4", "activations", 3
+    )
+    assert sentence(of_growth) == (
+        "Memory grows by 3.00 GiB in each step, 3 steps in a row: activations (layers.*.mlp 3.00), requested at "
+        "model.py:7 (called at train.py:4). Nothing frees them. A tensor of each step is kept together with its graph, "
+        "as in total += loss: keep loss.detach()."
+    )
