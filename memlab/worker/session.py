@@ -88,7 +88,8 @@ class Session:
         self.note("launch_s", time.perf_counter() - (time.time() - float(os.environ["MEMLAB_STARTED_AT"])))
         # TrainingArguments starts the process group; without one, zero.Init would put the whole model on every rank.
         # While it is alive, transformers builds the model under zero.Init at stage 3, with its DeepSpeed JSON.
-        arguments = training_arguments(self.plans, self.point.folder)
+        steps = sum(point.num_steps + point.num_profiled for point in self.points)
+        arguments = training_arguments(self.plans[0], self.point.folder, steps)
         if self.config.hardware.device == "cpu":
             map_and_release(self.rank)
         memory.install()
@@ -176,9 +177,14 @@ class Session:
             self.point.begin()
 
     def step_end(self) -> None:
-        self.point.step_end()
+        if self.point.is_measured:
+            self.point.profiled_step_end()
+        else:
+            self.point.step_end()
+            if self.point.is_measured:
+                self.point.facts["skipped_steps"] = self.engine.skipped_steps - self.skipped_before
+                self.point.all_is_measured()
         if self.point.is_done:
-            self.point.facts["skipped_steps"] = self.engine.skipped_steps - self.skipped_before
             self.point.write()
             self.index = min(self.index + 1, len(self.points) - 1)
 
@@ -244,14 +250,15 @@ class Steps(TrainerCallback):
         self.session.step_end()
 
 
-def training_arguments(plans: Sequence[Plan], folder: RunFolder) -> TrainingArguments:
-    """Return the plan's arguments with the total steps of all points. Trainer writes nothing into ``output_dir``."""
+def training_arguments(plan: Plan, folder: RunFolder, steps: int) -> TrainingArguments:
+    """Return the plan's arguments with the total ``steps`` of all points. Trainer writes nothing into
+    ``output_dir``."""
     changed = {
-        "deepspeed": plans[0].deepspeed,
+        "deepspeed": plan.deepspeed,
         "output_dir": str(folder),
-        "max_steps": sum(plan.training_args["max_steps"] for plan in plans),
+        "max_steps": steps,
     }
-    return TrainingArguments(**{**plans[0].training_args, **changed})
+    return TrainingArguments(**{**plan.training_args, **changed})
 
 
 def _passes_arguments_to_loss(model: torch.nn.Module) -> bool:
