@@ -11,6 +11,7 @@ from memlab.planner.command_point import kept_folder
 from memlab.planner.command_sweep import PredictedSweep
 from memlab.planner.interpolated_size import largest_interpolated
 from memlab.planner.search import Outcome, fits, outcome_of
+from memlab.planner.shadow_slots import ShadowSlots
 from memlab.runs.job import Job
 from memlab.runs.results import JobResult, SweepObserver
 
@@ -26,6 +27,7 @@ class CommandPredictor:
 
     def __init__(self, on_progress: Callable[[str, int, int], None]):
         self._on_progress = on_progress
+        self._slots = ShadowSlots()
 
     def prepare(self, plans: Sequence[Plan]) -> None:
         """Do nothing: what a script allocates at one size says nothing certain about another."""
@@ -57,7 +59,7 @@ class CommandPredictor:
     def _records(self, plans: Sequence[Plan]) -> list[Record]:
         jobs = [Job(plan, kept_folder(plan)) for plan in plans]
         observer = _Progress(lambda done: self._on_progress("predicting", done, len(jobs)))
-        sweep = PredictedSweep(Sweep(prune=False), False, observer)
+        sweep = PredictedSweep(Sweep(prune=False), False, observer, self._slots)
         results = {str(result.job.folder): result.record for result in sweep.run(jobs) if result.record}
         if sweep.interrupted:
             raise KeyboardInterrupt

@@ -21,9 +21,10 @@ class PredictedSweep(MeasuredSweep):
 
     how = "predicted"
 
-    def __init__(self, options: Sweep, force: bool, observer: SweepObserver):
+    def __init__(self, options: Sweep, force: bool, observer: SweepObserver, slots: ShadowSlots | None = None):
+        """``slots``: those of several sweeps, one after another; they know how much memory a prediction takes."""
         super().__init__(NOWHERE, options, force, observer)
-        self._slots = ShadowSlots()
+        self._slots = slots or ShadowSlots()
 
     def finished(self, job: Job, also_implied: bool) -> Record | None:
         return None if self.force else finished_point(job, also_implied)

@@ -8,10 +8,12 @@ from memlab.report import units
 from memlab.system.sandbox import INTERCEPTION, NAMESPACES
 
 PROTECTIONS = {
-    NAMESPACES: "in kernel namespaces of its own",
-    INTERCEPTION: "with its calls of the C library intercepted (this system gives no namespaces; programs that make "
-    "system calls of their own, as most Go programs do, are not seen)",
+    NAMESPACES: "in kernel namespaces of its own: no file outside its run folder changed, and {network}.",
+    INTERCEPTION: "with its calls of the C library intercepted, since this system gives no namespaces: by these calls "
+    "no file outside its run folder changed, and for them {network}. What programs did by system calls of their own, "
+    "as most Go programs do, is not known.",
 }
+"""What was kept from happening, as far as each protection can know."""
 
 SHOWN = 3
 """Most folders, connections or uploads that a sentence names."""
@@ -24,7 +26,7 @@ def effects_sentences(record: Record) -> list[str]:
         return []
     network = "the network was open" if effects["network"] else "the network was closed"
     return [
-        f"The command ran {PROTECTIONS[effects['protection']]}: no file outside its run folder changed, and {network}.",
+        f"The command ran {PROTECTIONS[effects['protection']].format(network=network)}",
         *_files("written", effects["written"]),
         *_files("deleted", effects["deleted"]),
         *_listed("Refused", effects["refused"]),

@@ -19,6 +19,8 @@ logits = kept.get_arrays()
 print(logits.shape, logits.dtype, np.exp(logits).nbytes >> 30)
 logits /= 2
 print((logits - np.ones((16, 1500, 1), np.float32)).nbytes >> 30)
+plain = [np.asarray(logits), np.array(logits[:8]), np.asarray(logits, dtype=np.float16)]
+print([(type(each + 1).__name__, each.nbytes >> 30) for each in plain])
 predicted, labels = logits[:, :-1].argmax(-1), np.zeros((16, 1499))
 print(predicted.shape, type(predicted).__name__, float(np.mean((predicted == labels)[labels > -1])))
 print(torch.ones(3, device="cuda").cpu().numpy())
@@ -31,9 +33,10 @@ def test_logits_that_an_evaluation_keeps_take_no_memory_and_are_counted(tmp_path
     assert printed.splitlines() == [
         "(16, 1500, 150000) float32 13",
         "13",
+        "[('LargeArray', 13), ('LargeArray', 6), ('LargeArray', 6)]",
         "(16, 1499) ndarray 1.0",
         "[1. 1. 1.]",
         "0",
     ]
     large = [event.nbytes for event in trace.events if isinstance(event, HostAlloc) and event.nbytes >> 30 == 13]
-    assert large == [16 * 1500 * 150_000 * 4] * 3  # the joined logits, their exponential, and a difference
+    assert large == [16 * 1500 * 150_000 * 4] * 4  # the joined logits, their exponential, a difference and a sum

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.shadow
 
 CHECKPOINT = """
 import os, sys, torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, load_model, save_file, save_model
 folder = sys.argv[1]
 model = torch.nn.Linear(2048, 2048, device="cuda")
 flat = torch.empty(1 << 20, device="cuda")
@@ -27,6 +27,11 @@ save_file(model.state_dict(), folder + "/model.safetensors", {"format": "pt"})
 print({name: tuple(tensor.shape) for name, tensor in load_file(folder + "/model.safetensors").items()})
 file = os.stat(folder + "/model.safetensors")
 print(file.st_size >> 20, file.st_blocks * 512 >> 20)
+tied = torch.nn.Sequential(torch.nn.Embedding(2048, 2048), torch.nn.Linear(2048, 2048, bias=False)).cuda()
+tied[1].weight = tied[0].weight
+save_model(tied, folder + "/tied.safetensors")
+print(os.stat(folder + "/tied.safetensors").st_size >> 20, *load_file(folder + "/tied.safetensors"))
+load_model(tied, folder + "/tied.safetensors")
 """
 
 
@@ -40,4 +45,5 @@ def test_a_checkpoint_is_read_again_with_its_sizes_devices_and_shared_memory(tmp
         "{'cpu'}",
         "{'bias': (2048,), 'weight': (2048, 2048)}",
         "16 0",
+        "16 0.weight",
     ]

@@ -128,7 +128,7 @@ class RankReplays:
 
 def _reserved(replay: Replay) -> int:
     """Return the highest reserved memory of the whole run, including the phases before the first step."""
-    return max(replay.peak_reserved, *(phase.peak_reserved_bytes for phase in replay.phases.values()))
+    return max([replay.peak_reserved, *(phase.peak_reserved_bytes for phase in replay.phases.values())])
 
 
 def _at(replays: Sequence[Replay], point: int) -> Replay:

@@ -104,7 +104,7 @@ def predict_steps(
     """Predict the steps of a command, which may differ.
 
     Returns step, from 1 -> its seconds, for each step whose work all traces have, and the median of the usual steps.
-    Without speeds or work: no seconds, and ``None``.
+    Without speeds, or without a step whose work is known on all ranks: no seconds, and ``None``.
     """
     if not has_clocks(config, traces.values()):
         return {}, None
@@ -113,6 +113,8 @@ def predict_steps(
         step: {rank: replace(trace, work=works[rank][step]) for rank, trace in traces.items()}
         for step in sorted(set.intersection(*map(set, works.values())))
     }
+    if not steps:
+        return {}, None
     costs = LOWER_BOUND if calibration is None else calibration.costs
     seconds = {step: step_seconds(config, work, costs) for step, work in steps.items()}
     usual = sorted(usual_steps(traces, seconds), key=seconds.__getitem__)

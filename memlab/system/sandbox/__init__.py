@@ -72,12 +72,16 @@ class Sandbox:
         self._library = interposer()
 
     def __enter__(self) -> "Sandbox":
-        for protection, place in product(self._protections, SCRATCH_PLACES):
+        places = [place for place in SCRATCH_PLACES if os.access(place, os.W_OK | os.X_OK)]
+        for protection, place in product(self._protections, places):
             self.protection = protection
             if protection == INTERCEPTION or self._works(place):
                 self._scratch = self._make_scratch(place)
                 self._began = time.time()
                 return self
+        if not places:
+            told = " and ".join(map(str, SCRATCH_PLACES))
+            raise SandboxError(f"{told} cannot be written: a sandbox needs a scratch folder in one of them (TMPDIR).")
         raise SandboxError("This system does not let its users make namespaces with overlays.")
 
     def __exit__(self, *_: object) -> None:

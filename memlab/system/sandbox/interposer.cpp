@@ -506,6 +506,43 @@ const char* unix_path(const sockaddr* address, socklen_t size) {
   return *path ? path : nullptr;
 }
 
+// Returns 0 if the program may send to an address, with the real path of a Unix socket of its own in `path`. Or else
+// returns the error, and says so where somebody of the machine listens.
+int refusal_at(const sockaddr* address, socklen_t size, std::string& path) {
+  if (int error = refusal(address)) return error;
+  const char* given = unix_path(address, size);
+  if (!given) return 0;
+  Place place = find(AT_FDCWD, given);
+  if (place.own() || place.state == State::Kept) {
+    path = place.real();
+    return 0;
+  }
+  if (!exists(place)) return ENOENT;
+  refused("connection to " + place.path);
+  return ECONNREFUSED;
+}
+
+// A message with the real address.
+struct Message {
+  std::string path;
+  int error;
+  UnixAddress address;
+  msghdr real;
+  explicit Message(const msghdr& given)
+      : error(refusal_at((const sockaddr*)given.msg_name, given.msg_namelen, path)),
+        address((const sockaddr*)given.msg_name, given.msg_namelen, path),
+        real(given) {
+    real.msg_name = (void*)address.address;
+    real.msg_namelen = address.size;
+  }
+};
+
+bool is_refused_name(const char* host) {
+  if (!settings().closed || is_this_machine(host)) return false;
+  refused("connection to " + std::string(host));
+  return true;
+}
+
 std::vector<char*> with_variables(char* const* environment) {
   std::vector<char*> all;
   for (; environment && *environment; environment++) {
@@ -630,9 +667,15 @@ API ssize_t getxattr(const char* path, const char* name, void* value, size_t siz
 API ssize_t listxattr(const char* path, char* names, size_t size) {
   return REAL(listxattr)(to_read(HERE, path), names, size);
 }
-API void* dlopen(const char* path, int flags) {
-  if (as_it_is(path) || !strchr(path, '/')) return REAL(dlopen)(path, flags);
+namespace {
+__attribute__((noinline)) void* dlopen_there(const char* path, int flags) {
   return REAL(dlopen)(to_read(HERE, path), flags);
+}
+}  // namespace
+API void* dlopen(const char* path, int flags) {
+  if (!as_it_is(path) && strchr(path, '/')) return dlopen_there(path, flags);
+  auto* real = REAL(dlopen);
+  return real(path, flags);  // compiled to a jump: dlopen(3) searches the RUNPATH of the library that it returns to
 }
 
 API char* getcwd(char* buffer, size_t size) {
@@ -666,7 +709,15 @@ API int mkdirat(int at, const char* path, mode_t mode) {
   return REAL(mkdirat)(to.at, to, mode);
 }
 API int mkfifo(const char* path, mode_t mode) { return REAL(mkfifo)(to_make(HERE, path), mode); }
+API int mkfifoat(int at, const char* path, mode_t mode) {
+  auto to = to_make(at, path);
+  return REAL(mkfifoat)(to.at, to, mode);
+}
 API int mknod(const char* path, mode_t mode, dev_t device) { return REAL(mknod)(to_make(HERE, path), mode, device); }
+API int mknodat(int at, const char* path, mode_t mode, dev_t device) {
+  auto to = to_make(at, path);
+  return REAL(mknodat)(to.at, to, mode, device);
+}
 API int symlink(const char* target, const char* path) { return REAL(symlink)(target, to_make(HERE, path)); }
 API int symlinkat(const char* target, int at, const char* path) {
   auto to = to_make(at, path);
@@ -785,6 +836,17 @@ API int execvpe(const char* file, char* const arguments[], char* const environme
   return REAL(execvpe)(file, arguments, with_variables(environment).data());
 }
 API int execvp(const char* file, char* const arguments[]) { return execvpe(file, arguments, environ); }
+API int execveat(int at, const char* path, char* const arguments[], char* const environment[], int flags) {
+  auto to = to_read(at, path, !(flags & AT_SYMLINK_NOFOLLOW));
+  return REAL(execveat)(to.at, to, arguments, with_variables(environment).data(), flags);
+}
+API int fexecve(int file, char* const arguments[], char* const environment[]) {
+  return REAL(fexecve)(file, arguments, with_variables(environment).data());
+}
+API int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int file, const char* path, int flags,
+                                         mode_t mode) {
+  return REAL(posix_spawn_file_actions_addopen)(actions, file, to_open(HERE, path, flags), flags, mode);
+}
 API int posix_spawn(pid_t* child, const char* path, const posix_spawn_file_actions_t* actions,
                     const posix_spawnattr_t* attributes, char* const arguments[], char* const environment[]) {
   auto to = to_read(HERE, path);
@@ -806,21 +868,13 @@ API int kill(pid_t process, int number) {
 API int killpg(pid_t group, int number) { return kill(group ? -group : 0, number); }
 
 API int connect(int socket, const sockaddr* address, socklen_t size) {
-  if (int error = refusal(address)) {
+  std::string path;
+  if (int error = refusal_at(address, size, path)) {
     errno = error;
     return -1;
   }
-  if (const char* path = unix_path(address, size)) {
-    Place place = find(HERE, path);
-    if (!place.own() && place.state != State::Kept) {
-      if (exists(place)) refused("connection to " + place.path);
-      errno = exists(place) ? ECONNREFUSED : ENOENT;
-      return -1;
-    }
-    UnixAddress real(address, size, place.real());
-    return REAL(connect)(socket, real.address, real.size);
-  }
-  return REAL(connect)(socket, address, size);
+  UnixAddress real(address, size, path);
+  return REAL(connect)(socket, real.address, real.size);
 }
 API int bind(int socket, const sockaddr* address, socklen_t size) {
   if (const char* path = unix_path(address, size)) {
@@ -837,18 +891,25 @@ API int listen(int socket, int backlog) {
   return result;
 }
 API ssize_t sendto(int socket, const void* data, size_t size, int flags, const sockaddr* to, socklen_t length) {
-  if (int error = refusal(to)) {
+  std::string path;
+  if (int error = refusal_at(to, length, path)) {
     errno = error;
     return -1;
   }
-  return REAL(sendto)(socket, data, size, flags, to, length);
+  UnixAddress real(to, length, path);
+  return REAL(sendto)(socket, data, size, flags, real.address, real.size);
 }
 API ssize_t sendmsg(int socket, const msghdr* message, int flags) {
-  if (int error = refusal((const sockaddr*)message->msg_name)) {
-    errno = error;
-    return -1;
-  }
-  return REAL(sendmsg)(socket, message, flags);
+  Message sent(*message);
+  if (!sent.error) return REAL(sendmsg)(socket, &sent.real, flags);
+  errno = sent.error;
+  return -1;
+}
+API int sendmmsg(int socket, mmsghdr* messages, unsigned number, int flags) {
+  unsigned sent = 0;
+  for (ssize_t size; sent < number && (size = sendmsg(socket, &messages[sent].msg_hdr, flags)) >= 0; sent++)
+    messages[sent].msg_len = size;
+  return sent || !number ? sent : -1;
 }
 API int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) {
   if (settings().closed && !is_this_machine(host)) {
@@ -858,10 +919,48 @@ API int getaddrinfo(const char* host, const char* service, const addrinfo* hints
   return REAL(getaddrinfo)(host, service, hints, found);
 }
 API hostent* gethostbyname(const char* host) {
-  if (settings().closed && !is_this_machine(host)) {
-    refused("connection to " + std::string(host));
-    h_errno = TRY_AGAIN;
-    return nullptr;
-  }
-  return REAL(gethostbyname)(host);
+  if (!is_refused_name(host)) return REAL(gethostbyname)(host);
+  h_errno = TRY_AGAIN;
+  return nullptr;
 }
+API hostent* gethostbyname2(const char* host, int family) {
+  if (!is_refused_name(host)) return REAL(gethostbyname2)(host, family);
+  h_errno = TRY_AGAIN;
+  return nullptr;
+}
+API int gethostbyname_r(const char* host, hostent* entry, char* buffer, size_t size, hostent** found, int* error) {
+  if (!is_refused_name(host)) return REAL(gethostbyname_r)(host, entry, buffer, size, found, error);
+  *found = nullptr;
+  *error = TRY_AGAIN;
+  return EAGAIN;
+}
+API int gethostbyname2_r(const char* host, int family, hostent* entry, char* buffer, size_t size, hostent** found,
+                         int* error) {
+  if (!is_refused_name(host)) return REAL(gethostbyname2_r)(host, family, entry, buffer, size, found, error);
+  *found = nullptr;
+  *error = TRY_AGAIN;
+  return EAGAIN;
+}
+// Questions to name servers (resolver(3)), also under the names that programs for glibc before 2.34 call.
+#define QUESTION(name)                                                                                \
+  API int name(const char* host, int kind, int type, unsigned char* answer, int size) {               \
+    using Function = int (*)(const char*, int, int, unsigned char*, int);                             \
+    if (!is_refused_name(host)) return REAL_AS(Function, #name)(host, kind, type, answer, size);      \
+    h_errno = TRY_AGAIN;                                                                              \
+    return -1;                                                                                        \
+  }
+QUESTION(res_query)
+QUESTION(res_search)
+QUESTION(__res_query)
+QUESTION(__res_search)
+#define QUESTION_IN(name)                                                                             \
+  API int name(void* state, const char* host, int kind, int type, unsigned char* answer, int size) {  \
+    using Function = int (*)(void*, const char*, int, int, unsigned char*, int);                      \
+    if (!is_refused_name(host)) return REAL_AS(Function, #name)(state, host, kind, type, answer, size); \
+    h_errno = TRY_AGAIN;                                                                              \
+    return -1;                                                                                        \
+  }
+QUESTION_IN(res_nquery)
+QUESTION_IN(res_nsearch)
+QUESTION_IN(__res_nquery)
+QUESTION_IN(__res_nsearch)

@@ -47,7 +47,13 @@ def _build(library: Path) -> None:
             "-o",
             str(unfinished),
         ]
-        done = subprocess.run([compiler, *words, "-ldl"], capture_output=True, text=True, timeout=COMPILE_S)
+        try:
+            done = subprocess.run([compiler, *words, "-ldl"], capture_output=True, text=True, timeout=COMPILE_S)
+        except subprocess.TimeoutExpired:
+            raise InterposerError(
+                f"{SOURCE.name} was not built within {COMPILE_S} s: {compiler} still ran. Predict again when the "
+                "machine is less busy."
+            ) from None
         if done.returncode:
             why = next((line for line in done.stderr.splitlines() if "error" in line), f"{compiler} failed")
             raise InterposerError(f"{SOURCE.name} cannot be built: {why}")

@@ -15,6 +15,7 @@ from memlab.core.record import Record
 from memlab.core.sizes import GIB
 from memlab.files.json_file import write_json
 from memlab.planner import command_point
+from memlab.planner.command_predictor import CommandPredictor
 from memlab.planner.command_sweep import PredictedSearch, PredictedSweep
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
@@ -101,6 +102,23 @@ def test_what_is_predicted_is_not_predicted_again(point, shadow, tmp_path):
     assert sorted(shadow) == [1, 2]
     sweep([point(1)], tmp_path / "runs", force=True)
     assert sorted(shadow) == [1, 1, 2]
+
+
+def test_a_prediction_that_another_memlab_is_keeping_is_not_kept_twice(point, shadow, tmp_path):
+    (job,) = jobs_of([point(1)], tmp_path / "runs")
+    kept = command_point.kept_folder(job.plan)
+    with kept.lock():
+        assert ends(sweep([point(1)], tmp_path / "runs")) == [("predicted", "ok")]
+    assert not (kept.path / RunFolder.RECORD).exists()
+    sweep([point(1)], tmp_path / "others")
+    assert kept.read_record().status == "ok"
+
+
+def test_the_sweeps_of_a_plan_share_what_they_know_of_the_memory_of_a_prediction(point, shadow, tmp_path):
+    predictor = CommandPredictor(lambda *told: None)
+    for micro in (1, 2):
+        predictor.estimates([job.plan for job in jobs_of([point(micro)], tmp_path)])
+    assert predictor._slots._ended == 2
 
 
 def test_repeats_of_a_prediction_are_copies(point, shadow, tmp_path):

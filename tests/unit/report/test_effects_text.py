@@ -30,6 +30,13 @@ def test_effects_are_told_with_the_protection_that_was_in_force(record):
     ]
 
 
+def test_of_calls_that_were_intercepted_nothing_else_is_claimed(record):
+    effects = {**EFFECTS, "protection": "interception"}
+    (first, *_) = effects_sentences(replace(record(), command={"words": ["train"], "effects": effects}))
+    assert "by these calls no file outside its run folder changed, and for them the network was closed." in first
+    assert first.endswith("by system calls of their own, as most Go programs do, is not known.")
+
+
 def test_a_measured_command_has_no_such_sentences(record):
     predicted = replace(record(), command={"words": ["train"]})
     assert effects_sentences(predicted) == []

@@ -423,3 +423,111 @@ def scratch_of(token: str) -> list[Path]:
 def test_folders_that_the_program_made_unreadable_are_listed_and_removed(sandbox, project):
     run(sandbox, ["sh", "-c", "mkdir -p a/b; echo 1 > a/b/c; chmod 0 a/b; chmod 0500 a"], project)
     assert sandbox.effects()["written"] == [{"folder": str(project / "a"), "files": 1, "bytes": 2}]
+
+
+RARE_CALLS = r"""
+#include <arpa/inet.h>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <resolv.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+void say(const char* what, bool allowed) { printf("%s %s\n", what, allowed ? "done" : "refused"); }
+
+int main(int, char** arguments) {
+  sockaddr_in far{AF_INET, htons(53)};
+  inet_pton(AF_INET, "192.0.2.9", &far.sin_addr);
+  char word[] = "data";
+  iovec data{word, 4};
+  mmsghdr messages[2] = {};
+  for (auto& each : messages) each.msg_hdr = {&far, sizeof far, &data, 1};
+  say("sendmmsg", sendmmsg(socket(AF_INET, SOCK_DGRAM, 0), messages, 2, 0) > 0);
+
+  hostent entry, *found = nullptr;
+  char buffer[4096];
+  int error;
+  gethostbyname_r("first.example", &entry, buffer, sizeof buffer, &found, &error);
+  say("gethostbyname_r", found);
+  say("gethostbyname2", gethostbyname2("second.example", AF_INET));
+  say("res_query", res_query("third.example", 1, 1, (unsigned char*)buffer, sizeof buffer) >= 0);
+
+  sockaddr_un daemon{AF_UNIX, "daemon.sock"};
+  int datagram = socket(AF_UNIX, SOCK_DGRAM, 0);
+  say("datagram", sendto(datagram, word, 4, 0, (sockaddr*)&daemon, sizeof daemon) > 0);
+  msghdr message{&daemon, sizeof daemon, &data, 1};
+  say("message", sendmsg(datagram, &message, 0) > 0);
+  sockaddr_un own{AF_UNIX, "own.sock"};
+  int server = socket(AF_UNIX, SOCK_DGRAM, 0);
+  bind(server, (sockaddr*)&own, sizeof own);
+  say("own datagram", sendto(datagram, word, 4, 0, (sockaddr*)&own, sizeof own) > 0);
+
+  say("mknodat", mknodat(AT_FDCWD, "pipe", S_IFIFO | 0600, 0) == 0);
+  say("mkfifoat", mkfifoat(AT_FDCWD, "pipe2", 0600) == 0);
+
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 1, "spawned", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  char echo[] = "echo", *words[] = {echo, word, nullptr}, *none[] = {nullptr};
+  pid_t child;
+  say("addopen", posix_spawn(&child, "/bin/echo", &actions, nullptr, words, none) == 0);
+  waitpid(child, nullptr, 0);
+
+  char touch[] = "touch", file[] = "touched", second[] = "touched2", *touching[] = {touch, file, nullptr},
+       *again[] = {touch, second, nullptr};
+  if (!fork()) execveat(AT_FDCWD, "/usr/bin/touch", touching, none, 0), _exit(1);
+  if (!fork()) fexecve(open("/usr/bin/touch", O_RDONLY), again, none), _exit(1);
+  while (wait(nullptr) > 0) {
+  }
+  say("execveat", access("touched", F_OK) == 0);
+  say("fexecve", access("touched2", F_OK) == 0);
+  say("dlopen", dlopen("libof_the_runpath.so", RTLD_NOW));
+}
+"""
+
+
+def test_calls_that_few_programs_make_have_no_effect_either(sandbox, project, tmp_path):
+    (tmp_path / "rare.cpp").write_text(RARE_CALLS)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "empty.cpp").write_text("int nothing;")
+    library = tmp_path / "lib" / "libof_the_runpath.so"
+    subprocess.run(["g++", "-shared", "-fPIC", tmp_path / "empty.cpp", "-o", library], check=True)
+    words = ["-w", "-Wl,--enable-new-dtags", f"-Wl,-rpath,{library.parent}", "-lresolv", "-ldl"]
+    subprocess.run(["g++", tmp_path / "rare.cpp", "-o", tmp_path / "rare", *words], check=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+        server.bind(str(project / "daemon.sock"))
+        server.setblocking(False)
+        before = set(project.iterdir())
+        done = run(sandbox, [str(tmp_path / "rare")], project)
+        with pytest.raises(BlockingIOError):
+            server.recv(10)
+    assert dict(line.rsplit(" ", 1) for line in done.stdout.splitlines()) == {
+        **dict.fromkeys(
+            ("sendmmsg", "gethostbyname_r", "gethostbyname2", "res_query", "datagram", "message"), "refused"
+        ),
+        **dict.fromkeys(("own datagram", "mknodat", "mkfifoat", "addopen", "execveat", "fexecve", "dlopen"), "done"),
+    }, done.stderr
+    assert set(project.iterdir()) == before
+    refused = {each["what"] for each in sandbox.effects()["refused"]}
+    names = ("192.0.2.9:53", "first.example", "second.example", "third.example")
+    assert {f"connection to {name}" for name in names} <= refused
+
+
+def test_a_machine_without_shared_memory_has_a_scratch_folder(tmp_path, variables, monkeypatch):
+    places = (tmp_path / "scratch", Path("/nowhere/shm"))
+    places[0].mkdir()
+    monkeypatch.setattr("memlab.system.sandbox.SCRATCH_PLACES", places)
+    monkeypatch.setattr(Sandbox, "_works", lambda self, place: False)
+    with Sandbox(tmp_path, variables) as sandbox:
+        assert sandbox.protection == INTERCEPTION and list(places[0].iterdir())
+    monkeypatch.setattr("memlab.system.sandbox.SCRATCH_PLACES", places[1:])
+    with pytest.raises(SandboxError, match="a sandbox needs a scratch folder"), Sandbox(tmp_path, variables):
+        pass

@@ -4,7 +4,8 @@ Such an array has one element for all, the value of a healthy run, and the strid
 with other arrays, has again one element for all. Its bytes are recorded as host memory.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ def _large(array: np.ndarray, held: Any) -> LargeArray:
 
 def _element(array: Any) -> Any:
     """Return the first element of an array, or a scalar itself, whose type counts less in numpy's promotion."""
-    return np.asarray(array).flat[0] if isinstance(array, np.ndarray) else array
+    return _plain(array).flat[0] if isinstance(array, np.ndarray) else array
 
 
 def _plain(array: Any) -> Any:
@@ -99,6 +100,26 @@ def _concatenate(arrays: Sequence[np.ndarray], axis: int | None = 0, **options) 
 def _like(array: np.ndarray, value: Any, dtype=None, shape=None, **options) -> np.ndarray:
     return filled(array.shape if shape is None else shape, np.array(value, dtype or array.dtype))
 
+
+def _keeping(make: Callable[..., Any], copies: bool) -> Callable[..., Any]:
+    """Let a function of numpy that makes plain arrays return a large array without memory as such a one.
+
+    numpy asks no subclass there. ``copies``: the function makes an array of its own.
+    """
+
+    @functools.wraps(make)
+    def made(array: Any, dtype: Any = None, *args: Any, **options: Any) -> Any:
+        if not isinstance(array, LargeArray):
+            return make(array, dtype, *args, **options)
+        if dtype is None or array.dtype == dtype:
+            return array.copy() if copies else array
+        return array.astype(dtype)
+
+    return made
+
+
+np.asarray, np.ascontiguousarray = _keeping(np.asarray, copies=False), _keeping(np.ascontiguousarray, copies=False)
+np.array = _keeping(np.array, copies=True)
 
 _KNOWN = {
     np.argmax: _first,

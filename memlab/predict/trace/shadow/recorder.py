@@ -308,7 +308,7 @@ class Recorder(TorchDispatchMode):
         out = self._results.strided(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         storage = tensor.untyped_storage()
         if hasattr(storage, "_memlab_key"):
-            self._watch_host(out.untyped_storage(), storage._memlab_key)
+            self._watch(out.untyped_storage(), storage._memlab_key, HostFree)
             del storage._memlab_key
         self._see(out, None, {})
         return out
@@ -395,27 +395,22 @@ class Recorder(TorchDispatchMode):
 
     def _hold(self, storage, nbytes: int, site: int) -> None:
         """Record that a storage on the device was allocated, and that it is freed when it is gone."""
-        key = storage._memlab_key = self._new_key()
+        key = self._new_key()
         self._request(key, nbytes, site)
-
-        def gone(_, key=key):
-            del self._alive[key]
-            self._events.append(Free(key))
-
-        self._alive[key] = weakref.ref(storage, gone)
+        self._watch(storage, key, Free)
 
     def _see_host(self, storage, nbytes: int, pinned: bool) -> None:
         key = self._new_key()
         self._events.append(HostAlloc(key, nbytes, pinned))
-        self._watch_host(storage, key)
+        self._watch(storage, key, HostFree)
 
-    def _watch_host(self, storage, key: int) -> None:
+    def _watch(self, storage, key: int, freed: type[Free | HostFree]) -> None:
         """Record when ``storage`` is gone."""
         storage._memlab_key = key
 
-        def gone(_, key=key):
+        def gone(_, key=key, freed=freed):
             del self._alive[key]
-            self._events.append(HostFree(key))
+            self._events.append(freed(key))
 
         self._alive[key] = weakref.ref(storage, gone)
 

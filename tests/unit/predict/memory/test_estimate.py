@@ -111,3 +111,10 @@ def test_the_range_is_from_at_once_to_a_host_far_ahead(config, monkeypatch):
     assert asked == [shipped().costs.on_a_host(host) for host in hosts]
     assert ranks[0].peak_reserved_bytes == GIB
     assert ranks[0].peak_reserved_range_bytes == [GIB, 2 * GIB]
+
+
+def test_a_trace_without_a_named_phase_has_a_verdict(config):
+    events = [BeginPhase(0), BeginPoint(), Alloc(1, GIB, 0, 0)]
+    hardware = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.gpus": 1}
+    unnamed = Trace(0, 1, events=events, phases=[""], sites=[Site("weights", "", "", "", "", ())], steps=[1])
+    assert estimate(config({**hardware, "hardware.memory_gib": 100.0}), [unnamed], shipped()).verdict == "fits"

@@ -5,10 +5,11 @@ Does not import torch: the library must be loaded first.
 
 import ctypes
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,8 +33,14 @@ class NativeLibraryError(MemlabError):
 
 def check_torch(oldest: tuple[int, ...]) -> None:
     """Raise :class:`NativeLibraryError` if the installed torch is older than version ``oldest``."""
-    found = version("torch")
-    if tuple(map(int, found.split(".")[: len(oldest)])) < oldest:
+    try:
+        found = version("torch")
+    except PackageNotFoundError:
+        raise NativeLibraryError(
+            f"The version of torch of {sys.executable} is unknown: its package has no metadata (pip show torch). "
+            "Install it with pip."
+        ) from None
+    if tuple(map(int, re.findall(r"\d+", found)[: len(oldest)])) < oldest:
         needed = ".".join(map(str, oldest))
         raise NativeLibraryError(f"torch {found} of {sys.executable} is too old: predictions need {needed} or newer.")
 
@@ -82,7 +89,13 @@ def _build(library: Path, torch: Path) -> None:
             *(compiler, "-std=c++20", "-O1", "-fPIC", "-shared", "-w", str(SOURCE), "-o", str(unfinished)),
             *(f"-I{torch / 'include'}", f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}", "-lc10", "-ltorch_cpu"),
         ]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_COMPILE_S)
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=_COMPILE_S)
+        except subprocess.TimeoutExpired:
+            raise NativeLibraryError(
+                f"{SOURCE.name} was not built for torch {version('torch')} within {_COMPILE_S} s: {compiler} still "
+                "ran. Predict again when the machine is less busy."
+            ) from None
         if done.returncode:
             why = next((line for line in done.stderr.splitlines() if "error" in line), f"{compiler} failed")
             raise NativeLibraryError(f"{SOURCE.name} cannot be built for torch {version('torch')}: {why}")

@@ -131,9 +131,27 @@ def _leave_holes(safetensors: ModuleType, recorder: Recorder) -> None:
 
     @functools.wraps(save_model)
     def save_whole(model: torch.nn.Module, filename: str, metadata=None, force_contiguous: bool = True) -> None:
-        save(model.state_dict(), filename, metadata)
+        kept, left_out = _without_tied(model.state_dict())
+        save(kept, filename, {**(metadata or {}), **left_out})
 
     safetensors.save_file, safetensors.save_model = save, save_whole
+
+
+def _without_tied(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Leave out tensors that are the same memory as another one, as ``save_model`` does. Returns those that are kept,
+    and the name of each that is left out -> the name under which it is kept."""
+    names: dict[tuple, str] = {}
+    for name, tensor in sorted(tensors.items()):
+        names.setdefault(_memory_of(tensor), name)
+    kept = {name: names[_memory_of(tensor)] for name, tensor in tensors.items()}
+    return (
+        {name: tensor for name, tensor in tensors.items() if kept[name] == name},
+        {name: other for name, other in kept.items() if other != name},
+    )
+
+
+def _memory_of(tensor: torch.Tensor) -> tuple:
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape)
 
 
 def _write_header(tensors: Mapping[str, torch.Tensor], filename: Any, metadata, names: Mapping) -> None:
