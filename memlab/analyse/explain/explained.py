@@ -1,5 +1,6 @@
 """Ranks of a run folder, explained: their memory at the peak, and in each phase."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,6 +51,7 @@ class Explained:
     recorder: Callable[[], RecordingAllocator]
     settings: str
     seconds: Sequence[float] | None = None
+    outside_changes: tuple[int, ...] = (0,)  # events from which what is outside the allocator can differ from before
 
     def used(self, moment: Moment) -> Share:
         """Return the memory of the device at a moment, as a tree."""
@@ -109,8 +111,15 @@ def _measured(folder: RunFolder, result: Mapping, record: Record) -> Explained:
     def driver_after(event: int) -> int:
         return measured.reserved[event] + outside.nearest(time_us(event))
 
+    times = list(map(time_us, range(len(measured.trace.events))))
+    around = {index for time in outside.changes() for index in (bisect_left(times, time), bisect_right(times, time))}
     explained = _explained(measured.trace, record.source, None, recorder, outside_after, settings)
-    return replace(explained, driver=driver_after, seconds=measured.seconds)
+    return replace(
+        explained,
+        driver=driver_after,
+        seconds=measured.seconds,
+        outside_changes=tuple(sorted({0, *around} - {len(times)})),
+    )
 
 
 def explain_prediction(config: Config, trace: Trace, capacity: int | None = None) -> Explained:

@@ -7,6 +7,7 @@ what torch's allocator held then. What grew between two readings belongs to what
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from memlab.analyse.explain.accounting import Share, layers_together, sum_of
@@ -72,6 +73,11 @@ class Outside:
         known = self._number_before(time_us)
         around = self._readings[max(0, known - 1) : known + 1]
         return min(around, key=lambda reading: _distance(reading, time_us)).outside if around else 0
+
+    def changes(self) -> list[float]:
+        """Return the moments from which :meth:`shares` or :meth:`nearest` can differ from before, in microseconds."""
+        halfway = [(last.until_us + now.time_us) / 2 for last, now in pairwise(self._readings)]
+        return [*(reading.time_us for reading in self._readings), *halfway]
 
     def _number_before(self, time_us: float) -> int:
         return sum(reading.time_us <= time_us for reading in self._readings)

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from memlab.analyse.explain.accounting import line_of, module_of
+from memlab.analyse.explain.accounting import Share, line_of, module_of
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.phases import parts_of
 from memlab.analyse.explain.placements import Block, Segment, placements
 from memlab.predict.memory.host import host_changes
-from memlab.predict.trace.events import BeginPhase
 from memlab.predict.trace.trace_format import Site, Trace
 from memlab.report.explain_page.packing import packed, steps
 
@@ -70,16 +69,20 @@ def _segments(segments: Sequence[Segment]) -> dict[str, Any]:
 
 
 def _outside(rank: Explained, events: int) -> list[dict[str, Any]]:
-    """Return what lies outside the allocator, and the driver's figure, at the beginning of each part of the run."""
-    begins = [index for index, event in enumerate(rank.trace.events[:events]) if isinstance(event, BeginPhase)]
+    """Return what lies outside the allocator, and the driver's figure, at the events from which they can differ."""
     return [
         {
             "event": event,
-            "shares": [[share.name, share.nbytes] for share in rank.outside(event)],
+            "shares": list(map(_share, rank.outside(event))),
             "driver": rank.driver and rank.driver(event),
         }
-        for event in dict.fromkeys([0, *begins])
+        for event in rank.outside_changes
+        if event < events
     ]
+
+
+def _share(share: Share) -> dict[str, Any]:
+    return {"name": share.name, "bytes": share.nbytes, "parts": list(map(_share, share.parts))}
 
 
 def _host(trace: Trace) -> dict[str, Any] | None:

@@ -59,7 +59,7 @@ async function load(data, place) {
   history.reserved = curve(data.events, segments.begin, segments.end, segments.size);
   history.name = `${DATA.runs[data.run].name}, rank ${data.rank}`;
   history.outside.forEach((each) => {
-    each.bytes = each.shares.reduce((sum, [, bytes]) => sum + bytes, 0);
+    each.bytes = each.shares.reduce((sum, { bytes }) => sum + bytes, 0);
     each.unexplained = each.driver === null ? 0 : each.driver - history.reserved[each.event] - each.bytes;
   });
   history.used = usedOf(history);
@@ -182,7 +182,7 @@ function slackAt({ blocks }, event, segments) {
   return slack;
 }
 
-/** Returns what lies outside the allocator after an event: it is known at the beginning of each part of the run. */
+/** Returns what lies outside the allocator after an event. */
 const outsideAt = ({ outside }, event) => outside.findLast((each) => each.event <= event);
 
 const partAt = ({ parts }, event) => parts.find(({ begin, end }) => begin <= event && event < end);

@@ -25,8 +25,15 @@ function addMoment(tree, column, history, event, requested = heldBySite(history,
   });
   slackAt(history, event, segments).forEach((bytes, at) => bytes && addTo(tree, ["reserved", "slack of the allocator", SLACK[at]], column, bytes));
   const outside = outsideAt(history, event);
-  outside.shares.forEach(([name, bytes]) => addTo(tree, ["outside the allocator", name], column, bytes));
+  addShares(tree, ["outside the allocator"], column, outside.shares);
   if (outside.unexplained) addTo(tree, ["unexplained"], column, outside.unexplained);
+}
+
+function addShares(tree, path, column, shares) {
+  for (const { name, bytes, parts } of shares) {
+    if (parts.length) addShares(tree, [...path, name], column, parts);
+    else addTo(tree, [...path, name], column, bytes);
+  }
 }
 
 function addChanges(tree, column, history, bySite) {

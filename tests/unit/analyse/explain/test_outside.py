@@ -1,6 +1,7 @@
 """Memory outside the allocator: each part is what the driver's figure grew by, and the parts add up to that figure."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -72,6 +73,15 @@ def test_parts_that_appear_later_are_not_there_yet():
 @pytest.mark.parametrize(("time", "nearest"), [(5, 556), (15, 556), (45, 648), (47, 1148), (150, 1222), (999, 1322)])
 def test_the_drivers_figure_is_the_one_of_the_nearest_reading(time, nearest):
     assert Outside(Readings(NOTHING, readings()), []).nearest(time) == nearest * MIB
+
+
+def test_between_its_changes_nothing_changes():
+    outside = Outside(Readings(BEFORE, readings()), handles=[105])
+    changes = outside.changes()
+    seen = [(outside.shares(time), outside.nearest(time)) for time in range(400)]
+    assert len({figure for _, figure in seen}) == len(READINGS)
+    for time, (before, after) in enumerate(pairwise(seen)):
+        assert before == after or any(time <= change <= time + 1 for change in changes)
 
 
 def test_where_the_driver_does_not_tell_of_processes_all_belongs_to_what_ran():
