@@ -19,7 +19,7 @@ from memlab.core.record import PREDICTED, Record
 from memlab.files.disk import write_whole
 from memlab.predict.time.calibration_choice import resolve
 from memlab.predict.time.clocks import COMMUNICATION, LOWER_BOUND, has_clocks, step_seconds
-from memlab.predict.time.step_intervals import Interval, StepIntervals, merged, step_intervals
+from memlab.predict.time.step_intervals import Interval, StepIntervals, events_after_each_item, merged, step_intervals
 from memlab.predict.time.work_kinds import item_kinds
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import (
@@ -151,12 +151,9 @@ class _PredictedStep:
     def _memory(self) -> Iterator[Event]:
         """Yield the memory at each moment of the host: first the most since the last moment, then what is left."""
         memory = timeline(self.rank)
-        number = len(self.trace.steps)
-        end = max((part.end for part in memory.parts if part.step == number), default=len(memory.allocated))
-        ends = [*self.trace.events_before[1:], end]
+        events_after = events_after_each_item(self.trace)
         for second, done in self.step.moments:
-            events = range(self.trace.events_before[done - 1], min(ends[done - 1], end))
-            if events:
+            if events := events_after[done - 1]:
                 highest = max(events, key=memory.allocated.__getitem__)
                 for event in dict.fromkeys((highest, events[-1])):
                     yield from _counters(self.rank.rank, max(second, 0.0), memory, event)

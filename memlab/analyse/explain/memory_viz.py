@@ -5,7 +5,7 @@ The format is that of ``torch.cuda.memory._snapshot`` (torch/cuda/memory.py), wi
 """
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,22 @@ NOWHERE = "??"
 """torch's file of a C++ frame, and its name of a function that is not known."""
 
 
-def write_memory_viz(path: Path, trace: Trace, allocator: RecordingAllocator, settings: str) -> None:
+def write_memory_viz(
+    path: Path, trace: Trace, allocator: RecordingAllocator, settings: str, seconds: Mapping[int, float]
+) -> None:
     """Write what a new ``allocator`` with these ``settings`` does for the trace, and what it holds at the end.
 
     Each entry has the label that memlab's recorder gives it: "number of the piece of the run|module". Frames are those
-    that the trace knows: the operator, the line that explains the request, the line of the user's script. Raises
-    :class:`WriteError`, which names ``path``.
+    that the trace knows: the operator, the line that explains the request, the line of the user's script. ``seconds``:
+    when each event of the trace happened; entries of other events have no time. Phases are the ``external_annotations``
+    between two events with times. Raises :class:`WriteError`, which names ``path``.
     """
-    write_whole(path, pickle.dumps(_Writer(trace, allocator, settings).snapshot(), protocol=4))
+    write_whole(path, pickle.dumps(_Writer(trace, allocator, settings, seconds).snapshot(), protocol=4))
 
 
 class _Writer:
-    def __init__(self, trace: Trace, allocator: RecordingAllocator, settings: str):
-        self.trace, self.allocator, self.settings = trace, allocator, settings
+    def __init__(self, trace: Trace, allocator: RecordingAllocator, settings: str, seconds: Mapping[int, float]):
+        self.trace, self.allocator, self.settings, self.seconds = trace, allocator, settings, seconds
         self.sites: dict[int, Site] = {}  # address -> site of the last request that got it
         self.frames_of = cache(_frames)  # one list for each site: pickle writes it once
 
@@ -46,11 +49,28 @@ class _Writer:
             "device_traces": [list(self._entries())],
             "segments": [self._segment(blocks) for blocks in self.allocator.segments()],
             "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": self.settings},
+            "external_annotations": list(self._phases()),
         }
+
+    def _phases(self) -> Iterator[dict[str, Any]]:
+        """Yield the beginning and the end of each phase whose times are known, in the form of torch's annotations."""
+        running = ""
+        for index, event in enumerate(self.trace.events):
+            if isinstance(event, BeginPhase) and index in self.seconds:
+                if running:
+                    yield self._annotation("END", running, index)
+                running = self.trace.phases[event.phase]
+                if running:
+                    yield self._annotation("START", running, index)
+        if running:
+            yield self._annotation("END", running, max(self.seconds))
+
+    def _annotation(self, stage: str, phase: str, event: int) -> dict[str, Any]:
+        return {"stage": stage, "name": phase, "device": 0, "time_us": round(1e6 * self.seconds[event])}
 
     def _entries(self) -> Iterator[dict[str, Any]]:
         piece, actions = -1, self.allocator.actions
-        for event in self.trace.events:
+        for index, event in enumerate(self.trace.events):
             piece += isinstance(event, BeginPhase)
             site = self.trace.sites[event.site] if isinstance(event, Alloc) else None
             is_out_of_memory = False
@@ -59,7 +79,8 @@ class _Writer:
             except OutOfMemory:
                 is_out_of_memory = True
             label = f"{piece}|{site.module if site else ''}"
-            yield from (self._entry(action, site, label) for action in actions)
+            time = {"time_us": round(1e6 * self.seconds[index])} if index in self.seconds else {}
+            yield from ({**self._entry(action, site, label), **time} for action in actions)
             actions.clear()
             if is_out_of_memory:
                 return
@@ -76,6 +97,7 @@ class _Writer:
             "size": action.nbytes,
             "stream": action.stream,
             "frames": self.frames_of(site) if site else [],
+            "compile_context": "N/A",
             "user_metadata": label,
             "category": site.kind if site and action.name == "alloc" else NO_CATEGORY,
         }

@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse.explain.chrome_trace import write_chrome_trace
+    from memlab.analyse.explain.event_times import event_times
     from memlab.analyse.explain.explained import explain, fullest
     from memlab.analyse.explain.memory_viz import write_memory_viz
     from memlab.cli.remedies import print_remedies
@@ -68,9 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{arguments.page}: {arguments.page.stat().st_size / MIB:.1f} MiB")
     if arguments.memory_viz:
         rank = fullest(first)
-        write_memory_viz(arguments.memory_viz, rank.trace, rank.recorder(), rank.settings)
+        times = event_times(rank, folders[0].read_record())
+        write_memory_viz(arguments.memory_viz, rank.trace, rank.recorder(), rank.settings, times)
     if arguments.chrome_trace:
-        write_chrome_trace(arguments.chrome_trace, first, RunFolder(folders[0]).read_record())
+        write_chrome_trace(arguments.chrome_trace, first, folders[0].read_record())
     if others:
         show_difference(first, others[0], console(), arguments.depth)
     elif arguments.at:

@@ -3,10 +3,13 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from memlab.core.config import Config
 from memlab.predict.time.clocks import COMMUNICATION, Clocks, Costs, clocks
+from memlab.predict.trace.events import BeginPhase
+from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import Collective, Copy, HostWaits, Item, KernelLaunch
 
 _HOST_CAN_WAIT = (KernelLaunch, Copy, HostWaits)
@@ -64,6 +67,28 @@ def step_intervals(config: Config, work: Sequence[Item], costs: Costs) -> StepIn
         },
         moments=[(second - begin, done) for second, done in (*before, *inside)],
     )
+
+
+def event_seconds(config: Config, trace: Trace, costs: Costs) -> dict[int, float]:
+    """Return event of the timed step (index in ``trace.events``) -> the host's second then, from the first one on.
+
+    An event happens when the host is done with the item before it, as in memory/release_delay.py.
+    """
+    clock = clocks(config, costs)
+    clock.run(trace.work)
+    hosts: list[float] = []
+    clock.run(trace.work, lambda: hosts.append(clock.host))
+    each = zip(hosts, events_after_each_item(trace), strict=True)
+    return {event: host - hosts[0] for host, events in each for event in events}
+
+
+def events_after_each_item(trace: Trace) -> list[range]:
+    """Return the events (indices in ``trace.events``) after each item of the work, up to the next item, or to the end
+    of the step. A command can go on after its last step."""
+    begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
+    beside = [begin for begin, piece in zip(begins, trace.pieces, strict=False) if piece.step is None]
+    end = next((begin for begin in beside if begin >= trace.events_before[-1]), len(trace.events))
+    return [range(begin, end) for begin, end in pairwise([*trace.events_before, end])]
 
 
 def busy_seconds(intervals: Iterable[Interval]) -> float:

@@ -1,5 +1,6 @@
 """A trace written as torch's snapshot: memlab's own reader gets the same moments back."""
 
+import pickletools
 import random
 from collections import Counter
 
@@ -55,7 +56,7 @@ def peak_of(trace, new_allocator):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_reader_gets_the_same_peak_back(tmp_path, settings, seed):
     trace, options = random_trace(seed), parse(settings)
-    write_memory_viz(tmp_path / "viz.pickle", trace, RecordingAllocator(options), settings)
+    write_memory_viz(tmp_path / "viz.pickle", trace, RecordingAllocator(options), settings, {})
     snapshot = read_snapshot(tmp_path / "viz.pickle")
     assert snapshot.settings["PYTORCH_CUDA_ALLOC_CONF"] == settings
     marks = Marks([(PHASES[index % 3], piece) for index, piece in enumerate(trace.pieces)])
@@ -76,10 +77,42 @@ def test_the_reader_gets_the_same_peak_back(tmp_path, settings, seed):
     assert allocator.reserved == snapshot.reserved
 
 
+def test_entries_have_the_times_that_are_known(tmp_path):
+    events = [BeginPhase(0), Alloc(0, MIB, 0, 0), BeginPhase(1), Alloc(1, 30 * MIB, 0, 1), Free(1)]
+    trace = Trace(0, 1, events=events, sites=SITES, phases=PHASES)
+    write_memory_viz(tmp_path / "viz.pickle", trace, RecordingAllocator(), "", {2: 0.0, 3: 1e-3, 4: 2.5e-3})
+    content = read_plain_pickle(tmp_path / "viz.pickle")
+    assert [(entry["action"], entry.get("time_us")) for entry in content["device_traces"][0]] == [
+        *(("segment_alloc", None), ("alloc", None), ("segment_alloc", 1000), ("alloc", 1000)),
+        *(("free_requested", 2500), ("free_completed", 2500)),
+    ]
+    assert content["external_annotations"] == [
+        {"stage": "START", "name": "backward", "device": 0, "time_us": 0},
+        {"stage": "END", "name": "backward", "device": 0, "time_us": 2500},
+    ]
+
+
+def test_the_page_can_read_the_pickle(tmp_path):
+    """The reader of the page is its own (``unpickle`` in torch/utils/viz/MemoryViz.js), and knows these opcodes."""
+    known = {
+        *("PROTO", "FRAME", "MEMOIZE", "MARK", "STOP", "NONE", "NEWTRUE", "NEWFALSE", "EMPTY_TUPLE", "TUPLE", "TUPLE1"),
+        *("TUPLE2", "TUPLE3", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS"),
+        *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE"),
+        *("BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"),
+    }
+    trace = random_trace(7)
+    times = {index: index * 3.1 for index in range(len(trace.events))}
+    write_memory_viz(tmp_path / "viz.pickle", trace, RecordingAllocator(), "", times)
+    with (tmp_path / "viz.pickle").open("rb") as file:
+        opcodes = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(file)]
+    assert {name for name, _ in opcodes} <= known
+    assert all(2 <= version <= 4 for name, version in opcodes if name == "PROTO")
+
+
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_entries_lead_to_the_segments_of_the_end(tmp_path, settings):
     """The page starts from the segments and undoes one entry after the other."""
-    write_memory_viz(tmp_path / "viz.pickle", random_trace(5), RecordingAllocator(parse(settings)), settings)
+    write_memory_viz(tmp_path / "viz.pickle", random_trace(5), RecordingAllocator(parse(settings)), settings, {})
     content = read_plain_pickle(tmp_path / "viz.pickle")
     (entries,) = content["device_traces"]
     in_use, reserved = {}, Counter()
@@ -115,7 +148,7 @@ def test_the_entries_lead_to_the_segments_of_the_end(tmp_path, settings):
 
 def test_frames_are_named_as_torch_names_them(tmp_path):
     trace = Trace(0, 1, events=[Alloc(0, MIB, 0, 0), Alloc(1, MIB, 0, 1)], sites=SITES, phases=PHASES)
-    write_memory_viz(tmp_path / "viz.pickle", trace, RecordingAllocator(), "")
+    write_memory_viz(tmp_path / "viz.pickle", trace, RecordingAllocator(), "", {})
     first, second = (block.stack for block in read_snapshot(tmp_path / "viz.pickle").live)
     assert first == (("??", 0, "at::_ops::mm::call"), (MODEL, 7, "forward"), ("train.py", 3, "??"))
     assert second == (("??", 0, "at::_ops::mm::call"), ("??", 0, "torch::autograd::MmBackward0::apply"))
@@ -124,7 +157,7 @@ def test_frames_are_named_as_torch_names_them(tmp_path):
 def test_an_out_of_memory_ends_the_entries(tmp_path):
     events = [Alloc(0, 30 * MIB, 0, 0), Alloc(1, 30 * MIB, 0, 1), Free(0)]
     trace = Trace(0, 1, events=events, sites=SITES, phases=PHASES)
-    write_memory_viz(tmp_path / "viz.pickle", trace, RecordingAllocator(Options(), 40 * MIB), "")
+    write_memory_viz(tmp_path / "viz.pickle", trace, RecordingAllocator(Options(), 40 * MIB), "", {})
     (entries,) = read_plain_pickle(tmp_path / "viz.pickle")["device_traces"]
     assert [entry["action"] for entry in entries] == ["segment_alloc", "alloc", "oom"]
     assert (entries[-1]["size"], entries[-1]["device_free"]) == (30 * MIB, 10 * MIB)
@@ -132,4 +165,4 @@ def test_an_out_of_memory_ends_the_entries(tmp_path):
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(WriteError, match=str(tmp_path)):
-        write_memory_viz(tmp_path, Trace(0, 1), RecordingAllocator(), "")
+        write_memory_viz(tmp_path, Trace(0, 1), RecordingAllocator(), "", {})

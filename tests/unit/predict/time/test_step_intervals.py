@@ -8,8 +8,9 @@ import pytest
 
 from memlab.core.config import Config, Hardware
 from memlab.predict.time.clocks import COMMUNICATION, LOWER_BOUND, Costs, step_seconds
-from memlab.predict.time.step_intervals import Interval, busy_seconds, merged, step_intervals
-from memlab.predict.trace.trace_format import Trace
+from memlab.predict.time.step_intervals import Interval, busy_seconds, event_seconds, merged, step_intervals
+from memlab.predict.trace.events import Alloc, BeginPhase, Free
+from memlab.predict.trace.trace_format import Piece, Trace
 from memlab.predict.trace.work_items import (
     EVERYTHING,
     PINNED,
@@ -98,3 +99,12 @@ def test_overlapping_intervals_are_joined():
     intervals = [Interval(3, 4.0, 5.0), Interval(0, 0.0, 2.0), Interval(1, 1.0, 3.0), Interval(2, 3.0, 3.5)]
     assert merged(intervals) == [Interval(0, 0.0, 3.5), Interval(3, 4.0, 5.0)]
     assert busy_seconds(intervals) == pytest.approx(4.5)
+
+
+def test_events_happen_when_the_host_is_done_with_the_item_before():
+    work = [KernelLaunch(operators, 0, 0, True, 0, (0,)) for operators in (1, 2, 3)]
+    events = [BeginPhase(0), Alloc(0, 1, 0, 0), BeginPhase(0), Alloc(1, 1, 0, 0), Free(0), BeginPhase(0), Free(1)]
+    pieces = [Piece(None, None, True), Piece(1, None, True), Piece(None, None, True)]
+    trace = Trace(0, 1, events=events, phases=["forward"], work=work, events_before=[3, 3, 4], pieces=pieces)
+    seconds = event_seconds(CONFIG, trace, replace(LOWER_BOUND, operator_s=1e-4))
+    assert seconds == {3: pytest.approx(2e-4), 4: pytest.approx(5e-4)}
