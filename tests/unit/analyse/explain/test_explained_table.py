@@ -28,9 +28,9 @@ def moment(activations: int, other: int) -> Moment:
     return Moment(0, activations + other, activations + other, holdings, NOTHING)
 
 
-def explained(peak: Moment, start: Moment, driver: int) -> Explained:
+def explained(peak: Moment, end: Moment, driver: int) -> Explained:
     """A rank with 100 bytes outside the allocator."""
-    run = SimpleNamespace(start=start, peak=peak, end=peak)
+    run = SimpleNamespace(peak=peak, end=end)
     figures = {"rank": 0, "source": "measured", "phase": "backward", "where": None, "step": 2, "settings": ""}
     return Explained(
         **figures,
@@ -45,15 +45,15 @@ def explained(peak: Moment, start: Moment, driver: int) -> Explained:
 
 def test_the_row_of_a_rank(tmp_path, monkeypatch):
     """Unexplained: 10 bytes without a cause, and 5 that the driver counts and no part does."""
-    peak, start = moment(885, 10), moment(100, 50)
-    monkeypatch.setattr(table, "explain", lambda folder: [explained(peak, start, driver=1000)])
+    peak, end = moment(885, 10), moment(100, 50)
+    monkeypatch.setattr(table, "explain", lambda folder: [explained(peak, end, driver=1000)])
     write(tmp_path, make_record())
     frame, problems = table.explained_table(collect([tmp_path]).runs)
     assert list(frame) == COLUMNS.split() and not problems
     row = frame.iloc[0]
     assert used(peak, [Share("CUDA context", 100)], 1000).nbytes == row["used_bytes"] == 1000
     assert (row["unexplained_bytes"], row["unexplained"]) == (15, 0.015)
-    assert row["unexplained_most"] == (50 + 750) / 1000  # at the start of the phase
+    assert row["unexplained_most"] == (50 + 750) / 1000  # at the end of the phase
 
 
 def test_a_run_without_a_history_is_told(tmp_path):
