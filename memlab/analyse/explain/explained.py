@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from math import inf
 
 from memlab.analyse.explain.accounting import UNEXPLAINED, Share, used
 from memlab.analyse.explain.marks import read_marks
@@ -102,8 +103,10 @@ def _measured(folder: RunFolder, result: Mapping, record: Record) -> Explained:
 
     outside = Outside(readings, handles_made(snapshot.entries))
 
-    def time_us(event: int) -> float:
-        return snapshot.entries[0].time_us + 1e6 * measured.seconds[event] if measured.seconds else 0
+    ends = [*(measured.seconds or [0.0] * len(measured.trace.events))[1:], inf]
+
+    def time_us(event: int) -> float:  # until the next event: at the end of a phase, the reading comes after the event
+        return snapshot.entries[0].time_us + 1e6 * ends[event]
 
     def outside_after(event: int) -> tuple[Share, ...]:
         return outside.shares(time_us(event))

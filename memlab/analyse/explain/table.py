@@ -23,7 +23,7 @@ def explained_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
     Columns: ``run_id``, ``path``, ``source``, ``rank``; of the peak of allocated memory ``phase``, ``step``,
     ``used_bytes``, its parts ``reserved_bytes``, ``outside_bytes`` and ``unexplained_bytes``, and the parts of reserved
     memory ``requested_bytes`` and ``slack_bytes``; ``unexplained``: the share of the memory in use, at the peak, and
-    ``unexplained_most``: the greatest at the peak and end of all phases; then in bytes
+    ``unexplained_most``: the greatest there and at the end of each phase; then in bytes
     ``requested_`` and each kind of requested memory, and ``outside_`` and each part outside the allocator.
 
     Also returns a line for each run that has no row, which says why.
@@ -42,7 +42,7 @@ def explained_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
 
 def _row(rank: Explained) -> dict[str, Any]:
     outside = rank.outside(rank.peak.event)
-    moments = [rank.peak, *(moment for run in rank.phases for moment in (run.peak, run.end))]
+    moments = [rank.peak, *(run.end for run in rank.phases)]
     return {
         "source": rank.source,
         "rank": rank.rank,

@@ -1,5 +1,7 @@
-"""A prediction explained: its moments are those of the phases, also where waits of the host are in the trace."""
+"""Runs explained: moments are those of the phases, with waits of the host in a trace, and readings of the driver."""
 
+import json
+import pickle
 from types import SimpleNamespace
 
 from memlab.analyse.explain.explained import explain
@@ -7,6 +9,7 @@ from memlab.core.config import Allocator, Config, Hardware
 from memlab.predict.trace.events import Alloc, BeginPhase, Free, RecordStream, Synchronize
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 from memlab.predict.trace.work_items import KernelLaunch
+from memlab.runs.folder import RunFolder
 
 MIB = 1 << 20
 HARDWARE = Hardware(
@@ -38,3 +41,35 @@ def test_phases_and_the_peak_are_found_beside_waits_of_the_host(tmp_path):
     (rank,) = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
     assert (rank.phase, rank.where, rank.peak.requested) == ("backward", LINES[1], 3 * MIB)
     assert [(run.part.phase, run.end.requested) for run in rank.phases] == [("forward", 0), ("backward", 0)]
+
+
+def test_at_the_end_of_a_phase_the_driver_was_read(tmp_path):
+    """The reading that a phase ends with comes after its last request, and before the first one of the next phase."""
+    place = 4 * MIB
+    entry = {"stream": 0, "frames": []}
+    entries = [
+        entry | {"action": "segment_alloc", "addr": place, "size": 2 * MIB, "time_us": 10, "user_metadata": "0|"},
+        entry | {"action": "alloc", "addr": place, "size": MIB, "time_us": 11, "user_metadata": "0|"},
+        entry | {"action": "alloc", "addr": place + MIB, "size": MIB, "time_us": 40, "user_metadata": "1|"},
+    ]
+    blocks = [{"state": "active_allocated", "address": place + n * MIB, "size": MIB} for n in (0, 1)]
+    segments = [{"device": 0, "stream": 0, "total_size": 2 * MIB, "blocks": blocks}]
+    reading = {"time_us": 30, "until_us": 35, "phase": "model_build", "module": "", "call": None, "processes": {}}
+    readings = [reading | {"used_bytes": 602 * MIB, "reserved_bytes": 2 * MIB}]
+    piece = {"step": None, "where": None, "ends_phase": True}
+    marks = {
+        "folder": "",
+        "owners": {"list": [], "looks": {}},
+        "pieces": [piece | {"phase": phase} for phase in ("model_build", "forward")],
+        "outside": {"pid": 7, "before": {"used_bytes": 0, "processes": {}}, "readings": readings},
+    }
+    content = {"device_traces": [entries], "segments": segments, "allocator_settings": {}}
+    folder = RunFolder(tmp_path)
+    folder.snapshot_file(0).write_bytes(pickle.dumps(content, protocol=4))
+    folder.memory_marks(0).write_text(json.dumps(marks))
+    record = SimpleNamespace(source="measured", ranks=[{"rank": 0}])
+    of_rank_0 = {"snapshot_file": folder.snapshot_file, "memory_marks": folder.memory_marks}
+    (rank,) = explain(SimpleNamespace(read_record=lambda: record, **of_rank_0))
+    build = rank.phases[0].end
+    assert rank.used(build).nbytes == 602 * MIB
+    assert [share.nbytes for share in rank.outside(build.event)] == [600 * MIB]

@@ -30,7 +30,7 @@ def moment(activations: int, other: int) -> Moment:
 
 def explained(peak: Moment, end: Moment, driver: int) -> Explained:
     """A rank with 100 bytes outside the allocator."""
-    run = SimpleNamespace(peak=peak, end=end)
+    run = SimpleNamespace(end=end)
     figures = {"rank": 0, "source": "measured", "phase": "backward", "where": None, "step": 2, "settings": ""}
     return Explained(
         **figures,
