@@ -1,5 +1,6 @@
 """What ends a prediction is one line: where in the script, what cannot be predicted, what can be done."""
 
+import os
 import re
 import sys
 
@@ -7,10 +8,11 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.planner.user_command import predict_command
+from memlab.predict.trace.run_command import simulate
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.runs.folder import RunFolder
 from tests.shadow.model_folder import model_folder
-from tests.shadow.one_rank import run
+from tests.shadow.one_rank import NODE, run
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(8)]
 
@@ -51,6 +53,14 @@ ATTEMPTS = {
     "kernel": lambda: torch.nn.LSTM(4, 4).cuda()(tensor.view(-1, 1, 4)),
     "data parallel": lambda: torch.nn.DataParallel(torch.nn.Linear(4, 4).cuda())(tensor.view(-1, 4)),
     "other GPU": lambda: torch.ones(1 << 20, device="cuda:1"),
+    "sparse": lambda: torch.nn.Embedding(9, 4, sparse=True, device="cuda")(tensor[:4].long()).sum().backward(),
+    "graph": lambda: torch.cuda.CUDAGraph(),
+    "pool": lambda: torch.cuda.MemPool(),
+    "jagged": lambda: torch.nested.nested_tensor([torch.ones(3, device="cuda")], layout=torch.jagged) * 2,
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(3)], device="cuda"),
+    "constructor": lambda: torch.cuda.FloatTensor(3, 4),
+    "driver": lambda: torch.cuda.list_gpu_processes() and __import__("pynvml").nvmlInit(),
+    "choice": lambda: torch.max(torch.ones(8, 4096, device="cuda"), 1, out=(tensor[:8], tensor[:8].long())),
     "own mistake": lambda: tensor @ torch.ones(3, device="cuda"),
 }
 for name, attempt in ATTEMPTS.items():
@@ -80,6 +90,14 @@ EXPECTED = {
     "kernel": ("calls a CUDA kernel past its dispatcher", "--stand-ins"),
     "data parallel": ("DataParallel spreads batches over 2 GPUs", "torchrun", "hardware.gpus=1"),
     "other GPU": ("puts others on cuda:1", "torchrun", "hardware.gpus=1"),
+    "sparse": ("torch.nn.Embedding(sparse=True)", "Predict with sparse=False"),
+    "graph": ("torch.cuda.CUDAGraph keeps what it captures in a memory pool of its own", "Predict without it"),
+    "pool": ("torch.cuda.MemPool", "Predict without it"),
+    "jagged": ("nested (jagged) tensors are not predicted", "padded batches"),
+    "nested": ("nested (jagged) tensors are not predicted", "padded batches"),
+    "constructor": ("torch.cuda.FloatTensor(...), a deprecated constructor", "device='cuda'"),
+    "driver": ("asks NVIDIA's driver about GPUs that are not there", "Leave the call out"),
+    "choice": ("aten.max.dim_max chooses by values that nobody knows", "--stand-ins"),
     "quantization": ("weights quantized by gptq have no stand-in", "BitsAndBytesConfig"),
 }
 
@@ -96,6 +114,34 @@ def test_each_line_names_the_place_the_reason_and_the_remedy(tmp_path):
         assert file.endswith("script.py") and (f'"{name}"' in line or line.strip().startswith("raise"))
         assert reason in explanation
         assert all(remedy in explanation for remedy in remedies)
+
+
+ANSWERED = """
+import torch
+large = torch.randn(1 << 14, device="cuda")
+print(torch.allclose(large, large * 2), torch.allclose(torch.arange(3.0).cuda(), torch.zeros(3, device="cuda")))
+print(torch.cuda.utilization(), torch.cuda.memory_usage(0), torch.cuda.temperature())
+shared = torch.nn.Linear(2048, 2048).share_memory()
+print(shared.weight.is_shared(), *(torch.ones(number).share_memory_().is_shared() for number in (1 << 21, 2)))
+"""
+
+
+def test_what_only_asks_is_answered_and_listed(tmp_path):
+    trace, printed = run(tmp_path, ANSWERED)
+    assert printed.splitlines() == ["True False", "0 0 0", "True True True"]
+    assert {line.partition(" at ")[0]: line.rpartition(" was taken ")[2] for line in trace.assumed} == {
+        "torch.allclose(large, large * 2)": "as True",
+        "torch.cuda.utilization()": "as 0",
+        "torch.cuda.memory_usage(0)": "as 0",
+        "torch.cuda.temperature()": "as 0",
+    }
+
+
+def test_values_that_a_script_without_a_file_reads_are_listed(tmp_path):
+    lines = "import torch\nif torch.randn(1 << 14, device='cuda').sum().item() > 0: print('yes')"
+    simulated = simulate([sys.executable, "-c", lines], NODE, tmp_path, None, os.environ)
+    (assumed,) = simulated.traces[0].assumed
+    assert "at <string>:2 was taken as 1.0" in assumed
 
 
 def test_the_last_words_of_a_rank_are_that_line(tmp_path):

@@ -42,11 +42,13 @@ class Assumptions:
 
 
 def _reader() -> FrameType | None:
-    """The innermost frame that does not only pass the read on."""
-    frame: FrameType | None = sys._getframe(2)
+    """The innermost frame that does not only pass the read on; else that of ``python -c``, which has no file."""
+    frame, of_words = sys._getframe(2), None
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_READER):
+        if of_words is None and frame.f_code.co_filename == "<string>":
+            of_words = frame
         frame = frame.f_back
-    return frame
+    return frame or of_words
 
 
 Place = tuple[int, int, int, int]
@@ -57,14 +59,19 @@ def _expression(frame: FrameType) -> tuple[str, bool]:
     """The expression that a frame evaluates, and whether a branch depends on it."""
     code, file = frame.f_code, frame.f_code.co_filename
     if sys.version_info < (3, 11):  # the caller's Python, which knows lines alone
-        return _shortened(linecache.getline(file, frame.f_lineno)) or code.co_name, False
+        return _shortened(linecache.getline(file, frame.f_lineno)) or _name(code), False
     line, end_line, column, end_column = list(code.co_positions())[frame.f_lasti // 2]
     if line is None or end_line is None or column is None or end_column is None:
-        return _shortened(linecache.getline(file, frame.f_lineno)) or code.co_name, False
+        return _shortened(linecache.getline(file, frame.f_lineno)) or _name(code), False
     place = line, column, end_line, end_column
     if negated := _negated(file, place):
         place = _place(negated)
-    return _shortened(_text(file, place)) or code.co_name, negated is not None or _decides(file, place)
+    return _shortened(_text(file, place)) or _name(code), negated is not None or _decides(file, place)
+
+
+def _name(code: CodeType) -> str:
+    """Name what a function without source reads."""
+    return "a value" if code.co_name == "<module>" else code.co_name
 
 
 def _text(file: str, place: Place) -> str:

@@ -35,6 +35,7 @@ def install() -> None:
     _readers()
     _addresses()
     _resized_storages()
+    _shared_memory()
     _parameters()
     _foreach_optimizers()
 
@@ -236,6 +237,24 @@ def _resized_storages() -> None:
         return out
 
     torch.UntypedStorage.resize_ = resize_and_record
+
+
+def _shared_memory() -> None:
+    """Let tensors without bytes be shared between processes: their memory on the host is as large as before."""
+    share, is_shared = _Tensor.share_memory_, _Tensor.is_shared
+
+    def share_memory(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, FakeTensor):
+            return share(tensor)
+        tensor.untyped_storage()._memlab_shared = True
+        return tensor
+
+    def has_shared_memory(tensor: torch.Tensor) -> bool:
+        if not isinstance(tensor, FakeTensor):
+            return is_shared(tensor)
+        return tensor.is_cuda or hasattr(tensor.untyped_storage(), "_memlab_shared")
+
+    _Tensor.share_memory_, _Tensor.is_shared = share_memory, has_shared_memory
 
 
 # --- parameters

@@ -4,7 +4,9 @@ C++ parts only a CUDA build has.
 Everything else in ``torch.cuda`` runs unchanged.
 """
 
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import torch
 import torch.cuda
@@ -81,8 +83,37 @@ def install() -> None:
     for module in (cuda, cuda.streams):
         module.Stream, module.Event = Stream, Event
     cuda.graphs._cuda_isCurrentStreamCapturing = lambda: False
+    for kind, told in _NOT_PREDICTED.items():
+        kind.__new__ = _refusing(told)
+    for name in _OF_THE_DRIVER:
+        setattr(cuda, name, _unknown)
+    cuda.list_gpu_processes = lambda device=None: "no processes are running"
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         setattr(cuda.nvtx, name, lambda *args, **options: 0)
+
+
+_NOT_PREDICTED = {
+    torch.cuda.CUDAGraph: "torch.cuda.CUDAGraph keeps what it captures in a memory pool of its own",
+    torch.cuda.MemPool: "torch.cuda.MemPool gives the allocator other pools",
+    torch.cuda.ExternalStream: "torch.cuda.ExternalStream is a stream of compiled code",
+}
+"""Classes that a prediction has no answer for -> why."""
+
+
+def _refusing(told: str) -> Callable[..., NoReturn]:
+    def new(cls: type, *args: Any, **options: Any) -> NoReturn:
+        raise UnpredictableError(f"{told}, which is not predicted. Predict without it")
+
+    return new
+
+
+_OF_THE_DRIVER = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")
+"""Functions that ask NVIDIA's driver how busy a GPU is."""
+
+
+def _unknown(device_: Any = None) -> int:
+    device.recorder.assumptions.note("as 0")
+    return 0
 
 
 def _devices() -> dict:

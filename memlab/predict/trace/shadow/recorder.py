@@ -108,6 +108,7 @@ class Recorder(TorchDispatchMode):
         self._answers: dict[Any, Callable[..., Any]] = {
             _VALUE_OF: self._value,
             _aten.equal.default: self._equal,
+            _aten.allclose.default: self._allclose,
             _aten.is_pinned.default: lambda tensor, *rest: device.is_pinned(tensor),
             _aten._pin_memory.default: self._pin_memory,
             _aten.record_stream.default: lambda tensor, stream: self.record_stream(tensor, stream.stream_id),
@@ -234,6 +235,13 @@ class Recorder(TorchDispatchMode):
             self.assumptions.note("as False")
             return False
         return torch.equal(*known)
+
+    def _allclose(self, first: torch.Tensor, second: torch.Tensor, *tolerances: float, **options: bool) -> bool:
+        known = [self.values.of(tensor) for tensor in (first, second)]
+        if any(value is None for value in known):
+            self.assumptions.note("as True")
+            return True
+        return torch.allclose(*known, *tolerances, **options)
 
     def _pin_memory(self, tensor: torch.Tensor, *rest, **options) -> torch.Tensor:
         if isinstance(tensor, FakeTensor):

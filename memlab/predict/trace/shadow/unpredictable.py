@@ -54,6 +54,22 @@ _READS_MEMORY = ("Cannot access data pointer of Tensor", "data is not allocated 
 _NO_KERNEL = ("missing kernel for cuda", "with arguments from the 'CUDA' backend")
 """Parts of torch's messages where its C++ code calls a CUDA kernel past the dispatcher: recurrent layers, CTC loss."""
 
+_TOLD = {
+    r"^NotImplementedError: Cannot access storage of SparseTensorImpl": (
+        "sparse tensors are not predicted: torch.nn.Embedding(sparse=True) gives its weight a sparse gradient. Predict "
+        "with sparse=False, whose gradient is as large as the weight"
+    ),
+    r"^TypeError: type (torch\.cuda\.\w+) not available": (
+        "{0}(...), a deprecated constructor, is not predicted. Write torch.empty(..., device='cuda') or "
+        "torch.tensor(..., device='cuda') with a dtype"
+    ),
+    r"^NVMLError\w*: (.+)": (
+        "the script asks NVIDIA's driver about GPUs that are not there ({0}). Leave the call out where "
+        "pynvml.nvmlInit() fails"
+    ),
+}
+"""Exceptions of libraries -> what they say of a prediction."""
+
 _FROM_THE_HUB = ("repo_id", "path_or_repo_id", "pretrained_model_name_or_path")
 """Names under which functions of huggingface_hub, transformers and peft keep the name of a repository."""
 
@@ -103,6 +119,11 @@ def _reason(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, ImportError) and (package := _missing_package(error)):
         return f"{package} is not installed, and memlab has no stand-in for it. Predict without it, or {OWN_STAND_IN}"
+    if any("/torch/nested/" in frame.tb_frame.f_code.co_filename for frame in _frames(error)):
+        return "nested (jagged) tensors are not predicted. Predict with padded batches, or with packed ones and lengths"
+    for words, told in _TOLD.items():
+        if found := re.search(words, f"{type(error).__name__}: {error}"):
+            return told.format(*found.groups())
     if isinstance(error, RuntimeError) and any(part in str(error) for part in _READS_MEMORY):
         return (
             f"compiled code reads the memory of a tensor, which has none in a prediction: {_source(error)}. Call it as "

@@ -5,6 +5,8 @@ samples that for sequences of several lengths. Source: ``flash_attn/flash_attn_i
 ``flash_attn/bert_padding.py`` and ``csrc/flash_attn/flash_api.cpp`` of flash-attn 2.8.3.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,12 +14,20 @@ from torch.nn.functional import pad
 
 from memlab.core.config import Config
 from memlab.predict.constants import GpuModel
+from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.flash_attention import flash
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.packages import Package
 from memlab.predict.trace.shadow.stand_ins import StandIn
+from memlab.predict.trace.trace_format import DECIDED
 
 _aten = torch.ops.aten
+
+VERSION = "2.8.3"
+
+_INSTALLED = (
+    f"flash-attn, which is not installed here, was taken as installed on the GPUs, in version {VERSION}{DECIDED}"
+)
 
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
@@ -25,13 +35,25 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
         *(flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func, flash_attn_with_kvcache),
         *(flash_attn_varlen_func, flash_attn_varlen_kvpacked_func, flash_attn_varlen_qkvpacked_func),
     )
-    named: dict[str, Any] = {function.__name__: function for function in functions}
+    is_command = config.training.loop == "command"
+    named: dict[str, Any] = {each.__name__: _noted(each) if is_command else each for each in functions}
     padding: dict[str, Any] = {function.__name__: function for function in (index_first_axis, pad_input, unpad_input)}
     modules = {"flash_attn": named, "flash_attn.flash_attn_interface": named, "flash_attn.bert_padding": padding}
     return StandIn(
-        packages=(Package("flash-attn", "2.8.3", modules),),
+        packages=(Package("flash-attn", VERSION, modules),),
         kernels={_aten._flash_attention_backward.default: Kernel(workspaces=varlen_workspaces)},
     )
+
+
+def _noted(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Note that a script uses the package: whether it will be installed on the GPUs is not known."""
+
+    @functools.wraps(function)
+    def noted(*args: Any, **options: Any) -> torch.Tensor:
+        device.recorder.trace.assumed.setdefault(_INSTALLED, 1)
+        return function(*args, **options)
+
+    return noted
 
 
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, *rest, **options) -> torch.Tensor:
