@@ -121,6 +121,7 @@ import torch
 large = torch.randn(1 << 14, device="cuda")
 print(torch.allclose(large, large * 2), torch.allclose(torch.arange(3.0).cuda(), torch.zeros(3, device="cuda")))
 print(torch.cuda.utilization(), torch.cuda.memory_usage(0), torch.cuda.temperature())
+import torch.distributed.optim  # which compiles functions with torch.tensor by torch.jit.script
 shared = torch.nn.Linear(2048, 2048).share_memory()
 print(shared.weight.is_shared(), *(torch.ones(number).share_memory_().is_shared() for number in (1 << 21, 2)))
 """

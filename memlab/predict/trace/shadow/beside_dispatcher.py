@@ -127,6 +127,8 @@ def _constructors() -> None:
         return tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
     torch.tensor, torch.as_tensor, _Tensor.new_tensor = tensor, as_tensor_, new_tensor
+    for function, operator in ((tensor, "aten::tensor"), (as_tensor_, "aten::as_tensor")):
+        torch.jit._builtins._register_builtin(function, operator)  # torch.jit.script knows them by the function
 
 
 def _default_device() -> torch.device:
