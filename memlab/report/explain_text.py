@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from memlab.analyse.explain.accounting import Row, Share, side_by_side
 from memlab.analyse.explain.explained import Explained, fullest
 from memlab.analyse.explain.findings import findings
 from memlab.analyse.explain.phases import PhaseRun, changes
+from memlab.analyse.explain.same_code import with_same_lines
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB
 from memlab.report import units
@@ -69,6 +71,11 @@ def show_phase(ranks: Sequence[Explained], phase: str, out: Console, depth: int)
 def show_difference(first: Sequence[Explained], second: Sequence[Explained], out: Console, depth: int) -> None:
     """Print what differs between the fullest ranks of two runs, at the peak of each."""
     before, after = fullest(first), fullest(second)
+    held = with_same_lines(before.peak.holdings, after.peak.holdings)
+    before, after = (
+        replace(rank, peak=replace(rank.peak, holdings=holdings))
+        for rank, holdings in zip((before, after), held, strict=True)
+    )
     whole = side_by_side([rank.used(rank.peak) for rank in (before, after)])
     kinds = side_by_side([accounting.by_kind(rank.peak.holdings) for rank in (before, after)])
     say(_answer_to(whole, kinds, before, after), out, "bold")

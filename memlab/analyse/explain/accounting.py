@@ -38,7 +38,8 @@ class Row:
 
     @property
     def spread(self) -> int:
-        return max(self.sizes) - min(self.sizes)
+        """The largest difference of two sizes, of the row or of a part: parts may differ where their sums do not."""
+        return max(max(self.sizes) - min(self.sizes), *(part.spread for part in self.parts), 0)
 
 
 def side_by_side(trees: Sequence[Share]) -> Row:
@@ -95,12 +96,12 @@ def layers_together(module: str) -> str:
 
 def module_of(site: Site) -> str:
     """Name the module of a site in a tree, equal layers together."""
-    return layers_together(site.module) or "outside all modules"
+    return layers_together(site.module) or ("all modules" if site.owner else "outside all modules")
 
 
 def line_of(site: Site) -> str:
     """Name the line and the operator of a site in a tree."""
-    return " ".join(filter(None, (site.where, site.op.removeprefix("aten.").partition(".")[0]))) or "small requests"
+    return " ".join(filter(None, (site.where, site.operator))) or "small requests"
 
 
 def _kind(holding: Holding) -> str:

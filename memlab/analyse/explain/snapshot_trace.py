@@ -35,6 +35,9 @@ _LOSS = (
 )
 """Rows as in memory_kinds.py. A history has no shapes, by which a prediction knows the logits."""
 
+_INNER = ("empty", "resize_", "new_empty", "_cudnn_attention", "_flash_attention", "_efficient_attention")
+"""Operators that others call for their memory, or as the kernel behind ``scaled_dot_product_attention``."""
+
 _OPERATOR = re.compile(r"at::_ops::(\w+)::")
 _NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply")
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
@@ -109,7 +112,7 @@ class _Builder:
             if gives_back and not emptying:
                 self.trace.events.append(EmptyCache())
             elif entry.action == "alloc":
-                self._alloc(entry.address, entry.nbytes, entry.stream, entry.stack, _module(entry))
+                self._alloc(entry.address, entry.nbytes, entry.stream, entry.stack, self._module_of(entry))
             elif entry.action == "free_requested":
                 self._free(entry.address, requests_until_completed[index])
             emptying = gives_back or (emptying and entry.action not in ("alloc", "free_requested", "free_completed"))
@@ -157,6 +160,10 @@ class _Builder:
         """Return the index of the piece in the entry's label; -1 without one, and before the first that is kept."""
         number = entry.label.partition("|")[0]
         return max(-1, min(int(number) - self.marks.first, len(self.marks.pieces) - 1)) if number.isdecimal() else -1
+
+    def _module_of(self, entry: Entry) -> str:
+        """Return the module in the entry's label; empty if an earlier piece left the label in a thread of autograd."""
+        return entry.label.partition("|")[2] if self._piece_of(entry) == self.piece else ""
 
     def _begin_pieces(self, entry: Entry) -> None:
         while self.piece < self._piece_of(entry):
@@ -235,10 +242,6 @@ def _requests_until_completed(entries: Sequence[Entry]) -> dict[int, int]:
     return found | {index: requests - before + 1 for index, before in waiting.values()}
 
 
-def _module(entry: Entry) -> str:
-    return entry.label.partition("|")[2]
-
-
 def _is_python(frame: Frame) -> bool:
     return frame.file.endswith(".py")
 
@@ -263,9 +266,10 @@ def _compiled(stack: Stack) -> Iterator[str]:
 
 
 def _operator(stack: Stack) -> str:
-    """Return the operator that needed the memory: the innermost that does more than to allocate."""
+    """Return the operator that needed the memory: the innermost that does more than to allocate, or the one that a
+    program calls where that is a part of it."""
     names = [match[1] for function in _compiled(stack) if (match := _OPERATOR.match(function))]
-    name = next((name for name in names if not name.startswith(("empty", "resize_", "new_empty"))), "".join(names[:1]))
+    name = next((name for name in names if not name.startswith(_INNER)), "".join(names[:1]))
     return f"aten.{name}" if name else ""
 
 

@@ -129,7 +129,7 @@ def kind_of(site: Site, phase: str, vocabulary: int, of_libraries: Sequence[tupl
     if "/models/" in site.where and phase == "backward":
         return ACTIVATIONS  # recomputed
     path = site.where.partition(":")[0]
-    names = ("", site.function, site.op.split(".")[1] if "." in site.op else site.op)
+    names = ("", site.function, site.operator)
     found = (kind for part, name, kind in (*of_libraries, *_BY_CODE) if part in path and name in names)
     if "/optimizer" in path or "fused_optimizer" in path:
         return _of_half_precision_optimizer(phase, site)

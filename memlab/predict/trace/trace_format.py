@@ -35,6 +35,12 @@ class Site:
     user_line: str = ""
     owner: Owner | None = None
 
+    @property
+    def operator(self) -> str:
+        """The operator as torch's C++ code names it (``mm``, ``mul_Tensor``); ``empty`` for ``empty_memory_format``."""
+        name = self.op.removeprefix("aten.").removesuffix(".default").replace(".", "_")
+        return name.removesuffix("_memory_format")
+
     def owned_by(self, owner: Owner) -> "Site":
         return replace(self, kind=owner.kind, module=owner.module, owner=owner)
 

@@ -58,4 +58,10 @@ def test_the_part_that_differs_most_comes_first_also_in_between():
         Share("", 5, (Share("a", 5),)),
     ]
     row = side_by_side(trees)
+    assert row.spread == 4
     assert [(part.name, part.sizes) for part in row.parts] == [("b", (0, 4, 0)), ("a", (5, 5, 5))]
+
+
+def test_parts_that_differ_are_seen_where_their_sums_are_equal():
+    row = side_by_side([Share("", 5, (Share("a", 5),)), Share("", 5, (Share("b", 5),))])
+    assert (row.change, row.spread) == (0, 5)
