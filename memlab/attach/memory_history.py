@@ -10,6 +10,7 @@ before an out-of-memory: then the history until the request that failed takes th
 import json
 import os
 import pickle
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -132,6 +133,7 @@ class MemoryHistory:
         marks = {
             "device": device,
             "folder": os.getcwd(),
+            "import_paths": sys.path,
             "first_piece": self._number - len(self._pieces),
             "pieces": [*self._pieces, running],
             "owners": to_json(self._owners),

@@ -105,13 +105,15 @@ def _answer_to(whole: Row, kinds: Row, before: Explained, after: Explained) -> s
     if not whole.change and not any(part.change for part in kinds.parts):
         return f"Both runs hold the same at their peak: {units.about(whole.sizes[-1])} GiB."
     direction = "more" if whole.change > 0 else "less"
-    named = ", ".join(f"{part.name} {part.change / GIB:+,.2f}" for part in kinds.parts[:NAMED] if part.change)
+    least = SMALLEST * max(whole.sizes)
+    moved = sorted((part for part in kinds.parts if abs(part.change) > least), key=lambda part: -abs(part.change))
+    named = ", ".join(f"{part.name} {part.change / GIB:+,.2f}" for part in moved[:NAMED])
     sizes = " -> ".join(map(units.about, whole.sizes)) + " GiB"
-    moved = "" if before.phase == after.phase else f" The peak moved from {before.phase} to {after.phase}."
+    phase = "" if before.phase == after.phase else f" The peak moved from {before.phase} to {after.phase}."
     return (
         f"The second run uses {units.about(abs(whole.change))} GiB {direction} at its peak ({sizes}): "
         f"{named or 'the program asked for the same'}; "
-        f"slack {(after.peak.slack.total - before.peak.slack.total) / GIB:+,.2f}.{moved}"
+        f"slack {(after.peak.slack.total - before.peak.slack.total) / GIB:+,.2f}.{phase}"
     )
 
 

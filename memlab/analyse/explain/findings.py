@@ -49,10 +49,11 @@ _BESIDE_STEPS = ("evaluate", "save", "generate")
 class Finding:
     """Memory that a run may not need.
 
-    ``name``: one of the names above. ``nbytes``: at the moment when it is most; of growth, each time. ``parts``: what
-    holds it (modules, parameters or kinds) with bytes, the largest first. ``where``: the line that requested most of
-    it, and ``user_line`` the line of the user's script that led there; empty where they are not known. ``subject``:
-    model, kind or phase that it is about. ``times``: how often it grew, or how many parameters it is about.
+    ``name``: one of the names above. ``nbytes``: where it is most, at the peak or in a step; of growth, each time.
+    ``parts``: what holds it (modules, parameters or kinds) with bytes, the largest first. ``where``: the line that
+    requested most of it, and ``user_line`` the line of the user's script that led there; empty where they are not
+    known. ``subject``: model, kind or phase that it is about. ``times``: how often it grew, or the number of
+    parameters.
     """
 
     name: str
@@ -67,7 +68,8 @@ class Finding:
 def findings(rank: Explained) -> list[Finding]:
     """Return the findings of a rank: growth first, then the others, the largest first."""
     held: dict[tuple[str, str], Finding] = {}
-    for moment in (rank.peak, *(moment for run in rank.phases for moment in (run.peak, run.end))):
+    in_steps = [moment for run in rank.phases if run.part.step is not None for moment in (run.peak, run.end)]
+    for moment in (rank.peak, *in_steps):
         for finding in found_in(moment.holdings):
             key = finding.name, finding.subject
             held[key] = max(held.get(key, finding), finding, key=lambda each: each.nbytes)

@@ -20,9 +20,9 @@ def read_marks(path: Path) -> tuple[Marks, Readings]:
     try:
         pieces = [(piece["phase"] or "", _piece(piece)) for piece in values["pieces"]]
         owners = owner.from_json(values["owners"])
-        return Marks(pieces, owners, str(values["folder"]), int(values.get("first_piece", 0))), _readings(
-            values["outside"]
-        )
+        paths = [str(path) for path in values.get("import_paths", ()) if path]
+        marks = Marks(pieces, owners, str(values["folder"]), int(values.get("first_piece", 0)), paths)
+        return marks, _readings(values["outside"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
 

@@ -9,7 +9,16 @@ from functools import cache
 from memlab.analyse.explain.snapshot import Entry, Frame, Snapshot, Stack
 from memlab.attach.owner import Owner
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
-from memlab.predict.trace.memory_kinds import EXPLAINS, HEADS, LOGITS, PASSES_ON, SMALL, kind_of, name_casts
+from memlab.predict.trace.memory_kinds import (
+    EXPLAINS,
+    HEADS,
+    KERNEL_SCRATCH,
+    LOGITS,
+    PASSES_ON,
+    SMALL,
+    kind_of,
+    name_casts,
+)
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 
 BEFORE = "allocated before the recording"
@@ -35,6 +44,9 @@ _LOSS = (
 )
 """Rows as in memory_kinds.py. A history has no shapes, by which a prediction knows the logits."""
 
+_CUBLAS_WORKSPACE = frozenset({"at::cuda::getCurrentCUDABlasHandle()", "at::cuda::getCUDABlasLtWorkspace()"})
+"""Functions of torch that request the workspace of cuBLAS, which stays: a prediction names it alike."""
+
 _INNER = ("empty", "resize_", "new_empty", "_cudnn_attention", "_flash_attention", "_efficient_attention")
 """Operators that others call for their memory, or as the kernel behind ``scaled_dot_product_attention``."""
 
@@ -50,13 +62,14 @@ class Marks:
     ``pieces``: phase and piece for each part of the run; the label of an entry is "number of its piece|module".
     ``owners``: for the end of a piece, address -> parameter, gradient or optimizer state that held the memory then.
     ``folder``: the command's working folder. ``first``: number of the first of the ``pieces``; those before it are not
-    kept.
+    kept. ``import_paths``: folders that the command imported from; empty if they are not known.
     """
 
     pieces: Sequence[tuple[str, Piece]] = ()
     owners: Mapping[int, Mapping[int, Owner]] = field(default_factory=dict)
     folder: str = ""
     first: int = 0
+    import_paths: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -201,7 +214,9 @@ class _Builder:
     def _site_of(self, stack: Stack, module: str, phase: str, is_small: bool) -> Site:
         if is_small:
             return Site(SMALL, "", "", "", "", ())
-        caller = next((frame for frame in map(_as_imported, stack) if _explains(frame)), None)
+        if any(function in _CUBLAS_WORKSPACE for function in _compiled(stack)):
+            return Site(KERNEL_SCRATCH, "cuBLAS", "", "", module, ())
+        caller = next((frame for frame in map(self._as_imported, stack) if _explains(frame)), None)
         where = _node(stack) if caller is None else f"{self._short(caller.file)}:{caller.line}"
         function = "" if caller is None else caller.function
         user = next((f"{self._short(frame.file)}:{frame.line}" for frame in stack if self._is_the_users(frame)), "")
@@ -209,6 +224,13 @@ class _Builder:
         if not where:
             return replace(site, kind=OTHER)
         return replace(site, kind=LOGITS if module in HEADS else kind_of(site, phase, 0, _LOSS))
+
+    def _as_imported(self, frame: Frame) -> Frame:
+        """Return the frame with the path of an imported file relative to the folder that it was imported from."""
+        installed = _INSTALLED.sub("", frame.file)
+        roots = (root for path in self.marks.import_paths if frame.file.startswith(root := os.path.join(path, "")))
+        relative = frame.file.removeprefix(max(roots, key=len, default=""))
+        return frame._replace(file=min(installed, relative, key=len))
 
     def _short(self, path: str) -> str:
         return os.path.relpath(path, self.marks.folder) if self._is_below(path) else path
@@ -244,11 +266,6 @@ def _requests_until_completed(entries: Sequence[Entry]) -> dict[int, int]:
 
 def _is_python(frame: Frame) -> bool:
     return frame.file.endswith(".py")
-
-
-def _as_imported(frame: Frame) -> Frame:
-    """Return the frame with the path of an installed file relative to the folder that it was imported from."""
-    return frame._replace(file=_INSTALLED.sub("", frame.file))
 
 
 def _explains(frame: Frame) -> bool:

@@ -43,7 +43,7 @@ def test_layers_are_together():
 
 def test_trees_are_put_side_by_side_part_by_part():
     row = side_by_side([by_kind(HELD), by_kind((held(50), held(30, "gradients")))])
-    assert (row.sizes, row.change, row.spread) == ((99, 80), -19, 19)
+    assert (row.sizes, row.change, row.spread) == ((99, 80), -19, 40)
     assert [(part.name, part.change) for part in row.parts] == [
         ("activations", -40),
         ("gradients", 30),

@@ -18,7 +18,7 @@ from memlab.core.errors import RecordError
 from memlab.predict.allocator import CachingAllocator, RecordingAllocator
 from memlab.predict.memory.ledger import by_kind, moments
 from memlab.predict.trace.apply_events import apply
-from memlab.predict.trace.trace_format import Piece
+from memlab.predict.trace.trace_format import Piece, Site
 
 RECORDED = Path(__file__).parents[3] / "data" / "memory_snapshot_h200.pickle.gz"
 
@@ -109,6 +109,43 @@ def test_a_request_without_a_line_is_of_unknown_origin_unless_something_owns_it(
     marks = Marks([("forward", Piece(1, None, True))], owners, "")
     trace = trace_of(Snapshot(entries, [], 0, {}), 0, 1, marks).trace
     assert [trace.sites[event.site].kind for event in trace.events if hasattr(event, "nbytes")] == [OTHER, "weights"]
+
+
+def alloc(label: str, *frames: tuple[str, int, str]) -> Entry:
+    return Entry("alloc", 4096, 1 << 20, 0, tuple(Frame(*frame) for frame in frames), label)
+
+
+def site_of(entry: Entry, **marks) -> Site:
+    pieces = [("forward", Piece(1, None, True)), ("backward", Piece(1, None, True))]
+    begins = [entry._replace(address=1024, label="0|"), entry._replace(address=2048, label="1|")]
+    trace = trace_of(Snapshot([*begins, entry], [], 0, {}), 0, 1, Marks(pieces, **marks)).trace
+    return trace.sites[trace.events[-1].site]
+
+
+def test_a_label_that_an_earlier_piece_left_names_no_module():
+    line = ("/home/user/train.py", 7, "main")
+    assert site_of(alloc("1|lm_head", line)).module == "lm_head"
+    assert site_of(alloc("0|embed", line)).module == ""
+
+
+def test_files_are_named_as_they_were_imported():
+    frames = (("/opt/own/deepspeed/runtime/engine.py", 9, "backward"), ("/opt/own/peft/other.py", 7, "main"))
+    assert site_of(alloc("1|", *frames)).where == "/opt/own/deepspeed/runtime/engine.py:9"
+    assert site_of(alloc("1|", *frames), import_paths=["/opt", "/opt/own"]).where == "peft/other.py:7"
+
+
+def test_the_workspace_of_cublas_is_a_kernels_own():
+    frames = (("??", 0, "at::cuda::getCUDABlasLtWorkspace()"), ("/usr/lib/python3.11/site-packages/x.py", 7, "f"))
+    site = site_of(alloc("1|mlp", *frames))
+    assert (site.kind, site.operator, site.where, site.module) == ("kernel workspaces", "cuBLAS", "", "mlp")
+
+
+def test_the_operator_is_the_one_that_the_program_calls():
+    names = ("at::_ops::empty_memory_format::call", "at::_ops::_cudnn_attention_forward::call")
+    stack = [("??", 0, name) for name in (*names, "at::_ops::_scaled_dot_product_cudnn_attention::call")]
+    assert (
+        site_of(alloc("1|", *stack, ("/home/user/train.py", 7, "f"))).operator == "_scaled_dot_product_cudnn_attention"
+    )
 
 
 @pytest.mark.parametrize(
