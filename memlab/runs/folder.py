@@ -33,6 +33,7 @@ _RANK_FILE = re.compile(
 )
 _STEP_ROWS = re.compile(r"rank\d+\.steps\.jsonl")
 _RANK_JSON = re.compile(r"rank\d+\.json")
+_SNAPSHOT = re.compile(r"rank\d+\.memory_snapshot\.pickle")
 _LOG = re.compile(r"(rank\d+|launcher)\.log")
 _TEMPORARY = re.compile(
     r"\.((record|plan|deepspeed|training_args|rank\d+)\.json|(rank\d+|launcher)\.log|(config|hydra|overrides)\.yaml"
@@ -77,6 +78,11 @@ class RunFolder:
     def snapshot_file(self, rank: int) -> Path:
         """Return the path of a rank's memory history from torch, for memlab explain and pytorch.org/memory_viz."""
         return self.path / f"rank{rank}.memory_snapshot.pickle"
+
+    @property
+    def has_memory_history(self) -> bool:
+        """Whether a rank left its memory history."""
+        return bool(self._named(_SNAPSHOT))
 
     def memory_marks(self, rank: int) -> Path:
         """Return the path of what memlab's meters noted beside a rank's memory history."""

@@ -173,6 +173,13 @@ def test_details_open_and_close_with_the_keyboard(page):
     page.wait("!document.getElementById('details').open")
 
 
+def test_the_details_of_a_prediction_name_the_command_that_explains_it(page):
+    page.type("#search", "predicted")
+    page.run("document.querySelector('#table tbody button').click()")
+    assert re.search(r"memlab explain \S+ --page memory\.html", page.text("#details"))
+    page.press(ESCAPE)
+
+
 def test_light_and_dark(page):
     background = "return getComputedStyle(document.body).backgroundColor"
     before = page.run(background)

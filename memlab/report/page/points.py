@@ -13,7 +13,7 @@ from memlab.analyse.run_view import RunView, peak, value_at
 from memlab.core.config import GROUPS
 from memlab.core.errors import RecordError
 from memlab.core.noise import doubts
-from memlab.core.record import PHASES
+from memlab.core.record import PHASES, PREDICTED
 from memlab.report import units
 from memlab.report.page.encoding import encoded
 from memlab.report.page.log_tails import log_tails
@@ -72,6 +72,7 @@ def points_of(runs: Sequence[RunView], places: Mapping[int, int], root: str, sha
         "reason": encoded([run.reason for run in runs]),
         "doubts": encoded(["; ".join(doubts(run.step_seconds)) or None for run in runs]),
         "incomplete": encoded(["; ".join(run.incomplete) or None for run in runs]),
+        "explained": encoded([run.source == PREDICTED or RunFolder(run.path).has_memory_history for run in runs]),
         "choices": shared.column([run.choices for run in runs]),
         "environment": shared.column([run.environment for run in runs]),
         "causes": shared.column([causes(run.environment) for run in runs]),

@@ -244,6 +244,17 @@ def test_equal_values_are_kept_once():
     assert shared.values == [{"x": 1}, 2]
 
 
+def test_it_knows_which_points_can_be_explained(tmp_path):
+    """Predictions, and runs that left a memory history."""
+    paths = [add_point(tmp_path, tokens) for tokens in (128, 256)]
+    add_point(tmp_path, 512, mode="predict")
+    (paths[1] / "rank0.memory_snapshot.pickle").write_bytes(b"")
+    values = payload(collect([tmp_path]).runs, [], "sweep")
+    found = dict(zip(values["points"]["id"], column(values, values["points"]["explained"]), strict=True))
+    assert sorted(found.values()) == [False, True, True]
+    assert found[paths[1].name] and not found[paths[0].name]
+
+
 def test_only_the_end_of_a_log_is_kept(tmp_path):
     logs = tmp_path / "logs"
     logs.mkdir()
