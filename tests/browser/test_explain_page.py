@@ -8,10 +8,13 @@ from driver import CHROMEDRIVER, CHROMIUM, ENTER, browser
 from histories import GIB, MIB, explained, explained_run, training
 
 from memlab.analyse.explain import accounting
+from memlab.analyse.explain.phases import parts_of
 from memlab.analyse.explain.timeline import timeline
 from memlab.predict.memory.ledger import moments
 from memlab.predict.trace.events import Alloc, Free
 from memlab.predict.trace.trace_format import Piece, Trace
+from memlab.predict.trace.work_items import EVERYTHING, HostWaits, KernelLaunch
+from memlab.report import units
 from memlab.report.explain_page import write_explain_page
 
 pytestmark = [
@@ -152,6 +155,30 @@ def test_steps_and_the_clock_can_be_chosen(page):
     page.drag("#overview", 0.6, 0.7, 0.8)
     pictures.append(page.run(picture))
     assert len(set(pictures)) == 4
+
+
+def test_a_prediction_has_the_time_of_its_last_step(chromium, tmp_path):
+    trace = training(2, 60)
+    begin = next(part.begin for part in parts_of(trace, len(trace.events)) if part.step == 2)
+    trace.steps = [0, begin]
+    rest = range(begin, len(trace.events))
+    trace.work = [
+        item for _ in rest for item in (KernelLaunch(0, 0, 0, True, 10**11, (0,)), HostWaits(0, 0, EVERYTHING))
+    ]
+    trace.events_before = [event for event in rest for _ in range(2)]
+    rank = replace(explained(trace), source="predicted", seconds=None)
+    page = opened(chromium, tmp_path, rank)
+    page.run(
+        "document.getElementById('whole').click(); const s = document.getElementById('axis');"
+        "s.value = 'time'; s.dispatchEvent(new Event('change'))"
+    )
+    page.drag("#chart", 0.75)
+    chosen = page.run(EVENT)
+    assert chosen > begin + 0.6 * len(rest)
+    milliseconds = chosen - begin + 1  # each event waits for a kernel of one
+    expected = f"{units.seconds(1e-3 * milliseconds)} after the first work of the step, on the predicted host"
+    assert expected in page.text("#moment")
+    assert page.messages() == []
 
 
 def test_the_block_that_keeps_a_segment_is_named(chromium, tmp_path):

@@ -1,12 +1,15 @@
 """Data of one rank's history: parts of the run, sites, and the intervals of blocks and segments, packed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from memlab.analyse.explain.accounting import Share, line_of, module_of
+from memlab.analyse.explain.event_times import event_times
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.phases import parts_of
 from memlab.analyse.explain.placements import Block, Segment, placements
+from memlab.core.record import Record
 from memlab.predict.memory.host import host_changes
 from memlab.predict.trace.trace_format import Site, Trace
 from memlab.report.explain_page.packing import packed, steps
@@ -15,11 +18,11 @@ SITE = ("kind", "module", "modules", "line", "user_line", "function", "shape")
 """Fields of a site. ``modules``: its module, with equal layers together."""
 
 
-def history(rank: Explained, run: int) -> dict[str, Any]:
-    """Return the history of one rank of the run with this number. Sizes are in bytes, times in microseconds."""
+def history(rank: Explained, record: Record, run: int) -> dict[str, Any]:
+    """Return the history of one rank of a record, the run with this number. Sizes are in bytes, times in
+    microseconds."""
     found = placements(rank.trace, rank.recorder())
     strings: dict[str, int] = {}
-    times = rank.seconds and [round(second * 1e6) for second in rank.seconds[: found.events]]
     return {
         "run": run,
         "rank": rank.rank,
@@ -31,7 +34,7 @@ def history(rank: Explained, run: int) -> dict[str, Any]:
         "strings": list(strings),
         "blocks": _blocks(found.blocks),
         "segments": _segments(found.segments),
-        "times": times and packed(steps(times)),
+        "clock": _clock(event_times(rank, record), found.events),
         "outside": _outside(rank, found.events),
         "host": _host(rank.trace),
     }
@@ -83,6 +86,15 @@ def _outside(rank: Explained, events: int) -> list[dict[str, Any]]:
 
 def _share(share: Share) -> dict[str, Any]:
     return {"name": share.name, "bytes": share.nbytes, "parts": list(map(_share, share.parts))}
+
+
+def _clock(times: Mapping[int, float], events: int) -> dict[str, Any] | None:
+    """Return the microseconds at the events from ``begin`` on. ``times``: event -> seconds, of neighbours."""
+    known = [event for event in times if event < events]
+    if not known:
+        return None
+    microseconds = list(accumulate((round(1e6 * times[event]) for event in known), max))
+    return {"begin": known[0], "times": packed(steps(microseconds))}
 
 
 def _host(trace: Trace) -> dict[str, Any] | None:

@@ -31,12 +31,13 @@ class ExplainedRun:
 def payload(runs: Sequence[ExplainedRun]) -> dict[str, Any]:
     """Build the data of a page about one run, or about two that are compared. Sizes are in bytes."""
     names = _names([run.folder.path for run in runs])
-    histories = [history(rank, number) for number, run in enumerate(runs) for rank in run.ranks]
+    records = [run.folder.read_record() for run in runs]
+    histories = [history(rank, records[number], number) for number, run in enumerate(runs) for rank in run.ranks]
     kinds = {site.kind for run in runs for rank in run.ranks for site in rank.trace.sites}
     return {
         "title": " and ".join(names),
         "version": __version__,
-        "runs": [_run(name, run.folder.read_record(), run.ranks) for name, run in zip(names, runs, strict=True)],
+        "runs": [_run(*each) for each in zip(names, records, (run.ranks for run in runs), strict=True)],
         "histories": histories,
         "shown": [_place(runs, number) for number in range(len(runs))],
         "kinds": [{"name": kind, "color": color, "dark": dark} for kind, (color, dark) in kind_colors(kinds).items()],

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from memlab.analyse.explain.accounting import Share
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.phases import allocated_after
+from memlab.core.config import Config, Hardware
 from memlab.core.record import PHASES
 from memlab.predict.allocator import RecordingAllocator, parse
 from memlab.predict.memory.ledger import moments
@@ -17,6 +18,9 @@ from memlab.predict.trace.trace_format import Piece, Site, Trace
 from memlab.report.explain_page.payload import ExplainedRun
 
 MIB, GIB = 1 << 20, 1 << 30
+CONFIG = Config(
+    hardware=Hardware(gpu="a round one", bf16_tflops=100.0, fp32_tflops=10.0, memory_gb_per_s=1e3, host_gb_per_s=10.0)
+)
 STEP_PHASES = ("forward", "backward", "optimizer_step")
 LAYERS = 12
 
@@ -99,5 +103,5 @@ def explained_run(path: Path, rank: Explained, ranks: int = 1) -> ExplainedRun:
         }
         for number in range(ranks)
     ]
-    record = SimpleNamespace(source=rank.source, ranks=figures)
+    record = SimpleNamespace(source=rank.source, ranks=figures, config=CONFIG)
     return ExplainedRun(SimpleNamespace(path=path, read_record=lambda: record), [rank])

@@ -27,18 +27,14 @@ function ink(name) {
   return getComputedStyle(probe).color;
 }
 
-const endOf = ({ events, times }) => (chart.byTime ? times[events - 1] : events);
-const placeOf = ({ times }, event) => (chart.byTime ? times[event] : event);
-/** Returns the first event at or after a place on the axis. */
-const eventAt = ({ events, times }, place) => Math.min(events - 1, Math.max(0, chart.byTime ? lowerBound(times, place) : Math.ceil(place)));
+const endOf = ({ events, clock }) => (chart.byTime ? clock.times.at(-1) : events);
+const placeOf = (history, event) => (chart.byTime ? timeOf(history, event) : event);
+/** Returns the first event at or after a place on the axis; the number of events behind the last one. */
+const firstFrom = ({ events, clock }, place) => (chart.byTime ? Math.min(events, clock.begin + lowerBound(clock.times, place)) : Math.min(events, Math.max(0, Math.ceil(place))));
+const eventAt = (history, place) => Math.min(history.events - 1, firstFrom(history, place));
 
 /** Returns the first event of each of `count` columns between two places, and the event behind the last. */
-function edgesOf(history, from, to, count) {
-  return Int32Array.from({ length: count + 1 }, (_, at) => {
-    const place = from + ((to - from) * at) / count;
-    return Math.min(history.events, chart.byTime ? lowerBound(history.times, place) : Math.max(0, Math.ceil(place)));
-  });
-}
+const edgesOf = (history, from, to, count) => Int32Array.from({ length: count + 1 }, (_, at) => firstFrom(history, from + ((to - from) * at) / count));
 
 /** Returns the lowest and highest value of each column, and the event of the highest. An empty column has the value before it. */
 function extremes(values, edges) {
@@ -331,9 +327,10 @@ function drawHost({ history }) {
   }
 }
 
-/** Shows a part of the axis; keeps it inside the run and not too narrow. */
+/** Shows a part of the axis, all of it if that part is empty; keeps it inside the run and not too narrow. */
 function zoomTo(history, from, to) {
   const end = endOf(history);
+  if (to <= from) [from, to] = [0, end];
   const fewest = Math.min(end, chart.byTime ? end / 1e4 : FEWEST);
   const span = Math.min(end, Math.max(fewest, to - from));
   chart.from = Math.min(end - span, Math.max(0, (from + to - span) / 2));

@@ -44,7 +44,7 @@ function historyOf(place) {
 
 async function load(data, place) {
   const [blocks, segments, times, host] = await Promise.all([
-    unpackAll(data.blocks), unpackAll(data.segments), data.times && unpack(data.times), data.host && unpackAll(data.host),
+    unpackAll(data.blocks), unpackAll(data.segments), data.clock && unpack(data.clock.times), data.host && unpackAll(data.host),
   ]);
   addUp(blocks.begin);
   addUp(segments.begin);
@@ -53,7 +53,7 @@ async function load(data, place) {
   blocks.reusable = sumOf(blocks.freed, blocks.events_waiting);
   segments.end = sumOf(segments.begin, segments.events_held);
   const sites = data.sites.map((row) => Object.fromEntries(SITE.map((name, at) => [name, data.strings[row[at]]])));
-  const history = { ...data, place, blocks, segments, host, sites, times: times && addUp(times) };
+  const history = { ...data, place, blocks, segments, host, sites, clock: times && { begin: data.clock.begin, times: addUp(times) } };
   history.parts = data.parts.map(([phase, step, begin, end]) => ({ phase, step, begin, end }));
   history.allocated = curve(data.events, blocks.begin, blocks.freed, blocks.size);
   history.reserved = curve(data.events, segments.begin, segments.end, segments.size);
@@ -186,6 +186,9 @@ function slackAt({ blocks }, event, segments) {
 const outsideAt = ({ outside }, event) => outside.findLast((each) => each.event <= event);
 
 const partAt = ({ parts }, event) => parts.find(({ begin, end }) => begin <= event && event < end);
+
+/** Returns the microsecond at which an event happened: one before the clock begins has the first time. */
+const timeOf = ({ clock: { begin, times } }, event) => times[Math.min(times.length - 1, Math.max(0, event - begin))];
 
 /** Names the part of the run that an event belongs to. */
 function partName(part) {

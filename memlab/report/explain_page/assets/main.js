@@ -5,7 +5,7 @@ const chosen = { history: null, other: null, event: 0, from: null, otherEvent: n
 async function show(place, otherPlace) {
   chosen.history = await historyOf(place);
   chosen.other = otherPlace === null ? null : await historyOf(otherPlace);
-  if (!chosen.history.times) chart.byTime = false;
+  if (!chosen.history.clock) chart.byTime = false;
   zoomToStep(chosen.history, chosen.history.peak);
   showControls();
   showRanks(chosen);
@@ -36,7 +36,7 @@ function drawCurves() {
 
 function showMoment() {
   const { history, other, event, from, otherEvent } = chosen;
-  const time = history.times ? `, ${sinceTheFirst(history.times[event])}` : "";
+  const time = history.clock && event >= history.clock.begin ? `, ${since(history, event)}` : "";
   const at = (each) => `${partName(partAt(history, each))}, event ${WHOLE.format(each)}`;
   const figures = `allocated ${size(history.allocated[event])}, reserved ${size(history.reserved[event])}, used ${size(history.used[event])}`;
   const text = from === null ? `${at(event)}${time}${event === history.peak ? " (the peak)" : ""}: ${figures}.` : `From ${at(from)} to ${at(event)}: allocated ${size(history.allocated[from])} \u2192 ${size(history.allocated[event])}.`;
@@ -53,7 +53,7 @@ function questionOf(history, other, otherEvent, from) {
   return `${history.name} (${history.source}) and ${other.name} (${other.source}) at the same share of the same phase and step; the peak of one with the peak of the other.`;
 }
 
-const sinceTheFirst = (microseconds) => `${time(microseconds / 1e6)} after the first event`;
+const since = (history, event) => `${time(timeOf(history, event) / 1e6)} after ${history.source === "predicted" ? "the first work of the step, on the predicted host" : "the first event"}`;
 
 function showControls() {
   const { history, other } = chosen;
@@ -80,7 +80,7 @@ function showControls() {
     }),
     button("in", "Zoom in", () => zoomBy(history, 0.5)),
     button("out", "Zoom out", () => zoomBy(history, 2)),
-    history.times ? select("axis", "axis", chart.byTime ? "time" : "events", [["events", "events of the allocator"], ["time", "time"]], (axis) => {
+    history.clock ? select("axis", "axis", chart.byTime ? "time" : "events", [["events", "events of the allocator"], ["time", history.source === "predicted" ? "time of the host, last step" : "time"]], (axis) => {
       const [from, to] = [eventAt(history, chart.from), eventAt(history, chart.to)];
       chart.byTime = axis === "time";
       zoomTo(history, placeOf(history, from), placeOf(history, to));
