@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from memlab.analyse.diff import ChangedKey
 from memlab.analyse.explain import accounting
 from memlab.analyse.explain.accounting import Row, Share, side_by_side
 from memlab.analyse.explain.explained import Explained, fullest
@@ -83,6 +84,12 @@ def show_difference(first: Sequence[Explained], second: Sequence[Explained], out
     for level, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: row.spread):
         table.add_row(*map(units.gib, row.sizes), _signed(row.change), _name(level, row))
     out.print(table)
+
+
+def show_settings(changes: Sequence[ChangedKey], out: Console) -> None:
+    """Print the settings and versions in which two runs differ."""
+    named = [f"{change.key} {' -> '.join(map(str, change.values))}" for change in changes]
+    say(f"The runs differ in {'; '.join(map(safe, named))}." if named else "The runs have the same settings.", out)
 
 
 def _tree_table(columns: Sequence[str], title: str) -> Table:

@@ -75,12 +75,23 @@ def run(arguments: argparse.Namespace) -> int:
         write_chrome_trace(arguments.chrome_trace, first, folders[0].read_record())
     if others:
         show_difference(first, others[0], console(), arguments.depth)
+        _show_settings(*folders)
     elif arguments.at:
         show_phase(first, arguments.at, console(), arguments.depth)
     else:
         show_explained(first, console(), arguments.depth)
         print_remedies(folders[0], arguments.remedies, REMEDIES)
     return 0
+
+
+def _show_settings(*folders: RunFolder) -> None:
+    from memlab.analyse.collect import collect
+    from memlab.analyse.diff import compare
+    from memlab.report.explain_text import show_settings
+    from memlab.report.text import console
+
+    comparison = compare([run for folder in folders for run in collect([folder.path]).runs])
+    show_settings([*comparison.values, *comparison.environment], console())
 
 
 def _show_time(folder: RunFolder, predicted: RunFolder | None = None) -> int:
