@@ -101,7 +101,7 @@ def test_ranks_are_rows_of_a_heat_map_with_numbers(write):
     with canvas.style():
         allocated = over_ranks(drawn(write("run", trace(6)))[0]).axes[0]
     assert [label.get_text() for label in allocated.get_yticklabels()] == ["0", "1"]
-    assert [label.get_text() for label in allocated.get_xticklabels()] == ["first\nforward", "forward"]
+    assert [label.get_text() for label in allocated.get_xticklabels()] == ["first forward", "forward"]
     assert texts(allocated) == ["1.0", "2.0", "1.0", "2.0"]
 
 

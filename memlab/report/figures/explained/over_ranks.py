@@ -27,7 +27,8 @@ def over_ranks(run: DrawnRun) -> Figure:
         )
         _draw(figure, axes, cells / GIB, len(ranks) <= READABLE)
         axes.set_title(f"{name}, GiB")
-        axes.set_xticks(range(len(phases)), [phase.replace("_", "\n") for phase in phases], fontsize=7)
+        names = [phase.replace("_", " ") for phase in phases]
+        axes.set_xticks(range(len(phases)), names, fontsize=7, rotation=35, ha="right", rotation_mode="anchor")
     panels[0][0].set_ylabel("rank")
     panels[0][0].set_yticks(range(len(ranks)), [rank["rank"] for rank in ranks], fontsize=7)
     return finish(figure, run.sheet, "Memory of each rank in each phase", [run.view.source])
