@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     folders = [RunFolder(folder) for folder in arguments.folders or [latest_run()]]
     if len(folders) > 2:
         raise MemlabError(f"{len(folders)} run folders: memlab explain takes one, or two to compare.")
-    for option in ("memory_viz", "chrome_trace", "at"):
+    for option in ("memory_viz", "chrome_trace", "at", "remedies"):
         if getattr(arguments, option) and len(folders) > 1:
             raise MemlabError(f"--{option.replace('_', '-')} is about one run: name one run folder.")
     if arguments.time:
