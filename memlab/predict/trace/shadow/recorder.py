@@ -169,7 +169,7 @@ class Recorder(TorchDispatchMode):
         if func in shapes.FROM_VALUES:
             return self._shaped_by_values(func, args, kwargs)
         if self.values.writes_to_host(func, args, kwargs):
-            return args[0]
+            return args[0] if func._schema.returns else None
         out = self._results.of(func, args, device.with_index(kwargs))
         self.values.follow(func, args, kwargs, out)
         if func is _TO_COPY and out.device.type == "cpu":
