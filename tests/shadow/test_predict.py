@@ -31,6 +31,7 @@ GRID = [
     "zero_stage=zero2 attention=flash2",
     "zero_stage=zero1 precision.grad_accum_dtype=fp32",
     "zero_stage=zero2 optimizer=adamw_torch",
+    "zero_stage=zero2 offload=optimizer optimizer=adamw_torch",
     "zero_stage=zero3 optimizer=adamw_torch_foreach",
     "zero_stage=zero2 optimizer=sgd",
     "zero_stage=zero2 optimizer.name=Lion",
