@@ -45,6 +45,16 @@ def _of_range(found: Mapping[str, Any]) -> str:
     return f"The peak may be {low} to {high} GiB: all other figures are for {ordinary}, the other end is {other}."
 
 
+def package_sentences(record: Record) -> list[str]:
+    """Write what the prediction lacks because a package is not installed that every GPU machine has."""
+    if record.source == "predicted" and record.environment.get("trl") and not record.environment.get("triton"):
+        return [
+            "Triton is not installed here. CUDA builds of torch bring it, and TRL's losses take less memory with it: "
+            "pip install triton, and predict again."
+        ]
+    return []
+
+
 def assumption_sentences(record: Record) -> list[str]:
     """Write which values were assumed, those that decided a branch first; of the others only how many there are."""
     assumed = (record.command or {}).get("assumed", {})

@@ -9,7 +9,7 @@ from memlab.analyse.other_words import other_words
 from memlab.core.record import COMMAND_PHASES, Record
 from memlab.report import units
 from memlab.report.answers import short_path
-from memlab.report.command_prediction_text import range_sentences, read_ahead_sentences
+from memlab.report.command_prediction_text import package_sentences, range_sentences, read_ahead_sentences
 from memlab.report.terminal_table import show_table
 
 QUANTITIES = {
@@ -67,6 +67,7 @@ def command_sentences(record: Record) -> list[str]:
         *_peak(record),
         *range_sentences(record),
         *read_ahead_sentences(record),
+        *package_sentences(record),
         *_growth(record),
         *_fragmentation(record),
         *_retries(record),

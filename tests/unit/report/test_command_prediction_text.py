@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from memlab.report.command_prediction_text import range_sentences, read_ahead_sentences
+from memlab.report.command_prediction_text import package_sentences, range_sentences, read_ahead_sentences
 from memlab.report.command_progress import CommandProgress
 from memlab.runs.folder import RunFolder
 
@@ -107,3 +107,12 @@ def test_the_progress_says_how_far_an_epoch_is_read_ahead(tmp_path):
     assert progress.line().endswith(
         "waiting for the script's first optimizer step, its last output: step 1; it is ended after 1,800 s (--timeout)"
     )
+
+
+def test_trl_without_triton_is_said_because_gpu_machines_have_it():
+    def told(source, **versions):
+        return package_sentences(SimpleNamespace(source=source, environment=versions))
+
+    assert "pip install triton" in told("predicted", trl="1.16.0", triton=None)[0]
+    assert told("predicted", trl="1.16.0", triton="3.6.0") == told("predicted", trl=None) == []
+    assert told("measured", trl="1.16.0") == []
