@@ -46,7 +46,9 @@ COMMANDS = """\
 Training scripts that people write themselves, unmodified (`results/commands/`). `memlab measure -- COMMAND` measured
 each, and `memlab predict -- COMMAND` predicted it from the same words. Peaks are from process start, of the highest
 rank. *First* is the error of the prediction that was made first: by the code as it was before the causes of its errors
-were known. *Worst phase* is the phase whose peak of allocated memory is the furthest off.
+were known. *Worst phase* is the phase whose peak of allocated memory is the furthest off. A measured command ran two to
+four optimizer steps; its prediction ran the first two, those with the dearest batches that the script's loader could
+still give, and one more, so for a loop that counts its own steps it is the peak of the whole epoch.
 """
 
 
@@ -99,7 +101,8 @@ def _meaning(predictor: dict[str, str]) -> str:
     return (
         "An error is `predicted / measured - 1` of the highest rank; median, 90th percentile and worst are of its "
         f"absolute value. *Under* is the share of points whose prediction is too low, *under {units.percent(MARGIN)}* "
-        f"the share whose prediction is too low by more than that. Predicted with {predicted}.\n"
+        "the share whose prediction is too low by more than that. memlab's own training is predicted with "
+        f"{predicted}.\n"
     )
 
 
