@@ -94,16 +94,3 @@ def test_flash_attention_2_needs_no_flash_attn_and_leaves_padding_out(tmp_path):
     assert abs(packed - whole) < few
     # Query, key, value and result have no padding; the input of the projection behind them has.
     assert abs(padded - whole - row * (4 * used - 3 * tokens)) < few
-
-
-def test_torchvision_is_imported_where_its_operators_are_built_for_another_torch(tmp_path):
-    """As its ``__init__.py`` begins: the operators are looked for, then the result of ``nms`` is described."""
-    package = tmp_path / "torchvision"
-    package.mkdir()
-    (package / "extension.py").write_text("def _has_ops():\n    return False\n")
-    described = (
-        'import torch\nfrom . import extension\ntorch.library.register_fake("torchvision::nms")(lambda *inputs: None)\n'
-    )
-    (package / "__init__.py").write_text(described)
-    _, printed = run(tmp_path, 'import torchvision, torch\ntorch.empty(4, device="cuda")\nprint("imported")\n')
-    assert "imported" in printed.splitlines()
