@@ -20,6 +20,7 @@ from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.findings_text import show_findings
+from memlab.report.out_of_memory_text import out_of_memory_sentence, show_last_events
 from memlab.report.text import say
 from memlab.system.terminal import safe
 
@@ -35,11 +36,15 @@ SMALLEST = 0.005
 def show_explained(ranks: Sequence[Explained], out: Console, depth: int) -> None:
     """Print the rank with the highest peak. ``depth``: levels of the tree below the device's memory."""
     rank = fullest(ranks)
-    tree = rank.used(rank.peak)
+    if rank.oom:
+        say(out_of_memory_sentence(rank, rank.oom), out, "bold")
+        show_last_events(rank.oom, out)
+    moment, title = (rank.oom.moment, "memory when it ran out") if rank.oom else (rank.peak, "memory at the peak")
+    tree = rank.used(moment)
     say(answer(rank), out, "bold")
     if why := why_the_peak_is_there(rank):
         say(why, out)
-    table = _tree_table(("GiB", "%"), f"memory at the peak, rank {rank.rank}")
+    table = _tree_table(("GiB", "%"), f"{title}, rank {rank.rank}")
     for level, share in _rows(tree, depth, tree.nbytes * SMALLEST, lambda share: abs(share.nbytes)):
         share_of_all = f"{100 * share.nbytes / tree.nbytes:.1f}" if tree.nbytes else "-"
         table.add_row(units.gib(share.nbytes), share_of_all, _name(level, share))

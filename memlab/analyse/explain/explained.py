@@ -9,10 +9,11 @@ from math import inf
 
 from memlab.analyse.explain.accounting import UNEXPLAINED, Share, used
 from memlab.analyse.explain.marks import read_marks
+from memlab.analyse.explain.out_of_memory import OutOfMemory, last_events
 from memlab.analyse.explain.outside import Outside, handles_made
 from memlab.analyse.explain.phases import PhaseRun, allocated_after, highest_runs, parts_of
-from memlab.analyse.explain.snapshot import read_snapshot
-from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER, trace_of
+from memlab.analyse.explain.snapshot import Snapshot, read_snapshot
+from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER, MeasuredTrace, trace_of
 from memlab.core.config import Config
 from memlab.core.errors import RecordError
 from memlab.core.record import PREDICTED, Record
@@ -36,7 +37,8 @@ class Explained:
     ``outside``: returns the memory of the device outside the allocator after an event. ``driver``: returns the driver's
     figure after an event; ``None`` in a prediction. ``trace``: what it was computed from; ``recorder``: returns a new
     allocator that notes what it does, for a replay of the trace with the allocator's ``settings``. ``seconds``: when
-    each event of the trace happened, from the first recorded one on; ``None`` if no clock is known.
+    each event of the trace happened, from the first recorded one on; ``None`` if no clock is known. ``oom``: of a
+    measured rank that ran out of memory.
     """
 
     rank: int
@@ -53,6 +55,7 @@ class Explained:
     settings: str
     seconds: Sequence[float] | None = None
     outside_changes: tuple[int, ...] = (0,)  # events from which what is outside the allocator can differ from before
+    oom: OutOfMemory | None = None
 
     def used(self, moment: Moment) -> Share:
         """Return the memory of the device at a moment, as a tree."""
@@ -66,8 +69,8 @@ class Explained:
 
 
 def fullest(ranks: Sequence[Explained]) -> Explained:
-    """Return the rank with the highest peak of allocated memory."""
-    return max(ranks, key=lambda rank: rank.peak.allocated)
+    """Return the rank with the highest peak of allocated memory: of those that ran out of memory, if there are any."""
+    return max(ranks, key=lambda rank: (rank.oom is not None, rank.peak.allocated))
 
 
 def explain(folder: RunFolder) -> list[Explained]:
@@ -117,12 +120,27 @@ def _measured(folder: RunFolder, result: Mapping, record: Record) -> Explained:
     times = list(map(time_us, range(len(measured.trace.events))))
     around = {index for time in outside.changes() for index in (bisect_left(times, time), bisect_right(times, time))}
     explained = _explained(measured.trace, record.source, None, recorder, outside_after, settings)
+    oom = _out_of_memory(measured, snapshot, recorder())
     return replace(
         explained,
         driver=driver_after,
         seconds=measured.seconds,
+        oom=oom,
         outside_changes=tuple(sorted({0, *around} - {len(times)})),
     )
+
+
+def _out_of_memory(measured: MeasuredTrace, snapshot: Snapshot, allocator: RecordingAllocator) -> OutOfMemory | None:
+    if measured.failed is None:
+        return None
+    end = len(measured.trace.events) - 1
+    part = parts_of(measured.trace, end + 1)[-1]
+    replayed = moments(measured.trace, {end}, allocator)[end]
+    slack = snapshot.slack  # the replay of a history that does not begin with an empty allocator comes near to it
+    allocated = replayed.requested + slack.rounding
+    moment = replace(replayed, allocated=allocated, reserved=snapshot.reserved, slack=slack)
+    holes = tuple(sorted(snapshot.free, reverse=True))
+    return OutOfMemory(measured.failed, part, holes, moment, last_events(measured, measured.failed))
 
 
 def explain_prediction(config: Config, trace: Trace, capacity: int | None = None) -> Explained:

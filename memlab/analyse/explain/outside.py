@@ -15,9 +15,9 @@ from memlab.analyse.explain.snapshot import Entry
 
 PROCESSES = "other processes"
 CONTEXT = "CUDA context"
-NCCL = "NCCL: communicators and buffers"
-CUBLAS = "cuBLAS: a handle for each thread, with its first product"
-KERNELS = "kernels and libraries, loaded when they first run"
+NCCL = "NCCL"  # communicators and buffers
+CUBLAS = "cuBLAS handles"  # one for each thread, with the kernels of its first product
+KERNELS = "kernels and libraries"  # the driver loads their code when they first run
 
 MAKES_CONTEXT = ("set_device", "_apply")
 """Calls that make the context: torch.cuda.set_device, and Module.to, which calls Module._apply for each module."""
@@ -89,12 +89,12 @@ class Outside:
             yield (PROCESSES,), others
             yield self._what_ran(last, now), now.outside - last.outside - others
         elif self._before is None:
-            yield (f"{_context(now)}, and {PROCESSES}",), now.outside
+            yield (f"{CONTEXT} and {PROCESSES}",), now.outside
         else:
             used, told = self._before
             others = used + (0 if now.others is None else now.others - told)
             yield (PROCESSES,), others
-            yield (_context(now),), now.outside - others
+            yield _context(now), now.outside - others
 
     def _what_ran(self, last: Reading, now: Reading) -> tuple[str, ...]:
         if now.call is not None and now.call not in MAKES_CONTEXT:
@@ -117,9 +117,9 @@ def _distance(reading: Reading, time_us: float) -> float:
     return max(reading.time_us - time_us, time_us - reading.until_us, 0)
 
 
-def _context(reading: Reading) -> str:
+def _context(reading: Reading) -> tuple[str, ...]:
     alone = reading.call in MAKES_CONTEXT
-    return CONTEXT if alone else f"{CONTEXT}, and what else came in {_place(reading)}"
+    return (CONTEXT,) if alone else (CONTEXT, f"with all that came in {_place(reading)}")
 
 
 def _place(reading: Reading) -> str:

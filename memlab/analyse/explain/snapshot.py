@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 from memlab.core.errors import RecordError
 from memlab.files.plain_pickle import read_plain_pickle
+from memlab.predict.memory.ledger import Slack
+
+NO_SLACK = Slack(0, 0, 0, 0)
 
 DEEPEST = 1_000
 """Most frames of a stack that are read; torch records a few dozen."""
@@ -30,7 +33,8 @@ Stack = tuple[Frame, ...]  # the innermost frame first; equal stacks are one obj
 class Entry(NamedTuple):
     """An action of the allocator: alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map,
     segment_unmap, oom, snapshot. ``label``: the text that ``torch.cuda.memory._set_memory_metadata`` had set.
-    ``time_us``: when, in microseconds of the host's clock; 0 in a file without times."""
+    ``address``: of an oom, the bytes that were free on the device. ``time_us``: when, in microseconds of the host's
+    clock; 0 in a file without times."""
 
     action: str
     address: int
@@ -52,12 +56,15 @@ class LiveBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """``reserved``: bytes of all segments at the end. ``settings``: the allocator's, by torch's names."""
+    """``settings``: the allocator's, by torch's names. At the end: ``reserved``, bytes of all segments; ``slack``, of
+    these, what no request asked for; ``free``, bytes of each free block."""
 
     entries: list[Entry]
     live: list[LiveBlock]
     reserved: int
     settings: dict[str, Any]
+    slack: Slack = NO_SLACK
+    free: tuple[int, ...] = ()
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -89,12 +96,14 @@ class _Reader:
             live=[block for segment in own for block in self._live(segment)],
             reserved=sum(_of(int, segment["total_size"], "total_size") for segment in own),
             settings=_of(dict, whole.get("allocator_settings", {}), "allocator_settings"),
+            slack=self._slack(own),
+            free=tuple(_size(block) for segment in own for block in _blocks(segment) if _is_free(block)),
         )
 
     def _entry(self, entry: Mapping[str, Any]) -> Entry:
         return Entry(
             _of(str, entry["action"], "action"),
-            _of(int, entry.get("addr", 0), "addr"),
+            _of(int, entry.get("addr", entry.get("device_free", 0)), "addr"),
             _of(int, entry.get("size", 0), "size"),
             _of(int, entry.get("stream", 0), "stream"),
             self._stack(entry.get("frames", [])),
@@ -104,12 +113,25 @@ class _Reader:
 
     def _live(self, segment: Mapping[str, Any]) -> Iterator[LiveBlock]:
         stream = _of(int, segment.get("stream", 0), "stream")
-        for block in _of(list, segment["blocks"], "blocks"):
-            if _of(dict, block, "a block")["state"] != "inactive":
-                nbytes = _of(int, block.get("requested_size", block["size"]), "requested_size")
-                yield LiveBlock(
-                    _of(int, block["address"], "address"), nbytes, stream, self._stack(block.get("frames", []))
-                )
+        for block in _blocks(segment):
+            if not _is_free(block):
+                stack = self._stack(block.get("frames", []))
+                yield LiveBlock(_of(int, block["address"], "address"), _requested(block), stream, stack)
+
+    def _slack(self, segments: Sequence[Mapping[str, Any]]) -> Slack:
+        rounding = waiting = holes = releasable = 0
+        for blocks in map(_blocks, segments):
+            free = sum(_size(block) for block in blocks if _is_free(block))
+            if all(map(_is_free, blocks)):
+                releasable += free
+            else:
+                holes += free
+            for block in (block for block in blocks if not _is_free(block)):
+                if block["state"] == "active_allocated":
+                    rounding += _size(block) - _requested(block)
+                else:
+                    waiting += _size(block)
+        return Slack(rounding, waiting, holes, releasable)
 
     def _stack(self, frames: Any) -> Stack:
         known = self._stacks.get(id(frames))
@@ -123,6 +145,22 @@ class _Reader:
             fields = _of(dict, frame, "a frame")
             file, line = _of(str, fields["filename"], "filename"), _of(int, fields["line"], "line")
             yield Frame(file, line, _of(str, fields["name"], "name"))
+
+
+def _blocks(segment: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [_of(dict, block, "a block") for block in _of(list, segment["blocks"], "blocks")]
+
+
+def _is_free(block: Mapping[str, Any]) -> bool:
+    return block["state"] == "inactive"
+
+
+def _size(block: Mapping[str, Any]) -> int:
+    return _of(int, block["size"], "size")
+
+
+def _requested(block: Mapping[str, Any]) -> int:
+    return _of(int, block.get("requested_size", block["size"]), "requested_size")
 
 
 def _of(kind: type, value: Any, where: str) -> Any:

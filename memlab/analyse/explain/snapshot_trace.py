@@ -73,16 +73,28 @@ class Marks:
 
 
 @dataclass(frozen=True)
+class FailedRequest:
+    """The request with which memory ran out, in bytes. ``free_on_device``: by the driver, after the allocator had given
+    back all segments that it could. ``seconds``: when, on the clock of :class:`MeasuredTrace`."""
+
+    nbytes: int
+    free_on_device: int
+    site: Site
+    seconds: float
+
+
+@dataclass(frozen=True)
 class MeasuredTrace:
     """The events of a snapshot. ``reserved``: the bytes that the real allocator held after each event; ``segments``:
     the addresses of its segments, in the order in which it got them. Of free blocks of one size the allocator takes the
     one with the lowest address, so a replay needs them. ``seconds``: when each event happened, from the first recorded
-    one on; ``None`` in a file without times."""
+    one on; ``None`` in a file without times. ``failed``: the history ends with it."""
 
     trace: Trace
     reserved: list[int]
     segments: list[int]
     seconds: list[float] | None
+    failed: FailedRequest | None = None
 
 
 def trace_of(snapshot: Snapshot, rank: int, world_size: int, marks: Marks = Marks()) -> MeasuredTrace:
@@ -134,7 +146,17 @@ class _Builder:
         name_casts(self.trace)
         after_each += [reserved] * (len(self.trace.events) - len(after_each))
         segments = [entry.address for entry in entries if entry.action == "segment_alloc"]
-        return MeasuredTrace(self.trace, after_each, segments, _seconds(times))
+        failed = next((entry for entry in entries if entry.action == "oom"), None)
+        return MeasuredTrace(self.trace, after_each, segments, _seconds(times), failed and self._failed(failed))
+
+    def _failed(self, entry: Entry) -> FailedRequest:
+        site = self.site_of(entry.stack, _module(entry), self._phase(), False)
+        seconds = (entry.time_us - self.snapshot.entries[0].time_us) / 1e6
+        return FailedRequest(entry.nbytes, entry.address, site, seconds)
+
+    def _phase(self) -> str:
+        """Return the phase of the running piece."""
+        return self.marks.pieces[self.piece][0] if 0 <= self.piece < len(self.marks.pieces) else ""
 
     def _before_the_recording(self) -> None:
         """Request the blocks that are freed, or still there at the end, without an allocation in the history."""
@@ -155,8 +177,8 @@ class _Builder:
         self, address: int, nbytes: int, stream: int, stack: Stack, module: str, kind: str | None = None
     ) -> None:
         key = self.keys[address] = len(self.requests)
-        phase = self.marks.pieces[self.piece][0] if 0 <= self.piece < len(self.marks.pieces) else ""
-        site = Site(kind, "", "", "", "", ()) if kind else self.site_of(stack, module, phase, nbytes < SMALL_BYTES)
+        is_small = nbytes < SMALL_BYTES
+        site = Site(kind, "", "", "", "", ()) if kind else self.site_of(stack, module, self._phase(), is_small)
         self.requests.append(len(self.trace.events))
         number = self.streams.setdefault(stream, len(self.streams))
         self.trace.events.append(Alloc(key, nbytes, number, self._number(site)))

@@ -92,12 +92,12 @@ def test_where_the_driver_does_not_tell_of_processes_all_belongs_to_what_ran():
 def test_a_context_that_came_with_other_things_is_called_so():
     first = Reading("load", "", None, 3800 * MIB, 3270 * MIB, 10, 20)
     shares = mib(Outside(Readings((730 * MIB, 715 * MIB), [first]), []).shares(15))
-    assert shares == {PROCESSES: 730 + 2555, f"{CONTEXT}, and what else came in load": 515}
+    assert shares == {PROCESSES: 730 + 2555, CONTEXT: {"with all that came in load": 515}}
 
 
 def test_without_a_figure_from_before_the_context_is_not_told_from_other_processes():
     outside = Outside(Readings(None, readings(told=False)), [])
-    assert mib(outside.shares(15)) == {f"{CONTEXT}, and {PROCESSES}": 556}
+    assert mib(outside.shares(15)) == {f"{CONTEXT} and {PROCESSES}": 556}
 
 
 def test_a_handle_shows_by_the_request_for_its_workspace():

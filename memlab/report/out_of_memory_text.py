@@ -1,0 +1,48 @@
+"""Text about a request that failed: what was free, and the last events before it."""
+
+from rich.console import Console
+from rich.table import Table
+
+from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.out_of_memory import OutOfMemory
+from memlab.predict.trace.trace_format import Site
+from memlab.report import units
+from memlab.system.terminal import safe
+
+
+def out_of_memory_sentence(rank: Explained, oom: OutOfMemory) -> str:
+    """Say which request failed where, what was free, and whether it would have fitted in one piece."""
+    step = f"step {oom.part.step}" if oom.part.step else ""
+    site = oom.request.site
+    line = "" if site.user_line == site.where else site.user_line
+    place = ", ".join(filter(None, (oom.part.phase, step, line)))
+    holes = "no free block"
+    if oom.holes:
+        count = units.counted(len(oom.holes), "piece")
+        holes = f"{units.about(sum(oom.holes))} GiB in {count} of at most {units.about(oom.holes[0])} GiB"
+    fits = " In one piece, the free memory would have been enough: the allocator's memory is fragmented."
+    return (
+        f"Rank {rank.rank} ran out of memory ({place}): {units.about(oom.request.nbytes)} GiB requested by "
+        f"{described(site)}. Free were {units.about(oom.request.free_on_device)} GiB on the GPU, and in "
+        f"torch's allocator {holes}.{fits if oom.is_fragmentation else ''}"
+    )
+
+
+def show_last_events(oom: OutOfMemory, out: Console) -> None:
+    """Print the last events before a failed request."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("s before", "GiB"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("last events before the failed request", overflow="fold")
+    for event in oom.last:
+        before = "-" if event.seconds is None else f"{event.seconds:.3f}"
+        of = "" if event.site is None else f": {described(event.site)}"
+        table.add_row(before, units.gib(event.nbytes), safe(event.action.value + of))
+    out.print(table)
+
+
+def described(site: Site) -> str:
+    """Name the operator, the module and the line of a request."""
+    operator = site.op.removeprefix("aten.").partition(".")[0]
+    parts = (f"in {site.module}" if site.module else "outside all modules", f"({site.where})" if site.where else "")
+    return " ".join(filter(None, (operator or site.kind, *parts)))
