@@ -57,8 +57,9 @@ A second process that makes an optimizer under the same number (a command of two
 ``at``
     Of a rank that runs: ``phase``, ``step`` and ``where`` it was when the file was written; else ``null``.
 ``steps``
-    Number of optimizer steps that were done. ``micro_batches``: number of backward passes. ``profiled_steps``: the
-    numbers of the steps in which torch's profiler ran; their ``seconds`` are not known.
+    Number of optimizer steps that were done. ``micro_batches``: number of backward passes. ``recorded_steps``: number
+    of the steps in which torch's memory history was recorded. ``profiled_steps``: the numbers of the steps in which
+    torch's profiler ran. Both take longer: their ``seconds`` are not known.
 ``peak``
     Of the highest allocated bytes (on ``host``: of the highest resident set): ``step`` (from 1; ``null``: outside
     steps), ``phase``, ``where``, ``bytes``, and the row's ``samples``, ``tokens``, ``longest_sample`` if it is in a
@@ -108,8 +109,8 @@ not known), ``micro_batches``, ``samples``, ``tokens`` (with padding: elements o
 that the attention mask keeps), ``longest_sample`` (tokens), ``padded_length`` (tokens of the longest sample with its
 padding), ``largest_micro_batch`` (samples), ``peak_allocated_bytes``, ``peak_active_bytes``, ``peak_reserved_bytes``,
 ``alloc_retries`` and ``ooms`` of this step, ``host_peak_bytes``, ``phase`` (the one with the highest allocated bytes),
-``phases`` (phase -> peak allocated, peak reserved bytes), ``skipped`` (an overflow skipped it). A figure that is not
-known is ``null``. The last line of a killed rank may be cut off.
+``phases`` (phase -> peak allocated, peak reserved bytes), ``skipped`` (an overflow skipped it), ``recorded`` (torch's
+memory history was recorded). A figure that is not known is ``null``. The last line of a killed rank may be cut off.
 
 **--steps N**: each rank raises ``SystemExit(0)`` in the user's thread after its N-th optimizer step, when all ranks
 have reached it. ``finally`` blocks and ``atexit`` functions run; what follows the training loop does not. ``ended``

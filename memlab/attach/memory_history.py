@@ -66,7 +66,7 @@ class MemoryHistory:
         self._modules = [""]
         self._module = ""  # of the last label
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
-        self._records = self._is_kept = False
+        self.records = self._is_kept = False
         self._hooks = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
@@ -80,7 +80,7 @@ class MemoryHistory:
     def _begin(self) -> None:
         torch._C._cuda_attach_out_of_memory_observer(lambda *_: self._out_of_memory())
         self._record(MOST_ENTRIES)
-        self._records = True
+        self.records = True
         self._label()
 
     def _record(self, most_entries: int) -> None:
@@ -91,7 +91,7 @@ class MemoryHistory:
     @contained
     def keep(self) -> None:
         """Write the history so far. From now on the last actions alone are kept, for an out-of-memory."""
-        if self._records and not self._is_kept:
+        if self.records and not self._is_kept:
             self._write()
             self._is_kept = True
             self._owners.clear()
@@ -102,7 +102,7 @@ class MemoryHistory:
     @contained
     def end(self) -> None:
         """Stop recording. Write the history unless it is kept."""
-        if self._records:
+        if self.records:
             if not self._is_kept:
                 self._write()
             self._stop()
@@ -110,14 +110,14 @@ class MemoryHistory:
     @contained
     def _out_of_memory(self) -> None:
         """Write the history until the request that failed, and stop recording. The script may go on."""
-        if self._records:
+        if self.records:
             self._ownership.search()
             self._owners[self._number] = self._ownership.now()
             self._write()
             self._stop()
 
     def _stop(self) -> None:
-        self._records = False
+        self.records = False
         for hook in self._hooks:
             hook.remove()
         torch.cuda.memory._record_memory_history(enabled=None)
@@ -148,7 +148,7 @@ class MemoryHistory:
         ``step``: its optimizer step, from 1. ``where``: the line of the user's script at its beginning. ``ends_phase``:
         whether the phase is over.
         """
-        if not self._records:
+        if not self.records:
             return
         if not self._is_kept and ends_phase and (owners := self._ownership.after(phase)):
             self._owners[self._number] = owners
@@ -160,7 +160,7 @@ class MemoryHistory:
 
     @contained
     def _read(self, call: str | None = None) -> None:
-        if self._records:
+        if self.records:
             self._driver.read(self._module, call)
 
     @contained
@@ -186,7 +186,7 @@ class MemoryHistory:
                 node.register_prehook(lambda _: self._label(name))
 
     def _label(self, module: str | None = None) -> None:
-        if self._records:
+        if self.records:
             self._read()
             self._module = self._modules[-1] if module is None else module
             torch.cuda.memory._set_memory_metadata(f"{self._number}|{self._module}")

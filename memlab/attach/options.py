@@ -17,11 +17,16 @@ class Options:
     steps: int | None = None  # end after this many optimizer steps
     explain: int | None = None  # record torch's memory history until the end of this optimizer step
     started_at: float | None = None  # time.time() when the parent started the command
+    explain_ranks: tuple[int, ...] = ()  # ranks that record it; empty: all
     profile: int | None = None  # run torch's profiler in the steps after this optimizer step
 
     def profiles(self, step: int) -> bool:
         """Whether torch's profiler runs in an optimizer step, from 1: then it takes longer."""
         return self.profile is not None and 0 < step - self.profile <= PROFILER_WARMUP + PROFILED_STEPS
+
+    def explains(self, rank: int) -> bool:
+        """Whether a rank records torch's memory history."""
+        return self.explain is not None and rank in (self.explain_ranks or (rank,))
 
     def write(self, folder: str | os.PathLike) -> None:
         (Path(folder) / FILE).write_text(json.dumps(asdict(self)), "utf-8")

@@ -125,6 +125,8 @@ class RankFile:
         reasons = {"losses": "A command's losses are not read: the host would wait for the device."}
         if session.memory.device is None:
             reasons["peak_allocated_bytes"] = "The process used no GPU: torch counts no memory of the host."
+        if session.steps_recorded and not any(session.rows.seconds):
+            reasons["step_seconds"] = "Torch's memory history was recorded in every step, which slows them."
         if not any(model["trained"] for model in session.facts.get("models", ())):
             reasons["parameters"] = "No module was found that holds the parameters of the optimizer."
         if ENGINE_INIT not in session.figures.phases:
@@ -156,6 +158,7 @@ class RankFile:
             **{name: outcome.get(name) for name in ("ended", "exit_code", "where", "failed_in")},
             "at": session.at if outcome["ended"] == "running" else None,
             "steps": session.steps_done,
+            "recorded_steps": session.steps_recorded,
             "profiled_steps": list(filter(session.options.profiles, range(1, session.steps_done + 1))),
             "micro_batches": session.micro_batches,
             "peak": session.figures.peak,

@@ -59,7 +59,8 @@ class Session:
         self.batches = Batches()
         self.rows = Rows()
         self.step: Step | None = None  # None before the first forward
-        self.steps_done = self.steps_skipped = self.micro_batches = self.optimizer_calls = 0
+        self.steps_done = self.steps_skipped = self.steps_recorded = 0
+        self.micro_batches = self.optimizer_calls = 0
         self.optimizers: weakref.WeakSet = weakref.WeakSet()
         self.facts: dict[str, Any] = {}  # what the script set (facts/)
         self.engines: list[weakref.ref] = []  # of DeepSpeed
@@ -71,6 +72,7 @@ class Session:
         self.on_save: Callable[[], None] = lambda: None
         self.on_piece: Callable[[str | None, int | None, Piece], None] = lambda phase, step, piece: None
         self.on_step: Callable[[], None] = lambda: None
+        self.is_recorded: Callable[[], bool] = lambda: False  # whether torch's memory history is recorded now
         self.is_simulated = False  # on a simulated GPU: it has no clock, and the other ranks are not there
         self._saved_at = 0.0
         self._evaluated: weakref.ref | None = None  # the module that a plain loop evaluates
@@ -82,9 +84,10 @@ class Session:
 
     def begin_anew(self, options: Options) -> None:
         """Forget what was measured, and measure from now on."""
-        calls, is_simulated = (self.on_first_step, self.on_save, self.on_piece, self.on_step), self.is_simulated
+        calls = self.on_first_step, self.on_save, self.on_piece, self.on_step, self.is_recorded
+        is_simulated = self.is_simulated
         Session.__init__(self, options, self.memory)
-        self.on_first_step, self.on_save, self.on_piece, self.on_step = calls
+        self.on_first_step, self.on_save, self.on_piece, self.on_step, self.is_recorded = calls
         self.is_simulated = is_simulated
 
     def begin_in_child(self) -> None:
@@ -278,7 +281,8 @@ class Session:
             return
         end, self._end = self._end, None
         is_profiled = self.options.profiles(self.step.number)
-        self.rows.add(self.step, end, self._skipped, is_timed=not is_profiled)
+        self.rows.add(self.step, end, self._skipped, is_timed=not (is_profiled or self.step.recorded))
+        self.steps_recorded += self.step.recorded
         self.figures.name_batch_of_peak(self.step.number, self.step.size)
         self.steps_done += 1
         self.on_step()
@@ -288,7 +292,8 @@ class Session:
             self.on_first_step()
         if self.steps_done == 1 or is_profiled:  # what the meters did is no part of the next step
             end = self._mark()
-        self.step = Step(self.steps_done + 1, end, self.step.retries, self.step.ooms)
+        retries, ooms = self.step.retries, self.step.ooms
+        self.step = Step(self.steps_done + 1, end, retries, ooms, recorded=self.is_recorded())
         if time.monotonic() - self._saved_at > SAVE_EVERY_S or self.steps_done == 1:
             self.save()
 
@@ -303,7 +308,7 @@ class Session:
         """Begin the first step, unless training goes on."""
         self.ending.goes_on()
         if self.step is None:
-            self.step = Step(1, self._mark(), self.figures.retries, self.figures.ooms)
+            self.step = Step(1, self._mark(), self.figures.retries, self.figures.ooms, recorded=self.is_recorded())
             self.save()
 
     # --- ends

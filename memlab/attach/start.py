@@ -15,7 +15,7 @@ from .options import Options
 from .own_errors import contained
 from .phases import Piece
 from .profiler import StepsProfiler
-from .rank_file import RUNNING, RankFile
+from .rank_file import RUNNING, RankFile, rank_number
 from .session import Session
 
 _file: RankFile | None = None
@@ -41,7 +41,7 @@ def begin(options: Options) -> RankFile:
     os.register_at_fork(after_in_child=session.begin_in_child)
     listen_to_all(session)
     recorders: list[MemoryHistory | StepsProfiler] = []
-    if options.explain:
+    if options.explain and options.explains(rank_number()):
         recorders.append(_record(session, _file, options.explain))
     if options.profile:
         recorders.append(_profile(session, _file, options.profile))
@@ -72,6 +72,7 @@ def _record(session: Session, file: RankFile, until: int) -> MemoryHistory:
 
     session.on_piece = lambda phase, step, piece: history.piece_ends(phase, step, piece.where, piece.ends_phase)
     session.on_step = step_ends
+    session.is_recorded = lambda: history.records
     return history
 
 

@@ -25,6 +25,7 @@ class Step:
     begin: Mark
     retries_before: int | None = None
     ooms_before: int | None = None
+    recorded: bool = False  # torch's memory history was recorded when it began: then it takes longer
     micro_batches: int = 0
     size: Size | None = None  # of all micro batches together
     peaks: Peaks = field(default_factory=Peaks)
@@ -71,6 +72,7 @@ class Step:
                 if phase.peak_allocated_bytes is not None
             },
             "skipped": skipped,
+            "recorded": self.recorded,
         }
 
 

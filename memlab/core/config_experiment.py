@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from memlab.core.config_fields import at_least, not_negative, one_of, positive
+from memlab.core.ranges import Range
 
 
 @dataclass
@@ -77,6 +78,8 @@ class Measure:
     snapshot: bool = False
     """Write torch's memory history, for memlab explain and pytorch.org/memory_viz: until the end of the warm-up steps,
     or up to an out-of-memory."""
+    snapshot_ranks: list[int] = field(default_factory=list, metadata={"range": Range(0)})
+    """Ranks that write it; empty: all."""
     profile: bool = False
     """After the measured steps, run three more under torch's profiler on rank 0, for memlab explain --time."""
 

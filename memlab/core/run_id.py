@@ -18,7 +18,7 @@ LATER_GROUPS = {"adapter": "none", "kernels": "none", "training": "memlab"}
 """Groups that older records lack -> the option that they stand for, whose values are the group's defaults. Defaults are
 left out of the hash, so the names of older run folders stay valid."""
 
-LATER_KEYS = {"measure.protocol": "steps", "measure.profile": False}
+LATER_KEYS = {"measure.protocol": "steps", "measure.profile": False, "measure.snapshot_ranks": []}
 """Single keys that older records lack -> their defaults, which are also left out of the hash."""
 
 UNREMARKABLE = frozenset({"none", "default", "bf16", "sdpa", "AdamW", "random", "memlab"})

@@ -60,7 +60,7 @@ all runs of results/qwen15_05b_1xH200. Taken for every GPU until others are meas
 
 NCCL_BYTES = 486 * MIB
 """NCCL's buffers with several GPUs, on top of ``CONTEXT_BYTES``. Measured in the same way on 4 H200s
-(results/llama3_8b_zero3_4xH200_fresh, 2,001 tokens; 18 MiB less at one token). More communicators and more GPUs take
+(results/llama3_8b_zero3_fresh_4xH200, 2,001 tokens; 18 MiB less at one token). More communicators and more GPUs take
 more."""
 
 HOST_PROCESS_BYTES = 2043 * MIB

@@ -109,7 +109,8 @@ class Session:
     def start_history(self, folder: RunFolder) -> MemoryHistory | None:
         """Record torch's memory history, if the plan says so, from before the rank uses its GPU until the end of the
         first point's warm-up: it slows every allocation."""
-        if not self.config.measure.snapshot or self.config.hardware.device == "cpu":
+        measure, is_on_gpu = self.config.measure, self.config.hardware.device != "cpu"
+        if not (measure.snapshot and is_on_gpu and self.rank in (measure.snapshot_ranks or [self.rank])):
             return None
         place = folder.rank_file(self.rank)
         return MemoryHistory(

@@ -10,7 +10,7 @@ from math import inf
 from memlab.analyse.explain.accounting import UNEXPLAINED, Share, used
 from memlab.analyse.explain.marks import read_marks
 from memlab.analyse.explain.out_of_memory import OutOfMemory, last_events
-from memlab.analyse.explain.outside import Outside, handles_made
+from memlab.analyse.explain.outside import Outside, handles_made, modelled
 from memlab.analyse.explain.phases import PhaseRun, allocated_after, highest_runs, parts_of
 from memlab.analyse.explain.snapshot import Snapshot, read_snapshot
 from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER, MeasuredTrace, trace_of
@@ -26,8 +26,6 @@ from memlab.predict.trace.choose_traces import traces_in_launch
 from memlab.predict.trace.events import Alloc, BeginPhase
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
-
-MODELLED = "CUDA context, libraries and NCCL, as measured on H200s"
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ def explain_prediction(config: Config, trace: Trace, capacity: int | None = None
     limit = gpu.capacity if capacity is None else capacity
     ranks = RankReplays(config, [trace], limit, resolve(config).host, with_curve=True)
     peak = ranks.likely[0].peak_event  # of the trace with release delays, which lacks the host's waits
-    outside = (Share(MODELLED, gpu.outside),)
+    outside = modelled(config.hardware.gpus)
     return _explained(ranks.trace, PREDICTED, peak, ranks.recorder, lambda event: outside, config.allocator.conf)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from memlab.analyse.explain.accounting import Share, layers_together, sum_of
 from memlab.analyse.explain.snapshot import Entry
+from memlab.predict.constants import CONTEXT_BYTES, NCCL_BYTES
 
 PROCESSES = "other processes"
 CONTEXT = "CUDA context"
@@ -102,6 +103,13 @@ class Outside:
         if any(last.until_us <= time <= now.time_us for time in self._handles):
             return CUBLAS, _place(now)
         return KERNELS, now.phase or "outside all phases", layers_together(now.module) or "outside all modules"
+
+
+def modelled(gpus: int) -> tuple[Share, ...]:
+    """Return what predictions take to be outside the allocator: figures of measured runs, each with its source."""
+    context = Share("CUDA context, kernels and libraries: as in results/qwen15_05b_1xH200", CONTEXT_BYTES)
+    nccl = Share("NCCL: as in results/llama3_8b_zero3_fresh_4xH200", NCCL_BYTES)
+    return (context, nccl) if gpus > 1 else (context,)
 
 
 def handles_made(entries: Iterable[Entry]) -> list[int]:

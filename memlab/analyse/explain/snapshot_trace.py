@@ -150,7 +150,7 @@ class _Builder:
         return MeasuredTrace(self.trace, after_each, segments, _seconds(times), failed and self._failed(failed))
 
     def _failed(self, entry: Entry) -> FailedRequest:
-        site = self.site_of(entry.stack, _module(entry), self._phase(), False)
+        site = self.site_of(entry.stack, self._module_of(entry), self._phase(), False)
         seconds = (entry.time_us - self.snapshot.entries[0].time_us) / 1e6
         return FailedRequest(entry.nbytes, entry.address, site, seconds)
 

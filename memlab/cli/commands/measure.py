@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=whole(1), metavar="S", help="end the command after S seconds")
     help = "record what allocates the memory until the end of step N (default: 3), for memlab explain"
     parser.add_argument("--explain", type=whole(1), metavar="N", nargs="?", const=EXPLAINED_STEP, help=help)
+    help = "ranks that --explain records (default: all)"
+    parser.add_argument("--explain-ranks", type=whole(0), metavar="R", nargs="+", default=(), help=help)
     help = (
         "run torch's profiler in the three steps after step N (default: 5), on rank 0, for memlab explain --time; the "
         "times of these steps are left out"
@@ -54,9 +56,18 @@ def run(arguments: argparse.Namespace) -> int:
     last_profiled = arguments.profile and arguments.profile + PROFILER_WARMUP + PROFILED_STEPS
     if last_profiled and arguments.steps and arguments.steps < last_profiled:
         raise MemlabError(f"--profile {arguments.profile} needs {last_profiled} steps, and --steps ends after fewer.")
+    if arguments.explain_ranks and not arguments.explain:
+        raise MemlabError("--explain-ranks chooses the ranks of --explain: add --explain.")
     folder = RunFolder(arguments.output or new_folder(words))
     record = measure(
-        words, folder, arguments.steps, arguments.timeout, arguments.force, arguments.explain, arguments.profile
+        words,
+        folder,
+        arguments.steps,
+        arguments.timeout,
+        arguments.force,
+        arguments.explain,
+        tuple(arguments.explain_ranks),
+        arguments.profile,
     )
     errors = console(sys.stderr)  # standard output is the command's
     show_run(record, errors)

@@ -55,7 +55,7 @@ def found_config(
     """
     known: dict[str, Any] = {"training.loop": "command", "training.command": command}
     known |= {"training.auto": True, "measure.protocol": "cold"}
-    known |= {"measure.snapshot": False, "measure.profile": False}
+    known |= {"measure.snapshot": False, "measure.snapshot_ranks": [], "measure.profile": False}
     if ranks:
         facts = ranks[0]["attached"]
         known |= _hardware(ranks) | _shape(facts, rows) | _model(facts) | _deepspeed(facts) | _trainer(facts)

@@ -30,7 +30,8 @@ a signal."""
 @dataclass(frozen=True)
 class Command:
     """A command to run. ``steps``: end after this many optimizer steps; ``None``: when the command ends. ``explain``:
-    record torch's memory history until the end of this step; ``None``: not at all. ``profile``: run torch's profiler
+    record torch's memory history until the end of this step; ``None``: not at all. ``explain_ranks``: the ranks that
+    record it; empty: all. ``profile``: run torch's profiler
     in the steps after this one; ``None``: in none."""
 
     words: Sequence[str]
@@ -38,6 +39,7 @@ class Command:
     streams: Streams
     steps: int | None = None
     explain: int | None = None
+    explain_ranks: tuple[int, ...] = ()
     profile: int | None = None
 
 
@@ -73,7 +75,9 @@ def supervise(
         return 0.0 if reasons else None
 
     with explained(FolderError, folder.path, "Nothing was started: "):
-        options = Options(str(folder.path), command.steps, command.explain, time.time(), command.profile)
+        options = Options(
+            str(folder.path), command.steps, command.explain, time.time(), command.explain_ranks, command.profile
+        )
         install.install(folder.path, options)
     folder.keep_launch(token, 0)
     try:
