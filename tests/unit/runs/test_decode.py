@@ -52,6 +52,8 @@ def of_then(record: Record) -> dict[str, Any]:
     values = {key: value for key, value in record.to_json().items() if key not in ADDED_SINCE}
     for place in (values["config"], values["choices"]):
         place.pop("training", None)
+    for key in ("profile", "snapshot_ranks"):
+        values["config"]["measure"].pop(key)
     for rank in values["ranks"]:
         del rank["attached"]
     return values
