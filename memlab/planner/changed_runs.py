@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -85,7 +85,7 @@ class ChangedPlans:
         trace_missing(plans, lambda done, of: self._on_progress("tracing", done, of))
         for number, plan in enumerate(plans):
             self._on_progress("replaying", number, len(plans))
-            yield _or_reason(lambda plan=plan: TracedPlan(plan.config, traces(plan)))
+            yield _or_reason(partial(_traced_plan, plan))
 
 
 class ChangedCommands:
@@ -122,7 +122,7 @@ class ChangedCommands:
         for number, candidate in enumerate(chosen):
             self._on_progress(f"predicting the command with {candidate.change}", number, len(chosen))
             change = told[candidate.change]
-            yield _or_reason(lambda change=change: changed_command(change, self.base, self._trace))
+            yield _or_reason(partial(changed_command, change, self.base, self._trace))
 
     @property
     def _words(self) -> list[str]:
@@ -150,6 +150,10 @@ class ChangedCommands:
             command["effects"],
             record.config.allocator.conf,
         )
+
+
+def _traced_plan(plan: Plan) -> TracedPlan:
+    return TracedPlan(plan.config, traces(plan))
 
 
 def _or_reason(predict: Callable[[], PredictedRun]) -> PredictedRun | str:

@@ -79,17 +79,22 @@ def read_operators(path: Path) -> OperatorProfile:
     """Read what :func:`write_operators` wrote. Raises :class:`RecordError` for anything else."""
     values = read_json(path)
     try:
-        operators = [
-            OperatorTime(*map(str, row[:3]), *map(float, row[3:])) for row in map(_row_of, values["operators"])
-        ]
+        operators = [_operator(row) for row in values["operators"]]
         seconds = [float(each) for each in values["step_seconds"]]
         return OperatorProfile(int(values["steps"]), seconds, float(values["busy_seconds"]), operators)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the operators of a profile ({error})") from None
 
 
-def _row_of(values: Mapping[str, Any]) -> list[Any]:
-    return [values[name] for name in OperatorTime.__dataclass_fields__]
+def _operator(row: Mapping[str, Any]) -> OperatorTime:
+    return OperatorTime(
+        phase=str(row["phase"]),
+        operator=str(row["operator"]),
+        kernel=str(row["kernel"]),
+        calls=float(row["calls"]),
+        seconds=float(row["seconds"]),
+        allocated_bytes=float(row["allocated_bytes"]),
+    )
 
 
 def write_operators(path: Path, profile: OperatorProfile) -> None:

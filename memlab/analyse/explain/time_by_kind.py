@@ -1,6 +1,6 @@
 """Time of one step by kind of work: as torch's profiler measured it, and as the clocks of the prediction have it."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -107,7 +107,7 @@ def predicted_step(config: Config, trace: Trace) -> StepByKind:
     found = step_intervals(config, trace.work, costs)
     kinds = item_kinds(trace)
     counts = Counter(kinds[index] for index, item in enumerate(trace.work) if isinstance(item, _ON_DEVICE))
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     for intervals in found.streams.values():
         for each in intervals:
             seconds[kinds[each.item]] += each.seconds

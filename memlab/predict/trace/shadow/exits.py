@@ -31,7 +31,7 @@ def _listen_to_raised(heard: Callable[[Any], None]) -> None:
         if isinstance(error, SystemExit):
             heard(error.code)
 
-    events = sys.monitoring
+    events: Any = getattr(sys, "monitoring")  # noqa: B009  # Python 3.11 has none, and mypy reads for that version
     events.use_tool_id(_TOOL, "memlab")
     events.register_callback(_TOOL, events.events.RAISE, raised)
     events.set_events(_TOOL, events.events.RAISE)
@@ -49,5 +49,5 @@ def _listen_to_made(heard: Callable[[Any], None]) -> None:
         heard(error.code)
 
     flags.value &= ~_IMMUTABLE
-    SystemExit.__init__ = init_and_tell  # type: ignore[method-assign]
+    SystemExit.__init__ = init_and_tell  # type: ignore[assignment, method-assign]
     flags.value |= _IMMUTABLE

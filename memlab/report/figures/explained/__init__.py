@@ -1,6 +1,7 @@
 """Figures of the memory of single runs, from their histories: over a step, by phase, by rank, and of two runs."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -39,10 +40,10 @@ def draw_explained(views: Sequence[RunView], output: Path) -> Iterator[tuple[str
         of_run = "" if len(runs) == 1 else f"{number}-{Path(run.view.path).name}"
         for part, make in OF_ONE_RUN.items():
             if part != "ranks" or len(run.record.ranks) > 1:
-                yield KIND, _written(lambda make=make, run=run: make(run), output, part, of_run)
+                yield KIND, _written(partial(make, run), output, part, of_run)
     if len(runs) == 2:
         measured_first = sorted(runs, key=lambda run: run.view.source)
-        yield KIND, _written(lambda: overlaid(*measured_first), output, "overlaid", "")
+        yield KIND, _written(partial(overlaid, *measured_first), output, "overlaid", "")
     if len(views) > MOST:
         yield KIND, f"{len(views) - MOST} of {len(views)} runs are left out: name at most {MOST} run folders"
 
