@@ -6,7 +6,7 @@ from functools import cached_property
 from memlab.core.config import Config
 from memlab.predict import allocator
 from memlab.predict.memory.release_delay import furthest_ahead, with_release_delays
-from memlab.predict.memory.replay import Replay, replay, replay_points
+from memlab.predict.memory.replay import Replay, as_plain_training, replay, replay_points
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
 from memlab.predict.time.calibration import Calibration
 from memlab.predict.time.clocks import has_clocks
@@ -44,7 +44,7 @@ class RankReplays:
         self._calibration = calibration
         self._options = allocator.parse(config.allocator.conf)
         self._is_cold = config.measure.protocol == "cold"
-        self._plain = self.trace = joined_points(points)
+        self._plain = self.trace = self._joined(points)
         self._has_side_streams = any(isinstance(event, RecordStream) for event in self._plain.events)
         self._has_delays = self._has_side_streams and has_clocks(config, points)
         self._release_delay = AT_ONCE if self._has_delays or config.hardware.world_size == 1 else AT_THE_NEXT_WAIT
@@ -54,9 +54,7 @@ class RankReplays:
     @cached_property
     def likely(self) -> list[Replay]:
         """The replays with the likely release delays, one for each point that the launch reaches."""
-        return replay_points(
-            self.trace, self._options, self._capacity, self._release_delay, self._with_curve, self._is_cold
-        )
+        return replay_points(self.trace, self._options, self._capacity, self._release_delay, self._with_curve)
 
     @cached_property
     def _least(self) -> list[list[Replay]]:
@@ -105,7 +103,7 @@ class RankReplays:
         """Return the likely replay of the first point in a plain training (``measure.protocol=cold``)."""
         if self._is_cold:
             return self.likely[0]
-        return replay(self.trace, self._options, self._capacity, self._release_delay, cold=True)
+        return replay(as_plain_training(self.trace), self._options, self._capacity, self._release_delay)
 
     def fits(self, ratio: float) -> bool:
         """Return whether ``ratio`` times the predicted memory fits. The replay divides the capacity by ``ratio``
@@ -115,15 +113,19 @@ class RankReplays:
             return False
         if not likely.oom and not likely.num_alloc_retries and _reserved(likely) * ratio <= self._capacity:
             return True
-        lesser = replay(self.trace, self._options, int(self._capacity / ratio), self._release_delay, cold=self._is_cold)
+        lesser = replay(self.trace, self._options, int(self._capacity / ratio), self._release_delay)
         return lesser.oom is None
 
     def _delayed(self, host: float) -> Trace:
         costs = self._calibration.costs.on_a_host(host)
-        return joined_points([with_release_delays(point, self._config, costs) for point in self._points])
+        return self._joined([with_release_delays(point, self._config, costs) for point in self._points])
+
+    def _joined(self, points: Sequence[Trace]) -> Trace:
+        joined = joined_points(points)
+        return as_plain_training(joined) if self._is_cold else joined
 
     def _replayed(self, trace: Trace, release_delay: int) -> list[Replay]:
-        return replay_points(trace, self._options, self._capacity, release_delay, cold=self._is_cold)
+        return replay_points(trace, self._options, self._capacity, release_delay)
 
 
 def _reserved(replay: Replay) -> int:

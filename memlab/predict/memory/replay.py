@@ -1,6 +1,5 @@
 """Replay of a trace through the allocator: peaks by phase, the event of each peak, and memory over one step."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +10,6 @@ from memlab.predict.trace.events import (
     BeginPhase,
     BeginPoint,
     EmptyCache,
-    Event,
     Free,
     RecordStream,
     Synchronize,
@@ -49,28 +47,23 @@ class Replay:
     curve_phases: list[tuple[int, str]] = field(default_factory=list)
 
 
-def replay(
-    trace: Trace, options: Options, capacity: int, release_delay: int = 0, with_curve: bool = False, cold: bool = False
-) -> Replay:
+def replay(trace: Trace, options: Options, capacity: int, release_delay: int = 0, with_curve: bool = False) -> Replay:
     """Run the events of ``trace`` through an allocator of ``capacity`` bytes.
 
     ``release_delay``: of Free events that carry none, as in :class:`CachingAllocator`. If the trace is a launch of
     several points (trace/shared_launch.py), the result is the last point's. ``with_curve``: keep memory over the last
-    step. ``cold``: as in a plain training, where peaks count from process start and the cache is not emptied before the
-    first step.
+    step.
     """
-    return replay_points(trace, options, capacity, release_delay, with_curve, cold)[-1]
+    return replay_points(trace, options, capacity, release_delay, with_curve)[-1]
 
 
 def replay_points(
-    trace: Trace, options: Options, capacity: int, release_delay: int = 0, with_curve: bool = False, cold: bool = False
+    trace: Trace, options: Options, capacity: int, release_delay: int = 0, with_curve: bool = False
 ) -> list[Replay]:
     """Replay a launch as :func:`replay` does, with a result for each point. An out-of-memory ends the launch and the
     list."""
     allocator = CachingAllocator(options, capacity, release_delay)
-    left_out = protocol(trace.events) if cold and not trace.pieces else ()  # a command is measured from its start
-    events = ((index, event) for index, event in enumerate(trace.events) if index not in left_out)
-    runner = _Runner(trace, events, allocator, trace.steps[-1] if with_curve else len(trace.events))
+    runner = _Runner(trace, allocator, trace.steps[-1] if with_curve else len(trace.events))
     try:
         runner.run()
     except OutOfMemory as error:
@@ -79,17 +72,24 @@ def replay_points(
     return runner.results
 
 
-def protocol(events: Sequence[Event]) -> tuple[int, int]:
-    """Return the indices of the two events that measuring adds before the first step: EmptyCache, then BeginPoint."""
-    start = next(index for index, event in enumerate(events) if isinstance(event, BeginPoint))
-    assert isinstance(events[start - 1], EmptyCache)
-    return start - 1, start
+def as_plain_training(trace: Trace) -> Trace:
+    """Return a trace without what measuring adds before the first step: the cache is not emptied, and peaks count from
+    process start (``measure.protocol=cold``). A command's trace has nothing of the kind.
+
+    Waits for no request take the place of the two events: events, steps and work keep their indices.
+    """
+    start = next((index for index, event in enumerate(trace.events) if isinstance(event, BeginPoint)), None)
+    if start is None:
+        return trace
+    assert isinstance(trace.events[start - 1], EmptyCache)
+    nothing = Synchronize(0)
+    return replace(trace, events=[*trace.events[: start - 1], nothing, nothing, *trace.events[start + 1 :]])
 
 
 class _Runner:
-    def __init__(self, trace: Trace, events: Iterable[tuple[int, Event]], allocator: CachingAllocator, curve_from: int):
-        """``events``: each with its index in the trace. ``curve_from``: index from which the curve is kept."""
-        self.trace, self.events, self.allocator = trace, events, allocator
+    def __init__(self, trace: Trace, allocator: CachingAllocator, curve_from: int):
+        """``curve_from``: index of the event from which the curve is kept."""
+        self.trace, self.allocator = trace, allocator
         self.curve_from = curve_from
         self.index = 0
         self.phase = ""
@@ -103,7 +103,7 @@ class _Runner:
     def run(self) -> None:
         allocator, result, highest = self.allocator, self.result, 0
         event: Any  # of the type that ``kind`` says: comparing types is faster than isinstance
-        for index, event in self.events:
+        for index, event in enumerate(self.trace.events):
             self.index, kind = index, type(event)
             if kind is Alloc:
                 allocator.malloc(event.key, event.nbytes, event.stream)

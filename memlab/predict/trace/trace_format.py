@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from memlab.attach.owner import Owner
+from memlab.core.errors import RecordError
 from memlab.files.disk import write_whole
 from memlab.predict.trace import events, work_items
 from memlab.predict.trace.events import Event
@@ -105,7 +106,17 @@ class Trace:
 
     @classmethod
     def load(cls, path: Path) -> "Trace":
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        """Read a trace. Raises :class:`RecordError`, with what to do, for one that another memlab has made."""
+        try:
+            return cls._from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise RecordError(
+                f"{path}: not a trace of this version of memlab ({type(error).__name__}: {error}). Delete it, and "
+                "predict again."
+            ) from error
+
+    @classmethod
+    def _from_json(cls, values: dict[str, Any]) -> "Trace":
         values["events"] = [events.from_json(*event) for event in values["events"]]
         values["work"] = [work_items.from_json(*item) for item in values["work"]]
         values["earlier_work"] = [[work_items.from_json(*item) for item in work] for work in values["earlier_work"]]

@@ -4,9 +4,12 @@ import json
 import pickle
 from types import SimpleNamespace
 
-from memlab.analyse.explain.explained import explain
-from memlab.core.config import Allocator, Config, Hardware
-from memlab.predict.trace.events import Alloc, BeginPhase, Free, RecordStream, Synchronize
+import pytest
+
+from memlab.analyse.explain.explained import explain, explain_prediction
+from memlab.core.config import Allocator, Config, Hardware, Measure
+from memlab.core.errors import RecordError
+from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free, RecordStream, Synchronize
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 from memlab.predict.trace.work_items import KernelLaunch
 from memlab.runs.folder import RunFolder
@@ -41,6 +44,30 @@ def test_phases_and_the_peak_are_found_beside_waits_of_the_host(tmp_path):
     (rank,) = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
     assert (rank.phase, rank.where, rank.peak.requested) == ("backward", LINES[1], 3 * MIB)
     assert [(run.part.phase, run.end.requested) for run in rank.phases] == [("forward", 0), ("backward", 0)]
+
+
+@pytest.mark.parametrize("damage", [lambda trace: trace.pop("earlier_work"), lambda trace: trace.update(gone=1)])
+def test_a_trace_of_another_memlab_is_refused_in_one_line(tmp_path, damage):
+    place = tmp_path / "rank0.trace.json"
+    values = Trace(0, 1, events=[BeginPhase(0)], phases=["forward"]).to_json()
+    damage(values)
+    place.write_text(json.dumps(values))
+    record = SimpleNamespace(source="predicted", command={})
+    with pytest.raises(RecordError, match=r"rank0.trace.json: not a trace of this version of memlab.*predict again"):
+        explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
+
+
+@pytest.mark.parametrize(("protocol", "cached"), [("steps", 0), ("cold", 50 * MIB)])
+def test_the_cache_is_emptied_before_the_first_step_as_in_the_measurement(protocol, cached):
+    events = [
+        *(BeginPhase(0), Alloc(0, 50 * MIB, 0, 0), Free(0), EmptyCache(), BeginPoint()),
+        *(BeginPhase(1), Alloc(1, 20 * MIB, 1, 0), Alloc(2, 60 * MIB, 1, 0)),
+    ]
+    site = Site("activations", "aten.mm.default", "model.py:7", "forward", "mlp", (MIB,))
+    trace = Trace(0, 1, events=events, phases=["engine_init", "forward"], sites=[site], steps=[5])
+    config = Config(hardware=HARDWARE, allocator=Allocator(conf=""), measure=Measure(protocol=protocol))
+    peak = explain_prediction(config, trace).peak
+    assert (peak.allocated, peak.slack.releasable, peak.reserved) == (80 * MIB, cached, 80 * MIB + cached)
 
 
 def test_at_the_end_of_a_phase_the_driver_was_read(tmp_path):

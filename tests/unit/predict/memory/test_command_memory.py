@@ -36,7 +36,7 @@ RUN = trace(
 
 
 def test_every_phase_and_every_step_has_its_own_peak():
-    found = command_memory(RUN, replay(RUN, Options(), 1 << 40, cold=True), outside=1000 * MIB)
+    found = command_memory(RUN, replay(RUN, Options(), 1 << 40), outside=1000 * MIB)
     peaks = {name: phase["peak_allocated_bytes"] // MIB for name, phase in found.phases.items()}
     assert peaks == {"model_build": 40, "first_forward": 60, "forward": 102, "evaluate": 122}
     assert [found.steps[step]["peak_allocated_bytes"] // MIB for step in (1, 2)] == [60, 102]
@@ -46,16 +46,16 @@ def test_every_phase_and_every_step_has_its_own_peak():
 
 
 def test_host_memory_is_told_by_phase():
-    found = command_memory(RUN, replay(RUN, Options(), 1 << 40, cold=True), outside=0)
+    found = command_memory(RUN, replay(RUN, Options(), 1 << 40), outside=0)
     before, later = (found.phases[name]["host_peak_bytes"] for name in ("model_build", "forward"))
     assert before == later  # the tensor on the host stays
     without = trace([("model_build", None, [block(1, 40)])])
-    alone = command_memory(without, replay(without, Options(), 1 << 40, cold=True), outside=0)
+    alone = command_memory(without, replay(without, Options(), 1 << 40), outside=0)
     assert before - alone.phases["model_build"]["host_peak_bytes"] == 8 * MIB
 
 
 def test_an_out_of_memory_names_phase_step_and_line_and_what_follows_does_not_count():
-    result = replay(RUN, Options(), 100 * MIB, cold=True)
+    result = replay(RUN, Options(), 100 * MIB)
     assert out_of_memory(RUN, result) == {
         "phase": "forward",
         "step": 2,

@@ -3,7 +3,7 @@
 import pytest
 
 from memlab.predict.allocator import Options
-from memlab.predict.memory.replay import replay
+from memlab.predict.memory.replay import as_plain_training, replay
 from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free, Synchronize
 from memlab.predict.trace.trace_format import Trace
 
@@ -20,7 +20,8 @@ TRACE = Trace(0, 1, events=EVENTS, phases=["", "engine_init", "forward"], steps=
 
 @pytest.mark.parametrize("cold", [False, True])
 def test_places_are_those_of_the_trace(cold):
-    found = replay(TRACE, Options(), UNLIMITED, with_curve=True, cold=cold)
+    trace = as_plain_training(TRACE) if cold else TRACE
+    found = replay(trace, Options(), UNLIMITED, with_curve=True)
     assert found.peak_events["forward"] == HIGHEST
     assert found.curve_phases[0] == (FORWARD, "forward")
     assert max(found.curve, key=lambda point: point[1])[0] == HIGHEST
@@ -34,4 +35,4 @@ def test_an_out_of_memory_is_at_its_request():
 
 def test_without_the_protocol_nothing_is_given_back():
     assert replay(TRACE, Options(), UNLIMITED).peak_reserved == 40 * MIB
-    assert replay(TRACE, Options(), UNLIMITED, cold=True).peak_reserved == 50 * MIB
+    assert replay(as_plain_training(TRACE), Options(), UNLIMITED).peak_reserved == 50 * MIB
