@@ -100,7 +100,7 @@ class ChangedCommands:
         facts = record.ranks[0]["attached"]
         ran_in = (facts.get("script") or {}).get("cwd")
         if ran_in and Path(ran_in) != Path.cwd():
-            raise MemlabError(f"The command ran in {ran_in}: call memlab explain --remedies there, too.")
+            raise MemlabError(f"The command ran in {ran_in}: call memlab explain --remedies in that folder.")
         self._changes = possible_changes(
             self._words, record.config, record.unknown_config, facts, record.config.hardware.gpus
         )

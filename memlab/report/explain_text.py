@@ -133,11 +133,12 @@ def answer(rank: Explained) -> str:
     """Say how much memory a rank uses at its peak, where that is, and what holds it."""
     kinds = accounting.by_kind(rank.peak.holdings).parts
     named = ", ".join(f"{share.name} {units.about(share.nbytes)}" for share in kinds[:NAMED])
+    more = ", ..." if len(kinds) > NAMED else ""
     place = ", ".join(filter(None, (rank.phase, f"step {rank.step}" if rank.step else "", rank.where)))
     uses = "would use" if rank.driver is None else "uses"
     return (
         f"At its peak ({place}) rank {rank.rank} {uses} {units.about(rank.used(rank.peak).nbytes)} GiB: "
-        f"{units.about(rank.peak.requested)} GiB that the program asked for ({named}, ...), "
+        f"{units.about(rank.peak.requested)} GiB that the program asked for ({named}{more}), "
         f"{units.about(rank.peak.slack.total)} GiB of slack in the allocator and "
         f"{units.about(sum(share.nbytes for share in rank.outside(rank.peak.event)))} GiB outside it."
     )
@@ -191,9 +192,14 @@ def _about(nbytes: int) -> str:
 def _rows(
     whole: Node, depth: int, least: float, size: Callable[[Node], int], level: int = 0
 ) -> Iterator[tuple[int, Node]]:
-    """Yield the nodes with their levels. ``size``: decides whether a node reaches ``least``, and gets its own row."""
+    """Yield the nodes with their levels. ``size``: decides whether a node reaches ``least``, and gets its own row.
+
+    The row of a part that lies outside all modules as a whole would repeat the row above, and is left out.
+    """
     yield level, whole
-    if not depth:
+    if [part.name for part in whole.parts] == [accounting.OUTSIDE_MODULES]:
+        whole, depth = whole.parts[0], depth - 1
+    if depth <= 0:
         return
     shown = [part for part in whole.parts if size(part) >= least or part.name == accounting.UNEXPLAINED]
     for part in shown:

@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
+from memlab.analyse.explain.accounting import OUTSIDE_MODULES
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.out_of_memory import OutOfMemory
 from memlab.predict.trace.trace_format import Site
@@ -44,5 +45,5 @@ def show_last_events(oom: OutOfMemory, out: Console) -> None:
 def described(site: Site) -> str:
     """Name the operator, the module and the line of a request."""
     operator = site.op.removeprefix("aten.").partition(".")[0]
-    parts = (f"in {site.module}" if site.module else "outside all modules", f"({site.where})" if site.where else "")
+    parts = (f"in {site.module}" if site.module else OUTSIDE_MODULES, f"({site.where})" if site.where else "")
     return " ".join(filter(None, (operator or site.kind, *parts)))

@@ -10,6 +10,8 @@ from memlab.predict.trace.trace_format import Site
 
 UNEXPLAINED = "unexplained"
 
+ALL_MODULES, OUTSIDE_MODULES = "all modules", "outside all modules"
+
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
@@ -96,7 +98,7 @@ def layers_together(module: str) -> str:
 
 def module_of(site: Site) -> str:
     """Name the module of a site in a tree, equal layers together."""
-    return layers_together(site.module) or ("all modules" if site.owner else "outside all modules")
+    return layers_together(site.module) or (ALL_MODULES if site.owner else OUTSIDE_MODULES)
 
 
 def line_of(site: Site) -> str:

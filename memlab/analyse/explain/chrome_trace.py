@@ -51,6 +51,7 @@ def write_chrome_trace(path: Path, ranks: Sequence[Explained], record: Record) -
     events, facts = _predicted(ranks, record) if record.source == PREDICTED else _measured(ranks[0])
     values = {"displayTimeUnit": "ms", "otherData": {"run": record.run_id, **facts}, "traceEvents": events}
     content = json.dumps(values, separators=(",", ":")).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, gzip.compress(content) if path.suffix == ".gz" else content)
 
 

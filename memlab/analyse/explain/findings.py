@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from memlab.analyse.explain.accounting import layers_together
+from memlab.analyse.explain.accounting import ALL_MODULES, layers_together
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.growth import Growth, growth_in_evaluation, growth_over_steps
 from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
@@ -181,7 +181,7 @@ def _about(name: str, wrong: Sequence[Holding], subject: str) -> Iterator[Findin
     kinds = Counter(held.site.kind for held in wrong)
     parts: Counter[str] = Counter()
     for held in wrong:
-        module = layers_together(held.site.module) or "all modules"
+        module = layers_together(held.site.module) or ALL_MODULES
         parts[module if len(kinds) == 1 else f"{held.site.kind} of {module}"] += held.nbytes
     most = wrong[0].site
     count = len({held.site.owner.parameter for held in wrong if held.site.owner})

@@ -35,6 +35,7 @@ def write_memory_viz(
     when each event of the trace happened; entries of other events have no time. Phases are the ``external_annotations``
     between two events with times. Raises :class:`WriteError`, which names ``path``.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, pickle.dumps(_Writer(trace, allocator, settings, seconds).snapshot(), protocol=4))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from memlab.analyse.explain.accounting import Share, layers_together, sum_of
+from memlab.analyse.explain.accounting import OUTSIDE_MODULES, Share, layers_together, sum_of
 from memlab.analyse.explain.snapshot import Entry
 from memlab.predict.constants import CONTEXT_BYTES, NCCL_BYTES
 
@@ -102,7 +102,7 @@ class Outside:
             return NCCL, f"{now.call}, in {_place(now)}"
         if any(last.until_us <= time <= now.time_us for time in self._handles):
             return CUBLAS, _place(now)
-        return KERNELS, now.phase or "outside all phases", layers_together(now.module) or "outside all modules"
+        return KERNELS, now.phase or "outside all phases", layers_together(now.module) or OUTSIDE_MODULES
 
 
 def modelled(gpus: int) -> tuple[Share, ...]:

@@ -4,13 +4,18 @@ import argparse
 from pathlib import Path
 
 from memlab.cli.commands.number_types import whole
-from memlab.cli.commands.run_selection import latest_run
+from memlab.cli.commands.run_selection import latest_run, run_folder
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import MIB
 from memlab.runs.folder import RunFolder
+from memlab.system.terminal import safe
 
 REMEDIES = 4
 """Single changes that are predicted for a run of memlab's own training, a few seconds each."""
+
+OF_ONE_RUN = ("memory_viz", "chrome_trace", "at", "remedies")
+
+OF_MEMORY = ("page", *OF_ONE_RUN)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,19 +59,14 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.report.explain_text import show_difference, show_explained, show_phase
     from memlab.report.text import console
 
-    folders = [RunFolder(folder) for folder in arguments.folders or [latest_run()]]
-    if len(folders) > 2:
-        raise MemlabError(f"{len(folders)} run folders: memlab explain takes one, or two to compare.")
-    for option in ("memory_viz", "chrome_trace", "at", "remedies"):
-        if getattr(arguments, option) and len(folders) > 1:
-            raise MemlabError(f"--{option.replace('_', '-')} is about one run: name one run folder.")
+    folders = [run_folder(folder) for folder in arguments.folders or [latest_run()]]
+    _check_options(arguments, len(folders))
     if arguments.time:
         return _show_time(*folders)
     explained = list(map(explain, folders))
     first, *others = explained
     if arguments.page:
         write_explain_page(list(map(ExplainedRun, folders, explained)), arguments.page)
-        print(f"{arguments.page}: {arguments.page.stat().st_size / MIB:.1f} MiB")
     if arguments.memory_viz:
         rank = fullest(first)
         times = event_times(rank, folders[0].read_record())
@@ -80,8 +80,25 @@ def run(arguments: argparse.Namespace) -> int:
         show_phase(first, arguments.at, console(), arguments.depth)
     else:
         show_explained(first, console(), arguments.depth)
+    for file in filter(None, (arguments.page, arguments.memory_viz, arguments.chrome_trace)):
+        print(f"{safe(str(file))}: {file.stat().st_size / MIB:.1f} MiB")
+    if not (others or arguments.at):
         print_remedies(folders[0], arguments.remedies, REMEDIES)
     return 0
+
+
+def _check_options(arguments: argparse.Namespace, folders: int) -> None:
+    """Refuse an option that would have no effect. Raises :class:`MemlabError`."""
+    if folders > 2:
+        raise MemlabError(f"{folders} run folders: memlab explain takes one, or two to compare.")
+    reasons = (
+        (folders > 1, OF_ONE_RUN, "is about one run: name one run folder"),
+        (arguments.time, OF_MEMORY, "is about memory: leave out --time, which shows times instead"),
+        (arguments.at, ("remedies",), "is about the run's peak: leave out --at"),
+    )
+    for applies, options, reason in reasons:
+        if given := [option for option in options if applies and getattr(arguments, option)]:
+            raise MemlabError(f"--{given[0].replace('_', '-')} {reason}.")
 
 
 def _show_settings(*folders: RunFolder) -> None:

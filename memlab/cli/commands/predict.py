@@ -16,6 +16,8 @@ from memlab.system import sandbox
 
 USAGE = "memlab predict [options] hardware=OPTION -- COMMAND WORDS..."
 
+OWN_TRAINING = "(memlab's own training: python launch.py mode=predict GROUP=OPTION...)"
+
 TIMEOUT_S = 1800
 """Default of ``--timeout``: many times what scripts of 8B models take, with time for preprocessing their data."""
 
@@ -57,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     hardware, command = arguments.hardware, arguments.training
     if not command:
-        raise MemlabError(f"No command to predict: it comes after --. {USAGE}")
+        raise MemlabError(f"No command to predict: it comes after --. {USAGE} {OWN_TRAINING}")
     if others := [word for word in hardware if not word.startswith(("hardware=", "hardware."))]:
         raise MemlabError(f"{others[0]}: before -- come only memlab's options and the words of the hardware. {USAGE}")
     if arguments.network:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from memlab.core.errors import MemlabError
+from memlab.core.errors import MemlabError, nearest
 from memlab.runs.folder import RunFolder
 from memlab.system.terminal import safe
 
@@ -28,6 +28,21 @@ def add_where(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--where", nargs="+", default=[], metavar="KEY=VALUE", help="use only runs with zero_stage=zero3, for example"
     )
+
+
+def run_folder(path: str | Path) -> RunFolder:
+    """Return a run folder. Raises :class:`MemlabError` for another path, and names run folders that may be meant."""
+    place = Path(path)
+    if not place.is_dir():
+        folders = [folder.name for folder in place.parent.glob("*") if folder.is_dir()]
+        hint = nearest(place.name, folders) if folders else "memlab table FOLDER lists the runs below a folder."
+        raise MemlabError(f"{safe(str(place))}: no such folder. {safe(hint)}")
+    folder = RunFolder(place)
+    if not (folder.path / RunFolder.RECORD).exists():
+        inside = sorted(record.parent.name for record in place.glob(f"*/{RunFolder.RECORD}"))
+        hint = f"Name one of those in it: {', '.join(inside)}" if inside else "Is its run still going?"
+        raise MemlabError(f"{safe(str(place))}: no run folder, because it has no {RunFolder.RECORD}. {safe(hint)}")
+    return folder
 
 
 def latest_run() -> Path:

@@ -2,8 +2,7 @@
 
 import argparse
 
-from memlab.cli.commands.run_selection import latest_run
-from memlab.runs.folder import RunFolder
+from memlab.cli.commands.run_selection import latest_run, run_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,5 +15,5 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.report.text import console
 
     for folder in arguments.folders or [latest_run()]:
-        show_run(RunFolder(folder).read_record(), console())
+        show_run(run_folder(folder).read_record(), console())
     return 0

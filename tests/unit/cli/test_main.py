@@ -498,7 +498,8 @@ def test_show_says_what_is_wrong_with_a_folder(tmp_path, capsys, text):
         (tmp_path / "record.json").write_text(text)
     assert called("show", str(tmp_path)) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"memlab: {tmp_path}/record.json: ")
+    absent = f"memlab: {tmp_path}: no run folder, because it has no record.json."
+    assert line.startswith(f"memlab: {tmp_path}/record.json: " if text else absent)
 
 
 def test_help_lists_the_commands(capsys):

@@ -76,7 +76,7 @@ def random_trace(seed: int) -> Trace:
     )  # fmt: skip
 
 
-def written(tmp_path, trace: Trace, name: str = "trace.json", **facts) -> dict:
+def written(tmp_path, trace: Trace, name: str = "new_folder/trace.json", **facts) -> dict:
     trace.save(tmp_path / "rank0.trace.json")
     record = SimpleNamespace(run_id="mine", source="predicted", command={}, config=CONFIG, steps=STEPS)
     ranks = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))

@@ -80,8 +80,9 @@ def test_the_reader_gets_the_same_peak_back(tmp_path, settings, seed):
 def test_entries_have_the_times_that_are_known(tmp_path):
     events = [BeginPhase(0), Alloc(0, MIB, 0, 0), BeginPhase(1), Alloc(1, 30 * MIB, 0, 1), Free(1)]
     trace = Trace(0, 1, events=events, sites=SITES, phases=PHASES)
-    write_memory_viz(tmp_path / "viz.pickle", trace, RecordingAllocator(), "", {2: 0.0, 3: 1e-3, 4: 2.5e-3})
-    content = read_plain_pickle(tmp_path / "viz.pickle")
+    file = tmp_path / "new_folder" / "viz.pickle"
+    write_memory_viz(file, trace, RecordingAllocator(), "", {2: 0.0, 3: 1e-3, 4: 2.5e-3})
+    content = read_plain_pickle(file)
     assert [(entry["action"], entry.get("time_us")) for entry in content["device_traces"][0]] == [
         *(("segment_alloc", None), ("alloc", None), ("segment_alloc", 1000), ("alloc", 1000)),
         *(("free_requested", 2500), ("free_completed", 2500)),

@@ -114,6 +114,17 @@ def test_a_run_prints_the_accounting_then_the_phases():
     assert "optimizer_step (of 2) 20.000 37.000 27.000 38.000 38.000" in text
 
 
+def test_a_level_that_repeats_the_row_above_is_left_out():
+    """No module is known of any memory here, so the lines stand below the kinds."""
+    out = console()
+    with out.capture() as text:
+        show_explained([explained()], out, 5)
+    tree = text.get().partition("memory at the peak")[2].partition("GiB allocated in")[0]
+    assert "outside all modules" not in tree
+    by_kind = [line for line in tree.splitlines() if "weights" in line]
+    assert [line.split()[2:] for line in by_kind] == [["weights"], ["weights.py:1"]]
+
+
 def test_a_phase_is_printed_at_its_start_its_peak_and_its_end():
     text = printed(show_phase, [explained()], "optimizer_step", 5)
     assert "20.000 37.000 +17.000 27.000 requested" in text
