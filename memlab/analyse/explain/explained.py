@@ -97,10 +97,10 @@ def _measured(folder: RunFolder, result: Mapping, record: Record) -> Explained:
     snapshot = read_snapshot(folder.snapshot_file(rank))
     marks, readings = read_marks(folder.memory_marks(rank))
     measured = trace_of(snapshot, rank, len(record.ranks), marks)
-    if not measured.trace.events:
+    if not (snapshot.entries and measured.trace.events):
         raise RecordError(f"{folder.snapshot_file(rank)}: the history is empty: nothing was allocated on the GPU.")
     settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-    recorder = partial(RecordingAllocator, parse(settings), addresses=measured.segments)
+    recorder = partial(RecordingAllocator, parse(settings), addresses=measured.segments, before=measured.before)
 
     outside = Outside(readings, handles_made(snapshot.entries))
 
@@ -134,7 +134,7 @@ def _out_of_memory(measured: MeasuredTrace, snapshot: Snapshot, allocator: Recor
     end = len(measured.trace.events) - 1
     part = parts_of(measured.trace, end + 1)[-1]
     replayed = moments(measured.trace, {end}, allocator)[end]
-    slack = snapshot.slack  # the replay of a history that does not begin with an empty allocator comes near to it
+    slack = snapshot.slack  # a replay comes near to it where the history begins in expandable segments
     allocated = replayed.requested + slack.rounding
     moment = replace(replayed, allocated=allocated, reserved=snapshot.reserved, slack=slack)
     holes = tuple(sorted(snapshot.free, reverse=True))

@@ -54,10 +54,19 @@ class LiveBlock(NamedTuple):
     stack: Stack
 
 
+class Segment(NamedTuple):
+    """Memory that the device gave to the allocator as a whole, for the requests of one stream."""
+
+    address: int
+    nbytes: int
+    stream: int
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """``settings``: the allocator's, by torch's names. At the end: ``reserved``, bytes of all segments; ``slack``, of
-    these, what no request asked for; ``free``, bytes of each free block."""
+    these, what no request asked for; ``free``, bytes of each free block; ``segments``,
+    those of fixed size."""
 
     entries: list[Entry]
     live: list[LiveBlock]
@@ -65,6 +74,7 @@ class Snapshot:
     settings: dict[str, Any]
     slack: Slack = NO_SLACK
     free: tuple[int, ...] = ()
+    segments: tuple[Segment, ...] = ()
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -98,6 +108,7 @@ class _Reader:
             settings=_of(dict, whole.get("allocator_settings", {}), "allocator_settings"),
             slack=self._slack(own),
             free=tuple(_size(block) for segment in own for block in _blocks(segment) if _is_free(block)),
+            segments=tuple(_segment(segment) for segment in own if not segment.get("is_expandable", False)),
         )
 
     def _entry(self, entry: Mapping[str, Any]) -> Entry:
@@ -145,6 +156,11 @@ class _Reader:
             fields = _of(dict, frame, "a frame")
             file, line = _of(str, fields["filename"], "filename"), _of(int, fields["line"], "line")
             yield Frame(file, line, _of(str, fields["name"], "name"))
+
+
+def _segment(segment: Mapping[str, Any]) -> Segment:
+    stream = _of(int, segment.get("stream", 0), "stream")
+    return Segment(_of(int, segment["address"], "address"), _of(int, segment["total_size"], "total_size"), stream)
 
 
 def _blocks(segment: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -2,12 +2,14 @@
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from memlab.analyse.explain.snapshot import Entry, Frame, Snapshot, Stack
+from memlab.analyse.explain.snapshot import Entry, Frame, LiveBlock, Segment, Snapshot, Stack
 from memlab.attach.owner import Owner
+from memlab.predict.allocator import Before
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
 from memlab.predict.trace.memory_kinds import (
     EXPLAINS,
@@ -86,13 +88,15 @@ class FailedRequest:
 @dataclass(frozen=True)
 class MeasuredTrace:
     """The events of a snapshot. ``reserved``: the bytes that the real allocator held after each event; ``segments``:
-    the addresses of its segments, in the order in which it got them. Of free blocks of one size the allocator takes the
-    one with the lowest address, so a replay needs them. ``seconds``: when each event happened, from the first recorded
-    one on; ``None`` in a file without times. ``failed``: the history ends with it."""
+    size -> the addresses of its segments of this size, in the order in which it got them. Of free blocks of one size
+    the allocator takes the one with the lowest address, so a replay needs them. ``before``: what it held when the
+    recording began. ``seconds``: when each event happened, from the first recorded one on; ``None`` in a file without
+    times. ``failed``: the history ends with it."""
 
     trace: Trace
     reserved: list[int]
-    segments: list[int]
+    segments: Mapping[int, Sequence[int]]
+    before: Before
     seconds: list[float] | None
     failed: FailedRequest | None = None
 
@@ -101,8 +105,8 @@ def trace_of(snapshot: Snapshot, rank: int, world_size: int, marks: Marks = Mark
     """Return the events of a snapshot.
 
     A block that was allocated before the recording is requested at the beginning, with the kind ``BEFORE`` unless its
-    stack is known. Run the trace through an allocator with the snapshot's settings and segments to get what is not
-    recorded: the slack inside segments.
+    stack is known. Run the trace through an allocator with the snapshot's settings, its ``segments`` and what it held
+    ``before`` to get what is not recorded: the slack inside segments.
     """
     return _Builder(snapshot, Trace(rank, world_size), marks).build()
 
@@ -111,6 +115,7 @@ class _Builder:
     def __init__(self, snapshot: Snapshot, trace: Trace, marks: Marks):
         self.snapshot, self.trace, self.marks = snapshot, trace, marks
         self.keys: dict[int, int] = {}  # address of a block in use -> its key
+        self.places: dict[int, int] = {}  # key of a block from before the recording -> its address
         self.streams = {0: 0}
         self.numbers: dict[Site, int] = {}
         self.owned: dict[int, Owner] = {}  # by key; known at the end of a piece
@@ -145,9 +150,26 @@ class _Builder:
         self._name_owned()
         name_casts(self.trace)
         after_each += [reserved] * (len(self.trace.events) - len(after_each))
-        segments = [entry.address for entry in entries if entry.action == "segment_alloc"]
         failed = next((entry for entry in entries if entry.action == "oom"), None)
-        return MeasuredTrace(self.trace, after_each, segments, _seconds(times), failed and self._failed(failed))
+        return MeasuredTrace(
+            self.trace,
+            after_each,
+            self._segments(),
+            self._before(),
+            _seconds(times),
+            failed and self._failed(failed),
+        )
+
+    def _segments(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = defaultdict(list)
+        for entry in self.snapshot.entries:
+            if entry.action == "segment_alloc":
+                found[entry.nbytes].append(entry.address)
+        return found
+
+    def _before(self) -> Before:
+        segments = _segments_before(self.snapshot)
+        return Before([(each.address, each.nbytes, self._stream(each.stream)) for each in segments], self.places)
 
     def _failed(self, entry: Entry) -> FailedRequest:
         site = self.site_of(entry.stack, self._module_of(entry), self._phase(), False)
@@ -159,19 +181,23 @@ class _Builder:
         return self.marks.pieces[self.piece][0] if 0 <= self.piece < len(self.marks.pieces) else ""
 
     def _before_the_recording(self) -> None:
-        """Request the blocks that are freed, or still there at the end, without an allocation in the history."""
-        stacks = {block.address: block for block in self.snapshot.live}
-        allocated: set[int] = set()
+        """Request the blocks that are freed, or still there at the end, without an allocation in the history.
+
+        The highest address comes first: what a replay then finds free behind a block's place is that block's rounding.
+        """
+        blocks = {block.address: block for block in self.snapshot.live}
+        seen: set[int] = set()  # addresses whose first action came
         for entry in self.snapshot.entries:
-            if entry.action == "alloc":
-                allocated.add(entry.address)
-                stacks.pop(entry.address, None)
-            elif entry.action == "free_requested" and entry.address not in allocated:
-                allocated.add(entry.address)
-                self._alloc(entry.address, entry.nbytes, entry.stream, (), "", kind=BEFORE)
-        for block in stacks.values():
+            if entry.action == "alloc" and entry.address not in seen:
+                blocks.pop(entry.address, None)
+            elif entry.action == "free_requested" and entry.address not in seen:
+                blocks[entry.address] = LiveBlock(entry.address, entry.nbytes, entry.stream, ())
+            if entry.action in ("alloc", "free_requested"):
+                seen.add(entry.address)
+        for block in sorted(blocks.values(), reverse=True):
             kind = None if block.stack else BEFORE
             self._alloc(block.address, block.nbytes, block.stream, block.stack, "", kind=kind)
+        self.places = {key: address for address, key in self.keys.items()}
 
     def _alloc(
         self, address: int, nbytes: int, stream: int, stack: Stack, module: str, kind: str | None = None
@@ -180,8 +206,10 @@ class _Builder:
         is_small = nbytes < SMALL_BYTES
         site = Site(kind, "", "", "", "", ()) if kind else self.site_of(stack, module, self._phase(), is_small)
         self.requests.append(len(self.trace.events))
-        number = self.streams.setdefault(stream, len(self.streams))
-        self.trace.events.append(Alloc(key, nbytes, number, self._number(site)))
+        self.trace.events.append(Alloc(key, nbytes, self._stream(stream), self._number(site)))
+
+    def _stream(self, stream: int) -> int:
+        return self.streams.setdefault(stream, len(self.streams))
 
     def _free(self, address: int, requests: int) -> None:
         key = self.keys.pop(address, None)
@@ -268,6 +296,18 @@ class _Builder:
 def _seconds(times: Sequence[int]) -> list[float] | None:
     """Return seconds since the first of the ``times``, which are in microseconds."""
     return [(time - times[0]) / 1e6 for time in times] if any(times) else None
+
+
+def _segments_before(snapshot: Snapshot) -> list[Segment]:
+    """Return the segments that were there when the recording began."""
+    found: list[Segment] = []
+    seen: set[int] = set()  # addresses whose first action came: what is there later, the recording knows
+    for entry in snapshot.entries:
+        if entry.action == "segment_free" and entry.address not in seen:
+            found.append(Segment(entry.address, entry.nbytes, entry.stream))
+        if entry.action in ("segment_alloc", "segment_free"):
+            seen.add(entry.address)
+    return [*found, *(segment for segment in snapshot.segments if segment.address not in seen)]
 
 
 def _requests_until_completed(entries: Sequence[Entry]) -> dict[int, int]:

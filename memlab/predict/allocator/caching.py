@@ -4,8 +4,10 @@ Source: ``c10/cuda/CUDACachingAllocator.cpp`` of PyTorch 2.11 to 2.13, with its 
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
+from typing import NamedTuple
 
 from memlab.core.sizes import MIB, UNLIMITED
 from memlab.predict.allocator.blocks import Block, Pool
@@ -26,6 +28,14 @@ class OutOfMemory(Exception):
         self.requested_bytes = requested_bytes
 
 
+class Before(NamedTuple):
+    """What the real allocator held when a recording began. ``segments``, of fixed size: address, bytes and stream of
+    each. ``places``: key of a block in use -> its address."""
+
+    segments: Sequence[tuple[int, int, int]] = ()
+    places: Mapping[int, int] = MappingProxyType({})
+
+
 class CachingAllocator:
     """Caching allocator of a device with ``capacity`` bytes, or with the share of the device that
     ``per_process_memory_fraction`` allows.
@@ -40,9 +50,12 @@ class CachingAllocator:
         options: Options = Options(),  # noqa: B008
         capacity: int = UNLIMITED,
         release_delay: int = 0,
-        addresses: Iterable[int] = (),
+        addresses: Mapping[int, Sequence[int]] = MappingProxyType({}),
+        before: Before = Before(),  # noqa: B008
     ):
-        """``addresses``: of the segments, in their order; the default and what follows lie above all others."""
+        """``addresses``: size of a segment -> where the recorded ones of this size lay, in their order. All further
+        segments lie above them. ``before``: the allocator has these segments from the start, and a request for one of
+        these keys gets the block at its place."""
         self.options = options
         self.capacity = capacity
         self.release_delay = release_delay
@@ -56,7 +69,14 @@ class CachingAllocator:
         # Freed blocks by the side streams that used them: (requests when freed, requests when reusable, block).
         self._pending: dict[frozenset[int], deque[tuple[int, int, Block]]] = defaultdict(deque)
         self._requests = 0
-        self._addresses, self._next_address = iter(addresses), 1 << 48  # above real ones; JavaScript holds them exactly
+        self._recorded = {size: deque(recorded) for size, recorded in addresses.items()}
+        self._next_address = 1 << 48  # above real ones; JavaScript holds them exactly
+        self._segments: dict[int, int] = {}  # of fixed size, that the device has given: address -> bytes
+        self._places = before.places
+        for address, nbytes, stream in before.segments:
+            self.reserved += nbytes
+            pool = self._pool(stream, nbytes <= SMALL_SEGMENT_BYTES)
+            pool.free.add(self._segment(address, nbytes, pool))
         address_space = min(capacity, 1 << 40) * 9 // 8
         self._expandable = ExpandableSegments(address_space, self._segment_bytes, self._map, self._release)
 
@@ -74,7 +94,8 @@ class CachingAllocator:
         self._complete(lambda freed, due: due < self._requests)
         size = self._rounded(nbytes)
         pool = self._pool(stream, size <= SMALL_BYTES)
-        block = self._find_or_allocate(pool, size)
+        block = self._at_its_place(key, pool, size) if key in self._places else None
+        block = block or self._find_or_allocate(pool, size)
         if block is None:
             raise OutOfMemory(nbytes)
         if self._should_split(block, size):
@@ -127,6 +148,20 @@ class CachingAllocator:
 
     # --- finding a block
 
+    def _at_its_place(self, key: int, pool: Pool, size: int) -> Block | None:
+        """Take the block out of the pool where it lay when the recording began. ``None``: no free block is there, as in
+        an expandable segment."""
+        place = self._places[key]
+        around = (block for block in pool.free if block.address <= place and place + size <= block.address + block.size)
+        block = next(around, None)
+        if block is None:
+            return None
+        pool.free.remove(block)
+        if block.address < place:
+            in_front, block = block, block.split(place - block.address)
+            pool.free.add(in_front)
+        return block
+
     def _find_or_allocate(self, pool: Pool, size: int) -> Block | None:
         block = self._best_fit(pool, size)
         if block is not None:
@@ -173,9 +208,24 @@ class CachingAllocator:
             nbytes = -(-size // ROUND_LARGE_BYTES) * ROUND_LARGE_BYTES
         if not self._reserve(nbytes):
             return None
-        block = Block(next(self._addresses, self._next_address), nbytes, pool)
+        return self._segment(self._address(nbytes), nbytes, pool)
+
+    def _segment(self, address: int, nbytes: int, pool: Pool) -> Block:
+        self._segments[address] = nbytes
+        return Block(address, nbytes, pool)
+
+    def _address(self, nbytes: int) -> int:
+        """Return where a new segment lies: where the next recorded one of its size lay, unless another lies there."""
+        recorded = self._recorded.get(nbytes)
+        address = recorded.popleft() if recorded else None
+        if address is not None and self._is_vacant(address, nbytes):
+            return address
         self._next_address += nbytes
-        return block
+        return self._next_address - nbytes
+
+    def _is_vacant(self, address: int, nbytes: int) -> bool:
+        end = address + nbytes
+        return all(end <= other or other + size <= address for other, size in self._segments.items())
 
     # --- giving memory back
 
@@ -251,6 +301,8 @@ class CachingAllocator:
 
     def _release(self, block: Block) -> None:
         self.reserved -= block.size
+        if block.base is None:
+            del self._segments[block.address]
 
     def _segment_bytes(self, pool: Pool) -> int:
         return SMALL_SEGMENT_BYTES if pool.small else self.options.large_segment_bytes

@@ -28,6 +28,8 @@ class RecordingAllocator(CachingAllocator):
         super().__init__(*args, **settings)
         self.actions: list[Action] = []
         self.requested: dict[int, int] = {}
+        for segment in self.segments():  # of before a recording
+            self._note("segment_alloc", segment[0], segment[0].size)
 
     def segments(self) -> list[list[Block]]:
         """Return the blocks of each segment, by address; of an expandable segment, those of each part with memory."""

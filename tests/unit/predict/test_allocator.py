@@ -227,3 +227,12 @@ def test_no_stream_keeps_what_another_one_used_waiting():
     allocator.free(2, release_delay=0)
     allocator.malloc(3, 32 * MIB)
     assert allocator.reserved == 64 * MIB
+
+
+def test_recorded_addresses_go_to_segments_of_their_size_and_never_to_two_at_once():
+    allocator = CachingAllocator(addresses={20 * MIB: [MIB, MIB], 32 * MIB: [64 * MIB, 90 * MIB]})
+    for key, nbytes in ((1, 32 * MIB), (2, 9 * MIB), (3, 20 * MIB), (4, 32 * MIB)):
+        allocator.malloc(key, nbytes)
+    first, second, third, fourth = (allocator._live[key].address for key in (1, 2, 3, 4))
+    assert (first, second) == (64 * MIB, MIB)
+    assert min(third, fourth) > 1 << 47  # others lie at their recorded places

@@ -80,7 +80,7 @@ def test_at_the_end_of_a_phase_the_driver_was_read(tmp_path):
         entry | {"action": "alloc", "addr": place + MIB, "size": MIB, "time_us": 40, "user_metadata": "1|"},
     ]
     blocks = [{"state": "active_allocated", "address": place + n * MIB, "size": MIB} for n in (0, 1)]
-    segments = [{"device": 0, "stream": 0, "total_size": 2 * MIB, "blocks": blocks}]
+    segments = [{"device": 0, "address": place, "stream": 0, "total_size": 2 * MIB, "blocks": blocks}]
     reading = {"time_us": 30, "until_us": 35, "phase": "model_build", "module": "", "call": None, "processes": {}}
     readings = [reading | {"used_bytes": 602 * MIB, "reserved_bytes": 2 * MIB}]
     piece = {"step": None, "where": None, "ends_phase": True}

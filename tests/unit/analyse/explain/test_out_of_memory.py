@@ -47,8 +47,13 @@ def block(address: int, size: int, state: str = "active_allocated", requested: i
 
 
 SEGMENTS = [
-    {"device": 0, "total_size": 40 * MIB, "blocks": [block(0, 40)]},
-    {"device": 0, "total_size": 50 * MIB, "blocks": [block(40, 30, "inactive"), block(70, 20)]},
+    {"device": 0, "address": BASE, "total_size": 40 * MIB, "blocks": [block(0, 40)]},
+    {
+        "device": 0,
+        "address": BASE + 40 * MIB,
+        "total_size": 50 * MIB,
+        "blocks": [block(40, 30, "inactive"), block(70, 20)],
+    },
 ]
 
 

@@ -6,6 +6,7 @@ folders of its files were renamed.
 
 import gzip
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,21 @@ def test_the_replay_holds_what_the_real_allocator_held_after_every_event(snapsho
         apply(event, allocator)
         assert allocator.reserved == reserved
     assert allocator.reserved == snapshot.reserved
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_history_without_its_beginning_is_replayed_from_what_the_allocator_held_then(snapshot, share):
+    kept = replace(snapshot, entries=snapshot.entries[int(share * len(snapshot.entries)) :])
+    measured = trace_of(kept, 0, 1)
+    allocator = RecordingAllocator(addresses=measured.segments, before=measured.before)
+    last = len(measured.trace.events) - 1
+    for event, reserved in zip(measured.trace.events, measured.reserved, strict=True):
+        apply(event, allocator)
+        assert allocator.reserved == reserved
+    signs = {"segment_alloc": 1, "segment_free": -1}
+    assert sum(signs.get(action.name, 0) * action.nbytes for action in allocator.actions) == snapshot.reserved
+    again = RecordingAllocator(addresses=measured.segments, before=measured.before)
+    assert moments(measured.trace, {last}, again)[last].slack == snapshot.slack
 
 
 def test_ties_go_to_the_lowest_address_so_that_a_replay_needs_the_real_ones(snapshot):
