@@ -124,7 +124,7 @@ def _answer_to(whole: Row, kinds: Row, before: Explained, after: Explained) -> s
     phase = "" if before.phase == after.phase else f" The peak moved from {before.phase} to {after.phase}."
     return (
         f"The second run uses {units.about(abs(whole.change))} GiB {direction} at its peak ({sizes}): "
-        f"{named or 'the program asked for the same'}; "
+        f"{named or 'the program requested the same'}; "
         f"slack {(after.peak.slack.total - before.peak.slack.total) / GIB:+,.2f}.{phase}"
     )
 
@@ -138,7 +138,7 @@ def answer(rank: Explained) -> str:
     uses = "would use" if rank.driver is None else "uses"
     return (
         f"At its peak ({place}) rank {rank.rank} {uses} {units.about(rank.used(rank.peak).nbytes)} GiB: "
-        f"{units.about(rank.peak.requested)} GiB that the program asked for ({named}{more}), "
+        f"{units.about(rank.peak.requested)} GiB that the program requested ({named}{more}), "
         f"{units.about(rank.peak.slack.total)} GiB of slack in the allocator and "
         f"{units.about(sum(share.nbytes for share in rank.outside(rank.peak.event)))} GiB outside it."
     )
@@ -192,7 +192,8 @@ def _about(nbytes: int) -> str:
 def _rows(
     whole: Node, depth: int, least: float, size: Callable[[Node], int], level: int = 0
 ) -> Iterator[tuple[int, Node]]:
-    """Yield the nodes with their levels. ``size``: decides whether a node reaches ``least``, and gets its own row.
+    """Yield the nodes with their levels. ``size``: decides whether a node reaches ``least``, and gets its own row;
+    smaller ones of a level share a row.
 
     The row of a part that lies outside all modules as a whole would repeat the row above, and is left out.
     """
@@ -205,7 +206,7 @@ def _rows(
     for part in shown:
         yield from _rows(part, depth - 1, least, size, level + 1)
     if rest := [part for part in whole.parts if part not in shown]:
-        yield level + 1, _together(f"{len(rest)} smaller", rest)
+        yield level + 1, rest[0] if len(rest) == 1 else _together(f"{len(rest)} smaller", rest)
 
 
 def _together(name: str, parts: Sequence[Node]) -> Node:

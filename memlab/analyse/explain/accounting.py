@@ -67,7 +67,7 @@ def used(moment: Moment, outside: Sequence[Share], driver: int | None) -> Share:
 
 
 def reserved(moment: Moment) -> Share:
-    """Return what the allocator holds: the blocks that the program asked for, and the slack."""
+    """Return what the allocator holds: the blocks that the program requested, and the slack."""
     slack = moment.slack
     parts = (
         Share("could go back to the device (torch.cuda.empty_cache)", slack.releasable),
@@ -79,7 +79,7 @@ def reserved(moment: Moment) -> Share:
 
 
 def by_kind(holdings: Iterable[Holding]) -> Share:
-    """Return the memory that the program asked for: by kind, then by module, then by line of code."""
+    """Return the memory that the program requested: by kind, then by module, then by line of code."""
     return _grouped("requested", holdings, (_kind, _module, _line))
 
 

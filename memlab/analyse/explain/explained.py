@@ -82,7 +82,7 @@ def explain(folder: RunFolder) -> list[Explained]:
     found = [_measured(folder, rank, record) for rank in record.ranks if _has_history(folder, rank)]
     if not found:
         raise RecordError(
-            f"{folder}: no memory history was recorded. Measure again with measure.snapshot=true (a command: with "
+            f"{folder}: no memory history is in this folder. Measure again with measure.snapshot=true (a command: with "
             "memlab measure --explain -- COMMAND), or explain a prediction of it."
         )
     return found

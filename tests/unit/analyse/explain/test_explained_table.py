@@ -60,4 +60,4 @@ def test_a_run_without_a_history_is_told(tmp_path):
     write(tmp_path, make_record())
     frame, problems = table.explained_table(collect([tmp_path]).runs)
     assert frame.empty
-    assert len(problems) == 1 and "no memory history was recorded" in problems[0]
+    assert len(problems) == 1 and "no memory history is in this folder" in problems[0]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from memlab.analyse.explain.accounting import Share
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.phases import Part, PhaseRun, allocated_after, changes, highest_runs, parts_of
 from memlab.core.errors import MemlabError
@@ -9,7 +10,7 @@ from memlab.predict.allocator import CachingAllocator
 from memlab.predict.memory.ledger import moments
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.trace_format import Piece, Site, Trace
-from memlab.report.explain_text import phase_sentence, show_explained, show_phase, why_the_peak_is_there
+from memlab.report.explain_text import _rows, phase_sentence, show_explained, show_phase, why_the_peak_is_there
 from memlab.report.text import console
 
 GIB = 1 << 30
@@ -123,6 +124,16 @@ def test_a_level_that_repeats_the_row_above_is_left_out():
     assert "outside all modules" not in tree
     by_kind = [line for line in tree.splitlines() if "weights" in line]
     assert [line.split()[2:] for line in by_kind] == [["weights"], ["weights.py:1"]]
+
+
+def test_small_parts_share_a_row_and_a_single_one_keeps_its_name():
+    parts = tuple(Share(name, nbytes) for name, nbytes in (("large", 90), ("small", 6), ("smaller", 4)))
+    names = [[node.name for _, node in _rows(Share("used", 100, parts), 1, least, _size)] for least in (5, 7)]
+    assert names == [["used", "large", "small", "smaller"], ["used", "large", "2 smaller"]]
+
+
+def _size(share: Share) -> int:
+    return share.nbytes
 
 
 def test_a_phase_is_printed_at_its_start_its_peak_and_its_end():
