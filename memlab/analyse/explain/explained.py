@@ -24,6 +24,7 @@ from memlab.predict.memory.rank_replays import RankReplays
 from memlab.predict.time.calibration_choice import resolve
 from memlab.predict.trace.choose_traces import traces_in_launch
 from memlab.predict.trace.events import Alloc, BeginPhase
+from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
 
@@ -155,7 +156,10 @@ def explain_prediction(config: Config, trace: Trace, capacity: int | None = None
 def _traces(folder: RunFolder, record: Record) -> list[Trace]:
     """Return the traces of a prediction: a command's are in its folder, those of memlab's training in the cache."""
     if record.command is None:
-        return list(traces_in_launch([folder.read_plan()])[0].values())
+        try:
+            return list(traces_in_launch([folder.read_plan()])[0].values())
+        except ShadowError as error:
+            raise RecordError(f"{folder}: this prediction cannot be made again ({error})") from error
     files = sorted(folder.path.glob("rank*.trace.json"))
     if not files:
         raise RecordError(f"{folder}: the traces of this prediction are gone. Predict the command again.")
@@ -170,8 +174,13 @@ def _explained(
     outside: Callable[[int], tuple[Share, ...]],
     settings: str,
 ) -> Explained:
-    """``peak``: the event of the run's peak; ``None``: the first one after which most is allocated."""
+    """``peak``: the event of the run's peak; ``None``: the first one after which most is allocated.
+
+    Raises :class:`RecordError` if nothing was allocated.
+    """
     allocated = allocated_after(trace, recorder())
+    if not any(allocated):
+        raise RecordError(f"Rank {trace.rank} got no memory on the GPU: there is nothing to explain.")
     peak = max(range(len(allocated)), key=allocated.__getitem__) if peak is None else peak
     runs = highest_runs(parts_of(trace, len(allocated)), allocated)
     found = moments(trace, {peak, *chain.from_iterable(run.events for run in runs)}, recorder())

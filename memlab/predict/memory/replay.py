@@ -63,7 +63,7 @@ def replay_points(
     """Replay a launch as :func:`replay` does, with a result for each point. An out-of-memory ends the launch and the
     list."""
     allocator = CachingAllocator(options, capacity, release_delay)
-    runner = _Runner(trace, allocator, trace.steps[-1] if with_curve else len(trace.events))
+    runner = _Runner(trace, allocator, trace.steps[-1] if with_curve and trace.steps else len(trace.events))
     try:
         runner.run()
     except OutOfMemory as error:

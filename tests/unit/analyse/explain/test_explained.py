@@ -6,10 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from memlab.analyse.explain import explained
 from memlab.analyse.explain.explained import explain, explain_prediction
 from memlab.core.config import Allocator, Config, Hardware, Measure
 from memlab.core.errors import RecordError
 from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free, RecordStream, Synchronize
+from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 from memlab.predict.trace.work_items import KernelLaunch
 from memlab.runs.folder import RunFolder
@@ -55,6 +57,36 @@ def test_a_trace_of_another_memlab_is_refused_in_one_line(tmp_path, damage):
     record = SimpleNamespace(source="predicted", command={})
     with pytest.raises(RecordError, match=r"rank0.trace.json: not a trace of this version of memlab.*predict again"):
         explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
+
+
+def test_a_prediction_that_cannot_be_made_again_is_named(tmp_path, monkeypatch):
+    def fails(plans):
+        raise ShadowError("the model is gone")
+
+    monkeypatch.setattr(explained, "traces_in_launch", fails)
+    record = SimpleNamespace(source="predicted", command=None)
+    folder = RunFolder(tmp_path)
+    monkeypatch.setattr(RunFolder, "read_record", lambda self: record)
+    monkeypatch.setattr(RunFolder, "read_plan", lambda self: None)
+    with pytest.raises(RecordError, match=f"{tmp_path}: .*the model is gone"):
+        explain(folder)
+
+
+@pytest.mark.parametrize("events", [[], [BeginPhase(0)], [Alloc(0, 1 << 50, 0, 0)]])
+def test_a_command_that_got_no_memory_is_told_in_one_line(events):
+    config = Config(hardware=HARDWARE, allocator=Allocator(conf=""))
+    with pytest.raises(RecordError, match="Rank 0 got no memory on the GPU"):
+        explain_prediction(
+            config, Trace(0, 2, events=events, phases=["load"], pieces=[Piece(None, None, True)]), 1 << 40
+        )
+
+
+def test_a_command_without_steps_is_explained():
+    events = [BeginPhase(0), Alloc(0, 3 * MIB, 0, 0)]
+    site = Site("weights", "aten.empty.memory_format", "model.py:7", "load", "mlp", (MIB,))
+    trace = Trace(0, 2, events=events, phases=["load"], sites=[site], pieces=[Piece(None, None, True)])
+    rank = explain_prediction(Config(hardware=HARDWARE, allocator=Allocator(conf="")), trace)
+    assert (rank.phase, rank.step, rank.peak.requested) == ("load", None, 3 * MIB)
 
 
 @pytest.mark.parametrize(("protocol", "cached"), [("steps", 0), ("cold", 50 * MIB)])
