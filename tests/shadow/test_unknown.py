@@ -40,12 +40,13 @@ def test_a_model_without_attention_is_predicted_without_model_flops(tmp_path, mo
 
 def test_a_step_is_counted_whole_or_not_at_all():
     from memlab.predict.trace.shadow.counting import Counter
+    from memlab.predict.trace.trace_format import Trace
 
-    unknown = {}
-    counter = Counter([], unknown)
+    trace = Trace(rank=0, world_size=1)
+    counter = Counter(trace, lambda: "")
     counter.start()
     counter.phase(1)
     counter.operator("no operator", (), {}, None)
     counter.phase(2)
     counter.stop()
-    assert counter.items == [] and "AttributeError" in unknown["work"]
+    assert counter.items == [] and "AttributeError" in trace.unknown["work"]

@@ -18,6 +18,11 @@ KINDS = ("weights", "activations", "gradients", "optimizer states", "temporaries
 PHASES = ["load", "forward", "backward", "optimizer_step"]
 
 
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def step(number: int, activations: int, with_states: bool) -> list:
     """A step whose activations have this size; the first one makes the optimizer states."""
     keys = iter(range(10 * number, 10 * number + 10))
