@@ -128,8 +128,6 @@ class MemoryHistory:
         self._driver.name_phase(phase)
         running = {"phase": phase, "step": step, "where": where, "ends_phase": False}
         place, device = self._place(), torch.cuda.current_device()
-        with place.with_suffix(SNAPSHOT).open("wb") as file:
-            pickle.dump(_symbolized_snapshot(), file, protocol=4)
         marks = {
             "device": device,
             "folder": os.getcwd(),
@@ -139,7 +137,17 @@ class MemoryHistory:
             "owners": to_json(self._owners),
             "outside": self._driver.to_json(device),
         }
-        place.with_suffix(MARKS).write_text(json.dumps(marks), "utf-8")
+        files = [place.with_suffix(suffix) for suffix in (SNAPSHOT, MARKS)]
+        parts = [file.with_name(f".{file.name}.{os.getpid()}.tmp") for file in files]
+        try:  # both or none: on a full disk, the history of the chosen steps stays
+            with parts[0].open("wb") as file:
+                pickle.dump(_symbolized_snapshot(), file, protocol=4)
+            parts[1].write_text(json.dumps(marks), "utf-8")
+            for part, path in zip(parts, files, strict=True):
+                part.replace(path)
+        finally:
+            for part in parts:
+                part.unlink(missing_ok=True)
 
     @contained
     def piece_ends(self, phase: str | None, step: int | None, where: str | None, ends_phase: bool) -> None:

@@ -195,6 +195,21 @@ def test_after_the_chosen_steps_the_last_actions_are_kept_for_an_out_of_memory(g
     assert written(tmp_path)[1] == marks
 
 
+def test_on_a_full_disk_the_chosen_steps_stay(gpu, history, tmp_path, monkeypatch):
+    def fills_the_disk(snapshot, file, protocol):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    gpu.makes_context()
+    gpu.change(5 * MIB)
+    history.keep()
+    kept, files = written(tmp_path), sorted(tmp_path.iterdir())
+    gpu.change(6 * MIB)
+    monkeypatch.setattr(pickle, "dump", fills_the_disk)
+    gpu.on_out_of_memory(0, 1 << 30, TOTAL, 0)
+    assert written(tmp_path) == kept and sorted(tmp_path.iterdir()) == files
+
+
 def test_without_an_out_of_memory_the_chosen_steps_stay(gpu, history, tmp_path):
     gpu.makes_context()
     gpu.change(5 * MIB)
