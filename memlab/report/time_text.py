@@ -37,7 +37,7 @@ def _answer(found: Comparison) -> str:
     for name, step in (("measured", found.profiled), ("predicted", found.predicted)):
         if step is not None and step.busy_seconds:
             share = units.percent(step.busy_seconds / step.step_seconds)
-            parts.append(f"The device works in {share} of the {name} one.")
+            parts.append(f"The device is busy for {share} of the {name} step.")
     return " ".join(parts)
 
 

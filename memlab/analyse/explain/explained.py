@@ -24,6 +24,7 @@ from memlab.predict.memory.rank_replays import RankReplays
 from memlab.predict.time.calibration_choice import resolve
 from memlab.predict.trace.choose_traces import traces_in_launch
 from memlab.predict.trace.events import Alloc, BeginPhase
+from memlab.predict.trace.run_command import traces_in
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
@@ -79,7 +80,11 @@ def explain(folder: RunFolder) -> list[Explained]:
     """
     record = folder.read_record()
     if record.source == PREDICTED:
-        return [explain_prediction(record.config, trace) for trace in _traces(folder, record)]
+        try:
+            traces = traces_of(folder, record)
+        except ShadowError as error:
+            raise RecordError(f"{folder}: this prediction cannot be made again ({error})") from error
+        return [explain_prediction(record.config, trace) for trace in traces.values()]
     found = [_measured(folder, rank, record) for rank in record.ranks if _has_history(folder, rank)]
     if not found:
         raise RecordError(
@@ -153,17 +158,17 @@ def explain_prediction(config: Config, trace: Trace, capacity: int | None = None
     return _explained(ranks.trace, PREDICTED, peak, ranks.recorder, lambda event: outside, config.allocator.conf)
 
 
-def _traces(folder: RunFolder, record: Record) -> list[Trace]:
-    """Return the traces of a prediction: a command's are in its folder, those of memlab's training in the cache."""
-    if record.command is None:
-        try:
-            return list(traces_in_launch([folder.read_plan()])[0].values())
-        except ShadowError as error:
-            raise RecordError(f"{folder}: this prediction cannot be made again ({error})") from error
-    files = sorted(folder.path.glob("rank*.trace.json"))
-    if not files:
+def traces_of(folder: RunFolder, record: Record) -> Mapping[int, Trace]:
+    """Return the traces of a prediction, in the order of the ranks. A command's are in its folder, those of memlab's
+    own training in the cache.
+
+    Raises :class:`RecordError` if a command's are gone, :class:`ShadowError` if memlab's own training cannot be traced
+    again.
+    """
+    found = traces_in_launch([folder.read_plan()])[0] if record.command is None else traces_in(folder.path)
+    if not found:
         raise RecordError(f"{folder}: the traces of this prediction are gone. Predict the command again.")
-    return [Trace.load(file) for file in files]
+    return dict(sorted(found.items()))
 
 
 def _explained(

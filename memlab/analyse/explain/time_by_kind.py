@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from memlab.analyse.explain.explained import traces_of
 from memlab.core.config import Config
 from memlab.core.errors import RecordError
 from memlab.core.record import PREDICTED, Record
@@ -12,7 +13,6 @@ from memlab.predict.time.calibration_choice import resolve
 from memlab.predict.time.clocks import LOWER_BOUND, has_clocks
 from memlab.predict.time.step_intervals import busy_seconds, step_intervals
 from memlab.predict.time.work_kinds import COMMUNICATION, COPIES, KINDS, item_kinds, kernel_kind
-from memlab.predict.trace.choose_traces import traces_in_launch
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import Collective, Copy, KernelLaunch
@@ -126,18 +126,12 @@ def _predicted(folder: RunFolder, record: Record) -> tuple[StepByKind | None, st
     if reasons := unpredictable(config):
         return None, "; ".join(reasons)
     try:
-        trace = _trace(folder, record)
+        trace = traces_of(folder, record)[PROFILED_RANK]
     except ShadowError as error:
         return None, str(error)
     if not has_clocks(config, [trace]):
         return None, f"the speeds of {config.hardware.gpu or 'this GPU'}, or the work of the step, are not known"
     return predicted_step(config, trace), ""
-
-
-def _trace(folder: RunFolder, record: Record) -> Trace:
-    if record.command is not None:
-        return Trace.load(folder.path / f"rank{PROFILED_RANK}.trace.json")
-    return traces_in_launch([folder.read_plan()])[0][PROFILED_RANK]
 
 
 def _by_kind(times: Iterable[tuple[str, KindTime]]) -> dict[str, KindTime]:

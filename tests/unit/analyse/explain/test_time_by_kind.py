@@ -109,6 +109,11 @@ def test_a_run_that_was_not_profiled_is_told_how(tmp_path):
         compare(run_folder(tmp_path))
 
 
+def test_a_command_whose_traces_are_gone_is_predicted_again(tmp_path):
+    with pytest.raises(RecordError, match="the traces of this prediction are gone"):
+        compare(run_folder(tmp_path, source="predicted", command={}))
+
+
 def test_an_older_trace_has_no_names_of_kernels(tmp_path):
     values = TRACE.to_json()
     del values["launchers"]
