@@ -19,6 +19,10 @@ from memlab.runs.operator_profile import read_operators
 pytestmark = pytest.mark.cpu
 
 PARAMETERS = 893_568  # of model=tiny
+# While ZeRO-3 builds the model, each weight is broadcast and then partitioned. gloo's thread may let go of the
+# broadcast weight when the next one is already there: the peak is then higher by one weight, at most the embedding
+# (2,048 x 128 in bf16).
+BROADCAST_WEIGHT = 2048 * 128 * 2
 
 OFFLOADS = {0: ("none",), 1: ("none", "optimizer"), 2: ("none", "optimizer"), 3: ("none", "optimizer", "param", "all")}
 MATRIX = [
@@ -69,7 +73,9 @@ def test_live_bytes_are_those_of_the_shadow(measured, shadows, stage):
     """Two real ranks against their own shadow: the same bytes in the same phases."""
     phases, predicted = measured(*words(stage)).record["ranks"][0]["phases"], live_bytes(shadows[stage])
     for name in COMPARED:
-        assert predicted[name] == pytest.approx(phases[name]["peak_allocated_bytes"], rel=1e-3), name
+        peak = phases[name]["peak_allocated_bytes"]
+        late = BROADCAST_WEIGHT if (stage, name) == (3, "model_build") else 0
+        assert predicted[name] * (1 - 1e-3) <= peak <= predicted[name] * (1 + 1e-3) + late, name
 
 
 @pytest.mark.long(20)
