@@ -7,19 +7,27 @@ its memory.
 
 import gzip
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.explained import Explained, fullest
 from memlab.analyse.explain.timeline import Timeline, timeline
 from memlab.core.errors import RecordError
 from memlab.core.record import PREDICTED, Record
 from memlab.files.disk import write_whole
 from memlab.predict.time.calibration_choice import resolve
 from memlab.predict.time.clocks import COMMUNICATION, LOWER_BOUND, has_clocks, step_seconds
-from memlab.predict.time.step_intervals import Interval, StepIntervals, events_after_each_item, merged, step_intervals
+from memlab.predict.time.step_intervals import (
+    Interval,
+    StepIntervals,
+    events_after_each_item,
+    merged,
+    phases_of,
+    step_intervals,
+)
 from memlab.predict.time.work_kinds import item_kinds
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import (
@@ -43,12 +51,12 @@ Event = dict[str, Any]
 
 
 def write_chrome_trace(path: Path, ranks: Sequence[Explained], record: Record) -> None:
-    """Write the step of the slowest rank of a prediction, or the memory of the first rank of a measured run.
+    """Write the step of the slowest rank of a prediction, or the memory of the fullest rank of a measured run.
 
     ``record``: of the run of ``ranks``. A name that ends with ``.gz`` gives a compressed file. Raises
     :class:`RecordError` where no clock is known, :class:`WriteError` where the file cannot be written.
     """
-    events, facts = _predicted(ranks, record) if record.source == PREDICTED else _measured(ranks[0])
+    events, facts = _predicted(ranks, record) if record.source == PREDICTED else _measured(fullest(ranks))
     values = {"displayTimeUnit": "ms", "otherData": {"run": record.run_id, **facts}, "traceEvents": events}
     content = json.dumps(values, separators=(",", ":")).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +74,7 @@ def _predicted(ranks: Sequence[Explained], record: Record) -> tuple[list[Event],
     facts = {"source": "predicted", "rank": rank.rank, "step_seconds": found.seconds, "step_time": basis}
     if record.command is not None:
         facts["step"] = len(rank.trace.steps)
-    return list(_PredictedStep(rank, found, f"rank {rank.rank}, predicted ({basis})").events()), facts
+    return list(_PredictedStep(rank, found, f"rank {rank.rank}, predicted ({record.steps['basis']})").events()), facts
 
 
 class _PredictedStep:
@@ -89,8 +97,8 @@ class _PredictedStep:
         yield from self._memory()
 
     def _row(self, row: int, name: str, slices: Iterable[Event]) -> Iterator[Event]:
-        """Yield the slices of a row, with its name if there are any."""
-        found = list(slices)
+        """Yield the slices of a row that take a nanosecond at least, with its name if there are any."""
+        found = [each for each in slices if each["dur"]]
         if found:
             yield self._named("thread_name", row, name)
             yield {**self._named("thread_sort_index", row, ""), "args": {"sort_index": row}}
@@ -100,8 +108,11 @@ class _PredictedStep:
         return {"ph": "M", "name": what, "pid": self.rank.rank, "tid": row, "args": {"name": name}}
 
     def _slice(self, row: int, name: str, interval: Interval, **args: Any) -> Event:
-        begin, length = 1e6 * interval.begin, 1e6 * interval.seconds
-        return {"ph": "X", "name": name, "pid": self.rank.rank, "tid": row, "ts": begin, "dur": length, "args": args}
+        return {
+            **{"ph": "X", "name": name, "pid": self.rank.rank, "tid": row},
+            **_times(interval.begin, interval.end),
+            "args": args,
+        }
 
     def _host(self) -> Iterator[Event]:
         """Yield phases, modules inside phases, and inside these what the host does until it has launched an item."""
@@ -165,16 +176,22 @@ def _uses_gpu_link(item: Item) -> bool:
 
 
 def _phases_and_modules(trace: Trace) -> tuple[list[str], list[str]]:
-    """Return phase and module of each item. What is no kernel belongs to the module of the kernel before."""
-    phase, module = "", ""
-    phases, modules = [], []
-    for item in trace.work:
+    """Return phase and module of each item. What is no kernel belongs to the module of the kernel before.
+
+    The phase is the one of the events around an item: in the work of a command's step, the phase that begins behind the
+    step has no name yet.
+    """
+    begins = phases_of(trace)
+    events, names = list(begins), ["", *begins.values()]
+    module, phases, modules = "", [], []
+    for item, before in zip(trace.work, trace.events_before, strict=True):
+        begins_phase = isinstance(item, BeginWorkPhase)  # the operators before it are of the phase so far
+        phases.append(names[bisect_left(events, before - begins_phase)])
         if isinstance(item, KernelLaunch) and item.launcher != NOT_NAMED:
             module = trace.launchers[item.launcher].module
-        phases.append(phase)  # the operators before the beginning of a phase are of the phase so far
         modules.append(module)
-        if isinstance(item, BeginWorkPhase):
-            phase, module = trace.phases[item.phase], ""
+        if begins_phase:
+            module = ""
     return phases, modules
 
 
@@ -188,10 +205,20 @@ def _whole(intervals: Sequence[Interval]) -> Interval:
     return intervals[0]._replace(end=intervals[-1].end)
 
 
+def _times(begin: float, end: float) -> dict[str, float]:
+    """Return the microseconds of a slice from two moments in seconds.
+
+    Viewers count whole nanoseconds. Both ends are rounded to these, so that a slice ends where the next one begins:
+    Perfetto drops a slice that overlaps another of its row by a nanosecond.
+    """
+    first, last = (round(1e9 * second) for second in (begin, end))
+    return {"ts": first / 1e3, "dur": (last - first) / 1e3}
+
+
 def _counters(rank: int, second: float, memory: Timeline, event: int) -> Iterator[Event]:
     for name, values in (("allocated", memory.allocated), ("reserved", memory.reserved)):
         args = {"bytes": values[event]}
-        yield {"ph": "C", "name": f"{name} bytes", "pid": rank, "ts": 1e6 * second, "args": args}
+        yield {"ph": "C", "name": name, "pid": rank, "ts": round(1e9 * second) / 1e3, "args": args}
 
 
 def _measured(rank: Explained) -> tuple[list[Event], dict[str, Any]]:
@@ -209,7 +236,8 @@ def _measured(rank: Explained) -> tuple[list[Event], dict[str, Any]]:
         events.append(
             {
                 **{"ph": "X", "name": part.phase or "between phases", "pid": rank.rank, "tid": HOST},
-                **{"ts": 1e6 * begin, "dur": 1e6 * (end - begin), "args": {"step": part.step}},
+                **_times(begin, end),
+                "args": {"step": part.step},
             }
         )
     for event in memory.sampled(0, len(memory.allocated), SAMPLES):

@@ -84,11 +84,22 @@ def event_seconds(config: Config, trace: Trace, costs: Costs) -> dict[int, float
 
 def events_after_each_item(trace: Trace) -> list[range]:
     """Return the events (indices in ``trace.events``) after each item of the work, up to the next item, or to the end
-    of the step. A command can go on after its last step."""
-    begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
-    beside = [begin for begin, piece in zip(begins, trace.pieces, strict=False) if piece.step is None]
-    end = next((begin for begin in beside if begin >= trace.events_before[-1]), len(trace.events))
-    return [range(begin, end) for begin, end in pairwise([*trace.events_before, end])]
+    of the step. Those from the beginning of the step on belong to the first item.
+
+    A command goes on after its last step: what it frees then is not of the step.
+    """
+    begin = trace.steps[-1]
+    pieces = {event: piece.step for event, piece in zip(phases_of(trace), trace.pieces, strict=False)}
+    end = next((event for event, step in pieces.items() if event > begin and step != pieces[begin]), len(trace.events))
+    edges = [begin, *(min(before, end) for before in trace.events_before[1:]), end]
+    return [range(first, last) for first, last in pairwise(edges)]
+
+
+def phases_of(trace: Trace) -> dict[int, str]:
+    """Return event (index in ``trace.events``) -> name of the phase that begins with it."""
+    return {
+        index: trace.phases[event.phase] for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)
+    }
 
 
 def busy_seconds(intervals: Iterable[Interval]) -> float:

@@ -19,6 +19,7 @@ from memlab.predict.time.clocks import LOWER_BOUND, step_seconds
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 from memlab.predict.trace.work_items import (
+    EVERYTHING,
     PINNED,
     BeginWorkPhase,
     Collective,
@@ -32,6 +33,7 @@ from memlab.predict.trace.work_items import (
 )
 
 MIB = 1 << 20
+WEIGHTS = 64 * MIB
 HARDWARE = Hardware(
     gpu="a round one", gpus=2, bf16_tflops=100.0, fp32_tflops=10.0, memory_gb_per_s=1000.0, link_gb_per_s=100.0,
     host_gb_per_s=10.0,
@@ -43,12 +45,12 @@ STEPS = {"basis": "lower bound", "basis_reason": "no calibration for a round one
 
 
 def random_trace(seed: int) -> Trace:
-    """Two steps; the work of the second one is counted."""
+    """Two steps; the work of the second one is counted. The script goes on after them, and frees its weights."""
     chance, events, work, before, key, collectives = random.Random(seed), [], [], [], 0, 0
     for number in range(len(PHASES)):
         if number == 1:
             begin = len(events)
-        events.append(BeginPhase(number))
+        events += [BeginPhase(number), *([] if number else [Alloc(-1, WEIGHTS, 0, 0)])]
         items = [BeginWorkPhase(2, 1, number)]
         for index in range(40):
             events.append(Alloc(key, chance.randrange(1, 30) * MIB, 0, chance.randrange(2)))
@@ -68,8 +70,11 @@ def random_trace(seed: int) -> Trace:
             collectives += sum(isinstance(item, Collective) for item in items)
             work += [*items, StreamWaitsForCollective(0, 0, 0, collectives - 1)]
             before.append(len(events))
+    events += [BeginPhase(2), Free(-1)]
+    work += [BeginWorkPhase(0, 0, 0), HostWaits(0, 0, EVERYTHING)]
+    before += [len(events) - 1, len(events)]
     site = Site("activations", "aten.mm.default", "model.py:7", "forward", "mlp", (MIB,), "train.py:3")
-    pieces = [Piece(step, "train.py:3", True) for step in (1, 2, 2, 2)]
+    pieces = [Piece(step, "train.py:3", True) for step in (1, 2, 2, 2, 3)]
     return Trace(
         *(0, 2), events=events, phases=PHASES, sites=[site] * 2, steps=[0, begin], work=work, events_before=before,
         launchers=LAUNCHERS, pieces=pieces,
@@ -93,17 +98,23 @@ def test_the_trace_is_as_long_as_the_predicted_step_and_nothing_overlaps_in_a_ro
     rows = defaultdict(list)
     for event in found["traceEvents"]:
         if event["ph"] == "X":
-            rows[event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
-    assert rows[STEP] == [(0.0, pytest.approx(1e6 * seconds, rel=1e-9))]
+            begin, length = (1000 * event[key] for key in ("ts", "dur"))
+            assert begin == pytest.approx(round(begin), abs=1e-3) and length == pytest.approx(round(length), abs=1e-3)
+            rows[event["tid"]].append((round(begin), round(begin) + round(length)))
+    assert rows[STEP] == [(0, round(1e9 * seconds))]
     names = {event["tid"] for event in found["traceEvents"] if event["name"] == "thread_name"}
     assert names == set(rows)
     for row, slices in rows.items():
-        assert min(slices)[0] >= 0 and max(end for _, end in slices) <= 1e6 * seconds * (1 + 1e-9)
+        assert min(slices)[0] >= 0 and max(end for _, end in slices) <= round(1e9 * seconds)
+        assert all(end > begin for begin, end in slices)
         if row != HOST:
-            assert all(end <= begin + 1e-6 for (_, end), (begin, _) in pairwise(sorted(slices)))
-    inner = rows[HOST]  # phases hold modules, and these hold operators
-    for first, second in pairwise(sorted(inner, key=lambda slice: (slice[0], -slice[1]))):
-        assert second[0] >= first[1] - 1e-6 or second[1] <= first[1] + 1e-6
+            assert all(end <= begin for (_, end), (begin, _) in pairwise(sorted(slices)))
+    around: list[tuple[int, int]] = []  # phases hold modules, and these hold operators
+    for begin, end in sorted(rows[HOST], key=lambda slice: (slice[0], -slice[1])):
+        while around and around[-1][1] <= begin:
+            around.pop()
+        assert not around or end <= around[-1][1]
+        around.append((begin, end))
     assert found["otherData"] == {
         **{"run": "mine", "source": "predicted", "rank": 0, "step": 2},
         **{"step_seconds": pytest.approx(seconds), "step_time": "lower bound: no calibration for a round one"},
@@ -133,10 +144,18 @@ def test_the_counters_reach_the_peak_of_the_step(tmp_path):
     events = written(tmp_path, trace)["traceEvents"]
     record = SimpleNamespace(source="predicted", command={}, config=CONFIG)
     memory = timeline(explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))[0])
-    counted = [event["args"]["bytes"] for event in events if event["name"] == "allocated bytes"]
-    assert max(counted) == max(memory.allocated[trace.events_before[0] :])
+    counted = [event["args"]["bytes"] for event in events if event["name"] == "allocated"]
+    assert max(counted) == max(memory.allocated[trace.steps[-1] :])
+    assert min(counted) == WEIGHTS, "what the script frees after its last step is not of the step"
     times = [event["ts"] for event in events if event["ph"] == "C"]
     assert times == sorted(times) and times[0] >= 0
+
+
+def test_what_follows_the_step_has_the_name_of_its_own_phase(tmp_path):
+    """The work of the step ends with the beginning of a phase that has no name yet (number 0)."""
+    found = [event for event in written(tmp_path, random_trace(6))["traceEvents"] if event["ph"] == "X"]
+    phases = [event for event in found if event["tid"] == HOST and event["name"] in PHASES]
+    assert max(phases, key=lambda event: event["ts"])["name"] == "backward"
 
 
 def test_a_name_with_gz_is_compressed(tmp_path):

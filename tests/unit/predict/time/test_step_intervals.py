@@ -105,6 +105,6 @@ def test_events_happen_when_the_host_is_done_with_the_item_before():
     work = [KernelLaunch(operators, 0, 0, True, 0, (0,)) for operators in (1, 2, 3)]
     events = [BeginPhase(0), Alloc(0, 1, 0, 0), BeginPhase(0), Alloc(1, 1, 0, 0), Free(0), BeginPhase(0), Free(1)]
     pieces = [Piece(None, None, True), Piece(1, None, True), Piece(None, None, True)]
-    trace = Trace(0, 1, events=events, phases=["forward"], work=work, events_before=[3, 3, 4], pieces=pieces)
+    trace = Trace(0, 1, events=events, phases=["forward"], steps=[2], work=work, events_before=[3, 3, 4], pieces=pieces)
     seconds = event_seconds(CONFIG, trace, replace(LOWER_BOUND, operator_s=1e-4))
-    assert seconds == {3: pytest.approx(2e-4), 4: pytest.approx(5e-4)}
+    assert seconds == {2: 0.0, 3: pytest.approx(2e-4), 4: pytest.approx(5e-4)}
