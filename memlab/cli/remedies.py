@@ -17,10 +17,10 @@ from memlab.runs.folder import RunFolder
 from memlab.system.deadman import guarded
 
 
-def print_remedies(folder: RunFolder, most: int | None, usual: int) -> None:
+def print_remedies(folder: RunFolder, record: Record, most: int | None, usual: int) -> None:
     """Predict ``most`` changes of a run, and print what they save; ``None``: ``usual`` for memlab's own training, and
     none for a command. That they cannot be predicted is no error: the explanation is complete without them."""
-    record, out = folder.read_record(), console()
+    out = console()
     if most is None and record.command:
         say(f"Remedies: --remedies {usual} predicts {usual} changes of the command that can lower this peak.", out)
         return

@@ -91,13 +91,15 @@ class ChangedPlans:
 class ChangedCommands:
     """A command of the user's own, from its run folder. Each change runs its script again, on simulated GPUs.
 
-    ``environ``: the variables that the command would get, with the token of a launch. Raises :class:`MemlabError` in
-    another folder than the one where the command ran.
+    ``environ``: the variables that the command would get, with the token of a launch. Raises :class:`MemlabError` if
+    no rank noted what the script uses, and in another folder than the one where the command ran.
     """
 
     def __init__(self, folder: RunFolder, record: Record, environ: Mapping[str, str], on_progress: Progress):
         self._folder, self._record, self._environ, self._on_progress = folder, record, environ, on_progress
-        facts = record.ranks[0]["attached"]
+        facts = next((rank["attached"] for rank in record.ranks if rank["attached"]), None)
+        if facts is None:
+            raise MemlabError(f"{folder}: the record has no facts about the script of this command. Predict it again.")
         ran_in = (facts.get("script") or {}).get("cwd")
         if ran_in and Path(ran_in) != Path.cwd():
             raise MemlabError(f"The command ran in {ran_in}: call memlab explain --remedies in that folder.")

@@ -12,11 +12,12 @@ from rich.text import Text
 from memlab.analyse.diff import ChangedKey
 from memlab.analyse.explain import accounting
 from memlab.analyse.explain.accounting import Row, Share, side_by_side
-from memlab.analyse.explain.explained import Explained, fullest
+from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.findings import findings
 from memlab.analyse.explain.phases import PhaseRun, changes
 from memlab.analyse.explain.same_code import with_same_lines
 from memlab.core.errors import MemlabError
+from memlab.core.record import PREDICTED
 from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.findings_text import show_findings
@@ -33,9 +34,8 @@ SMALLEST = 0.005
 """Least share of the whole that has a row of its own; the rest of a part is one row."""
 
 
-def show_explained(ranks: Sequence[Explained], out: Console, depth: int) -> None:
-    """Print the rank with the highest peak. ``depth``: levels of the tree below the device's memory."""
-    rank = fullest(ranks)
+def show_explained(rank: Explained, out: Console, depth: int) -> None:
+    """Print a rank at its peak, and each phase. ``depth``: levels of the tree below the device's memory."""
     if rank.oom:
         say(out_of_memory_sentence(rank, rank.oom), out, "bold")
         show_last_events(rank.oom, out)
@@ -53,12 +53,11 @@ def show_explained(ranks: Sequence[Explained], out: Console, depth: int) -> None
     show_findings(findings(rank), out)
 
 
-def show_phase(ranks: Sequence[Explained], phase: str, out: Console, depth: int) -> None:
-    """Print the memory of the fullest rank at a phase's start, its peak and its end, as one tree.
+def show_phase(rank: Explained, phase: str, out: Console, depth: int) -> None:
+    """Print the memory of a rank at a phase's start, its peak and its end, as one tree.
 
     Raises :class:`MemlabError` for a phase that did not run.
     """
-    rank = fullest(ranks)
     run = next((run for run in rank.phases if run.part.phase == phase), None)
     if run is None:
         names = [run.part.phase for run in rank.phases]
@@ -74,9 +73,8 @@ def show_phase(ranks: Sequence[Explained], phase: str, out: Console, depth: int)
     out.print(table)
 
 
-def show_difference(first: Sequence[Explained], second: Sequence[Explained], out: Console, depth: int) -> None:
-    """Print what differs between the fullest ranks of two runs, at the peak of each."""
-    before, after = fullest(first), fullest(second)
+def show_difference(before: Explained, after: Explained, out: Console, depth: int) -> None:
+    """Print what differs between two ranks, at the peak of each."""
     held = with_same_lines(before.peak.holdings, after.peak.holdings)
     before, after = (
         replace(rank, peak=replace(rank.peak, holdings=holdings))
@@ -121,7 +119,7 @@ def _answer_to(whole: Row, kinds: Row, before: Explained, after: Explained) -> s
     moved = sorted((part for part in kinds.parts if abs(part.change) > least), key=lambda part: -abs(part.change))
     named = ", ".join(f"{part.name} {part.change / GIB:+,.2f}" for part in moved[:NAMED])
     sizes = " -> ".join(map(units.about, whole.sizes)) + " GiB"
-    phase = "" if before.phase == after.phase else f" The peak moved from {before.phase} to {after.phase}."
+    phase = "" if before.at.phase == after.at.phase else f" The peak moved from {before.at.phase} to {after.at.phase}."
     return (
         f"The second run uses {units.about(abs(whole.change))} GiB {direction} at its peak ({sizes}): "
         f"{named or 'the program requested the same'}; "
@@ -134,13 +132,13 @@ def answer(rank: Explained) -> str:
     kinds = accounting.by_kind(rank.peak.holdings).parts
     named = ", ".join(f"{share.name} {units.about(share.nbytes)}" for share in kinds[:NAMED])
     more = ", ..." if len(kinds) > NAMED else ""
-    place = ", ".join(filter(None, (rank.phase, f"step {rank.step}" if rank.step else "", rank.where)))
-    uses = "would use" if rank.driver is None else "uses"
+    place = ", ".join(filter(None, (rank.at.phase, f"step {rank.at.step}" if rank.at.step else "", rank.at.line)))
+    uses = "would use" if rank.source == PREDICTED else "uses"
     return (
         f"At its peak ({place}) rank {rank.rank} {uses} {units.about(rank.used(rank.peak).nbytes)} GiB: "
         f"{units.about(rank.peak.requested)} GiB that the program requested ({named}{more}), "
         f"{units.about(rank.peak.slack.total)} GiB of slack in the allocator and "
-        f"{units.about(sum(share.nbytes for share in rank.outside(rank.peak.event)))} GiB outside it."
+        f"{units.about(sum(share.nbytes for share in rank.device.outside(rank.peak.event)))} GiB outside it."
     )
 
 

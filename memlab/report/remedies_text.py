@@ -93,7 +93,7 @@ def _blocks(remedy: Remedy, needs: Needs, base: Needs) -> str:
     slack = needs.rank.peak.slack.total - base.rank.peak.slack.total
     if abs(slack) >= least:
         named.append(f"slack of the allocator {_signed(slack)}")
-    before, after = base.rank.phase, needs.rank.phase
+    before, after = base.rank.at.phase, needs.rank.at.phase
     moved = "" if before == after else f"; the peak moves from {before} to {after}"
     return f"At the peak: {', '.join(named) or 'the same blocks'}{moved}"
 

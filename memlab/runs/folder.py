@@ -33,7 +33,7 @@ _RANK_FILE = re.compile(
 )
 _STEP_ROWS = re.compile(r"rank\d+\.steps\.jsonl")
 _RANK_JSON = re.compile(r"rank\d+\.json")
-_SNAPSHOT = re.compile(r"rank\d+\.memory_snapshot\.pickle")
+_HISTORY = re.compile(r"rank\d+\.memory_(snapshot\.pickle|marks\.json)")
 _LOG = re.compile(r"(rank\d+|launcher)\.log")
 _TEMPORARY = re.compile(
     r"\.((record|plan|deepspeed|training_args|rank\d+)\.json|(rank\d+|launcher)\.log|(config|hydra|overrides)\.yaml"
@@ -69,8 +69,7 @@ class RunFolder:
 
     def ranks_with_rows(self) -> list[int]:
         """List the ranks whose steps :meth:`step_rows` holds, lowest first."""
-        names = (path.name for path in self._named(_STEP_ROWS))
-        return sorted(int(name.removeprefix("rank").partition(".")[0]) for name in names)
+        return self._ranks_of(_STEP_ROWS)
 
     def rank_log(self, rank: int) -> Path:
         return self.path / self.LOGS / f"rank{rank}.log"
@@ -79,10 +78,9 @@ class RunFolder:
         """Return the path of a rank's memory history from torch, for memlab explain and pytorch.org/memory_viz."""
         return self.path / f"rank{rank}.memory_snapshot.pickle"
 
-    @property
-    def has_memory_history(self) -> bool:
-        """Whether a rank left its memory history."""
-        return bool(self._named(_SNAPSHOT))
+    def ranks_with_history(self) -> list[int]:
+        """List the ranks that left a memory history or a part of it, lowest first."""
+        return self._ranks_of(_HISTORY)
 
     def memory_marks(self, rank: int) -> Path:
         """Return the path of what memlab's meters noted beside a rank's memory history."""
@@ -103,6 +101,10 @@ class RunFolder:
     @property
     def logs(self) -> list[Path]:
         return self._named(_LOG, self.LOGS)
+
+    def _ranks_of(self, names: re.Pattern) -> list[int]:
+        """List the ranks that have a file whose name matches, lowest first."""
+        return sorted({int(path.name.removeprefix("rank").partition(".")[0]) for path in self._named(names)})
 
     def _named(self, names: re.Pattern, folder: str = "") -> list[Path]:
         """List the files of the run folder, or of a folder inside it, whose whole name matches."""

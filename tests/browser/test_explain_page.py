@@ -70,17 +70,20 @@ def paths(share: accounting.Share, above: str = "") -> dict[str, list[int]]:
 def with_driver(rank):
     """Return the rank with the figures of a driver: outside the allocator more appears in the middle, and 7 bytes are
     unexplained from then on."""
-    middle = len(rank.trace.events) // 2
+    middle = len(rank.history.trace.events) // 2
     nccl = accounting.Share("NCCL", 300, (accounting.Share("broadcast", 200), accounting.Share("all_reduce", 100)))
     reserved = timeline(rank).reserved
 
-    def outside(event):
-        return (accounting.Share("CUDA context", 500 * MIB), *([nccl] if event >= middle else []))
+    class Device:
+        changes = (0, middle)
 
-    def driver(event):
-        return reserved[event] + 500 * MIB + (307 if event >= middle else 0)
+        def outside(self, event):
+            return (accounting.Share("CUDA context", 500 * MIB), *([nccl] if event >= middle else []))
 
-    return replace(rank, outside=outside, driver=driver, outside_changes=(0, middle))
+        def driver(self, event):
+            return reserved[event] + 500 * MIB + (307 if event >= middle else 0)
+
+    return replace(rank, device=Device())
 
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True", "max_split_size_mb:20"])
@@ -93,7 +96,7 @@ def test_every_sum_is_that_of_the_accounting(chromium, tmp_path, settings):
         if place is not None:
             page.drag("#chart", place)
         seen.append(page.run(EVENT))
-        moment = moments(rank.trace, {seen[-1]}, rank.recorder())[seen[-1]]
+        moment = moments(rank.history.trace, {seen[-1]}, rank.history.recorder())[seen[-1]]
         page.run("document.getElementById('whole').click()")
         assert tree(page) == paths(rank.used(moment))
     assert seen[0] == rank.peak.event and len(set(seen)) == 4
@@ -166,7 +169,8 @@ def test_a_prediction_has_the_time_of_its_last_step(chromium, tmp_path):
         item for _ in rest for item in (KernelLaunch(0, 0, 0, True, 10**11, (0,)), HostWaits(0, 0, EVERYTHING))
     ]
     trace.events_before = [event for event in rest for _ in range(2)]
-    rank = replace(explained(trace), source="predicted", seconds=None)
+    rank = explained(trace)
+    rank = replace(rank, source="predicted", history=replace(rank.history, seconds=None))
     page = opened(chromium, tmp_path, rank)
     page.run(
         "document.getElementById('whole').click(); const s = document.getElementById('axis');"
@@ -285,7 +289,7 @@ def test_nothing_that_a_history_says_runs(chromium, tmp_path):
 def test_half_a_million_events_stay_responsive(chromium, tmp_path, record_property, capsys):
     """A click at any of them is answered at once, with 3,000 blocks in use; a zoom keeps the highest event."""
     rank = explained(training(40, 2_083, held=3_000, layers=80))
-    assert len(rank.trace.events) > 500_000
+    assert len(rank.history.trace.events) > 500_000
     began = time.process_time()
     run = explained_run(tmp_path / "run", rank)
     write_explain_page([run], tmp_path / "page.html")

@@ -4,7 +4,7 @@ import pytest
 
 from memlab.analyse.collect import collect
 from memlab.analyse.explain.accounting import Share, by_kind
-from memlab.analyse.explain.explained import explain
+from memlab.analyse.explain.explained_run import explain
 from memlab.analyse.explain.table import explained_table
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
@@ -37,7 +37,7 @@ def folders(tmp_path_factory):
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_parts_add_up_in_every_phase(folders, stage):
     (result, *_) = folders[stage].read_record().ranks
-    (rank, *_) = explain(folders[stage])
+    rank = explain(folders[stage]).ranks[0]
     assert {run.part.phase for run in rank.phases} == set(result["phases"])
     for run in rank.phases:
         phase = result["phases"][run.part.phase]
@@ -47,7 +47,7 @@ def test_the_parts_add_up_in_every_phase(folders, stage):
             check(whole)
             assert moment.requested + moment.slack.total == moment.reserved
             assert moment.requested + moment.slack.rounding == moment.allocated
-            assert whole.nbytes == moment.reserved + sum(share.nbytes for share in rank.outside(moment.event))
+            assert whole.nbytes == moment.reserved + sum(share.nbytes for share in rank.device.outside(moment.event))
             assert rank.unexplained(moment) == 0
 
 
@@ -58,7 +58,7 @@ def test_what_a_stage_shards_is_one_gpus_share(folders, stage):
     Weights are counted before the first step: after it, ZeRO-3 keeps those that are small gathered.
     """
     parameters = folders[stage].read_record().summary["parameters"]
-    (rank, *_) = explain(folders[stage])
+    rank = explain(folders[stage]).ranks[0]
     ends = {run.part.phase: by_kind(run.end.holdings).parts for run in rank.phases}
     at_first, after_step = (
         {share.name: share.nbytes for share in ends[phase]} for phase in ("engine_init", "optimizer_step")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memlab.analyse.explain import findings
-from memlab.analyse.explain.explained import explain
+from memlab.analyse.explain.explained_run import explain
 from memlab.cli.compose import compose_config
 from memlab.planner.user_command import predict_command
 from memlab.runs.folder import RunFolder
@@ -24,7 +24,7 @@ def test_mistakes_are_called_by_name(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path / "run")
     record = predict_command(["python", str(SCRIPT)], config.hardware, folder, steps=None)
     assert record.status == "ok"
-    (rank,) = explain(folder)
+    (rank,) = explain(folder).ranks
     found = {(finding.name, finding.subject): finding for finding in findings.findings(rank)}
     head, embedding = 512 * 4096 * 4, 512 * 4096 * 2
 

@@ -4,11 +4,13 @@ import gzip
 import pickle
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 from torch.cuda import _memory_viz
 
+from memlab.analyse.explain.explained import History
 from memlab.analyse.explain.memory_viz import write_memory_viz
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.analyse.explain.snapshot_trace import trace_of
@@ -31,8 +33,8 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("viz")
     (folder / "recorded.pickle").write_bytes(gzip.decompress(RECORDED.read_bytes()))
     read = trace_of(read_snapshot(folder / "recorded.pickle"), 0, 1)
-    allocator = RecordingAllocator(parse(""), addresses=read.segments)
-    write_memory_viz(folder / "viz.pickle", read.trace, allocator, "", dict(enumerate(read.seconds)))
+    history = History(read.trace, "", partial(RecordingAllocator, parse(""), addresses=read.segments))
+    write_memory_viz(folder / "viz.pickle", history, dict(enumerate(read.seconds)))
     return pickle.loads((folder / "viz.pickle").read_bytes())
 
 

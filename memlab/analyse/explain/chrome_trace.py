@@ -13,7 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from memlab.analyse.explain.explained import Explained, fullest
+from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.timeline import Timeline, timeline
 from memlab.core.errors import RecordError
 from memlab.core.record import PREDICTED, Record
@@ -50,13 +51,14 @@ SAMPLES = 20_000
 Event = dict[str, Any]
 
 
-def write_chrome_trace(path: Path, ranks: Sequence[Explained], record: Record) -> None:
+def write_chrome_trace(path: Path, run: ExplainedRun) -> None:
     """Write the step of the slowest rank of a prediction, or the memory of the fullest rank of a measured run.
 
-    ``record``: of the run of ``ranks``. A name that ends with ``.gz`` gives a compressed file. Raises
+    A name that ends with ``.gz`` gives a compressed file. Raises
     :class:`RecordError` where no clock is known, :class:`WriteError` where the file cannot be written.
     """
-    events, facts = _predicted(ranks, record) if record.source == PREDICTED else _measured(fullest(ranks))
+    record = run.record
+    events, facts = _predicted(run.ranks, record) if record.source == PREDICTED else _measured(run.fullest)
     values = {"displayTimeUnit": "ms", "otherData": {"run": record.run_id, **facts}, "traceEvents": events}
     content = json.dumps(values, separators=(",", ":")).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,15 +67,15 @@ def write_chrome_trace(path: Path, ranks: Sequence[Explained], record: Record) -
 
 def _predicted(ranks: Sequence[Explained], record: Record) -> tuple[list[Event], dict[str, Any]]:
     config, calibration = record.config, resolve(record.config).step
-    if not has_clocks(config, [rank.trace for rank in ranks]) or not record.steps:
+    if not has_clocks(config, [rank.history.trace for rank in ranks]) or not record.steps:
         raise RecordError(f"{record.run_id}: no step time is predicted, so there is no step to draw.")
     costs = LOWER_BOUND if calibration is None else calibration.costs
-    rank = max(ranks, key=lambda rank: step_seconds(config, {rank.rank: rank.trace}, costs))
-    found = step_intervals(config, rank.trace.work, costs)
+    rank = max(ranks, key=lambda rank: step_seconds(config, {rank.rank: rank.history.trace}, costs))
+    found = step_intervals(config, rank.history.trace.work, costs)
     basis = ": ".join(filter(None, (record.steps["basis"], record.steps.get("basis_reason"))))
     facts = {"source": "predicted", "rank": rank.rank, "step_seconds": found.seconds, "step_time": basis}
     if record.command is not None:
-        facts["step"] = len(rank.trace.steps)
+        facts["step"] = len(rank.history.trace.steps)
     return list(_PredictedStep(rank, found, f"rank {rank.rank}, predicted ({record.steps['basis']})").events()), facts
 
 
@@ -81,9 +83,9 @@ class _PredictedStep:
     """The events of one step. ``name``: of the process."""
 
     def __init__(self, rank: Explained, step: StepIntervals, name: str):
-        self.rank, self.trace, self.step, self.name = rank, rank.trace, step, name
-        self.kinds = item_kinds(rank.trace)
-        self.phases, self.modules = _phases_and_modules(rank.trace)
+        self.rank, self.trace, self.step, self.name = rank, rank.history.trace, step, name
+        self.kinds = item_kinds(rank.history.trace)
+        self.phases, self.modules = _phases_and_modules(rank.history.trace)
 
     def events(self) -> Iterator[Event]:
         yield self._named("process_name", STEP, self.name)

@@ -15,8 +15,9 @@ def event_times(rank: Explained, record: Record) -> Mapping[int, float]:
     Of a prediction, the last step has times; empty where there is no clock. ``record``: of the run of ``rank``.
     """
     if record.source != PREDICTED:
-        return dict(enumerate(rank.seconds or ()))
-    if not has_clocks(record.config, [rank.trace]) or not rank.trace.work:
+        return dict(enumerate(rank.history.seconds or ()))
+    trace = rank.history.trace
+    if not has_clocks(record.config, [trace]) or not trace.work:
         return {}
     calibration = resolve(record.config).step
-    return event_seconds(record.config, rank.trace, LOWER_BOUND if calibration is None else calibration.costs)
+    return event_seconds(record.config, trace, LOWER_BOUND if calibration is None else calibration.costs)

@@ -11,6 +11,7 @@ from memlab.analyse.explain.growth import Growth, growth_in_evaluation, growth_o
 from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
 from memlab.predict.memory.ledger import Holding
 from memlab.predict.trace.memory_kinds import ACTIVATIONS, CASTS, STEP
+from memlab.predict.trace.trace_format import Trace
 
 GROWS_OVER_STEPS = "memory grows over steps"
 GROWS_IN_EVALUATION = "evaluation keeps its outputs"
@@ -77,12 +78,12 @@ def findings(rank: Explained) -> list[Finding]:
         for finding in gradients_kept(run.part.phase, run.start.holdings):
             held[finding.name, finding.subject] = finding
     large = [finding for finding in held.values() if finding.nbytes >= LEAST * rank.peak.allocated]
-    return [*growth(rank), *sorted(large, key=lambda finding: -finding.nbytes)]
+    return [*growth(rank.history.trace), *sorted(large, key=lambda finding: -finding.nbytes)]
 
 
-def growth(rank: Explained) -> list[Finding]:
+def growth(trace: Trace) -> list[Finding]:
     """What grows over steps and over the batches of an evaluation."""
-    grown = ((GROWS_OVER_STEPS, growth_over_steps(rank.trace)), (GROWS_IN_EVALUATION, growth_in_evaluation(rank.trace)))
+    grown = ((GROWS_OVER_STEPS, growth_over_steps(trace)), (GROWS_IN_EVALUATION, growth_in_evaluation(trace)))
     return [_of_growth(name, places) for name, places in grown if places]
 
 

@@ -10,13 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from memlab.analyse.explain.explained import History
 from memlab.files.disk import write_whole
-from memlab.predict.allocator import OutOfMemory, RecordingAllocator
+from memlab.predict.allocator import OutOfMemory
 from memlab.predict.allocator.blocks import Block
 from memlab.predict.allocator.recording import Action
 from memlab.predict.trace.apply_events import apply
 from memlab.predict.trace.events import Alloc, BeginPhase
-from memlab.predict.trace.trace_format import Site, Trace
+from memlab.predict.trace.trace_format import Site
 
 NO_CATEGORY = "unknown"
 """The page fails on a file with categories that lacks this one."""
@@ -25,10 +26,8 @@ NOWHERE = "??"
 """torch's file of a C++ frame, and its name of a function that is not known."""
 
 
-def write_memory_viz(
-    path: Path, trace: Trace, allocator: RecordingAllocator, settings: str, seconds: Mapping[int, float]
-) -> None:
-    """Write what a new ``allocator`` with these ``settings`` does for the trace, and what it holds at the end.
+def write_memory_viz(path: Path, history: History, seconds: Mapping[int, float]) -> None:
+    """Write what the allocator does in a replay of the history, and what it holds at the end.
 
     Each entry has the label that memlab's recorder gives it: "number of the piece of the run|module". Frames are those
     that the trace knows: the operator, the line that explains the request, the line of the user's script. ``seconds``:
@@ -36,12 +35,13 @@ def write_memory_viz(
     between two events with times. Raises :class:`WriteError`, which names ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, pickle.dumps(_Writer(trace, allocator, settings, seconds).snapshot(), protocol=4))
+    write_whole(path, pickle.dumps(_Writer(history, seconds).snapshot(), protocol=4))
 
 
 class _Writer:
-    def __init__(self, trace: Trace, allocator: RecordingAllocator, settings: str, seconds: Mapping[int, float]):
-        self.trace, self.allocator, self.settings, self.seconds = trace, allocator, settings, seconds
+    def __init__(self, history: History, seconds: Mapping[int, float]):
+        self.trace, self.settings, self.seconds = history.trace, history.settings, seconds
+        self.allocator = history.recorder()
         self.sites: dict[int, Site] = {}  # address -> site of the last request that got it
         self.frames_of = cache(_frames)  # one list for each site: pickle writes it once
 

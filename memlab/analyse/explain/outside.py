@@ -4,6 +4,7 @@ The ranks read the driver's figure around each module, collective and part of th
 what torch's allocator held then. What grew between two readings belongs to what ran between them.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ class Outside:
         return [*(reading.time_us for reading in self._readings), *halfway]
 
     def _number_before(self, time_us: float) -> int:
-        return sum(reading.time_us <= time_us for reading in self._readings)
+        return bisect_right(self._readings, time_us, key=lambda reading: reading.time_us)
 
     def _grew(self, last: Reading | None, now: Reading) -> Iterable[tuple[tuple[str, ...], int]]:
         """Yield what appeared since the last reading: the names from part to sub-part, and bytes."""

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from memlab.analyse.explain import accounting
 from memlab.analyse.explain.accounting import Row
-from memlab.analyse.explain.explained import Explained, explain_prediction, fullest
+from memlab.analyse.explain.explained import Explained, explain_ranks, fullest
+from memlab.analyse.explain.predicted_rank import explain_prediction
 from memlab.core.record import PREDICTED, Record
 from memlab.core.sizes import UNLIMITED
 from memlab.planner.changed_runs import Candidate, ChangedRuns, PredictedRun
@@ -60,9 +62,9 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Remedies:
-    """``base``: the run as it is, by its prediction. ``measured``: if it was measured and
-    did not run out of memory. ``tried``: the change that saves
-    the most memory first, those without a prediction last. ``not_tried``: further changes that could save memory."""
+    """``base``: the run as it is, by its prediction. ``measured``: if it was measured and did not run out of memory.
+    ``tried``: the change that saves the most memory first, those without a prediction last. ``not_tried``: further
+    changes that could save memory."""
 
     base: Needs
     measured: Measured | None
@@ -106,7 +108,8 @@ def needs_of(run: PredictedRun) -> Needs:
     """Replay the traces of a run, without and with the limit of its GPU."""
     config, calibrations = run.config, resolve(run.config)
     found = needs(config, list(run.traces.values()), calibrations.host)
-    rank = fullest([explain_prediction(config, trace, UNLIMITED) for trace in run.traces.values()])
+    explained = {number: partial(explain_prediction, config, trace, UNLIMITED) for number, trace in run.traces.items()}
+    rank = fullest(explain_ranks(explained)[0])
     step = (
         predict_steps(config, run.traces, calibrations.step)[1]
         if config.training.loop == "command"

@@ -8,7 +8,8 @@ import pandas as pd
 
 from memlab.analyse.explain import accounting
 from memlab.analyse.explain.accounting import Share
-from memlab.analyse.explain.explained import Explained, explain
+from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.explained_run import explain
 from memlab.analyse.run_view import RunView
 from memlab.core.errors import RecordError
 from memlab.predict.memory.ledger import Moment
@@ -26,28 +27,29 @@ def explained_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
     ``unexplained_most``: the greatest there and at the end of each phase; then in bytes
     ``requested_`` and each kind of requested memory, and ``outside_`` and each part outside the allocator.
 
-    Also returns a line for each run that has no row, which says why.
+    Also returns a line for each run and each rank that has no row, which says why.
     """
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
     for run in runs:
         try:
-            ranks = explain(RunFolder(run.path))
+            explained = explain(RunFolder(run.path))
         except RecordError as error:
             problems.append(str(error))
             continue
-        rows += [{"run_id": run.run_id, "path": run.path, **_row(rank)} for rank in ranks]
+        problems += explained.problems
+        rows += [{"run_id": run.run_id, "path": run.path, **_row(rank)} for rank in explained.ranks]
     return pd.DataFrame(rows), problems
 
 
 def _row(rank: Explained) -> dict[str, Any]:
-    outside = rank.outside(rank.peak.event)
+    outside = rank.device.outside(rank.peak.event)
     moments = [rank.peak, *(run.end for run in rank.phases)]
     return {
         "source": rank.source,
         "rank": rank.rank,
-        "phase": rank.phase,
-        "step": rank.step,
+        "phase": rank.at.phase,
+        "step": rank.at.step,
         "used_bytes": rank.used(rank.peak).nbytes,
         "reserved_bytes": rank.peak.reserved,
         "outside_bytes": sum(share.nbytes for share in outside),

@@ -53,11 +53,14 @@ class Timeline:
 def timeline(rank: Explained) -> Timeline:
     """Replay the trace of a rank. The peak is the one of its explanation."""
     allocated, active, reserved = [], [], []
-    for allocator in _replayed(rank.trace, rank.recorder()):
+    history = rank.history
+    for allocator in _replayed(history.trace, history.recorder()):
         allocated.append(allocator.allocated)
         active.append(allocator.active)
         reserved.append(allocator.reserved)
-    return Timeline(allocated, active, reserved, rank.seconds, parts_of(rank.trace, len(allocated)), rank.peak.event)
+    return Timeline(
+        allocated, active, reserved, history.seconds, parts_of(history.trace, len(allocated)), rank.peak.event
+    )
 
 
 def by_kind(trace: Trace, events: Sequence[int], allocated: Sequence[int]) -> dict[str, list[int]]:

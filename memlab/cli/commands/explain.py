@@ -1,6 +1,8 @@
 """``memlab explain [RUN_FOLDER [RUN_FOLDER]]``: where every byte goes, or where two runs differ."""
 
 import argparse
+import sys
+from itertools import chain
 from pathlib import Path
 
 from memlab.cli.commands.number_types import whole
@@ -52,10 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse.explain.chrome_trace import write_chrome_trace
     from memlab.analyse.explain.event_times import event_times
-    from memlab.analyse.explain.explained import explain, fullest
+    from memlab.analyse.explain.explained_run import explain
     from memlab.analyse.explain.memory_viz import write_memory_viz
     from memlab.cli.remedies import print_remedies
-    from memlab.report.explain_page import ExplainedRun, write_explain_page
+    from memlab.report.explain_page import write_explain_page
     from memlab.report.explain_text import show_difference, show_explained, show_phase
     from memlab.report.text import console
 
@@ -63,27 +65,27 @@ def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments, len(folders))
     if arguments.time:
         return _show_time(*folders)
-    explained = list(map(explain, folders))
-    first, *others = explained
+    runs = list(map(explain, folders))
+    for problem in chain.from_iterable(run.problems for run in runs):
+        print(safe(problem), file=sys.stderr)
+    first, *others = runs
     if arguments.page:
-        write_explain_page(list(map(ExplainedRun, folders, explained)), arguments.page)
+        write_explain_page(runs, arguments.page)
     if arguments.memory_viz:
-        rank = fullest(first)
-        times = event_times(rank, folders[0].read_record())
-        write_memory_viz(arguments.memory_viz, rank.trace, rank.recorder(), rank.settings, times)
+        write_memory_viz(arguments.memory_viz, first.fullest.history, event_times(first.fullest, first.record))
     if arguments.chrome_trace:
-        write_chrome_trace(arguments.chrome_trace, first, folders[0].read_record())
+        write_chrome_trace(arguments.chrome_trace, first)
     if others:
-        show_difference(first, others[0], console(), arguments.depth)
+        show_difference(first.fullest, others[0].fullest, console(), arguments.depth)
         _show_settings(*folders)
     elif arguments.at:
-        show_phase(first, arguments.at, console(), arguments.depth)
+        show_phase(first.fullest, arguments.at, console(), arguments.depth)
     else:
-        show_explained(first, console(), arguments.depth)
+        show_explained(first.fullest, console(), arguments.depth)
     for file in filter(None, (arguments.page, arguments.memory_viz, arguments.chrome_trace)):
         print(f"{safe(str(file))}: {file.stat().st_size / MIB:.1f} MiB")
     if not (others or arguments.at):
-        print_remedies(folders[0], arguments.remedies, REMEDIES)
+        print_remedies(first.folder, first.record, arguments.remedies, REMEDIES)
     return 0
 
 

@@ -1,14 +1,15 @@
 """HTML page of explained runs in one file: memory over time, and who holds what at any moment.
 
-Explained -> placements.py -> histories.py, packing.py -> payload.py -> html_file.py
+ExplainedRun -> placements.py -> histories.py, packing.py -> payload.py -> html_file.py
 """
 
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.files.disk import write_whole
-from memlab.report.explain_page.payload import ExplainedRun, payload
+from memlab.report.explain_page.payload import payload
 from memlab.report.html_file import SHARED, html_file
 
 ASSETS = files("memlab.report.explain_page") / "assets"
@@ -19,9 +20,6 @@ SCRIPTS = (
     *(SHARED / name for name in ("elements.js", "theme.js")),
     *(ASSETS / f"{name}.js" for name in ("history", "tree", "flame", "chart", "segments", "ranks", "main")),
 )
-
-
-__all__ = ["ExplainedRun", "write_explain_page"]
 
 
 def write_explain_page(runs: Sequence[ExplainedRun], output: Path) -> None:

@@ -21,7 +21,8 @@ SITE = ("kind", "module", "modules", "line", "user_line", "function", "shape")
 def history(rank: Explained, record: Record, run: int) -> dict[str, Any]:
     """Return the history of one rank of a record, the run with this number. Sizes are in bytes, times in
     microseconds."""
-    found = placements(rank.trace, rank.recorder())
+    trace = rank.history.trace
+    found = placements(trace, rank.history.recorder())
     strings: dict[str, int] = {}
     return {
         "run": run,
@@ -29,14 +30,14 @@ def history(rank: Explained, record: Record, run: int) -> dict[str, Any]:
         "source": rank.source,
         "events": found.events,
         "peak": rank.peak.event,
-        "parts": [[part.phase, part.step, part.begin, part.end] for part in parts_of(rank.trace, found.events)],
-        "sites": [[strings.setdefault(text, len(strings)) for text in _site(site)] for site in rank.trace.sites],
+        "parts": [[part.phase, part.step, part.begin, part.end] for part in parts_of(trace, found.events)],
+        "sites": [[strings.setdefault(text, len(strings)) for text in _site(site)] for site in trace.sites],
         "strings": list(strings),
         "blocks": _blocks(found.blocks),
         "segments": _segments(found.segments),
         "clock": _clock(event_times(rank, record), found.events),
         "outside": _outside(rank, found.events),
-        "host": _host(rank.trace),
+        "host": _host(trace),
     }
 
 
@@ -76,10 +77,10 @@ def _outside(rank: Explained, events: int) -> list[dict[str, Any]]:
     return [
         {
             "event": event,
-            "shares": list(map(_share, rank.outside(event))),
-            "driver": rank.driver and rank.driver(event),
+            "shares": list(map(_share, rank.device.outside(event))),
+            "driver": rank.device.driver(event),
         }
-        for event in rank.outside_changes
+        for event in rank.device.changes
         if event < events
     ]
 

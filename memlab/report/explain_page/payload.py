@@ -1,17 +1,15 @@
 """Data of the page: the answer, the histories of ranks, and the figures of all ranks by phase."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from memlab import __version__
-from memlab.analyse.explain.explained import Explained, fullest
+from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.core.record import COMMAND_PHASES, Record
 from memlab.report.explain_page.histories import history
 from memlab.report.explain_text import answer, why_the_peak_is_there
 from memlab.report.kind_colors import kind_colors
-from memlab.runs.folder import RunFolder
 
 BY_PHASE = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes", "used_bytes", "host_peak_bytes")
 """Figures of a rank's phase that the page shows."""
@@ -20,24 +18,15 @@ OF_RANK = ("device_used_bytes", "process_used_bytes", "host_peak_bytes", "host_r
 """Figures of a rank over the whole run."""
 
 
-@dataclass(frozen=True)
-class ExplainedRun:
-    """A run folder and those of its ranks whose history is known."""
-
-    folder: RunFolder
-    ranks: Sequence[Explained]
-
-
 def payload(runs: Sequence[ExplainedRun]) -> dict[str, Any]:
     """Build the data of a page about one run, or about two that are compared. Sizes are in bytes."""
     names = _names([run.folder.path for run in runs])
-    records = [run.folder.read_record() for run in runs]
-    histories = [history(rank, records[number], number) for number, run in enumerate(runs) for rank in run.ranks]
-    kinds = {site.kind for run in runs for rank in run.ranks for site in rank.trace.sites}
+    histories = [history(rank, run.record, number) for number, run in enumerate(runs) for rank in run.ranks]
+    kinds = {site.kind for run in runs for rank in run.ranks for site in rank.history.trace.sites}
     return {
         "title": " and ".join(names),
         "version": __version__,
-        "runs": [_run(*each) for each in zip(names, records, (run.ranks for run in runs), strict=True)],
+        "runs": [_run(*each) for each in zip(names, runs, strict=True)],
         "histories": histories,
         "shown": [_place(runs, number) for number in range(len(runs))],
         "kinds": [{"name": kind, "color": color, "dark": dark} for kind, (color, dark) in kind_colors(kinds).items()],
@@ -47,7 +36,7 @@ def payload(runs: Sequence[ExplainedRun]) -> dict[str, Any]:
 def _place(runs: Sequence[ExplainedRun], number: int) -> int:
     """Return the index in the histories of a run's fullest rank."""
     before = sum(len(run.ranks) for run in runs[:number])
-    return before + list(runs[number].ranks).index(fullest(runs[number].ranks))
+    return before + list(runs[number].ranks).index(runs[number].fullest)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -56,8 +45,8 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [f"{path.parent.name}/{path.name}" for path in paths]
 
 
-def _run(name: str, record: Record, ranks: Sequence[Explained]) -> dict[str, Any]:
-    rank = fullest(ranks)
+def _run(name: str, run: ExplainedRun) -> dict[str, Any]:
+    rank, record = run.fullest, run.record
     return {
         "name": name,
         "source": record.source,

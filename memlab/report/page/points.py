@@ -72,7 +72,7 @@ def points_of(runs: Sequence[RunView], places: Mapping[int, int], root: str, sha
         "reason": encoded([run.reason for run in runs]),
         "doubts": encoded(["; ".join(doubts(run.step_seconds)) or None for run in runs]),
         "incomplete": encoded(["; ".join(run.incomplete) or None for run in runs]),
-        "explained": encoded([run.source == PREDICTED or RunFolder(run.path).has_memory_history for run in runs]),
+        "explained": encoded([_has_history(run) for run in runs]),
         "choices": shared.column([run.choices for run in runs]),
         "environment": shared.column([run.environment for run in runs]),
         "causes": shared.column([causes(run.environment) for run in runs]),
@@ -181,6 +181,11 @@ def _estimates(runs: Sequence[RunView]) -> list[dict[str, Any]]:
         _column("estimate", "DeepSpeed's estimate", "bytes", estimates),
         _column("estimate_error", "its error", "share", errors),
     ]
+
+
+def _has_history(run: RunView) -> bool:
+    """Whether memlab explain can show where the run's memory went."""
+    return run.source == PREDICTED or bool(RunFolder(run.path).ranks_with_history())
 
 
 def _column(key: str, name: str, unit: str, values: Sequence[Any]) -> dict[str, Any]:

@@ -6,16 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from memlab.analyse.explain.accounting import Share
-from memlab.analyse.explain.explained import Explained
-from memlab.analyse.explain.phases import allocated_after
+from memlab.analyse.explain.device import ModelledDevice
+from memlab.analyse.explain.explained import Explained, History, explain_history
+from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.core.config import Config, Hardware
 from memlab.core.record import PHASES
 from memlab.predict.allocator import RecordingAllocator, parse
-from memlab.predict.memory.ledger import moments
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Event, Free, HostAlloc, RecordStream
 from memlab.predict.trace.memory_kinds import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS
 from memlab.predict.trace.trace_format import Piece, Site, Trace
-from memlab.report.explain_page.payload import ExplainedRun
 
 MIB, GIB = 1 << 20, 1 << 30
 CONFIG = Config(
@@ -66,23 +65,8 @@ def training(steps: int, requests: int, held: int = 40, layers: int = LAYERS) ->
 def explained(trace: Trace, settings: str = "") -> Explained:
     """Explain a made-up trace as a measured rank, whose driver told nothing."""
     recorder = partial(RecordingAllocator, parse(settings))
-    allocated = allocated_after(trace, recorder())
-    peak = max(range(len(allocated)), key=allocated.__getitem__)
-    return Explained(
-        rank=0,
-        source="measured",
-        phase="forward",
-        where=None,
-        step=1,
-        peak=moments(trace, {peak}, recorder())[peak],
-        phases=(),
-        outside=lambda event: (Share("CUDA context", 500 * MIB),),
-        driver=None,
-        trace=trace,
-        recorder=recorder,
-        settings=settings,
-        seconds=[event * 1e-5 for event in range(len(trace.events))],
-    )
+    history = History(trace, settings, recorder, [event * 1e-5 for event in range(len(trace.events))])
+    return explain_history("measured", history, ModelledDevice((Share("CUDA context", 500 * MIB),)))
 
 
 def explained_run(path: Path, rank: Explained, ranks: int = 1) -> ExplainedRun:
@@ -104,4 +88,4 @@ def explained_run(path: Path, rank: Explained, ranks: int = 1) -> ExplainedRun:
         for number in range(ranks)
     ]
     record = SimpleNamespace(source=rank.source, ranks=figures, config=CONFIG)
-    return ExplainedRun(SimpleNamespace(path=path, read_record=lambda: record), [rank])
+    return ExplainedRun(SimpleNamespace(path=path), record, [rank])

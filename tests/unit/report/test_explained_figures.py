@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from memlab.analyse.collect import collect
+from memlab.analyse.explain.explained_run import explain
 from memlab.core.sizes import GIB
 from memlab.predict.trace.events import Alloc, BeginPhase, Free, HostAlloc, HostFree
 from memlab.predict.trace.trace_format import Piece, Site, Trace
@@ -53,7 +54,8 @@ def write(tmp_path, record, rank, config):
 
 
 def drawn(*paths) -> list[DrawnRun]:
-    return [DrawnRun.of(view) for view in collect(paths).runs]
+    explained = [(view, explain(RunFolder(view.path))) for view in collect(paths).runs]
+    return [DrawnRun(view, run.record, run.fullest) for view, run in explained]
 
 
 def texts(axes) -> list[str]:
@@ -90,7 +92,7 @@ def test_bars_of_a_phase_reach_the_memory_that_is_used(write):
     with canvas.style():
         device, host = by_phase(run).axes
     tops = {round(bar.get_x() + bar.get_width() / 2, 1): bar.get_y() + bar.get_height() for bar in device.patches}
-    outside = sum(share.nbytes for share in run.rank.outside(0)) / GIB
+    outside = sum(share.nbytes for share in run.rank.device.outside(0)) / GIB
     assert tops[0.8] == pytest.approx(8 + outside)  # forward, at its peak
     assert tops[2.2] == pytest.approx(8 + outside)  # what was freed stays reserved
     assert [label.get_text() for label in device.get_xticklabels()] == ["model\nbuild", "forward", "optimizer\nstep"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from memlab.analyse.explain.explained_run import explain
 from memlab.analyse.run_view import RunView
 from memlab.core.errors import RecordError
 from memlab.report.figures import canvas
@@ -15,6 +16,7 @@ from memlab.report.figures.explained.over_ranks import over_ranks
 from memlab.report.figures.explained.over_step import over_step
 from memlab.report.figures.explained.overlaid import overlaid
 from memlab.report.figures.sheet import NothingToDraw
+from memlab.runs.folder import RunFolder
 
 KIND = "explain"
 """Kind of these figures, for --kind. It is drawn only where it is asked for: the history of each run is replayed."""
@@ -30,12 +32,15 @@ def draw_explained(views: Sequence[RunView], output: Path) -> Iterator[tuple[str
 
     Yields the kind with the files written, or with the reason for none.
     """
-    runs = []
+    runs: list[DrawnRun] = []
     for view in views[:MOST]:
         try:
-            runs.append(DrawnRun.of(view))
+            explained = explain(RunFolder(view.path))
         except RecordError as error:
             yield KIND, str(error)
+            continue
+        yield from ((KIND, problem) for problem in explained.problems)
+        runs.append(DrawnRun(view, explained.record, explained.fullest))
     for number, run in enumerate(runs, start=1):
         of_run = "" if len(runs) == 1 else f"{number}-{Path(run.view.path).name}"
         for part, make in OF_ONE_RUN.items():

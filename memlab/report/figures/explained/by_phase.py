@@ -51,7 +51,7 @@ def _draw_device(axes: Any, run: DrawnRun) -> None:
 
 
 def _outside(run: DrawnRun, moment: Moment) -> int:
-    return sum(share.nbytes for share in run.rank.outside(moment.event))
+    return sum(share.nbytes for share in run.rank.device.outside(moment.event))
 
 
 def _name(phase: PhaseRun) -> str:

@@ -3,26 +3,20 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from memlab.analyse.explain.explained import Explained, explain, fullest
+from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.timeline import Timeline, timeline
 from memlab.analyse.run_view import RunView
 from memlab.core.record import Record
 from memlab.report.figures.sheet import Sheet, sheets
-from memlab.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
 class DrawnRun:
-    """``sheet``: the run alone, for titles. Raises :class:`RecordError` if the run has no memory history."""
+    """``sheet``: the run alone, for titles."""
 
     view: RunView
     record: Record
     rank: Explained
-
-    @classmethod
-    def of(cls, view: RunView) -> "DrawnRun":
-        folder = RunFolder(view.path)
-        return cls(view, folder.read_record(), fullest(explain(folder)))
 
     @property
     def sheet(self) -> Sheet:

@@ -27,7 +27,7 @@ PAGEABLE, PINNED = OKABE_ITO[2][0], OKABE_ITO[1][0]
 def over_step(run: DrawnRun) -> Figure:
     """Draw the step that holds the peak; the x axis is time if a clock is known, else the number of the event."""
     begin, end = run.timeline.peak_step
-    host = _host(run.rank.trace, begin, end)
+    host = _host(run.rank.history.trace, begin, end)
     heights = [3, 1] if host else [1]
     figure, panels = new_figure(
         len(heights), 1, 4.2 if host else 3.6, sharex=True, gridspec_kw={"height_ratios": heights}
@@ -36,7 +36,7 @@ def over_step(run: DrawnRun) -> Figure:
     if host:
         _draw_host(panels[1][0], run, host, begin, end)
     counted(panels[-1][0], _axis_name(run))
-    step = f"step {run.rank.step}" if run.rank.step else "the step of the peak"
+    step = f"step {run.rank.at.step}" if run.rank.at.step else "the step of the peak"
     return finish(figure, run.sheet, f"What holds the memory in {step}", [run.note])
 
 
@@ -57,7 +57,7 @@ def _draw_device(axes: Any, run: DrawnRun, begin: int, end: int) -> None:
     line = run.timeline
     events = sorted({*line.sampled(begin, end, BUCKETS), line.peak})
     at = [_position(run, event) for event in events]
-    kinds = by_kind(run.rank.trace, events, line.allocated)
+    kinds = by_kind(run.rank.history.trace, events, line.allocated)
     del kinds[ROUNDING]  # part of the slack
     base = [0.0] * len(events)
     for layer in layers(kinds, [line.reserved[event] for event in events]):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from memlab.analyse.explain.chrome_trace import HOST, STEP, write_chrome_trace
-from memlab.analyse.explain.explained import explain
+from memlab.analyse.explain.explained_run import ExplainedRun, explain
 from memlab.analyse.explain.timeline import timeline
 from memlab.core.config import Allocator, Config, Hardware
 from memlab.core.errors import RecordError
@@ -83,9 +83,9 @@ def random_trace(seed: int) -> Trace:
 
 def written(tmp_path, trace: Trace, name: str = "new_folder/trace.json", **facts) -> dict:
     trace.save(tmp_path / "rank0.trace.json")
-    record = SimpleNamespace(run_id="mine", source="predicted", command={}, config=CONFIG, steps=STEPS)
-    ranks = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
-    write_chrome_trace(tmp_path / name, ranks, SimpleNamespace(**{**vars(record), **facts}))
+    values = {"run_id": "mine", "source": "predicted", "command": {}, "config": CONFIG, "steps": STEPS, **facts}
+    record = SimpleNamespace(**values)
+    write_chrome_trace(tmp_path / name, explain(SimpleNamespace(path=tmp_path, read_record=lambda: record)))
     content = (tmp_path / name).read_bytes()
     return json.loads(gzip.decompress(content) if name.endswith(".gz") else content)
 
@@ -143,7 +143,7 @@ def test_the_counters_reach_the_peak_of_the_step(tmp_path):
     trace = random_trace(5)
     events = written(tmp_path, trace)["traceEvents"]
     record = SimpleNamespace(source="predicted", command={}, config=CONFIG)
-    memory = timeline(explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))[0])
+    memory = timeline(explain(SimpleNamespace(path=tmp_path, read_record=lambda: record)).fullest)
     counted = [event["args"]["bytes"] for event in events if event["name"] == "allocated"]
     assert max(counted) == max(memory.allocated[trace.steps[-1] :])
     assert min(counted) == WEIGHTS, "what the script frees after its last step is not of the step"
@@ -170,12 +170,13 @@ def test_without_a_step_time_there_is_no_trace(tmp_path):
 def test_the_memory_of_a_measured_run(tmp_path):
     random_trace(1).save(tmp_path / "rank0.trace.json")
     record = SimpleNamespace(run_id="mine", source="predicted", command={}, config=CONFIG)
-    (rank,) = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
-    measured = SimpleNamespace(run_id="mine", source="measured")
+    rank = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record)).fullest
+    measured = ExplainedRun(None, SimpleNamespace(run_id="mine", source="measured"), [rank])
     with pytest.raises(RecordError, match="no clock"):
-        write_chrome_trace(tmp_path / "trace.json", [rank], measured)
-    seconds = [index * 1e-3 for index in range(len(rank.trace.events))]
-    write_chrome_trace(tmp_path / "trace.json", [replace(rank, seconds=seconds)], measured)
+        write_chrome_trace(tmp_path / "trace.json", measured)
+    seconds = [index * 1e-3 for index in range(len(rank.history.trace.events))]
+    clocked = replace(rank, history=replace(rank.history, seconds=seconds))
+    write_chrome_trace(tmp_path / "trace.json", replace(measured, ranks=[clocked]))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     memory = timeline(rank)
     parts = [event for event in events if event["ph"] == "X"]

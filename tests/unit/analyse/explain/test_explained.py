@@ -1,13 +1,15 @@
 """Runs explained: moments are those of the phases, with waits of the host in a trace, and readings of the driver."""
 
 import json
-import pickle
 from types import SimpleNamespace
 
 import pytest
+from recordings import CONTEXT, keep, marks, snapshot
 
-from memlab.analyse.explain import explained
-from memlab.analyse.explain.explained import explain, explain_prediction
+from memlab.analyse.explain import predicted_rank
+from memlab.analyse.explain.explained_run import explain
+from memlab.analyse.explain.predicted_rank import explain_prediction
+from memlab.analyse.explain.recorded_rank import explain_recording
 from memlab.core.config import Allocator, Config, Hardware, Measure
 from memlab.core.errors import RecordError
 from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free, RecordStream, Synchronize
@@ -43,8 +45,8 @@ def test_phases_and_the_peak_are_found_beside_waits_of_the_host(tmp_path):
     trace.save(tmp_path / "rank0.trace.json")
     config = Config(hardware=HARDWARE, allocator=Allocator(conf=""))
     record = SimpleNamespace(source="predicted", command={}, config=config)
-    (rank,) = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
-    assert (rank.phase, rank.where, rank.peak.requested) == ("backward", LINES[1], 3 * MIB)
+    (rank,) = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record)).ranks
+    assert (rank.at.phase, rank.at.line, rank.peak.requested) == ("backward", LINES[1], 3 * MIB)
     assert [(run.part.phase, run.end.requested) for run in rank.phases] == [("forward", 0), ("backward", 0)]
 
 
@@ -63,7 +65,7 @@ def test_a_prediction_that_cannot_be_made_again_is_named(tmp_path, monkeypatch):
     def fails(plans):
         raise ShadowError("the model is gone")
 
-    monkeypatch.setattr(explained, "traces_in_launch", fails)
+    monkeypatch.setattr(predicted_rank, "traces_in_launch", fails)
     record = SimpleNamespace(source="predicted", command=None)
     folder = RunFolder(tmp_path)
     monkeypatch.setattr(RunFolder, "read_record", lambda self: record)
@@ -75,7 +77,7 @@ def test_a_prediction_that_cannot_be_made_again_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize("events", [[], [BeginPhase(0)], [Alloc(0, 1 << 50, 0, 0)]])
 def test_a_command_that_got_no_memory_is_told_in_one_line(events):
     config = Config(hardware=HARDWARE, allocator=Allocator(conf=""))
-    with pytest.raises(RecordError, match="Rank 0 got no memory on the GPU"):
+    with pytest.raises(RecordError, match="rank 0 got no memory on the GPU"):
         explain_prediction(
             config, Trace(0, 2, events=events, phases=["load"], pieces=[Piece(None, None, True)]), 1 << 40
         )
@@ -86,7 +88,7 @@ def test_a_command_without_steps_is_explained():
     site = Site("weights", "aten.empty.memory_format", "model.py:7", "load", "mlp", (MIB,))
     trace = Trace(0, 2, events=events, phases=["load"], sites=[site], pieces=[Piece(None, None, True)])
     rank = explain_prediction(Config(hardware=HARDWARE, allocator=Allocator(conf="")), trace)
-    assert (rank.phase, rank.step, rank.peak.requested) == ("load", None, 3 * MIB)
+    assert (rank.at.phase, rank.at.step, rank.peak.requested) == ("load", None, 3 * MIB)
 
 
 @pytest.mark.parametrize(("protocol", "cached"), [("steps", 0), ("cold", 50 * MIB)])
@@ -104,31 +106,8 @@ def test_the_cache_is_emptied_before_the_first_step_as_in_the_measurement(protoc
 
 def test_at_the_end_of_a_phase_the_driver_was_read(tmp_path):
     """The reading that a phase ends with comes after its last request, and before the first one of the next phase."""
-    place = 4 * MIB
-    entry = {"stream": 0, "frames": []}
-    entries = [
-        entry | {"action": "segment_alloc", "addr": place, "size": 2 * MIB, "time_us": 10, "user_metadata": "0|"},
-        entry | {"action": "alloc", "addr": place, "size": MIB, "time_us": 11, "user_metadata": "0|"},
-        entry | {"action": "alloc", "addr": place + MIB, "size": MIB, "time_us": 40, "user_metadata": "1|"},
-    ]
-    blocks = [{"state": "active_allocated", "address": place + n * MIB, "size": MIB} for n in (0, 1)]
-    segments = [{"device": 0, "address": place, "stream": 0, "total_size": 2 * MIB, "blocks": blocks}]
-    reading = {"time_us": 30, "until_us": 35, "phase": "model_build", "module": "", "call": None, "processes": {}}
-    readings = [reading | {"used_bytes": 602 * MIB, "reserved_bytes": 2 * MIB}]
-    piece = {"step": None, "where": None, "ends_phase": True}
-    marks = {
-        "folder": "",
-        "owners": {"list": [], "looks": {}},
-        "pieces": [piece | {"phase": phase} for phase in ("model_build", "forward")],
-        "outside": {"pid": 7, "before": {"used_bytes": 0, "processes": {}}, "readings": readings},
-    }
-    content = {"device_traces": [entries], "segments": segments, "allocator_settings": {}}
-    folder = RunFolder(tmp_path)
-    folder.snapshot_file(0).write_bytes(pickle.dumps(content, protocol=4))
-    folder.memory_marks(0).write_text(json.dumps(marks))
-    record = SimpleNamespace(source="measured", ranks=[{"rank": 0}])
-    of_rank_0 = {"snapshot_file": folder.snapshot_file, "memory_marks": folder.memory_marks}
-    (rank,) = explain(SimpleNamespace(read_record=lambda: record, **of_rank_0))
+    keep(RunFolder(tmp_path), 0, snapshot(), marks())
+    rank = explain_recording(RunFolder(tmp_path), 0, 1)
     build = rank.phases[0].end
-    assert rank.used(build).nbytes == 602 * MIB
-    assert [share.nbytes for share in rank.outside(build.event)] == [600 * MIB]
+    assert rank.used(build).nbytes == CONTEXT + 2 * MIB
+    assert [share.nbytes for share in rank.device.outside(build.event)] == [CONTEXT]

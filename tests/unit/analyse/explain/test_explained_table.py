@@ -7,10 +7,12 @@ from folders import make_record, write
 from memlab.analyse.collect import collect
 from memlab.analyse.explain import table
 from memlab.analyse.explain.accounting import Share, used
-from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.explained import Explained, History, Position
+from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.snapshot_trace import OTHER
+from memlab.predict.allocator import RecordingAllocator
 from memlab.predict.memory.ledger import Holding, Moment, Slack
-from memlab.predict.trace.trace_format import Site
+from memlab.predict.trace.trace_format import Site, Trace
 
 COLUMNS = """
 run_id path source rank phase step
@@ -31,22 +33,17 @@ def moment(activations: int, other: int) -> Moment:
 def explained(peak: Moment, end: Moment, driver: int) -> Explained:
     """A rank with 100 bytes outside the allocator."""
     run = SimpleNamespace(end=end)
-    figures = {"rank": 0, "source": "measured", "phase": "backward", "where": None, "step": 2, "settings": ""}
-    return Explained(
-        **figures,
-        peak=peak,
-        phases=(run,),
-        outside=lambda event: (Share("CUDA context", 100),),
-        driver=lambda event: driver,
-        trace=None,
-        recorder=None,
-    )
+    outside = (Share("CUDA context", 100),)
+    device = SimpleNamespace(outside=lambda event: outside, driver=lambda event: driver)
+    history = History(Trace(0, 1), "", RecordingAllocator)
+    return Explained("measured", history, device, peak, Position("backward", 2, None), (run,))
 
 
 def test_the_row_of_a_rank(tmp_path, monkeypatch):
     """Unexplained: 10 bytes without a cause, and 5 that the driver counts and no part does."""
     peak, end = moment(885, 10), moment(100, 50)
-    monkeypatch.setattr(table, "explain", lambda folder: [explained(peak, end, driver=1000)])
+    run = ExplainedRun(None, None, [explained(peak, end, driver=1000)])
+    monkeypatch.setattr(table, "explain", lambda folder: run)
     write(tmp_path, make_record())
     frame, problems = table.explained_table(collect([tmp_path]).runs)
     assert list(frame) == COLUMNS.split() and not problems

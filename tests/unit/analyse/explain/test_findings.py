@@ -1,7 +1,5 @@
 """Findings by name: each is found where it is, and not where the same memory is meant."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from memlab.analyse.explain import findings
@@ -141,7 +139,7 @@ def steps(kept: list[list[int]]) -> Trace:
 
 
 def test_what_each_step_keeps_grows():
-    (finding,) = growth(SimpleNamespace(trace=steps([[], [2 * MIB], [3 * MIB, MIB], [3 * MIB]])))
+    (finding,) = growth(steps([[], [2 * MIB], [3 * MIB, MIB], [3 * MIB]]))
     assert (finding.name, finding.nbytes, finding.times) == (findings.GROWS_OVER_STEPS, 3 * MIB, 3)
     assert (finding.parts, finding.where) == ((("layers.*.mlp", 3 * MIB),), "model.py:7")
 
@@ -156,7 +154,7 @@ def test_what_each_step_keeps_grows():
     ],
 )
 def test_other_memory_of_steps_does_not_grow(kept):
-    assert growth(SimpleNamespace(trace=steps(kept))) == []
+    assert growth(steps(kept)) == []
 
 
 def evaluation(held: list[int], freed_after: int) -> Trace:
@@ -173,14 +171,14 @@ def evaluation(held: list[int], freed_after: int) -> Trace:
     [([2 * MIB] * 4, 9), ([2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB], 1)],  # a list of outputs; outputs put together
 )
 def test_outputs_kept_in_evaluation_grow(held, freed_after):
-    (finding,) = growth(SimpleNamespace(trace=evaluation(held, freed_after)))
+    (finding,) = growth(evaluation(held, freed_after))
     assert (finding.name, finding.nbytes, finding.times) == (findings.GROWS_IN_EVALUATION, 2 * MIB, 3)
     assert (finding.subject, finding.user_line) == ("logits and loss", "train.py:8")
 
 
 @pytest.mark.parametrize("held", [[2 * MIB] * 4, [6 * MIB, 7 * MIB, 8 * MIB, 9 * MIB], [9 * MIB, 2 * MIB, 8 * MIB]])
 def test_outputs_that_only_the_next_batch_replaces_do_not_grow(held):
-    assert growth(SimpleNamespace(trace=evaluation(held, 1))) == []
+    assert growth(evaluation(held, 1)) == []
 
 
 def test_a_finding_is_a_sentence_with_its_line():

@@ -3,15 +3,19 @@
 import pickletools
 import random
 from collections import Counter
+from functools import partial
+from types import MappingProxyType
 
 import pytest
 
+from memlab.analyse.explain.explained import History
 from memlab.analyse.explain.memory_viz import NO_CATEGORY, write_memory_viz
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.analyse.explain.snapshot_trace import Marks, trace_of
 from memlab.core.errors import WriteError
+from memlab.core.sizes import UNLIMITED
 from memlab.files.plain_pickle import read_plain_pickle
-from memlab.predict.allocator import CachingAllocator, Options, RecordingAllocator, parse
+from memlab.predict.allocator import CachingAllocator, RecordingAllocator, parse
 from memlab.predict.memory.ledger import by_kind, moments
 from memlab.predict.trace.apply_events import apply
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream, Synchronize
@@ -52,11 +56,16 @@ def peak_of(trace, new_allocator):
     return max(found.values(), key=lambda moment: moment.allocated)
 
 
+def write(path, trace, settings="", capacity=UNLIMITED, times=MappingProxyType({})):
+    recorder = partial(RecordingAllocator, parse(settings), capacity)
+    write_memory_viz(path, History(trace, settings, recorder), times)
+
+
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_reader_gets_the_same_peak_back(tmp_path, settings, seed):
     trace, options = random_trace(seed), parse(settings)
-    write_memory_viz(tmp_path / "viz.pickle", trace, RecordingAllocator(options), settings, {})
+    write(tmp_path / "viz.pickle", trace, settings)
     snapshot = read_snapshot(tmp_path / "viz.pickle")
     assert snapshot.settings["PYTORCH_CUDA_ALLOC_CONF"] == settings
     marks = Marks([(PHASES[index % 3], piece) for index, piece in enumerate(trace.pieces)])
@@ -81,7 +90,7 @@ def test_entries_have_the_times_that_are_known(tmp_path):
     events = [BeginPhase(0), Alloc(0, MIB, 0, 0), BeginPhase(1), Alloc(1, 30 * MIB, 0, 1), Free(1)]
     trace = Trace(0, 1, events=events, sites=SITES, phases=PHASES)
     file = tmp_path / "new_folder" / "viz.pickle"
-    write_memory_viz(file, trace, RecordingAllocator(), "", {2: 0.0, 3: 1e-3, 4: 2.5e-3})
+    write(file, trace, times={2: 0.0, 3: 1e-3, 4: 2.5e-3})
     content = read_plain_pickle(file)
     assert [(entry["action"], entry.get("time_us")) for entry in content["device_traces"][0]] == [
         *(("segment_alloc", None), ("alloc", None), ("segment_alloc", 1000), ("alloc", 1000)),
@@ -103,7 +112,7 @@ def test_the_page_can_read_the_pickle(tmp_path):
     }
     trace = random_trace(7)
     times = {index: index * 3.1 for index in range(len(trace.events))}
-    write_memory_viz(tmp_path / "viz.pickle", trace, RecordingAllocator(), "", times)
+    write(tmp_path / "viz.pickle", trace, times=times)
     with (tmp_path / "viz.pickle").open("rb") as file:
         opcodes = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(file)]
     assert {name for name, _ in opcodes} <= known
@@ -113,7 +122,7 @@ def test_the_page_can_read_the_pickle(tmp_path):
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_entries_lead_to_the_segments_of_the_end(tmp_path, settings):
     """The page starts from the segments and undoes one entry after the other."""
-    write_memory_viz(tmp_path / "viz.pickle", random_trace(5), RecordingAllocator(parse(settings)), settings, {})
+    write(tmp_path / "viz.pickle", random_trace(5), settings)
     content = read_plain_pickle(tmp_path / "viz.pickle")
     (entries,) = content["device_traces"]
     in_use, reserved = {}, Counter()
@@ -149,7 +158,7 @@ def test_the_entries_lead_to_the_segments_of_the_end(tmp_path, settings):
 
 def test_frames_are_named_as_torch_names_them(tmp_path):
     trace = Trace(0, 1, events=[Alloc(0, MIB, 0, 0), Alloc(1, MIB, 0, 1)], sites=SITES, phases=PHASES)
-    write_memory_viz(tmp_path / "viz.pickle", trace, RecordingAllocator(), "", {})
+    write(tmp_path / "viz.pickle", trace)
     first, second = (block.stack for block in read_snapshot(tmp_path / "viz.pickle").live)
     assert first == (("??", 0, "at::_ops::mm::call"), (MODEL, 7, "forward"), ("train.py", 3, "??"))
     assert second == (("??", 0, "at::_ops::mm::call"), ("??", 0, "torch::autograd::MmBackward0::apply"))
@@ -158,7 +167,7 @@ def test_frames_are_named_as_torch_names_them(tmp_path):
 def test_an_out_of_memory_ends_the_entries(tmp_path):
     events = [Alloc(0, 30 * MIB, 0, 0), Alloc(1, 30 * MIB, 0, 1), Free(0)]
     trace = Trace(0, 1, events=events, sites=SITES, phases=PHASES)
-    write_memory_viz(tmp_path / "viz.pickle", trace, RecordingAllocator(Options(), 40 * MIB), "", {})
+    write(tmp_path / "viz.pickle", trace, capacity=40 * MIB)
     (entries,) = read_plain_pickle(tmp_path / "viz.pickle")["device_traces"]
     assert [entry["action"] for entry in entries] == ["segment_alloc", "alloc", "oom"]
     assert (entries[-1]["size"], entries[-1]["device_free"]) == (30 * MIB, 10 * MIB)
@@ -166,4 +175,4 @@ def test_an_out_of_memory_ends_the_entries(tmp_path):
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(WriteError, match=str(tmp_path)):
-        write_memory_viz(tmp_path, Trace(0, 1), RecordingAllocator(), "", {})
+        write(tmp_path, Trace(0, 1))

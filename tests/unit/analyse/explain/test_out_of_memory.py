@@ -9,9 +9,11 @@ import pytest
 from rich.console import Console
 
 from memlab.analyse.explain.accounting import UNEXPLAINED
-from memlab.analyse.explain.explained import explain, fullest
+from memlab.analyse.explain.explained import fullest
 from memlab.analyse.explain.out_of_memory import Action
+from memlab.analyse.explain.recorded_rank import explain_recording
 from memlab.report.explain_text import show_explained
+from memlab.runs.folder import RunFolder
 
 MIB = 1 << 20
 TOTAL, CONTEXT = 200 * MIB, 60 * MIB
@@ -60,7 +62,8 @@ SEGMENTS = [
 @pytest.fixture
 def rank(tmp_path):
     content = {"device_traces": [ENTRIES], "segments": SEGMENTS, "allocator_settings": {}}
-    (tmp_path / "snapshot").write_bytes(pickle.dumps(content, protocol=4))
+    folder = RunFolder(tmp_path)
+    folder.snapshot_file(0).write_bytes(pickle.dumps(content, protocol=4))
     reading = {"time_us": 900_000, "until_us": 1_400_000, "phase": "load", "module": "", "call": "set_device"}
     reading |= {"used_bytes": CONTEXT, "reserved_bytes": 0, "processes": {}}
     pieces = [
@@ -75,14 +78,8 @@ def rank(tmp_path):
         "owners": {"list": [["weights", "GPT", "head.weight", "float32", True, 1]], "looks": {4: {BASE: 0}}},
         "outside": {"pid": 7, "before": before, "readings": [reading]},
     }
-    (tmp_path / "marks").write_text(json.dumps(marks))
-    folder = SimpleNamespace(
-        snapshot_file=lambda rank: tmp_path / "snapshot",
-        memory_marks=lambda rank: tmp_path / "marks",
-        read_record=lambda: SimpleNamespace(source="measured", ranks=[{"rank": 0}]),
-    )
-    (rank,) = explain(folder)
-    return rank
+    folder.memory_marks(0).write_text(json.dumps(marks))
+    return explain_recording(folder, 0, 1)
 
 
 def test_the_failed_request_is_named_with_what_was_free(rank):
@@ -120,7 +117,7 @@ def test_a_rank_that_ran_out_of_memory_is_explained_before_a_fuller_one(rank):
 
 def test_the_text_begins_with_the_failure(rank):
     console = Console(width=400, record=True, file=io.StringIO())
-    show_explained([rank], console, depth=3)
+    show_explained(rank, console, depth=3)
     text = console.export_text()
     assert text.startswith(
         "Rank 0 ran out of memory (forward, step 9): 0.068 GiB requested by bmm in head (train.py:9). Free "

@@ -3,10 +3,11 @@
 import pytest
 
 from memlab.analyse.explain.accounting import Share
-from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.device import ModelledDevice
+from memlab.analyse.explain.explained import Explained, History, explain_history
 from memlab.analyse.explain.phases import Part, PhaseRun, allocated_after, changes, highest_runs, parts_of
 from memlab.core.errors import MemlabError
-from memlab.predict.allocator import CachingAllocator
+from memlab.predict.allocator import CachingAllocator, RecordingAllocator
 from memlab.predict.memory.ledger import moments
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.trace_format import Piece, Site, Trace
@@ -47,14 +48,7 @@ TRACE = Trace(
 
 
 def explained() -> Explained:
-    allocated = allocated_after(TRACE, CachingAllocator())
-    peak = max(range(len(allocated)), key=allocated.__getitem__)
-    runs = highest_runs(parts_of(TRACE, len(allocated)), allocated)
-    found = moments(TRACE, {peak, *(event for run in runs for event in run.events)}, CachingAllocator())
-    phases = tuple(PhaseRun.of(run, found) for run in runs)
-    return Explained(
-        *(0, "predicted", "optimizer_step", None, 1, found[peak], phases, lambda event: (), None, TRACE), None, ""
-    )
+    return explain_history("predicted", History(TRACE, "", RecordingAllocator), ModelledDevice(()))
 
 
 def printed(show, *arguments) -> str:
@@ -114,7 +108,7 @@ def test_what_a_phase_has_freed_before_its_peak_is_said():
 
 
 def test_a_run_prints_the_accounting_then_the_phases():
-    text = printed(show_explained, [explained()], 5)
+    text = printed(show_explained, explained(), 5)
     assert "optimizer states 14.0, weights 13.0, gradients 7.00" in text
     assert "Why there: optimizer_step begins with 20.0 GiB" in text
     assert "optimizer_step (of 2) 20.000 37.000 27.000 38.000 38.000" in text
@@ -124,7 +118,7 @@ def test_a_level_that_repeats_the_row_above_is_left_out():
     """No module is known of any memory here, so the lines stand below the kinds."""
     out = console()
     with out.capture() as text:
-        show_explained([explained()], out, 5)
+        show_explained(explained(), out, 5)
     tree = text.get().partition("memory at the peak")[2].partition("GiB allocated in")[0]
     assert "outside all modules" not in tree
     by_kind = [line for line in tree.splitlines() if "weights" in line]
@@ -142,9 +136,9 @@ def _size(share: Share) -> int:
 
 
 def test_a_phase_is_printed_at_its_start_its_peak_and_its_end():
-    text = printed(show_phase, [explained()], "optimizer_step", 5)
+    text = printed(show_phase, explained(), "optimizer_step", 5)
     assert "20.000 37.000 +17.000 27.000 requested" in text
     assert "0.000 14.000 +14.000 14.000 optimizer states" in text and "0.000 3.000 +3.000 0.000 temporaries" in text
     assert "weights.py:1" in text
     with pytest.raises(MemlabError, match="Did you mean optimizer_step"):
-        printed(show_phase, [explained()], "optimiser_step", 5)
+        printed(show_phase, explained(), "optimiser_step", 5)

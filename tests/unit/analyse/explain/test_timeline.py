@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from memlab.analyse.explain.explained import History
 from memlab.analyse.explain.snapshot import Entry, LiveBlock, Snapshot
 from memlab.analyse.explain.snapshot_trace import trace_of
 from memlab.analyse.explain.timeline import ROUNDING, Part, by_kind, timeline
@@ -21,7 +22,7 @@ SITES = [Site(kind, "", "", "", "", ()) for kind in ("weights", "activations", "
 
 def rank(trace, peak=0, capacity=1 << 40):
     recorder = partial(RecordingAllocator, Options(), capacity)
-    return SimpleNamespace(trace=trace, recorder=recorder, peak=SimpleNamespace(event=peak), seconds=None)
+    return SimpleNamespace(history=History(trace, "", recorder), peak=SimpleNamespace(event=peak))
 
 
 def random_trace(seed: int, requests: int) -> Trace:

@@ -1,0 +1,60 @@
+"""The device around torch's allocator, after each event of a history: what lies outside, and the driver's figure."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from memlab.analyse.explain.accounting import Share
+from memlab.analyse.explain.outside import Outside
+
+
+class Device(Protocol):
+    """Sizes in bytes; events are indices in the trace of the history."""
+
+    @property
+    def changes(self) -> Sequence[int]:
+        """Events from which :meth:`outside` or :meth:`driver` can differ from before, in order; the first one is 0."""
+
+    def outside(self, event: int) -> tuple[Share, ...]:
+        """Return the memory outside the allocator after an event, in parts."""
+
+    def driver(self, event: int) -> int | None:
+        """Return the driver's figure after an event; ``None`` in a prediction."""
+
+
+@dataclass(frozen=True)
+class ModelledDevice:
+    """The device of a prediction. ``parts``: what is outside the allocator from the beginning to the end."""
+
+    parts: tuple[Share, ...]
+    changes: Sequence[int] = (0,)
+
+    def outside(self, event: int) -> tuple[Share, ...]:
+        return self.parts
+
+    def driver(self, event: int) -> int | None:
+        return None
+
+
+class MeasuredDevice:
+    """The device of a recorded history.
+
+    ``reserved``: of the allocator after each event, in bytes. ``until_us``: the end of the moment after each event, in
+    microseconds of the clock of ``outside``: a phase ends with a reading, after its last event.
+    """
+
+    def __init__(self, outside: Outside, reserved: Sequence[int], until_us: Sequence[float]):
+        self._outside, self._reserved, self._until_us = outside, reserved, until_us
+
+    @property
+    def changes(self) -> Sequence[int]:
+        times = self._until_us
+        around = {find(times, time) for time in self._outside.changes() for find in (bisect_left, bisect_right)}
+        return sorted({0, *around} - {len(times)})
+
+    def outside(self, event: int) -> tuple[Share, ...]:
+        return self._outside.shares(self._until_us[event])
+
+    def driver(self, event: int) -> int | None:
+        return self._reserved[event] + self._outside.nearest(self._until_us[event])

@@ -1,0 +1,97 @@
+"""A run folder, explained: the ranks whose memory history is known, and why the others are left out."""
+
+import shlex
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from memlab.analyse.explain.explained import Explained, explain_ranks, fullest
+from memlab.analyse.explain.predicted_rank import explain_prediction, traces_of
+from memlab.analyse.explain.recorded_rank import explain_recording
+from memlab.core.errors import RecordError
+from memlab.core.record import PREDICTED, Record
+from memlab.predict.trace.shadow_process import ShadowError
+from memlab.runs.folder import RunFolder
+
+NO_HISTORY = "no memory history is in this folder"
+
+NAMED = 8
+"""Most ranks that a line names."""
+
+
+@dataclass(frozen=True)
+class ExplainedRun:
+    """``left_out``: rank -> why it is not explained."""
+
+    folder: RunFolder
+    record: Record
+    ranks: Sequence[Explained]
+    left_out: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def fullest(self) -> Explained:
+        return fullest(self.ranks)
+
+    @property
+    def problems(self) -> list[str]:
+        """Return a line for each reason why ranks are left out."""
+        ranks_of: dict[str, list[int]] = defaultdict(list)
+        for rank, reason in self.left_out.items():
+            ranks_of[reason].append(rank)
+        return [f"{self.folder}: {_named(ranks)} left out: {reason}." for reason, ranks in ranks_of.items()]
+
+
+def explain(folder: RunFolder) -> ExplainedRun:
+    """Explain the ranks whose history is known: recorded on a GPU, or predicted.
+
+    Raises :class:`RecordError`, with what to do, if no rank can be explained.
+    """
+    record = folder.read_record()
+    functions = _predicted(folder, record) if record.source == PREDICTED else _recorded(folder, record)
+    try:
+        ranks, left_out = explain_ranks(functions)
+    except RecordError as error:
+        raise RecordError(f"{folder}: {_short(str(error), folder) or NO_HISTORY}.{_advice(record)}") from error
+    return ExplainedRun(folder, record, ranks, {rank: _short(reason, folder) for rank, reason in left_out.items()})
+
+
+def _short(reason: str, folder: RunFolder) -> str:
+    """Return a reason with the files of the folder by their names alone."""
+    return reason.replace(f"{folder}/", "")
+
+
+def _advice(record: Record) -> str:
+    """Say how a measured run gets a memory history."""
+    if record.source == PREDICTED:
+        return ""
+    if record.command is None:
+        return " Measure again with measure.snapshot=true, or explain a prediction of it."
+    return f" Measure again: memlab measure --explain -- {shlex.join(record.command['words'])}"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:NAMED]))
+    more = f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else ""
+    return f"rank {shown} is" if len(ranks) == 1 else f"ranks {shown}{more} are"
+
+
+def _predicted(folder: RunFolder, record: Record) -> dict[int, Callable[[], Explained]]:
+    """Return rank -> function that explains it."""
+    try:
+        traces = traces_of(folder, record)
+    except ShadowError as error:
+        raise RecordError(f"{folder}: this prediction cannot be made again ({error})") from error
+    return {rank: partial(explain_prediction, record.config, trace) for rank, trace in traces.items()}
+
+
+def _recorded(folder: RunFolder, record: Record) -> dict[int, Callable[[], Explained]]:
+    """Return rank -> function that explains it, or raises :class:`RecordError`."""
+    with_history = folder.ranks_with_history()
+    ranks = sorted({*(result["rank"] for result in record.ranks), *with_history})
+    explained = partial(explain_recording, folder, world_size=len(ranks))
+    return {rank: partial(explained, rank) if rank in with_history else _without_history for rank in ranks}
+
+
+def _without_history() -> Explained:
+    raise RecordError(NO_HISTORY)

@@ -1,0 +1,54 @@
+"""A rank of a measured run, explained: from the memory history that it recorded, and the marks beside it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+from memlab.analyse.explain.device import MeasuredDevice
+from memlab.analyse.explain.explained import Explained, History, explain_history
+from memlab.analyse.explain.marks import read_marks
+from memlab.analyse.explain.out_of_memory import OutOfMemory, last_events
+from memlab.analyse.explain.outside import Outside, handles_made
+from memlab.analyse.explain.phases import parts_of
+from memlab.analyse.explain.snapshot import Snapshot, read_snapshot
+from memlab.analyse.explain.snapshot_trace import MeasuredTrace, trace_of
+from memlab.core.errors import RecordError
+from memlab.predict.allocator import RecordingAllocator, parse
+from memlab.predict.memory.ledger import moments
+from memlab.runs.folder import RunFolder
+
+
+def explain_recording(folder: RunFolder, rank: int, world_size: int) -> Explained:
+    """Explain a rank that left its history in a run folder. Raises :class:`RecordError` if its files are not usable."""
+    snapshot = read_snapshot(folder.snapshot_file(rank))
+    marks, readings = read_marks(folder.memory_marks(rank))
+    measured = trace_of(snapshot, rank, world_size, marks)
+    if not (snapshot.entries and measured.trace.events):
+        raise RecordError(f"{folder.snapshot_file(rank)}: the history is empty: nothing was allocated on the GPU")
+    settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+    recorder = partial(RecordingAllocator, parse(settings), addresses=measured.segments, before=measured.before)
+    history = History(measured.trace, settings, recorder, measured.seconds)
+    outside = Outside(readings, handles_made(snapshot.entries))
+    device = MeasuredDevice(outside, measured.reserved, _until_us(snapshot, measured))
+    oom = _out_of_memory(measured, snapshot, recorder())
+    return explain_history("measured", history, device, oom=oom)
+
+
+def _until_us(snapshot: Snapshot, measured: MeasuredTrace) -> Sequence[float]:
+    """Return when the event behind each event happened, in microseconds of the host's clock."""
+    begins = measured.seconds or [0.0] * len(measured.trace.events)
+    return [snapshot.entries[0].time_us + 1e6 * end for end in (*begins[1:], inf)]
+
+
+def _out_of_memory(measured: MeasuredTrace, snapshot: Snapshot, allocator: RecordingAllocator) -> OutOfMemory | None:
+    if measured.failed is None:
+        return None
+    end = len(measured.trace.events) - 1
+    part = parts_of(measured.trace, end + 1)[-1]
+    replayed = moments(measured.trace, {end}, allocator)[end]
+    slack = snapshot.slack  # a replay comes near to it where the history begins in expandable segments
+    allocated = replayed.requested + slack.rounding
+    moment = replace(replayed, allocated=allocated, reserved=snapshot.reserved, slack=slack)
+    holes = tuple(sorted(snapshot.free, reverse=True))
+    return OutOfMemory(measured.failed, part, holes, moment, last_events(measured, measured.failed))

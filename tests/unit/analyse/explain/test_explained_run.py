@@ -1,0 +1,113 @@
+"""A run folder explained: a rank that cannot be explained does not end the others, and is told with what to do."""
+
+import shutil
+
+import pytest
+from folders import make_config, make_record, write
+from recordings import MIB, keep, marks, snapshot
+
+from memlab.analyse.explain.explained_run import explain
+from memlab.core.errors import RecordError
+from memlab.core.record import Record
+from memlab.predict.trace.events import Alloc, BeginPhase
+from memlab.predict.trace.trace_format import Site, Trace
+from memlab.runs.folder import RunFolder
+
+COMMAND = {"words": ["python", "my train.py"], "exit_code": 0}
+AGAIN = "Measure again: memlab measure --explain -- python 'my train.py'"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A measured command of two ranks; rank 0 has a history."""
+    return kept(tmp_path, make_record())
+
+
+def kept(place, record: Record) -> RunFolder:
+    record.command = COMMAND
+    folder = RunFolder(write(place, record))
+    keep(folder, 0, snapshot(), marks())
+    return folder
+
+
+def empty(folder: RunFolder) -> None:
+    keep(folder, 1, {**snapshot(), "device_traces": [[]], "segments": []}, marks())
+
+
+def truncated(folder: RunFolder) -> None:
+    keep(folder, 1, snapshot(), marks())
+    folder.snapshot_file(1).write_bytes(folder.snapshot_file(1).read_bytes()[:-9])
+
+
+def older(folder: RunFolder) -> None:
+    keep(folder, 1, snapshot(), {key: value for key, value in marks().items() if key != "outside"})
+
+
+def half(folder: RunFolder) -> None:
+    keep(folder, 1, snapshot(), marks())
+    folder.memory_marks(1).unlink()
+
+
+FAULTS = {
+    empty: "rank1.memory_snapshot.pickle: the history is empty: nothing was allocated on the GPU",
+    truncated: "rank1.memory_snapshot.pickle: unreadable as a pickle file",
+    older: "rank1.memory_marks.json: not the marks of a memory history ('outside')",
+    half: "rank1.memory_marks.json: no such file",
+    (lambda folder: None): "no memory history is in this folder",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_rank_that_cannot_be_explained_is_left_out_and_told(folder, fault):
+    fault(folder)
+    run = explain(folder)
+    assert [rank.rank for rank in run.ranks] == [0] and run.fullest.peak.requested == 2 * MIB
+    (line,) = run.problems
+    assert line.startswith(f"{folder}: rank 1 is left out: {FAULTS[fault]}")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_where_no_rank_can_be_explained_the_line_says_how_to_measure_again(folder, fault):
+    for file in (folder.snapshot_file(0), folder.memory_marks(0)):
+        file.unlink()
+    fault(folder)
+    with pytest.raises(RecordError) as refused:
+        explain(folder)
+    line = str(refused.value)
+    assert line.startswith(f"{folder}: ") and FAULTS[fault] in line and line.endswith(f". {AGAIN}")
+
+
+def test_ranks_without_a_history_share_a_line(tmp_path):
+    config = make_config()
+    config.hardware.gpus = 12
+    (line,) = explain(kept(tmp_path, make_record(config))).problems
+    assert "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 3 more are left out: no memory history" in line
+
+
+def test_a_history_without_a_record_of_its_rank_is_explained(tmp_path):
+    """memlab was stopped before the ranks had written their files."""
+    folder = kept(tmp_path, make_record(status="interrupted"))
+    assert [rank.rank for rank in explain(folder).ranks] == [0]
+
+
+def test_a_predicted_rank_without_memory_on_the_gpu_is_left_out(tmp_path):
+    record = make_record()
+    record.source, record.command = "predicted", COMMAND
+    folder = RunFolder(write(tmp_path, record))
+    site = Site("weights", "aten.empty.memory_format", "model.py:7", "load", "mlp", (MIB,))
+    for rank, events in enumerate([[Alloc(0, 3 * MIB, 0, 0)], []]):
+        trace = Trace(rank, 2, events=[BeginPhase(0), *events], phases=["load"], sites=[site])
+        trace.save(folder.path / f"rank{rank}.trace.json")
+    run = explain(folder)
+    assert [rank.rank for rank in run.ranks] == [0]
+    assert run.problems == [
+        f"{folder}: rank 1 is left out: rank 1 got no memory on the GPU: there is nothing to explain."
+    ]
+    (folder.path / "rank0.trace.json").unlink()
+    with pytest.raises(RecordError, match=r"rank 1 got no memory on the GPU: there is nothing to explain\.$"):
+        explain(folder)
+
+
+def test_a_folder_that_was_moved_is_explained(folder, tmp_path):
+    shutil.move(folder.path, tmp_path / "elsewhere")
+    assert explain(RunFolder(tmp_path / "elsewhere")).fullest.rank == 0
