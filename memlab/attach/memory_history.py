@@ -11,21 +11,20 @@ import json
 import os
 import pickle
 import sys
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from . import collectives, model_tree
+from . import collectives
 from .driver_readings import DriverReadings
 from .listeners.wrap import listening
 from .own_errors import contained
 from .owner import Owner, to_json
 from .ownership import Ownership
+from .running_modules import RunningModules, module_of_node
 
 MOST_ENTRIES = 2_000_000
 """Most actions that are kept of the chosen steps, the last ones. A step of a model of 8B parameters has some 30,000;
@@ -63,14 +62,10 @@ class MemoryHistory:
         self._pieces: deque[dict[str, Any]] = deque(maxlen=MOST_PIECES)
         self._number = 0  # of the running piece
         self._owners: dict[int, dict[int, Owner]] = {}  # number of the piece that has ended -> address -> owner
-        self._modules = [""]
+        self._modules = RunningModules(entered=self._label, left=self._left)
+        self._in_backward = ""  # module that made the node of autograd that runs in this piece
         self._module = ""  # of the last label
-        self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self.records = self._is_kept = False
-        self._hooks = [
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ]
         collectives.watch(before=self._read, after=self._read)
         for owner, name in MAKE_CONTEXT:
             listening(owner, name, after=lambda *args, name=name, **kwargs: self._read(name))
@@ -118,8 +113,7 @@ class MemoryHistory:
 
     def _stop(self) -> None:
         self.records = False
-        for hook in self._hooks:
-            hook.remove()
+        self._modules.stop()
         torch.cuda.memory._record_memory_history(enabled=None)
 
     def _write(self) -> None:
@@ -164,6 +158,7 @@ class MemoryHistory:
         self._driver.name_phase(phase)
         self._pieces.append({"phase": phase, "step": step, "where": where, "ends_phase": ends_phase})
         self._number += 1
+        self._in_backward = ""
         self._label()
 
     @contained
@@ -171,32 +166,22 @@ class MemoryHistory:
         if self.records:
             self._driver.read(self._module, call)
 
-    @contained
-    def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
-        if len(self._modules) == 1 and module not in self._names:
-            self._names[module] = ""
-            self._names.update((part, name) for name, part in model_tree.unwrapped(module)[0].named_modules())
-        self._modules.append(self._names.get(module, self._modules[-1]))
+    def _left(self, nodes: Iterable[Any]) -> None:
         self._label()
+        for node in nodes:
+            node.register_prehook(lambda _, module=module_of_node(node): self._backward_enters(module))
 
     @contained
-    def _leave(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        if len(self._modules) == 1:  # another hook failed before this module was entered
-            return
-        name = self._modules.pop()
-        self._label()
-        values = (
-            outputs.values() if isinstance(outputs, dict) else outputs if isinstance(outputs, tuple) else (outputs,)
-        )
-        for value in values:
-            node = getattr(value, "grad_fn", None)
-            if node is not None:  # backward enters the module with the gradient of its output, in a thread of its own
-                node.register_prehook(lambda _: self._label(name))
+    def _backward_enters(self, module: str) -> None:
+        """Backward runs in a thread of its own, which has a label of its own."""
+        if module != self._in_backward:
+            self._in_backward = module
+            self._label()
 
-    def _label(self, module: str | None = None) -> None:
+    def _label(self) -> None:
         if self.records:
             self._read()
-            self._module = self._modules[-1] if module is None else module
+            self._module = self._modules.in_forward or self._in_backward
             torch.cuda.memory._set_memory_metadata(f"{self._number}|{self._module}")
 
 

@@ -27,8 +27,8 @@ class Owner(NamedTuple):
 
     @property
     def module(self) -> str:
-        """Name of the module that holds the parameter, or all the parameters."""
-        return self.parameter.rpartition(".")[0] if self.parameters == 1 else self.parameter
+        """Name of the module that holds the parameter, or all the parameters; the model's for one of its own."""
+        return self.parameter.rpartition(".")[0] or self.model if self.parameters == 1 else self.parameter
 
 
 def add_owner(owners: MutableMapping[int, Owner], block: int, owner: Owner) -> None:

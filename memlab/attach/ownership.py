@@ -9,9 +9,9 @@ import torch
 
 from . import model_tree
 from .owner import GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Owner, add_owner
-from .phases import BACKWARD, ENGINE_INIT, LOAD, MODEL_BUILD, OPTIMIZER_STEP, RESUME
+from .phases import BACKWARD, ONCE, OPTIMIZER_STEP
 
-LOOKED_AT_AFTER = (LOAD, MODEL_BUILD, ENGINE_INIT, RESUME, BACKWARD, OPTIMIZER_STEP)
+LOOKED_AT_AFTER = (*ONCE, BACKWARD, OPTIMIZER_STEP)
 
 
 class Ownership:
@@ -39,7 +39,7 @@ class Ownership:
         """Return block -> owner at the end of a phase; nothing after phases that make no parameters or states."""
         if phase is None or phase.removeprefix("first_") not in LOOKED_AT_AFTER:
             return {}
-        if phase.startswith("first_"):
+        if phase in ONCE or phase.startswith("first_"):
             self.search()
         return self.now()
 

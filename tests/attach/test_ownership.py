@@ -2,6 +2,7 @@
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
@@ -46,11 +47,12 @@ def test_parameters_of_no_model_are_master_weights_and_a_flat_buffer_has_one_own
     assert owners[storage(flat)] == Owner(WEIGHTS, "Pair", "", "float32", True, 2)
 
 
-def test_models_are_searched_after_a_first_phase_and_numbered():
+@pytest.mark.parametrize("phase", ["model_build", "first_backward"])
+def test_models_are_searched_when_a_phase_has_run_for_the_first_time_and_numbered(phase):
     model = Pair()
     second = copy.deepcopy(model)
     ownership = Ownership(lambda: [], storage)
-    assert ownership.after("model_build") == {} == ownership.after("forward") == ownership.after(None)
-    owners = ownership.after("first_backward")
+    assert ownership.after("backward") == {} == ownership.after("forward") == ownership.after(None)
+    owners = ownership.after(phase)
     labels = {owners[storage(each.first.weight)].model for each in (model, second)}
     assert len(labels) == 2 and all(label.startswith("Pair") for label in labels)

@@ -11,9 +11,8 @@ from importlib.util import find_spec
 from types import CodeType, FrameType
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from memlab.attach import model_tree
+from memlab.attach.running_modules import RunningModules, module_of_node
 from memlab.predict.trace.memory_kinds import (
     EXPLAINS,
     KERNEL_SCRATCH,
@@ -51,7 +50,7 @@ class AllocationSites:
         self._user_line: Callable[[], str] = lambda: ""
         self.kinds: tuple[tuple[str, str, str], ...] = ()  # of libraries' allocations (stand_ins.StandIn)
         self._vocabulary = 0
-        self._modules = [""]  # stack of the names of modules whose forward runs
+        self._modules: RunningModules | None = None
         self._sites = sites
         self._numbers: dict[Site, int] = {}
         self._labels: dict[CodeType, str | None] = {}
@@ -59,7 +58,12 @@ class AllocationSites:
     @property
     def module(self) -> str:
         """Name of the module whose forward runs; empty outside all modules."""
-        return self._modules[-1]
+        return "" if self._modules is None else self._modules.in_forward
+
+    @property
+    def _requesting(self) -> str:
+        """Name of the module whose forward runs, or has made the node of autograd that runs."""
+        return self.module or module_of_node(torch._C._current_autograd_node())
 
     def of(self, tensor: torch.Tensor, nbytes: int, func) -> int:
         """Return the number of the site that made ``tensor``."""
@@ -70,58 +74,27 @@ class AllocationSites:
             node = torch._C._current_autograd_node()
             where = node.name() if node is not None else ""
             function = PARAMETER_GRADIENT if node is not None and _is_parameter_gradient(node, tensor) else ""
-        module = self._modules[-1]
-        site = Site("", str(func), where, function, module, tuple(tensor.shape), self._user_line())
+        site = Site("", str(func), where, function, self._requesting, tuple(tensor.shape), self._user_line())
         return self._number(replace(site, kind=kind_of(site, self._running_phase(), self._vocabulary, self.kinds)))
 
     def of_scratch(self, op, nbytes: int) -> int:
         line = "" if nbytes < SMALL_BYTES else self._user_line()
-        return self._number(Site(KERNEL_SCRATCH, str(op), "", "", self._modules[-1], (nbytes,), line))
+        return self._number(Site(KERNEL_SCRATCH, str(op), "", "", self._requesting, (nbytes,), line))
 
-    def name_modules(self, model: torch.nn.Module, on_entering: Callable[[], None]) -> None:
-        """Record the module whose forward runs with each later allocation. ``on_entering`` runs at each forward."""
-        self._vocabulary = model.config.get_text_config().vocab_size
-        names = {id(module): name for name, module in model.named_modules()}
-        self._follow_modules(lambda module: names.get(id(module)), on_entering)
+    def follow_modules(self, on_entering: Callable[[], None]) -> None:
+        """Record the running module with each later allocation. ``on_entering`` runs at each forward."""
+        self._modules = RunningModules(found=self._read_vocabulary, entered=on_entering)
 
-    def follow_script(
-        self,
-        running_phase: Callable[[], str],
-        user_line: Callable[[FrameType], str | None],
-        on_entering: Callable[[], None],
-    ) -> None:
-        """Record phase, user's line and module of each later allocation, for a script whose models are not known.
-
-        A module whose forward runs inside no other one names its parts. ``user_line``: of a frame of the main thread.
-        """
-        names: dict[int, str] = {}
+    def follow_script(self, running_phase: Callable[[], str], user_line: Callable[[FrameType], str | None]) -> None:
+        """Record the running phase and the user's line with each later allocation. ``user_line``: of a frame of the
+        main thread."""
         main = threading.get_ident()
-
-        def name_of(module: torch.nn.Module) -> str | None:
-            if len(self._modules) == 1 and id(module) not in names:
-                names[id(module)] = ""
-                names.update((id(part), name) for name, part in model_tree.unwrapped(module)[0].named_modules())
-                if isinstance(vocabulary := _vocabulary(module), int):
-                    self._vocabulary = vocabulary
-            return names.get(id(module))
-
         self._running_phase = running_phase
         self._user_line = lambda: user_line(sys._current_frames()[main]) or ""
-        self._follow_modules(name_of, on_entering)
 
-    def _follow_modules(
-        self, name_of: Callable[[torch.nn.Module], str | None], on_entering: Callable[[], None]
-    ) -> None:
-        def entering(module, inputs):
-            name = name_of(module)
-            self._modules.append(self._modules[-1] if name is None else name)
-            on_entering()
-
-        def leaving(module, inputs, outputs):
-            self._modules.pop()
-
-        register_module_forward_pre_hook(entering)
-        register_module_forward_hook(leaving, always_call=True)
+    def _read_vocabulary(self, model: torch.nn.Module) -> None:
+        if isinstance(vocabulary := _vocabulary(model), int):
+            self._vocabulary = vocabulary
 
     def _number(self, site: Site) -> int:
         number = self._numbers.get(site)

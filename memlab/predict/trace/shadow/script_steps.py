@@ -37,7 +37,8 @@ class ScriptSteps:
         self._begin_piece()
         session.on_piece, session.on_step = self._piece_ends, self._step_ends
         session.is_simulated = True
-        recorder.sites.follow_script(lambda: session.timeline.current or "", user_line, self._counter.module)
+        recorder.sites.follow_script(lambda: session.timeline.current or "", user_line)
+        recorder.sites.follow_modules(on_entering=self._counter.module)
         recorder.on_first_request = self._read_settings
 
     def finish(self) -> None:

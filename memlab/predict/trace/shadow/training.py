@@ -67,7 +67,7 @@ class Shadow:
         trace.parameters, trace.trainable_parameters = parameter_counts(model)
         with left_out(MODEL_FLOPS, trace.unknown):
             trace.model_flops = _flops_by_token_and_pair(model)
-        self.recorder.sites.name_modules(model, on_entering=self.recorder.counter.module)
+        self.recorder.sites.follow_modules(on_entering=self.recorder.counter.module)
         self.batches = self._batches(model)
         trainer = PointsTrainer(model, arguments, self.batches, on_loss=lambda loss: None)
         trainer.add_callback(Steps(self, trainer))

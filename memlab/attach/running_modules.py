@@ -1,0 +1,104 @@
+"""Modules of this process: which one runs now, in forward by its own code and in backward by the nodes that it made."""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from . import model_tree
+from .own_errors import contained
+
+_MADE_BY = "memlab_made_by"
+"""Key in an autograd node's ``metadata``: name of the module, and thread, whose forward made the node."""
+
+
+class RunningModules:
+    """Follows all modules from its creation until :meth:`stop`. A module that runs inside no other one is a model, and
+    names its parts, as in ``layers.0.mlp``; its own name is its class.
+
+    ``found``: runs with each new model. ``entered``: runs before each forward. ``left``: runs after it, with the nodes
+    of autograd that this forward made; those that a module inside of it made are the inner module's.
+    """
+
+    def __init__(
+        self,
+        found: Callable[[torch.nn.Module], None] = lambda model: None,
+        entered: Callable[[], None] = lambda: None,
+        left: Callable[[list[Any]], None] = lambda nodes: None,
+    ):
+        self._found, self._entered, self._left = found, entered, left
+        self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+        self._running: list[tuple[str, int]] = []  # name, and number of the thread's next node, the innermost last
+        self._hooks = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    @property
+    def in_forward(self) -> str:
+        """Name of the module whose forward runs; empty outside all modules."""
+        return self._running[-1][0] if self._running else ""
+
+    def stop(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    @contained
+    def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
+        if not self._running and module not in self._names:
+            model = model_tree.unwrapped(module)[0]
+            own = self._names[module] = model_tree.class_of(model).__name__
+            self._names.update((part, name or own) for name, part in model.named_modules())
+            self._found(model)
+        self._running.append((self._names.get(module, self.in_forward), torch._C._autograd._get_sequence_nr()))
+        self._entered()
+
+    @contained
+    def _leave(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+        if self._running:  # else a hook failed before this module was entered
+            name, first = self._running.pop()
+            self._left(list(_name_nodes(outputs, name, first)))
+
+
+def module_of_node(node: Any) -> str:
+    """Return the name of the module whose forward made a node of autograd; empty for a node from outside all modules,
+    and for ``None``."""
+    return "" if node is None else node.metadata.get(_MADE_BY, ("",))[0]
+
+
+def _name_nodes(outputs: Any, name: str, first: int) -> Iterator[Any]:
+    """Name the nodes behind a module's outputs that have no name yet, and yield them. A node has one if a module inside
+    made it. ``first``: nodes with lower numbers were made before the module was entered; each thread counts on its own.
+
+    The node that accumulates a parameter's gradient is named, but not yielded: it runs right after the one before it.
+    """
+    thread = threading.get_ident()
+    nodes = [tensor.grad_fn for tensor in _tensors_in(outputs)]
+    seen = set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen or node._sequence_nr() < first:
+            continue
+        seen.add(node)
+        before = [node for node, _ in node.next_functions]
+        if _MADE_BY not in node.metadata:
+            node.metadata[_MADE_BY] = (name, thread)
+            if before:
+                yield node
+        elif node.metadata[_MADE_BY][1] != thread:
+            continue
+        nodes += before
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors_in(each)
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _tensors_in(each)

@@ -1,0 +1,93 @@
+"""Which module runs: in forward the innermost one, in backward the one whose forward made the node of autograd."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from memlab.attach.running_modules import RunningModules, module_of_node
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up, self.down = (nn.Linear(8, 8, bias=False) for _ in range(3))
+
+    def forward(self, inputs):
+        return self.down(torch.tanh(self.gate(inputs)) * self.up(inputs))
+
+
+class Model(nn.Module):
+    """Two layers, of which the second one may be checkpointed, and a loss of its own."""
+
+    def __init__(self, use_reentrant: bool | None):
+        super().__init__()
+        self.layers, self.use_reentrant = nn.ModuleList([Mlp(), Mlp()]), use_reentrant
+
+    def forward(self, inputs):
+        first = inputs + self.layers[0](inputs)
+        if self.use_reentrant is None:
+            second = self.layers[1](first)
+        else:
+            second = checkpoint(self.layers[1], first, use_reentrant=self.use_reentrant)
+        return {"loss": torch.cos(second).sum()}
+
+
+class Requests(TorchDispatchMode):
+    """Operator and module of each call, as a prediction attributes it and as a label that the nodes set."""
+
+    def __init__(self):
+        super().__init__()
+        self.modules, self.in_backward, self.seen = RunningModules(left=self.left), "", set()
+
+    def left(self, nodes):
+        for node in nodes:
+            node.register_prehook(lambda _, module=module_of_node(node): setattr(self, "in_backward", module))
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        of_node = module_of_node(torch._C._current_autograd_node())
+        by_label = self.modules.in_forward or self.in_backward
+        self.seen.add((func.overloadpacket.__name__, self.modules.in_forward or of_node, by_label))
+        return func(*args, **kwargs or {})
+
+
+@pytest.fixture
+def requests():
+    requests = Requests()
+    yield requests
+    requests.modules.stop()
+
+
+@pytest.mark.parametrize("use_reentrant", [None, False, True])
+def test_backward_stands_under_the_module_whose_forward_it_is_of(requests, use_reentrant):
+    model, inputs = Model(use_reentrant), torch.ones(2, 8, requires_grad=True)
+    with requests:
+        loss = torch.exp(model(inputs)["loss"])
+        forward, requests.seen = requests.seen, set()
+        loss.backward()
+    assert {("tanh", "layers.1", "layers.1"), ("cos", "Model", "Model"), ("exp", "", "")} <= forward
+    assert {
+        ("tanh_backward", "layers.0", "layers.0"),
+        ("tanh_backward", "layers.1", "layers.1"),
+        ("sin", "Model", "Model"),
+        ("mm", "layers.1.down", "layers.1.down"),
+    } <= requests.seen
+    assert {by_label for _, of_node, by_label in requests.seen if of_node == by_label} >= {"layers.0.up", "layers.1.up"}
+    different = {call for call in requests.seen if call[1] != call[2]}
+    assert not different
+
+
+def test_without_gradients_and_after_the_end_nothing_is_named(requests):
+    model = Model(None)
+    with torch.no_grad(), requests:
+        model(torch.ones(2, 8))
+    assert requests.modules.in_forward == ""
+    requests.modules.stop()
+    assert module_of_node(model(torch.ones(2, 8))["loss"].grad_fn) == "" == module_of_node(None)
+
+
+def test_a_part_of_a_known_model_keeps_its_name_outside_of_it(requests):
+    model = Model(None)
+    model(torch.ones(2, 8))
+    assert module_of_node(model.layers[0].down(torch.ones(2, 8)).grad_fn) == "layers.0.down"

@@ -1,0 +1,107 @@
+"""``python tests/shadow/same_attribution.py MEASURED PREDICTED [NAME ...]``: compare what holds memory in measured runs
+and in their predictions.
+
+MEASURED and PREDICTED hold run folders of the same names, as results/explain/make.sh makes them. Of each run the fullest
+rank is compared at the peak of its recorded steps, and at the end of each phase. Bytes are alike if both runs attribute
+them to the same kind, then also to the same module, then also to the same line. The shares are of the requested bytes of
+the run that requested more.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from memlab.analyse.explain.accounting import line_of, module_of
+from memlab.analyse.explain.explained import Explained, explain, fullest
+from memlab.analyse.explain.same_code import with_same_lines
+from memlab.core.sizes import MIB
+from memlab.predict.memory.ledger import Holding
+from memlab.predict.trace.trace_format import Site
+from memlab.runs.folder import RunFolder
+
+Key = Callable[[Site], tuple[str, ...]]
+
+LEVELS: tuple[Key, ...] = (
+    lambda site: (site.kind,),
+    lambda site: (site.kind, module_of(site)),
+    lambda site: (site.kind, module_of(site), line_of(site)),
+)
+"""By kind; by kind and module; by kind, module and line."""
+
+
+@dataclass(frozen=True)
+class SameMoment:
+    """The same moment of a measured run and of its prediction."""
+
+    phase: str
+    measured: Sequence[Holding]
+    predicted: Sequence[Holding]
+
+    @property
+    def requested(self) -> int:
+        return max(sum(held.nbytes for held in side) for side in (self.measured, self.predicted))
+
+    def alike(self, key: Key) -> float:
+        """Return the share of the requested bytes that both sides attribute alike."""
+        measured, predicted = self._sums(key)
+        return (measured & predicted).total() / self.requested if self.requested else 1.0
+
+    def differences(self, key: Key) -> list[tuple[tuple[str, ...], int, int]]:
+        """Return key, measured and predicted bytes where they differ, the largest difference first."""
+        measured, predicted = self._sums(key)
+        rows = [(name, measured[name], predicted[name]) for name in measured | predicted]
+        return sorted((row for row in rows if row[1] != row[2]), key=lambda row: -abs(row[1] - row[2]))
+
+    def _sums(self, key: Key) -> tuple[Counter, Counter]:
+        found = (Counter(), Counter())
+        for sums, side in zip(found, with_same_lines(self.measured, self.predicted), strict=True):
+            for held in side:
+                sums[key(held.site)] += held.nbytes
+        return found
+
+
+def same_moments(measured: Explained, predicted: Explained) -> tuple[SameMoment, list[SameMoment]]:
+    """Return the peak of the measured run's highest phase, and the ends of the phases that both runs have."""
+    runs = {run.part.phase: run for run in predicted.phases}
+    both = [(run, runs[run.part.phase]) for run in measured.phases if run.part.phase in runs]
+    at_peak = next(pair for pair in both if pair[0].part.phase == measured.phase)
+    ends = [SameMoment(one.part.phase, one.end.holdings, other.end.holdings) for one, other in both]
+    return SameMoment(measured.phase, *(run.peak.holdings for run in at_peak)), ends
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2])
+    parser.add_argument("measured", type=Path, metavar="MEASURED")
+    parser.add_argument("predicted", type=Path, metavar="PREDICTED")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these runs")
+    parser.add_argument("--differences", type=int, default=0, metavar="N", help="also the N largest of each moment")
+    arguments = parser.parse_args()
+    print("| run | peak in | MiB | kind | module | line | kind, ends | module, ends | line, ends |", flush=True)
+    print("|---" * 9 + "|")
+    for name in arguments.names or sorted(path.parent.name for path in arguments.measured.glob("*/record.json")):
+        if not (arguments.predicted / name).is_dir():
+            continue
+        peak, ends = same_moments(
+            *(fullest(explain(RunFolder(folder / name))) for folder in (arguments.measured, arguments.predicted))
+        )
+        shares = [*map(peak.alike, LEVELS), *(min(end.alike(key) for end in ends) for key in LEVELS)]
+        cells = (f"`{name}`", peak.phase, f"{peak.requested / MIB:,.0f}", *(f"{100 * share:.2f} %" for share in shares))
+        print("|", " | ".join(cells), "|", flush=True)
+        for line in differences([peak, *ends], arguments.differences):
+            print(line)
+    return 0
+
+
+def differences(moments: Sequence[SameMoment], most: int) -> Iterator[str]:
+    for number, moment in enumerate(moments):
+        where = f"end of {moment.phase}" if number else "peak"
+        for key in LEVELS:
+            for names, measured, predicted in moment.differences(key)[:most]:
+                yield f"    {where}: {' / '.join(names)}: {measured / MIB:,.2f} -> {predicted / MIB:,.2f} MiB"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
