@@ -13,6 +13,7 @@ import pickle
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from .listeners.wrap import listening
 from .own_errors import contained
 from .owner import Owner, to_json
 from .ownership import Ownership
-from .running_modules import RunningModules, module_of_node
+from .running_modules import RunningModules
 
 MOST_ENTRIES = 2_000_000
 """Most actions that are kept of the chosen steps, the last ones. A step of a model of 8B parameters has some 30,000;
@@ -166,13 +167,14 @@ class MemoryHistory:
         if self.records:
             self._driver.read(self._module, call)
 
-    def _left(self, nodes: Iterable[Any]) -> None:
+    def _left(self, module: str, nodes: Iterable[Any]) -> None:
         self._label()
+        enters = partial(self._backward_enters, module)
         for node in nodes:
-            node.register_prehook(lambda _, module=module_of_node(node): self._backward_enters(module))
+            node.register_prehook(enters)
 
     @contained
-    def _backward_enters(self, module: str) -> None:
+    def _backward_enters(self, module: str, gradients: Any) -> None:
         """Backward runs in a thread of its own, which has a label of its own."""
         if module != self._in_backward:
             self._in_backward = module

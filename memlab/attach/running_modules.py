@@ -19,15 +19,15 @@ class RunningModules:
     """Follows all modules from its creation until :meth:`stop`. A module that runs inside no other one is a model, and
     names its parts, as in ``layers.0.mlp``; its own name is its class.
 
-    ``found``: runs with each new model. ``entered``: runs before each forward. ``left``: runs after it, with the nodes
-    of autograd that this forward made; those that a module inside of it made are the inner module's.
+    ``found``: runs with each new model. ``entered``: runs before each forward. ``left``: runs after it, with the
+    module's name and the nodes of autograd that this forward made, without those of modules inside of it.
     """
 
     def __init__(
         self,
         found: Callable[[torch.nn.Module], None] = lambda model: None,
         entered: Callable[[], None] = lambda: None,
-        left: Callable[[list[Any]], None] = lambda nodes: None,
+        left: Callable[[str, list[Any]], None] = lambda name, nodes: None,
     ):
         self._found, self._entered, self._left = found, entered, left
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
@@ -60,7 +60,7 @@ class RunningModules:
     def _leave(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
         if self._running:  # else a hook failed before this module was entered
             name, first = self._running.pop()
-            self._left(list(_name_nodes(outputs, name, first)))
+            self._left(name, list(_name_nodes(outputs, name, first)))
 
 
 def module_of_node(node: Any) -> str:

@@ -41,9 +41,9 @@ class Requests(TorchDispatchMode):
         super().__init__()
         self.modules, self.in_backward, self.seen = RunningModules(left=self.left), "", set()
 
-    def left(self, nodes):
+    def left(self, module, nodes):
         for node in nodes:
-            node.register_prehook(lambda _, module=module_of_node(node): setattr(self, "in_backward", module))
+            node.register_prehook(lambda gradients: setattr(self, "in_backward", module))
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         of_node = module_of_node(torch._C._current_autograd_node())

@@ -1,10 +1,10 @@
 """``python tests/shadow/same_attribution.py MEASURED PREDICTED [NAME ...]``: compare what holds memory in measured runs
 and in their predictions.
 
-MEASURED and PREDICTED hold run folders of the same names, as results/explain/make.sh makes them. Of each run the fullest
-rank is compared at the peak of its recorded steps, and at the end of each phase. Bytes are alike if both runs attribute
-them to the same kind, then also to the same module, then also to the same line. The shares are of the requested bytes of
-the run that requested more.
+MEASURED and PREDICTED hold run folders of the same names, as results/explain/make.sh makes them. Of each run the
+fullest rank is compared at the peak of its recorded steps, and at the end of each phase. Bytes are alike if both runs
+attribute them to the same kind, then also to the same module, then also to the same line. The shares are of the
+requested bytes of the run that requested more.
 """
 
 import argparse
