@@ -6,6 +6,7 @@ from rich.table import Table
 from memlab.analyse.explain.accounting import OUTSIDE_MODULES
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.out_of_memory import OutOfMemory
+from memlab.core.record import PREDICTED
 from memlab.predict.trace.trace_format import Site
 from memlab.report import units
 from memlab.system.terminal import safe
@@ -17,13 +18,14 @@ def out_of_memory_sentence(rank: Explained, oom: OutOfMemory) -> str:
     site = oom.request.site
     line = "" if site.user_line == site.where else site.user_line
     place = ", ".join(filter(None, (oom.part.phase, step, line)))
+    verb = "would run" if rank.source == PREDICTED else "ran"
     holes = "no free block"
     if oom.holes:
         count = units.counted(len(oom.holes), "piece")
         holes = f"{units.about(sum(oom.holes))} GiB in {count} of at most {units.about(oom.holes[0])} GiB"
     fits = " In one piece, the free memory would have been enough: the allocator's memory is fragmented."
     return (
-        f"Rank {rank.rank} ran out of memory ({place}): {units.about(oom.request.nbytes)} GiB requested by "
+        f"Rank {rank.rank} {verb} out of memory ({place}): {units.about(oom.request.nbytes)} GiB requested by "
         f"{described(site)}. Free were {units.about(oom.request.free_on_device)} GiB on the GPU, and in "
         f"torch's allocator {holes}.{fits if oom.is_fragmentation else ''}"
     )

@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 from memlab.analyse.explain.accounting import UNEXPLAINED, Share, used
 from memlab.analyse.explain.device import Device
-from memlab.analyse.explain.out_of_memory import OutOfMemory
-from memlab.analyse.explain.phases import PhaseRun, allocated_after, highest_runs, parts_of
+from memlab.analyse.explain.out_of_memory import OutOfMemory, failed_replay
+from memlab.analyse.explain.phases import PhaseRun, highest_runs, parts_of
 from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER
 from memlab.core.errors import RecordError
 from memlab.predict.allocator import RecordingAllocator
 from memlab.predict.memory.ledger import Moment, moments
+from memlab.predict.trace.apply_events import replayed
 from memlab.predict.trace.events import Alloc, BeginPhase
 from memlab.predict.trace.trace_format import Piece, Trace
 
@@ -95,18 +96,33 @@ def explain_history(
 ) -> Explained:
     """Find the peak, which is the first event from ``begin`` on after which most is allocated, and explain it.
 
-    Raises :class:`RecordError` if nothing was allocated.
+    ``oom``: of a recorded history; that of a prediction is found in the replay. Raises :class:`RecordError` if nothing
+    was allocated.
     """
     trace = history.trace
-    allocated = allocated_after(trace, history.recorder())
+    sizes = [(allocator.allocated, allocator.reserved) for allocator in replayed(trace, history.recorder())]
+    allocated, reserved = [[size[column] for size in sizes] for column in (0, 1)]
+    failed = len(allocated)
     if not any(allocated):
-        raise RecordError(f"rank {trace.rank} got no memory on the GPU: there is nothing to explain")
+        raise RecordError(f"rank {trace.rank} got no memory on the GPU: {_why_nothing(trace, failed)}")
     counted = range(begin if begin < len(allocated) else 0, len(allocated))
     peak = max(counted, key=allocated.__getitem__)
     runs = highest_runs(parts_of(trace, len(allocated)), allocated)
-    found = moments(trace, {peak, *chain.from_iterable(run.events for run in runs)}, history.recorder())
+    allocator = history.recorder()
+    found = moments(trace, {peak, failed, *chain.from_iterable(run.events for run in runs)}, allocator)
+    if failed in found:
+        oom = failed_replay(trace, reserved, found[failed], allocator)
     phases = tuple(PhaseRun.of(run, found) for run in runs)
     return Explained(source, history, device, found[peak], _position(trace, peak), phases, oom)
+
+
+def _why_nothing(trace: Trace, failed: int) -> str:
+    """Say why nothing was allocated. ``failed``: the event that found no room; behind the last one if all did."""
+    if failed == len(trace.events):
+        return "there is nothing to explain"
+    request = trace.events[failed]
+    assert isinstance(request, Alloc)
+    return f"its first request, {request.nbytes:,} bytes, finds no room"
 
 
 def _position(trace: Trace, event: int) -> Position:

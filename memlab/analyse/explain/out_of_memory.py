@@ -1,14 +1,16 @@
 """The request that failed when memory ran out: what was free then, who held what, and the last events before it."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from memlab.analyse.explain.phases import Part
-from memlab.analyse.explain.snapshot_trace import FailedRequest, MeasuredTrace
+from memlab.analyse.explain.phases import Part, parts_of
+from memlab.analyse.explain.snapshot_trace import FailedRequest
 from memlab.core.sizes import MIB
+from memlab.predict.allocator import RecordingAllocator
 from memlab.predict.memory.ledger import Moment
 from memlab.predict.trace.events import Alloc, EmptyCache, Free
-from memlab.predict.trace.trace_format import Site
+from memlab.predict.trace.trace_format import Site, Trace
 
 LAST = 12
 """Events before the failure that are told."""
@@ -57,21 +59,38 @@ class OutOfMemory:
         return self.free >= self.request.nbytes
 
 
-def last_events(measured: MeasuredTrace, request: FailedRequest) -> tuple[LastEvent, ...]:
-    """Return the last requests, frees and returns of segments before the failure, without requests below ``LEAST``."""
-    events, reserved = measured.trace.events, measured.reserved
+def failed_replay(trace: Trace, reserved: Sequence[int], moment: Moment, allocator: RecordingAllocator) -> OutOfMemory:
+    """Describe the request that ended a replay. ``reserved``: after each event before it, in bytes. ``moment`` and
+    ``allocator``: as the request left them."""
+    request = trace.events[moment.event]
+    assert isinstance(request, Alloc)
+    failed = FailedRequest(request.nbytes, allocator.capacity - allocator.reserved, trace.sites[request.site])
+    free = (block.size for blocks in allocator.segments() for block in blocks if block.is_free)
+    part = parts_of(trace, moment.event + 1)[-1]
+    last = last_events(replace(trace, events=trace.events[: moment.event]), reserved)
+    return OutOfMemory(failed, part, tuple(sorted(free, reverse=True)), moment, last)
+
+
+def last_events(
+    trace: Trace, reserved: Sequence[int], seconds_before: Sequence[float] | None = None
+) -> tuple[LastEvent, ...]:
+    """Return the last requests, frees and returns of segments of a history, without requests below ``LEAST``.
+
+    ``reserved``: after each event, in bytes. ``seconds_before``: of each event, before the failure.
+    """
+    events = trace.events
     requests = {event.key: event for event in events if isinstance(event, Alloc)}
     found: list[LastEvent] = []
     for index in range(len(events) - 1, 0, -1):
         event = events[index]
-        seconds = None if measured.seconds is None else request.seconds - measured.seconds[index]
+        seconds = None if seconds_before is None else seconds_before[index]
         if isinstance(event, EmptyCache):  # also by the allocator itself, before it gives up
             found.append(LastEvent(Action.GIVEN_BACK, reserved[index - 1] - reserved[index], None, seconds))
         elif isinstance(event, Alloc | Free):
             of = requests[event.key]
             action = Action.REQUESTED if isinstance(event, Alloc) else Action.FREED
             if of.nbytes >= LEAST:
-                found.append(LastEvent(action, of.nbytes, measured.trace.sites[of.site], seconds))
+                found.append(LastEvent(action, of.nbytes, trace.sites[of.site], seconds))
         if len(found) == LAST:
             break
     return tuple(reversed(found))

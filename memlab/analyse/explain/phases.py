@@ -5,9 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memlab.predict.allocator import CachingAllocator, OutOfMemory
 from memlab.predict.memory.ledger import Moment, by_kind
-from memlab.predict.trace.apply_events import apply
 from memlab.predict.trace.events import BeginPhase
 from memlab.predict.trace.trace_format import Trace
 
@@ -96,18 +94,6 @@ def parts_of(trace: Trace, length: int) -> tuple[Part, ...]:
             part = part._replace(begin=found.pop().begin)
         found.append(part)
     return tuple(part for part in found if part.end > part.begin)
-
-
-def allocated_after(trace: Trace, allocator: CachingAllocator) -> list[int]:
-    """Return the allocated bytes after each event, up to the first out-of-memory, with a new ``allocator``."""
-    found: list[int] = []
-    for event in trace.events:
-        try:
-            apply(event, allocator)
-        except OutOfMemory:
-            break
-        found.append(allocator.allocated)
-    return found
 
 
 def highest_runs(parts: Iterable[Part], allocated: Sequence[int]) -> list[Chosen]:

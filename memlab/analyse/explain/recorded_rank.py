@@ -51,4 +51,7 @@ def _out_of_memory(measured: MeasuredTrace, snapshot: Snapshot, allocator: Recor
     allocated = replayed.requested + slack.rounding
     moment = replace(replayed, allocated=allocated, reserved=snapshot.reserved, slack=slack)
     holes = tuple(sorted(snapshot.free, reverse=True))
-    return OutOfMemory(measured.failed, part, holes, moment, last_events(measured, measured.failed))
+    failed_at, seconds = measured.failed.seconds, measured.seconds
+    before = None if failed_at is None or seconds is None else [failed_at - second for second in seconds]
+    last = last_events(measured.trace, measured.reserved, before)
+    return OutOfMemory(measured.failed, part, holes, moment, last)

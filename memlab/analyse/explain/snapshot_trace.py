@@ -77,12 +77,12 @@ class Marks:
 @dataclass(frozen=True)
 class FailedRequest:
     """The request with which memory ran out, in bytes. ``free_on_device``: by the driver, after the allocator had given
-    back all segments that it could. ``seconds``: when, on the clock of :class:`MeasuredTrace`."""
+    back all segments that it could. ``seconds``: when, on the clock of the history; ``None`` if none is known."""
 
     nbytes: int
     free_on_device: int
     site: Site
-    seconds: float
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.phases import Part, parts_of
-from memlab.predict.allocator import CachingAllocator, OutOfMemory
-from memlab.predict.trace.apply_events import apply
+from memlab.predict.trace.apply_events import replayed
 from memlab.predict.trace.events import Alloc, Free
 from memlab.predict.trace.trace_format import Trace
 
@@ -54,7 +53,7 @@ def timeline(rank: Explained) -> Timeline:
     """Replay the trace of a rank. The peak is the one of its explanation."""
     allocated, active, reserved = [], [], []
     history = rank.history
-    for allocator in _replayed(history.trace, history.recorder()):
+    for allocator in replayed(history.trace, history.recorder()):
         allocated.append(allocator.allocated)
         active.append(allocator.active)
         reserved.append(allocator.reserved)
@@ -85,13 +84,3 @@ def _held_by_kind(trace: Trace, events: Sequence[int]) -> Iterator[Counter[str]]
             held[kind] -= nbytes
         if index in wanted:
             yield held.copy()
-
-
-def _replayed(trace: Trace, allocator: CachingAllocator) -> Iterator[CachingAllocator]:
-    """Yield the allocator after each event, until one runs out of memory."""
-    for event in trace.events:
-        try:
-            apply(event, allocator)
-        except OutOfMemory:
-            return
-        yield allocator

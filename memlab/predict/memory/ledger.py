@@ -1,7 +1,7 @@
 """Ledger of a rank: who holds the memory at chosen moments of its trace, down to the line of code; and the slack."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from memlab.predict.allocator import CachingAllocator, OutOfMemory
@@ -56,33 +56,42 @@ class Moment:
 def moments(trace: Trace, events: Collection[int], allocator: CachingAllocator) -> dict[int, Moment]:
     """Return the moment after each of the ``events`` (indices in ``trace.events``), with a new ``allocator``.
 
-    Moments from an out-of-memory on are left out.
+    Of a request without room it is the moment when the allocator gave up. Later moments are left out.
     """
     found: dict[int, Moment] = {}
-    try:
-        for index, alive in _walk(trace, allocator):
-            if index in events:
-                found[index] = _moment(trace, index, alive, allocator)
-    except OutOfMemory:
-        pass
+    alive: _Alive = {}
+    for index, event in enumerate(trace.events):
+        has_room = _has_room(event, allocator)
+        if has_room:
+            _note(event, alive)
+        if index in events:
+            found[index] = _moment(trace, index, alive, allocator)
+        if not has_room:
+            break
     return found
 
 
 def holdings_at(trace: Trace, events: Collection[int]) -> dict[int, tuple[Holding, ...]]:
     """Return who holds memory after each of the ``events``, the largest first."""
-    return {index: _holdings(trace, alive) for index, alive in _walk(trace, None) if index in events}
+    found: dict[int, tuple[Holding, ...]] = {}
+    alive: _Alive = {}
+    for index, event in enumerate(trace.events):
+        _note(event, alive)
+        if index in events:
+            found[index] = _holdings(trace, alive)
+    return found
 
 
 _Alive = dict[int, tuple[int, int]]  # key of a block -> bytes requested, number of the site
 
 
-def _walk(trace: Trace, allocator: CachingAllocator | None) -> Iterator[tuple[int, _Alive]]:
-    alive: _Alive = {}
-    for index, event in enumerate(trace.events):
-        if allocator is not None:
-            apply(event, allocator)
-        _note(event, alive)
-        yield index, alive
+def _has_room(event: Event, allocator: CachingAllocator) -> bool:
+    """Apply an event. Return False for a request that finds no room."""
+    try:
+        apply(event, allocator)
+    except OutOfMemory:
+        return False
+    return True
 
 
 def _note(event: Event, alive: _Alive) -> None:

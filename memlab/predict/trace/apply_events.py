@@ -1,7 +1,10 @@
 """Application of a trace's events to an allocator, one by one."""
 
-from memlab.predict.allocator import CachingAllocator
+from collections.abc import Iterator
+
+from memlab.predict.allocator import CachingAllocator, OutOfMemory
 from memlab.predict.trace.events import Alloc, EmptyCache, Event, Free, RecordStream, Synchronize
+from memlab.predict.trace.trace_format import Trace
 
 
 def apply(event: Event, allocator: CachingAllocator) -> None:
@@ -20,3 +23,13 @@ def apply(event: Event, allocator: CachingAllocator) -> None:
             allocator.synchronize(requests)
         case EmptyCache():
             allocator.empty_cache()
+
+
+def replayed(trace: Trace, allocator: CachingAllocator) -> Iterator[CachingAllocator]:
+    """Yield the ``allocator``, which must be new, after each event, until a request finds no room."""
+    for event in trace.events:
+        try:
+            apply(event, allocator)
+        except OutOfMemory:
+            return
+        yield allocator

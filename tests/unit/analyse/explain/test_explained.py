@@ -1,10 +1,12 @@
 """Runs explained: moments are those of the phases, with waits of the host in a trace, and readings of the driver."""
 
+import io
 import json
 from types import SimpleNamespace
 
 import pytest
 from recordings import CONTEXT, keep, marks, snapshot
+from rich.console import Console
 
 from memlab.analyse.explain import predicted_rank
 from memlab.analyse.explain.explained_run import explain
@@ -16,6 +18,7 @@ from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCach
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 from memlab.predict.trace.work_items import KernelLaunch
+from memlab.report.explain_text import show_explained
 from memlab.runs.folder import RunFolder
 
 MIB = 1 << 20
@@ -24,6 +27,12 @@ HARDWARE = Hardware(
     host_gb_per_s=10.0,
 )  # fmt: skip
 LINES = ("train.py:3", "train.py:5")
+
+
+def printed(rank) -> str:
+    out = Console(width=200, record=True, file=io.StringIO())
+    show_explained(rank, out, depth=3)
+    return out.export_text()
 
 
 def test_phases_and_the_peak_are_found_beside_waits_of_the_host(tmp_path):
@@ -74,13 +83,45 @@ def test_a_prediction_that_cannot_be_made_again_is_named(tmp_path, monkeypatch):
         explain(folder)
 
 
-@pytest.mark.parametrize("events", [[], [BeginPhase(0)], [Alloc(0, 1 << 50, 0, 0)]])
-def test_a_command_that_got_no_memory_is_told_in_one_line(events):
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ([], "there is nothing to explain"),
+        ([BeginPhase(0)], "there is nothing to explain"),
+        ([Alloc(0, 1 << 50, 0, 0)], "its first request, 1,125,899,906,842,624 bytes, finds no room"),
+    ],
+)
+def test_a_command_that_got_no_memory_is_told_in_one_line(events, reason):
     config = Config(hardware=HARDWARE, allocator=Allocator(conf=""))
-    with pytest.raises(RecordError, match="rank 0 got no memory on the GPU"):
-        explain_prediction(
-            config, Trace(0, 2, events=events, phases=["load"], pieces=[Piece(None, None, True)]), 1 << 40
-        )
+    trace = Trace(0, 2, events=events, phases=["load"], pieces=[Piece(None, None, True)])
+    with pytest.raises(RecordError, match=f"rank 0 got no memory on the GPU: {reason}"):
+        explain_prediction(config, trace, 1 << 40)
+
+
+def test_a_step_whose_first_request_finds_no_room_is_explained():
+    """The peak of the steps is then what is there when they begin."""
+    sites = [
+        Site("weights", "aten.empty.memory_format", "model.py:7", "load", "mlp", (MIB,)),
+        Site("activations", "aten.mm.default", "model.py:9", "forward", "mlp", (MIB,)),
+    ]
+    events = [
+        *(BeginPhase(0), Alloc(0, 30 * MIB, 0, 0), Alloc(1, 40 * MIB, 0, 1), Free(1), EmptyCache(), BeginPoint()),
+        *(BeginPhase(1), Alloc(2, 80 * MIB, 0, 1)),
+    ]
+    trace = Trace(0, 1, events=events, phases=["engine_init", "forward"], sites=sites, steps=[6])
+    rank = explain_prediction(Config(hardware=HARDWARE, allocator=Allocator(conf="")), trace, 100 * MIB)
+    assert {held.site.kind: held.nbytes for held in rank.peak.holdings} == {"weights": 30 * MIB}
+    assert rank.oom.part.phase == "forward"
+    assert (rank.oom.request.nbytes, rank.oom.request.free_on_device) == (80 * MIB, 70 * MIB)
+    assert rank.oom.request.site is sites[1] and not rank.oom.is_fragmentation
+    assert [(event.action.value, event.nbytes // MIB) for event in rank.oom.last] == [
+        *(("requested", 30), ("requested", 40), ("freed", 40), ("given back to the device", 40))
+    ]
+    text = " ".join(printed(rank).split())
+    assert text.startswith(
+        "Rank 0 would run out of memory (forward, step 1): 0.078 GiB requested by mm in mlp (model.py:9)."
+    )
+    assert "memory when it ran out, rank 0" in text
 
 
 def test_a_command_without_steps_is_explained():

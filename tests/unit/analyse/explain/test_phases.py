@@ -5,10 +5,11 @@ import pytest
 from memlab.analyse.explain.accounting import Share
 from memlab.analyse.explain.device import ModelledDevice
 from memlab.analyse.explain.explained import Explained, History, explain_history
-from memlab.analyse.explain.phases import Part, PhaseRun, allocated_after, changes, highest_runs, parts_of
+from memlab.analyse.explain.phases import Part, PhaseRun, changes, highest_runs, parts_of
 from memlab.core.errors import MemlabError
 from memlab.predict.allocator import CachingAllocator, RecordingAllocator
 from memlab.predict.memory.ledger import moments
+from memlab.predict.trace.apply_events import replayed
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 from memlab.report.explain_text import _rows, phase_sentence, show_explained, show_phase, why_the_peak_is_there
@@ -98,7 +99,7 @@ def test_the_peak_is_explained_in_words():
 def test_what_a_phase_has_freed_before_its_peak_is_said():
     events = [BeginPhase(1), Alloc(0, 9 * GIB, 0, 1), BeginPhase(2), Free(0), Alloc(1, 10 * GIB, 0, 2)]
     trace = Trace(0, 1, events=events, phases=PHASES, sites=TRACE.sites)
-    allocated = allocated_after(trace, CachingAllocator())
+    allocated = [allocator.allocated for allocator in replayed(trace, CachingAllocator())]
     run = highest_runs(parts_of(trace, len(allocated)), allocated)[1]
     sentence = phase_sentence(PhaseRun.of(run, moments(trace, run.events, CachingAllocator())))
     assert sentence == (

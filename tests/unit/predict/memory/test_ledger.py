@@ -68,9 +68,14 @@ def test_a_hole_is_told_from_a_free_segment():
     assert slack == Slack(rounding=0, waiting=0, holes=18 * MIB, releasable=30 * MIB)
 
 
-def test_moments_end_before_an_out_of_memory():
-    trace = trace_of(Alloc(0, 30 * MIB, 0, 0), Alloc(1, 30 * MIB, 0, 1))
-    assert list(moments(trace, range(2), CachingAllocator(Options(), 40 * MIB))) == [0]
+def test_moments_end_with_the_request_that_finds_no_room():
+    """Before it gives up, the allocator gives its free segments back."""
+    sizes = (10, 20, 30)
+    requests = [Alloc(key, size * MIB, 0, 0) for key, size in enumerate(sizes)]
+    trace = trace_of(*requests[:2], Free(0), requests[2], Free(1))
+    found = moments(trace, range(5), CachingAllocator(Options(), 40 * MIB))
+    assert [moment.allocated // MIB for moment in found.values()] == [10, 30, 20, 20]
+    assert (found[2].slack.releasable, found[3].slack.total) == (10 * MIB, 0)
 
 
 def test_the_largest_come_first():
