@@ -15,10 +15,7 @@ from .nvml import Nvml
 
 
 class DriverReadings:
-    """Of each GPU of this process: a reading whenever the memory outside the allocator has changed.
-
-    Create it before the process uses a GPU: it reads what is in use on all GPUs of the machine by then.
-    """
+    """Of each GPU of this process: a reading whenever the memory outside the allocator has changed."""
 
     def __init__(self):
         self._nvml: Nvml | None = None
@@ -26,23 +23,35 @@ class DriverReadings:
         self._free: dict[int, int] = {}  # device -> free bytes at the last reading
         self._readings: dict[int, list[dict[str, Any]]] = {}
         self._running: list[dict[str, Any]] = []  # readings in the part of the run that has not ended
+        self._devices = range(0)
+
+    def begin(self) -> None:
+        """Read what is in use on all GPUs of the machine. Call it when the process is about to use a GPU, and has no
+        context yet."""
+        self._devices = range(torch.cuda.device_count())
         with contextlib.suppress(OSError):
             self._nvml = Nvml()
             for index in range(self._nvml.count()):
                 used, processes = self._nvml.used_bytes(index), self._nvml.processes(index)
                 self._before[index] = {"used_bytes": used, "processes": processes}
 
-    def read(self, module: str, call: str | None = None) -> None:
-        """Read the current device, if the process has a context on it. Costs 10 microseconds if nothing has changed.
+    @property
+    def has_context(self) -> bool:
+        """Whether the process had a context on a GPU at the last look."""
+        return bool(self._readings)
 
-        ``module`` and ``call``: what ran since the reading before.
+    def read(self, module: str, call: str | None = None) -> None:
+        """Read the GPUs on which the process has a context; memlab makes none.
+
+        Costs 10 microseconds for each of these GPUs if nothing has changed. ``module`` and ``call``: what ran since the
+        reading before.
         """
-        device = torch.cuda.current_device()
-        readings = self._readings.get(device)
-        if readings is None:
-            if not torch._C._cuda_hasPrimaryContext(device):  # memlab makes none
-                return
-            readings = self._readings[device] = []
+        for device in self._devices:
+            if device in self._readings or torch._C._cuda_hasPrimaryContext(device):
+                self._read(device, module, call)
+
+    def _read(self, device: int, module: str, call: str | None) -> None:
+        readings = self._readings.setdefault(device, [])
         now = time.time_ns() // 1000
         free, total = torch.cuda.mem_get_info(device)
         if free != self._free.get(device):
@@ -60,17 +69,22 @@ class DriverReadings:
         while self._running:
             self._running.pop()["phase"] = phase
 
-    def to_json(self, device: int) -> dict[str, Any]:
-        """Return ``before`` and ``readings``.
+    def to_json(self) -> dict[str, Any]:
+        """Return ``pid`` and ``devices``: index in this process -> ``gpu``, ``before`` and ``readings``, of each GPU on
+        which it has a context.
 
-        ``before``: ``used_bytes`` and ``processes`` before this process used the GPU; ``None``: not known.
+        ``gpu``: NVML's index. ``before``: ``used_bytes`` and ``processes`` before this process used a GPU; ``None``:
+        not known.
 
         A reading has ``time_us`` (since the epoch) and ``until_us`` (of the last look that found no change), ``phase``,
         ``module`` and ``call``, ``used_bytes`` on the whole GPU, ``reserved_bytes`` of torch's allocator, and
         ``processes``: id of each process on the GPU -> bytes.
         """
-        before = None if self._nvml is None else self._before.get(torch.cuda._get_nvml_device_index(device))
-        return {"pid": os.getpid(), "before": before, "readings": self._readings.get(device, [])}
+        return {"pid": os.getpid(), "devices": {device: self._of(device) for device in self._readings}}
+
+    def _of(self, device: int) -> dict[str, Any]:
+        gpu = torch.cuda._get_nvml_device_index(device)
+        return {"gpu": gpu, "before": self._before.get(gpu), "readings": self._readings[device]}
 
     def _processes(self, device: int) -> dict[int, int]:
         with contextlib.suppress(OSError):

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from . import collectives
+from . import collectives, import_hook
 from .driver_readings import DriverReadings
 from .listeners.wrap import listening
 from .own_errors import contained
@@ -39,6 +40,10 @@ MOST_PIECES = 10_000
 
 MAKE_CONTEXT = ((torch.cuda, "set_device"), (torch.nn.Module, "_apply"))
 """Functions whose first call makes the CUDA context and runs no kernel. Module.to calls ``_apply`` for each module."""
+
+PARAMETER, CONVOLUTION, TRITON_KERNEL = "parameter", "convolution", "Triton kernel"
+"""What ran before a reading: the request for a parameter's memory, which makes the context of a model that is built on
+the GPU; a convolution; the loading of a Triton kernel, whose name follows."""
 
 SNAPSHOT, MARKS = ".memory_snapshot.pickle", ".memory_marks.json"
 """Files of a rank: rankN.memory_snapshot.pickle, rankN.memory_marks.json."""
@@ -67,13 +72,16 @@ class MemoryHistory:
         self._in_backward = ""  # module that made the node of autograd that runs in this piece
         self._module = ""  # of the last label
         self.records = self._is_kept = False
+        self._parameters = register_module_parameter_registration_hook(self._sees_parameter)
         collectives.watch(before=self._read, after=self._read)
         for owner, name in MAKE_CONTEXT:
             listening(owner, name, after=lambda *args, name=name, **kwargs: self._read(name))
+        import_hook.after("triton.compiler.compiler", self._watch_triton)
         torch.cuda._lazy_call(self._begin)  # a program that never uses a GPU is not made to
 
     @contained
     def _begin(self) -> None:
+        self._driver.begin()
         torch._C._cuda_attach_out_of_memory_observer(lambda *_: self._out_of_memory())
         self._record(MOST_ENTRIES)
         self.records = True
@@ -115,6 +123,7 @@ class MemoryHistory:
     def _stop(self) -> None:
         self.records = False
         self._modules.stop()
+        self._parameters.remove()
         torch.cuda.memory._record_memory_history(enabled=None)
 
     def _write(self) -> None:
@@ -130,7 +139,7 @@ class MemoryHistory:
             "first_piece": self._number - len(self._pieces),
             "pieces": [*self._pieces, running],
             "owners": to_json(self._owners),
-            "outside": self._driver.to_json(device),
+            "outside": self._driver.to_json(),
         }
         files = [place.with_suffix(suffix) for suffix in (SNAPSHOT, MARKS)]
         parts = [file.with_name(f".{file.name}.{os.getpid()}.tmp") for file in files]
@@ -167,11 +176,27 @@ class MemoryHistory:
         if self.records:
             self._driver.read(self._module, call)
 
+    @contained
+    def _sees_parameter(self, *_: Any) -> None:
+        if self.records and not self._driver.has_context:
+            self._read(PARAMETER)
+
+    def _watch_triton(self, compiler: Any) -> None:
+        def loaded(_: Any, kernel: Any) -> None:
+            self._read(f"{TRITON_KERNEL} {kernel.name}")
+
+        listening(compiler.CompiledKernel, "_init_handles", before=lambda kernel: self._read(), after=loaded)
+
     def _left(self, module: str, nodes: Iterable[Any]) -> None:
+        convolutions = [node for node in nodes if node.name().startswith("ConvolutionBackward")]
+        self._read(CONVOLUTION if convolutions else None)
         self._label()
         enters = partial(self._backward_enters, module)
         for node in nodes:
             node.register_prehook(enters)
+        for node in convolutions:
+            node.register_prehook(lambda _: self._read())
+            node.register_hook(lambda *_: self._read(CONVOLUTION))
 
     @contained
     def _backward_enters(self, module: str, gradients: Any) -> None:

@@ -50,6 +50,8 @@ def show_explained(rank: Explained, out: Console, depth: int) -> None:
         table.add_row(units.gib(share.nbytes), share_of_all, _name(level, share))
     out.print(table)
     _show_phases(rank, out)
+    if rank.device.elsewhere:
+        say(elsewhere(rank), out)
     show_findings(findings(rank), out)
 
 
@@ -140,6 +142,12 @@ def answer(rank: Explained) -> str:
         f"{units.about(rank.peak.slack.total)} GiB of slack in the allocator and "
         f"{units.about(sum(share.nbytes for share in rank.device.outside(rank.peak.event)))} GiB outside it."
     )
+
+
+def elsewhere(rank: Explained) -> str:
+    """Say what the allocator held on the other GPUs of a process, which the tree leaves out."""
+    others = _listed((f"cuda:{device}", nbytes) for device, nbytes in sorted(rank.device.elsewhere.items()))
+    return f"The tree is of cuda:{rank.device.index}. Elsewhere this process reserves at most: {others}."
 
 
 def why_the_peak_is_there(rank: Explained) -> str:

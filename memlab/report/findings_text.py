@@ -41,6 +41,10 @@ SENTENCES = {
         "Gradients ({size}) are kept through {subject}, which does not need them: {parts}{line}. "
         "zero_grad(set_to_none=True) frees them."
     ),
+    findings.STRAY_CONTEXTS: (
+        "{times} other rank{s} of this run hold{holds} {size} on {subject} of this rank: {parts}. Each has a CUDA "
+        "context there, because it used a GPU before torch.cuda.set_device(local_rank)."
+    ),
 }
 """Finding -> its sentence. ``line`` begins with a comma; the other words are those of :class:`Finding`."""
 
@@ -58,6 +62,8 @@ def sentence(finding: Finding) -> str:
     text = SENTENCES[finding.name].format(
         size=f"{units.about(finding.nbytes)} GiB",
         times=finding.times,
+        s="s" * (finding.times != 1),
+        holds="s" * (finding.times == 1),
         subject=finding.subject,
         parts=_named(finding.parts),
         line=_line(finding),

@@ -25,6 +25,7 @@ class Gpu(Allocator):
     def __init__(self):
         super().__init__()
         self.has_context, self.own, self.others = False, 0, OTHERS
+        self.on_second = 0  # bytes of this process on a second GPU; 0: it has no context there
         self.begin = self.on_out_of_memory = None
         self.label, self.recordings, self.entries = "", [], []
 
@@ -47,6 +48,9 @@ class Gpu(Allocator):
     def used(self) -> int:
         return self.others + self.own + self.reserved
 
+    def free_and_total(self, device: int) -> tuple[int, int]:
+        return TOTAL - (self.on_second if device else self.used()), TOTAL
+
     def record(self, enabled="all", **options) -> None:
         self.recordings.append(enabled and options["max_entries"])
         if not enabled:
@@ -58,12 +62,14 @@ class Nvml:
         self.gpu = gpu
 
     def count(self) -> int:
-        return 1
+        return 2
 
     def used_bytes(self, index: int) -> int:
-        return self.gpu.used()
+        return self.gpu.on_second if index else self.gpu.used()
 
     def processes(self, index: int) -> dict[int, int]:
+        if index:
+            return {os.getpid(): self.gpu.on_second}
         return {1: self.gpu.others, os.getpid(): self.gpu.own + self.gpu.reserved}
 
 
@@ -73,12 +79,13 @@ def gpu(monkeypatch) -> Gpu:
     replaced = {
         torch._C: {
             "_cuda_memoryStats": gpu.functions()._cuda_memoryStats,
-            "_cuda_hasPrimaryContext": lambda device: gpu.has_context,
+            "_cuda_hasPrimaryContext": lambda device: bool(gpu.on_second) if device else gpu.has_context,
             "_cuda_attach_out_of_memory_observer": lambda observer: setattr(gpu, "on_out_of_memory", observer),
         },
         torch.cuda: {
             "current_device": lambda: 0,
-            "mem_get_info": lambda device: (TOTAL - gpu.used(), TOTAL),
+            "device_count": lambda: 2,
+            "mem_get_info": gpu.free_and_total,
             "_get_nvml_device_index": lambda device: device,
             "_lazy_call": lambda function: setattr(gpu, "begin", function),
             "set_device": gpu.makes_context,
@@ -117,6 +124,10 @@ def written(tmp_path) -> tuple[list, dict]:
     return snapshot["device_traces"][0], json.loads(place.with_suffix(MARKS).read_text())
 
 
+def read_on(device: int, tmp_path) -> dict:
+    return written(tmp_path)[1]["outside"]["devices"][str(device)]
+
+
 class FirstProduct(torch.nn.Module):
     def __init__(self, gpu: Gpu):
         super().__init__()
@@ -140,7 +151,7 @@ def test_the_driver_is_read_around_what_takes_memory_outside_the_allocator(gpu, 
     gpu.others += 7 * MIB
     history.piece_ends("first_forward", 1, "train.py:4", True)
     history.end()
-    outside = written(tmp_path)[1]["outside"]
+    outside = read_on(0, tmp_path)
     assert outside["before"] == {"used_bytes": OTHERS, "processes": {"1": OTHERS, str(os.getpid()): 0}}
     found = [(each["phase"], each["module"], each["call"]) for each in outside["readings"]]
     assert found == [
@@ -156,10 +167,73 @@ def test_the_driver_is_read_around_what_takes_memory_outside_the_allocator(gpu, 
     assert all(each["time_us"] <= each["until_us"] for each in outside["readings"])
 
 
+def test_each_gpu_of_the_process_is_read_from_its_first_use_on(gpu, history, tmp_path):
+    gpu.makes_context()
+    history.piece_ends("load", None, None, True)
+    gpu.on_second = CONTEXT
+    history.piece_ends("first_forward", 1, None, True)
+    history.end()
+    second = read_on(1, tmp_path)
+    assert second["gpu"] == 1 and second["before"] == {"used_bytes": 0, "processes": {str(os.getpid()): 0}}
+    assert [each["phase"] for each in second["readings"]] == ["first_forward"]
+    assert [each["phase"] for each in read_on(0, tmp_path)["readings"]] == ["load"]
+
+
+def test_what_others_use_is_read_right_before_the_first_use(gpu, tmp_path):
+    history = MemoryHistory(lambda: tmp_path / "rank0.json", lambda: [], lambda: (None, None, None))
+    gpu.others += 5 * MIB  # the context of another rank
+    gpu.begin()
+    gpu.makes_context()
+    history.end()
+    assert read_on(0, tmp_path)["before"]["used_bytes"] == OTHERS + 5 * MIB
+
+
+def test_a_model_that_is_built_on_the_gpu_makes_the_context_with_its_first_parameter(gpu, history, tmp_path):
+    class OnTheGpu(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            gpu.makes_context()
+            self.weight = torch.nn.Parameter(torch.empty(2))
+            gpu.comes(92 * MIB)  # the code of the kernel that fills it
+            self.bias = torch.nn.Parameter(torch.empty(2))
+
+    OnTheGpu()
+    history.piece_ends("model_build", None, "train.py:3", True)
+    history.end()
+    found = [(each["call"], each["used_bytes"] - OTHERS) for each in read_on(0, tmp_path)["readings"]]
+    assert found == [("parameter", CONTEXT), (None, CONTEXT + 92 * MIB)]
+
+
+def test_convolutions_and_triton_kernels_are_named(gpu, history, tmp_path, monkeypatch):
+    class Convolution(torch.nn.Conv2d):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            gpu.comes(30 * MIB)
+            outputs = super().forward(inputs)
+            outputs.grad_fn.register_hook(lambda *_: gpu.comes(8 * MIB))  # in its backward
+            return outputs
+
+    class CompiledKernel:
+        name = "_swiglu"
+
+        def _init_handles(self) -> None:
+            gpu.comes(2 * MIB)
+
+    history._watch_triton(SimpleNamespace(CompiledKernel=CompiledKernel))
+    gpu.makes_context()
+    history.piece_ends("load", None, None, True)
+    outputs = torch.nn.Sequential(Convolution(1, 1, 1), torch.nn.ReLU())(torch.ones(1, 1, 2, 2))
+    CompiledKernel()._init_handles()
+    outputs.sum().backward()
+    history.piece_ends("first_step", 1, None, True)
+    history.end()
+    found = [(each["module"], each["call"]) for each in read_on(0, tmp_path)["readings"]]
+    assert found[1:] == [("0", "convolution"), ("", "Triton kernel _swiglu"), ("0", "convolution")]
+
+
 def test_a_program_without_a_context_is_not_made_to_have_one(gpu, history, tmp_path):
     history.piece_ends("load", None, None, True)
     history.end()
-    assert not gpu.has_context and written(tmp_path)[1]["outside"]["readings"] == []
+    assert not gpu.has_context and written(tmp_path)[1]["outside"]["devices"] == {}
 
 
 def test_the_running_piece_is_noted_when_the_script_ends_before_its_step(gpu, history, tmp_path):

@@ -1,8 +1,8 @@
 """The device around torch's allocator, after each event of a history: what lies outside, and the driver's figure."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from memlab.analyse.explain.accounting import Share
@@ -10,7 +10,11 @@ from memlab.analyse.explain.outside import Outside
 
 
 class Device(Protocol):
-    """Sizes in bytes; events are indices in the trace of the history."""
+    """Sizes in bytes; events are indices in the trace of the history. ``index``: of the GPU in its process.
+    ``elsewhere``: index of each other GPU of the process -> the most bytes that the allocator held there."""
+
+    index: int
+    elsewhere: Mapping[int, int]
 
     @property
     def changes(self) -> Sequence[int]:
@@ -28,7 +32,9 @@ class ModelledDevice:
     """The device of a prediction. ``parts``: what is outside the allocator from the beginning to the end."""
 
     parts: tuple[Share, ...]
+    index: int = 0
     changes: Sequence[int] = (0,)
+    elsewhere: Mapping[int, int] = field(default_factory=dict)
 
     def outside(self, event: int) -> tuple[Share, ...]:
         return self.parts
@@ -44,7 +50,15 @@ class MeasuredDevice:
     microseconds of the clock of ``outside``: a phase ends with a reading, after its last event.
     """
 
-    def __init__(self, outside: Outside, reserved: Sequence[int], until_us: Sequence[float]):
+    def __init__(
+        self,
+        outside: Outside,
+        reserved: Sequence[int],
+        until_us: Sequence[float],
+        index: int = 0,
+        elsewhere: Mapping[int, int] | None = None,
+    ):
+        self.index, self.elsewhere = index, elsewhere or {}
         self._outside, self._reserved, self._until_us = outside, reserved, until_us
 
     @property

@@ -8,6 +8,7 @@ from itertools import combinations
 from memlab.analyse.explain.accounting import ALL_MODULES, layers_together
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.growth import Growth, growth_in_evaluation, growth_over_steps
+from memlab.analyse.explain.outside import RANKS
 from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
 from memlab.predict.memory.ledger import Holding
 from memlab.predict.trace.memory_kinds import ACTIVATIONS, CASTS, STEP
@@ -23,6 +24,7 @@ CAST_IN_FORWARD = "weights in float32 and again in 16 bits"
 MODEL_TWICE = "two copies of a model"
 WEIGHTS_CLONED = "a copy of the weights outside the model"
 GRADIENTS_KEPT = "gradients kept beside the steps"
+STRAY_CONTEXTS = "contexts of other ranks"
 
 LEAST = 0.005
 """Least share of the allocated memory at the peak that a finding names, but for memory that grows."""
@@ -67,7 +69,7 @@ class Finding:
 
 
 def findings(rank: Explained) -> list[Finding]:
-    """Return the findings of a rank: growth first, then the others, the largest first."""
+    """Return the findings of a rank: contexts of other ranks and growth first, then the others, the largest first."""
     held: dict[tuple[str, str], Finding] = {}
     in_steps = [moment for run in rank.phases if run.part.step is not None for moment in (run.peak, run.end)]
     for moment in (rank.peak, *in_steps):
@@ -78,7 +80,15 @@ def findings(rank: Explained) -> list[Finding]:
         for finding in gradients_kept(run.part.phase, run.start.holdings):
             held[finding.name, finding.subject] = finding
     large = [finding for finding in held.values() if finding.nbytes >= LEAST * rank.peak.allocated]
-    return [*growth(rank.history.trace), *sorted(large, key=lambda finding: -finding.nbytes)]
+    return [*stray_contexts(rank), *growth(rank.history.trace), *sorted(large, key=lambda finding: -finding.nbytes)]
+
+
+def stray_contexts(rank: Explained) -> Iterator[Finding]:
+    """Yield what ranks that compute on other GPUs hold on this one, at the end of the history."""
+    for share in rank.device.outside(len(rank.history.trace.events) - 1):
+        if share.name == RANKS:
+            parts = tuple((part.name, part.nbytes) for part in share.parts)
+            yield Finding(STRAY_CONTEXTS, share.nbytes, parts, subject=f"cuda:{rank.device.index}", times=len(parts))
 
 
 def growth(trace: Trace) -> list[Finding]:

@@ -1,5 +1,7 @@
 """What the meters noted beside a memory history: rankN.memory_marks.json (attach/memory_history.py)."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,20 @@ from memlab.files.json_file import read_json
 from memlab.predict.trace.trace_format import Piece
 
 
-def read_marks(path: Path) -> tuple[Marks, Readings]:
+@dataclass(frozen=True)
+class Driver:
+    """What the driver told a rank. ``pid``: of its process. ``device``: its index of the GPU that it used at the end.
+    ``readings``: index of a GPU on which it had a context -> what was read there."""
+
+    pid: str = ""
+    device: int = 0
+    readings: Mapping[int, Readings] = field(default_factory=dict)
+
+    def on(self, device: int) -> Readings:
+        return self.readings.get(device, Readings(None, []))
+
+
+def read_marks(path: Path) -> tuple[Marks, Driver]:
     """Read the marks, and the readings of the driver's figure.
 
     Raises :class:`RecordError` for a file of another form.
@@ -22,15 +37,21 @@ def read_marks(path: Path) -> tuple[Marks, Readings]:
         owners = owner.from_json(values["owners"])
         paths = [str(path) for path in values.get("import_paths", ()) if path]
         marks = Marks(pieces, owners, str(values["folder"]), int(values.get("first_piece", 0)), paths)
-        return marks, _readings(values["outside"])
+        return marks, _driver(values["outside"], int(values.get("device", 0)))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
 
 
-def _readings(values: dict[str, Any]) -> Readings:
-    pid, before = str(values["pid"]), values["before"]
+def _driver(values: dict[str, Any], device: int) -> Driver:
+    pid = str(values["pid"])
+    devices = values.get("devices", {device: values})  # older marks have the readings of one GPU
+    return Driver(pid, device, {int(index): _readings(each, pid) for index, each in devices.items()})
+
+
+def _readings(values: dict[str, Any], pid: str) -> Readings:
+    before = values["before"]
     first = None if before is None else (int(before["used_bytes"]), _others(before, pid))
-    return Readings(first, [_reading(reading, pid) for reading in values["readings"]])
+    return Readings(first, [_reading(reading, pid) for reading in values["readings"]], _whole(values.get("gpu")))
 
 
 def _reading(values: dict[str, Any], pid: str) -> Reading:
@@ -45,8 +66,8 @@ def _reading(values: dict[str, Any], pid: str) -> Reading:
     )
 
 
-def _others(values: dict[str, Any], pid: str) -> int:
-    return sum(int(nbytes) for process, nbytes in values["processes"].items() if process != pid)
+def _others(values: dict[str, Any], pid: str) -> dict[str, int]:
+    return {process: int(nbytes) for process, nbytes in values["processes"].items() if process != pid}
 
 
 def _piece(values: dict[str, Any]) -> Piece:

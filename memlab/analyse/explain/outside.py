@@ -6,7 +6,7 @@ what torch's allocator held then. What grew between two readings belongs to what
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -16,13 +16,22 @@ from memlab.analyse.explain.snapshot import Entry
 from memlab.predict.constants import CONTEXT_BYTES, NCCL_BYTES
 
 PROCESSES = "other processes"
+RANKS = "other ranks, which compute on other GPUs"
 CONTEXT = "CUDA context"
 NCCL = "NCCL"  # communicators and buffers
 CUBLAS = "cuBLAS handles"  # one for each thread, with the kernels of its first product
 KERNELS = "kernels and libraries"  # the driver loads their code when they first run
 
-MAKES_CONTEXT = ("set_device", "_apply")
-"""Calls that make the context: torch.cuda.set_device, and Module.to, which calls Module._apply for each module."""
+CUDNN = "cuDNN"  # its handles, and the kernels of convolutions
+TRITON = "Triton kernels"
+
+MAKES_CONTEXT = ("set_device", "_apply", "parameter")
+"""Calls that make the context: torch.cuda.set_device; Module.to, which calls Module._apply for each module; the request
+for the first parameter of a model that is built on the GPU."""
+
+NAMED_CALLS = {"convolution": CUDNN, "Triton kernel": TRITON}
+"""What the call of a reading begins with -> part; calls beside these and ``MAKES_CONTEXT`` are collectives. A reading
+after a convolution comes after all that its module did, cuBLAS included."""
 
 MAKES_HANDLE = "getCurrentCUDABlasHandle"
 """Function of torch that makes a cuBLAS handle for a thread, and requests its workspace from the allocator
@@ -32,16 +41,16 @@ MAKES_HANDLE = "getCurrentCUDABlasHandle"
 class Reading(NamedTuple):
     """Sizes in bytes. ``phase``, ``module``, ``call``: what ran since the reading before.
 
-    ``outside``: on the whole GPU, less what torch's allocator held. ``others``: of other processes, by the driver;
-    ``None``: it does not tell of processes, as in some containers. ``time_us`` to ``until_us``: when the figure was
-    this, in microseconds of the host's clock.
+    ``outside``: on the whole GPU, less what torch's allocator held. ``others``: id of each other process -> bytes, by
+    the driver; ``None``: it does not tell of processes, as in some containers. ``time_us`` to ``until_us``: when the
+    figure was this, in microseconds of the host's clock.
     """
 
     phase: str
     module: str
     call: str | None
     outside: int
-    others: int | None
+    others: Mapping[str, int] | None
     time_us: int
     until_us: int
 
@@ -49,25 +58,29 @@ class Reading(NamedTuple):
 @dataclass(frozen=True)
 class Readings:
     """``before``: in use on the whole GPU before this process used it, and of that, by other processes that the driver
-    tells of; ``None``: not known."""
+    tells of, by id; ``None``: not known. ``gpu``: NVML's index of the GPU; ``None``: not known."""
 
-    before: tuple[int, int] | None
+    before: tuple[int, Mapping[str, int]] | None
     readings: Sequence[Reading]
+    gpu: int | None = None
 
 
 class Outside:
     """What is outside the allocator at any moment.
 
-    ``handles``: when cuBLAS handles were made, in microseconds (:func:`handles_made`).
+    ``handles``: when cuBLAS handles were made, in microseconds (:func:`handles_made`). ``strays``: process id -> rank,
+    of the ranks of this run that compute on other GPUs.
     """
 
-    def __init__(self, readings: Readings, handles: Sequence[int]):
+    def __init__(self, readings: Readings, handles: Sequence[int], strays: Mapping[str, int] | None = None):
         self._readings, self._before, self._handles = readings.readings, readings.before, handles
+        self._strays = strays or {}
         self._grown = [list(self._grew(*pair)) for pair in zip([None, *self._readings], self._readings, strict=False)]
 
     def shares(self, time_us: float) -> tuple[Share, ...]:
-        """Return the parts that had appeared by the last reading before a moment."""
-        known = self._number_before(time_us)
+        """Return the parts that had appeared by the last reading before a moment. Those of the first reading are there
+        from the beginning: without a context nothing can be allocated."""
+        known = max(1, self._number_before(time_us))
         return _tree("outside", [part for grown in self._grown[:known] for part in grown]).parts
 
     def nearest(self, time_us: float) -> int:
@@ -86,23 +99,36 @@ class Outside:
 
     def _grew(self, last: Reading | None, now: Reading) -> Iterable[tuple[tuple[str, ...], int]]:
         """Yield what appeared since the last reading: the names from part to sub-part, and bytes."""
-        if last is not None:
-            others = 0 if now.others is None or last.others is None else now.others - last.others
-            yield (PROCESSES,), others
-            yield self._what_ran(last, now), now.outside - last.outside - others
-        elif self._before is None:
+        if last is None and self._before is None:
             yield (f"{CONTEXT} and {PROCESSES}",), now.outside
+            return
+        others = list(self._others(last, now))
+        yield from others
+        what = _context(now) if last is None else self._what_ran(last, now)
+        yield what, now.outside - (last.outside if last else 0) - sum(nbytes for _, nbytes in others)
+
+    def _others(self, last: Reading | None, now: Reading) -> Iterable[tuple[tuple[str, ...], int]]:
+        """Yield what other processes use more than at the last reading, or all of it if there was none."""
+        if last is None:
+            used, told = self._before or (0, {})
+            yield (PROCESSES,), used - sum(told.values())
+            before, after = {}, told if now.others is None else now.others
         else:
-            used, told = self._before
-            others = used + (0 if now.others is None else now.others - told)
-            yield (PROCESSES,), others
-            yield _context(now), now.outside - others
+            before, after = last.others, now.others
+        if before is not None and after is not None:
+            for process in before.keys() | after.keys():
+                rank = self._strays.get(process)
+                names = (PROCESSES,) if rank is None else (RANKS, f"rank {rank}")
+                yield names, after.get(process, 0) - before.get(process, 0)
 
     def _what_ran(self, last: Reading, now: Reading) -> tuple[str, ...]:
-        if now.call is not None and now.call not in MAKES_CONTEXT:
-            return NCCL, f"{now.call}, in {_place(now)}"
+        part = next((part for call, part in NAMED_CALLS.items() if (now.call or "").startswith(call)), None)
+        if now.call is not None and part != CUDNN and now.call not in MAKES_CONTEXT:
+            return part or NCCL, f"{now.call}, in {_place(now)}"
         if any(last.until_us <= time <= now.time_us for time in self._handles):
             return CUBLAS, _place(now)
+        if part == CUDNN:
+            return CUDNN, _place(now)
         return KERNELS, now.phase or "outside all phases", layers_together(now.module) or OUTSIDE_MODULES
 
 

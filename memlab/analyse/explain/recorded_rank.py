@@ -1,6 +1,7 @@
 """A rank of a measured run, explained: from the memory history that it recorded, and the marks beside it."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -22,17 +23,30 @@ from memlab.runs.folder import RunFolder
 def explain_recording(folder: RunFolder, rank: int, world_size: int) -> Explained:
     """Explain a rank that left its history in a run folder. Raises :class:`RecordError` if its files are not usable."""
     snapshot = read_snapshot(folder.snapshot_file(rank))
-    marks, readings = read_marks(folder.memory_marks(rank))
+    marks, driver = read_marks(folder.memory_marks(rank))
     measured = trace_of(snapshot, rank, world_size, marks)
     if not (snapshot.entries and measured.trace.events):
         raise RecordError(f"{folder.snapshot_file(rank)}: the history is empty: nothing was allocated on the GPU")
     settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
     recorder = partial(RecordingAllocator, parse(settings), addresses=measured.segments, before=measured.before)
     history = History(measured.trace, settings, recorder, measured.seconds)
-    outside = Outside(readings, handles_made(snapshot.entries))
-    device = MeasuredDevice(outside, measured.reserved, _until_us(snapshot, measured))
+    readings = driver.on(snapshot.device)
+    outside = Outside(readings, handles_made(snapshot.entries), _strays(folder, readings.gpu))
+    until_us = _until_us(snapshot, measured)
+    device = MeasuredDevice(outside, measured.reserved, until_us, snapshot.device, snapshot.elsewhere)
     oom = _out_of_memory(measured, snapshot, recorder())
     return explain_history("measured", history, device, oom=oom)
+
+
+def _strays(folder: RunFolder, gpu: int | None) -> dict[str, int]:
+    """Return process id -> rank of the ranks that compute on other GPUs than ``gpu``, as far as their marks tell."""
+    found: dict[str, int] = {}
+    for rank in folder.ranks_with_history() if gpu is not None else ():
+        with suppress(RecordError):  # damaged marks end the explanation of their own rank
+            _, driver = read_marks(folder.memory_marks(rank))
+            if driver.on(driver.device).gpu not in (None, gpu):
+                found[driver.pid] = rank
+    return found
 
 
 def _until_us(snapshot: Snapshot, measured: MeasuredTrace) -> Sequence[float]:

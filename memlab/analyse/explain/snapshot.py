@@ -5,7 +5,7 @@ executed (files/plain_pickle.py), and nothing in it is believed: each value is c
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +66,8 @@ class Segment(NamedTuple):
 class Snapshot:
     """``settings``: the allocator's, by torch's names. At the end: ``reserved``, bytes of all segments; ``slack``, of
     these, what no request asked for; ``free``, bytes of each free block; ``segments``,
-    those of fixed size."""
+    those of fixed size. ``device``: its index; ``elsewhere``: the process's other devices -> the most bytes that the
+    allocator held there."""
 
     entries: list[Entry]
     live: list[LiveBlock]
@@ -75,10 +76,19 @@ class Snapshot:
     slack: Slack = NO_SLACK
     free: tuple[int, ...] = ()
     segments: tuple[Segment, ...] = ()
+    device: int = 0
+    elsewhere: Mapping[int, int] = field(default_factory=dict)
+
+
+SEGMENT_ACTIONS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+"""Action -> sign of the change in reserved memory."""
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Read the device with the most actions. Raises :class:`RecordError`, with the reason, for any other file."""
+    """Read the device on which the allocator held the most.
+
+    Raises :class:`RecordError`, with the reason, for any other file.
+    """
     content = read_plain_pickle(path)
     try:
         return _Reader().snapshot(content)
@@ -98,17 +108,21 @@ class _Reader:
     def snapshot(self, content: Any) -> Snapshot:
         whole = _of(dict, content, "the file")
         traces = [_of(list, trace, "device_traces") for trace in _of(list, whole["device_traces"], "device_traces")]
-        device = max(range(len(traces)), key=lambda index: len(traces[index]), default=0)
         segments = [_of(dict, segment, "segments") for segment in _of(list, whole["segments"], "segments")]
-        own = [segment for segment in segments if segment.get("device", 0) == device]
+        by_device = [[each for each in segments if each.get("device", 0) == index] for index in range(len(traces) or 1)]
+        most = {index: _most_reserved(trace, by_device[index]) for index, trace in enumerate(traces) if trace}
+        device = max(most, key=most.__getitem__, default=0)
+        own = by_device[device]
         return Snapshot(
             entries=[self._entry(_of(dict, entry, "an entry")) for entry in (traces[device] if traces else [])],
             live=[block for segment in own for block in self._live(segment)],
-            reserved=sum(_of(int, segment["total_size"], "total_size") for segment in own),
+            reserved=sum(map(_total, own)),
             settings=_of(dict, whole.get("allocator_settings", {}), "allocator_settings"),
             slack=self._slack(own),
             free=tuple(_size(block) for segment in own for block in _blocks(segment) if _is_free(block)),
             segments=tuple(_segment(segment) for segment in own if not segment.get("is_expandable", False)),
+            device=device,
+            elsewhere={index: nbytes for index, nbytes in most.items() if index != device},
         )
 
     def _entry(self, entry: Mapping[str, Any]) -> Entry:
@@ -158,9 +172,24 @@ class _Reader:
             yield Frame(file, line, _of(str, fields["name"], "name"))
 
 
+def _most_reserved(trace: Sequence[Any], segments: Sequence[Mapping[str, Any]]) -> int:
+    """Return the most bytes that the allocator held on a device. ``segments``: those at the end of the trace."""
+    most = held = sum(map(_total, segments))
+    for entry in reversed([_of(dict, entry, "an entry") for entry in trace]):
+        sign = SEGMENT_ACTIONS.get(entry["action"], 0)
+        if sign:
+            held -= sign * _of(int, entry.get("size", 0), "size")
+            most = max(most, held)
+    return most
+
+
+def _total(segment: Mapping[str, Any]) -> int:
+    return _of(int, segment["total_size"], "total_size")
+
+
 def _segment(segment: Mapping[str, Any]) -> Segment:
     stream = _of(int, segment.get("stream", 0), "stream")
-    return Segment(_of(int, segment["address"], "address"), _of(int, segment["total_size"], "total_size"), stream)
+    return Segment(_of(int, segment["address"], "address"), _total(segment), stream)
 
 
 def _blocks(segment: Mapping[str, Any]) -> list[dict[str, Any]]:

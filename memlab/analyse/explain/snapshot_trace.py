@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from memlab.analyse.explain.snapshot import Entry, Frame, LiveBlock, Segment, Snapshot, Stack
+from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, Entry, Frame, LiveBlock, Segment, Snapshot, Stack
 from memlab.attach.owner import Owner
 from memlab.predict.allocator import Before
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
@@ -37,8 +37,6 @@ OWN = "/memlab_attach/"
 
 WAITING_STREAM = -1
 """A stream that stands for those that a freed block waited for: the history does not say which they were."""
-
-_SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 _LOSS = (
     ("transformers/loss/", "", LOGITS),
@@ -127,7 +125,8 @@ class _Builder:
         self._before_the_recording()
         entries = self.snapshot.entries
         requests_until_completed = _requests_until_completed(entries)
-        reserved = self.snapshot.reserved - sum(_SEGMENTS.get(entry.action, 0) * entry.nbytes for entry in entries)
+        grown = sum(SEGMENT_ACTIONS.get(entry.action, 0) * entry.nbytes for entry in entries)
+        reserved = self.snapshot.reserved - grown
         after_each: list[int] = []
         times: list[int] = [entries[0].time_us] * len(self.trace.events) if entries else []
         emptying = False
@@ -138,7 +137,7 @@ class _Builder:
             gives_back = entry.action in ("segment_free", "segment_unmap")
             if not (gives_back and emptying):  # the cache is empty after the last of the segments that it gives back
                 after_each += [reserved] * (len(self.trace.events) - len(after_each))
-            reserved += _SEGMENTS.get(entry.action, 0) * entry.nbytes
+            reserved += SEGMENT_ACTIONS.get(entry.action, 0) * entry.nbytes
             if gives_back and not emptying:
                 self.trace.events.append(EmptyCache())
             elif entry.action == "alloc":

@@ -1,9 +1,14 @@
 """Findings by name: each is found where it is, and not where the same memory is meant."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from memlab.analyse.explain import findings
+from memlab.analyse.explain.accounting import Share
+from memlab.analyse.explain.device import ModelledDevice
 from memlab.analyse.explain.findings import found_in, gradients_kept, growth
+from memlab.analyse.explain.outside import RANKS
 from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
 from memlab.predict.memory.ledger import Holding
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
@@ -179,6 +184,17 @@ def test_outputs_kept_in_evaluation_grow(held, freed_after):
 @pytest.mark.parametrize("held", [[2 * MIB] * 4, [6 * MIB, 7 * MIB, 8 * MIB, 9 * MIB], [9 * MIB, 2 * MIB, 8 * MIB]])
 def test_outputs_that_only_the_next_batch_replaces_do_not_grow(held):
     assert growth(evaluation(held, 1)) == []
+
+
+def test_contexts_of_other_ranks_are_named():
+    held = Share(RANKS, 1536 * MIB, tuple(Share(f"rank {rank}", 512 * MIB) for rank in (1, 2, 3)))
+    device = ModelledDevice((held,))
+    rank = SimpleNamespace(device=device, history=SimpleNamespace(trace=Trace(0, 4, events=[Free(1)])))
+    (finding,) = findings.stray_contexts(rank)
+    assert sentence(finding) == (
+        "3 other ranks of this run hold 1.50 GiB on cuda:0 of this rank: rank 1 0.50, rank 2 0.50, rank 3 0.50. Each "
+        "has a CUDA context there, because it used a GPU before torch.cuda.set_device(local_rank)."
+    )
 
 
 def test_a_finding_is_a_sentence_with_its_line():

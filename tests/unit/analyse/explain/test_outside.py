@@ -9,9 +9,12 @@ from memlab.analyse.explain.marks import read_marks
 from memlab.analyse.explain.outside import (
     CONTEXT,
     CUBLAS,
+    CUDNN,
     KERNELS,
     NCCL,
     PROCESSES,
+    RANKS,
+    TRITON,
     Outside,
     Reading,
     Readings,
@@ -23,8 +26,8 @@ from memlab.core.errors import RecordError
 from memlab.predict.constants import outside_the_allocator
 
 MIB = 1 << 20
-BEFORE = (30 * MIB, 25 * MIB)
-NOTHING = (0, 0)
+BEFORE = (30 * MIB, {"1": 25 * MIB})
+NOTHING: tuple[int, dict] = (0, {})
 READINGS = [
     # phase, module, call, outside, of them of other processes, time, last look
     ("", "", "set_device", 556, 25, 10, 20),
@@ -40,7 +43,7 @@ READINGS = [
 def readings(told: bool = True) -> list[Reading]:
     """``told``: whether the driver tells what this process uses."""
     return [
-        Reading(phase, module, call, total * MIB, others * MIB if told else None, begin, end)
+        Reading(phase, module, call, total * MIB, {"1": others * MIB} if told else None, begin, end)
         for phase, module, call, total, others, begin, end in READINGS
     ]
 
@@ -69,7 +72,43 @@ def test_each_part_is_what_the_drivers_figure_grew_by():
 def test_parts_that_appear_later_are_not_there_yet():
     outside = Outside(Readings(BEFORE, readings()), handles=[])
     assert mib(outside.shares(45)) == {CONTEXT: 526, KERNELS: {"model_build": 92}, PROCESSES: 30}
-    assert outside.shares(5) == ()
+
+
+def test_without_a_context_nothing_can_be_allocated_so_it_is_there_from_the_beginning():
+    outside = Outside(Readings(BEFORE, readings()), handles=[])
+    assert mib(outside.shares(5)) == {CONTEXT: 526, PROCESSES: 30}
+    assert sum(share.nbytes for share in outside.shares(5)) == outside.nearest(5)
+
+
+def test_the_context_of_another_rank_is_a_part_of_its_own():
+    context, grown = {"1": 25 * MIB, "8": 520 * MIB}, {"1": 26 * MIB, "8": 522 * MIB, "9": 520 * MIB}
+    found = [
+        Reading("", "", "set_device", 1076 * MIB, context, 10, 20),
+        Reading("load", "", None, 1691 * MIB, grown, 30, 40),
+    ]
+    outside = Outside(Readings((550 * MIB, context), found), [], strays={"8": 1, "9": 2})
+    assert mib(outside.shares(15)) == {CONTEXT: 526, PROCESSES: 30, RANKS: {"rank 1": 520}}
+    assert mib(outside.shares(35)) == {
+        CONTEXT: 526,
+        PROCESSES: 31,
+        RANKS: {"rank 1": 522, "rank 2": 520},
+        KERNELS: {"load": 92},
+    }
+
+
+def test_convolutions_and_triton_kernels_are_parts_of_their_own():
+    found = [
+        Reading("", "", "set_device", 526 * MIB, None, 10, 20),
+        Reading("forward", "conv", "convolution", 596 * MIB, None, 30, 40),
+        Reading("forward", "conv2", "convolution", 662 * MIB, None, 50, 60),
+        Reading("forward", "act", "Triton kernel _swiglu", 664 * MIB, None, 70, 80),
+    ]
+    assert mib(Outside(Readings(NOTHING, found), handles=[45]).shares(99)) == {
+        CONTEXT: 526,
+        CUDNN: {"forward: conv": 70},
+        CUBLAS: {"forward: conv2": 66},
+        TRITON: {"Triton kernel _swiglu, in forward: act": 2},
+    }
 
 
 @pytest.mark.parametrize(("time", "nearest"), [(5, 556), (15, 556), (45, 648), (47, 1148), (150, 1222), (999, 1322)])
@@ -92,8 +131,8 @@ def test_where_the_driver_does_not_tell_of_processes_all_belongs_to_what_ran():
 
 
 def test_a_context_that_came_with_other_things_is_called_so():
-    first = Reading("load", "", None, 3800 * MIB, 3270 * MIB, 10, 20)
-    shares = mib(Outside(Readings((730 * MIB, 715 * MIB), [first]), []).shares(15))
+    first = Reading("load", "", None, 3800 * MIB, {"1": 3270 * MIB}, 10, 20)
+    shares = mib(Outside(Readings((730 * MIB, {"1": 715 * MIB}), [first]), []).shares(15))
     assert shares == {PROCESSES: 730 + 2555, CONTEXT: {"with all that came in load": 515}}
 
 
@@ -132,9 +171,16 @@ def test_readings_are_taken_from_the_marks(tmp_path):
         "first_piece": 3,
         "outside": {"pid": 7, "before": {"used_bytes": 1, "processes": {}}, "readings": [reading]},
     }
-    found, outside = marks(tmp_path, values)
+    found, driver = marks(tmp_path, values)
     assert found.first == 3
-    assert outside == Readings((1, 0), [Reading("", "", "set_device", 6, 2, 5, 9)])
-    values["outside"]["readings"][0].pop("call")
+    expected = [Reading("", "", "set_device", 6, {"1": 2}, 5, 9)]
+    assert driver.on(0) == Readings((1, {}), expected)
+    whole = values["outside"]
+    values["outside"] = {"pid": 7, "devices": {"1": whole | {"gpu": 5}}}
+    driver = marks(tmp_path, values | {"device": 1})[1]
+    assert (driver.pid, driver.device) == ("7", 1)
+    assert driver.on(1) == Readings((1, {}), expected, gpu=5) and driver.on(0).readings == []
+    values["outside"] = whole
+    whole["readings"][0].pop("call")
     with pytest.raises(RecordError, match="not the marks of a memory history"):
         marks(tmp_path, values)

@@ -44,6 +44,19 @@ def test_the_replay_holds_what_the_real_allocator_held_after_every_event(snapsho
     assert allocator.reserved == snapshot.reserved
 
 
+def test_of_several_gpus_the_one_with_the_most_memory_is_read(tmp_path):
+    def segment(device: int, nbytes: int) -> dict:
+        return {"device": device, "address": device << 30, "stream": 0, "total_size": nbytes, "blocks": []}
+
+    entries = [{"action": action, "addr": 0, "size": 6} for action in ("segment_alloc", "segment_free")]
+    many = [{"action": "alloc", "addr": 0, "size": 1}] * 9
+    traces = [many, entries, []]
+    content = {"device_traces": traces, "segments": [segment(0, 5), segment(1, 2), segment(2, 9)]}
+    found = read_snapshot(written(tmp_path, content))
+    assert (found.device, found.reserved, dict(found.elsewhere)) == (1, 2, {0: 5})
+    assert len(found.entries) == 2
+
+
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_a_history_without_its_beginning_is_replayed_from_what_the_allocator_held_then(snapshot, share):
     kept = replace(snapshot, entries=snapshot.entries[int(share * len(snapshot.entries)) :])
