@@ -7,10 +7,6 @@ the history when the piece ends, and at each new label the driver's figure is re
 before an out-of-memory: then the history until the request that failed takes the place of the one before.
 """
 
-import json
-import os
-import pickle
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -20,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from . import collectives, import_hook
+from . import collectives, import_hook, snapshot_files
 from .driver_readings import DriverReadings
 from .listeners.wrap import listening
 from .own_errors import contained
@@ -50,10 +46,11 @@ SNAPSHOT, MARKS = ".memory_snapshot.pickle", ".memory_marks.json"
 
 
 class MemoryHistory:
-    """The history of one process, from its first use of the GPU until :meth:`end`, or the first out-of-memory.
+    """The history of one process, from its first use of the GPU until :meth:`keep`, or the first out-of-memory.
 
     Create it before the process uses a GPU. It is written beside the rank's file, whose path ``place`` returns.
     ``optimizers``: returns those of the process. ``at``: returns phase, step (from 1) and line of what runs now.
+    ``goes_on``: whether to record the last actions after :meth:`keep`, for an out-of-memory.
     """
 
     def __init__(
@@ -61,9 +58,10 @@ class MemoryHistory:
         place: Callable[[], Path],
         optimizers: Callable[[], Iterable[torch.optim.Optimizer]],
         at: Callable[[], tuple[str | None, int | None, str | None]],
+        goes_on: bool = False,
     ):
-        self._place, self._at = place, at
-        self._ownership = Ownership(optimizers, _address)
+        self._place, self._at, self._goes_on = place, at, goes_on
+        self._ownership = Ownership(optimizers, snapshot_files.address)
         self._driver = DriverReadings()
         self._pieces: deque[dict[str, Any]] = deque(maxlen=MOST_PIECES)
         self._number = 0  # of the running piece
@@ -82,7 +80,6 @@ class MemoryHistory:
     @contained
     def _begin(self) -> None:
         self._driver.begin()
-        torch._C._cuda_attach_out_of_memory_observer(lambda *_: self._out_of_memory())
         self._record(MOST_ENTRIES)
         self.records = True
         self._label()
@@ -94,10 +91,13 @@ class MemoryHistory:
 
     @contained
     def keep(self) -> None:
-        """Write the history so far. From now on the last actions alone are kept, for an out-of-memory."""
+        """Write the history so far. From now on the last actions alone are recorded, or none."""
         if self.records and not self._is_kept:
             self._write()
             self._is_kept = True
+            if not self._goes_on:
+                self._stop()
+                return
             self._owners.clear()
             self._pieces.clear()
             torch.cuda.memory._record_memory_history(enabled=None)  # forgets the actions so far
@@ -112,13 +112,12 @@ class MemoryHistory:
             self._stop()
 
     @contained
-    def _out_of_memory(self) -> None:
-        """Write the history until the request that failed, and stop recording. The script may go on."""
-        if self.records:
-            self._ownership.search()
-            self._owners[self._number] = self._ownership.now()
-            self._write()
-            self._stop()
+    def out_of_memory(self) -> None:
+        """Write the history until the request that has just failed, and stop recording. The script may go on."""
+        self._ownership.search()
+        self._owners[self._number] = self._ownership.now()
+        self._write()
+        self._stop()
 
     def _stop(self) -> None:
         self.records = False
@@ -131,27 +130,14 @@ class MemoryHistory:
         self._read()
         self._driver.name_phase(phase)
         running = {"phase": phase, "step": step, "where": where, "ends_phase": False}
-        place, device = self._place(), torch.cuda.current_device()
         marks = {
-            "device": device,
-            "folder": os.getcwd(),
-            "import_paths": sys.path,
+            "device": torch.cuda.current_device(),
             "first_piece": self._number - len(self._pieces),
             "pieces": [*self._pieces, running],
             "owners": to_json(self._owners),
             "outside": self._driver.to_json(),
         }
-        files = [place.with_suffix(suffix) for suffix in (SNAPSHOT, MARKS)]
-        parts = [file.with_name(f".{file.name}.{os.getpid()}.tmp") for file in files]
-        try:  # both or none: on a full disk, the history of the chosen steps stays
-            with parts[0].open("wb") as file:
-                pickle.dump(_symbolized_snapshot(), file, protocol=4)
-            parts[1].write_text(json.dumps(marks), "utf-8")
-            for part, path in zip(parts, files, strict=True):
-                part.replace(path)
-        finally:
-            for part in parts:
-                part.unlink(missing_ok=True)
+        snapshot_files.write(self._place(), (SNAPSHOT, MARKS), snapshot_files.take(), marks)
 
     @contained
     def piece_ends(self, phase: str | None, step: int | None, where: str | None, ends_phase: bool) -> None:
@@ -210,20 +196,3 @@ class MemoryHistory:
             self._read()
             self._module = self._modules.in_forward or self._in_backward
             torch.cuda.memory._set_memory_metadata(f"{self._number}|{self._module}")
-
-
-def _address(tensor: torch.Tensor) -> int | None:
-    """Return the address of a tensor's memory on the GPU; ``None`` if it has none."""
-    return tensor.untyped_storage().data_ptr() or None if tensor.is_cuda else None
-
-
-def _symbolized_snapshot() -> dict[str, Any]:
-    """Return torch's snapshot, with the names of C++ functions looked up the fast way: by the dynamic linker."""
-    variable = "TORCH_SYMBOLIZE_MODE"
-    before = os.environ.get(variable)
-    os.environ.setdefault(variable, "dladdr")
-    try:
-        return torch.cuda.memory._snapshot()
-    finally:
-        if before is None:
-            del os.environ[variable]

@@ -1,18 +1,26 @@
 """Models of a process: the modules that are part of no other, without what wraps them."""
 
 import gc
+from typing import TypeVar
 
 import torch
+
+Kind = TypeVar("Kind")
 
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
 """Attributes under which a wrapper holds the module that it wraps."""
 
 
 def roots() -> list[torch.nn.Module]:
-    """Find the modules that no other module holds. It looks at every object of the process."""
-    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+    """Find the modules that no other module holds."""
+    modules = objects_of(torch.nn.Module)
     inside = {id(child) for module in modules for child in module.children()}
     return [module for module in modules if id(module) not in inside]
+
+
+def objects_of(kind: type[Kind]) -> list[Kind]:
+    """Find the objects of a class, among all objects of the process."""
+    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
 
 
 def unwrapped(module: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:

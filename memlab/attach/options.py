@@ -19,6 +19,7 @@ class Options:
     started_at: float | None = None  # time.time() when the parent started the command
     explain_ranks: tuple[int, ...] = ()  # ranks that record it; empty: all
     profile: int | None = None  # run torch's profiler in the steps after this optimizer step
+    explain_oom: bool = False  # record the last actions after the step of ``explain``, for an out-of-memory
 
     def profiles(self, step: int) -> bool:
         """Whether torch's profiler runs in an optimizer step, from 1: then it takes longer."""

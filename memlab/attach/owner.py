@@ -5,13 +5,14 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 WEIGHTS, GRADIENTS, OPTIMIZER, MASTER = "weights", "gradients", "optimizer states", "fp32 master weights"
+GATHERED, BUFFERS = "gathered weights", "buffers of modules"
 """Kinds of memory that has an owner. memlab.predict.trace.memory_kinds has the other kinds."""
 
 
 class Owner(NamedTuple):
     """What a block of memory is.
 
-    ``kind``: WEIGHTS, GRADIENTS, OPTIMIZER or MASTER. ``model``: class of the model, with a number from the second one
+    ``kind``: one of those above. ``model``: class of the model, with a number from the second one
     of a class on; empty for memory that no model's parameter belongs to. ``parameter``: its name in the model.
     ``dtype``: of the elements in the block, as in ``float32``. ``trains``: whether the parameter requires a gradient.
     ``parameters``: number of parameters that share the block, as in ZeRO's flat buffers; then ``parameter`` is the part

@@ -1,4 +1,4 @@
-"""Owners of the memory of this process: its models' parameters and gradients, and the states of its optimizers."""
+"""Owners of the memory of this process: its models' parameters, gradients and buffers, and its optimizers' states."""
 
 import weakref
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import model_tree
-from .owner import GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Owner, add_owner
+from .owner import BUFFERS, GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Owner, add_owner
 from .phases import BACKWARD, ONCE, OPTIMIZER_STEP
 
 LOOKED_AT_AFTER = (*ONCE, BACKWARD, OPTIMIZER_STEP)
@@ -60,6 +60,11 @@ class Ownership:
                     add_owner(found, block, owner._replace(dtype=str(part.dtype).removeprefix("torch.")))
         return found
 
+    def name_of(self, module: torch.nn.Module) -> str:
+        """Return the name of a module in the model that holds it; empty if no named model does."""
+        parts = (part for model in list(self._labels) for part in model.named_modules())
+        return next((name for name, part in parts if part is module), "")
+
     def _name(self, model: torch.nn.Module) -> None:
         if model not in self._labels and next(model.parameters(), None) is not None:
             name = model_tree.class_of(model).__name__
@@ -80,11 +85,15 @@ class Ownership:
         }
         for parameter in {**of_optimizers, **of_models}:
             owner = of_models.get(parameter) or Owner(MASTER, "", "", "", True)
-            yield parameter, owner
-            yield getattr(parameter, "ds_tensor", None), owner  # ZeRO-3's shard
+            shard = getattr(parameter, "ds_tensor", None)  # of ZeRO-3, which gathers the parameter to use it
+            yield parameter, owner if shard is None else owner._replace(kind=GATHERED)
+            yield shard, owner
             yield parameter.grad, owner._replace(kind=GRADIENTS)
             for state in of_optimizers.get(parameter, {}).values():
                 yield state, owner._replace(kind=OPTIMIZER)
+        for model, label in list(self._labels.items()):
+            for name, buffer in model.named_buffers():
+                yield buffer, Owner(BUFFERS, label, name, "", False)
 
 
 def _trains(model: torch.nn.Module) -> bool:

@@ -24,6 +24,7 @@ from .figures import Figures
 from .memory import Memory
 from .optimizer_call import OptimizerCall
 from .options import Options
+from .out_of_memory import FailedRequest
 from .own_errors import contained
 from .phases import (
     BACKWARD,
@@ -72,6 +73,7 @@ class Session:
         self.on_save: Callable[[], None] = lambda: None
         self.on_piece: Callable[[str | None, int | None, Piece], None] = lambda phase, step, piece: None
         self.on_step: Callable[[], None] = lambda: None
+        self.on_out_of_memory: Callable[[FailedRequest, str | None], None] = lambda request, where: None
         self.is_recorded: Callable[[], bool] = lambda: False  # whether torch's memory history is recorded now
         self.is_simulated = False  # on a simulated GPU: it has no clock, and the other ranks are not there
         self._saved_at = 0.0
@@ -84,10 +86,10 @@ class Session:
 
     def begin_anew(self, options: Options) -> None:
         """Forget what was measured, and measure from now on."""
-        calls = self.on_first_step, self.on_save, self.on_piece, self.on_step, self.is_recorded
+        calls = {name: value for name, value in vars(self).items() if name.startswith("on_") or name == "is_recorded"}
         is_simulated = self.is_simulated
         Session.__init__(self, options, self.memory)
-        self.on_first_step, self.on_save, self.on_piece, self.on_step, self.is_recorded = calls
+        vars(self).update(calls)
         self.is_simulated = is_simulated
 
     def begin_in_child(self) -> None:
@@ -290,7 +292,7 @@ class Session:
         if self.steps_done == 1:
             self.memory.settle()
             self.on_first_step()
-        if self.steps_done == 1 or is_profiled:  # what the meters did is no part of the next step
+        if self.steps_done == 1 or is_profiled or self.step.recorded:  # what the meters did is no part of the next step
             end = self._mark()
         retries, ooms = self.step.retries, self.step.ooms
         self.step = Step(self.steps_done + 1, end, retries, ooms, recorded=self.is_recorded())
@@ -320,10 +322,13 @@ class Session:
             self.ending.fails(error, self.at)
 
     @contained
-    def runs_out_of_memory(self, device: int, requested: int, *_: int) -> None:
+    def runs_out_of_memory(self, device: int, requested: int, limit: int, free: int) -> None:
         """Note what torch's allocator could not provide. The script may go on."""
         main = sys._current_frames().get(self.timeline.thread or threading.get_ident())
-        self.ending.runs_out_of_memory(requested, self.at, user_line(main))
+        where = user_line(main)
+        self.ending.runs_out_of_memory(requested, self.at, where)
+        if os.getpid() == self.pid:
+            self.on_out_of_memory(FailedRequest(device, requested, limit, free), where)
 
     @contained
     def exits(self, code: Any) -> None:

@@ -12,6 +12,7 @@ from .listeners.adoption import adopt
 from .memory import Memory
 from .memory_history import MemoryHistory
 from .options import Options
+from .out_of_memory import FailedRequest, OutOfMemoryKeeper
 from .own_errors import contained
 from .phases import Piece
 from .profiler import StepsProfiler
@@ -40,9 +41,9 @@ def begin(options: Options) -> RankFile:
     session.on_save = lambda: _file.write(RUNNING)
     os.register_at_fork(after_in_child=session.begin_in_child)
     listen_to_all(session)
-    recorders: list[MemoryHistory | StepsProfiler] = []
+    recorders: list[MemoryHistory | OutOfMemoryKeeper | StepsProfiler] = [_keep_out_of_memory(session, _file)]
     if options.explain and options.explains(rank_number()):
-        recorders.append(_record(session, _file, options.explain))
+        recorders.append(_record(session, _file, options))
     if options.profile:
         recorders.append(_profile(session, _file, options.profile))
     _end_with_the_process(_file, recorders)
@@ -57,23 +58,54 @@ def begin_by_hand(options: Options) -> RankFile:
     return file
 
 
-def _record(session: Session, file: RankFile, until: int) -> MemoryHistory:
-    """Record the memory history until the end of the optimizer step ``until``, and then for an out-of-memory alone."""
+def _keep_out_of_memory(session: Session, file: RankFile) -> OutOfMemoryKeeper:
+    """Keep what the allocator holds when memory runs out. Until then, note the parts of the run alone."""
+    keeper = OutOfMemoryKeeper(file.place)
 
-    def at() -> tuple[str | None, int | None, str | None]:
-        now = session.at
-        return session.figures.key(now["phase"], session.steps_done), now["step"], now["where"]
+    def piece_ends(phase: str | None, step: int | None, piece: Piece) -> None:
+        memory = piece.reading
+        if memory.allocated is not None:
+            keeper.part_ends(phase, step, memory.allocated, memory.peak_allocated, memory.peak_reserved)
 
-    history = MemoryHistory(file.place, lambda: session.optimizers, at)
+    def runs_out_of_memory(request: FailedRequest, where: str | None) -> None:
+        phase, step, _ = _at(session)
+        keeper.keep(request, phase, step, where)
+        if session.is_rank:  # a process that never trains has no files
+            keeper.end()
+
+    session.on_piece, session.on_out_of_memory = piece_ends, runs_out_of_memory
+    return keeper
+
+
+def _record(session: Session, file: RankFile, options: Options) -> MemoryHistory:
+    """Record the memory history until the end of the optimizer step ``options.explain``. An out-of-memory until then
+    has its history; with ``options.explain_oom``, a later one as well."""
+    history = MemoryHistory(file.place, lambda: session.optimizers, lambda: _at(session), options.explain_oom)
+    on_piece, on_out_of_memory = session.on_piece, session.on_out_of_memory
+
+    def piece_ends(phase: str | None, step: int | None, piece: Piece) -> None:
+        on_piece(phase, step, piece)
+        history.piece_ends(phase, step, piece.where, piece.ends_phase)
 
     def step_ends() -> None:
-        if session.steps_done >= until:
+        if session.steps_done >= options.explain:
             history.keep()
 
-    session.on_piece = lambda phase, step, piece: history.piece_ends(phase, step, piece.where, piece.ends_phase)
-    session.on_step = step_ends
+    def runs_out_of_memory(request: FailedRequest, where: str | None) -> None:
+        if history.records:
+            history.out_of_memory()
+        else:
+            on_out_of_memory(request, where)
+
+    session.on_piece, session.on_step, session.on_out_of_memory = piece_ends, step_ends, runs_out_of_memory
     session.is_recorded = lambda: history.records
     return history
+
+
+def _at(session: Session) -> tuple[str | None, int | None, str | None]:
+    """Return phase, step (from 1) and line of what runs now."""
+    now = session.at
+    return session.figures.key(now["phase"], session.steps_done), now["step"], now["where"]
 
 
 def _profile(session: Session, file: RankFile, after: int) -> StepsProfiler:
@@ -100,7 +132,9 @@ def _profile(session: Session, file: RankFile, after: int) -> StepsProfiler:
     return profiler
 
 
-def _end_with_the_process(file: RankFile, recorders: Iterable[MemoryHistory | StepsProfiler]) -> None:
+def _end_with_the_process(
+    file: RankFile, recorders: Iterable[MemoryHistory | OutOfMemoryKeeper | StepsProfiler]
+) -> None:
     """Write the rank's file when the interpreter ends, and when the script ends the process without it."""
     session = file.session
 

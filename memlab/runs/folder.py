@@ -28,8 +28,8 @@ from memlab.runs.migrate import whole_rank
 from memlab.system.locks import hold, holder
 
 _RANK_FILE = re.compile(
-    r"rank\d+\.(json|steps\.jsonl|trace\.json|memory_snapshot\.pickle|memory_marks\.json|profile\.json(\.gz)?"
-    r"|operators\.json)"
+    r"rank\d+\.(json|steps\.jsonl|trace\.json|memory_snapshot\.pickle|memory_marks\.json|out_of_memory\.(pickle|json)"
+    r"|profile\.json(\.gz)?|operators\.json)"
 )
 _STEP_ROWS = re.compile(r"rank\d+\.steps\.jsonl")
 _RANK_JSON = re.compile(r"rank\d+\.json")
@@ -85,6 +85,14 @@ class RunFolder:
     def memory_marks(self, rank: int) -> Path:
         """Return the path of what memlab's meters noted beside a rank's memory history."""
         return self.path / f"rank{rank}.memory_marks.json"
+
+    def out_of_memory_snapshot(self, rank: int) -> Path:
+        """Return the path of torch's snapshot of the last out-of-memory of a rank, for pytorch.org/memory_viz, too."""
+        return self.path / f"rank{rank}.out_of_memory.pickle"
+
+    def out_of_memory_marks(self, rank: int) -> Path:
+        """Return the path of what memlab noted beside the snapshot of a rank's last out-of-memory."""
+        return self.path / f"rank{rank}.out_of_memory.json"
 
     def profile_file(self, rank: int) -> Path:
         """Return the path of a rank's profiled steps from torch: a Chrome trace, for Perfetto and chrome://tracing."""

@@ -27,6 +27,7 @@ class MemoryMeter:
         self.phases: dict[str, Phase] = {}
         self.current: str | None = None
         self.on_leaving: Callable[[str | None], None] = lambda phase: None
+        self.latest = (0, 0, 0, 0)  # what counters() returned last
         self.peak_allocated = self.peak_active = self.peak_reserved = 0
 
     def counters(self) -> tuple[int, int, int, int]:
@@ -51,7 +52,7 @@ class MemoryMeter:
 
     def fold(self) -> None:
         """Update the peaks of the running phase and of the run from the counters."""
-        now, allocated, active, reserved = self.counters()
+        self.latest = now, allocated, active, reserved = self.counters()
         self.peak_allocated = max(self.peak_allocated, allocated)
         self.peak_active = max(self.peak_active, active)
         self.peak_reserved = max(self.peak_reserved, reserved)

@@ -18,6 +18,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from memlab.attach.facts.machine import runtime_versions
 from memlab.attach.facts.models import parameter_counts
 from memlab.attach.memory_history import MemoryHistory
+from memlab.attach.out_of_memory import FailedRequest, OutOfMemoryKeeper
 from memlab.attach.script_errors import describe
 from memlab.core.plan import Plan
 from memlab.core.record import BEFORE_STEPS, RankResult
@@ -74,9 +75,12 @@ class Session:
         ]
         self.index = 0
         self.engine: Any = None  # the model as it trains, once it is ready
-        if (history := self.history) is not None:
-            self.device.memory.on_leaving = lambda phase: history.piece_ends(*self.piece(phase), ends_phase=True)
-            self.points[0].on_warm = history.end
+        self.keeper = OutOfMemoryKeeper(lambda: self.point.folder.rank_file(rank))
+        self.device.memory.on_leaving = self.phase_ends
+        if self.history is not None:
+            self.points[0].on_warm = self.history.keep
+        if self.config.hardware.device != "cpu":
+            torch._C._cuda_attach_out_of_memory_observer(self.runs_out_of_memory)
 
     @property
     def point(self) -> Point:
@@ -116,6 +120,22 @@ class Session:
         return MemoryHistory(
             lambda: place, lambda: optimizers_of(self.engine), lambda: self.piece(self.device.memory.current)
         )
+
+    def phase_ends(self, phase: str | None) -> None:
+        """Note a phase for the history, and for an out-of-memory."""
+        phase, step, where = self.piece(phase)
+        allocated, peak_allocated, _, peak_reserved = self.device.memory.latest
+        self.keeper.part_ends(phase, step, allocated, peak_allocated, peak_reserved)
+        if self.history is not None:
+            self.history.piece_ends(phase, step, where, ends_phase=True)
+
+    def runs_out_of_memory(self, device: int, requested: int, limit: int, free: int) -> None:
+        """Keep what the allocator holds: torch calls this when a request has failed."""
+        if self.history is not None and self.history.records:
+            self.history.out_of_memory()
+        else:
+            self.keeper.keep(FailedRequest(device, requested, limit, free), *self.piece(self.device.memory.current))
+            self.keeper.end()
 
     def piece(self, phase: str | None) -> tuple[str | None, int | None, None]:
         """Return phase and step (from 1) of a part of the run. No line of a script belongs to it."""

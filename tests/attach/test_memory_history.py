@@ -26,7 +26,7 @@ class Gpu(Allocator):
         super().__init__()
         self.has_context, self.own, self.others = False, 0, OTHERS
         self.on_second = 0  # bytes of this process on a second GPU; 0: it has no context there
-        self.begin = self.on_out_of_memory = None
+        self.begin = None
         self.label, self.recordings, self.entries = "", [], []
 
     @property
@@ -80,7 +80,6 @@ def gpu(monkeypatch) -> Gpu:
         torch._C: {
             "_cuda_memoryStats": gpu.functions()._cuda_memoryStats,
             "_cuda_hasPrimaryContext": lambda device: bool(gpu.on_second) if device else gpu.has_context,
-            "_cuda_attach_out_of_memory_observer": lambda observer: setattr(gpu, "on_out_of_memory", observer),
         },
         torch.cuda: {
             "current_device": lambda: 0,
@@ -112,7 +111,7 @@ def gpu(monkeypatch) -> Gpu:
 def history(gpu, tmp_path):
     """A history that has begun: the process has used the GPU, but has no context yet."""
     at = SimpleNamespace(piece=("forward", 2, "train.py:9"))
-    history = MemoryHistory(lambda: tmp_path / "rank0.json", lambda: [], lambda: at.piece)
+    history = MemoryHistory(lambda: tmp_path / "rank0.json", lambda: [], lambda: at.piece, goes_on=True)
     gpu.begin()
     yield history
     history.end()
@@ -258,14 +257,15 @@ def test_after_the_chosen_steps_the_last_actions_are_kept_for_an_out_of_memory(g
     history.keep()  # at the end of each further step
     assert written(tmp_path) == kept and kept[0] == [("alloc", 5 * MIB, "0|")]
     gpu.change(7 * MIB)
-    gpu.on_out_of_memory(0, 1 << 30, TOTAL, 0)
+    history.out_of_memory()
     entries, marks = written(tmp_path)
     assert entries == [("alloc", 6 * MIB, "1|"), ("alloc", 7 * MIB, "2|")]
     assert [piece["phase"] for piece in marks["pieces"]] == ["forward", "forward"]
     assert marks["first_piece"] == 1
     most, least = gpu.recordings[0], gpu.recordings[2]
     assert gpu.recordings == [most, None, least, None] and least < most
-    gpu.on_out_of_memory(0, 1 << 30, TOTAL, 0)  # the script went on
+    assert not history.records
+    history.end()  # the script went on
     assert written(tmp_path)[1] == marks
 
 
@@ -280,7 +280,7 @@ def test_on_a_full_disk_the_chosen_steps_stay(gpu, history, tmp_path, monkeypatc
     kept, files = written(tmp_path), sorted(tmp_path.iterdir())
     gpu.change(6 * MIB)
     monkeypatch.setattr(pickle, "dump", fills_the_disk)
-    gpu.on_out_of_memory(0, 1 << 30, TOTAL, 0)
+    history.out_of_memory()
     assert written(tmp_path) == kept and sorted(tmp_path.iterdir()) == files
 
 
@@ -292,3 +292,18 @@ def test_without_an_out_of_memory_the_chosen_steps_stay(gpu, history, tmp_path):
     gpu.change(6 * MIB)
     history.end()
     assert written(tmp_path) == kept and gpu.recordings[-1] is None
+
+
+def test_after_the_chosen_steps_recording_ends_unless_it_is_to_go_on(gpu, tmp_path):
+    history = MemoryHistory(lambda: tmp_path / "rank0.json", lambda: [], lambda: ("forward", 2, None))
+    gpu.begin()
+    gpu.makes_context()
+    gpu.change(5 * MIB)
+    history.keep()
+    kept, label = written(tmp_path), gpu.label
+    torch.nn.Linear(2, 2)(torch.ones(2))
+    history.piece_ends("forward", 3, None, True)
+    history.keep()
+    history.end()
+    assert not history.records and gpu.recordings[1:] == [None] and gpu.label == label
+    assert written(tmp_path) == kept and kept[0] == [("alloc", 5 * MIB, "0|")]

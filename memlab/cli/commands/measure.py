@@ -34,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "ranks that --explain records (default: all)"
     parser.add_argument("--explain-ranks", type=whole(0), metavar="R", nargs="+", default=(), help=help)
     help = (
+        "go on recording after the step of --explain, so that an out-of-memory in a later step has its lines of code; "
+        "then no step has a time"
+    )
+    parser.add_argument("--explain-oom", action="store_true", help=help)
+    help = (
         "run torch's profiler in the three steps after step N (default: 5), on rank 0, for memlab explain --time; the "
         "times of these steps are left out"
     )
@@ -58,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise MemlabError(f"--profile {arguments.profile} needs {last_profiled} steps, and --steps ends after fewer.")
     if arguments.explain_ranks and not arguments.explain:
         raise MemlabError("--explain-ranks chooses the ranks of --explain: add --explain.")
+    if arguments.explain_oom and not arguments.explain:
+        raise MemlabError("--explain-oom goes on with the recording of --explain: add --explain.")
     folder = RunFolder(arguments.output or new_folder(words))
     record = measure(
         words,
@@ -68,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.explain,
         tuple(arguments.explain_ranks),
         arguments.profile,
+        arguments.explain_oom,
     )
     errors = console(sys.stderr)  # standard output is the command's
     show_run(record, errors)

@@ -46,12 +46,13 @@ def measure(
     explain: int | None = None,
     explain_ranks: tuple[int, ...] = (),
     profile: int | None = None,
+    explain_oom: bool = False,
 ) -> Record:
     """Run the command and write its run folder.
 
     ``steps``: end after this many optimizer steps. ``timeout_s``: end it after so many seconds. ``force``: replace an
     earlier run in the folder. ``explain``: record torch's memory history until the end of this step, on the
-    ``explain_ranks`` (none named: on all ranks). ``profile``: run
+    ``explain_ranks`` (none named: on all ranks); ``explain_oom``: and go on for an out-of-memory. ``profile``: run
     torch's profiler in the steps after this one. Raises :class:`MemlabError` before anything runs.
     """
     check_program(words)
@@ -65,7 +66,7 @@ def measure(
         job.start(list(words))
         streams = ToTerminal(folder.launcher_log)
         limit = math.inf if timeout_s is None else timeout_s
-        command = Command(words, os.environ, streams, steps, explain, explain_ranks, profile)
+        command = Command(words, os.environ, streams, steps, explain, explain_ranks, profile, explain_oom)
         finished = supervise(command, folder, lambda: limit)
         record = write_record(finished, folder, words, steps)
         keep_operators(folder, PROFILED_RANK)

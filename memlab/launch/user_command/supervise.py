@@ -32,7 +32,8 @@ class Command:
     """A command to run. ``steps``: end after this many optimizer steps; ``None``: when the command ends. ``explain``:
     record torch's memory history until the end of this step; ``None``: not at all. ``explain_ranks``: the ranks that
     record it; empty: all. ``profile``: run torch's profiler
-    in the steps after this one; ``None``: in none."""
+    in the steps after this one; ``None``: in none. ``explain_oom``: record the last actions after the step ``explain``,
+    for an out-of-memory."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
@@ -41,6 +42,7 @@ class Command:
     explain: int | None = None
     explain_ranks: tuple[int, ...] = ()
     profile: int | None = None
+    explain_oom: bool = False
 
 
 @dataclass
@@ -76,7 +78,13 @@ def supervise(
 
     with explained(FolderError, folder.path, "Nothing was started: "):
         options = Options(
-            str(folder.path), command.steps, command.explain, time.time(), command.explain_ranks, command.profile
+            str(folder.path),
+            command.steps,
+            command.explain,
+            time.time(),
+            command.explain_ranks,
+            command.profile,
+            command.explain_oom,
         )
         install.install(folder.path, options)
     folder.keep_launch(token, 0)

@@ -4,11 +4,10 @@ them."""
 from collections.abc import Sequence
 from dataclasses import replace
 
-from memlab.attach.owner import GRADIENTS, MASTER, OPTIMIZER, WEIGHTS  # weights: in full, or this rank's shard
+from memlab.attach.owner import GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS  # weights: in full, or a shard
 from memlab.predict.trace.events import Alloc
 from memlab.predict.trace.trace_format import Site, Trace
 
-GATHERED = "gathered weights"
 ACTIVATIONS = "activations"
 ACTIVATION_GRADIENTS = "activation gradients"
 LOGITS = "logits and loss"

@@ -1,0 +1,160 @@
+"""What torch's allocator held when a request failed, and who owned it: kept without any recording.
+
+Nothing listens to the allocator. torch calls an observer when a request has failed, after the allocator has given its
+free segments back. What the observer then writes has the form of a recorded history (memory_history.py) whose only
+action is the failed request.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import dropwhile
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+from . import model_tree, snapshot_files
+from .driver_readings import DriverReadings
+from .own_errors import contained
+from .owner import to_json
+from .ownership import Ownership
+
+SNAPSHOT, MARKS = ".out_of_memory.pickle", ".out_of_memory.json"
+"""Files of a rank: rankN.out_of_memory.pickle, rankN.out_of_memory.json."""
+
+LAST_PARTS = 60
+"""Parts of the run that are remembered: those of a few steps."""
+
+DEEPEST = 200
+"""Most frames of the stack that are kept, the innermost ones."""
+
+_OWN = str(Path(__file__).parent)
+_MODULE_CALL = torch.nn.Module.__call__.__code__
+
+
+class FailedRequest(NamedTuple):
+    """What torch tells its observer, in bytes. ``nbytes``: what the allocator requested from the device, which gives it
+    segments of at least 2 MiB. ``limit``: the most that the allocator may hold. ``free``: on the device."""
+
+    device: int
+    nbytes: int
+    limit: int
+    free: int
+
+
+class Part(NamedTuple):
+    """Part of the run that is over: its phase, optimizer step (from 1), when it ended (seconds since the epoch), and
+    bytes: allocated at its end, and its peaks of allocated and reserved memory."""
+
+    phase: str
+    step: int | None
+    ended_at: float
+    allocated: int
+    peak_allocated: int
+    peak_reserved: int
+
+
+class OutOfMemoryKeeper:
+    """Keeps the last out-of-memory of this process, and writes it into the files :data:`SNAPSHOT` and :data:`MARKS`.
+
+    ``place``: returns the path of the rank's file.
+    """
+
+    def __init__(self, place: Callable[[], Path]):
+        self._place = place
+        self._parts: deque[Part] = deque(maxlen=LAST_PARTS)
+        self._unwritten: tuple[dict[str, Any], dict[str, Any]] | None = None  # snapshot and marks
+
+    def part_ends(
+        self, phase: str | None, step: int | None, allocated: int, peak_allocated: int, peak_reserved: int
+    ) -> None:
+        """Remember a part of the run. Parts outside the phases are left out."""
+        if phase is not None:
+            self._parts.append(Part(phase, step, time.time(), allocated, peak_allocated, peak_reserved))
+
+    @contained
+    def keep(self, request: FailedRequest, phase: str | None, step: int | None, where: str | None) -> None:
+        """Note what the allocator holds, in place of an earlier out-of-memory. Call it from torch's observer.
+
+        ``phase``, ``step``, ``where``: of the part of the run that requests, and the line of the user's script.
+        """
+        now = time.time_ns() // 1000
+        ownership = Ownership(lambda: model_tree.objects_of(torch.optim.Optimizer), snapshot_files.address)
+        ownership.search()
+        outside = _outside(phase)
+        marks = {
+            "device": request.device,
+            "first_piece": 0,
+            "pieces": [{"phase": phase, "step": step, "where": where, "ends_phase": False}],
+            "last_parts": [part._asdict() for part in self._parts],
+            "owners": to_json({0: ownership.now()}),
+            "outside": outside,
+        }
+        snapshot = snapshot_files.take()
+        reserved = torch._C._cuda_memoryStats(request.device)["reserved_bytes"]["all"]["current"]
+        module = _running_module()
+        failed = {
+            "action": "oom",
+            "size": request.nbytes,
+            "device_free": max(0, min(request.free, request.limit - reserved)),
+            "stream": torch._C._cuda_getCurrentRawStream(request.device),
+            "time_us": now,
+            "frames": _frames(),
+            "user_metadata": f"0|{'' if module is None else ownership.name_of(module)}",
+        }
+        traces = snapshot["device_traces"]  # those of a script that records by itself are the script's own
+        snapshot["device_traces"] = [[failed] if device == request.device else [] for device in range(len(traces))]
+        self._unwritten = snapshot, marks
+
+    @contained
+    def end(self) -> None:
+        """Write what was noted since the last call, in place of what was written before."""
+        noted, self._unwritten = self._unwritten, None
+        if noted is not None:
+            snapshot_files.write(self._place(), (SNAPSHOT, MARKS), *noted)
+
+
+def _outside(phase: str | None) -> dict[str, Any]:
+    """Read the driver's figure, in the form that a recorded history has it. What was in use before is not known."""
+    driver = DriverReadings()
+    driver.begin()
+    driver.read("")
+    driver.name_phase(phase)
+    readings = driver.to_json()
+    for device in readings["devices"].values():
+        device["before"] = None
+    return readings
+
+
+def _stack() -> list[FrameType]:
+    """Return the frames of this thread, the innermost first, without those of the observer."""
+    frame: FrameType | None = sys._getframe()
+    frames = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return list(dropwhile(lambda each: each.f_code.co_filename.startswith(_OWN), frames))
+
+
+def _frames() -> list[dict[str, Any]]:
+    """Return the stack as torch's history has it; of a backward, with the node of autograd that runs."""
+    found = [
+        {"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name}
+        for frame in _stack()[:DEEPEST]
+    ]
+    node = torch._C._current_autograd_node()
+    if node is not None:
+        found.append({"filename": "??", "line": 0, "name": f"torch::autograd::{node.name()}::apply()"})
+    return found
+
+
+def _running_module() -> torch.nn.Module | None:
+    """Return the innermost module whose forward runs in this thread.
+
+    Only the frames of ``Module.__call__`` are looked into: before Python 3.13 a look copies a frame's variables, and in
+    other frames these may be tensors that the script is about to free.
+    """
+    return next((frame.f_locals["self"] for frame in _stack() if frame.f_code is _MODULE_CALL), None)
