@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from memlab.analyse.explain.phases import Part, parts_of
@@ -17,6 +18,9 @@ LEAST_STEPS = 3
 """Optimizer steps of which the last ones are compared: the first one is not like the others."""
 
 LEAST_BATCHES = 3
+
+MOST_OF_IT = 0.75
+"""Least share of the memory that all batches so far would hold, if each held as much for its size as the first one."""
 
 
 class Place(NamedTuple):
@@ -87,20 +91,32 @@ def _over_batches(trace: Trace, part: Part) -> list[Growth]:
     if not blocks:
         return []
     first = blocks[0].site
-    begins = [block.begin for block in blocks if _code(block.site) == _code(first)]
-    batches = len(begins) - 1
-    if batches < LEAST_BATCHES - 1:
-        return []
-    of_place: dict[Place, list[_Block]] = defaultdict(list)
+    batches = [block for block in blocks if _code(block.site) == _code(first)]
+    begins, sizes = [batch.begin for batch in batches], [batch.nbytes for batch in batches]
+    held_at: dict[tuple[str, str], list[list[_Block]]] = defaultdict(lambda: [[] for _ in begins])
     for block in blocks:
-        of_place[_place(block.site)].append(block)
+        for batch in range(bisect_right(begins, block.begin), bisect_right(begins, block.end)):
+            held_at[block.site.kind, block.site.user_line][batch].append(block)
     found = []
-    for place, own in of_place.items():
-        held = [sum(block.nbytes for block in own if block.begin < begin <= block.end) for begin in begins[1:]]
-        rises = all(before < after for before, after in zip([0, *held], held, strict=False))
-        if rises and held[-1] > 0.75 * batches * held[0]:  # not only the last batch's, which was larger by chance
-            found.append(_growth(place, [block for block in own if block.begin < begins[-1] <= block.end], batches))
+    for _, *held in held_at.values():
+        if _grows([sum(block.nbytes for block in each) for each in held], sizes):
+            largest = max(held[-1], key=lambda block: block.nbytes)
+            found.append(_growth(_place(largest.site), held[-1], len(held)))
     return _largest_first(found)
+
+
+def _grows(held: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Return whether the bytes ``held`` when the second, third, ... batch begins grow like the sum of all batches
+    before it, whose sizes are ``sizes`` in any unit: then they are not the last batch's alone.
+
+    Where outputs are put together, those of the first batch lie where the model made them, and ``held`` begins with 0.
+    """
+    start = 0 if held and held[0] else 1
+    if len(held) < max(LEAST_BATCHES - 1, start + 2) or not held[start]:
+        return False
+    until = list(accumulate(sizes))
+    each = held[start] / until[start]
+    return all(held[index] >= MOST_OF_IT * each * until[index] for index in range(start + 1, len(held)))
 
 
 def _growth(place: Place, blocks: Sequence[_Block], times: int) -> Growth:

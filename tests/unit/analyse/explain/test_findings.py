@@ -197,6 +197,37 @@ def test_contexts_of_other_ranks_are_named():
     )
 
 
+def put_together(sizes: list[int], keeps: bool) -> Trace:
+    """An evaluation as of transformers' Trainer: batch k makes outputs, copies them, and puts them together with those
+    of the batches before it, in turns at two lines. Without ``keeps``, it makes the copy alone."""
+    sites = [*SITES, Site("logits and loss", "aten.copy", "trainer.py:3", "evaluate", "", (), "train.py:8")]
+    sites.append(Site("logits and loss", "aten.new_full", "trainer.py:7", "evaluate", "", (), "train.py:8"))
+    events = [BeginPhase(2)]
+    for batch, size in enumerate(sizes):
+        events += [Alloc(batch, size, 0, 3), Alloc(100 + batch, 2 * size, 0, 4)]
+        events += [Free(99 + batch)] if batch else []
+        if keeps and batch:
+            events += [Alloc(200 + batch, 2 * sum(sizes[: batch + 1]), 0, (2, 5)[batch % 2])]
+            events += [Free(199 + batch)] if batch > 1 else []
+        events += [Free(batch)]
+    return Trace(0, 1, events=events, sites=sites, phases=PHASES, pieces=[Piece(None, None, True)])
+
+
+SIZES = [4 * MIB, 2 * MIB, 3 * MIB, MIB, 5 * MIB]
+
+
+def test_outputs_that_two_lines_put_together_grow():
+    (finding,) = growth(SimpleNamespace(trace=put_together(SIZES, keeps=True)))
+    assert (finding.name, finding.times) == (findings.GROWS_IN_EVALUATION, 4)
+    assert finding.nbytes == (2 * sum(SIZES[:4]) + 2 * MIB) // 4  # put together, and the last batch's own
+    assert finding.where == "trainer.py:7"
+
+
+@pytest.mark.parametrize("sizes", [SIZES, sorted(SIZES), SIZES[::-1]])
+def test_outputs_of_batches_of_several_lengths_do_not_grow(sizes):
+    assert growth(SimpleNamespace(trace=put_together(sizes, keeps=False))) == []
+
+
 def test_a_finding_is_a_sentence_with_its_line():
     of_growth = findings.Finding(
         findings.GROWS_OVER_STEPS, 3 << 30, (("layers.*.mlp", 3 << 30),), "model.py:7", "train.py:4", "activations", 3
