@@ -12,6 +12,7 @@ from memlab.predict.limits import unpredictable
 from memlab.predict.time.calibration_choice import resolve
 from memlab.predict.time.clocks import LOWER_BOUND, has_clocks
 from memlab.predict.time.step_intervals import busy_seconds, step_intervals
+from memlab.predict.time.step_time import OWN_PYTHON
 from memlab.predict.time.work_kinds import COMMUNICATION, COPIES, KINDS, item_kinds, kernel_kind
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.trace_format import Trace
@@ -57,6 +58,11 @@ class Comparison:
     predicted: StepByKind | None
     reason: str = ""
 
+    @property
+    def measured_seconds(self) -> float | None:
+        """A measured step. The profiler slows the host, so a step without it is taken if there is one."""
+        return self.usual_seconds or (None if self.profiled is None else self.profiled.step_seconds)
+
 
 def compare(folder: RunFolder, predicted: RunFolder | None = None) -> Comparison:
     """Compare the profiled steps of a run with their prediction, or show the prediction of a predicted run.
@@ -93,7 +99,7 @@ def profiled(profile: OperatorProfile) -> StepByKind:
 
 def profiled_kind(row: OperatorTime) -> str:
     """Return the kind of a row of a profile, by the rules of the prediction."""
-    if row.kernel.startswith("nccl") or row.operator.startswith(("c10d::", "nccl:", "gloo:")):
+    if row.kernel.startswith("nccl") or row.operator.startswith(("c10d::", "nccl:", "gloo:", "record_param_comms")):
         return COMMUNICATION
     if row.kernel.startswith(("Memcpy HtoD", "Memcpy DtoH")):
         return COPIES
@@ -111,10 +117,11 @@ def predicted_step(config: Config, trace: Trace) -> StepByKind:
     for intervals in found.streams.values():
         for each in intervals:
             seconds[kinds[each.item]] += each.seconds
-    note = "" if calibration else f"a lower bound: no calibration for {config.hardware.gpu}"
+    why = OWN_PYTHON if config.training.loop == "command" else ""
+    why = why if calibration else f"no calibration for {config.hardware.gpu}"
     busy = busy_seconds(each for intervals in found.streams.values() for each in intervals)
     by_kind = _by_kind((kind, KindTime(seconds[kind], count)) for kind, count in counts.items())
-    return StepByKind(by_kind, busy, found.seconds, note=note)
+    return StepByKind(by_kind, busy, found.seconds, note=f"a lower bound: {why}" if why else "")
 
 
 _ON_DEVICE = (KernelLaunch, Copy, Collective)

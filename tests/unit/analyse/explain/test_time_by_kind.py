@@ -1,11 +1,12 @@
 """A profiled step beside its prediction, by kind of work."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from memlab.analyse.explain.time_by_kind import KindTime, compare, predicted_step, profiled
-from memlab.core.config import Config, Hardware
+from memlab.core.config import Config, Hardware, Training
 from memlab.core.errors import RecordError
 from memlab.files.json_file import write_json
 from memlab.predict.time.work_kinds import ATTENTION, COMMUNICATION, COPIES, ELEMENTWISE, MATRIX_PRODUCTS, OPTIMIZER
@@ -40,7 +41,7 @@ TRACE = Trace(
 MEASURED = OperatorProfile(
     steps=2,
     step_seconds=[9e-3, 11e-3],
-    busy_seconds=6e-3,
+    busy_seconds=5e-3,
     operators=[
         OperatorTime("forward", "aten::mm", "gemm", 1, 2e-3, 0),
         OperatorTime("forward", "aten::_flash_attention_forward", "flash_fwd", 1, 1e-3, 0),
@@ -97,11 +98,23 @@ def test_a_command_is_compared_with_its_prediction(tmp_path, capsys):
     assert (found.profiled, found.predicted) == (profiled(MEASURED), predicted_step(CONFIG, TRACE))
     show_time_by_kind(found, console())
     text = capsys.readouterr().out
-    assert "A profiled step took 10.0 ms (8.00 ms without the profiler)." in text
+    flat = " ".join(text.split())
+    assert "A step took 8.00 ms, with the profiler 10.0 ms." in flat
+    assert "The device is busy for 62 % of the measured step." in flat  # 5 of the 8 ms
+    assert (
+        "The predicted step takes 2.00 ms less: the device works 1.00 ms more (matrix products 1.00 ms more; "
+        "elementwise, norms, indexing 1.00 ms more) and waits 3.00 ms less, for the host or for another rank."
+    ) in flat
     assert ["matrix", "products", "2.00", "ms", "1", "3.00", "ms", "1", "1.50"] in [
         line.replace("│", " ").split() for line in text.splitlines()
     ]
     assert "memlab does not run a command again" in compare(measured).reason
+
+
+def test_the_step_of_a_command_is_a_lower_bound():
+    config = replace(CONFIG, hardware=replace(CONFIG.hardware, gpu="NVIDIA H200"), training=Training(loop="command"))
+    assert "what a script does between its operators is not counted" in predicted_step(config, TRACE).note
+    assert predicted_step(replace(config, training=Training()), TRACE).note == ""
 
 
 def test_a_run_that_was_not_profiled_is_told_how(tmp_path):
