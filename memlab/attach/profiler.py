@@ -6,6 +6,7 @@ torch's allocator, and slows the host. So neither memory nor times of these step
 
 import gzip
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ PIECE = "memlab piece: "
 
 TRACE = ".profile.json.gz"
 """Suffix of the file of a rank: rankN.profile.json.gz."""
+
+HEAD = 1 << 20
+"""Bytes at the beginning of a trace that hold all of its facts about the machine."""
 
 
 class StepsProfiler:
@@ -62,12 +66,14 @@ class StepsProfiler:
     def _write(self, running: profile) -> None:
         """Write the trace, whole or not at all, without the name of the machine."""
         path = self._place().with_suffix(TRACE)
-        temporary = path.with_suffix("")
-        running.export_chrome_trace(str(temporary))
-        head, rest = re.split(rb'(?="traceEvents")', temporary.read_bytes(), maxsplit=1)
-        head = re.sub(rb'"host_name": *"[^"]*",', b"", head)
-        temporary.write_bytes(gzip.compress(head + rest, compresslevel=6))
-        temporary.replace(path)
+        plain, packed = path.with_suffix(""), path.with_suffix(".part")
+        running.export_chrome_trace(str(plain))
+        with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
+            head = source.read(HEAD)
+            target.write(re.sub(rb'"host_name": *"[^"]*",', b"", head))
+            shutil.copyfileobj(source, target)
+        plain.unlink()
+        packed.replace(path)
 
     @contained
     def end(self) -> None:

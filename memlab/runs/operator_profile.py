@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from sys import intern
+from typing import Any, NamedTuple, TextIO
 
 from memlab.core.errors import RecordError
 from memlab.files.json_file import read_json, write_json
@@ -29,6 +31,9 @@ LAUNCHES = ("cuda_runtime", "cuda_driver")
 
 ALLOCATES = ("aten::empty", "aten::new_empty", "aten::resize_")
 """Prefixes of operators that only allocate for their caller."""
+
+MEMORY = "[memory]"
+"""Name of the entries for requests and frees."""
 
 CUDA = 1
 """``Device Type`` of memory on a GPU (c10/core/DeviceType.h)."""
@@ -105,30 +110,102 @@ def write_operators(path: Path, profile: OperatorProfile) -> None:
 def summed_up(path: Path) -> OperatorProfile:
     """Sum up the gzipped Chrome trace of torch's profiler. Raises :class:`RecordError` for any other file."""
     try:
-        with gzip.open(path) as file:
-            return _summed_up(json.load(file)["traceEvents"])
-    except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
+        return _summed_up([event for values in _values(path) if (event := _event(values))])
+    except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise RecordError(f"{path}: not a Chrome trace of torch's profiler ({error})") from None
 
 
-def _summed_up(events: Sequence[Mapping[str, Any]]) -> OperatorProfile:
-    steps = [event for event in events if event["name"].startswith(STEP) and event.get("cat") == "user_annotation"]
+def _values(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of ``traceEvents`` one by one: a trace as a whole takes several times its bytes in memory."""
+    decoder, text, at = json.JSONDecoder(), "", 0
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        while not (begin := _EVENTS.search(text)):
+            text += _more(file)
+        at = begin.end()
+        while True:
+            at = _BETWEEN.match(text, at).end()
+            try:
+                if text[at] == "]":
+                    return
+                values, at = decoder.raw_decode(text, at)
+            except (ValueError, IndexError):  # the rest of this entry is not read yet
+                text, at = text[at:] + _more(file), 0
+            else:
+                yield values
+
+
+_EVENTS = re.compile(r'"traceEvents": *\[')
+_BETWEEN = re.compile(r"[\s,]*")
+
+
+def _more(file: TextIO) -> str:
+    """Return the next part of a file. Raises :class:`ValueError` at its end."""
+    if more := file.read(1 << 20):
+        return more
+    raise ValueError("it ends early")
+
+
+class _Event(NamedTuple):
+    """An entry of a trace. ``begin``, ``length``: in microseconds. ``correlation``: of a call of the driver and of what
+    it launches. ``nbytes``: requested from the device; of :data:`MEMORY` alone."""
+
+    category: str
+    name: str
+    begin: float
+    length: float
+    thread: tuple[Any, Any]
+    correlation: int | None
+    nbytes: int
+
+    @property
+    def end(self) -> float:
+        return self.begin + self.length
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether it is the profiler's or memlab's mark. Another ``user_annotation`` is a span that torch or a script
+        marks, as an optimizer's step: an operator for those inside."""
+        return self.category == "user_annotation" and self.name.startswith((PIECE, STEP))
+
+
+def _event(values: Mapping[str, Any]) -> _Event | None:
+    """Return the entry as an event; ``None`` for entries that nothing here needs."""
+    category, name, args = values.get("cat", ""), values["name"], values.get("args", {})
+    nbytes = 0
+    if name == MEMORY:
+        category = MEMORY
+        nbytes = args["Bytes"] if args["Device Type"] == CUDA else 0
+        if nbytes <= 0:
+            return None
+    elif category not in _NEEDED:
+        return None
+    thread = values["pid"], values["tid"]
+    return _Event(
+        *(intern(category), intern(name), values["ts"], values.get("dur", 0), thread, args.get("correlation"), nbytes)
+    )
+
+
+_NEEDED = frozenset({"cpu_op", "user_annotation", *LAUNCHES, *ON_DEVICE})
+
+
+def _summed_up(events: Sequence[_Event]) -> OperatorProfile:
+    steps = [event for event in events if event.is_mark and event.name.startswith(STEP)]
     count = max(len(steps), 1)
     phase_at = _phases(events)
     on_host, launched_by = _on_host(events)
     rows: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0])
     for at, operator, seconds, nbytes in on_host:
         _add(rows[phase_at(at), operator, ""], seconds, nbytes)
-    on_device = [event for event in events if event.get("cat") in ON_DEVICE]
+    on_device = [event for event in events if event.category in ON_DEVICE]
     for event in on_device:
-        at, operator = launched_by.get(event["args"].get("correlation"), (event["ts"], ""))
-        _add(rows[phase_at(at), operator, event["name"]], event["dur"] / 1e6, 0)
+        at, operator = launched_by.get(event.correlation, (event.begin, ""))
+        _add(rows[phase_at(at), operator, event.name], event.length / 1e6, 0)
     found = [
         OperatorTime(*names, calls / count, seconds / count, nbytes / count)
         for names, (calls, seconds, nbytes) in rows.items()
     ]
     found.sort(key=lambda each: (not each.kernel, -each.seconds))
-    return OperatorProfile(len(steps), [event["dur"] / 1e6 for event in steps], _busy(on_device) / count, found)
+    return OperatorProfile(len(steps), [event.length / 1e6 for event in steps], _busy(on_device) / count, found)
 
 
 def _add(row: list[float], seconds: float, nbytes: int) -> None:
@@ -137,9 +214,9 @@ def _add(row: list[float], seconds: float, nbytes: int) -> None:
     row[2] += nbytes
 
 
-def _phases(events: Iterable[Mapping[str, Any]]):
+def _phases(events: Iterable[_Event]) -> Callable[[float], str]:
     """Return the function from a time of the trace to the phase then."""
-    marks = sorted((event["ts"], event["name"]) for event in events if event["name"].startswith(PIECE))
+    marks = sorted((event.begin, event.name) for event in events if event.is_mark and event.name.startswith(PIECE))
     times, names = [time for time, _ in marks], [name.removeprefix(PIECE) for _, name in marks]
 
     def phase_at(time: float) -> str:
@@ -152,73 +229,67 @@ def _phases(events: Iterable[Mapping[str, Any]]):
 _Call = tuple[float, str, float, int]  # begin in microseconds, operator, seconds of its own, bytes
 
 
-def _on_host(events: Iterable[Mapping[str, Any]]) -> tuple[list[_Call], dict[int, tuple[float, str]]]:
+def _on_host(events: Iterable[_Event]) -> tuple[list[_Call], dict[int | None, tuple[float, str]]]:
     """Return the calls of operators, and correlation -> begin and operator of each call of the driver."""
-    threads: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
+    threads: dict[tuple[Any, Any], list[_Event]] = defaultdict(list)
     for event in events:
-        if event.get("cat") in ("cpu_op", *LAUNCHES) or _is_own_mark(event) or event["name"] == "[memory]":
-            threads[event["pid"], event["tid"]].append(event)
+        if event.category not in ON_DEVICE and not event.is_mark:
+            threads[event.thread].append(event)
     calls: list[_Call] = []
-    launched_by: dict[int, tuple[float, str]] = {}
+    launched_by: dict[int | None, tuple[float, str]] = {}
     for thread in threads.values():
         calls += _Thread(launched_by).calls(thread)
     return calls, launched_by
 
 
-def _is_own_mark(event: Mapping[str, Any]) -> bool:
-    """Whether a script or torch marked a span of the program, as an optimizer's step: an operator for those inside."""
-    return event.get("cat") == "user_annotation" and not event["name"].startswith((PIECE, STEP))
-
-
 class _Open:
     """An operator that runs, at a moment of the sweep over a thread."""
 
-    def __init__(self, event: Mapping[str, Any]):
-        self.name, self.begin, self.seconds = event["name"], event["ts"], event["dur"] / 1e6
-        self.end = event["ts"] + event["dur"]
-        self.inside, self.nbytes = 0.0, 0
+    def __init__(self, event: _Event):
+        self.event = event
+        self.inside, self.nbytes = 0.0, 0  # microseconds in the operators that it calls; bytes requested by it alone
 
     @property
     def call(self) -> _Call:
-        return self.begin, self.name, max(self.seconds - self.inside, 0.0), self.nbytes
+        own = max(self.event.length - self.inside, 0.0) / 1e6
+        return self.event.begin, self.event.name, own, self.nbytes
 
 
 class _Thread:
     """Sweep over the events of one thread, in the order of time. ``launched_by``: receives calls of the driver."""
 
-    def __init__(self, launched_by: dict[int, tuple[float, str]]):
+    def __init__(self, launched_by: dict[int | None, tuple[float, str]]):
         self._launched_by = launched_by
         self._stack: list[_Open] = []
 
-    def calls(self, events: Iterable[Mapping[str, Any]]) -> Iterator[_Call]:
-        for event in sorted(events, key=lambda event: (event["ts"], -event.get("dur", 0))):
-            yield from self._ended_by(event["ts"])
+    def calls(self, events: Iterable[_Event]) -> Iterator[_Call]:
+        for event in sorted(events, key=lambda event: (event.begin, -event.length)):
+            yield from self._ended_by(event.begin)
             running = self._stack[-1] if self._stack else None
-            if event.get("cat") in LAUNCHES:
-                name = running.name if running else ""
-                self._launched_by[event["args"].get("correlation")] = event["ts"], name
-            elif event["name"] != "[memory]":
+            if event.category in LAUNCHES:
+                self._launched_by[event.correlation] = event.begin, running.event.name if running else ""
+            elif event.category == MEMORY:
+                if needing := self._needs_memory():
+                    needing.nbytes += event.nbytes
+            else:
                 self._stack.append(_Open(event))
                 if running:
-                    running.inside += self._stack[-1].seconds
-            elif event["args"].get("Device Type") == CUDA and (needing := self._needs_memory()):
-                needing.nbytes += max(event["args"]["Bytes"], 0)
+                    running.inside += event.length
         yield from self._ended_by(float("inf"))
 
     def _needs_memory(self) -> _Open | None:
         """Return the innermost operator that does more than to allocate."""
-        return next((each for each in reversed(self._stack) if not each.name.startswith(ALLOCATES)), None)
+        return next((each for each in reversed(self._stack) if not each.event.name.startswith(ALLOCATES)), None)
 
     def _ended_by(self, time: float) -> Iterator[_Call]:
-        while self._stack and self._stack[-1].end <= time:
+        while self._stack and self._stack[-1].event.end <= time:
             yield self._stack.pop().call
 
 
-def _busy(on_device: Iterable[Mapping[str, Any]]) -> float:
+def _busy(on_device: Iterable[_Event]) -> float:
     """Return the seconds in which at least one of the events runs."""
     busy, until = 0.0, float("-inf")
-    for event in sorted(on_device, key=lambda event: event["ts"]):
-        end = event["ts"] + event["dur"]
-        busy += max(end - max(event["ts"], until), 0.0)
-        until = max(until, end)
+    for event in sorted(on_device, key=lambda event: event.begin):
+        busy += max(event.end - max(event.begin, until), 0.0)
+        until = max(until, event.end)
     return busy / 1e6
