@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from memlab.analyse.explain.remedies import remedies
+from memlab.analyse.explain.remedies import Remedies, remedies
 from memlab.cli.single_changes import changes_of_record
 from memlab.core.errors import MemlabError
 from memlab.core.record import Record
@@ -17,22 +17,24 @@ from memlab.runs.folder import RunFolder
 from memlab.system.deadman import guarded
 
 
-def print_remedies(folder: RunFolder, record: Record, most: int | None, usual: int) -> None:
-    """Predict ``most`` changes of a run, and print what they save; ``None``: ``usual`` for memlab's own training, and
-    none for a command. That they cannot be predicted is no error: the explanation is complete without them."""
+def print_remedies(folder: RunFolder, record: Record, most: int | None, usual: int) -> Remedies | None:
+    """Predict ``most`` changes of a run, print what they save and return them; ``None``: ``usual`` for memlab's own
+    training, and none for a command. That they cannot be predicted is no error: the explanation is complete without
+    them."""
     out = console()
     if most is None and record.command:
         say(f"Remedies: --remedies {usual} predicts {usual} changes of the command that can lower this peak.", out)
-        return
+        return None
     if most == 0:
-        return
+        return None
     try:
         with PlanProgress(console(sys.stderr)) as progress, _changed_runs(folder, record, progress.update) as runs:
             found = remedies(record, runs, usual if most is None else most)
     except MemlabError as error:
         say(f"No remedies: {error}", out)
-        return
+        return None
     show_remedies(found, out)
+    return found
 
 
 @contextmanager

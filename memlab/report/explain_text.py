@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from rich.console import Console
@@ -22,7 +23,7 @@ from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.findings_text import show_findings
 from memlab.report.out_of_memory_text import out_of_memory_sentence, show_last_events
-from memlab.report.text import say
+from memlab.report.text import TextTable, say, show_text_table
 from memlab.system.terminal import safe
 
 Node = TypeVar("Node", Share, Row)
@@ -49,9 +50,9 @@ def show_explained(rank: Explained, out: Console, depth: int) -> None:
         share_of_all = f"{100 * share.nbytes / tree.nbytes:.1f}" if tree.nbytes else "-"
         table.add_row(units.gib(share.nbytes), share_of_all, _name(level, share))
     out.print(table)
-    _show_phases(rank, out)
-    if rank.device.elsewhere:
-        say(elsewhere(rank), out)
+    show_text_table(phases_table(rank), out)
+    if others := elsewhere(rank):
+        say(others, out)
     show_findings(findings(rank), out)
 
 
@@ -77,24 +78,22 @@ def show_phase(rank: Explained, phase: str, out: Console, depth: int) -> None:
 
 def show_difference(before: Explained, after: Explained, out: Console, depth: int) -> None:
     """Print what differs between two ranks, at the peak of each."""
+    say(difference(before, after), out, "bold")
     held = with_same_lines(before.peak.holdings, after.peak.holdings)
-    before, after = (
-        replace(rank, peak=replace(rank.peak, holdings=holdings))
-        for rank, holdings in zip((before, after), held, strict=True)
-    )
-    whole = side_by_side([rank.used(rank.peak) for rank in (before, after)])
-    kinds = side_by_side([accounting.by_kind(rank.peak.holdings) for rank in (before, after)])
-    say(_answer_to(whole, kinds, before, after), out, "bold")
+    trees = [
+        rank.used(replace(rank.peak, holdings=holdings)) for rank, holdings in zip((before, after), held, strict=True)
+    ]
+    whole = side_by_side(trees)
     table = _tree_table(("first, GiB", "second, GiB", "difference, GiB"), "memory at the peak")
     for level, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: row.spread):
         table.add_row(*map(units.gib, row.sizes), _signed(row.change), _name(level, row))
     out.print(table)
 
 
-def show_settings(changes: Sequence[ChangedKey], out: Console) -> None:
-    """Print the settings and versions in which two runs differ."""
+def settings(changes: Sequence[ChangedKey]) -> str:
+    """Name the settings and versions in which two runs differ."""
     named = [f"{change.key} {' -> '.join(map(str, change.values))}" for change in changes]
-    say(f"The runs differ in {'; '.join(map(safe, named))}." if named else "The runs have the same settings.", out)
+    return f"The runs differ in {'; '.join(named)}." if named else "The runs have the same settings."
 
 
 def _tree_table(columns: Sequence[str], title: str) -> Table:
@@ -113,7 +112,10 @@ def _signed(nbytes: int) -> str:
     return f"{nbytes / GIB:+,.3f}" if nbytes else "="
 
 
-def _answer_to(whole: Row, kinds: Row, before: Explained, after: Explained) -> str:
+def difference(before: Explained, after: Explained) -> str:
+    """Say how much more or less the second of two ranks uses at its peak, and which kinds differ most."""
+    whole = side_by_side([rank.used(rank.peak) for rank in (before, after)])
+    kinds = side_by_side([accounting.by_kind(rank.peak.holdings) for rank in (before, after)])
     if not whole.change and not any(part.change for part in kinds.parts):
         return f"Both runs hold the same at their peak: {units.about(whole.sizes[-1])} GiB."
     direction = "more" if whole.change > 0 else "less"
@@ -145,7 +147,9 @@ def answer(rank: Explained) -> str:
 
 
 def elsewhere(rank: Explained) -> str:
-    """Say what the allocator held on the other GPUs of a process, which the tree leaves out."""
+    """Say what the allocator held on the other GPUs of a process, which the tree leaves out; empty without others."""
+    if not rank.device.elsewhere:
+        return ""
     others = _listed((f"cuda:{device}", nbytes) for device, nbytes in sorted(rank.device.elsewhere.items()))
     return f"The tree is of cuda:{rank.device.index}. Elsewhere this process reserves at most: {others}."
 
@@ -221,22 +225,22 @@ def _together(name: str, parts: Sequence[Node]) -> Node:
     return Share(name, sum(part.nbytes for part in parts))
 
 
-def _show_phases(rank: Explained, out: Console) -> None:
-    """Print a row for each phase: allocated memory at its start, peak and end, and the kinds that it adds."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("GiB allocated in")
-    for column in ("at start", "peak", "at end", "reserved", "used"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("added until the peak", overflow="fold")
-    table.add_column("of it still there at the end", overflow="fold")
-    for run in rank.phases:
-        figures = [moment.allocated for moment in (run.start, run.peak, run.end)]
-        used = rank.used(run.end).nbytes
-        added = [change for change in changes(run) if change.added > _least(run)][:NAMED]
-        table.add_row(
-            safe(run.part.phase) + (f" (of {run.times})" if run.times > 1 else ""),
-            *map(units.gib, (*figures, run.end.reserved, used)),
-            ", ".join(f"{change.kind} {units.about(change.added)}" for change in added),
-            ", ".join(f"{change.kind} {units.about(change.stays)}" for change in added if change.stays > _least(run)),
-        )
-    out.print(table)
+def phases_table(rank: Explained) -> TextTable:
+    """Return a row for each phase: allocated memory at its start, peak and end, and the kinds that it adds."""
+    head = (
+        *("GiB allocated in", "at start", "peak", "at end", "reserved", "used"),
+        *("added until the peak", "of it still there at the end"),
+    )
+    return TextTable(head, list(map(partial(_of_phase, rank), rank.phases)), numbers=(1, 2, 3, 4, 5))
+
+
+def _of_phase(rank: Explained, run: PhaseRun) -> tuple[str, ...]:
+    figures = [moment.allocated for moment in (run.start, run.peak, run.end)]
+    used = rank.used(run.end).nbytes
+    added = [change for change in changes(run) if change.added > _least(run)][:NAMED]
+    return (
+        run.part.phase + (f" (of {run.times})" if run.times > 1 else ""),
+        *map(units.gib, (*figures, run.end.reserved, used)),
+        ", ".join(f"{change.kind} {units.about(change.added)}" for change in added),
+        ", ".join(f"{change.kind} {units.about(change.stays)}" for change in added if change.stays > _least(run)),
+    )

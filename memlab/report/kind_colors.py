@@ -1,4 +1,9 @@
-"""Colours of the kinds of memory, the same in every picture, and the order in which a picture stacks the kinds."""
+"""Colours of the kinds of memory, the same in every picture, and the order in which a picture stacks the kinds.
+
+The kinds that a run is made of (weights, master weights, optimizer states, gradients, gathered weights, activations)
+have the colours of Okabe and Ito (2008), lightened on a dark page. The others are chosen so that every two kinds can
+also be told apart by readers who see no red or no green (tests/unit/report/test_kind_colors.py computes what they see).
+"""
 
 from collections.abc import Iterable
 
@@ -7,6 +12,7 @@ from memlab.predict.trace.memory_kinds import (
     ACTIVATION_GRADIENTS,
     ACTIVATIONS,
     BUCKETS,
+    CASTS,
     GATHERED,
     GRADIENTS,
     KERNEL_SCRATCH,
@@ -18,43 +24,32 @@ from memlab.predict.trace.memory_kinds import (
     WEIGHTS,
     WRITTEN_OUT,
 )
-from memlab.report.palette import OKABE_ITO
 
-BLUE, VERMILION, GREEN, PINK, YELLOW, SKY, GREY = range(len(OKABE_ITO))
-
-_HUES = {
-    WEIGHTS: (BLUE, False),
-    BEFORE: (GREY, True),
-    MASTER: (PINK, False),
-    OPTIMIZER: (GREEN, False),
-    GRADIENTS: (VERMILION, False),
-    GATHERED: (SKY, False),
-    BUCKETS: (GREEN, True),
-    ACTIVATIONS: (YELLOW, False),
-    LOGITS: (PINK, True),
-    ACTIVATION_GRADIENTS: (VERMILION, True),
-    WRITTEN_OUT: (BLUE, True),
-    STEP: (YELLOW, True),
-    KERNEL_SCRATCH: (GREY, False),
-    SMALL: (SKY, True),
+KIND_COLORS = {
+    WEIGHTS: ("#0072B2", "#2F86C5"),
+    BEFORE: ("#BDBDBD", "#4C4F57"),
+    MASTER: ("#CC79A7", "#DE9CC0"),
+    OPTIMIZER: ("#009E73", "#2CC295"),
+    GRADIENTS: ("#D55E00", "#F0702A"),
+    CASTS: ("#9C8CF5", "#3D2FD0"),
+    GATHERED: ("#56B4E9", "#A9DDF8"),
+    BUCKETS: ("#4B2A6E", "#6440A8"),
+    ACTIVATIONS: ("#F0E442", "#F0E442"),
+    LOGITS: ("#99265F", "#B03A76"),
+    ACTIVATION_GRADIENTS: ("#FBD3A6", "#FBDDBE"),
+    WRITTEN_OUT: ("#3377FF", "#5B8CFF"),
+    STEP: ("#5C3A00", "#8A5A14"),
+    KERNEL_SCRATCH: ("#262626", "#D8D8D8"),
+    SMALL: ("#CFEAF9", "#57788A"),
 }
-"""Kind, from the bottom of a stack to its top -> its colour, and whether the colour is pale. What stays over the steps
+"""Kind, from the bottom of a stack to its top -> its colour on a white and on a dark page. What stays over the steps
 lies below what comes and goes."""
+
+_UNKNOWN = ("#8A8A8A", "#9A9A9A")
 
 
 def kind_colors(kinds: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return kind -> colour on a white and on a dark page, in the order of a stack; unknown kinds lie on top, grey."""
-    known = list(_HUES)
+    known = list(KIND_COLORS)
     ordered = sorted(set(kinds), key=lambda kind: (known.index(kind) if kind in known else len(known), kind))
-    return {kind: _color(*_HUES.get(kind, (GREY, True))) for kind in ordered}
-
-
-def _color(hue: int, is_pale: bool) -> tuple[str, str]:
-    light, dark = OKABE_ITO[hue]
-    return (_mixed(light, 0xFF), _mixed(dark, 0x20)) if is_pale else (light, dark)
-
-
-def _mixed(color: str, grey: int) -> str:
-    """Return the colour, half mixed with a grey."""
-    parts = (int(color[place : place + 2], 16) for place in (1, 3, 5))
-    return "#" + "".join(f"{(part + grey) // 2:02X}" for part in parts)
+    return {kind: KIND_COLORS.get(kind, _UNKNOWN) for kind in ordered}

@@ -1,7 +1,6 @@
 """Text about a request that failed: what was free, and the last events before it."""
 
 from rich.console import Console
-from rich.table import Table
 
 from memlab.analyse.explain.accounting import OUTSIDE_MODULES
 from memlab.analyse.explain.explained import Explained
@@ -9,7 +8,7 @@ from memlab.analyse.explain.out_of_memory import OutOfMemory
 from memlab.core.record import PREDICTED
 from memlab.predict.trace.trace_format import Site
 from memlab.report import units
-from memlab.system.terminal import safe
+from memlab.report.text import TextTable, show_text_table
 
 
 def out_of_memory_sentence(rank: Explained, oom: OutOfMemory) -> str:
@@ -33,15 +32,19 @@ def out_of_memory_sentence(rank: Explained, oom: OutOfMemory) -> str:
 
 def show_last_events(oom: OutOfMemory, out: Console) -> None:
     """Print the last events before a failed request."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("s before", "GiB"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("last events before the failed request", overflow="fold")
-    for event in oom.last:
-        before = "-" if event.seconds is None else f"{event.seconds:.3f}"
-        of = "" if event.site is None else f": {described(event.site)}"
-        table.add_row(before, units.gib(event.nbytes), safe(event.action.value + of))
-    out.print(table)
+    show_text_table(last_events_table(oom), out)
+
+
+def last_events_table(oom: OutOfMemory) -> TextTable:
+    rows = [
+        (
+            "-" if event.seconds is None else f"{event.seconds:.3f}",
+            units.gib(event.nbytes),
+            event.action.value + ("" if event.site is None else f": {described(event.site)}"),
+        )
+        for event in oom.last
+    ]
+    return TextTable(("s before", "GiB", "last events before the failed request"), rows, numbers=(0, 1))
 
 
 def described(site: Site) -> str:

@@ -1,6 +1,7 @@
 """Text of the remedies of ``memlab explain``: what each change saves by its prediction, and which blocks are gone."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rich.console import Console
 
@@ -26,26 +27,69 @@ ENDS = {FITS: "fits", EDGE: "is at the edge", DOES_NOT_FIT: "still does not fit"
 KEYS = ("used", "reserved", "allocated")
 
 
+@dataclass(frozen=True)
+class RemedyText:
+    """What one change saves, in a sentence; ``details``: the blocks that are gone, and the price."""
+
+    effect: str
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RemediesText:
+    """Remedies in words. ``changes``: those that save memory first, then those that do not, or have no prediction.
+    ``not_tried``: empty if all were."""
+
+    answer: str
+    provenance: str
+    changes: tuple[RemedyText, ...]
+    not_tried: str
+
+
 def show_remedies(found: Remedies, out: Console) -> None:
-    """Print the changes that save memory, then which do not, which could not be predicted and which were not tried."""
+    """Print the remedies, with what each saves and costs."""
+    text = remedies_text(found)
+    say(text.answer, out, "bold")
+    say(text.provenance, out)
+    for change in text.changes:
+        say(change.effect, out, indent=2)
+        for detail in change.details:
+            say(detail, out, indent=4)
+    if text.not_tried:
+        say(text.not_tried, out)
+
+
+def remedies_text(found: Remedies) -> RemediesText:
+    """Write the changes that save memory, then which do not, which could not be predicted and which were not tried."""
     predicted = [(remedy, remedy.needs) for remedy in found.tried if isinstance(remedy.needs, Needs)]
     least = NOTABLE * found.base.used
     helping = [(remedy, needs) for remedy, needs in predicted if found.base.used - needs.used >= least]
     others = [(remedy, needs) for remedy, needs in predicted if found.base.used - needs.used < least]
-    say(_answer(found, len(helping)), out, "bold")
-    say(_provenance(found.base, found.measured), out)
-    for remedy, needs in helping:
-        say(f"{remedy.change}: {'; '.join(_effects(needs, found))}.", out, indent=2)
-        say(f"{_blocks(remedy, needs, found.base)}.", out, indent=4)
-        say(f"Price: {', '.join([remedy.price, *_costs(needs, found.base)])}.", out, indent=4)
-    for remedy, needs in others:
-        say(f"{remedy.change} does not help: {_signed(needs.used - found.base.used)} GiB.", out, indent=2)
-    for remedy in found.tried:
-        if isinstance(remedy.needs, str):
-            say(f"{remedy.change} could not be predicted: {remedy.needs.rstrip('.')}.", out, indent=2)
-    if found.not_tried:
-        number = len(found.tried) + len(found.not_tried)
-        say(f"Not predicted: {', '.join(found.not_tried)}. --remedies {number} predicts all.", out)
+    failed = [(remedy, remedy.needs) for remedy in found.tried if isinstance(remedy.needs, str)]
+    changes = (
+        *(_helping(remedy, needs, found) for remedy, needs in helping),
+        *(
+            RemedyText(f"{remedy.change} does not help: {_signed(needs.used - found.base.used)} GiB.")
+            for remedy, needs in others
+        ),
+        *(RemedyText(f"{remedy.change} could not be predicted: {reason.rstrip('.')}.") for remedy, reason in failed),
+    )
+    number = len(found.tried) + len(found.not_tried)
+    not_tried = f"Not predicted: {', '.join(found.not_tried)}. --remedies {number} predicts all."
+    return RemediesText(
+        _answer(found, len(helping)),
+        _provenance(found.base, found.measured),
+        changes,
+        not_tried if found.not_tried else "",
+    )
+
+
+def _helping(remedy: Remedy, needs: Needs, found: Remedies) -> RemedyText:
+    price = ", ".join([remedy.price, *_costs(needs, found.base)])
+    return RemedyText(
+        f"{remedy.change}: {'; '.join(_effects(needs, found))}.",
+        (f"{_blocks(remedy, needs, found.base)}.", f"Price: {price}."),
+    )
 
 
 def _answer(found: Remedies, helping: int) -> str:
@@ -88,7 +132,7 @@ def _blocks(remedy: Remedy, needs: Needs, base: Needs) -> str:
     """Write what is gone and what is new at the peak, by kind, with the module of the largest part."""
     assert remedy.blocks is not None
     least = NOTABLE * base.used
-    parts = [part for part in remedy.blocks.parts if part.spread >= least][:NAMED]
+    parts = [part for part in remedy.blocks.parts if abs(part.change) >= least][:NAMED]
     named = [f"{part.name} {_signed(part.change)}{_where(part, least)}" for part in parts]
     slack = needs.rank.peak.slack.total - base.rank.peak.slack.total
     if abs(slack) >= least:
@@ -100,7 +144,7 @@ def _blocks(remedy: Remedy, needs: Needs, base: Needs) -> str:
 
 def _where(kind: Row, least: float) -> str:
     """Name the module whose memory changed most, where a kind has several."""
-    modules = [part for part in kind.parts if part.spread >= least and "." in part.name]
+    modules = [part for part in kind.parts if abs(part.change) >= least and "." in part.name]
     return f" ({modules[0].name} {_signed(modules[0].change)})" if modules and len(kind.parts) > 1 else ""
 
 

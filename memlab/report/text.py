@@ -3,9 +3,11 @@
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from memlab.system.terminal import safe
@@ -45,6 +47,26 @@ def say(text: str, out: Console, style: str = "", indent: int = 0) -> None:
         line.rstrip()
         line.pad_left(indent)
         out.print(line)
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Table of texts. ``numbers``: the columns (from 0) that hold numbers, which are aligned to the right."""
+
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    numbers: tuple[int, ...]
+
+
+def show_text_table(table: TextTable, out: Console) -> None:
+    """Print a table. Columns of numbers are never cut; the others are folded."""
+    printed = Table(box=None, pad_edge=False)
+    for number, name in enumerate(table.head):
+        is_number = number in table.numbers
+        printed.add_column(name, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+    for row in table.rows:
+        printed.add_row(*(Text(safe(cell)) for cell in row))
+    out.print(printed)
 
 
 def show_command(words: Sequence[str], out: Console) -> None:

@@ -2,10 +2,11 @@
 
 import time
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from driver import CHROMEDRIVER, CHROMIUM, ENTER, browser
-from histories import GIB, MIB, explained, explained_run, training
+from histories import GIB, MIB, explained, explained_run, out_of_memory, remedies_of, training
 
 from memlab.analyse.explain import accounting
 from memlab.analyse.explain.phases import parts_of
@@ -16,6 +17,7 @@ from memlab.predict.trace.trace_format import Piece, Trace
 from memlab.predict.trace.work_items import EVERYTHING, HostWaits, KernelLaunch
 from memlab.report import units
 from memlab.report.explain_page import write_explain_page
+from memlab.report.explain_page.payload import payload
 
 pytestmark = [
     pytest.mark.browser,
@@ -75,6 +77,7 @@ def with_driver(rank):
     reserved = timeline(rank).reserved
 
     class Device:
+        elsewhere = ()
         changes = (0, middle)
 
         def outside(self, event):
@@ -111,6 +114,32 @@ def test_it_opens_at_the_peak_and_a_click_chooses_another_moment(page):
     assert page.text("#moment") != status and tree(page) != before
     page.run("document.getElementById('peak').click()")
     assert page.text("#moment") == status and tree(page) == before
+
+
+def test_it_begins_with_the_whole_answer(chromium, tmp_path):
+    """Of a run that ran out of memory: the failure, the last events, a finding, remedies and phases, then the picture
+    at the failed request."""
+    rank = out_of_memory()
+    run, remedies = explained_run(tmp_path / "run", rank), remedies_of(rank)
+    write_explain_page([run], tmp_path / "page.html", remedies)
+    chromium.open(tmp_path / "page.html")
+    data = payload([run], remedies)
+    answer = data["runs"][0]["answer"]
+    shown = chromium.texts("#summary p, #summary li, #summary td, #summary th, #summary h3, #summary .hint")
+    assert shown[0] == answer["failure"]
+    rows = [*answer["last_events"]["rows"], *answer["phases"]["rows"]]
+    changes = [text for change in data["remedies"]["changes"] for text in (change["effect"], *change["details"])]
+    told = "\n".join(shown)
+    assert all(text in told for text in (*answer["sentences"], *answer["findings"], *changes, *chain(*rows)))
+    place = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
+    assert chromium.run(place, "#summary") < chromium.run(place, "#time")
+    assert chromium.text("#moment").startswith("forward, step 5, event ")
+    assert "(out of memory)" in chromium.text("#moment")
+    chromium.run("document.getElementById('peak').click()")
+    assert "(the peak)" in chromium.text("#moment")
+    chromium.run("document.getElementById('failed').click()")
+    assert "(out of memory)" in chromium.text("#moment")
+    assert chromium.messages() == []
 
 
 def test_a_drag_shows_what_was_added_and_freed(page):
@@ -210,7 +239,7 @@ def test_the_block_that_keeps_a_segment_is_named(chromium, tmp_path):
 def test_the_flame_graph_is_by_module_and_by_line(page):
     boxes = "#flames button"
     assert page.texts(boxes)[:2] == ["requested", "outside all modules"]
-    assert {"model", "layers", "mlp", "activations"} <= set(page.texts(boxes))
+    assert {"model", "layers.*", "mlp", "activations"} <= set(page.texts(boxes))
     page.click("#flame-controls button[value=line]")
     assert "train.py:3" in page.texts(boxes)
     widths = page.run("return [...document.querySelectorAll('#flames button')].map(e => parseFloat(e.style.width))")
@@ -225,7 +254,7 @@ def test_the_flame_graph_is_by_module_and_by_line(page):
 def test_two_runs_are_laid_together(chromium, tmp_path):
     """The second run holds 64 MiB more from its first event on."""
     first = explained(training(2, 60))
-    more = replace(first.trace, events=[Alloc(10**6, 64 * MIB, 0, 0), *first.trace.events])
+    more = replace(first.history.trace, events=[Alloc(10**6, 64 * MIB, 0, 0), *first.history.trace.events])
     page = opened(chromium, tmp_path, first, explained(more))
     assert page.text("#legend").count("run1, rank 0") == 2
     path = "used/reserved/requested/weights/outside all modules/load.py:1 empty"

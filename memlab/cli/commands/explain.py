@@ -52,14 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from memlab.analyse.collect import collect
+    from memlab.analyse.diff import compare
     from memlab.analyse.explain.chrome_trace import write_chrome_trace
     from memlab.analyse.explain.event_times import event_times
     from memlab.analyse.explain.explained_run import explain
     from memlab.analyse.explain.memory_viz import write_memory_viz
     from memlab.cli.remedies import print_remedies
     from memlab.report.explain_page import write_explain_page
-    from memlab.report.explain_text import show_difference, show_explained, show_phase
-    from memlab.report.text import console
+    from memlab.report.explain_text import settings, show_difference, show_explained, show_phase
+    from memlab.report.text import console, say
 
     folders = [run_folder(folder) for folder in arguments.folders or [latest_run()]]
     _check_options(arguments, len(folders))
@@ -69,23 +71,25 @@ def run(arguments: argparse.Namespace) -> int:
     for problem in chain.from_iterable(run.problems for run in runs):
         print(safe(problem), file=sys.stderr)
     first, *others = runs
-    if arguments.page:
-        write_explain_page(runs, arguments.page)
     if arguments.memory_viz:
         write_memory_viz(arguments.memory_viz, first.fullest.history, event_times(first.fullest, first.record))
     if arguments.chrome_trace:
         write_chrome_trace(arguments.chrome_trace, first)
+    remedies, changes, out = None, [], console()
     if others:
-        show_difference(first.fullest, others[0].fullest, console(), arguments.depth)
-        _show_settings(*folders)
+        comparison = compare([run for folder in folders for run in collect([folder.path]).runs])
+        changes = [*comparison.values, *comparison.environment]
+        show_difference(first.fullest, others[0].fullest, out, arguments.depth)
+        say(settings(changes), out)
     elif arguments.at:
-        show_phase(first.fullest, arguments.at, console(), arguments.depth)
+        show_phase(first.fullest, arguments.at, out, arguments.depth)
     else:
-        show_explained(first.fullest, console(), arguments.depth)
+        show_explained(first.fullest, out, arguments.depth)
+        remedies = print_remedies(first.folder, first.record, arguments.remedies, REMEDIES)
+    if arguments.page:
+        write_explain_page(runs, arguments.page, remedies, changes)
     for file in filter(None, (arguments.page, arguments.memory_viz, arguments.chrome_trace)):
         print(f"{safe(str(file))}: {file.stat().st_size / MIB:.1f} MiB")
-    if not (others or arguments.at):
-        print_remedies(first.folder, first.record, arguments.remedies, REMEDIES)
     return 0
 
 
@@ -101,16 +105,6 @@ def _check_options(arguments: argparse.Namespace, folders: int) -> None:
     for applies, options, reason in reasons:
         if given := [option for option in options if applies and getattr(arguments, option)]:
             raise MemlabError(f"--{given[0].replace('_', '-')} {reason}.")
-
-
-def _show_settings(*folders: RunFolder) -> None:
-    from memlab.analyse.collect import collect
-    from memlab.analyse.diff import compare
-    from memlab.report.explain_text import show_settings
-    from memlab.report.text import console
-
-    comparison = compare([run for folder in folders for run in collect([folder.path]).runs])
-    show_settings([*comparison.values, *comparison.environment], console())
 
 
 def _show_time(folder: RunFolder, predicted: RunFolder | None = None) -> int:

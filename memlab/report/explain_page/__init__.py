@@ -1,4 +1,4 @@
-"""HTML page of explained runs in one file: memory over time, and who holds what at any moment.
+"""HTML page of explained runs in one file: the answer, memory over time, and who holds what at any moment.
 
 ExplainedRun -> placements.py -> histories.py, packing.py -> payload.py -> html_file.py
 """
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from memlab.analyse.diff import ChangedKey
 from memlab.analyse.explain.explained_run import ExplainedRun
+from memlab.analyse.explain.remedies import Remedies
 from memlab.files.disk import write_whole
 from memlab.report.explain_page.payload import payload
 from memlab.report.html_file import SHARED, html_file
@@ -18,15 +20,21 @@ STYLES = (SHARED / "common.css", ASSETS / "explain.css")
 
 SCRIPTS = (
     *(SHARED / name for name in ("elements.js", "theme.js")),
-    *(ASSETS / f"{name}.js" for name in ("history", "tree", "flame", "chart", "segments", "ranks", "main")),
+    *(ASSETS / f"{name}.js" for name in ("answer", "history", "tree", "flame", "chart", "segments", "ranks", "main")),
 )
 
 
-def write_explain_page(runs: Sequence[ExplainedRun], output: Path) -> None:
+def write_explain_page(
+    runs: Sequence[ExplainedRun],
+    output: Path,
+    remedies: Remedies | None = None,
+    changes: Sequence[ChangedKey] = (),
+) -> None:
     """Write the page of one run, or of two that are compared, whole or not at all.
 
+    ``remedies``: of the one run, if they were predicted. ``changes``: settings and versions in which two runs differ.
     Raises :class:`WriteError` and :class:`OSError`.
     """
-    text = html_file(payload(runs), ASSETS / "page.html", STYLES, SCRIPTS)
+    text = html_file(payload(runs, remedies, changes), ASSETS / "page.html", STYLES, SCRIPTS)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_whole(output, text.encode())

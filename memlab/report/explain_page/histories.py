@@ -30,6 +30,7 @@ def history(rank: Explained, record: Record, run: int) -> dict[str, Any]:
         "source": rank.source,
         "events": found.events,
         "peak": rank.peak.event,
+        "failed": rank.oom and min(rank.oom.moment.event, found.events - 1),
         "parts": [[part.phase, part.step, part.begin, part.end] for part in parts_of(trace, found.events)],
         "sites": [[strings.setdefault(text, len(strings)) for text in _site(site)] for site in trace.sites],
         "strings": list(strings),

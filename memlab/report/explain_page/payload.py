@@ -1,15 +1,23 @@
-"""Data of the page: the answer, the histories of ranks, and the figures of all ranks by phase."""
+"""Data of the page: the answer in words, the histories of ranks, and the figures of all ranks by phase."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from memlab import __version__
+from memlab.analyse.diff import ChangedKey
+from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import ExplainedRun
+from memlab.analyse.explain.findings import findings
+from memlab.analyse.explain.remedies import Remedies
 from memlab.core.record import COMMAND_PHASES, Record
 from memlab.report.explain_page.histories import history
-from memlab.report.explain_text import answer, why_the_peak_is_there
+from memlab.report.explain_text import answer, difference, elsewhere, phases_table, settings, why_the_peak_is_there
+from memlab.report.findings_text import sentence
 from memlab.report.kind_colors import kind_colors
+from memlab.report.out_of_memory_text import last_events_table, out_of_memory_sentence
+from memlab.report.remedies_text import remedies_text
 
 BY_PHASE = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes", "used_bytes", "host_peak_bytes")
 """Figures of a rank's phase that the page shows."""
@@ -18,14 +26,21 @@ OF_RANK = ("device_used_bytes", "process_used_bytes", "host_peak_bytes", "host_r
 """Figures of a rank over the whole run."""
 
 
-def payload(runs: Sequence[ExplainedRun]) -> dict[str, Any]:
-    """Build the data of a page about one run, or about two that are compared. Sizes are in bytes."""
+def payload(
+    runs: Sequence[ExplainedRun], remedies: Remedies | None = None, changes: Sequence[ChangedKey] = ()
+) -> dict[str, Any]:
+    """Build the data of a page about one run, or about two that are compared. Sizes are in bytes.
+
+    ``remedies``: of the one run, if they were predicted. ``changes``: settings and versions in which two runs differ.
+    """
     names = _names([run.folder.path for run in runs])
     histories = [history(rank, run.record, number) for number, run in enumerate(runs) for rank in run.ranks]
     kinds = {site.kind for run in runs for rank in run.ranks for site in rank.history.trace.sites}
     return {
         "title": " and ".join(names),
         "version": __version__,
+        "difference": _difference(runs, changes) if len(runs) > 1 else [],
+        "remedies": remedies and asdict(remedies_text(remedies)),
         "runs": [_run(*each) for each in zip(names, runs, strict=True)],
         "histories": histories,
         "shown": [_place(runs, number) for number in range(len(runs))],
@@ -45,14 +60,31 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [f"{path.parent.name}/{path.name}" for path in paths]
 
 
+def _difference(runs: Sequence[ExplainedRun], changes: Sequence[ChangedKey]) -> list[str]:
+    before, after = (run.fullest for run in runs)
+    return [difference(before, after), settings(changes)]
+
+
 def _run(name: str, run: ExplainedRun) -> dict[str, Any]:
     rank, record = run.fullest, run.record
     return {
         "name": name,
         "source": record.source,
-        "sentences": list(filter(None, (answer(rank), why_the_peak_is_there(rank)))),
+        "answer": _answer(rank),
+        "problems": run.problems,
         "phases": _phases(record),
         "ranks": [_rank(result) for result in record.ranks],
+    }
+
+
+def _answer(rank: Explained) -> dict[str, Any]:
+    """Return what the terminal prints about a rank, in the same words."""
+    return {
+        "failure": rank.oom and out_of_memory_sentence(rank, rank.oom),
+        "last_events": rank.oom and asdict(last_events_table(rank.oom)),
+        "sentences": list(filter(None, (answer(rank), why_the_peak_is_there(rank), elsewhere(rank)))),
+        "findings": list(map(sentence, findings(rank))),
+        "phases": asdict(phases_table(rank)),
     }
 
 

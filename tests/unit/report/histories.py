@@ -1,17 +1,19 @@
 """Histories of ranks for tests of the page: explained runs of made-up traces."""
 
 import random
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-from memlab.analyse.explain.accounting import Share
+from memlab.analyse.explain.accounting import Share, by_kind, side_by_side
 from memlab.analyse.explain.device import ModelledDevice
 from memlab.analyse.explain.explained import Explained, History, explain_history
 from memlab.analyse.explain.explained_run import ExplainedRun
+from memlab.analyse.explain.remedies import Needs, Remedies, Remedy
 from memlab.core.config import Config, Hardware
 from memlab.core.record import PHASES
-from memlab.predict.allocator import RecordingAllocator, parse
+from memlab.predict.allocator import Options, RecordingAllocator, parse
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Event, Free, HostAlloc, RecordStream
 from memlab.predict.trace.memory_kinds import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS
 from memlab.predict.trace.trace_format import Piece, Site, Trace
@@ -67,6 +69,35 @@ def explained(trace: Trace, settings: str = "") -> Explained:
     recorder = partial(RecordingAllocator, parse(settings))
     history = History(trace, settings, recorder, [event * 1e-5 for event in range(len(trace.events))])
     return explain_history("measured", history, ModelledDevice((Share("CUDA context", 500 * MIB),)))
+
+
+def out_of_memory() -> Explained:
+    """Explain a rank whose every step keeps 40 MiB of activations, until the fifth step finds no room for them."""
+    known = [
+        Site(WEIGHTS, "aten.empty.memory_format", "load.py:1", "load", "", ()),
+        Site(ACTIVATIONS, "aten.mm.default", "model.py:7", "forward", "model.layers.0.mlp", (4, 8), "train.py:3"),
+    ]
+    events: list[Event] = [BeginPhase(0), Alloc(0, 100 * MIB, 0, 0)]
+    for step in range(1, 6):
+        events += [BeginPhase(1), Alloc(2 * step, 40 * MIB, 0, 1), Alloc(2 * step + 1, 5 * MIB, 0, 1)]
+        events += [BeginPhase(3), Free(2 * step + 1)]
+    pieces = [Piece(None, None, True), *(Piece(step, "train.py:3", True) for step in range(1, 6) for _ in range(2))]
+    trace = Trace(0, 1, events=events, sites=known, phases=["model_build", *STEP_PHASES], pieces=pieces)
+    recorder = partial(RecordingAllocator, Options(), 290 * MIB)
+    return explain_history("predicted", History(trace, "", recorder), ModelledDevice((Share("CUDA context", MIB),)))
+
+
+def remedies_of(rank: Explained) -> Remedies:
+    """Return one change that would save 40 MiB, one that saves nothing, one without a prediction, and one not tried."""
+    base = Needs("does_not_fit", 280 * MIB, 290 * MIB, 300 * MIB, GIB, None, rank)
+    saved = replace(base, verdict="fits", allocated=240 * MIB, reserved=250 * MIB, used=260 * MIB)
+    blocks = side_by_side([by_kind(rank.peak.holdings)] * 2)
+    tried = [
+        Remedy("checkpointing=full", "a second forward pass", saved, blocks),
+        Remedy("allocator=expandable", "no extra computation", base, blocks),
+        Remedy("batch.micro=1", "more steps", "no such word"),
+    ]
+    return Remedies(base, None, tried, ["kernels=liger"])
 
 
 def explained_run(path: Path, rank: Explained, ranks: int = 1) -> ExplainedRun:

@@ -1,12 +1,22 @@
-"""Data of the page of explained runs: what is packed comes back, and every figure is the explanation's."""
+"""Data of the page of explained runs: what is packed comes back, and the answer is the terminal's, word for word."""
 
 import base64
+import io
 import zlib
+from collections.abc import Iterator
 from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
 import pytest
+from histories import explained, explained_run, out_of_memory, remedies_of, training
+from rich.console import Console
 
+from memlab.analyse.diff import ChangedKey
 from memlab.report.explain_page.packing import packed, steps
+from memlab.report.explain_page.payload import payload
+from memlab.report.explain_text import settings, show_difference, show_explained
+from memlab.report.remedies_text import show_remedies
 
 
 def unpacked(column) -> list[int]:
@@ -25,3 +35,49 @@ def test_what_is_packed_comes_back(values):
 def test_steps_add_up_to_the_values():
     values = [3, 3, 8, 1000]
     assert list(accumulate(steps(values))) == values and steps([]) == []
+
+
+def texts(values: Any) -> Iterator[str]:
+    """Yield all texts in nested lists and dictionaries."""
+    if isinstance(values, str):
+        yield values
+    elif isinstance(values, dict | list | tuple):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from texts(value)
+
+
+def printed(show, *what: Any) -> str:
+    out = io.StringIO()
+    show(*what, Console(file=out, width=5_000))
+    return out.getvalue()
+
+
+def test_the_answer_is_what_the_terminal_prints():
+    """Of a run that ran out of memory, with a finding (each step keeps activations) and remedies."""
+    rank = out_of_memory()
+    remedies = remedies_of(rank)
+    found = payload([explained_run(Path("run"), rank)], remedies)
+    (run,) = found["runs"]
+    assert run["answer"]["failure"].startswith(
+        "Rank 0 would run out of memory (forward, step 5, train.py:3): 0.039 GiB"
+    )
+    assert len(run["answer"]["findings"]) == 1 and len(run["answer"]["sentences"]) == 2
+    assert [row[0] for row in run["answer"]["phases"]["rows"]] == [
+        *("model_build", "forward (of 5)", "optimizer_step (of 4)")
+    ]
+    assert [len(change["details"]) for change in found["remedies"]["changes"]] == [2, 0, 0]
+    terminal = printed(lambda rank, out: show_explained(rank, out, 4), rank) + printed(show_remedies, remedies)
+    shown = [text for text in texts([run["answer"], found["remedies"]]) if text]
+    assert len(shown) > 60
+    assert [text for text in shown if text not in terminal] == []
+
+
+def test_two_runs_begin_with_their_difference():
+    ranks = [explained(training(2, requests)) for requests in (20, 60)]
+    changes = [ChangedKey("batch.micro", (1, 3))]
+    found = payload([explained_run(Path(f"run{number}"), rank) for number, rank in enumerate(ranks)], None, changes)
+    terminal = printed(lambda out: show_difference(*ranks, out, 4))
+    first, second = found["difference"]
+    assert first in terminal and first.startswith("The second run uses")
+    assert second == settings(changes)
+    assert payload([explained_run(Path("run"), ranks[0])])["difference"] == []

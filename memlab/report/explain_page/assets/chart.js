@@ -4,6 +4,7 @@
 const [LEFT, RIGHT, TOP, BOTTOM, HEIGHT] = [64, 14, 44, 24, 360];
 const NEAR_CAPACITY = 0.5; // share of the device's memory from which its line is drawn
 const FEWEST = 8; // events that can be zoomed to
+const FEWEST_LETTERS = 5; // of a name that is cut
 const chart = { from: 0, to: 1, byTime: false };
 
 /** Fits a canvas to its place and returns its context in CSS pixels, with its width. */
@@ -102,11 +103,11 @@ function drawChart({ history, other }) {
   const columns = Math.max(1, Math.floor(width - LEFT - RIGHT));
   const edges = edgesOf(history, chart.from, chart.to, columns);
   const allocated = extremes(history.allocated, edges);
-  chart.drawn = { columns, allocated };
   context.clearRect(0, 0, width, HEIGHT);
   drawBands(context, scale, width, history);
   drawAxes(context, scale, width, top);
-  drawStacks(context, scale, history, allocated);
+  const tops = drawStacks(context, scale, history, allocated);
+  chart.drawn = { columns, allocated, tops, bytesAt: (y) => ((HEIGHT - BOTTOM - y) / (HEIGHT - TOP - BOTTOM)) * top };
   drawLine(context, scale, extremes(history.used, edges), ink("used"), [2, 2]);
   drawLine(context, scale, extremes(history.reserved, edges), ink("reserved"), []);
   drawLine(context, scale, allocated, ink("allocated"), []);
@@ -116,9 +117,10 @@ function drawChart({ history, other }) {
   performance.measure("draw", { start });
 }
 
+/** Draws the kinds upon each other, with thin gaps between. Returns kind number -> top of its layer in each column. */
 function drawStacks(context, scale, history, allocated) {
   let below = new Float64Array(allocated.event.length);
-  kindsAt(history, allocated.event).forEach((held, order) => {
+  const tops = kindsAt(history, allocated.event).map((held, order) => {
     const above = below.map((bytes, column) => bytes + held[column]);
     if (above.some((bytes, column) => bytes > below[column])) {
       context.fillStyle = colorOf(DATA.kinds[order]);
@@ -127,8 +129,16 @@ function drawStacks(context, scale, history, allocated) {
       for (let column = below.length - 1; column >= 0; column--) context.lineTo(LEFT + column, scale.y(below[column]));
       context.fill();
     }
-    below = above;
+    return (below = above);
   });
+  context.strokeStyle = ink("paper");
+  context.lineWidth = 0.5;
+  for (const top of tops) {
+    context.beginPath();
+    top.forEach((bytes, column) => context.lineTo(LEFT + column, scale.y(bytes)));
+    context.stroke();
+  }
+  return tops;
 }
 
 /** Draws a line through the extremes of each column. */
@@ -188,11 +198,14 @@ function drawBands(context, scale, width, { parts, ...history }) {
   }
 }
 
-/** Writes a text between two places, if it has room. */
+/** Writes a text between two places: as much of it as has room, nothing if that is no more than a few letters. */
 function label(context, text, left, right, y) {
   context.fillStyle = ink("ink");
   context.textAlign = "left";
-  if (context.measureText(text).width < right - left - 8) context.fillText(text, left + 5, y);
+  const fits = (part) => context.measureText(part).width < right - left - 8;
+  let shown = text;
+  while (shown.length > FEWEST_LETTERS && !fits(shown)) shown = `${shown.replace("\u2026", "").slice(0, -1)}\u2026`;
+  if (fits(shown)) context.fillText(shown, left + 5, y);
 }
 
 function drawAxes(context, scale, width, top) {
@@ -304,26 +317,49 @@ function drawOverview({ history }) {
   context.strokeRect(left, 1, Math.max(2, right - left), STRIP - 2);
 }
 
+const HOST_HEIGHT = 90;
+
 /** Draws the tensors on the host, which a prediction knows, below the chart and on the same axis. */
 function drawHost({ history }) {
+  const [note, canvas] = byId("host-curve").children;
   byId("host-curve").hidden = !history.host;
   if (!history.host) return;
   const { event, pageable, pinned } = history.host;
-  const [note, canvas] = byId("host-curve").children;
-  const most = Math.max(...pageable.map((bytes, at) => bytes + pinned[at]));
-  note.textContent = `Tensors on the host: page-locked (dark) and pageable (pale), up to ${size(most)}.`;
-  const [context, width] = contextOf(canvas, STRIP);
+  const both = sumOf(pageable, pinned);
+  const most = both.reduce((a, b) => Math.max(a, b), 1);
+  const [context, width] = contextOf(canvas, HOST_HEIGHT);
   const columns = Math.max(1, Math.floor(width - LEFT - RIGHT));
   const edges = edgesOf(history, chart.from, chart.to, columns);
+  const floor = HOST_HEIGHT - 8;
+  const y = (bytes) => floor - (bytes / most) * (floor - 8);
+  drawHostAxis(context, width, most, y);
+  let shown = 0;
   for (let column = 0; column < columns; column++) {
     const at = lowerBound(event, edges[column] + 1) - 1;
     if (at < 0) continue;
-    const [lower, upper] = [pinned[at], pinned[at] + pageable[at]].map((bytes) => (bytes / most) * STRIP);
-    context.fillStyle = ink("reserved");
-    context.fillRect(LEFT + column, STRIP - lower, 1, lower);
-    context.globalAlpha = 0.35;
-    context.fillRect(LEFT + column, STRIP - upper, 1, upper - lower);
-    context.globalAlpha = 1;
+    shown = Math.max(shown, both[at]);
+    context.fillStyle = ink("pinned");
+    context.fillRect(LEFT + column, y(pinned[at]), 1, floor - y(pinned[at]));
+    context.fillStyle = ink("pageable");
+    context.fillRect(LEFT + column, y(both[at]), 1, y(pinned[at]) - y(both[at]));
+  }
+  const key = (name) => {
+    const swatch = h("span", { className: "swatch" });
+    swatch.style.background = `var(--${name})`;
+    return swatch;
+  };
+  const here = shown ? `${size(shown)} in the part above` : "none in the part above";
+  note.replaceChildren("Tensors on the host: ", key("pinned"), "page-locked, ", key("pageable"), `pageable; up to ${size(most)}, ${here}.`);
+}
+
+function drawHostAxis(context, width, most, y) {
+  context.textAlign = "right";
+  context.strokeStyle = ink("line");
+  context.fillStyle = ink("ink");
+  context.lineWidth = 1;
+  for (const bytes of [0, most]) {
+    context.fillText(size(bytes), LEFT - 6, y(bytes));
+    context.strokeRect(LEFT, Math.round(y(bytes)) + 0.5, width - LEFT - RIGHT, 0);
   }
 }
 
@@ -349,11 +385,22 @@ function zoomToStep(history, event) {
   zoomTo(history, placeOf(history, own[0].begin), end < history.events ? placeOf(history, end) : endOf(history));
 }
 
-/** Returns the event below the pointer: the highest one of the column of pixels. */
-function eventBelow(pointer) {
-  const { columns, allocated } = chart.drawn;
+/** Returns the column of pixels below the pointer. */
+function columnBelow(pointer) {
   const x = Math.floor(pointer.clientX - byId("chart").getBoundingClientRect().left - LEFT);
-  return allocated.event[Math.min(columns - 1, Math.max(0, x))];
+  return Math.min(chart.drawn.columns - 1, Math.max(0, x));
+}
+
+/** Returns the event below the pointer: the highest one of the column of pixels. */
+const eventBelow = (pointer) => chart.drawn.allocated.event[columnBelow(pointer)];
+
+/** Returns the kind whose layer is below the pointer, with its bytes; null outside the layers. */
+function kindBelow(pointer) {
+  const { tops, bytesAt } = chart.drawn;
+  const column = columnBelow(pointer);
+  const bytes = bytesAt(pointer.clientY - byId("chart").getBoundingClientRect().top);
+  const order = bytes < 0 ? -1 : tops.findIndex((top) => bytes < top[column]);
+  return order < 0 ? null : { kind: DATA.kinds[order], bytes: tops[order][column] - (tops[order - 1]?.[column] ?? 0) };
 }
 
 const DRAGGED = 4; // pixels from which a press is a drag
@@ -404,7 +451,10 @@ function listenToChart(change, zoomed) {
 function showTipAt(tip, pointer, event) {
   const { history } = chosen;
   const box = byId("chart").getBoundingClientRect();
-  tip.replaceChildren(h("strong", {}, partName(partAt(history, event))), h("div", {}, `allocated ${size(history.allocated[event])}`), h("div", {}, `reserved ${size(history.reserved[event])}`), h("div", {}, `used ${size(history.used[event])}`));
+  const below = kindBelow(pointer);
+  const swatch = h("span", { className: "swatch" });
+  if (below) swatch.style.background = colorOf(below.kind);
+  tip.replaceChildren(h("strong", {}, partName(partAt(history, event))), below ? h("div", {}, swatch, `${below.kind.name} ${size(below.bytes)}`) : "", h("div", {}, `allocated ${size(history.allocated[event])}`), h("div", {}, `reserved ${size(history.reserved[event])}`), h("div", {}, `used ${size(history.used[event])}`));
   tip.hidden = false;
   tip.style.left = `${Math.min(pointer.clientX - box.left + 14, box.width - tip.offsetWidth - 4)}px`;
   tip.style.top = `${Math.min(pointer.clientY - box.top + 14, HEIGHT - tip.offsetHeight)}px`;

@@ -1,9 +1,10 @@
 // Flame graph of what is held at the chosen moment: the whole on top, its parts below, widths to scale.
 
 const ORDERS = {
-  module: ["by module", ({ module, kind, line }) => [...(module ? module.split(".") : ["outside all modules"]), kind, line]],
+  module: ["by module", ({ module, modules, kind, line }) => [...modules.split(/\.(?!\*)/), kind, line, ...(module === modules || !module ? [] : [module])]],
   line: ["by line", ({ userLine, line, modules, kind }) => [userLine || "no line of the script known", line, modules, kind]],
 };
+const MOSTLY = 0.9; // share of a part from which on it has the colour of a kind
 const LEAST = 0.0015; // share of the width below which a part is not drawn
 const ROW = 22;
 let flameOrder = "module";
@@ -82,7 +83,8 @@ function showFlame({ history, event }) {
       showFlame({ history, event });
     } }, width > 0.02 ? part.name : "");
     Object.assign(element.style, { left: `${100 * left}%`, width: `${100 * width}%`, top: `${depth * ROW}px` });
-    element.style.setProperty("--kind", colorOfKind(kinds[0]?.[0] ?? DATA.kinds[0].name));
+    const [kind, most] = kinds[0] ?? [null, 0];
+    element.style.setProperty("--kind", most > MOSTLY * part.bytes ? colorOfKind(kind) : "var(--soft)");
     return element;
   }
 }

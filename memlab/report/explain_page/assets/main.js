@@ -1,4 +1,5 @@
-// What is chosen, and the parts of the page that show it. The page opens at the peak, in its step.
+// What is chosen, and the parts of the page that show it. The page opens at the peak, in its step; of a run that ran out of
+// memory, at the request that failed.
 
 const chosen = { history: null, other: null, event: 0, from: null, otherEvent: null };
 
@@ -6,10 +7,11 @@ async function show(place, otherPlace) {
   chosen.history = await historyOf(place);
   chosen.other = otherPlace === null ? null : await historyOf(otherPlace);
   if (!chosen.history.clock) chart.byTime = false;
-  zoomToStep(chosen.history, chosen.history.peak);
+  const event = chosen.history.failed ?? chosen.history.peak;
+  zoomToStep(chosen.history, event);
   showControls();
   showRanks(chosen);
-  choose(chosen.history.peak, null);
+  choose(event, null);
   drawCurves();
 }
 
@@ -39,12 +41,14 @@ function showMoment() {
   const time = history.clock && event >= history.clock.begin ? `, ${since(history, event)}` : "";
   const at = (each) => `${partName(partAt(history, each))}, event ${WHOLE.format(each)}`;
   const figures = `allocated ${size(history.allocated[event])}, reserved ${size(history.reserved[event])}, used ${size(history.used[event])}`;
-  const text = from === null ? `${at(event)}${time}${event === history.peak ? " (the peak)" : ""}: ${figures}.` : `From ${at(from)} to ${at(event)}: allocated ${size(history.allocated[from])} \u2192 ${size(history.allocated[event])}.`;
+  const text = from === null ? `${at(event)}${markOf(history, event)}${time}: ${figures}.` : `From ${at(from)} to ${at(event)}: allocated ${size(history.allocated[from])} \u2192 ${size(history.allocated[event])}.`;
   byId("moment").textContent = text;
   byId("question").textContent = questionOf(history, other, otherEvent, from);
   const slider = byId("chart");
   for (const [name, value] of [["valuemin", 0], ["valuemax", history.events - 1], ["valuenow", event], ["valuetext", text]]) slider.setAttribute(`aria-${name}`, value);
 }
+
+const markOf = (history, event) => (event === history.failed ? " (out of memory)" : event === history.peak ? " (the peak)" : "");
 
 function questionOf(history, other, otherEvent, from) {
   if (from !== null) return "Between the two moments. What was requested and freed in between is in neither column.";
@@ -64,6 +68,10 @@ function showControls() {
   };
   const places = names.map((name, place) => [place, name]);
   const button = (id, text, action) => h("button", { id, type: "button", onclick: () => (action(), drawCurves()) }, text);
+  const goTo = (id, text, event) => button(id, text, () => {
+    zoomToStep(history, event);
+    choose(event, null);
+  });
   const steps = [...new Set(history.parts.map(({ step }) => step))].filter((step) => step !== null);
   const firstOf = (step) => history.parts.find((part) => part.step === step).begin;
   byId("controls").replaceChildren(...[
@@ -74,10 +82,8 @@ function showControls() {
       drawCurves();
     }),
     button("whole", "Whole run", () => zoomTo(history, 0, endOf(history))),
-    button("peak", "Peak", () => {
-      zoomToStep(history, history.peak);
-      choose(history.peak, null);
-    }),
+    goTo("peak", "Peak", history.peak),
+    history.failed === null ? null : goTo("failed", "Out of memory", history.failed),
     button("in", "Zoom in", () => zoomBy(history, 0.5)),
     button("out", "Zoom out", () => zoomBy(history, 2)),
     history.clock ? select("axis", "axis", chart.byTime ? "time" : "events", [["events", "events of the allocator"], ["time", history.source === "predicted" ? "time of the host, last step" : "time"]], (axis) => {
@@ -108,10 +114,7 @@ function showLegend() {
 async function begin() {
   byId("title").textContent = DATA.title;
   byId("footer").textContent = `memlab ${DATA.version}. Everything on this page is in this file; it loads nothing.`;
-  for (const { name, sentences } of DATA.runs) {
-    const [answer, ...more] = sentences;
-    byId("summary").append(...(DATA.runs.length > 1 ? [h("h3", {}, name)] : []), h("p", { className: "answer" }, answer), ...more.map((text) => h("p", {}, text)));
-  }
+  showAnswer();
   applyTheme();
   makeFlame(() => showFlame(chosen));
   listenToChart(choose, drawCurves);

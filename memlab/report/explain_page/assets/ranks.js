@@ -36,15 +36,19 @@ function heatMap(ranks, phases, shown) {
     const same = rank.same_as_rank === null ? "" : ` (as rank ${rank.same_as_rank})`;
     const cells = phases.map((phase) => {
       const bytes = rank.phases[phase]?.[figure];
-      const cell = h("td", { className: "number heat", title: bytes == null ? "" : `${partName({ phase })}, rank ${rank.rank}: ${WHOLE.format(bytes)} bytes` }, bytes == null ? DASH : gib(bytes));
+      const isHighest = bytes === most;
+      const cell = h("td", { className: `number heat${isHighest ? " highest" : ""}`, title: bytes == null ? "" : `${partName({ phase })}, rank ${rank.rank}: ${WHOLE.format(bytes)} bytes` }, bytes == null ? DASH : gib(bytes));
       cell.style.setProperty("--share", `${(70 * (bytes ?? 0)) / most}%`);
       return cell;
     });
     return h("tr", { className: rank.rank === shown ? "picked" : "" }, h("th", { scope: "row" }, `rank ${rank.rank}${same}`), ...cells);
   });
-  const head = h("tr", {}, h("th", { scope: "col" }, ""), ...phases.map((phase) => h("th", { scope: "col", className: "number" }, phase)));
+  const head = h("tr", {}, h("th", { scope: "col" }, ""), ...phases.map((phase) => h("th", { scope: "col", className: "number" }, ...breakable(phase))));
   return h("table", { className: "heat-map" }, h("thead", {}, head), h("tbody", {}, ...rows));
 }
+
+/** Lets a name break behind its underscores. */
+const breakable = (name) => name.split(/(?<=_)/).flatMap((part) => [part, h("wbr")]);
 
 function hostTable(ranks, phases) {
   const keys = Object.keys(HOST).filter((key) => ranks.some((rank) => rank[key] != null));
@@ -53,9 +57,9 @@ function hostTable(ranks, phases) {
   const most = Math.max(1, ...ranks.flatMap((rank) => [rank.host_peak_bytes ?? 0, ...byPhase.map((phase) => rank.phases[phase]?.host_peak_bytes ?? 0)]));
   const cell = (bytes) => {
     if (bytes == null) return DASH;
-    const bar = h("span", { className: "bar" });
-    bar.style.width = `${(6 * bytes) / most}rem`;
-    return h("span", { className: "barred" }, bar, size(bytes));
+    const found = h("span", { className: "barred" }, size(bytes));
+    found.style.setProperty("--share", `${(100 * bytes) / most}%`);
+    return found;
   };
   const head = ["rank", ...keys.map((key) => HOST[key]), ...byPhase.map((phase) => `peak in ${phase}`)];
   return table("", head, ranks.map((rank) => [String(rank.rank), ...keys.map((key) => cell(rank[key])), ...byPhase.map((phase) => cell(rank.phases[phase]?.host_peak_bytes))]));

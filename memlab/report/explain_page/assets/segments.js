@@ -2,8 +2,7 @@
 
 const [BAR, GAP] = [17, 4]; // height of a row of segments, and the space below it, in pixels
 const ROWS_TO_FILL = 14;
-const KEEPERS = 12; // segments in the table
-const NAMED = 2; // blocks of a segment that are named
+const KEEPERS = 8; // segments in the table
 let tape = null;
 
 function showSegments({ history, event }) {
@@ -37,7 +36,7 @@ function drawTape(history, event, segments) {
   const paint = (from, to, fill) => {
     for (let row = Math.floor(from / width); row * width < to; row++) {
       const [left, right] = [Math.max(from, row * width) - row * width, Math.min(to, (row + 1) * width) - row * width];
-      fill(left, row * (BAR + GAP), right - left);
+      fill(left, row * (BAR + GAP), right - left, from >= row * width, to <= (row + 1) * width);
     }
   };
   for (const { segment, place, scale, pixels } of places) {
@@ -52,17 +51,33 @@ function drawTape(history, event, segments) {
     context.globalAlpha = 1;
     context.strokeStyle = ink("soft");
     context.lineWidth = 1;
-    paint(place, place + pixels, (x, y, wide) => context.strokeRect(x + 0.5, y + 0.5, Math.max(1, wide - 1), BAR - 1));
+    paint(place, place + pixels, (x, y, wide, begins, ends) => outline(context, x + 0.5, y + 0.5, Math.max(1, wide - 1), begins, ends));
   }
 }
 
-/** Names the holder of a block, and the time in which it is held. */
+/** Draws the edges of a bar; a bar that goes on in another row is open there. */
+function outline(context, x, y, wide, begins, ends) {
+  context.beginPath();
+  for (const [from, to, isClosed] of [[[x, y], [x + wide, y], true], [[x, y + BAR - 1], [x + wide, y + BAR - 1], true], [[x, y], [x, y + BAR - 1], begins], [[x + wide, y], [x + wide, y + BAR - 1], ends]]) {
+    if (!isClosed) continue;
+    context.moveTo(...from);
+    context.lineTo(...to);
+  }
+  context.stroke();
+}
+
+/** Names what holds a block, and where. */
 function holderOf(history, block) {
+  const site = history.sites[history.blocks.site[block]];
+  return `${size(history.blocks.nbytes[block])} of ${[site.kind, site.module].filter(Boolean).join(", ")}`;
+}
+
+/** Names the line that requested a block, and the time in which it is held. */
+function lifeOf(history, block) {
   const { blocks, sites, parts } = history;
-  const site = sites[blocks.site[block]];
+  const { line, userLine } = sites[blocks.site[block]];
   const until = blocks.freed[block] < history.events ? `until ${partName(partAt({ parts }, blocks.freed[block]))}` : "to the end";
-  const where = [site.kind, site.module, site.line, site.userLine].filter(Boolean).join(", ");
-  return `${size(blocks.nbytes[block])} of ${where}, from ${partName(partAt({ parts }, blocks.begin[block]))} ${until}`;
+  return `${[line, userLine].filter(Boolean).join(", ")}, from ${partName(partAt({ parts }, blocks.begin[block]))} ${until}`;
 }
 
 function showKeepers(history, event, segments) {
@@ -75,14 +90,13 @@ function showKeepers(history, event, segments) {
   const keeper = worst && keepersOf(worst, blocks);
   byId("holes").textContent =
     `${count} ${size(history.reserved[event])}. ${size(releasable)} of it could go back to the device now; ${size(holes)} is free but shares its segments with blocks in use.` +
-    (worst ? ` Most is in a segment of ${size(worst.size)}: ${keeper.length === 1 ? "one block keeps" : `${WHOLE.format(keeper.length)} blocks keep`} ${size(worst.holes)} from going back. ${keeper.length === 1 ? "It is" : "The smallest is"} ${holderOf(history, keeper[0])}.` : "");
+    (worst ? ` Most is in a segment of ${size(worst.size)}: ${keeper.length === 1 ? "one block keeps" : `${WHOLE.format(keeper.length)} blocks keep`} ${size(worst.holes)} from going back. ${keeper.length === 1 ? "It is" : "The smallest is"} ${holderOf(history, keeper[0])}, ${lifeOf(history, keeper[0])}.` : "");
   const rows = holding.slice(0, KEEPERS).map((segment) => {
-    const keepers = keepersOf(segment, blocks);
-    const more = keepers.length - NAMED;
-    const names = keepers.slice(0, NAMED).map((block) => h("div", {}, holderOf(history, block)));
-    return [h("div", {}, ...names, more > 0 ? `and ${WHOLE.format(more)} larger block${more === 1 ? "" : "s"}` : null), size(segment.holes), size(segment.inUse), size(segment.size)];
+    const [smallest, ...larger] = keepersOf(segment, blocks);
+    const more = larger.length ? `, and ${WHOLE.format(larger.length)} larger block${larger.length === 1 ? "" : "s"}` : "";
+    return [h("div", {}, `${holderOf(history, smallest)}${more}`, h("div", { className: "where" }, lifeOf(history, smallest))), size(segment.holes), size(segment.inUse), size(segment.size)];
   });
-  const found = table("Free memory that cannot go back, by segment", ["kept by, the smallest block first", "free", "in use", "segment"], rows);
+  const found = table("Free memory that cannot go back, by segment", ["kept by: the smallest block", "free", "in use", "segment"], rows);
   found.id = "keepers";
   found.hidden = !rows.length;
   byId("keepers").replaceWith(found);
@@ -118,5 +132,5 @@ function textAt(at) {
   const block = segment.blocks.find((each) => blocks.address[each] <= address && address < blocks.address[each] + Math.max(blocks.size[each], scale));
   const whole = `segment of ${size(segment.size)}, ${size(segment.inUse)} in use`;
   if (block === undefined) return segment.blocks.length ? `free; ${whole}` : `free; ${whole}: it could go back to the device`;
-  return `${holderOf(history, block)}${blocks.freed[block] > event ? "" : "; freed, but a side stream may still use it"}; ${whole}`;
+  return `${holderOf(history, block)}, ${lifeOf(history, block)}${blocks.freed[block] > event ? "" : "; freed, but a side stream may still use it"}; ${whole}`;
 }
