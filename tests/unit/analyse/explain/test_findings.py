@@ -217,7 +217,7 @@ SIZES = [4 * MIB, 2 * MIB, 3 * MIB, MIB, 5 * MIB]
 
 
 def test_outputs_that_two_lines_put_together_grow():
-    (finding,) = growth(SimpleNamespace(history=SimpleNamespace(trace=put_together(SIZES, keeps=True))))
+    (finding,) = growth(put_together(SIZES, keeps=True))
     assert (finding.name, finding.times) == (findings.GROWS_IN_EVALUATION, 4)
     assert finding.nbytes == (2 * sum(SIZES[:4]) + 2 * MIB) // 4  # put together, and the last batch's own
     assert finding.where == "trainer.py:7"
@@ -225,7 +225,7 @@ def test_outputs_that_two_lines_put_together_grow():
 
 @pytest.mark.parametrize("sizes", [SIZES, sorted(SIZES), SIZES[::-1]])
 def test_outputs_of_batches_of_several_lengths_do_not_grow(sizes):
-    assert growth(SimpleNamespace(history=SimpleNamespace(trace=put_together(sizes, keeps=False)))) == []
+    assert growth(put_together(sizes, keeps=False)) == []
 
 
 def test_a_finding_is_a_sentence_with_its_line():
