@@ -11,11 +11,12 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from memlab.analyse.explain.accounting import line_of, module_of
-from memlab.analyse.explain.explained import Explained, explain, fullest
+from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.explained_run import explain
 from memlab.analyse.explain.same_code import with_same_lines
 from memlab.core.sizes import MIB
 from memlab.predict.memory.ledger import Holding
@@ -44,16 +45,16 @@ class SameMoment:
     def requested(self) -> int:
         return max(sum(held.nbytes for held in side) for side in (self.measured, self.predicted))
 
-    def alike(self, key: Key) -> float:
-        """Return the share of the requested bytes that both sides attribute alike."""
+    def alike(self, key: Key) -> int:
+        """Return the bytes that both sides attribute alike."""
         measured, predicted = self._sums(key)
-        return (measured & predicted).total() / self.requested if self.requested else 1.0
+        return (measured & predicted).total()
 
     def differences(self, key: Key) -> list[tuple[tuple[str, ...], int, int]]:
-        """Return key, measured and predicted bytes where they differ, the largest difference first."""
+        """Return key, measured and predicted bytes where they differ by 1 MiB or more, the largest difference first."""
         measured, predicted = self._sums(key)
         rows = [(name, measured[name], predicted[name]) for name in measured | predicted]
-        return sorted((row for row in rows if row[1] != row[2]), key=lambda row: -abs(row[1] - row[2]))
+        return sorted((row for row in rows if abs(row[1] - row[2]) >= MIB), key=lambda row: -abs(row[1] - row[2]))
 
     def _sums(self, key: Key) -> tuple[Counter, Counter]:
         found = (Counter(), Counter())
@@ -67,9 +68,23 @@ def same_moments(measured: Explained, predicted: Explained) -> tuple[SameMoment,
     """Return the peak of the measured run's highest phase, and the ends of the phases that both runs have."""
     runs = {run.part.phase: run for run in predicted.phases}
     both = [(run, runs[run.part.phase]) for run in measured.phases if run.part.phase in runs]
-    at_peak = next(pair for pair in both if pair[0].part.phase == measured.phase)
+    at_peak = next(pair for pair in both if pair[0].part.phase == measured.at.phase)
     ends = [SameMoment(one.part.phase, one.end.holdings, other.end.holdings) for one, other in both]
-    return SameMoment(measured.phase, *(run.peak.holdings for run in at_peak)), ends
+    return SameMoment(measured.at.phase, *(run.peak.holdings for run in at_peak)), ends
+
+
+def share_alike(moments: Sequence[SameMoment], key: Key) -> float:
+    return sum(moment.alike(key) for moment in moments) / sum(moment.requested for moment in moments)
+
+
+def with_model_outside(moment: SameMoment) -> SameMoment:
+    """Return the moment with the code of the model itself outside all modules."""
+    models = {held.site.owner.model for held in (*moment.measured, *moment.predicted) if held.site.owner}
+    sides = (
+        [replace(held, site=replace(held.site, module="")) if held.site.module in models else held for held in side]
+        for side in (moment.measured, moment.predicted)
+    )
+    return SameMoment(moment.phase, *sides)
 
 
 def main() -> int:
@@ -78,6 +93,8 @@ def main() -> int:
     parser.add_argument("predicted", type=Path, metavar="PREDICTED")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these runs")
     parser.add_argument("--differences", type=int, default=0, metavar="N", help="also the N largest of each moment")
+    help = "count code of the model itself as outside all modules: older histories do not tell the two apart"
+    parser.add_argument("--model-is-outside", action="store_true", help=help)
     arguments = parser.parse_args()
     print("| run | peak in | MiB | kind | module | line | kind, ends | module, ends | line, ends |", flush=True)
     print("|---" * 9 + "|")
@@ -85,9 +102,11 @@ def main() -> int:
         if not (arguments.predicted / name).is_dir():
             continue
         peak, ends = same_moments(
-            *(fullest(explain(RunFolder(folder / name))) for folder in (arguments.measured, arguments.predicted))
+            *(explain(RunFolder(folder / name)).fullest for folder in (arguments.measured, arguments.predicted))
         )
-        shares = [*map(peak.alike, LEVELS), *(min(end.alike(key) for end in ends) for key in LEVELS)]
+        if arguments.model_is_outside:
+            peak, *ends = map(with_model_outside, [peak, *ends])
+        shares = [share_alike(moments, key) for moments in ([peak], ends) for key in LEVELS]
         cells = (f"`{name}`", peak.phase, f"{peak.requested / MIB:,.0f}", *(f"{100 * share:.2f} %" for share in shares))
         print("|", " | ".join(cells), "|", flush=True)
         for line in differences([peak, *ends], arguments.differences):

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 
 from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, Entry, Frame, LiveBlock, Segment, Snapshot, Stack
 from memlab.attach.owner import Owner
@@ -13,9 +14,7 @@ from memlab.predict.allocator import Before
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
 from memlab.predict.trace.memory_kinds import (
     EXPLAINS,
-    HEADS,
     KERNEL_SCRATCH,
-    LOGITS,
     PASSES_ON,
     SMALL,
     kind_of,
@@ -38,17 +37,14 @@ OWN = "/memlab_attach/"
 WAITING_STREAM = -1
 """A stream that stands for those that a freed block waited for: the history does not say which they were."""
 
-_LOSS = (
-    ("transformers/loss/", "", LOGITS),
-    *(("", name, LOGITS) for name in ("_log_softmax", "_log_softmax_backward_data", "nll_loss_backward")),
-)
-"""Rows as in memory_kinds.py. A history has no shapes, by which a prediction knows the logits."""
-
 _CUBLAS_WORKSPACE = frozenset({"at::cuda::getCurrentCUDABlasHandle()", "at::cuda::getCUDABlasLtWorkspace()"})
 """Functions of torch that request the workspace of cuBLAS, which stays: a prediction names it alike."""
 
 _INNER = ("empty", "resize_", "new_empty", "_cudnn_attention", "_flash_attention", "_efficient_attention")
 """Operators that others call for their memory, or as the kernel behind ``scaled_dot_product_attention``."""
+
+_WHOLE = frozenset({"_safe_softmax", "embedding"})
+"""Operators that call others for their result."""
 
 _OPERATOR = re.compile(r"at::_ops::(\w+)::")
 _NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply")
@@ -263,16 +259,20 @@ class _Builder:
     def _site_of(self, stack: Stack, module: str, phase: str, is_small: bool) -> Site:
         if is_small:
             return Site(SMALL, "", "", "", "", ())
-        if any(function in _CUBLAS_WORKSPACE for function in _compiled(stack)):
-            return Site(KERNEL_SCRATCH, "cuBLAS", "", "", module, ())
-        caller = next((frame for frame in map(self._as_imported, stack) if _explains(frame)), None)
-        where = _node(stack) if caller is None else f"{self._short(caller.file)}:{caller.line}"
-        function = "" if caller is None else caller.function
         user = next((f"{self._short(frame.file)}:{frame.line}" for frame in stack if self._is_the_users(frame)), "")
+        if owner := _workspace_of(stack):
+            return Site(KERNEL_SCRATCH, owner, "", "", module, (), user)
+        caller = next((frame for frame in stack if _explains(self._as_imported(frame))), None)
+        where = _node(stack) if caller is None else f"{self._named(caller)}:{caller.line}"
+        function = "" if caller is None else caller.function
         site = Site("", _operator(stack), where, function, module, (), user)
         if not where:
             return replace(site, kind=OTHER)
-        return replace(site, kind=LOGITS if module in HEADS else kind_of(site, phase, 0, _LOSS))
+        return replace(site, kind=kind_of(site, phase))
+
+    def _named(self, frame: Frame) -> str:
+        """Return the user's file relative to the command's folder, and any other as it was imported."""
+        return self._short(frame.file) if self._is_the_users(frame) else self._as_imported(frame).file
 
     def _as_imported(self, frame: Frame) -> Frame:
         """Return the frame with the path of an imported file relative to the folder that it was imported from."""
@@ -347,8 +347,20 @@ def _operator(stack: Stack) -> str:
     """Return the operator that needed the memory: the innermost that does more than to allocate, or the one that a
     program calls where that is a part of it."""
     names = [match[1] for function in _compiled(stack) if (match := _OPERATOR.match(function))]
-    name = next((name for name in names if not name.startswith(_INNER)), "".join(names[:1]))
+    whole = (name for name in names if name in _WHOLE)
+    does_more = (name for name in names if not name.startswith(_INNER))
+    name = next(chain(whole, does_more, names[-1:]), "")
     return f"aten.{name}" if name else ""
+
+
+def _workspace_of(stack: Stack) -> str:
+    """Return who requested memory without a tensor: cuBLAS, or the operator of a kernel of torch; else nothing."""
+    functions = list(_compiled(stack))
+    if not _CUBLAS_WORKSPACE.isdisjoint(functions):
+        return "cuBLAS"
+    makes_a_tensor = any(word in function for function in functions for word in ("empty", "resize"))
+    is_kernel = any(function.startswith("at::native::") for function in functions)
+    return _operator(stack) if is_kernel and not makes_a_tensor else ""
 
 
 def _node(stack: Stack) -> str:

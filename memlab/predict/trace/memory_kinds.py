@@ -1,7 +1,6 @@
 """Purposes of allocations, derived from the code that made them. For display only: no predicted quantity depends on
 them."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from memlab.attach.owner import GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS  # weights: in full, or a shard
@@ -43,8 +42,14 @@ HEADS = ("lm_head", "embed_out")
 PARAMETER_GRADIENT = "parameter gradient"
 """Placeholder for the function's name when a backward node produced the gradient of a parameter."""
 
+LOSSES = ("_log_softmax", "_log_softmax_backward_data", "nll_loss_backward")
+"""Operators of the cross entropy, whose results are as large as the logits. A measured history has no shapes."""
+
 _BY_CODE = (
     # part of the file's path, function or operator ("": any), kind; the first matching row decides
+    ("transformers/loss/", "", LOGITS),
+    ("liger_kernel/ops/fused_linear_cross_entropy.py", "", LOGITS),
+    ("bitsandbytes/functional.py", "dequantize_4bit", WRITTEN_OUT),
     ("ops/adam/", "zeros_like", OPTIMIZER),
     ("ops/lion/", "zeros_like", OPTIMIZER),
     ("optim", "zeros_like", OPTIMIZER),
@@ -67,7 +72,7 @@ _BY_CODE = (
     ("stage_1_and_2.py", "__init__", MASTER),
     ("nn/parallel/distributed.py", "empty", BUCKETS),  # with gradient_as_bucket_view they are the gradients, too
     ("_fsdp_param.py", "_init_sharded_param", WEIGHTS),
-    ("_fsdp_param.py", "init_all_gather_outputs", GATHERED),
+    ("_fsdp_param.py", "", GATHERED),
     ("_fsdp_collectives.py", "foreach_reduce", GRADIENTS),
     ("_fsdp_collectives.py", "", BUCKETS),
     ("transformers/trainer_pt_utils.py", "", LOGITS),  # outputs of an evaluation, put together
@@ -110,7 +115,7 @@ def name_casts(trace: Trace) -> None:
         is_cast = site.op.startswith("aten._to_copy") and site.owner is None
         of_module = (site.module, 2 * event.nbytes) in weights
         if is_cast and (
-            of_module or (site.module in HEADS and 2 * event.nbytes in sizes)
+            of_module or (is_head(site.module) and 2 * event.nbytes in sizes)
         ):  # embeddings may be the head
             if event.site not in numbers:
                 numbers[event.site] = len(trace.sites)
@@ -118,21 +123,33 @@ def name_casts(trace: Trace) -> None:
             trace.events[index] = event._replace(site=numbers[event.site])
 
 
-def kind_of(site: Site, phase: str, vocabulary: int, of_libraries: Sequence[tuple[str, str, str]]) -> str:
-    """Return the purpose of an allocation. ``of_libraries``: further rows, which go before those of ``_BY_CODE``."""
+def kind_of(site: Site, phase: str, vocabulary: int = 0) -> str:
+    """Return the purpose of an allocation. ``vocabulary``: of the model; 0: not known."""
     phase = phase.removeprefix("first_")
     if site.function == PARAMETER_GRADIENT:
         return GRADIENTS
-    if phase in ("forward", "backward", "evaluate") and site.shape[-1:] == (vocabulary,):
+    if vocabulary and phase in ("forward", "backward", "evaluate") and site.shape[-1:] == (vocabulary,):
+        return LOGITS
+    if site.operator in LOSSES or (phase != "backward" and _makes_logits(site)):
         return LOGITS
     if "/models/" in site.where and phase == "backward":
         return ACTIVATIONS  # recomputed
     path = site.where.partition(":")[0]
     names = ("", site.function, site.operator)
-    found = (kind for part, name, kind in (*of_libraries, *_BY_CODE) if part in path and name in names)
+    found = (kind for part, name, kind in _BY_CODE if part in path and name in names)
     if "/optimizer" in path or "fused_optimizer" in path:
         return _of_half_precision_optimizer(phase, site)
     return next(found, _BY_PHASE.get(phase, ACTIVATIONS))
+
+
+def _makes_logits(site: Site) -> bool:
+    """Whether the head requests the memory, and not for its input in another dtype."""
+    return is_head(site.module) and site.operator != "_to_copy"
+
+
+def is_head(module: str) -> bool:
+    """Whether a module makes the logits, also inside of an adapter's."""
+    return module.rpartition(".")[2] in HEADS
 
 
 def _of_half_precision_optimizer(phase: str, site: Site) -> str:

@@ -1,6 +1,7 @@
 """Format of a trace: the events and the work of one rank at one batch and length, as a shadow run writes them."""
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ experts (or other rows of a tensor), each of which gets a number of tokens."""
 
 DECIDED = ", which decided a branch"
 """End of the sentences of ``Trace.assumed`` about values that a condition depends on."""
+
+
+_ARGUMENTS = re.compile(r"_(memory_format$|Tensor\b|Scalar\b|Tensor_.*|Scalar_.*)")
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,10 @@ class Site:
 
     @property
     def operator(self) -> str:
-        """The operator as torch's C++ code names it (``mm``, ``mul_Tensor``); ``empty`` for ``empty_memory_format``."""
+        """The operator as torch's C++ code names it, without the kinds of its arguments: ``mul`` for ``mul_Tensor``,
+        ``empty`` for ``empty_memory_format``."""
         name = self.op.removeprefix("aten.").removesuffix(".default").replace(".", "_")
-        return name.removesuffix("_memory_format")
+        return _ARGUMENTS.sub("", name)
 
     def owned_by(self, owner: Owner) -> "Site":
         return replace(self, kind=owner.kind, module=owner.module, owner=owner)

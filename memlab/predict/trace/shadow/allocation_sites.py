@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 import torch
 
 from memlab.attach.running_modules import RunningModules, module_of_node
+from memlab.attach.where import user_file
 from memlab.predict.trace.memory_kinds import (
     EXPLAINS,
     KERNEL_SCRATCH,
@@ -48,7 +49,6 @@ class AllocationSites:
         self.phase = ""
         self._running_phase: Callable[[], str] = lambda: self.phase
         self._user_line: Callable[[], str] = lambda: ""
-        self.kinds: tuple[tuple[str, str, str], ...] = ()  # of libraries' allocations (stand_ins.StandIn)
         self._vocabulary = 0
         self._modules: RunningModules | None = None
         self._sites = sites
@@ -69,17 +69,27 @@ class AllocationSites:
         """Return the number of the site that made ``tensor``."""
         if nbytes < SMALL_BYTES:
             return self._number(Site(SMALL, "", "", "", "", ()))
+        return self._of_code(str(func), tensor)
+
+    def of_temporary(self, operator: str, nbytes: int) -> int:
+        """Return the number of the site of a tensor that an operator makes for itself."""
+        return self._number(Site(SMALL, "", "", "", "", ())) if nbytes < SMALL_BYTES else self._of_code(operator)
+
+    def of_workspace(self, owner: str, nbytes: int) -> int:
+        """Return the number of the site of memory that a kernel requests without a tensor."""
+        line = "" if nbytes < SMALL_BYTES else self._user_line()
+        return self._number(Site(KERNEL_SCRATCH, owner, "", "", self._requesting, (nbytes,), line))
+
+    def _of_code(self, operator: str, tensor: torch.Tensor | None = None) -> int:
         where, function = _innermost(self._label)
         if not where:
             node = torch._C._current_autograd_node()
             where = node.name() if node is not None else ""
-            function = PARAMETER_GRADIENT if node is not None and _is_parameter_gradient(node, tensor) else ""
-        site = Site("", str(func), where, function, self._requesting, tuple(tensor.shape), self._user_line())
-        return self._number(replace(site, kind=kind_of(site, self._running_phase(), self._vocabulary, self.kinds)))
-
-    def of_scratch(self, op, nbytes: int) -> int:
-        line = "" if nbytes < SMALL_BYTES else self._user_line()
-        return self._number(Site(KERNEL_SCRATCH, str(op), "", "", self._requesting, (nbytes,), line))
+            if tensor is not None and node is not None and _is_parameter_gradient(node, tensor):
+                function = PARAMETER_GRADIENT
+        shape = () if tensor is None else tuple(tensor.shape)
+        site = Site("", operator, where, function, self._requesting, shape, self._user_line())
+        return self._number(replace(site, kind=kind_of(site, self._running_phase(), self._vocabulary)))
 
     def follow_modules(self, on_entering: Callable[[], None]) -> None:
         """Record the running module with each later allocation. ``on_entering`` runs at each forward."""
@@ -107,13 +117,13 @@ class AllocationSites:
         if code not in self._labels:
             path = code.co_filename
             passes_on = path.startswith(_NOT_THE_CALLER) and not path.startswith(_EXPLAINS)
-            self._labels[code] = None if passes_on else path_as_imported(path)
+            self._labels[code] = None if passes_on else _file_name(path)
         return self._labels[code]
 
 
 def _innermost(label_of: Callable[[CodeType], str | None]) -> tuple[str, str]:
     """Return ``package/file.py:line`` and the function of the innermost frame that has a label."""
-    frame = sys._getframe(3)
+    frame = sys._getframe(4)
     while frame is not None:
         label = label_of(frame.f_code)
         if label is not None:
@@ -127,6 +137,12 @@ def _vocabulary(module: torch.nn.Module) -> int | None:
     configs = (getattr(part, "config", None) for part in module.modules())
     config = next((config for config in configs if hasattr(config, "get_text_config")), None)
     return None if config is None else getattr(config.get_text_config(), "vocab_size", None)
+
+
+def _file_name(path: str) -> str:
+    """Return the path of a user's file relative to the folder of the start, and of any other as it was imported."""
+    users = user_file(path)
+    return path_as_imported(path) if users is None or os.path.isabs(users) else users
 
 
 def path_as_imported(path: str) -> str:

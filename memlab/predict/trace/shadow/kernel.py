@@ -24,6 +24,7 @@ class Kernel:
     launches     kernels that run before the operator's own: for each, the bytes of every tensor that it reads or writes
     flops        FLOPs of the call, with shapes in place of tensors (a formula of ``torch.utils.flop_counter``)
     owner        who requests the blocks, for display; the operator unless given
+    has_tensors  whether temporaries and workspaces are tensors, for display; else they are memory without a tensor
 
     ``last_result_first``: several results are allocated in the opposite order.
     """
@@ -34,4 +35,5 @@ class Kernel:
     launches: Callable[..., Sequence[Sequence[int]]] = _nothing
     flops: Callable[..., int] | None = None
     owner: str = ""
+    has_tensors: bool = False
     last_result_first: bool = False

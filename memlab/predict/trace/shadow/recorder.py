@@ -151,12 +151,12 @@ class Recorder(TorchDispatchMode):
         owner = kernel.owner or func
         for sizes in kernel.launches(*args, **kwargs):
             self.counter.kernel(str(owner), *sizes)
-        held = self._take(owner, kernel.temporaries(*args, **kwargs))
+        held = self._take(owner, kernel.temporaries(*args, **kwargs), kernel.has_tensors)
         out = self._result(func, args, kwargs)
         self._see(out[::-1] if kernel.last_result_first else out, func, kwargs)
         self._give_back(held)
         self._count(func, args, kwargs, out)
-        self._give_back(self._take(owner, kernel.workspaces(*args, **kwargs)))
+        self._give_back(self._take(owner, kernel.workspaces(*args, **kwargs), kernel.has_tensors))
         self._take(owner, kernel.kept(*args, **kwargs))
         return out
 
@@ -422,13 +422,14 @@ class Recorder(TorchDispatchMode):
 
         self._alive[key] = weakref.ref(storage, gone)
 
-    def _take(self, owner: object, blocks: Blocks) -> list[int]:
+    def _take(self, owner: object, blocks: Blocks, are_tensors: bool = False) -> list[int]:
         """Record allocations of a kernel and return their keys, for ``_give_back`` when the kernel is done."""
         keys = []
         for block in blocks:
             nbytes, reduction = (block, None) if isinstance(block, int) else (block.buffer_bytes, block)
             keys.append(self._new_key())
-            self._request(keys[-1], nbytes, self.sites.of_scratch(owner, nbytes), reduction)
+            site = self.sites.of_temporary if are_tensors else self.sites.of_workspace
+            self._request(keys[-1], nbytes, site(str(owner), nbytes), reduction)
         return keys
 
     def _give_back(self, keys: Iterable[int]) -> None:

@@ -169,6 +169,31 @@ def test_the_workspace_of_cublas_is_a_kernels_own():
     assert (site.kind, site.operator, site.where, site.module) == ("kernel workspaces", "cuBLAS", "", "mlp")
 
 
+def test_memory_that_a_kernel_requests_without_a_tensor_is_its_workspace():
+    line = ("/home/user/train.py", 7, "f")
+    names = ("at::native::structured_sum_out::impl(at::Tensor const&)", "at::_ops::sum_dim_IntList::call(at::Tensor)")
+    site = site_of(alloc("1|mlp", *(("??", 0, name) for name in names), line), folder="/home/user")
+    assert (site.kind, site.operator, site.user_line) == ("kernel workspaces", "sum_dim_IntList", "train.py:7")
+    tensor = ("??", 0, "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)")
+    site = site_of(alloc("1|mlp", tensor, *(("??", 0, name) for name in names), line), folder="/home/user")
+    assert (site.kind, site.operator, site.where) == ("activation gradients", "sum_dim_IntList", "train.py:7")
+
+
+@pytest.mark.parametrize(
+    ("inside", "whole"), [("index_select", "embedding"), ("_softmax", "_safe_softmax"), ("mul_Tensor", "mul_Scalar")]
+)
+def test_an_operator_has_the_name_under_which_a_prediction_sees_it(inside, whole):
+    stack = [("??", 0, f"at::_ops::{name}::call") for name in ("empty_memory_format", inside, whole)]
+    predicted = Site("", f"aten.{whole.replace('_Scalar', '.Scalar')}", "train.py:7", "f", "", ())
+    assert site_of(alloc("1|", *stack, ("/home/user/train.py", 7, "f"))).operator == predicted.operator
+
+
+def test_a_users_file_below_the_folder_of_the_command_is_named_from_there():
+    frames = [("/home/user/scripts/train.py", 7, "main")]
+    marks = {"folder": "/home/user", "import_paths": ["/home/user/scripts", "/usr/lib/python3.11/site-packages"]}
+    assert site_of(alloc("1|", *frames), **marks).where == "scripts/train.py:7"
+
+
 def test_the_operator_is_the_one_that_the_program_calls():
     names = ("at::_ops::empty_memory_format::call", "at::_ops::_cudnn_attention_forward::call")
     stack = [("??", 0, name) for name in (*names, "at::_ops::_scaled_dot_product_cudnn_attention::call")]

@@ -36,7 +36,6 @@ class StandIn:
     configured   returns the configuration to build, where a library is chosen by name
     packages     packages that are not installed, with what programs import from them
     kernels      operator -> what its CUDA kernel allocates and counts
-    kinds        (part of a file's path, function or operator ("": any), kind): the purpose of the library's allocations
     smooth_from  tokens in a batch from which each size is one formula of batch and tokens; ``None``: never
     """
 
@@ -44,7 +43,6 @@ class StandIn:
     configured: Callable[[Config], Config] = lambda config: config
     packages: Sequence[Package] = ()
     kernels: Mapping[OpOverload, Kernel] = field(default_factory=dict)
-    kinds: Sequence[tuple[str, str, str]] = ()
     smooth_from: int | None = 1
 
 
@@ -74,7 +72,6 @@ def _install(stand_in: StandIn, recorder: Recorder) -> None:
     offer(stand_in.packages)
     for module, change in stand_in.changes.items():
         import_hook.after(module, partial(change, recorder=recorder))
-    recorder.sites.kinds += tuple(stand_in.kinds)
     recorder.trace.smooth_from = _larger(recorder.trace.smooth_from, stand_in.smooth_from)
     add_kernels(recorder, stand_in.kernels)
 

@@ -42,7 +42,9 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
         changes={"torch.nn.functional": choose_kernels, "transformers.masking_utils": _register},
         configured=_without_flash_attn,
         kernels={
-            _aten._scaled_dot_product_flash_attention_backward.default: Kernel(workspaces=flash_workspaces),
+            _aten._scaled_dot_product_flash_attention_backward.default: Kernel(
+                workspaces=flash_workspaces, has_tensors=True
+            ),
             _aten._scaled_dot_product_cudnn_attention_backward.default: Kernel(workspaces=cudnn_workspaces),
         },
     )

@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memlab.core.config import Config
 from memlab.predict.constants import GpuModel
-from memlab.predict.trace.memory_kinds import WRITTEN_OUT
 from memlab.predict.trace.shadow.counting import bytes_in_memory
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.recorder import Recorder
@@ -35,7 +34,6 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
             "bitsandbytes.functional": _paged_on_the_host,
             "bitsandbytes.backends.cuda.ops": partial(_products, gpu=gpu),
         },
-        kinds=(("bitsandbytes/functional.py", "dequantize_4bit", WRITTEN_OUT),),
         smooth_from=_cuda_ops()._gemm_4bit_custom_max_m + 1 if config.adapter.method == "qlora" else 1,
     )
 
@@ -113,7 +111,9 @@ def _fake(cls: type, fake_mode: FakeTensorMode, data: torch.Tensor) -> FakeTenso
 def _products(ops: ModuleType, recorder: Recorder, gpu: GpuModel) -> None:
     ops._gpu_dispatch_props = lambda device_index: (gpu.multiprocessors, *gpu.capability)
     operators, dequantization = torch.ops.bitsandbytes, _Dequantization(ops)
-    in_4_bits = Kernel(temporaries=dequantization.temporaries, launches=dequantization.launches, flops=_product_flops)
+    in_4_bits = Kernel(
+        temporaries=dequantization.temporaries, launches=dequantization.launches, flops=_product_flops, has_tensors=True
+    )
     in_8_bits = Kernel(flops=lambda rows, weight, *rest, **options: 2 * prod(rows) * weight[0])
     add_kernels(recorder, {operators.gemm_4bit.default: in_4_bits, operators.int8_linear_matmul.default: in_8_bits})
     recorder.in_python.update(getattr(operators, name).default for name in _IN_PYTHON)

@@ -41,7 +41,7 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     modules = {"flash_attn": named, "flash_attn.flash_attn_interface": named, "flash_attn.bert_padding": padding}
     return StandIn(
         packages=(Package("flash-attn", VERSION, modules),),
-        kernels={_aten._flash_attention_backward.default: Kernel(workspaces=varlen_workspaces)},
+        kernels={_aten._flash_attention_backward.default: Kernel(workspaces=varlen_workspaces, has_tensors=True)},
     )
 
 

@@ -16,8 +16,8 @@ from memlab.predict.trace.shadow.stand_ins import StandIn
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(
         kernels={
-            torch.ops.aten.copy_.default: Kernel(workspaces=copy_temporary),
-            torch.ops.aten._to_copy.default: Kernel(workspaces=to_copy_temporary),
+            torch.ops.aten.copy_.default: Kernel(workspaces=copy_temporary, has_tensors=True),
+            torch.ops.aten._to_copy.default: Kernel(workspaces=to_copy_temporary, has_tensors=True),
         }
     )
 

@@ -5,13 +5,11 @@ Its kernels are Triton's (stand_ins/triton.py).
 
 from memlab.core.config import Config
 from memlab.predict.constants import GpuModel
-from memlab.predict.trace.memory_kinds import LOGITS
 from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(
-        kinds=(("liger_kernel/ops/fused_linear_cross_entropy.py", "", LOGITS),),
         # The fused loss works in chunks of a power of two of tokens.
         smooth_from=None if config.kernels.implementation == "liger" else 1,
     )

@@ -13,8 +13,8 @@ _aten = torch.ops.aten
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(
         kernels={
-            _aten._safe_softmax.default: Kernel(workspaces=safe_softmax_masks),
-            _aten._softmax_backward_data.default: Kernel(workspaces=backward_product),
+            _aten._safe_softmax.default: Kernel(workspaces=safe_softmax_masks, has_tensors=True),
+            _aten._softmax_backward_data.default: Kernel(workspaces=backward_product, has_tensors=True),
         }
     )
 

@@ -1,0 +1,30 @@
+"""Purposes of allocations: the same rules for a prediction, which knows shapes, and a measured history."""
+
+import pytest
+
+from memlab.predict.trace.memory_kinds import ACTIVATION_GRADIENTS, ACTIVATIONS, GATHERED, LOGITS, WEIGHTS, kind_of
+from memlab.predict.trace.trace_format import Site
+
+
+def kind(phase, op="aten.mm.default", where="model.py:3", function="forward", module="", shape=(), vocabulary=0):
+    return kind_of(Site("", op, where, function, module, shape), phase, vocabulary)
+
+
+@pytest.mark.parametrize("module", ["lm_head", "base_model.model.lm_head"])
+def test_the_head_makes_logits_in_forward_alone_and_not_by_casting_its_input(module):
+    assert kind("first_forward", module=module) == LOGITS == kind("evaluate", module=module)
+    assert kind("forward", "aten._to_copy.default", module=module) == ACTIVATIONS
+    assert kind("backward", where="MmBackward0", module=module) == ACTIVATION_GRADIENTS
+
+
+def test_a_cross_entropy_is_known_by_its_operators_where_no_vocabulary_is():
+    assert kind("forward", "aten._log_softmax.default") == LOGITS
+    assert kind("backward", "aten.nll_loss_backward.default", "NllLossBackward0") == LOGITS
+    assert kind("forward", shape=(4, 0)) == ACTIVATIONS
+    assert kind("forward", shape=(4, 32), vocabulary=32) == LOGITS
+
+
+def test_fsdp_shards_weights_and_gathers_them():
+    file = "torch/distributed/fsdp/_fully_shard/_fsdp_param.py:307"
+    assert kind("model_build", "aten.new_zeros", file, "_init_sharded_param") == WEIGHTS
+    assert kind("forward", "", file, "alloc_storage") == GATHERED
