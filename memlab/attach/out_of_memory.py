@@ -31,6 +31,9 @@ LAST_PARTS = 60
 DEEPEST = 200
 """Most frames of the stack that are kept, the innermost ones."""
 
+EVERYTHING = "everything"
+"""Call of the reading of the driver's figure: all that ran since the process began."""
+
 _OWN = str(Path(__file__).parent)
 _MODULE_CALL = torch.nn.Module.__call__.__code__
 
@@ -121,7 +124,7 @@ def _outside(phase: str | None) -> dict[str, Any]:
     """Read the driver's figure, in the form that a recorded history has it. What was in use before is not known."""
     driver = DriverReadings()
     driver.begin()
-    driver.read("")
+    driver.read("", EVERYTHING)
     driver.name_phase(phase)
     readings = driver.to_json()
     for device in readings["devices"].values():

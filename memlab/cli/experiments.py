@@ -26,6 +26,7 @@ from memlab.planner.command_sweep import PredictedSearch, PredictedSweep
 from memlab.predict.jobs import predict_jobs, schedule_predictions
 from memlab.predict.prediction import finished, predict_one
 from memlab.predict.time.calibration_choice import check_calibrations
+from memlab.report.out_of_memory_text import show_pointer
 from memlab.report.run_text import show_run
 from memlab.report.sweep_files import leave_table_and_page
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary
@@ -64,6 +65,7 @@ def run_single(job: Job, config: Config) -> Record:
         console.print(f"logs: {job.folder}/{RunFolder.LOGS}", highlight=False, markup=False, soft_wrap=True)
         record = measure_job(job, config.force, on_wait=lambda text: console.print(text, highlight=False, markup=False))
     show_run(record, console)
+    show_pointer(job.folder, console)
     console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
     return record
 

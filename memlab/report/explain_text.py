@@ -15,6 +15,7 @@ from memlab.analyse.explain import accounting
 from memlab.analyse.explain.accounting import Row, Share, side_by_side
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.findings import findings
+from memlab.analyse.explain.out_of_memory import OutOfMemory
 from memlab.analyse.explain.phases import PhaseRun, changes
 from memlab.analyse.explain.same_code import with_same_lines
 from memlab.core.errors import MemlabError
@@ -22,7 +23,11 @@ from memlab.core.record import PREDICTED
 from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.findings_text import show_findings
-from memlab.report.out_of_memory_text import out_of_memory_sentence, show_last_events
+from memlab.report.out_of_memory_text import (
+    held_sentence,
+    out_of_memory_sentence,
+    what_came_before,
+)
 from memlab.report.text import TextTable, say, show_text_table
 from memlab.system.terminal import safe
 
@@ -37,12 +42,12 @@ SMALLEST = 0.005
 
 def show_explained(rank: Explained, out: Console, depth: int) -> None:
     """Print a rank at its peak, and each phase. ``depth``: levels of the tree below the device's memory."""
+    tree, title = rank.used(rank.peak), "memory at the peak"
     if rank.oom:
-        say(out_of_memory_sentence(rank, rank.oom), out, "bold")
-        show_last_events(rank.oom, out)
-    moment, title = (rank.oom.moment, "memory when it ran out") if rank.oom else (rank.peak, "memory at the peak")
-    tree = rank.used(moment)
-    say(answer(rank), out, "bold")
+        tree, title = rank.oom.used, "memory when it ran out"
+        _show_out_of_memory(rank, rank.oom, out)
+    if rank.has_history:
+        say(answer(rank), out, "bold")
     if why := why_the_peak_is_there(rank):
         say(why, out)
     table = _tree_table(("GiB", "%"), f"{title}, rank {rank.rank}")
@@ -50,10 +55,21 @@ def show_explained(rank: Explained, out: Console, depth: int) -> None:
         share_of_all = f"{100 * share.nbytes / tree.nbytes:.1f}" if tree.nbytes else "-"
         table.add_row(units.gib(share.nbytes), share_of_all, _name(level, share))
     out.print(table)
-    show_text_table(phases_table(rank), out)
+    if rank.phases:
+        show_text_table(phases_table(rank), out)
     if others := elsewhere(rank):
         say(others, out)
     show_findings(findings(rank), out)
+
+
+def _show_out_of_memory(rank: Explained, oom: OutOfMemory, out: Console) -> None:
+    """Print which request failed, and what came before it."""
+    say(out_of_memory_sentence(rank, oom), out, "bold")
+    if oom.last_parts is not None:
+        say(held_sentence(oom), out, "bold")
+    show_text_table(what_came_before(oom), out)
+    if oom.last_parts is not None and rank.has_history:
+        say("The recorded steps came before it:", out)
 
 
 def show_phase(rank: Explained, phase: str, out: Console, depth: int) -> None:

@@ -1,14 +1,23 @@
 """Text about a request that failed: what was free, and the last events before it."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 
 from memlab.analyse.explain.accounting import OUTSIDE_MODULES
 from memlab.analyse.explain.explained import Explained
-from memlab.analyse.explain.out_of_memory import OutOfMemory
+from memlab.analyse.explain.out_of_memory import LastEvent, LastPart, OutOfMemory
 from memlab.core.record import PREDICTED
+from memlab.predict.memory.ledger import by_kind
 from memlab.predict.trace.trace_format import Site
 from memlab.report import units
-from memlab.report.text import TextTable, show_text_table
+from memlab.report.answers import ranges
+from memlab.report.text import TextTable, say
+from memlab.runs.folder import RunFolder
+from memlab.system.terminal import safe
+
+NAMED = 5
+"""Kinds of memory that a sentence names."""
 
 
 def out_of_memory_sentence(rank: Explained, oom: OutOfMemory) -> str:
@@ -23,32 +32,68 @@ def out_of_memory_sentence(rank: Explained, oom: OutOfMemory) -> str:
         count = units.counted(len(oom.holes), "piece")
         holes = f"{units.about(sum(oom.holes))} GiB in {count} of at most {units.about(oom.holes[0])} GiB"
     fits = " In one piece, the free memory would have been enough: the allocator's memory is fragmented."
+    often = f" It ran out of memory {oom.times} times; this is the last one." if oom.times > 1 else ""
     return (
         f"Rank {rank.rank} {verb} out of memory ({place}): {units.about(oom.request.nbytes)} GiB requested by "
         f"{described(site)}. Free were {units.about(oom.request.free_on_device)} GiB on the GPU, and in "
-        f"torch's allocator {holes}.{fits if oom.is_fragmentation else ''}"
+        f"torch's allocator {holes}.{fits if oom.is_fragmentation else ''}{often}"
+        f"{' The run went on after it.' if oom.goes_on else ''}"
     )
 
 
-def show_last_events(oom: OutOfMemory, out: Console) -> None:
-    """Print the last events before a failed request."""
-    show_text_table(last_events_table(oom), out)
+def held_sentence(oom: OutOfMemory) -> str:
+    """Say what was held when memory ran out, and how the next run would say more."""
+    kinds = [f"{kind} {units.about(nbytes)}" for kind, nbytes in by_kind(oom.moment.holdings).items()]
+    more = ["..."] if len(kinds) > NAMED else []
+    return (
+        f"{units.about(oom.used.nbytes)} GiB of the GPU were in use, {units.about(oom.moment.requested)} GiB of it "
+        f"requested by the program ({', '.join([*kinds[:NAMED], *more])}). No history was recorded then, so blocks are "
+        "named by their owners, and not by the lines that requested them."
+    )
 
 
-def last_events_table(oom: OutOfMemory) -> TextTable:
+def show_pointer(folder: RunFolder, out: Console) -> None:
+    """Print which command explains an out-of-memory of a run, if one was kept."""
+    if ranks := folder.ranks_out_of_memory():
+        named = f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+        say(f"What held the memory when it ran out ({named}): memlab explain {safe(str(folder))}", out)
+
+
+def what_came_before(oom: OutOfMemory) -> TextTable:
+    """Return the last events before a failed request; without a recorded history, the last parts of the run."""
+    return _last_events(oom.last) if oom.last_parts is None else _last_parts(oom.last_parts)
+
+
+def _last_events(events: Sequence[LastEvent]) -> TextTable:
     rows = [
         (
             "-" if event.seconds is None else f"{event.seconds:.3f}",
             units.gib(event.nbytes),
             event.action.value + ("" if event.site is None else f": {described(event.site)}"),
         )
-        for event in oom.last
+        for event in events
     ]
     return TextTable(("s before", "GiB", "last events before the failed request"), rows, numbers=(0, 1))
 
 
+def _last_parts(parts: Sequence[LastPart]) -> TextTable:
+    rows = [
+        (
+            f"{part.seconds:.3f}",
+            *map(units.gib, (part.allocated, part.peak_allocated, part.peak_reserved)),
+            f"{part.phase}{f', step {part.step}' if part.step else ''}",
+        )
+        for part in parts
+    ]
+    head = ("s before", "GiB allocated at its end", "peak", "peak reserved", "last parts of the run before the failure")
+    return TextTable(head, rows, numbers=(0, 1, 2, 3))
+
+
 def described(site: Site) -> str:
-    """Name the operator, the module and the line of a request."""
+    """Name the operator, the module and the line of a request. Without a recorded history, the function or the node of
+    autograd stands for the operator, and the module is known in forward alone."""
     operator = site.op.removeprefix("aten.").partition(".")[0]
+    if not operator and ":" not in site.where:
+        return " ".join(filter(None, (site.where or site.kind, f"in {site.module}" if site.module else "")))
     parts = (f"in {site.module}" if site.module else OUTSIDE_MODULES, f"({site.where})" if site.where else "")
-    return " ".join(filter(None, (operator or site.kind, *parts)))
+    return " ".join(filter(None, (operator or site.function or site.kind, *parts)))

@@ -34,6 +34,7 @@ _RANK_FILE = re.compile(
 _STEP_ROWS = re.compile(r"rank\d+\.steps\.jsonl")
 _RANK_JSON = re.compile(r"rank\d+\.json")
 _HISTORY = re.compile(r"rank\d+\.memory_(snapshot\.pickle|marks\.json)")
+_OUT_OF_MEMORY = re.compile(r"rank\d+\.out_of_memory\.(pickle|json)")
 _LOG = re.compile(r"(rank\d+|launcher)\.log")
 _TEMPORARY = re.compile(
     r"\.((record|plan|deepspeed|training_args|rank\d+)\.json|(rank\d+|launcher)\.log|(config|hydra|overrides)\.yaml"
@@ -81,6 +82,10 @@ class RunFolder:
     def ranks_with_history(self) -> list[int]:
         """List the ranks that left a memory history or a part of it, lowest first."""
         return self._ranks_of(_HISTORY)
+
+    def ranks_out_of_memory(self) -> list[int]:
+        """List the ranks that left a snapshot of an out-of-memory without a history, lowest first."""
+        return self._ranks_of(_OUT_OF_MEMORY)
 
     def memory_marks(self, rank: int) -> Path:
         """Return the path of what memlab's meters noted beside a rank's memory history."""

@@ -102,8 +102,9 @@ def module_of(site: Site) -> str:
 
 
 def line_of(site: Site) -> str:
-    """Name the line and the operator of a site in a tree."""
-    return " ".join(filter(None, (site.where, site.operator))) or "small requests"
+    """Name the line and the operator of a site in a tree; where they are not known, the parameter."""
+    parameter = layers_together(site.owner.parameter) if site.owner else ""
+    return " ".join(filter(None, (site.where, site.operator))) or parameter or "small requests"
 
 
 def _kind(holding: Holding) -> str:

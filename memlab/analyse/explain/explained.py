@@ -44,7 +44,11 @@ class Position(NamedTuple):
 @dataclass(frozen=True)
 class Explained:
     """One rank. ``source``: measured or predicted. ``peak``: of allocated memory, and ``at``: where it is in the run.
-    ``phases``: in the order of the run. ``oom``: of a rank that ran out of memory."""
+    ``phases``: in the order of the run. ``oom``: of a rank that ran out of memory.
+
+    ``has_history``: ``False`` if nothing is known but what was held when memory ran out. The ``peak`` is this moment
+    then, and the events of the ``history`` request these blocks one after the other.
+    """
 
     source: str
     history: History
@@ -53,6 +57,7 @@ class Explained:
     at: Position
     phases: tuple[PhaseRun, ...]
     oom: OutOfMemory | None = None
+    has_history: bool = True
 
     @property
     def rank(self) -> int:
@@ -111,7 +116,9 @@ def explain_history(
     allocator = history.recorder()
     found = moments(trace, {peak, failed, *chain.from_iterable(run.events for run in runs)}, allocator)
     if failed in found:
-        oom = failed_replay(trace, reserved, found[failed], allocator)
+        ran_out = found[failed]
+        tree = used(ran_out, device.outside(ran_out.event), device.driver(ran_out.event))
+        oom = failed_replay(trace, reserved, ran_out, tree, allocator)
     phases = tuple(PhaseRun.of(run, found) for run in runs)
     return Explained(source, history, device, found[peak], _position(trace, peak), phases, oom)
 

@@ -33,6 +33,19 @@ class ExplainedRun:
     def fullest(self) -> Explained:
         return fullest(self.ranks)
 
+    def need_history(self) -> None:
+        """Raise :class:`RecordError`, with what to do, if nothing is known but what was held when memory ran out."""
+        if not self.fullest.has_history:
+            raise RecordError(
+                f"{self.folder}: memory ran out, and no history was recorded before: memlab explain says what was held "
+                f"then, without options that need a history.{_advice(self.record)}"
+            )
+
+    @property
+    def advice(self) -> str:
+        """Say how a measured run gets a history, which has the lines of code."""
+        return _advice(self.record).strip()
+
     @property
     def problems(self) -> list[str]:
         """Return a line for each reason why ranks are left out."""
@@ -67,7 +80,8 @@ def _advice(record: Record) -> str:
         return ""
     if record.command is None:
         return " Measure again with measure.snapshot=true, or explain a prediction of it."
-    return f" Measure again: memlab measure --explain -- {shlex.join(record.command['words'])}"
+    options = "--explain --explain-oom" if record.status == "gpu_oom" else "--explain"
+    return f" Measure again: memlab measure {options} -- {shlex.join(record.command['words'])}"
 
 
 def _named(ranks: Sequence[int]) -> str:
@@ -87,10 +101,15 @@ def _predicted(folder: RunFolder, record: Record) -> dict[int, Callable[[], Expl
 
 def _recorded(folder: RunFolder, record: Record) -> dict[int, Callable[[], Explained]]:
     """Return rank -> function that explains it, or raises :class:`RecordError`."""
-    with_history = folder.ranks_with_history()
-    ranks = sorted({*(result["rank"] for result in record.ranks), *with_history})
-    explained = partial(explain_recording, folder, world_size=len(ranks))
-    return {rank: partial(explained, rank) if rank in with_history else _without_history for rank in ranks}
+    results = {result["rank"]: result for result in record.ranks}
+    known = {*folder.ranks_with_history(), *folder.ranks_out_of_memory()}
+    ranks = sorted({*results, *known})
+    return {
+        rank: partial(explain_recording, folder, rank, len(ranks), results.get(rank))
+        if rank in known
+        else _without_history
+        for rank in ranks
+    }
 
 
 def _without_history() -> Explained:

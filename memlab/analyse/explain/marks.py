@@ -1,4 +1,7 @@
-"""What the meters noted beside a memory history: rankN.memory_marks.json (attach/memory_history.py)."""
+"""What the meters noted beside a memory history or an out-of-memory: rankN.memory_marks.json, rankN.out_of_memory.json.
+
+attach/memory_history.py and attach/out_of_memory.py write them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from memlab.analyse.explain.outside import Reading, Readings
-from memlab.analyse.explain.snapshot_trace import Marks
+from memlab.analyse.explain.snapshot_trace import Marks, PartEnd
 from memlab.attach import owner
 from memlab.core.errors import RecordError
 from memlab.files.json_file import read_json
@@ -36,7 +39,8 @@ def read_marks(path: Path) -> tuple[Marks, Driver]:
         pieces = [(piece["phase"] or "", _piece(piece)) for piece in values["pieces"]]
         owners = owner.from_json(values["owners"])
         paths = [str(path) for path in values.get("import_paths", ()) if path]
-        marks = Marks(pieces, owners, str(values["folder"]), int(values.get("first_piece", 0)), paths)
+        ends = None if "last_parts" not in values else [_part_end(part) for part in values["last_parts"]]
+        marks = Marks(pieces, owners, str(values["folder"]), int(values.get("first_piece", 0)), paths, ends)
         return marks, _driver(values["outside"], int(values.get("device", 0)))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
@@ -73,6 +77,11 @@ def _others(values: dict[str, Any], pid: str) -> dict[str, int]:
 def _piece(values: dict[str, Any]) -> Piece:
     where = values["where"]
     return Piece(_whole(values["step"]), None if where is None else str(where), bool(values["ends_phase"]))
+
+
+def _part_end(values: dict[str, Any]) -> PartEnd:
+    sizes = (int(values[name]) for name in ("allocated", "peak_allocated", "peak_reserved"))
+    return PartEnd(str(values["phase"]), _whole(values["step"]), 1e6 * float(values["ended_at"]), *sizes)
 
 
 def _whole(value: Any) -> int | None:

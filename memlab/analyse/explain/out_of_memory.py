@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
+from memlab.analyse.explain.accounting import Share
 from memlab.analyse.explain.phases import Part, parts_of
-from memlab.analyse.explain.snapshot_trace import FailedRequest
+from memlab.analyse.explain.snapshot_trace import FailedRequest, PartEnd
 from memlab.core.sizes import MIB
 from memlab.predict.allocator import RecordingAllocator
 from memlab.predict.memory.ledger import Moment
@@ -13,7 +15,7 @@ from memlab.predict.trace.events import Alloc, EmptyCache, Free
 from memlab.predict.trace.trace_format import Site, Trace
 
 LAST = 12
-"""Events before the failure that are told."""
+"""Events, or parts of the run, before the failure that are told."""
 
 LEAST = MIB
 """Least size of a request that is told, in bytes."""
@@ -36,17 +38,35 @@ class LastEvent:
     seconds: float | None
 
 
+class LastPart(NamedTuple):
+    """Part of the run before the failure. Sizes in bytes: allocated at its end, and its peaks of allocated and reserved
+    memory. ``seconds``: from its end to the failure."""
+
+    phase: str
+    step: int | None
+    seconds: float
+    allocated: int
+    peak_allocated: int
+    peak_reserved: int
+
+
 @dataclass(frozen=True)
 class OutOfMemory:
     """Sizes in bytes. ``part``: of the run, in which the request failed. ``holes``: free pieces in the allocator's
     segments, the largest first; segments without a block in use had gone back to the device. ``moment``: who held what
-    when the request failed. ``last``: in order."""
+    when the request failed, and ``used``: the memory of the device then, as a tree. ``last``: in order; without a
+    recorded history empty, and ``last_parts`` are known instead. ``times``: how often the rank ran out of memory; this
+    is the last time. ``goes_on``: whether the run went on after it."""
 
     request: FailedRequest
     part: Part
     holes: tuple[int, ...]
     moment: Moment
+    used: Share
     last: tuple[LastEvent, ...]
+    last_parts: tuple[LastPart, ...] | None = None
+    times: int = 1
+    goes_on: bool = False
 
     @property
     def free(self) -> int:
@@ -59,16 +79,31 @@ class OutOfMemory:
         return self.free >= self.request.nbytes
 
 
-def failed_replay(trace: Trace, reserved: Sequence[int], moment: Moment, allocator: RecordingAllocator) -> OutOfMemory:
-    """Describe the request that ended a replay. ``reserved``: after each event before it, in bytes. ``moment`` and
-    ``allocator``: as the request left them."""
+def failed_replay(
+    trace: Trace, reserved: Sequence[int], moment: Moment, used: Share, allocator: RecordingAllocator
+) -> OutOfMemory:
+    """Describe the request that ended a replay. ``reserved``: after each event before it, in bytes. ``moment``,
+    ``used`` and ``allocator``: as the request left them."""
     request = trace.events[moment.event]
     assert isinstance(request, Alloc)
     failed = FailedRequest(request.nbytes, allocator.capacity - allocator.reserved, trace.sites[request.site])
     free = (block.size for blocks in allocator.segments() for block in blocks if block.is_free)
     part = parts_of(trace, moment.event + 1)[-1]
     last = last_events(replace(trace, events=trace.events[: moment.event]), reserved)
-    return OutOfMemory(failed, part, tuple(sorted(free, reverse=True)), moment, last)
+    return OutOfMemory(failed, part, tuple(sorted(free, reverse=True)), moment, used, last)
+
+
+def last_parts(ends: Sequence[PartEnd], failed_at_us: float) -> tuple[LastPart, ...]:
+    """Return the last parts of the run, those of one phase and step together. ``failed_at_us``: when the request
+    failed, in microseconds of the host's clock."""
+    found: list[LastPart] = []
+    for end in ends:
+        peaks = end.peak_allocated, end.peak_reserved
+        if found and found[-1][:2] == end[:2]:
+            before = found.pop()
+            peaks = max(peaks[0], before.peak_allocated), max(peaks[1], before.peak_reserved)
+        found.append(LastPart(end.phase, end.step, (failed_at_us - end.time_us) / 1e6, end.allocated, *peaks))
+    return tuple(found[-LAST:])
 
 
 def last_events(

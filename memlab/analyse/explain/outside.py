@@ -33,6 +33,11 @@ NAMED_CALLS = {"convolution": CUDNN, "Triton kernel": TRITON}
 """What the call of a reading begins with -> part; calls beside these and ``MAKES_CONTEXT`` are collectives. A reading
 after a convolution comes after all that its module did, cuBLAS included."""
 
+ALL_AT_ONCE = "everything"
+"""Call of the only reading of a rank that recorded nothing: at an out-of-memory."""
+
+NOT_TOLD_APART = "CUDA context, NCCL, cuBLAS handles and kernels"
+
 MAKES_HANDLE = "getCurrentCUDABlasHandle"
 """Function of torch that makes a cuBLAS handle for a thread, and requests its workspace from the allocator
 (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
@@ -99,8 +104,8 @@ class Outside:
 
     def _grew(self, last: Reading | None, now: Reading) -> Iterable[tuple[tuple[str, ...], int]]:
         """Yield what appeared since the last reading: the names from part to sub-part, and bytes."""
-        if last is None and self._before is None:
-            yield (f"{CONTEXT} and {PROCESSES}",), now.outside
+        if last is None and self._before is None and now.others is None:
+            yield (f"{_context(now)[0]} and {PROCESSES}",), now.outside
             return
         others = list(self._others(last, now))
         yield from others
@@ -153,6 +158,8 @@ def _distance(reading: Reading, time_us: float) -> float:
 
 
 def _context(reading: Reading) -> tuple[str, ...]:
+    if reading.call == ALL_AT_ONCE:
+        return (NOT_TOLD_APART,)
     alone = reading.call in MAKES_CONTEXT
     return (CONTEXT,) if alone else (CONTEXT, f"with all that came in {_place(reading)}")
 

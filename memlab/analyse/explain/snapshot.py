@@ -85,7 +85,7 @@ SEGMENT_ACTIONS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "se
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Read the device on which the allocator held the most.
+    """Read the device on which a request failed, or else the one on which the allocator held the most.
 
     Raises :class:`RecordError`, with the reason, for any other file.
     """
@@ -111,7 +111,8 @@ class _Reader:
         segments = [_of(dict, segment, "segments") for segment in _of(list, whole["segments"], "segments")]
         by_device = [[each for each in segments if each.get("device", 0) == index] for index in range(len(traces) or 1)]
         most = {index: _most_reserved(trace, by_device[index]) for index, trace in enumerate(traces) if trace}
-        device = max(most, key=most.__getitem__, default=0)
+        failed = {index for index in most if any(each.get("action") == "oom" for each in traces[index])}
+        device = max(most, key=lambda index: (index in failed, most[index]), default=0)
         own = by_device[device]
         return Snapshot(
             entries=[self._entry(_of(dict, entry, "an entry")) for entry in (traces[device] if traces else [])],

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
+from typing import NamedTuple
 
 from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, Entry, Frame, LiveBlock, Segment, Snapshot, Stack
 from memlab.attach.owner import Owner
+from memlab.core.sizes import MIB
 from memlab.predict.allocator import Before
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
 from memlab.predict.trace.memory_kinds import (
@@ -24,6 +26,9 @@ from memlab.predict.trace.trace_format import Piece, Site, Trace
 
 BEFORE = "allocated before the recording"
 """Kind of a block whose allocation the history does not hold."""
+
+NOT_RECORDED = "not recorded: activations, temporaries, buffers of libraries"
+"""Kind of a block without an owner, of an out-of-memory without a history."""
 
 OTHER = "of unknown origin"
 """Kind of a block that no line of code, no backward node and no owner explains."""
@@ -51,6 +56,18 @@ _NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply")
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
 
 
+class PartEnd(NamedTuple):
+    """Part of a run that is over. ``time_us``: its end, in microseconds of the host's clock. In bytes: ``allocated`` at
+    its end, and its peaks of allocated and reserved memory."""
+
+    phase: str
+    step: int | None
+    time_us: float
+    allocated: int
+    peak_allocated: int
+    peak_reserved: int
+
+
 @dataclass(frozen=True)
 class Marks:
     """What the meters noted beside the history.
@@ -58,7 +75,8 @@ class Marks:
     ``pieces``: phase and piece for each part of the run; the label of an entry is "number of its piece|module".
     ``owners``: for the end of a piece, address -> parameter, gradient or optimizer state that held the memory then.
     ``folder``: the command's working folder. ``first``: number of the first of the ``pieces``; those before it are not
-    kept. ``import_paths``: folders that the command imported from; empty if they are not known.
+    kept. ``import_paths``: folders that the command imported from; empty if they are not known. ``last_parts``: those
+    before an out-of-memory without a history, whose only entry is the failed request; ``None`` with a history.
     """
 
     pieces: Sequence[tuple[str, Piece]] = ()
@@ -66,6 +84,7 @@ class Marks:
     folder: str = ""
     first: int = 0
     import_paths: Sequence[str] = ()
+    last_parts: Sequence[PartEnd] | None = None
 
 
 @dataclass(frozen=True)
@@ -98,9 +117,10 @@ class MeasuredTrace:
 def trace_of(snapshot: Snapshot, rank: int, world_size: int, marks: Marks = Marks()) -> MeasuredTrace:
     """Return the events of a snapshot.
 
-    A block that was allocated before the recording is requested at the beginning, with the kind ``BEFORE`` unless its
-    stack is known. Run the trace through an allocator with the snapshot's settings, its ``segments`` and what it held
-    ``before`` to get what is not recorded: the slack inside segments.
+    A block that was allocated before the recording is requested at the beginning, with the kind ``BEFORE``, or
+    ``NOT_RECORDED`` without a history, unless its stack or its owner is known. Run the trace through an allocator with
+    the snapshot's settings, its ``segments`` and what it held ``before`` to get what is not recorded: the slack inside
+    segments.
     """
     return _Builder(snapshot, Trace(rank, world_size), marks).build()
 
@@ -143,6 +163,8 @@ class _Builder:
             emptying = gives_back or (emptying and entry.action not in ("alloc", "free_requested", "free_completed"))
             times += [entry.time_us] * (len(self.trace.events) - len(times))
         self._name_owned()
+        if self.marks.last_parts is not None:
+            self._name_by_size()
         name_casts(self.trace)
         after_each += [reserved] * (len(self.trace.events) - len(after_each))
         failed = next((entry for entry in entries if entry.action == "oom"), None)
@@ -248,6 +270,23 @@ class _Builder:
             site = self.trace.sites[event.site]
             if site.kind != SMALL:
                 self.trace.events[index] = event._replace(site=self._number(site.owned_by(owner)))
+
+    def _name_by_size(self) -> None:
+        """Give equal blocks without an owner a line of their own, which says how many they are."""
+        alike: dict[str, list[int]] = defaultdict(list)
+        for index in self.requests:
+            event = self.trace.events[index]
+            assert isinstance(event, Alloc)
+            if self.trace.sites[event.site].kind == BEFORE:
+                size = f"of {event.nbytes / MIB:,.2f} MiB" if event.nbytes >= SMALL_BYTES else "below 64 KiB"
+                alike[f"{size}{f' (stream {event.stream})' if event.stream else ''}"].append(index)
+        for size, indices in alike.items():
+            where = f"{len(indices):,} block{'s' * (len(indices) > 1)} {size}"
+            site = self._number(Site(NOT_RECORDED, "", where, "", "", ()))
+            for index in indices:
+                event = self.trace.events[index]
+                assert isinstance(event, Alloc)
+                self.trace.events[index] = event._replace(site=site)
 
     def _number(self, site: Site) -> int:
         number = self.numbers.get(site)

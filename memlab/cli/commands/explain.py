@@ -17,13 +17,15 @@ REMEDIES = 4
 
 OF_ONE_RUN = ("memory_viz", "chrome_trace", "at", "remedies")
 
+OF_A_HISTORY = ("page", "memory_viz", "chrome_trace", "at")
+
 OF_MEMORY = ("page", *OF_ONE_RUN)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = (
-        "run folder of a prediction, or of a run measured with --explain or measure.snapshot=true (default: the latest "
-        "below outputs/); two folders: what differs"
+        "run folder of a prediction, of a run measured with --explain or measure.snapshot=true, or of one that ran out "
+        "of memory (default: the latest below outputs/); two folders: what differs"
     )
     parser.add_argument("folders", nargs="*", metavar="RUN_FOLDER", help=help)
     help = "levels of the tree: 3 ends with kinds of memory, 4 with modules, 5 with lines of code (default: 4)"
@@ -70,6 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
     runs = list(map(explain, folders))
     for problem in chain.from_iterable(run.problems for run in runs):
         print(safe(problem), file=sys.stderr)
+    if any(getattr(arguments, option) for option in OF_A_HISTORY):
+        for run in runs:
+            run.need_history()
     first, *others = runs
     if arguments.memory_viz:
         write_memory_viz(arguments.memory_viz, first.fullest.history, event_times(first.fullest, first.record))
@@ -85,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
         show_phase(first.fullest, arguments.at, out, arguments.depth)
     else:
         show_explained(first.fullest, out, arguments.depth)
+        if not first.fullest.has_history:
+            say(f"The lines of code need a history. {first.advice}", out)
         remedies = print_remedies(first.folder, first.record, arguments.remedies, REMEDIES)
     if arguments.page:
         write_explain_page(runs, arguments.page, remedies, changes)

@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP
     from memlab.launch.user_command.measure import measure
+    from memlab.report.out_of_memory_text import show_pointer
     from memlab.report.run_text import show_run
     from memlab.report.text import console
     from memlab.runs.folder import RunFolder
@@ -79,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     errors = console(sys.stderr)  # standard output is the command's
     show_run(record, errors)
+    show_pointer(folder, errors)
     errors.print(f"run folder: {folder}", soft_wrap=True)
     exit_code = record.command["exit_code"]
     if exit_code is None:

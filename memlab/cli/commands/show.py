@@ -11,9 +11,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from memlab.report.out_of_memory_text import show_pointer
     from memlab.report.run_text import show_run
     from memlab.report.text import console
 
-    for folder in arguments.folders or [latest_run()]:
-        show_run(run_folder(folder).read_record(), console())
+    for folder in map(run_folder, arguments.folders or [latest_run()]):
+        show_run(folder.read_record(), console())
+        show_pointer(folder, console())
     return 0

@@ -16,7 +16,7 @@ from memlab.report.explain_page.histories import history
 from memlab.report.explain_text import answer, difference, elsewhere, phases_table, settings, why_the_peak_is_there
 from memlab.report.findings_text import sentence
 from memlab.report.kind_colors import kind_colors
-from memlab.report.out_of_memory_text import last_events_table, out_of_memory_sentence
+from memlab.report.out_of_memory_text import out_of_memory_sentence, what_came_before
 from memlab.report.remedies_text import remedies_text
 
 BY_PHASE = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes", "used_bytes", "host_peak_bytes")
@@ -81,7 +81,7 @@ def _answer(rank: Explained) -> dict[str, Any]:
     """Return what the terminal prints about a rank, in the same words."""
     return {
         "failure": rank.oom and out_of_memory_sentence(rank, rank.oom),
-        "last_events": rank.oom and asdict(last_events_table(rank.oom)),
+        "last_events": rank.oom and asdict(what_came_before(rank.oom)),
         "sentences": list(filter(None, (answer(rank), why_the_peak_is_there(rank), elsewhere(rank)))),
         "findings": list(map(sentence, findings(rank))),
         "phases": asdict(phases_table(rank)),

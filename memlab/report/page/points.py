@@ -73,6 +73,7 @@ def points_of(runs: Sequence[RunView], places: Mapping[int, int], root: str, sha
         "doubts": encoded(["; ".join(doubts(run.step_seconds)) or None for run in runs]),
         "incomplete": encoded(["; ".join(run.incomplete) or None for run in runs]),
         "explained": encoded([_has_history(run) for run in runs]),
+        "ran_out": encoded([bool(RunFolder(run.path).ranks_out_of_memory()) for run in runs]),
         "choices": shared.column([run.choices for run in runs]),
         "environment": shared.column([run.environment for run in runs]),
         "causes": shared.column([causes(run.environment) for run in runs]),

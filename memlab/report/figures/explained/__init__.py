@@ -36,6 +36,7 @@ def draw_explained(views: Sequence[RunView], output: Path) -> Iterator[tuple[str
     for view in views[:MOST]:
         try:
             explained = explain(RunFolder(view.path))
+            explained.need_history()
         except RecordError as error:
             yield KIND, str(error)
             continue

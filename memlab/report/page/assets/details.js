@@ -15,6 +15,7 @@ function showDetails(point) {
     h("p", {}, h("code", {}, point.id), " ", statusMark(point)),
     h("p", { className: "hint" }, point.path),
     point.explained ? h("p", {}, "Who holds its memory at every moment: ", h("code", {}, `memlab explain ${point.path} --page memory.html`)) : "",
+    point.ran_out ? h("p", {}, "What held the memory when it ran out: ", h("code", {}, `memlab explain ${point.path}`)) : "",
     ...[point.reason, point.incomplete, point.doubts].filter(Boolean).map((text) => h("p", { className: "care" }, text)),
     ...[quantitiesBlock(point), phasesBlock(point)].filter(Boolean),
     block("Options", keyTable(choicesOf(point)), true),
