@@ -64,9 +64,13 @@ def to_json(looks: Mapping[int, Mapping[int, Owner]]) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> dict[int, dict[int, Owner]]:
-    """Read what :func:`to_json` returned. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for other values."""
-    owners = [Owner(*owner) for owner in values["list"]]
+    """Read what :func:`to_json` returned. Raises ``LookupError``, ``TypeError`` or ``ValueError`` for other values."""
+    owners = [_owner(*owner) for owner in values["list"]]
     return {
         int(look): {int(block): owners[number] for block, number in found.items()}
         for look, found in values["looks"].items()
     }
+
+
+def _owner(kind: Any, model: Any, parameter: Any, dtype: Any, trains: Any, parameters: Any = 1) -> Owner:
+    return Owner(str(kind), str(model), str(parameter), str(dtype), bool(trains), int(parameters))

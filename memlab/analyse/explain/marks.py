@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from memlab.analyse.explain.marks_schema import MarksFile
 from memlab.analyse.explain.outside import Reading, Readings
 from memlab.analyse.explain.snapshot_trace import Marks, PartEnd
 from memlab.attach import owner
 from memlab.core.errors import RecordError
+from memlab.core.schema import check_of
 from memlab.files.json_file import read_json
 from memlab.predict.trace.trace_format import Piece
 
@@ -36,13 +38,14 @@ def read_marks(path: Path) -> tuple[Marks, Driver]:
     """
     values = read_json(path)
     try:
+        check_of(MarksFile)(values)
         pieces = [(piece["phase"] or "", _piece(piece)) for piece in values["pieces"]]
         owners = owner.from_json(values["owners"])
         paths = [str(path) for path in values.get("import_paths", ()) if path]
         ends = None if "last_parts" not in values else [_part_end(part) for part in values["last_parts"]]
         marks = Marks(pieces, owners, str(values["folder"]), int(values.get("first_piece", 0)), paths, ends)
         return marks, _driver(values["outside"], int(values.get("device", 0)))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
 
 

@@ -5,6 +5,8 @@ import pickle
 import pickletools
 import random
 import resource
+import time
+import tracemalloc
 
 import pytest
 
@@ -40,8 +42,11 @@ def reads(path) -> bool:
 
 
 def test_plain_data_comes_back(tmp_path):
-    assert read_plain_pickle(write(tmp_path / "a.pickle", pickle.dumps(SNAPSHOT, protocol=4))) == SNAPSHOT
-    assert read_plain_pickle(write(tmp_path / "b.pickle", pickle.dumps(SNAPSHOT, protocol=5))) == SNAPSHOT
+    for protocol in (4, 5):
+        assert read_plain_pickle(write(tmp_path / "a.pickle", pickle.dumps(SNAPSHOT, protocol=protocol))) == SNAPSHOT
+    for protocol in range(4):  # they write PUT, which torch's files do not have
+        with pytest.raises(RecordError, match="only plain data is read"):
+            read_plain_pickle(write(tmp_path / "b.pickle", pickle.dumps(SNAPSHOT, protocol=protocol)))
 
 
 def test_nothing_is_executed(tmp_path, monkeypatch):
@@ -82,6 +87,63 @@ def test_hostile_files_are_refused_in_one_line_and_little_memory(tmp_path, conte
 def test_lengths_that_lie_cost_nothing(tmp_path):
     frame = b"\x80\x04\x95" + (2**62).to_bytes(8, "little") + b"N."
     assert read_plain_pickle(write(tmp_path / "frame.pickle", frame)) is None
+
+
+BOMBS = {
+    "dictionaries": (b"", b"}"),
+    "lists in one another": (b"", b"]"),
+    "marks": (b"", b"("),
+    "memo entries": (b"N", b"\x94"),
+    "tuples in one another": (b")", b"\x85"),
+    "short texts": (b"", b"\x8c\x02ab"),
+    "small numbers": (b"", b"\x8a\x02\x01\x01"),
+}
+
+
+@pytest.mark.parametrize(("begin", "repeated"), BOMBS.values(), ids=BOMBS)
+def test_memory_and_time_are_bounded_by_the_size_of_the_file(tmp_path, begin, repeated):
+    content = b"\x80\x04" + begin + repeated * (200_000 // len(repeated)) + b"."
+    path = write(tmp_path / "bomb.pickle", content)
+    began = time.process_time()
+    tracemalloc.start()
+    try:
+        reads(path)
+        assert tracemalloc.get_traced_memory()[1] < 30 * len(content)
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - began < 20  # some 100 ns a byte, and ten times that to trace the memory
+
+
+def frame(content: bytes, nbytes: int | None = None) -> bytes:
+    return b"\x95" + (len(content) if nbytes is None else nbytes).to_bytes(8, "little") + content
+
+
+FRAMES = {
+    "in one another": b"\x80\x04" + frame(frame(b"N.")),
+    "inside an instruction": b"\x80\x04" + frame(b"X\x04\x00") + frame(b"\x00\x00abcd."),
+    "larger than any file": b"\x80\x04" + frame(b"N.", 2**64 - 1),
+    "without content": b"\x80\x04" + frame(b"") * 3,
+}
+
+
+@pytest.mark.parametrize("content", FRAMES.values(), ids=FRAMES)
+def test_frames_that_do_not_fit_are_refused(tmp_path, content):
+    assert not reads(write(tmp_path / "frames.pickle", content))
+
+
+def test_a_list_within_itself_is_read_and_not_walked_through(tmp_path):
+    within: list = []
+    within.append(within)
+    found = read_plain_pickle(write(tmp_path / "within.pickle", pickle.dumps(within, protocol=4)))
+    assert found[0] is found
+
+
+def test_a_truncated_file_is_called_so(tmp_path):
+    content = pickle.dumps(SNAPSHOT, protocol=4)
+    for length in range(len(content)):
+        assert not reads(write(tmp_path / "short.pickle", content[:length]))
+    with pytest.raises(RecordError, match="it ends too early"):
+        read_plain_pickle(tmp_path / "short.pickle")
 
 
 def test_a_thousand_damaged_files(tmp_path):

@@ -51,7 +51,7 @@ def half(folder: RunFolder) -> None:
 FAULTS = {
     empty: "rank1.memory_snapshot.pickle: the history is empty: nothing was allocated on the GPU",
     truncated: "rank1.memory_snapshot.pickle: unreadable as a pickle file",
-    older: "rank1.memory_marks.json: not the marks of a memory history ('outside')",
+    older: "rank1.memory_marks.json: not the marks of a memory history ('outside' is missing.)",
     half: "rank1.memory_marks.json: no such file",
     (lambda folder: None): "no memory history is in this folder",
 }
@@ -111,3 +111,27 @@ def test_a_predicted_rank_without_memory_on_the_gpu_is_left_out(tmp_path):
 def test_a_folder_that_was_moved_is_explained(folder, tmp_path):
     shutil.move(folder.path, tmp_path / "elsewhere")
     assert explain(RunFolder(tmp_path / "elsewhere")).fullest.rank == 0
+
+
+DAMAGES = {
+    "'pieces[0].phase' must be text, or null": lambda marks: marks["pieces"][0].update(phase=5),
+    "'pieces[1].step' must be at least 0": lambda marks: marks["pieces"][1].update(step=-3),
+    "'outside.readings[0].used_bytes' must be a whole number": lambda marks: marks["outside"]["readings"][0].update(
+        used_bytes=1e300
+    ),
+    "'outside.readings[0].phase' must be text, or null": lambda marks: marks["outside"]["readings"][0].update(
+        phase=["x"]
+    ),
+    "list index out of range": lambda marks: marks["owners"].update(looks={"0": {"4096": 7}}),
+    "'owners.list[0]' must be a list": lambda marks: marks["owners"].update(list=["weights"]),
+}
+
+
+@pytest.mark.parametrize("problem", DAMAGES)
+def test_damaged_marks_are_told_by_the_key(folder, problem):
+    damaged = marks()
+    DAMAGES[problem](damaged)
+    keep(folder, 0, snapshot(), damaged)
+    with pytest.raises(RecordError) as refused:
+        explain(folder)
+    assert problem in str(refused.value) and str(refused.value).endswith(AGAIN)
