@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from memlab.analyse.explain import explained_run
+from memlab.analyse.explain.explained import Explained
+from memlab.runs.folder import RunFolder
 from memlab.system.machine import detect
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not detect().gpus, reason="this machine has no GPU")]
@@ -47,6 +50,44 @@ def test_out_of_memory_says_where_and_how_much(tmp_path):
     assert (code, record["status"]) == (3, "gpu_oom")
     (rank,) = record["ranks"]
     assert rank["oom"]["phase"] == "engine_init" and rank["oom"]["requested_bytes"] > 0
+    assert explain(tmp_path / "run").has_history is False
+
+
+@pytest.mark.parametrize(("options", "retry"), [((), 0), ((), 2), (("--explain", "2"), 0)])
+def test_an_out_of_memory_is_kept_and_adds_up_to_the_drivers_figure(tmp_path, options, retry):
+    script = ROOT / "tests" / "scripts" / "runs_out.py"
+    sizes = (
+        "--hidden",
+        "256",
+        "--layers",
+        "4",
+        "--length",
+        "256",
+        "--batch",
+        "16",
+        "--gib",
+        "2",
+        "--retry",
+        str(retry),
+    )
+    command = [sys.executable, "-m", "memlab", "measure", "--output", str(tmp_path / "run"), *options, "--"]
+    done = subprocess.run(
+        [*command, sys.executable, str(script), *sizes, "--steps", "20" if retry else "500"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ("memlab explain" in done.stderr) and (done.returncode == 0) is bool(retry), done.stdout + done.stderr
+    rank = explain(tmp_path / "run")
+    kinds = {held.site.kind for held in rank.oom.moment.holdings}
+    assert {"weights", "gradients", "optimizer states"} <= kinds
+    assert rank.has_history is bool(options) and rank.oom.goes_on is bool(retry)
+    assert rank.oom.used.nbytes == sum(part.nbytes for part in rank.oom.used.parts)
+    assert rank.oom.moment.reserved <= 2 << 30 < rank.oom.moment.reserved + rank.oom.request.nbytes
+
+
+def explain(folder: Path) -> Explained:
+    return explained_run.explain(RunFolder(folder)).fullest
 
 
 def test_adapters_beside_weights_in_4_bits(tmp_path):
