@@ -1,4 +1,4 @@
-"""Figure of all measured points of all models: predicted against measured memory."""
+"""Figure of all measured points of all models: the error of the predicted memory over the measured memory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ PANELS = {"allocated": "peak allocated", "reserved": "peak reserved", "after_ini
 
 
 def draw_accuracy(points: Sequence[Judged], folder: Path, name: str = "predicted_against_measured") -> list[Path]:
-    """Write PNG and SVG with a panel for each memory figure and a colour for each model and number of GPUs."""
+    """Write PNG and SVG with a panel for each memory figure and a colour for each number of GPUs."""
     with canvas.style():
         return canvas.save(_figure(points), folder, name)
 
@@ -26,49 +26,36 @@ def draw_accuracy(points: Sequence[Judged], folder: Path, name: str = "predicted
 def _figure(points: Sequence[Judged]) -> Figure:
     shown = {figure: [point for point in points if figure in point.errors] for figure in PANELS}
     shown = {figure: some for figure, some in shown.items() if some}
-    figure, panels = canvas.new_figure(1, len(shown), height=4.0)
-    looks = styles(sorted({_label(point) for point in points}))
+    figure, panels = canvas.new_figure(1, len(shown), height=3.6, sharey=True)
+    numbers = sorted({point.gpus for point in points})
+    looks = dict(zip(numbers, styles(map(str, numbers)).values(), strict=True))
     for axes, (key, some) in zip(panels[0], shown.items(), strict=True):
-        for label, members in sorted(by(some, _label).items()):
+        axes.axhspan(-100 * BAND, 100 * BAND, color="#999999", alpha=0.18, linewidth=0)
+        axes.axhline(0, color=canvas.OOM_COLOR, linewidth=0.9)
+        for gpus, members in sorted(by(some, lambda point: point.gpus).items()):
             measured = [point.measured_bytes[key] / GIB for point in members]
-            predicted = [each * (1 + point.errors[key]) for each, point in zip(measured, members, strict=True)]
-            marks = {"color": looks[label].color, "marker": looks[label].marker, "linestyle": "none", "alpha": 0.8}
-            axes.plot(measured, predicted, label=canvas.plain(label), **marks)
+            errors = [100 * point.errors[key] for point in members]
+            marks = {"color": looks[gpus].color, "marker": looks[gpus].marker, "linestyle": "none", "alpha": 0.6}
+            axes.plot(measured, errors, label=units.counted(gpus, "GPU"), markersize=4, **marks)
         found = errors_of(some, key)
         errors = f"error {units.percent(found.median, 2)} median, {_signed(found.worst)} worst"
-        axes.set_title(f"{PANELS[key]}: {found.n} points\n{errors}")
-        _equality(axes)
-    handles, labels = panels[0][0].get_legend_handles_labels()
+        axes.set_title(f"{PANELS[key]}: {found.n} points\n{errors}", fontsize=9.0)
+        axes.set(xscale="log", xlabel="measured, GiB, highest rank")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(
+            FuncFormatter(lambda value, _: f"{value:g}" if f"{value:.0e}"[0] in "25" else "")
+        )
+    panels[0][0].set_ylabel("predicted against measured, %")
+    panels[0][0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))
     figure.suptitle(
         f"Predicted against measured memory (grey: within {units.percent(BAND)} of the measurement)", fontsize=10.0
     )
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    handles = {
+        label: handle for axes in panels[0] for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles))
     return figure
 
 
 def _signed(error: float) -> str:
     return units.with_sign(error, units.percent(abs(error), 2))
-
-
-def _label(point: Judged) -> str:
-    return f"{point.choices['model']}, {point.gpus} GPU{'s' * (point.gpus > 1)}"
-
-
-def _equality(axes) -> None:
-    low, high = 0.9 * axes.dataLim.x0, 1.1 * axes.dataLim.x1
-    edges = [low, high]
-    axes.fill_between(
-        edges,
-        [each * (1 - BAND) for each in edges],
-        [each * (1 + BAND) for each in edges],
-        color="#999999",
-        alpha=0.25,
-        linewidth=0,
-    )
-    axes.plot(edges, edges, color=canvas.OOM_COLOR, linewidth=0.9, label="predicted = measured")
-    axes.set(xscale="log", yscale="log", xlim=edges, ylim=edges)
-    axes.set_xlabel("measured, GiB, highest rank")
-    axes.set_ylabel("predicted, GiB, highest rank")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:.0e}"[0] in "25" else ""))

@@ -348,6 +348,7 @@ function drawHost({ history }) {
     swatch.style.background = `var(--${name})`;
     return swatch;
   };
+  canvas.hidden = !shown;
   const here = shown ? `${size(shown)} in the part above` : "none in the part above";
   note.replaceChildren("Tensors on the host: ", key("pinned"), "page-locked, ", key("pageable"), `pageable; up to ${size(most)}, ${here}.`);
 }

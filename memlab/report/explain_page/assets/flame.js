@@ -5,6 +5,7 @@ const ORDERS = {
   line: ["by line", ({ userLine, line, modules, kind }) => [userLine || "no line of the script known", line, modules, kind]],
 };
 const MOSTLY = 0.9; // share of a part from which on it has the colour of a kind
+const FOLDERS = /^\S*\/(?=[^/\s]+:\d)/; // of the file of a line: a box is rarely wide enough for them
 const LEAST = 0.0015; // share of the width below which a part is not drawn
 const ROW = 22;
 let flameOrder = "module";
@@ -81,7 +82,7 @@ function showFlame({ history, event }) {
     const element = h("button", { type: "button", title: told, "aria-label": share, tabIndex: width < 0.02 ? -1 : 0, onclick: () => {
       flameZoom = names;
       showFlame({ history, event });
-    } }, width > 0.02 ? part.name : "");
+    } }, width > 0.02 ? part.name.replace(FOLDERS, "") : "");
     Object.assign(element.style, { left: `${100 * left}%`, width: `${100 * width}%`, top: `${depth * ROW}px` });
     const [kind, most] = kinds[0] ?? [null, 0];
     element.style.setProperty("--kind", most > MOSTLY * part.bytes ? colorOfKind(kind) : "var(--soft)");

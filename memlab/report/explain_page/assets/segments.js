@@ -2,7 +2,7 @@
 
 const [BAR, GAP] = [17, 4]; // height of a row of segments, and the space below it, in pixels
 const ROWS_TO_FILL = 14;
-const KEEPERS = 8; // segments in the table
+const KEEPERS = 8; // rows of the table
 let tape = null;
 
 function showSegments({ history, event }) {
@@ -91,15 +91,35 @@ function showKeepers(history, event, segments) {
   byId("holes").textContent =
     `${count} ${size(history.reserved[event])}. ${size(releasable)} of it could go back to the device now; ${size(holes)} is free but shares its segments with blocks in use.` +
     (worst ? ` Most is in a segment of ${size(worst.size)}: ${keeper.length === 1 ? "one block keeps" : `${WHOLE.format(keeper.length)} blocks keep`} ${size(worst.holes)} from going back. ${keeper.length === 1 ? "It is" : "The smallest is"} ${holderOf(history, keeper[0])}, ${lifeOf(history, keeper[0])}.` : "");
-  const rows = holding.slice(0, KEEPERS).map((segment) => {
-    const [smallest, ...larger] = keepersOf(segment, blocks);
-    const more = larger.length ? `, and ${WHOLE.format(larger.length)} larger block${larger.length === 1 ? "" : "s"}` : "";
-    return [h("div", {}, `${holderOf(history, smallest)}${more}`, h("div", { className: "where" }, lifeOf(history, smallest))), size(segment.holes), size(segment.inUse), size(segment.size)];
+  const rows = keepersTogether(history, holding).slice(0, KEEPERS).map(({ smallest, segments: held, blocks: count }) => {
+    const total = (key) => size(held.reduce((sum, segment) => sum + segment[key], 0));
+    const others = count - held.length;
+    const named = held.length === 1 ? holderOf(history, smallest) : `${WHOLE.format(held.length)} segments, at the least ${holderOf(history, smallest)}`;
+    const more = others ? `, and ${WHOLE.format(others)} larger block${others === 1 ? "" : "s"}` : "";
+    return [h("div", {}, `${named}${more}`, h("div", { className: "where" }, lifeOf(history, smallest))), total("holes"), total("inUse"), total("size")];
   });
-  const found = table("Free memory that cannot go back, by segment", ["kept by: the smallest block", "free", "in use", "segment"], rows);
+  const found = table("Free memory that cannot go back", ["kept by: the smallest block of each segment", "free", "in use", "segments"], rows);
   found.id = "keepers";
   found.hidden = !rows.length;
   byId("keepers").replaceWith(found);
+}
+
+/** Puts segments together whose smallest blocks are alike: of one kind, module (layers together) and line. Those with the
+ * most free memory come first. `blocks`: how many blocks are in use in them. */
+function keepersTogether(history, segments) {
+  const found = new Map();
+  for (const segment of segments) {
+    const [smallest] = keepersOf(segment, history.blocks);
+    const { kind, modules, line } = history.sites[history.blocks.site[smallest]];
+    const key = JSON.stringify([kind, modules, line]);
+    const group = found.get(key) ?? { smallest, segments: [], blocks: 0, holes: 0 };
+    if (history.blocks.size[smallest] < history.blocks.size[group.smallest]) group.smallest = smallest;
+    group.segments.push(segment);
+    group.blocks += segment.blocks.length;
+    group.holes += segment.holes;
+    found.set(key, group);
+  }
+  return [...found.values()].sort((a, b) => b.holes - a.holes);
 }
 
 /** Returns the blocks in use of a segment, the smallest first: the less a block holds, the more it costs. */

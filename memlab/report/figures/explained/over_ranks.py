@@ -12,6 +12,9 @@ from memlab.report.figures.explained.drawn_run import DrawnRun
 
 QUANTITIES = {"peak_allocated_bytes": "peak allocated", "peak_reserved_bytes": "peak reserved"}
 
+DARK = 0.75
+"""Share of the highest value from which on a cell is so dark that its number is white."""
+
 READABLE = 16
 """Most ranks whose cells have numbers."""
 
@@ -47,5 +50,5 @@ def _draw(figure: Figure, axes: Any, cells: Any, has_numbers: bool) -> None:
         return
     for row, column in np.argwhere(~np.isnan(cells)):
         value = cells[row, column]
-        color = "white" if value > 0.6 * np.nanmax(cells) else "black"
+        color = "white" if value > DARK * np.nanmax(cells) else "black"
         axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=6.5, color=color)

@@ -10,9 +10,9 @@ from memlab.analyse.explain.timeline import ROUNDING, by_kind
 from memlab.predict.memory.host import host_changes
 from memlab.predict.trace.trace_format import Trace
 from memlab.report import units
-from memlab.report.figures.canvas import OOM_COLOR, counted, finish, gib, new_figure, plain
+from memlab.report.figures.canvas import counted, finish, gib, new_figure, plain
 from memlab.report.figures.explained.drawn_run import DrawnRun
-from memlab.report.figures.explained.stack import layers
+from memlab.report.figures.explained.stack import RESERVED, layers
 from memlab.report.palette import OKABE_ITO
 
 BUCKETS = 120
@@ -66,7 +66,7 @@ def _draw_device(axes: Any, run: DrawnRun, begin: int, end: int) -> None:
         axes.fill_between(at, base, top, step="post", label=layer.name, **look)
         base = top
     reserved, allocated = (gib([values[event] for event in events]) for values in (line.reserved, line.allocated))
-    axes.step(at, reserved, where="post", color=OOM_COLOR, linewidth=1.0, label="reserved")
+    axes.step(at, reserved, where="post", color=RESERVED, linewidth=1.3, label="reserved")
     axes.step(at, allocated, where="post", color="black", linewidth=0.7, label="allocated")
     axes.set_xlim(at[0], at[-1])
     axes.set_ylim(0, 1.15 * max(reserved))

@@ -12,7 +12,10 @@ SMALLER = "smaller kinds"
 SLACK = "slack of the allocator"
 OUTSIDE = "outside the allocator"
 
-_SMALLER_COLOR, _SLACK_COLOR, _OUTSIDE_COLOR = "#444444", "#FFFFFF", "#D0D0D0"
+RESERVED = "#7A2F8F"
+"""Colour of the line of reserved memory, as on the page."""
+
+_SMALLER_COLOR, _SLACK_COLOR, _OUTSIDE_COLOR = "#8A8A8A", "#FFFFFF", "#D0D0D0"
 
 
 class Layer(NamedTuple):
