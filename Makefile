@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test test-all fuzz cluster faults lint oldest architecture study accuracy same families calibration results-report clean
+.PHONY: help setup demo test test-all fuzz cluster faults lint oldest architecture study accuracy same families calibration outside results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -99,6 +99,11 @@ FITTED = adapters_and_kernels_1xH200 capped_1xH200 four_gpus_4xH200 llama3_8b_ze
 
 calibration: setup  ## memlab/predict/time/calibration.json, the step time's costs, from the measurements in results/
 	$(BIN)/python -m memlab.predict.time.calibrate $(addprefix results/,$(FITTED))
+
+# Versions: those of results/explain/records.tgz.
+outside: setup   ## memlab/predict/outside/sizes.json, sizes outside torch's allocator, from the readings in results/explain
+	$(BIN)/python -m memlab.predict.outside.fit results/explain/readings.csv --gpu "NVIDIA H200" \
+		--versions "driver 580.159.04, torch 2.11.0+cu130, NCCL 2.28.9 with NCCL_NVLS_ENABLE=0"
 
 clean:           ## remove the environment
 	rm -rf $(VENV)

@@ -15,6 +15,7 @@ ORDER = (
         "predict.constants",
         "predict.limits",
         "predict.allocator",
+        "predict.outside",
         "predict.trace",
         "predict.time",
         "predict.memory",

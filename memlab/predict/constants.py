@@ -53,16 +53,6 @@ GPU_MODELS = {
 TAKEN_FOR = "H100"
 """Model that stands for every GPU with an unknown name: of the newer kind, whose workspaces are larger."""
 
-CONTEXT_BYTES = 1325 * MIB
-"""Device memory beside torch's allocator on one GPU: CUDA's context, the modules of cuBLAS, cuDNN and torch. Measured
-on an H200, driver 580.159, torch 2.11+cu130: ``device_used_bytes`` less ``peak_reserved_bytes``, the same to 2 MiB in
-all runs of results/qwen15_05b_1xH200. Taken for every GPU until others are measured."""
-
-NCCL_BYTES = 486 * MIB
-"""NCCL's buffers with several GPUs, on top of ``CONTEXT_BYTES``. Measured in the same way on 4 H200s
-(results/llama3_8b_zero3_fresh_4xH200, 2,001 tokens; 18 MiB less at one token). More communicators and more GPUs take
-more."""
-
 HOST_PROCESS_BYTES = 2043 * MIB
 """Resident set of a rank whose tensors are all on the device. Measured: ``host_peak_bytes`` of the stage 0 run in
 results/qwen15_05b_1xH200 (CUDA wheel of torch 2.11, transformers 5.17)."""
@@ -113,10 +103,10 @@ SOURCES = (
         " at once, blocks free only when the host waits, and a host twice as fast",
     ),
     (
-        "CUDA context and modules; NCCL",
-        f"{CONTEXT_BYTES // MIB:,} MiB; {NCCL_BYTES // MIB:,} MiB",
-        "measured: device memory in use less reserved, `qwen15_05b_1xH200` and `llama3_8b_zero3_fresh_4xH200`. Beside "
-        "the allocator: they move the verdict, and no figure of this page",
+        "what lies outside the allocator: CUDA context, communicators of NCCL, cuBLAS handles, code of kernels",
+        "a sum of the parts that the run has, by its trace",
+        "measured: 35 ranks of `explain`, reading by reading (`memlab/predict/outside/sizes.json`). Beside the "
+        "allocator: they move the verdict, and no figure of this page",
     ),
     (
         "the process on the host",
@@ -142,11 +132,6 @@ def unknown_model(gpu: str) -> str | None:
 def _model_name(gpu: str) -> str | None:
     """Find the key of :data:`GPU_MODELS` whose words the name contains: an L40 is no L40S, and an A1000 no A100."""
     return next((name for name in GPU_MODELS if re.search(rf"\b{name}\b", gpu)), None)
-
-
-def outside_the_allocator(gpu: str, gpus: int) -> int:
-    """Return the bytes of the device used outside torch's allocator: CUDA's context and NCCL's buffers."""
-    return CONTEXT_BYTES + (NCCL_BYTES if gpus > 1 else 0)
 
 
 def host_link_share(gpus: int) -> float:

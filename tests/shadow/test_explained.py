@@ -8,6 +8,7 @@ from memlab.analyse.explain.explained_run import explain
 from memlab.analyse.explain.table import explained_table
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
+from memlab.core.sizes import MIB
 from memlab.predict.prediction import predict_one
 from memlab.predict.trace import choose_traces
 from memlab.runs.folder import RunFolder
@@ -49,6 +50,20 @@ def test_the_parts_add_up_in_every_phase(folders, stage):
             assert moment.requested + moment.slack.rounding == moment.allocated
             assert whole.nbytes == moment.reserved + sum(share.nbytes for share in rank.device.outside(moment.event))
             assert rank.unexplained(moment) == 0
+
+
+@pytest.mark.parametrize(("stage", "measured"), [(0, 2101), (1, 2101), (2, 2101), (3, 1811)])
+def test_outside_is_what_the_stages_groups_need(folders, stage, measured):
+    """Measured: MiB on four H200s, in results/four_gpus_4xH200. ZeRO-3 runs its collectives in one group, the others
+    in two."""
+    (result, *_) = folders[stage].read_record().ranks
+    outside = result["device_used_bytes"] - result["peak_reserved_bytes"]
+    assert outside / MIB == pytest.approx(measured, abs=7)
+    rank = explain(folders[stage]).ranks[0]
+    parts = {share.name: share for share in rank.device.outside(rank.peak.event)}
+    assert list(parts) == ["NCCL", "CUDA context", "cuBLAS handles", "kernels and libraries"]
+    assert sum(share.nbytes for share in parts.values()) == outside
+    assert all("as in results/explain" in share.name for part in parts.values() for share in part.parts)
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from memlab.analyse.explain.accounting import Share
-from memlab.analyse.explain.outside import Outside
+from memlab.analyse.explain.outside import Outside, tree
+from memlab.predict.outside.parts import OutsidePart
 
 
 class Device(Protocol):
@@ -29,15 +30,19 @@ class Device(Protocol):
 
 @dataclass(frozen=True)
 class ModelledDevice:
-    """The device of a prediction. ``parts``: what is outside the allocator from the beginning to the end."""
+    """The device of a prediction. ``parts``: what comes outside the allocator."""
 
-    parts: tuple[Share, ...]
+    parts: Sequence[OutsidePart]
     index: int = 0
-    changes: Sequence[int] = (0,)
     elsewhere: Mapping[int, int] = field(default_factory=dict)
 
+    @property
+    def changes(self) -> Sequence[int]:
+        return sorted({0, *(part.event for part in self.parts)})
+
     def outside(self, event: int) -> tuple[Share, ...]:
-        return self.parts
+        there = [part for part in self.parts if part.event <= event]
+        return tree("outside", [(tuple(filter(None, (part.name, part.detail))), part.nbytes) for part in there]).parts
 
     def driver(self, event: int) -> int | None:
         return None

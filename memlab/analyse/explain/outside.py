@@ -13,14 +13,10 @@ from typing import NamedTuple
 
 from memlab.analyse.explain.accounting import OUTSIDE_MODULES, Share, layers_together, sum_of
 from memlab.analyse.explain.snapshot import Entry
-from memlab.predict.constants import CONTEXT_BYTES, NCCL_BYTES
+from memlab.predict.outside.parts import CONTEXT, CUBLAS, KERNELS, NCCL
 
 PROCESSES = "other processes"
 RANKS = "other ranks, which compute on other GPUs"
-CONTEXT = "CUDA context"
-NCCL = "NCCL"  # communicators and buffers
-CUBLAS = "cuBLAS handles"  # one for each thread, with the kernels of its first product
-KERNELS = "kernels and libraries"  # the driver loads their code when they first run
 
 CUDNN = "cuDNN"  # its handles, and the kernels of convolutions
 TRITON = "Triton kernels"
@@ -86,7 +82,7 @@ class Outside:
         """Return the parts that had appeared by the last reading before a moment. Those of the first reading are there
         from the beginning: without a context nothing can be allocated."""
         known = max(1, self._number_before(time_us))
-        return _tree("outside", [part for grown in self._grown[:known] for part in grown]).parts
+        return tree("outside", [part for grown in self._grown[:known] for part in grown]).parts
 
     def nearest(self, time_us: float) -> int:
         """Return the bytes outside the allocator by the reading that is nearest to a moment; 0 without readings."""
@@ -137,13 +133,6 @@ class Outside:
         return KERNELS, now.phase or "outside all phases", layers_together(now.module) or OUTSIDE_MODULES
 
 
-def modelled(gpus: int) -> tuple[Share, ...]:
-    """Return what predictions take to be outside the allocator: figures of measured runs, each with its source."""
-    context = Share("CUDA context, kernels and libraries: as in results/qwen15_05b_1xH200", CONTEXT_BYTES)
-    nccl = Share("NCCL: as in results/llama3_8b_zero3_fresh_4xH200", NCCL_BYTES)
-    return (context, nccl) if gpus > 1 else (context,)
-
-
 def handles_made(entries: Iterable[Entry]) -> list[int]:
     """Return when torch requested the workspace of a new cuBLAS handle, in microseconds of the host's clock."""
     return [
@@ -168,11 +157,12 @@ def _place(reading: Reading) -> str:
     return ": ".join(filter(None, (reading.phase or "no phase", reading.module)))
 
 
-def _tree(name: str, parts: Iterable[tuple[tuple[str, ...], int]]) -> Share:
+def tree(name: str, parts: Iterable[tuple[tuple[str, ...], int]]) -> Share:
+    """Put parts together by their names, which go from part to sub-part, with their bytes."""
     groups: dict[str, list[tuple[tuple[str, ...], int]]] = defaultdict(list)
     total = 0
     for names, nbytes in parts:
         total += nbytes
         if names:
             groups[names[0]].append((names[1:], nbytes))
-    return sum_of(name, [_tree(key, members) for key, members in groups.items()]) if groups else Share(name, total)
+    return sum_of(name, [tree(key, members) for key, members in groups.items()]) if groups else Share(name, total)

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from memlab.analyse.explain.device import ModelledDevice
 from memlab.analyse.explain.explained import Explained, History, explain_history
-from memlab.analyse.explain.outside import modelled
 from memlab.core.config import Config
 from memlab.core.errors import RecordError
 from memlab.core.record import PREDICTED, Record
 from memlab.predict.memory.gpu_memory import gpu_memory
+from memlab.predict.memory.outside import outside_parts
 from memlab.predict.memory.rank_replays import RankReplays
 from memlab.predict.time.calibration_choice import resolve
 from memlab.predict.trace.choose_traces import traces_in_launch
@@ -21,11 +21,11 @@ from memlab.runs.folder import RunFolder
 def explain_prediction(config: Config, trace: Trace, capacity: int | None = None) -> Explained:
     """Explain a rank on simulated GPUs. ``capacity``: the most that the allocator may reserve, in bytes; ``None``: as
     on the GPU of the hardware entry. The peak is one of the steps, as in a record."""
-    limit = gpu_memory(config).capacity if capacity is None else capacity
+    limit = gpu_memory(config, [trace]).capacity if capacity is None else capacity
     replays = RankReplays(config, [trace], limit, resolve(config).host)
     history = History(replays.trace, config.allocator.conf, replays.recorder)  # with release delays, which are likely
     begin = next((index for index, event in enumerate(replays.trace.events) if isinstance(event, BeginPoint)), 0)
-    return explain_history(PREDICTED, history, ModelledDevice(modelled(config.hardware.gpus)), begin)
+    return explain_history(PREDICTED, history, ModelledDevice(outside_parts(replays.trace)), begin)
 
 
 def traces_of(folder: RunFolder, record: Record) -> Mapping[int, Trace]:

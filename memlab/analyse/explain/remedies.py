@@ -115,7 +115,7 @@ def needs_of(run: PredictedRun) -> Needs:
         if config.training.loop == "command"
         else predict_step_time(config, run.traces, calibrations.step)
     )
-    reserved = found.used - gpu_memory(config).outside
+    reserved = found.used - gpu_memory(config, run.traces.values()).outside
     return Needs(found.verdict, rank.peak.allocated, reserved, found.used, found.host, step, rank)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from memlab.predict.memory.host import host_peaks_of_pieces
 from memlab.predict.memory.replay import PieceMemory, Replay
+from memlab.predict.outside.parts import OutsidePart, outside_bytes
 from memlab.predict.trace.events import BeginPhase
 from memlab.predict.trace.trace_format import Piece, Trace
 
@@ -26,15 +27,16 @@ class _Part:
     piece: Piece
     memory: PieceMemory
     host: int
+    outside: int
 
 
-def command_memory(trace: Trace, replay: Replay, outside: int) -> CommandMemory:
-    """Fold the pieces that the replay reached. ``outside``: bytes of the device used outside the allocator."""
-    parts = _parts(trace, replay)
+def command_memory(trace: Trace, replay: Replay, outside: Sequence[OutsidePart]) -> CommandMemory:
+    """Fold the pieces that the replay reached. ``outside``: what is used outside the allocator."""
+    parts = _parts(trace, replay, outside)
     names = dict.fromkeys(part.phase for part in parts if part.phase)
     highest = max(parts, key=lambda part: part.memory.peak_allocated)
     return CommandMemory(
-        phases={name: _phase([part for part in parts if part.phase == name], outside) for name in names},
+        phases={name: _phase([part for part in parts if part.phase == name]) for name in names},
         peak={
             "step": highest.piece.step,
             "phase": highest.phase or None,
@@ -52,14 +54,15 @@ def out_of_memory(trace: Trace, replay: Replay) -> dict[str, Any]:
     return {**replay.oom, "step": piece.step, "where": line or piece.where}
 
 
-def _parts(trace: Trace, replay: Replay) -> list[_Part]:
-    phases = [trace.phases[event.phase] for event in trace.events if isinstance(event, BeginPhase)]
-    return [
-        _Part(*each) for each in zip(phases, trace.pieces, replay.pieces, host_peaks_of_pieces(trace), strict=False)
-    ]
+def _parts(trace: Trace, replay: Replay, outside: Sequence[OutsidePart]) -> list[_Part]:
+    begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
+    phases = [trace.phases[trace.events[index].phase] for index in begins]
+    at_ends = [outside_bytes(outside, end) for end in [*begins[1:], None]]
+    pieces = zip(phases, trace.pieces, replay.pieces, host_peaks_of_pieces(trace), at_ends, strict=False)
+    return [_Part(*piece) for piece in pieces]
 
 
-def _phase(parts: Sequence[_Part], outside: int) -> dict[str, Any]:
+def _phase(parts: Sequence[_Part]) -> dict[str, Any]:
     highest = max(parts, key=lambda part: part.memory.peak_allocated)
     return {
         "count": sum(part.piece.ends_phase for part in parts),
@@ -68,7 +71,7 @@ def _phase(parts: Sequence[_Part], outside: int) -> dict[str, Any]:
         "step": highest.piece.step,
         **_peaks(parts),
         "end_allocated_bytes": parts[-1].memory.end_allocated,
-        "used_bytes": max(part.memory.peak_reserved for part in parts) + outside,
+        "used_bytes": max(part.memory.peak_reserved + part.outside for part in parts),
         "host_rss_bytes": None,
     }
 

@@ -35,7 +35,8 @@ def estimate(config: Config, traces: Iterable[Trace], calibration: Calibration, 
     ``calibration``: gives the release delays of blocks that side streams used.
     ``limited``: whether the memory of the device limits the allocator. If not, ``used`` is what the plan would need.
     """
-    gpu, traces = gpu_memory(config), list(traces)
+    traces = list(traces)
+    gpu = gpu_memory(config, traces)
     capacity = gpu.capacity if limited else UNLIMITED
     ranks = [RankReplays(config, [trace], capacity, calibration) for trace in traces]
     replays = [rank.likely[0] for rank in ranks]

@@ -12,8 +12,9 @@ from memlab.predict.constants import unknown_model
 from memlab.predict.memory.breakdown import breakdown, curve
 from memlab.predict.memory.command_memory import command_memory, out_of_memory
 from memlab.predict.memory.fit_probability import probability, shipped_ratios
-from memlab.predict.memory.gpu_memory import gpu_memory
+from memlab.predict.memory.gpu_memory import GpuMemory, gpu_memory
 from memlab.predict.memory.host import host_peak
+from memlab.predict.memory.outside import outside_parts
 from memlab.predict.memory.rank_replays import RankReplays
 from memlab.predict.memory.replay import Replay
 from memlab.predict.time.calibration import Calibration
@@ -32,13 +33,14 @@ def rank_results(
     ``calibration``: gives the release delays of blocks that side streams used. Each rank of a command has a
     :class:`CommandMemory` in ``attached``.
     """
-    gpu = gpu_memory(configs[0])
+    by_rank = {rank: [point[rank] for point in traces] for rank in traces[0]}
+    gpus = {rank: gpu_memory(configs[0], points) for rank, points in by_rank.items()}
     ranks = {
-        rank: RankReplays(configs[0], [point[rank] for point in traces], gpu.capacity, calibration, with_curve=True)
-        for rank in traces[0]
+        rank: RankReplays(configs[0], points, gpus[rank].capacity, calibration, with_curve=True)
+        for rank, points in by_rank.items()
     }
-    results = {rank: _results(configs, one, [point[rank] for point in traces]) for rank, one in ranks.items()}
-    if len(configs) == 1 and gpu.total is not None:
+    results = {rank: _results(configs, one, gpus[rank], by_rank[rank]) for rank, one in ranks.items()}
+    if len(configs) == 1 and configs[0].hardware.memory_gib:
         tightest = max(ranks, key=lambda rank: ranks[rank].tightness)
         results[tightest][0].fit_probability, _ = probability(ranks[tightest].fits, shipped_ratios())
     alike = [stands_for(rank, sorted(results)) for rank in range(configs[0].hardware.world_size)]
@@ -54,10 +56,10 @@ def rank_results(
     ]
 
 
-def _results(configs: Sequence[Config], rank: RankReplays, points: Sequence[Trace]) -> list[RankResult]:
+def _results(configs: Sequence[Config], rank: RankReplays, gpu: GpuMemory, points: Sequence[Trace]) -> list[RankResult]:
     """Return one rank's result for each point that the launch reaches. ``points``: the trace of each point, as if the
     point ran alone."""
-    results = [_rank_result(configs[number], rank, number, points[number]) for number in range(len(rank.likely))]
+    results = [_rank_result(configs[number], rank, gpu, number, points[number]) for number in range(len(rank.likely))]
     if len(configs) == 1:
         cold = rank.cold()
         results[0].cold_peak_allocated_bytes = cold.peak_allocated
@@ -65,10 +67,9 @@ def _results(configs: Sequence[Config], rank: RankReplays, points: Sequence[Trac
     return results
 
 
-def _rank_result(config: Config, rank: RankReplays, number: int, point: Trace) -> RankResult:
+def _rank_result(config: Config, rank: RankReplays, gpu: GpuMemory, number: int, point: Trace) -> RankResult:
     """Build the result of one rank at one point. ``number``: the point's index in the launch; ``point``: its trace."""
     trace, likely = rank.trace, rank.likely[number]
-    gpu = gpu_memory(config)
     host = host_peak(trace)
     oom = out_of_memory(trace, likely) if likely.oom and trace.pieces else likely.oom
     return RankResult(
@@ -98,7 +99,7 @@ def _rank_result(config: Config, rank: RankReplays, number: int, point: Trace) -
         breakdown=breakdown(trace, likely),
         curve=curve(likely) if likely.curve and not likely.oom else None,
         work=work_by_phase(point) if point.work else None,
-        attached=asdict(command_memory(trace, likely, gpu.outside)) if trace.pieces else None,
+        attached=asdict(command_memory(trace, likely, outside_parts(trace))) if trace.pieces else None,
         model_flops_per_step=_model_flops(config, point) if point.model_flops else None,
         unknown=point.unknown | _unknown_gpu(config),
     )

@@ -61,6 +61,7 @@ def _without_waits(trace: Trace) -> Trace:
         events=[event for event in trace.events if not isinstance(event, Synchronize)],
         steps=[step - gone[step] for step in trace.steps],
         events_before=[before - gone[before] for before in trace.events_before],
+        appearances=[each._replace(event=each.event - gone[each.event]) for each in trace.appearances],
     )
 
 

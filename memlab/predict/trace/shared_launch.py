@@ -37,8 +37,14 @@ def joined_points(traces: Sequence[Trace]) -> Trace:
     launch = _Launch(traces[0])
     for trace in traces[1:]:
         launch.add(trace)
-    last = traces[-1]
-    return replace(last, events=launch.events, phases=launch.phases, sites=launch.sites, steps=launch.steps)
+    return replace(
+        traces[-1],
+        events=launch.events,
+        phases=launch.phases,
+        sites=launch.sites,
+        steps=launch.steps,
+        appearances=traces[0].appearances,  # a later point finds what the first one has made
+    )
 
 
 @dataclass(frozen=True)

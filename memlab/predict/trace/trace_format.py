@@ -9,6 +9,7 @@ from typing import Any
 from memlab.attach.owner import Owner
 from memlab.core.errors import RecordError
 from memlab.files.disk import write_whole
+from memlab.predict.outside.appearances import Appearance
 from memlab.predict.trace import events, work_items
 from memlab.predict.trace.events import Event
 from memlab.predict.trace.work_items import Item, Launcher
@@ -85,6 +86,7 @@ class Trace:
     pieces: list[Piece] = field(default_factory=list)  # of a command: one for each BeginPhase event
     earlier_work: list[list[Item]] = field(default_factory=list)  # of a command: of the steps before the last, in order
     launchers: list[Launcher] = field(default_factory=list)  # of the kernels of all work
+    appearances: list[Appearance] = field(default_factory=list)  # of what takes memory outside the allocator
     allocator_conf: str = ""  # of a command: the allocator's settings when the process first used a GPU
     model_flops: tuple[float, float] | None = None  # of a sample: for each token, for each pair (worker/flops.py)
     unknown: dict[str, str] = field(default_factory=dict)  # quantities that could not be computed -> reason
@@ -125,6 +127,7 @@ class Trace:
         values["events"] = [events.from_json(*event) for event in values["events"]]
         values["work"] = [work_items.from_json(*item) for item in values["work"]]
         values["earlier_work"] = [[work_items.from_json(*item) for item in work] for work in values["earlier_work"]]
+        values["appearances"] = [Appearance(*each) for each in values.get("appearances", [])]
         values["launchers"] = [Launcher(*launcher) for launcher in values.get("launchers", [])]
         values["pieces"] = [Piece(**piece) for piece in values["pieces"]]
         values["sites"] = list(map(_site, values["sites"]))

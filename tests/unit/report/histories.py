@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-from memlab.analyse.explain.accounting import Share, by_kind, side_by_side
+from memlab.analyse.explain.accounting import by_kind, side_by_side
 from memlab.analyse.explain.device import ModelledDevice
 from memlab.analyse.explain.explained import Explained, History, explain_history
 from memlab.analyse.explain.explained_run import ExplainedRun
@@ -14,6 +14,7 @@ from memlab.analyse.explain.remedies import Needs, Remedies, Remedy
 from memlab.core.config import Config, Hardware
 from memlab.core.record import PHASES
 from memlab.predict.allocator import Options, RecordingAllocator, parse
+from memlab.predict.outside.parts import OutsidePart
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Event, Free, HostAlloc, RecordStream
 from memlab.predict.trace.memory_kinds import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS
 from memlab.predict.trace.trace_format import Piece, Site, Trace
@@ -68,7 +69,7 @@ def explained(trace: Trace, settings: str = "") -> Explained:
     """Explain a made-up trace as a measured rank, whose driver told nothing."""
     recorder = partial(RecordingAllocator, parse(settings))
     history = History(trace, settings, recorder, [event * 1e-5 for event in range(len(trace.events))])
-    return explain_history("measured", history, ModelledDevice((Share("CUDA context", 500 * MIB),)))
+    return explain_history("measured", history, ModelledDevice([OutsidePart(0, "CUDA context", "", 500 * MIB)]))
 
 
 def out_of_memory() -> Explained:
@@ -84,7 +85,8 @@ def out_of_memory() -> Explained:
     pieces = [Piece(None, None, True), *(Piece(step, "train.py:3", True) for step in range(1, 6) for _ in range(2))]
     trace = Trace(0, 1, events=events, sites=known, phases=["model_build", *STEP_PHASES], pieces=pieces)
     recorder = partial(RecordingAllocator, Options(), 290 * MIB)
-    return explain_history("predicted", History(trace, "", recorder), ModelledDevice((Share("CUDA context", MIB),)))
+    device = ModelledDevice([OutsidePart(0, "CUDA context", "", MIB)])
+    return explain_history("predicted", History(trace, "", recorder), device)
 
 
 def remedies_of(rank: Explained) -> Remedies:

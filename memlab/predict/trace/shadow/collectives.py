@@ -73,24 +73,35 @@ _init, _new, _broadcast_objects = dist.init_process_group, dist.new_group, dist.
 
 
 @functools.wraps(_init)
-def _init_process_group(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, *args, **options) -> None:
-    """Create the default group of ``world_size`` ranks; only this rank exists, whatever backend is asked for."""
+def _init_process_group(
+    backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, *args, device_id=None, **options
+) -> None:
+    """Create the default group of ``world_size`` ranks; only this rank exists, whatever backend is asked for.
+
+    With ``device_id`` NCCL connects the ranks of this and of each later group when it is made.
+    """
     _init(
         f"cpu:{_BACKEND},{device.NAME}:{_BACKEND}",
         rank=rank if rank >= 0 else int(os.environ["RANK"]),
         world_size=world_size if world_size > 0 else int(os.environ["WORLD_SIZE"]),
         store=dist.HashStore(),
     )
+    libraries = device.recorder.libraries
+    libraries.connects_at_once = device_id is not None
+    libraries.made(dist.group.WORLD, backend)
 
 
 @functools.wraps(_new)
 def _new_group(ranks=None, timeout=None, backend=None, pg_options=None, *args, group_desc=None, **options):
-    return _new(ranks, group_desc=group_desc)
+    group = _new(ranks, group_desc=group_desc)
+    device.recorder.libraries.made(group, backend)
+    return group
 
 
 @functools.wraps(_broadcast_objects)
 def _broadcast_object_list(object_list, src=None, group=None, device=None, group_src=None) -> None:
     """Send objects as torch does. No rank sends any to this one, which keeps those that it has."""
+    device.recorder.libraries.runs_in(group or dist.group.WORLD)
     sender = group_src if src is None and group_src is not None else src or 0
     if dist.get_rank(None if group_src is None else group) == sender:
         _broadcast_objects(object_list, src=src, group=group, device=device, group_src=group_src)

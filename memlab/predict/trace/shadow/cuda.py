@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import torch
 import torch.cuda
-import torch.distributed as dist
 
-from memlab.predict.constants import outside_the_allocator
+from memlab.predict.outside.appearances import STREAM
+from memlab.predict.outside.parts import outside_bytes, parts_of
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.unpredictable import ONE_GPU, UnpredictableError
 from memlab.predict.trace.shadow.values import HEALTHY
@@ -30,6 +30,8 @@ class Stream(torch.Stream):
     def __new__(cls, device=None, priority=0, **known):
         if "stream_id" in known:
             return super().__new__(cls, **known)
+        if priority < 0:
+            _note_stream()
         return super().__new__(
             cls, device=torch.device("cuda", torch.cuda._get_device_index(device, True)), priority=priority
         )
@@ -48,6 +50,10 @@ class Stream(torch.Stream):
         event = Event() if event is None else event
         event.record(self)
         return event
+
+
+def _note_stream() -> None:
+    device.recorder.libraries.note(STREAM)
 
 
 class Event(torch.Event):
@@ -215,8 +221,8 @@ def _statistics() -> dict:
 
 
 def _free_and_total() -> tuple[int, int]:
-    ranks = dist.get_world_size() if dist.is_initialized() else 1
-    used = device.recorder.allocator.now().reserved + outside_the_allocator(device.gpus.name, ranks)
+    outside = outside_bytes(parts_of(device.recorder.trace.appearances))
+    used = device.recorder.allocator.now().reserved + outside
     return device.gpus.memory_bytes - used, device.gpus.memory_bytes
 
 

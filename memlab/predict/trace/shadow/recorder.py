@@ -31,6 +31,7 @@ from memlab.predict.trace.shadow.assumptions import Assumptions
 from memlab.predict.trace.shadow.counting import Counter, tensors_in
 from memlab.predict.trace.shadow.fake_results import FakeResults
 from memlab.predict.trace.shadow.kernel import Blocks, Kernel
+from memlab.predict.trace.shadow.libraries import Libraries
 from memlab.predict.trace.shadow.live_allocator import LiveAllocator
 from memlab.predict.trace.shadow.unpredictable import ONE_GPU, UnpredictableError
 from memlab.predict.trace.shadow.values import Values
@@ -94,6 +95,7 @@ class Recorder(TorchDispatchMode):
         self.sites = AllocationSites(trace.sites)
         self.assumptions = Assumptions(trace.assumed)
         self.counter = Counter(trace, lambda: self.sites.module)
+        self.libraries = Libraries(trace)
         self.allocator = LiveAllocator(trace)
         self.sizes_follow_values = False  # whether the program made a tensor whose size depends on values
         self.on_first_request: Callable[[], None] = lambda: None
@@ -138,6 +140,7 @@ class Recorder(TorchDispatchMode):
             self._count(func, args, kwargs, out)
             return out
         if func.namespace == "c10d":
+            self.libraries.collective(func, args)
             out = collectives.answer(func, args, self.values)
             self._count(func, args, kwargs, out)
             return out
@@ -147,6 +150,7 @@ class Recorder(TorchDispatchMode):
                 return func.redispatch(_ON_CUDA, *args, **kwargs)
         if func in _WITH_INDICES:
             args = (args[0], self._without_masks(args[1]), *args[2:])
+        self.libraries.operator(func)
         kernel = self.kernels.get(func, _ORDINARY)
         owner = kernel.owner or func
         for sizes in kernel.launches(*args, **kwargs):
@@ -280,6 +284,7 @@ class Recorder(TorchDispatchMode):
     def stop(self) -> None:
         """Stop recording, and copy the counted work into the trace."""
         self._events = []
+        self.libraries.notes = False
         self.counter.stop()
         self.trace.work.extend(self.counter.items)
         self.trace.events_before.extend(self.counter.events_before)

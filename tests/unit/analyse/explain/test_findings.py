@@ -6,7 +6,6 @@ import pytest
 
 from memlab.analyse.explain import findings
 from memlab.analyse.explain.accounting import Share
-from memlab.analyse.explain.device import ModelledDevice
 from memlab.analyse.explain.findings import found_in, gradients_kept, growth
 from memlab.analyse.explain.outside import RANKS
 from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
@@ -188,7 +187,7 @@ def test_outputs_that_only_the_next_batch_replaces_do_not_grow(held):
 
 def test_contexts_of_other_ranks_are_named():
     held = Share(RANKS, 1536 * MIB, tuple(Share(f"rank {rank}", 512 * MIB) for rank in (1, 2, 3)))
-    device = ModelledDevice((held,))
+    device = SimpleNamespace(index=0, outside=lambda event: (held,))
     rank = SimpleNamespace(device=device, history=SimpleNamespace(trace=Trace(0, 4, events=[Free(1)])))
     (finding,) = findings.stray_contexts(rank)
     assert sentence(finding) == (

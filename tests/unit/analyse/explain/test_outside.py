@@ -19,11 +19,9 @@ from memlab.analyse.explain.outside import (
     Reading,
     Readings,
     handles_made,
-    modelled,
 )
 from memlab.analyse.explain.snapshot import Entry, Frame
 from memlab.core.errors import RecordError
-from memlab.predict.constants import outside_the_allocator
 
 MIB = 1 << 20
 BEFORE = (30 * MIB, {"1": 25 * MIB})
@@ -139,12 +137,6 @@ def test_a_context_that_came_with_other_things_is_called_so():
 def test_without_a_figure_from_before_the_context_is_not_told_from_other_processes():
     outside = Outside(Readings(None, readings(told=False)), [])
     assert mib(outside.shares(15)) == {f"{CONTEXT} and {PROCESSES}": 556}
-
-
-@pytest.mark.parametrize("gpus", [1, 2, 8])
-def test_a_prediction_takes_what_was_measured_elsewhere(gpus):
-    assert sum(share.nbytes for share in modelled(gpus)) == outside_the_allocator("NVIDIA H200", gpus)
-    assert all("results/" in share.name for share in modelled(gpus))
 
 
 def test_a_handle_shows_by_the_request_for_its_workspace():

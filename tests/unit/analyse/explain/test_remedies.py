@@ -16,7 +16,7 @@ from memlab.predict.trace.trace_format import Site, Trace
 from memlab.report.remedies_text import show_remedies
 
 KINDS = ("weights", "activations", "optimizer states")
-CONFIG = Config(hardware=Hardware(gpu="a round one", memory_gib=9.0), allocator=Allocator(conf=""))
+CONFIG = Config(hardware=Hardware(gpu="a round one", memory_gib=8.5), allocator=Allocator(conf=""))
 
 
 def run_that_holds(activations: int, optimizer: int = 2) -> TracedPlan:

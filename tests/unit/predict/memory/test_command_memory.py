@@ -3,6 +3,7 @@
 from memlab.predict.allocator import Options
 from memlab.predict.memory.command_memory import command_memory, out_of_memory
 from memlab.predict.memory.replay import replay
+from memlab.predict.outside.parts import OutsidePart
 from memlab.predict.trace.events import Alloc, BeginPhase, Event, Free, HostAlloc
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 
@@ -36,7 +37,7 @@ RUN = trace(
 
 
 def test_every_phase_and_every_step_has_its_own_peak():
-    found = command_memory(RUN, replay(RUN, Options(), 1 << 40), outside=1000 * MIB)
+    found = command_memory(RUN, replay(RUN, Options(), 1 << 40), [OutsidePart(0, "CUDA context", "", 1000 * MIB)])
     peaks = {name: phase["peak_allocated_bytes"] // MIB for name, phase in found.phases.items()}
     assert peaks == {"model_build": 40, "first_forward": 60, "forward": 102, "evaluate": 122}
     assert [found.steps[step]["peak_allocated_bytes"] // MIB for step in (1, 2)] == [60, 102]
@@ -46,11 +47,11 @@ def test_every_phase_and_every_step_has_its_own_peak():
 
 
 def test_host_memory_is_told_by_phase():
-    found = command_memory(RUN, replay(RUN, Options(), 1 << 40), outside=0)
+    found = command_memory(RUN, replay(RUN, Options(), 1 << 40), [])
     before, later = (found.phases[name]["host_peak_bytes"] for name in ("model_build", "forward"))
     assert before == later  # the tensor on the host stays
     without = trace([("model_build", None, [block(1, 40)])])
-    alone = command_memory(without, replay(without, Options(), 1 << 40), outside=0)
+    alone = command_memory(without, replay(without, Options(), 1 << 40), [])
     assert before - alone.phases["model_build"]["host_peak_bytes"] == 8 * MIB
 
 
@@ -63,5 +64,5 @@ def test_an_out_of_memory_names_phase_step_and_line_and_what_follows_does_not_co
         "requested_bytes": 60 * MIB,
         "event": result.oom["event"],
     }
-    found = command_memory(RUN, result, outside=0)
+    found = command_memory(RUN, result, [])
     assert "evaluate" not in found.phases and found.steps[2]["peak_allocated_bytes"] == 42 * MIB

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from memlab.core.sizes import GIB
-from memlab.predict.constants import outside_the_allocator
 from memlab.predict.memory import rank_replays
 from memlab.predict.memory.estimate import estimate
 from memlab.predict.memory.rank_replays import FAST_HOST
 from memlab.predict.memory.rank_results import rank_results
 from memlab.predict.memory.release_delay import furthest_ahead
+from memlab.predict.outside.parts import outside_bytes, parts_of
 from memlab.predict.time.calibration import shipped
 from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free, RecordStream, Synchronize
 from memlab.predict.trace.trace_format import Site, Trace
@@ -43,7 +43,7 @@ def verdict(config):
 
 
 def test_beside_the_context_all_of_it(verdict):
-    room = 100 - outside_the_allocator("NVIDIA H200", 1) / GIB
+    room = 100 - outside_bytes(parts_of([])) / GIB
     assert verdict(room - 0.01, "") == "fits"
     assert verdict(room + 0.01, "") == "does_not_fit"
 
@@ -70,10 +70,10 @@ def test_without_figures_for_the_clocks_one_gpu_is_at_once_and_several_wait(conf
     hardware = {"hardware.device": "cuda", "hardware.gpu": "a round one", "hardware.gpus": gpus}
     values = config({**hardware, "hardware.memory_gib": 100.0, "hardware.memory_gb_per_s": None})
     used = estimate(values, [side_streams(gpus)], shipped()).used
-    assert used - outside_the_allocator("a round one", gpus) == reserved * GIB
+    assert used - outside_bytes(parts_of([])) == reserved * GIB
 
 
-@pytest.mark.parametrize(("memory_gib", "replays"), [(100.0, 1), (5.0, 2)])
+@pytest.mark.parametrize(("memory_gib", "replays"), [(100.0, 1), (4.0, 2)])
 def test_who_has_room_enough_is_not_asked_when_side_streams_let_go(config, monkeypatch, memory_gib, replays):
     asked = []
     replayed = rank_replays.replay_points

@@ -9,6 +9,7 @@ import torch
 
 from memlab.core.config import Config
 from memlab.predict.constants import GpuModel
+from memlab.predict.outside.appearances import HANDLE
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.stand_ins import StandIn
@@ -28,6 +29,7 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
         if handle in handles:
             return []
         handles.add(handle)
+        device.recorder.libraries.note(HANDLE, threading.get_ident())
         return [gpu.cublas_workspace]
 
     return StandIn(kernels=dict.fromkeys(_PRODUCTS, Kernel(kept=workspace, owner="cuBLAS")))

@@ -17,7 +17,11 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
 
 def _reduce_in_place(distributed: ModuleType, recorder: Recorder) -> None:
     """Take each bucket for its own sum over the ranks: the work of a fake collective carries no result."""
-    dist._verify_params_across_processes = lambda *args, **options: None  # reads the shapes of other ranks
+
+    def verify(group: dist.ProcessGroup, *args, **options) -> None:  # would read the shapes of other ranks
+        recorder.libraries.runs_in(group)
+
+    dist._verify_params_across_processes = verify
     ddp = distributed.DistributedDataParallel
     init = ddp.__init__
 

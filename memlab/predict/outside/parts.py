@@ -1,0 +1,78 @@
+"""Parts of the memory outside torch's allocator: of what appears in a run, each with its size."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from memlab.predict.outside.appearances import (
+    ATTENTION,
+    ATTENTION_BACKWARD,
+    COLLECTIVE,
+    COMMUNICATOR,
+    HANDLE,
+    STREAM,
+    Appearance,
+)
+from memlab.predict.outside.sizes import NcclSizes, Sizes, shipped
+
+CONTEXT = "CUDA context"
+NCCL = "NCCL"  # communicators and buffers
+CUBLAS = "cuBLAS handles"  # one for each thread, with the kernels of its first product
+KERNELS = "kernels and libraries"  # the driver loads their code when they first run
+
+
+class OutsidePart(NamedTuple):
+    """``name``: of the part, as in a measured run; ``detail``: what of it, and where its size comes from. ``event``:
+    index of the event of the trace from which on it is there."""
+
+    event: int
+    name: str
+    detail: str
+    nbytes: int
+
+
+def outside_bytes(parts: Iterable[OutsidePart], event: int | None = None) -> int:
+    """Return the bytes of the parts that are there after an event; ``None``: after the last one."""
+    return sum(part.nbytes for part in parts if event is None or part.event <= event)
+
+
+def parts_of(appearances: Sequence[Appearance], sizes: Sizes | None = None) -> Iterator[OutsidePart]:
+    """Yield the parts of a process that computes on a GPU, with ``sizes``, or those of :func:`shipped`."""
+    sizes = sizes or shipped()
+    first_handle = next((each.event for each in appearances if each.what == HANDLE), 0)
+    found = [
+        (0, CONTEXT, "", sizes.context.nbytes),
+        (0, KERNELS, "of the first kernel", sizes.first_kernel.nbytes),
+        (first_handle, KERNELS, "beside attention's", sizes.further_kernels.nbytes),
+    ]
+    seen: set[str] = set()
+    for each in appearances:
+        found += [(each.event, *part) for part in _of_library(each, seen, sizes)]
+        seen.add(each.what)
+    for event, name, what, nbytes in found:
+        yield OutsidePart(event, name, ", ".join(filter(None, (what, f"as in {sizes.source}"))), nbytes)
+
+
+def _of_library(appearance: Appearance, seen: set[str], sizes: Sizes) -> list[tuple[str, str, int]]:
+    """Return name, detail and bytes of what comes with an appearance. ``seen``: what has appeared before."""
+    if appearance.what == HANDLE:
+        is_first = HANDLE not in seen
+        size = sizes.handle_in_forward if is_first else sizes.handle_in_backward
+        return [(CUBLAS, "of the first thread" if is_first else "of a further thread", size.nbytes)]
+    if appearance.what == ATTENTION:
+        return [(KERNELS, ATTENTION, sizes.attention_forward.nbytes)]
+    if appearance.what == ATTENTION_BACKWARD:
+        return [(KERNELS, ATTENTION_BACKWARD, sizes.attention_backward.nbytes)]
+    if appearance.what == STREAM:
+        return [] if seen & {STREAM, COMMUNICATOR} else [(KERNELS, STREAM, sizes.stream.nbytes)]
+    return list(_of_nccl(appearance, seen, sizes))
+
+
+def _of_nccl(appearance: Appearance, seen: set[str], sizes: Sizes) -> Iterator[tuple[str, str, int]]:
+    nccl: NcclSizes = sizes.nccl_alone if appearance.ranks == 1 else sizes.nccl
+    group = f"{appearance.cause} ({appearance.ranks} rank{'s' * (appearance.ranks > 1)})"
+    if appearance.what == COMMUNICATOR and COMMUNICATOR not in seen:
+        yield NCCL, "the library", nccl.library
+        if STREAM not in seen:
+            yield NCCL, f"its {STREAM}", sizes.stream.nbytes
+    nbytes = {COMMUNICATOR: nccl.communicator, COLLECTIVE: nccl.collective}[appearance.what]
+    yield NCCL, f"{appearance.what}: {group}", nbytes

@@ -1,0 +1,73 @@
+"""Sizes of what lies outside torch's allocator, as they were measured on one GPU."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from memlab.core.sizes import MIB
+from memlab.files.json_file import read_json
+
+PIECE = 2 * MIB
+"""The driver takes memory in pieces of this size, as the figures in results/explain/readings.csv show."""
+
+SHIPPED = Path(__file__).parent / "sizes.json"
+"""Sizes of memlab's own measurements, which ``python -m memlab.predict.outside.fit`` makes from results/."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """``nbytes``: the median of ``readings`` readings, of which ``alike`` are within 4 MiB."""
+
+    nbytes: int
+    readings: int
+    alike: int
+
+
+@dataclass(frozen=True)
+class NcclSizes:
+    """Sizes of NCCL in bytes. ``library``: once in a process. ``communicator``: of each group that is connected.
+    ``collective``: with the first collective of a group; where each group had one, half of both. ``ranks``: that they
+    were computed from. ``error``: the largest difference to the sum of a rank's readings."""
+
+    library: int
+    communicator: int
+    collective: int
+    ranks: int
+    error: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``gpu``, ``versions``, ``source``: where they were measured. ``stream``: of the first stream of high priority,
+    which NCCL's own is, too. ``nccl_alone``: with groups of one rank, ``nccl``: of several ranks of a node."""
+
+    gpu: str
+    versions: str
+    source: str
+    context: Size
+    first_kernel: Size
+    stream: Size
+    handle_in_forward: Size
+    handle_in_backward: Size
+    attention_forward: Size
+    attention_backward: Size
+    further_kernels: Size
+    nccl_alone: NcclSizes
+    nccl: NcclSizes
+
+
+@cache
+def shipped() -> Sizes:
+    """Return the sizes of memlab's own measurements."""
+    return _from_json(read_json(SHIPPED))
+
+
+def _from_json(values: dict[str, Any]) -> Sizes:
+    found: dict[str, Any] = dict(values)
+    for name, each in values.items():
+        if isinstance(each, dict) and "nbytes" in each:
+            found[name] = Size(**each)
+        elif isinstance(each, dict) and "library" in each:
+            found[name] = NcclSizes(**each)
+    return Sizes(**found)

@@ -1,0 +1,76 @@
+"""Notes what takes memory outside torch's allocator when it first runs: communicators, handles, attention's kernels."""
+
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._ops import OpOverload
+
+from memlab.predict.outside.appearances import ATTENTION, ATTENTION_BACKWARD, COLLECTIVE, COMMUNICATOR, Appearance
+from memlab.predict.trace.shadow import device
+from memlab.predict.trace.shadow.counting import tensors_in
+from memlab.predict.trace.trace_format import Trace
+
+_aten = torch.ops.aten
+_ATTENTION = {
+    _aten._scaled_dot_product_cudnn_attention.default: ATTENTION,
+    _aten._scaled_dot_product_cudnn_attention_backward.default: ATTENTION_BACKWARD,
+    _aten._scaled_dot_product_flash_attention.default: ATTENTION,
+    _aten._scaled_dot_product_flash_attention_backward.default: ATTENTION_BACKWARD,
+}
+"""Operators whose kernels are large pieces of code, which the driver loads when they first run."""
+
+
+class Libraries:
+    """What a process has used so far. ``connects_at_once``: whether groups are bound to a device, so that NCCL makes
+    their communicators before their first collective. ``notes``: false when the recording has ended."""
+
+    def __init__(self, trace: Trace):
+        self._trace = trace
+        self._seen: set[tuple[str, object]] = set()
+        self._on_host: set[str] = set()  # groups that have no NCCL
+        self.connects_at_once = False
+        self.notes = True
+
+    def note(self, what: str, key: object = None, cause: str = "", ranks: int = 0) -> None:
+        """Note the first call with this ``what`` and ``key``. ``cause``, ``ranks``: see :class:`Appearance`."""
+        if self.notes and (what, key) not in self._seen:
+            self._seen.add((what, key))
+            self._trace.appearances.append(Appearance(len(self._trace.events), what, cause, ranks))
+
+    def operator(self, func: OpOverload) -> None:
+        if func in _ATTENTION:
+            self.note(_ATTENTION[func])
+
+    def made(self, group: Any, backend: str | None) -> None:
+        """Note the communicator of a new group, if it is connected at once and this rank is in it."""
+        if not isinstance(group, dist.ProcessGroup):
+            return
+        if backend == "gloo":
+            self._on_host.add(group.group_name)
+        elif self.connects_at_once:
+            self._connect(group)
+
+    def collective(self, func: OpOverload, args: tuple) -> None:
+        """Note the first collective of a group on the device. A barrier of NCCL is one, too."""
+        if func._schema.name == "c10d::barrier" or any(map(device.is_on, tensors_in(args))):
+            self.runs_in(dist.ProcessGroup.unbox(args[_group_index(func)]))
+
+    def runs_in(self, group: dist.ProcessGroup) -> None:
+        if group.group_name not in self._on_host:
+            self._connect(group)
+            self.note(COLLECTIVE, group.group_name, _name(group), group.size())
+
+    def _connect(self, group: dist.ProcessGroup) -> None:
+        self.note(COMMUNICATOR, group.group_name, _name(group), group.size())
+
+
+@cache
+def _group_index(func: OpOverload) -> int:
+    """Return the index of the process group among the arguments of a c10d operator."""
+    return next(index for index, argument in enumerate(func._schema.arguments) if "ProcessGroup" in str(argument.type))
+
+
+def _name(group: dist.ProcessGroup) -> str:
+    return group.group_desc if group.group_desc not in ("", "undefined") else "a group"

@@ -1,0 +1,38 @@
+"""``python readings.py RUN_FOLDER... > readings.csv``: the driver's figure around what is outside the allocator.
+
+A row for each reading of each rank of the runs, which were recorded with their memory history. ``outside_bytes``: in
+use on the GPU, less what torch's allocator held. ``handle``: whether torch made a cuBLAS handle since the reading
+before.
+"""
+
+import csv
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+from memlab.analyse.explain.marks import read_marks
+from memlab.analyse.explain.outside import handles_made
+from memlab.analyse.explain.snapshot import read_snapshot
+from memlab.runs.folder import RunFolder
+
+COLUMNS = ("run", "rank", "ranks", "phase", "module", "call", "handle", "outside_bytes")
+
+
+def main() -> None:
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(COLUMNS)
+    for folder in map(RunFolder, map(Path, sys.argv[1:])):
+        ranks = folder.ranks_with_history()
+        for rank in ranks:
+            snapshot = read_snapshot(folder.snapshot_file(rank))
+            made = handles_made(snapshot.entries)
+            _, driver = read_marks(folder.memory_marks(rank))
+            readings = driver.on(snapshot.device).readings
+            for last, now in pairwise([None, *readings]):
+                handle = last is not None and any(last.until_us <= time <= now.time_us for time in made)
+                what = (now.phase, now.module, now.call or "", int(handle))
+                out.writerow((folder.path.name, rank, len(ranks), *what, now.outside))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Sizes of what lies outside the allocator, fitted to the readings of measured runs."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from memlab.predict.outside.fit import fit, read_ranks
+from memlab.predict.outside.sizes import SHIPPED, shipped
+
+READINGS = Path(__file__).parents[4] / "results" / "explain" / "readings.csv"
+MIB = 1 << 20
+
+HEAD = "run,rank,ranks,phase,module,call,handle,outside_bytes\n"
+
+
+def readings(tmp_path, *rows: str) -> Path:
+    path = tmp_path / "readings.csv"
+    path.write_text(HEAD + "".join(f"{row}\n" for row in rows))
+    return path
+
+
+def test_the_shipped_sizes_are_those_of_the_readings():
+    known = shipped()
+    assert asdict(fit(read_ranks(READINGS), known.gpu, known.versions, known.source)) == json.loads(SHIPPED.read_text())
+
+
+def test_a_reading_of_two_things_is_told_apart_by_those_of_one(tmp_path):
+    """The first collective of ``ddp`` came with the first kernel, and the first one of ``fsdp`` without."""
+    context, first, stream = ("load", "set_device", 0, 500), ("load", "", 0, 90), ("load", "", 0, 70)
+
+    def call(name: str, grown: int) -> tuple:
+        return "load", name, 0, grown
+
+    whole = [
+        ("a", 1, [context, first, call("broadcast of g", 570)]),
+        ("b", 1, [context, call("broadcast of g", 660), call("broadcast of h", 400)]),
+        ("ddp", 2, [context, call("allgather of g", 940)]),
+        ("fsdp", 2, [context, first, stream, call("allgather of g", 780)]),
+        (
+            "zero3",
+            2,
+            [context, call("eager_connect of g", 500), call("barrier of g", 440), call("eager_connect of h", 200)],
+        ),
+        ("zero2", 2, [context, first, call("broadcast of g", 850), call("broadcast of h", 500)]),
+    ]
+    steps = [("first_forward", "", 1, 66), ("first_forward", "", 0, 8), ("first_backward", "", 1, 64)]
+    steps += [("first_backward", "", 0, 8), ("forward", "", 0, 2)]
+    rows = []
+    for run, ranks, begin in whole:
+        total = 0
+        for phase, call, handle, grown in [*begin, *steps]:
+            total += grown * MIB
+            rows.append(f"{run},0,{ranks},{phase},module,{call},{handle},{total}")
+    found = fit(read_ranks(readings(tmp_path, *rows)), "a GPU", "", "")
+    assert [size.nbytes // MIB for size in (found.context, found.first_kernel, found.stream)] == [500, 90, 70]
+    assert [found.handle_in_forward.nbytes // MIB, found.handle_in_backward.nbytes // MIB] == [66, 64]
+    assert [found.attention_forward.nbytes // MIB, found.attention_backward.nbytes // MIB] == [8, 8]
+    assert found.further_kernels.nbytes == 2 * MIB
+    alone, several = found.nccl_alone, found.nccl
+    assert (alone.library // MIB, (alone.communicator + alone.collective) // MIB) == (100, 400)
+    assert [several.library // MIB, several.communicator // MIB, several.collective // MIB] == [280, 200, 300]
+    assert several.error <= 1
