@@ -70,6 +70,7 @@ def _reading(values: dict[str, Any], pid: str) -> Reading:
         others=_others(values, pid) if pid in values["processes"] else None,
         time_us=int(values["time_us"]),
         until_us=int(values["until_us"]),
+        reserved=int(values["reserved_bytes"]),
     )
 
 

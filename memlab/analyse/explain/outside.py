@@ -21,7 +21,9 @@ RANKS = "other ranks, which compute on other GPUs"
 CUDNN = "cuDNN"  # its handles, and the kernels of convolutions
 TRITON = "Triton kernels"
 
-MAKES_CONTEXT = ("set_device", "_apply", "parameter")
+SET_DEVICE = "set_device"
+
+MAKES_CONTEXT = (SET_DEVICE, "_apply", "parameter")
 """Calls that make the context: torch.cuda.set_device; Module.to, which calls Module._apply for each module; the request
 for the first parameter of a model that is built on the GPU."""
 
@@ -42,9 +44,9 @@ MAKES_HANDLE = "getCurrentCUDABlasHandle"
 class Reading(NamedTuple):
     """Sizes in bytes. ``phase``, ``module``, ``call``: what ran since the reading before.
 
-    ``outside``: on the whole GPU, less what torch's allocator held. ``others``: id of each other process -> bytes, by
-    the driver; ``None``: it does not tell of processes, as in some containers. ``time_us`` to ``until_us``: when the
-    figure was this, in microseconds of the host's clock.
+    ``outside``: on the whole GPU, less ``reserved``, which torch's allocator held. ``others``: id of each other process
+    -> bytes, by the driver; ``None``: it does not tell of processes, as in some containers. ``time_us`` to
+    ``until_us``: when the figure was this, in microseconds of the host's clock.
     """
 
     phase: str
@@ -54,6 +56,7 @@ class Reading(NamedTuple):
     others: Mapping[str, int] | None
     time_us: int
     until_us: int
+    reserved: int = 0
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,10 @@ def _distance(reading: Reading, time_us: float) -> float:
 def _context(reading: Reading) -> tuple[str, ...]:
     if reading.call == ALL_AT_ONCE:
         return (NOT_TOLD_APART,)
-    alone = reading.call in MAKES_CONTEXT
+    used_before = (
+        reading.call == SET_DEVICE and reading.reserved
+    )  # then something has run, on another device or this one
+    alone = reading.call in MAKES_CONTEXT and not used_before
     return (CONTEXT,) if alone else (CONTEXT, f"with all that came in {_place(reading)}")
 
 

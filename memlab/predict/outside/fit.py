@@ -122,13 +122,13 @@ def _group(call: str) -> str:
     return call.partition(" of ")[2]
 
 
-def read_ranks(path: Path) -> list[Rank]:
-    """Read the readings of all ranks from a table."""
+def read_ranks(path: Path, without: str = "") -> list[Rank]:
+    """Read the readings of all ranks from a table. ``without``: a run that is left out."""
     rows: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     with path.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             rows[row["run"], row["rank"]].append(row)
-    return [Rank(list(_growths(own)), int(own[0]["ranks"])) for own in rows.values()]
+    return [Rank(list(_growths(own)), int(own[0]["ranks"])) for (run, _), own in rows.items() if run != without]
 
 
 def _growths(rows: Sequence[dict[str, str]]) -> Iterator[Growth]:

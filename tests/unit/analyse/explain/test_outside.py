@@ -134,6 +134,11 @@ def test_a_context_that_came_with_other_things_is_called_so():
     assert shares == {PROCESSES: 730 + 2555, CONTEXT: {"with all that came in load": 515}}
 
 
+def test_a_context_before_set_device_came_with_what_ran_there():
+    first = Reading("load", "", "set_device", 615 * MIB, {}, 10, 20, reserved=2 * MIB)
+    assert mib(Outside(Readings(NOTHING, [first]), []).shares(15)) == {CONTEXT: {"with all that came in load": 615}}
+
+
 def test_without_a_figure_from_before_the_context_is_not_told_from_other_processes():
     outside = Outside(Readings(None, readings(told=False)), [])
     assert mib(outside.shares(15)) == {f"{CONTEXT} and {PROCESSES}": 556}
@@ -165,7 +170,7 @@ def test_readings_are_taken_from_the_marks(tmp_path):
     }
     found, driver = marks(tmp_path, values)
     assert found.first == 3
-    expected = [Reading("", "", "set_device", 6, {"1": 2}, 5, 9)]
+    expected = [Reading("", "", "set_device", 6, {"1": 2}, 5, 9, reserved=4)]
     assert driver.on(0) == Readings((1, {}), expected)
     whole = values["outside"]
     values["outside"] = {"pid": 7, "devices": {"1": whole | {"gpu": 5}}}

@@ -1,0 +1,55 @@
+"""``python outside.py PREDICTED > outside.csv``: MiB outside the allocator in each run, measured and predicted.
+
+PREDICTED: the folder that ``make.sh predict`` wrote. ``before``: by the predictions in records.tgz, which took one
+figure for all runs of a number of GPUs. ``predicted``: with the sizes that are shipped, which are fitted to these runs.
+``left_out``: with sizes that are fitted to the readings of the other runs alone. Each is the fullest rank's.
+"""
+
+import csv
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+from memlab.analyse.explain.predicted_rank import traces_of
+from memlab.core.sizes import MIB
+from memlab.predict.memory.outside import outside_parts
+from memlab.predict.outside.fit import fit, read_ranks
+from memlab.predict.outside.parts import outside_bytes
+from memlab.runs.folder import RunFolder
+
+HERE = Path(__file__).parent
+COLUMNS = ("run", "gpus", "measured", "before", "predicted", "left_out")
+
+
+def recorded() -> dict[str, dict[str, int]]:
+    """Return measured or predicted -> run -> bytes."""
+    found: dict[str, dict[str, int]] = {"measured": {}, "predicted": {}}
+    with tarfile.open(HERE / "records.tgz") as archive:
+        for member in archive:
+            if member.isfile():
+                source, run, _ = Path(member.name).parts
+                ranks = json.load(archive.extractfile(member))["ranks"]
+                outside = [rank["device_used_bytes"] - rank["peak_reserved_bytes"] for rank in ranks]
+                found[source][run] = max(outside)
+    return found
+
+
+def main(predicted: Path) -> None:
+    records = recorded()
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(COLUMNS)
+    for run, measured in sorted(records["measured"].items()):
+        folder = RunFolder(predicted / run)
+        record = folder.read_record()
+        traces = traces_of(folder, record).values()
+        others = fit(read_ranks(HERE / "readings.csv", without=run), "", "", "")
+        shipped, left_out = (
+            max(outside_bytes(outside_parts(trace, sizes)) for trace in traces) for sizes in (None, others)
+        )
+        figures = (measured, records["predicted"][run], shipped, left_out)
+        out.writerow((run, record.config.hardware.gpus, *(round(nbytes / MIB) for nbytes in figures)))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
