@@ -59,7 +59,7 @@ def write_chrome_trace(path: Path, run: ExplainedRun) -> None:
     """
     record = run.record
     events, facts = _predicted(run.ranks, record) if record.source == PREDICTED else _measured(run.fullest)
-    values = {"displayTimeUnit": "ms", "otherData": {"run": record.run_id, **facts}, "traceEvents": events}
+    values = {"displayTimeUnit": "ns", "otherData": {"run": record.run_id, **facts}, "traceEvents": events}
     content = json.dumps(values, separators=(",", ":")).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, gzip.compress(content) if path.suffix == ".gz" else content)
@@ -208,10 +208,9 @@ def _whole(intervals: Sequence[Interval]) -> Interval:
 
 
 def _times(begin: float, end: float) -> dict[str, float]:
-    """Return the microseconds of a slice from two moments in seconds.
+    """Return the microseconds of a slice from two moments in seconds, as whole nanoseconds, in which viewers count.
 
-    Viewers count whole nanoseconds. Both ends are rounded to these, so that a slice ends where the next one begins:
-    Perfetto drops a slice that overlaps another of its row by a nanosecond.
+    So a slice ends where the next one begins. Otherwise Perfetto drops the next one, and chrome://tracing draws it below.
     """
     first, last = (round(1e9 * second) for second in (begin, end))
     return {"ts": first / 1e3, "dur": (last - first) / 1e3}
@@ -220,7 +219,7 @@ def _times(begin: float, end: float) -> dict[str, float]:
 def _counters(rank: int, second: float, memory: Timeline, event: int) -> Iterator[Event]:
     for name, values in (("allocated", memory.allocated), ("reserved", memory.reserved)):
         args = {"bytes": values[event]}
-        yield {"ph": "C", "name": name, "pid": rank, "ts": round(1e9 * second) / 1e3, "args": args}
+        yield {"ph": "C", "name": name, "pid": rank, "ts": _times(second, second)["ts"], "args": args}
 
 
 def _measured(rank: Explained) -> tuple[list[Event], dict[str, Any]]:

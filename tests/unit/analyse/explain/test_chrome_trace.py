@@ -159,7 +159,7 @@ def test_what_follows_the_step_has_the_name_of_its_own_phase(tmp_path):
 
 
 def test_a_name_with_gz_is_compressed(tmp_path):
-    assert written(tmp_path, random_trace(0), "trace.json.gz")["displayTimeUnit"] == "ms"
+    assert written(tmp_path, random_trace(0), "trace.json.gz")["displayTimeUnit"] == "ns"
 
 
 def test_without_a_step_time_there_is_no_trace(tmp_path):
