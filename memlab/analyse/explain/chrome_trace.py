@@ -1,15 +1,16 @@
 """One step as a Chrome trace, for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-The format is Google's "Trace Event Format": slices (``X``), counters (``C``) and names of rows (``M``), with times in
-microseconds. A predicted step has what the clocks of the prediction compute, and nothing else; a measured history has
-its memory.
+The format is Google's "Trace Event Format": slices (``X``), arrows between them (``s``, ``f``), counters (``C``) and
+names of rows (``M``), with times in microseconds. A predicted step has what the clocks of the prediction compute, and
+nothing else; a measured history has its memory.
 """
 
 import gzip
 import json
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ class _PredictedStep:
         for row, (stream, intervals) in enumerate(self.step.streams.items(), STREAMS):
             name = "collectives" if stream == COMMUNICATION else f"stream {stream}"
             yield from self._row(row, f"GPU {name}", [self._on_device(row, each) for each in intervals])
+        yield from self._launches()
         yield from self._memory()
 
     def _row(self, row: int, name: str, slices: Iterable[Event]) -> Iterator[Event]:
@@ -156,6 +158,21 @@ class _PredictedStep:
                 args |= {"bytes": nbytes}
         return self._slice(row, self._launched(item), interval, **args)
 
+    def _launches(self) -> Iterator[Event]:
+        """Yield an arrow from the host to each item on the device whose launch lies in the step, too."""
+        hosts: dict[int, list[Interval]] = defaultdict(list)
+        for each in filter(_is_visible, self.step.host):
+            if not each.waits:
+                hosts[each.item].append(each)
+        number = count()
+        for row, intervals in enumerate(self.step.streams.values(), STREAMS):
+            for each in filter(_is_visible, intervals):
+                before = [host for host in hosts[each.item] if host.end <= each.begin]
+                if before:
+                    arrow = {"name": "launch", "cat": "launch", "id": next(number), "pid": self.rank.rank}
+                    yield {**arrow, "ph": "s", "tid": HOST, "ts": _microseconds(before[-1].begin)}
+                    yield {**arrow, "ph": "f", "bp": "e", "tid": row, "ts": _microseconds(each.begin)}
+
     def _busy(self, row: int, uses: Callable[[Item], bool]) -> list[Event]:
         """Return when at least one item that ``uses`` a link runs."""
         intervals = [each for stream in self.step.streams.values() for each in stream]
@@ -208,18 +225,30 @@ def _whole(intervals: Sequence[Interval]) -> Interval:
 
 
 def _times(begin: float, end: float) -> dict[str, float]:
-    """Return the microseconds of a slice from two moments in seconds, as whole nanoseconds, in which viewers count.
+    """Return the time of a slice in microseconds.
 
-    So a slice ends where the next one begins. Otherwise Perfetto drops the next one, and chrome://tracing draws it below.
+    A slice ends where the next one begins, on whole nanoseconds. Otherwise Perfetto drops the next one, and
+    chrome://tracing draws it below.
     """
-    first, last = (round(1e9 * second) for second in (begin, end))
-    return {"ts": first / 1e3, "dur": (last - first) / 1e3}
+    return {"ts": _microseconds(begin), "dur": (_nanoseconds(end) - _nanoseconds(begin)) / 1e3}
+
+
+def _is_visible(interval: Interval) -> bool:
+    return _nanoseconds(interval.end) > _nanoseconds(interval.begin)
+
+
+def _microseconds(second: float) -> float:
+    return _nanoseconds(second) / 1e3
+
+
+def _nanoseconds(second: float) -> int:
+    return round(1e9 * second)
 
 
 def _counters(rank: int, second: float, memory: Timeline, event: int) -> Iterator[Event]:
     for name, values in (("allocated", memory.allocated), ("reserved", memory.reserved)):
         args = {"bytes": values[event]}
-        yield {"ph": "C", "name": name, "pid": rank, "ts": _times(second, second)["ts"], "args": args}
+        yield {"ph": "C", "name": name, "pid": rank, "ts": _microseconds(second), "args": args}
 
 
 def _measured(rank: Explained) -> tuple[list[Event], dict[str, Any]]:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from memlab.analyse.explain.chrome_trace import HOST, STEP, write_chrome_trace
+from memlab.analyse.explain.chrome_trace import HOST, STEP, STREAMS, write_chrome_trace
 from memlab.analyse.explain.explained_run import ExplainedRun, explain
 from memlab.analyse.explain.timeline import timeline
 from memlab.core.config import Allocator, Config, Hardware
@@ -137,6 +137,25 @@ def test_every_kernel_of_the_step_is_in_its_stream_with_its_name(tmp_path):
     )
     reductions = [event for event in events if event["ph"] == "X" and event["tid"] == streams["GPU collectives"]]
     assert {(event["name"], event["args"]["kind"]) for event in reductions} == {("all_reduce", "communication")}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_arrow_leads_from_each_launch_to_what_it_launches(tmp_path, monkeypatch, seed):
+    costs = replace(LOWER_BOUND, operator_s=1e-5)
+    monkeypatch.setattr("memlab.analyse.explain.chrome_trace.LOWER_BOUND", costs)
+    events = written(tmp_path, random_trace(seed))["traceEvents"]
+    names = defaultdict(set)
+    for event in events:
+        if event["ph"] == "X":
+            names[event["tid"], event["ts"]].add(event["name"])
+    begins, ends = ({event["id"]: event for event in events if event["ph"] == kind} for kind in "sf")
+    assert begins.keys() == ends.keys()
+    streams = [event for event in events if event["ph"] == "X" and event["tid"] >= STREAMS]
+    assert 0.5 * len(streams) < len(ends) <= len(streams)  # a third is launched without an operator before it
+    for number, begin in begins.items():
+        end = ends[number]
+        assert begin["tid"] == HOST and begin["ts"] <= end["ts"]
+        assert names[HOST, begin["ts"]] & names[end["tid"], end["ts"]]
 
 
 def test_the_counters_reach_the_peak_of_the_step(tmp_path):
