@@ -162,6 +162,25 @@ def test_the_last_parts_of_the_run_are_remembered(keeper, tmp_path):
     assert last == {"phase": "forward", "step": 99, "allocated": 109, "peak_allocated": 119, "peak_reserved": 129}
 
 
+@pytest.mark.parametrize(("is_recorded", "kept"), [(True, []), (False, ["rank0.out_of_memory.json"])])
+def test_memlabs_own_training_keeps_it_once_the_recording_is_over(keeper, tmp_path, is_recorded, kept):
+    from memlab.worker.session import Session
+
+    heard = []
+    memory = SimpleNamespace(current="backward", latest=(1, 2, 3, 4))
+    history = SimpleNamespace(records=is_recorded, out_of_memory=lambda: heard.append("history"))
+    history.piece_ends = lambda *piece, ends_phase: heard.append(piece)
+    session = SimpleNamespace(device=SimpleNamespace(memory=memory), history=history, keeper=keeper)
+    session.piece = lambda phase: (phase, 5, None)
+    Session.phase_ends(session, "forward")
+    Session.runs_out_of_memory(session, *REQUEST)
+    assert heard == [("forward", 5, None), *["history"] * is_recorded]
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".json"] == kept
+    if kept:
+        (part,) = written(tmp_path)[1]["last_parts"]
+        assert (part["phase"], part["allocated"], part["peak_allocated"], part["peak_reserved"]) == ("forward", 1, 2, 4)
+
+
 SCRIPT = """
 import torch
 from memlab_attach.attach import start

@@ -631,3 +631,12 @@ def test_a_separator_of_the_measured_command_is_its_own(monkeypatch, words, comm
 def test_a_measurement_without_a_command_is_refused(capsys):
     assert called("measure", "--steps", "3", "--") == 2
     assert "No command to measure" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--explain-oom", "--explain-ranks 0"])
+def test_options_of_a_recording_need_one(tmp_path, monkeypatch, capsys, option):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(["measure", *option.split(), "--", "python", "train.py"])
+    assert left.value.code == 2 and "of --explain: add --explain." in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
