@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import model_tree, snapshot_files
+from . import deepspeed_buffers, model_tree, snapshot_files
 from .driver_readings import DriverReadings
 from .own_errors import contained
-from .owner import to_json
+from .owner import Owner, to_json
 from .ownership import Ownership
 
 SNAPSHOT, MARKS = ".out_of_memory.pickle", ".out_of_memory.json"
@@ -93,7 +93,7 @@ class OutOfMemoryKeeper:
             "first_piece": 0,
             "pieces": [{"phase": phase, "step": step, "where": where, "ends_phase": False}],
             "last_parts": [part._asdict() for part in self._parts],
-            "owners": to_json({0: ownership.now()}),
+            "owners": to_json({0: _owners(ownership)}),
             "outside": outside,
         }
         snapshot = snapshot_files.take()
@@ -118,6 +118,15 @@ class OutOfMemoryKeeper:
         noted, self._unwritten = self._unwritten, None
         if noted is not None:
             snapshot_files.write(self._place(), (SNAPSHOT, MARKS), *noted)
+
+
+def _owners(ownership: Ownership) -> dict[int, Owner]:
+    """Return address -> owner."""
+    found = ownership.now()
+    for tensor, owner in deepspeed_buffers.owned():
+        if (address := snapshot_files.address(tensor)) is not None:
+            found.setdefault(address, owner)
+    return found
 
 
 def _outside(phase: str | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 WEIGHTS, GRADIENTS, OPTIMIZER, MASTER = "weights", "gradients", "optimizer states", "fp32 master weights"
-GATHERED, BUFFERS = "gathered weights", "buffers of modules"
+GATHERED, BUFFERS, BUCKETS = "gathered weights", "buffers of modules", "communication buckets"
 """Kinds of memory that has an owner. memlab.predict.trace.memory_kinds has the other kinds."""
 
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -105,6 +106,26 @@ def test_the_running_module_and_the_owners_are_named(keeper, tmp_path):
     owners = [listed[str(tensor.untyped_storage().data_ptr())] for tensor in held]
     assert [owner[0] for owner in owners] == ["weights", "gradients", "optimizer states", "buffers of modules"]
     assert [owner[2] for owner in owners] == ["1.weight", "1.weight", "1.weight", "1.scale"]
+
+
+def test_gradients_and_buckets_of_deepspeed_are_named(keeper, tmp_path, monkeypatch):
+    class ZeROOptimizer:
+        def __init__(self):
+            self.averaged_gradients = {0: [torch.ones(3)], 1: None}
+            self.ipg_buckets = {torch.float32: IPGBucket()}
+
+    class IPGBucket:
+        def __init__(self):
+            self.buffer = [torch.ones(5), torch.ones(5)]
+
+    monkeypatch.setitem(sys.modules, "deepspeed.runtime.base_optimizer", SimpleNamespace(ZeROOptimizer=ZeROOptimizer))
+    optimizer = ZeROOptimizer()
+    run_out(keeper)
+    owners = written(tmp_path)[1]["owners"]
+    held = [optimizer.averaged_gradients[0][0], *optimizer.ipg_buckets[torch.float32].buffer]
+    found = [owners["list"][owners["looks"]["0"][str(tensor.untyped_storage().data_ptr())]] for tensor in held]
+    named = [("gradients", "averaged_gradients"), *[("communication buckets", "ipg_buckets")] * 2]
+    assert [(owner[0], owner[2]) for owner in found] == named
 
 
 class FailsInBackward(torch.autograd.Function):

@@ -3,14 +3,13 @@ them."""
 
 from dataclasses import replace
 
-from memlab.attach.owner import GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS  # weights: in full, or a shard
+from memlab.attach.owner import BUCKETS, GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS  # weights: or a shard
 from memlab.predict.trace.events import Alloc
 from memlab.predict.trace.trace_format import Site, Trace
 
 ACTIVATIONS = "activations"
 ACTIVATION_GRADIENTS = "activation gradients"
 LOGITS = "logits and loss"
-BUCKETS = "communication buckets"
 WRITTEN_OUT = "weights out of 4 bits"
 CASTS = "weights cast to 16 bits"  # copies of float32 weights, made by autocast
 STEP = "temporaries of the step"

@@ -1,0 +1,43 @@
+"""Memory that DeepSpeed's ZeRO optimizers hold beside parameters and states: gradients between backward and step, and
+the buckets of its collectives."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from . import model_tree
+from .owner import BUCKETS, GRADIENTS, Owner
+
+ATTRIBUTES = {
+    "grad_partitions_flat_buffer": GRADIENTS,
+    "grads_in_partition": GRADIENTS,
+    "averaged_gradients": GRADIENTS,
+    "all_grad_tensors": GRADIENTS,
+    "ipg_buckets": BUCKETS,
+}
+"""Attribute of a ZeRO optimizer (deepspeed/runtime/zero/stage_1_and_2.py, stage3.py) -> kind of its tensors."""
+
+
+def owned() -> Iterator[tuple[torch.Tensor, Owner]]:
+    """Yield the tensors with their owners, which are named by the attribute. Nothing without DeepSpeed."""
+    optimizers = getattr(sys.modules.get("deepspeed.runtime.base_optimizer"), "ZeROOptimizer", None)
+    for optimizer in [] if optimizers is None else model_tree.objects_of(optimizers):
+        for name, kind in ATTRIBUTES.items():
+            for tensor in _tensors(vars(optimizer).get(name)):
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                yield tensor, Owner(kind, "", name, dtype, True)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
+    elif type(value).__name__.startswith("IPGBucket"):
+        yield from _tensors(value.buffer)
