@@ -1,5 +1,5 @@
-"""Memory that DeepSpeed's ZeRO optimizers hold beside parameters and states: gradients between backward and step, and
-the buckets of its collectives."""
+"""Memory that DeepSpeed's ZeRO optimizers hold beside parameters and states: master weights outside of a step,
+gradients between backward and step, and the buckets of collectives."""
 
 import sys
 from collections.abc import Iterator
@@ -8,16 +8,19 @@ from typing import Any
 import torch
 
 from . import model_tree
-from .owner import BUCKETS, GRADIENTS, Owner
+from .owner import BUCKETS, GRADIENTS, MASTER, Owner
 
 ATTRIBUTES = {
+    "fp32_partitioned_groups_flat": MASTER,
+    "fp32_groups_gradients_flat": GRADIENTS,
     "grad_partitions_flat_buffer": GRADIENTS,
     "grads_in_partition": GRADIENTS,
     "averaged_gradients": GRADIENTS,
     "all_grad_tensors": GRADIENTS,
     "ipg_buckets": BUCKETS,
 }
-"""Attribute of a ZeRO optimizer (deepspeed/runtime/zero/stage_1_and_2.py, stage3.py) -> kind of its tensors."""
+"""Attribute of a ZeRO optimizer (deepspeed/runtime/zero/stage_1_and_2.py, stage3.py; bf16_optimizer.py) -> kind of its
+tensors."""
 
 
 def owned() -> Iterator[tuple[torch.Tensor, Owner]]:

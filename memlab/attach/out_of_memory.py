@@ -85,7 +85,7 @@ class OutOfMemoryKeeper:
         ``phase``, ``step``, ``where``: of the part of the run that requests, and the line of the user's script.
         """
         now = time.time_ns() // 1000
-        ownership = Ownership(lambda: model_tree.objects_of(torch.optim.Optimizer), snapshot_files.address)
+        ownership = Ownership(_optimizers, snapshot_files.address)
         ownership.search()
         outside = _outside(phase)
         marks = {
@@ -118,6 +118,11 @@ class OutOfMemoryKeeper:
         noted, self._unwritten = self._unwritten, None
         if noted is not None:
             snapshot_files.write(self._place(), (SNAPSHOT, MARKS), *noted)
+
+
+def _optimizers() -> list[torch.optim.Optimizer]:
+    """Find the optimizers of the process, without one that is just being made."""
+    return [each for each in model_tree.objects_of(torch.optim.Optimizer) if hasattr(each, "param_groups")]
 
 
 def _owners(ownership: Ownership) -> dict[int, Owner]:

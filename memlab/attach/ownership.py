@@ -80,8 +80,8 @@ class Ownership:
         of_optimizers = {
             parameter: optimizer.state.get(parameter, {})
             for optimizer in list(self._optimizers())
-            for group in optimizer.param_groups
-            for parameter in group["params"]
+            for parameter in (*_trained(optimizer), *optimizer.state)  # between steps, ZeRO-3 empties the groups
+            if isinstance(parameter, torch.Tensor)
         }
         for parameter in {**of_optimizers, **of_models}:
             owner = of_models.get(parameter) or Owner(MASTER, "", "", "", True)
@@ -94,6 +94,10 @@ class Ownership:
         for model, label in list(self._labels.items()):
             for name, buffer in model.named_buffers():
                 yield buffer, Owner(BUFFERS, label, name, "", False)
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _trains(model: torch.nn.Module) -> bool:
