@@ -14,7 +14,7 @@ gpt.add_arguments(parser)
 
 def main():
     args = parser.parse_args()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
     torch.cuda.set_device(device)
     if args.gib:
         total = torch.cuda.get_device_properties(device).total_memory
