@@ -3,8 +3,8 @@
 # Usage: results/explain/make.sh predict|measure OUT [GPUS]   from the repository's root; GPUS: only runs on these
 # Runs on different GPUs can be measured side by side: one call with GPUS=0 and one with GPUS=1, then one with 0,1.
 # Needs outputs/models: python3 tests/scripts/make_model_and_data.py outputs/models --size 1b
-# Variables: NAMES (only these runs, separated by spaces), SECONDS_IN_ALL (540: no run begins later), ARCHIVE (a .tgz that
-# is written again after each run), MEMLAB and PYTHON (how they are called).
+# Variables: NAMES (only these runs, separated by spaces), STEPS (4: recorded steps of a command), SECONDS_IN_ALL (540: no
+# run begins later), ARCHIVE (a .tgz that is written again after each run), MEMLAB and PYTHON (how they are called).
 set -u
 mode=$1 out=$(realpath -m "$2") wanted=${3:-}
 here=$(dirname "$0") python=${PYTHON:-python3}
@@ -21,7 +21,7 @@ one() {  # NAME RANKS WORDS...
     local hardware="hardware=h200_x8 hardware.gpus=$ranks"
     case "$mode $1" in
         'predict --') shift; $memlab predict --output "$folder" $hardware -- "$@" ;;
-        'measure --') shift; $memlab measure --explain 4 --output "$folder" --timeout 100 -- "$@" ;;
+        'measure --') shift; $memlab measure --explain ${STEPS:-4} --output "$folder" --timeout 100 -- "$@" ;;
         predict*) $python launch.py mode=predict hydra.run.dir="$folder" $hardware measure=quick "$@" ;;
         measure*) $python launch.py hydra.run.dir="$folder" $hardware measure=quick measure.snapshot=true "$@" ;;
     esac
