@@ -70,16 +70,18 @@ class Finding:
 
 def findings(rank: Explained) -> list[Finding]:
     """Return the findings of a rank: contexts of other ranks and growth first, then the others, the largest first."""
-    held: dict[tuple[str, str], Finding] = {}
-    in_steps = [moment for run in rank.phases if run.part.step is not None for moment in (run.peak, run.end)]
-    for moment in (rank.peak, *in_steps):
-        for finding in found_in(moment.holdings):
-            key = finding.name, finding.subject
-            held[key] = max(held.get(key, finding), finding, key=lambda each: each.nbytes)
-    for run in rank.phases:
-        for finding in gradients_kept(run.part.phase, run.start.holdings):
-            held[finding.name, finding.subject] = finding
-    large = [finding for finding in held.values() if finding.nbytes >= LEAST * rank.peak.allocated]
+    in_steps = [run for run in rank.phases if run.part.step is not None]
+    moments = [rank.peak.holdings, *(moment.holdings for run in in_steps for moment in (run.peak, run.end))]
+    after_steps = [run.end.holdings for run in in_steps if run.part.phase.endswith("optimizer_step")]
+    largest: dict[tuple[str, str], Finding] = {}
+    for finding in (
+        *(finding for holdings in moments for finding in found_in(holdings)),
+        *(finding for holdings in after_steps for finding in weights_cloned(holdings)),
+        *(finding for run in rank.phases for finding in gradients_kept(run.part.phase, run.start.holdings)),
+    ):
+        key = finding.name, finding.subject
+        largest[key] = max(largest.get(key, finding), finding, key=lambda each: each.nbytes)
+    large = [finding for finding in largest.values() if finding.nbytes >= LEAST * rank.peak.allocated]
     return [*stray_contexts(rank), *growth(rank.history.trace), *sorted(large, key=lambda finding: -finding.nbytes)]
 
 
@@ -116,18 +118,26 @@ def _of_growth(name: str, places: Sequence[Growth]) -> Finding:
 
 def found_in(holdings: Sequence[Holding]) -> Iterator[Finding]:
     """Yield the findings about weights, gradients and optimizer states that are held at one moment."""
+    by_model = _by_model(holdings)
+    for model, own in by_model.items():
+        yield from trains_beside_adapter(model, own)
+        yield from states_of_frozen(model, own)
+        yield from in_float32(model, _weights(own))
+    yield from models_twice({model: _weights(own) for model, own in by_model.items()})
+    yield from cast_in_forward(holdings)
+
+
+def _by_model(holdings: Iterable[Holding]) -> dict[str, list[Holding]]:
+    """Return model -> what it owns."""
     by_model: dict[str, list[Holding]] = defaultdict(list)
     for held in holdings:
         if held.site.owner and held.site.owner.model:
             by_model[held.site.owner.model].append(held)
-    for model, own in by_model.items():
-        yield from trains_beside_adapter(model, own)
-        yield from states_of_frozen(model, own)
-        yield from in_float32(model, [held for held in own if held.site.kind == WEIGHTS])
-    weights = {model: [held for held in own if held.site.kind == WEIGHTS] for model, own in by_model.items()}
-    yield from models_twice(weights)
-    yield from weights_cloned(weights, holdings)
-    yield from cast_in_forward(holdings)
+    return by_model
+
+
+def _weights(own: Iterable[Holding]) -> list[Holding]:
+    return [held for held in own if held.site.kind == WEIGHTS]
 
 
 def trains_beside_adapter(model: str, own: Sequence[Holding]) -> Iterator[Finding]:
@@ -166,10 +176,14 @@ def models_twice(weights: dict[str, list[Holding]]) -> Iterator[Finding]:
             yield from _about(MODEL_TWICE, _base(copy), second)
 
 
-def weights_cloned(weights: dict[str, list[Holding]], holdings: Sequence[Holding]) -> Iterator[Finding]:
-    """As many blocks, with as many elements, as a model's weights, from one line: clones, such as a moving average."""
+def weights_cloned(after_step: Sequence[Holding]) -> Iterator[Finding]:
+    """As many blocks, with as many elements, as a model's weights, from one line: clones, such as a moving average.
+
+    ``after_step``: what is held when an optimizer step ends. Before, activations and temporaries can look the same.
+    """
+    weights = {model: _weights(own) for model, own in _by_model(after_step).items()}
     by_line: dict[tuple[str, str], list[Holding]] = defaultdict(list)
-    for held in holdings:
+    for held in after_step:
         if held.site.owner is None and held.site.kind in (WEIGHTS, ACTIVATIONS, STEP):
             by_line[held.site.where, held.site.op].append(held)
     for clones in by_line.values():

@@ -6,7 +6,7 @@ import pytest
 
 from memlab.analyse.explain import findings
 from memlab.analyse.explain.accounting import Share
-from memlab.analyse.explain.findings import found_in, gradients_kept, growth
+from memlab.analyse.explain.findings import found_in, gradients_kept, growth, weights_cloned
 from memlab.analyse.explain.outside import RANKS
 from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
 from memlab.predict.memory.ledger import Holding
@@ -108,9 +108,25 @@ def test_an_adapted_model_and_its_base_are_two_copies_and_other_models_are_not()
 
 
 def test_a_clone_of_the_weights_in_another_precision():
-    finding = found(*BASE, free(20 * MIB, 10))[findings.WEIGHTS_CLONED]
-    assert (finding.nbytes, finding.where, finding.subject) == (20 * MIB, "ema.py:9", "Llama")
-    assert found(*BASE, free(20 * MIB, 11)) == {} == found(*BASE, free(30 * MIB, 10))
+    (finding,) = weights_cloned([*BASE, free(20 * MIB, 10)])
+    assert (finding.name, finding.nbytes) == (findings.WEIGHTS_CLONED, 20 * MIB)
+    assert (finding.where, finding.subject) == ("ema.py:9", "Llama")
+    assert list(weights_cloned([*BASE, free(20 * MIB, 11)])) == [] == list(weights_cloned([*BASE, free(30 * MIB, 10)]))
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_activations_and_temporaries_of_the_optimizer_step_are_no_clones(stays):
+    def moment(*holdings: Holding) -> SimpleNamespace:
+        return SimpleNamespace(holdings=holdings, allocated=20 * MIB)
+
+    start, alike = moment(*BASE), moment(*BASE, free(10 * MIB, 10))
+    step = [
+        SimpleNamespace(part=SimpleNamespace(phase=phase, step=2), start=start, peak=alike, end=end)
+        for phase, end in (("forward", alike), ("backward", start), ("optimizer_step", alike if stays else start))
+    ]
+    device = SimpleNamespace(index=0, outside=lambda event: [])
+    rank = SimpleNamespace(phases=step, peak=alike, history=SimpleNamespace(trace=Trace(0, 1)), device=device)
+    assert [finding.name for finding in findings.findings(rank)] == [findings.WEIGHTS_CLONED] * stays
 
 
 def test_gradients_kept_through_an_evaluation():
