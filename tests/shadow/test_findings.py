@@ -28,9 +28,9 @@ def test_mistakes_are_called_by_name(tmp_path, monkeypatch):
     found = {(finding.name, finding.subject): finding for finding in findings.findings(rank)}
     head, embedding = 512 * 4096 * 4, 512 * 4096 * 2
 
-    steps = found[findings.GROWS_OVER_STEPS, "activations"]
+    steps = found[findings.GROWS_OVER_STEPS, "logits and loss"]
     assert (steps.nbytes, steps.times, [name for name, _ in steps.parts]) == (LOGITS, 3, ["lm_head"])
-    evaluation = found[findings.GROWS_IN_EVALUATION, "activations"]
+    evaluation = found[findings.GROWS_IN_EVALUATION, "logits and loss"]
     assert (evaluation.nbytes, evaluation.times) == (LOGITS, 3)
     beside = found[findings.TRAINS_BESIDE_ADAPTER, "Model"]
     assert beside.nbytes == 4 * embedding  # weights, gradients, two states
