@@ -65,7 +65,7 @@ def run_single(job: Job, config: Config) -> Record:
         console.print(f"logs: {job.folder}/{RunFolder.LOGS}", highlight=False, markup=False, soft_wrap=True)
         record = measure_job(job, config.force, on_wait=lambda text: console.print(text, highlight=False, markup=False))
     show_run(record, console)
-    show_pointer(job.folder, console)
+    show_pointer([job.folder], console)
     console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
     return record
 

@@ -1,6 +1,6 @@
 """Text about a request that failed: what was free, and the last events before it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 
@@ -11,10 +11,8 @@ from memlab.core.record import PREDICTED
 from memlab.predict.memory.ledger import by_kind
 from memlab.predict.trace.trace_format import Site
 from memlab.report import units
-from memlab.report.answers import ranges
 from memlab.report.text import TextTable, say
 from memlab.runs.folder import RunFolder
-from memlab.system.terminal import safe
 
 NAMED = 5
 """Kinds of memory that a sentence names."""
@@ -52,11 +50,12 @@ def held_sentence(oom: OutOfMemory) -> str:
     )
 
 
-def show_pointer(folder: RunFolder, out: Console) -> None:
-    """Print which command explains an out-of-memory of a run, if one was kept."""
-    if ranks := folder.ranks_out_of_memory():
-        named = f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
-        say(f"What held the memory when it ran out ({named}): memlab explain {safe(str(folder))}", out)
+def show_pointer(folders: Iterable[RunFolder], out: Console) -> None:
+    """Print which command explains an out-of-memory, if one was kept: of several runs, that of the first."""
+    kept = [folder for folder in folders if folder.ranks_out_of_memory()]
+    if kept:
+        of_several = f" ({len(kept)} runs; this is the first)" if len(kept) > 1 else ""
+        say(f"What held the memory when it ran out{of_several}: memlab explain {kept[0]}", out)
 
 
 def what_came_before(oom: OutOfMemory) -> TextTable:

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     errors = console(sys.stderr)  # standard output is the command's
     show_run(record, errors)
-    show_pointer(folder, errors)
+    show_pointer([folder], errors)
     errors.print(f"run folder: {folder}", soft_wrap=True)
     exit_code = record.command["exit_code"]
     if exit_code is None:

@@ -17,5 +17,5 @@ def run(arguments: argparse.Namespace) -> int:
 
     for folder in map(run_folder, arguments.folders or [latest_run()]):
         show_run(folder.read_record(), console())
-        show_pointer(folder, console())
+        show_pointer([folder], console())
     return 0

@@ -22,8 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse import table
     from memlab.core.config import GROUPS
+    from memlab.report.out_of_memory_text import show_pointer
     from memlab.report.terminal_table import show_frame, show_points
     from memlab.report.text import console
+    from memlab.runs.folder import RunFolder
 
     runs = selected(arguments.paths or [latest_sweep()], arguments.where)
     problems: list[str] = []
@@ -36,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not write_files(frame, arguments):
         if arguments.form is None:
             show_points(frame, GROUPS, console())
+            show_pointer([RunFolder(run.path) for run in runs if run.status == "gpu_oom"], console())
         else:
             show_frame(frame, console())
     return 0

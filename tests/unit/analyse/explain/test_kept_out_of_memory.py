@@ -208,6 +208,6 @@ def test_what_needs_a_history_is_refused_with_what_to_do(folder, rank):
 
 def test_the_table_of_a_run_points_to_the_explanation(folder, tmp_path):
     console = Console(width=400, record=True, file=io.StringIO())
-    show_pointer(RunFolder(tmp_path / "another"), console)
-    show_pointer(folder, console)
-    assert console.export_text() == f"What held the memory when it ran out (rank 0): memlab explain {tmp_path}\n"
+    show_pointer([RunFolder(tmp_path / "another")], console)
+    show_pointer([RunFolder(tmp_path / "another"), folder], console)
+    assert console.export_text() == f"What held the memory when it ran out: memlab explain {tmp_path}\n"
