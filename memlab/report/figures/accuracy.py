@@ -34,9 +34,9 @@ def _figure(points: Sequence[Judged]) -> Figure:
         axes.axhline(0, color=canvas.OOM_COLOR, linewidth=0.9)
         for gpus, members in sorted(by(some, lambda point: point.gpus).items()):
             measured = [point.measured_bytes[key] / GIB for point in members]
-            errors = [100 * point.errors[key] for point in members]
+            off = [100 * point.errors[key] for point in members]
             marks = {"color": looks[gpus].color, "marker": looks[gpus].marker, "linestyle": "none", "alpha": 0.6}
-            axes.plot(measured, errors, label=units.counted(gpus, "GPU"), markersize=4, **marks)
+            axes.plot(measured, off, label=units.counted(gpus, "GPU"), markersize=4, **marks)
         found = errors_of(some, key)
         errors = f"error {units.percent(found.median, 2)} median, {_signed(found.worst)} worst"
         axes.set_title(f"{PANELS[key]}: {found.n} points\n{errors}", fontsize=9.0)

@@ -86,8 +86,7 @@ function scaleOf(width, top) {
 
 /** Returns the highest value of the axis, and the device's memory if that is near. */
 function topOf(history, other) {
-  const most = (values) => values.reduce((a, b) => Math.max(a, b), 0);
-  const used = Math.max(most(history.used), other ? most(other.used) : 0);
+  const used = Math.max(history.mostUsed, other?.mostUsed ?? 0);
   const capacity = DATA.runs[history.run].ranks.find(({ rank }) => rank === history.rank)?.device_total_bytes;
   const isNear = capacity && used > NEAR_CAPACITY * capacity;
   return [Math.max(used, isNear ? capacity : 0) * 1.05 || 1, isNear ? capacity : null];
@@ -299,11 +298,18 @@ function drawMoment({ history, event, from }) {
 
 const STRIP = 46;
 
+/** Returns the highest allocated memory of each column of the strip. Keeps the last answer: a zoom does not change it. */
+function highOfStrip(history, columns) {
+  const key = `${columns} ${chart.byTime}`;
+  if (history.strip?.key !== key) history.strip = { key, ...extremes(history.allocated, edgesOf(history, 0, endOf(history), columns)) };
+  return history.strip.high;
+}
+
 /** Draws the whole run in the strip, with the part that the chart shows. */
 function drawOverview({ history }) {
   const [context, width] = contextOf(byId("overview"), STRIP);
   const columns = Math.max(1, Math.floor(width - LEFT - RIGHT));
-  const { high } = extremes(history.allocated, edgesOf(history, 0, endOf(history), columns));
+  const high = highOfStrip(history, columns);
   const most = high.reduce((a, b) => Math.max(a, b), 1);
   context.fillStyle = ink("allocated");
   high.forEach((bytes, column) => context.fillRect(LEFT + column, STRIP - (bytes / most) * STRIP, 1, (bytes / most) * STRIP));
@@ -333,14 +339,15 @@ function drawHost({ history }) {
   const floor = HOST_HEIGHT - 8;
   const y = (bytes) => floor - (bytes / most) * (floor - 8);
   drawHostAxis(context, width, most, y);
+  const [pinnedInk, pageableInk] = [ink("pinned"), ink("pageable")]; // once: a look-up takes longer than a column
   let shown = 0;
   for (let column = 0; column < columns; column++) {
     const at = lowerBound(event, edges[column] + 1) - 1;
     if (at < 0) continue;
     shown = Math.max(shown, both[at]);
-    context.fillStyle = ink("pinned");
+    context.fillStyle = pinnedInk;
     context.fillRect(LEFT + column, y(pinned[at]), 1, floor - y(pinned[at]));
-    context.fillStyle = ink("pageable");
+    context.fillStyle = pageableInk;
     context.fillRect(LEFT + column, y(both[at]), 1, y(pinned[at]) - y(both[at]));
   }
   const key = (name) => {

@@ -63,6 +63,7 @@ async function load(data, place) {
     each.unexplained = each.driver === null ? 0 : each.driver - history.reserved[each.event] - each.bytes;
   });
   history.used = usedOf(history);
+  history.mostUsed = history.used.reduce((a, b) => Math.max(a, b), 0);
   return history;
 }
 

@@ -39,17 +39,18 @@ function drawTape(history, event, segments) {
       fill(left, row * (BAR + GAP), right - left, from >= row * width, to <= (row + 1) * width);
     }
   };
+  const [free, edge] = [ink("raised"), ink("soft")];
   for (const { segment, place, scale, pixels } of places) {
-    context.fillStyle = ink("raised");
+    context.fillStyle = free;
     paint(place, place + pixels, (x, y, wide) => context.fillRect(x, y, wide, BAR));
     for (const block of segment.blocks) {
       const from = place + (blocks.address[block] - segment.address) / scale;
-      context.fillStyle = blocks.freed[block] > event ? colorOfKind(history.sites[blocks.site[block]].kind) : ink("soft");
+      context.fillStyle = blocks.freed[block] > event ? colorOfKind(history.sites[blocks.site[block]].kind) : edge;
       context.globalAlpha = blocks.freed[block] > event ? 1 : 0.4;
       paint(from, from + Math.max(0.6, blocks.size[block] / scale), (x, y, wide) => context.fillRect(x, y, wide, BAR));
     }
     context.globalAlpha = 1;
-    context.strokeStyle = ink("soft");
+    context.strokeStyle = edge;
     context.lineWidth = 1;
     paint(place, place + pixels, (x, y, wide, begins, ends) => outline(context, x + 0.5, y + 0.5, Math.max(1, wide - 1), begins, ends));
   }
