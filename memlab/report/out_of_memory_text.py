@@ -32,8 +32,8 @@ def out_of_memory_sentence(rank: Explained, oom: OutOfMemory) -> str:
     fits = " In one piece, the free memory would have been enough: the allocator's memory is fragmented."
     often = f" It ran out of memory {oom.times} times; this is the last one." if oom.times > 1 else ""
     return (
-        f"Rank {rank.rank} {verb} out of memory ({place}): {units.about(oom.request.nbytes)} GiB requested by "
-        f"{described(site)}. Free were {units.about(oom.request.free_on_device)} GiB on the GPU, and in "
+        f"Rank {rank.rank} {verb} out of memory{place and f' ({place})'}: {units.about(oom.request.nbytes)} GiB "
+        f"requested by {described(site)}. Free were {units.about(oom.request.free_on_device)} GiB on the GPU, and in "
         f"torch's allocator {holes}.{fits if oom.is_fragmentation else ''}{often}"
         f"{' The run went on after it.' if oom.goes_on else ''}"
     )

@@ -1,8 +1,10 @@
 """An out-of-memory of which no history was recorded: the failed request, and who owned the blocks."""
 
+import gzip
 import io
 import json
 import pickle
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -45,6 +47,8 @@ SEGMENTS = [
     segment(200, block(200, 8), stream=7),
     segment(300, block(300, 4), device=0),
 ]
+
+RECORDED = Path(__file__).parents[3] / "data" / "memory_snapshot_h200.pickle.gz"
 
 FORWARD = [
     {"filename": f"{SITE_PACKAGES}/torch/nn/functional.py", "line": 1, "name": "linear"},
@@ -167,6 +171,13 @@ def test_in_a_backward_the_node_is_named(folder):
     assert "requested by MmBackward0. Free" in text(explain_recording(folder, 0, 1))
 
 
+def test_outside_of_phases_the_line_alone_is_named(folder):
+    marks = json.loads(folder.out_of_memory_marks(0).read_text())
+    marks["pieces"][0] |= {"phase": None, "step": None, "where": None}
+    folder.out_of_memory_marks(0).write_text(json.dumps(marks))
+    assert text(explain_recording(folder, 0, 1)).startswith("Rank 0 ran out of memory (train.py:9): 0.068 GiB")
+
+
 def test_a_run_that_went_on_and_ran_out_again_says_so(folder):
     rank = explain_recording(folder, 0, 1, {"num_ooms": 3, "status": "ok"})
     assert "ran out of memory 3 times; this is the last one. The run went on after it." in text(rank)
@@ -211,3 +222,21 @@ def test_the_table_of_a_run_points_to_the_explanation(folder, tmp_path):
     show_pointer([RunFolder(tmp_path / "another")], console)
     show_pointer([RunFolder(tmp_path / "another"), folder], console)
     assert console.export_text() == f"What held the memory when it ran out: memlab explain {tmp_path}\n"
+
+
+def test_a_snapshot_of_an_h200_without_its_history_adds_up(tmp_path):
+    with gzip.open(RECORDED) as file:
+        content = pickle.load(file)
+    for each in (block for segment in content["segments"] for block in segment["blocks"]):
+        each.pop("frames", None)
+    failed = {"action": "oom", "size": MIB, "device_free": 0, "time_us": 1, "frames": [], "user_metadata": "0|"}
+    content["device_traces"] = [[failed]]
+    folder = RunFolder(tmp_path)
+    keep(folder)
+    folder.out_of_memory_snapshot(0).write_bytes(pickle.dumps(content, protocol=4))
+    moment = explain_recording(folder, 0, 1).oom.moment
+    in_use = [each for segment in content["segments"] for each in segment["blocks"] if each["state"] != "inactive"]
+    assert moment.requested == sum(each["requested_size"] for each in in_use) > 0
+    assert moment.reserved == sum(segment["total_size"] for segment in content["segments"])
+    assert moment.reserved == moment.requested + moment.slack.total
+    assert {held.site.kind for held in moment.holdings} == {NOT_RECORDED}
