@@ -24,6 +24,7 @@ from memlab.launch.search import MeasuredSearch
 from memlab.launch.sweep import MeasuredSweep
 from memlab.planner.command_sweep import PredictedSearch, PredictedSweep
 from memlab.predict.jobs import predict_jobs, schedule_predictions
+from memlab.predict.outside.fit import check_sizes
 from memlab.predict.prediction import finished, predict_one
 from memlab.predict.time.calibration_choice import check_calibrations
 from memlab.report.out_of_memory_text import show_pointer
@@ -108,6 +109,7 @@ def check_inputs(configs: Sequence[Config]) -> None:
         raise ConfigError("A search measures. To predict the largest batch, use memlab plan ...")
     preflight.check(configs)
     check_calibrations(predicted)
+    check_sizes(predicted)
 
 
 def begin_sweep(config: DictConfig) -> None:

@@ -91,6 +91,9 @@ class Predict:
     calibrate: str | None = None
     """A folder of your own measured runs, or a file that memlab.predict.time.calibrate wrote. ``None``: the shipped
     calibration."""
+    outside: str | None = None
+    """Readings of your own runs, as memlab.analyse.explain.readings writes them: sizes of what lies outside torch's
+    allocator. ``None``: the shipped sizes."""
 
 
 @dataclass

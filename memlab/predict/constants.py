@@ -105,7 +105,7 @@ SOURCES = (
     (
         "what lies outside the allocator: CUDA context, communicators of NCCL, cuBLAS handles, code of kernels",
         "a sum of the parts that the run has, by its trace",
-        "measured: 35 ranks of `explain`, reading by reading (`memlab/predict/outside/sizes.json`). Beside the "
+        "measured: 36 ranks of `explain`, reading by reading (`memlab/predict/outside/sizes.json`). Beside the "
         "allocator: they move the verdict, and no figure of this page",
     ),
     (

@@ -9,6 +9,7 @@ import csv
 import json
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 from memlab.analyse.explain.predicted_rank import traces_of
@@ -16,9 +17,13 @@ from memlab.core.sizes import MIB
 from memlab.predict.memory.outside import outside_parts
 from memlab.predict.outside.fit import fit, read_ranks
 from memlab.predict.outside.parts import outside_bytes
+from memlab.predict.outside.sizes import Size, shipped
 from memlab.runs.folder import RunFolder
 
 HERE = Path(__file__).parent
+WITHOUT_FSDP = replace(shipped(), stream=Size(0, 0, 0))
+"""Sizes that are used where the other runs show none: the stream of high priority, which ``fsdp2`` alone makes."""
+
 COLUMNS = ("run", "gpus", "measured", "before", "predicted", "left_out")
 
 
@@ -43,11 +48,11 @@ def main(predicted: Path) -> None:
         folder = RunFolder(predicted / run)
         record = folder.read_record()
         traces = traces_of(folder, record).values()
-        others = fit(read_ranks(HERE / "readings.csv", without=run), "", "", "")
-        shipped, left_out = (
-            max(outside_bytes(outside_parts(trace, sizes)) for trace in traces) for sizes in (None, others)
+        others = fit(read_ranks(HERE / "readings.csv", without=run), "", "", "", otherwise=WITHOUT_FSDP)
+        predicted_outside, left_out = (
+            max(outside_bytes(outside_parts(trace, sizes)) for trace in traces) for sizes in (shipped(), others)
         )
-        figures = (measured, records["predicted"][run], shipped, left_out)
+        figures = (measured, records["predicted"][run], predicted_outside, left_out)
         out.writerow((run, record.config.hardware.gpus, *(round(nbytes / MIB) for nbytes in figures)))
 
 

@@ -10,6 +10,7 @@ from memlab.core.record import PREDICTED, Record
 from memlab.predict.memory.gpu_memory import gpu_memory
 from memlab.predict.memory.outside import outside_parts
 from memlab.predict.memory.rank_replays import RankReplays
+from memlab.predict.outside.fit import sizes_from
 from memlab.predict.time.calibration_choice import resolve
 from memlab.predict.trace.choose_traces import traces_in_launch
 from memlab.predict.trace.events import BeginPoint
@@ -25,7 +26,8 @@ def explain_prediction(config: Config, trace: Trace, capacity: int | None = None
     replays = RankReplays(config, [trace], limit, resolve(config).host)
     history = History(replays.trace, config.allocator.conf, replays.recorder)  # with release delays, which are likely
     begin = next((index for index, event in enumerate(replays.trace.events) if isinstance(event, BeginPoint)), 0)
-    return explain_history(PREDICTED, history, ModelledDevice(outside_parts(replays.trace)), begin)
+    sizes = sizes_from(config.predict.outside)
+    return explain_history(PREDICTED, history, ModelledDevice(outside_parts(replays.trace, sizes)), begin)
 
 
 def traces_of(folder: RunFolder, record: Record) -> Mapping[int, Trace]:

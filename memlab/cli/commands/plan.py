@@ -18,6 +18,7 @@ from memlab.planner.command_predictor import CommandPredictor
 from memlab.planner.parallel import ParallelPredictor
 from memlab.planner.search import Candidate, Outcome, Row, cheapest, largest_batches, rows_to_measure, single_changes
 from memlab.predict.limits import unpredictable
+from memlab.predict.outside.fit import check_sizes
 from memlab.predict.time.calibration_choice import check_calibrations
 from memlab.report.plan_text import PlanProgress, ending, plan_answer, show_changes, show_measure, show_rows
 from memlab.report.text import console, say
@@ -77,6 +78,7 @@ def _check_files(given: dict[str, list[str]]) -> None:
     configs = [compose_config([*others, *words, "mode=predict"])[0] for words in itertools.product(*naming)]
     preflight.check(configs)
     check_calibrations(configs)
+    check_sizes(configs)
 
 
 def _plan_batches(given: dict[str, list[str]], arguments: argparse.Namespace) -> int:

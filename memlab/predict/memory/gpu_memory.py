@@ -7,6 +7,7 @@ from memlab.core.config import Config
 from memlab.core.sizes import GIB, UNLIMITED
 from memlab.predict import allocator
 from memlab.predict.memory.outside import outside_parts
+from memlab.predict.outside.fit import sizes_from
 from memlab.predict.outside.parts import outside_bytes
 from memlab.predict.trace.trace_format import Trace
 
@@ -28,7 +29,8 @@ def gpu_memory(config: Config, traces: Iterable[Trace]) -> GpuMemory:
     ``traces``: of the ranks, or of one rank's points.
     """
     hardware = config.hardware
-    outside = max(outside_bytes(outside_parts(trace)) for trace in traces)
+    sizes = sizes_from(config.predict.outside)
+    outside = max(outside_bytes(outside_parts(trace, sizes)) for trace in traces)
     if not hardware.memory_gib:
         return GpuMemory(None, outside, UNLIMITED)
     total = int(hardware.memory_gib * GIB)

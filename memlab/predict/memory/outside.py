@@ -15,10 +15,10 @@ PAGE_BYTES, ENTRY_BYTES = 4096, 8
 Sizes: of x86-64's pages, and of NVIDIA's page table entries (Linux, nouveau: nvkm/subdev/mmu/vmmgp100.c)."""
 
 
-def outside_parts(trace: Trace, sizes: Sizes | None = None) -> list[OutsidePart]:
+def outside_parts(trace: Trace, sizes: Sizes) -> list[OutsidePart]:
     """Return what a rank has outside the allocator, in the order in which it comes. Nothing without memory on the GPU.
 
-    ``sizes``: of libraries; ``None``: those of the GPU that was measured, whatever GPU is predicted.
+    ``sizes``: of the GPU that was measured, whatever GPU is predicted.
     """
     if not any(isinstance(event, Alloc) for event in trace.events):
         return []

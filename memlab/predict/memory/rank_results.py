@@ -17,6 +17,7 @@ from memlab.predict.memory.host import host_peak
 from memlab.predict.memory.outside import outside_parts
 from memlab.predict.memory.rank_replays import RankReplays
 from memlab.predict.memory.replay import Replay
+from memlab.predict.outside.fit import sizes_from
 from memlab.predict.time.calibration import Calibration
 from memlab.predict.time.work_by_phase import work_by_phase
 from memlab.predict.trace.ranks import stands_for
@@ -70,7 +71,7 @@ def _results(configs: Sequence[Config], rank: RankReplays, gpu: GpuMemory, point
 def _rank_result(config: Config, rank: RankReplays, gpu: GpuMemory, number: int, point: Trace) -> RankResult:
     """Build the result of one rank at one point. ``number``: the point's index in the launch; ``point``: its trace."""
     trace, likely = rank.trace, rank.likely[number]
-    host = host_peak(trace)
+    host, sizes = host_peak(trace), sizes_from(config.predict.outside)
     oom = out_of_memory(trace, likely) if likely.oom and trace.pieces else likely.oom
     return RankResult(
         rank=trace.rank,
@@ -99,7 +100,7 @@ def _rank_result(config: Config, rank: RankReplays, gpu: GpuMemory, number: int,
         breakdown=breakdown(trace, likely),
         curve=curve(likely) if likely.curve and not likely.oom else None,
         work=work_by_phase(point) if point.work else None,
-        attached=asdict(command_memory(trace, likely, outside_parts(trace))) if trace.pieces else None,
+        attached=asdict(command_memory(trace, likely, outside_parts(trace, sizes))) if trace.pieces else None,
         model_flops_per_step=_model_flops(config, point) if point.model_flops else None,
         unknown=point.unknown | _unknown_gpu(config),
     )

@@ -1,6 +1,6 @@
 """``python -m memlab.predict.outside.fit READINGS.csv``: fit the sizes of what lies outside torch's allocator.
 
-The readings are those of measured runs on one GPU (results/explain/readings.py). Between two of them one thing has
+The readings are those of runs on one GPU (memlab/analyse/explain/readings.py). Between two of them one thing has
 appeared, or few. A size is the median over the readings in which it is alone; NCCL's sizes are least squares over the
 sums of each rank's collectives.
 """
@@ -10,15 +10,18 @@ import csv
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
+from memlab.core.config import Config
+from memlab.core.errors import MemlabError
 from memlab.core.sizes import MIB
 from memlab.files.json_file import write_json
-from memlab.predict.outside.sizes import PIECE, SHIPPED, NcclSizes, Size, Sizes
+from memlab.predict.outside.sizes import PIECE, SHIPPED, NcclSizes, Size, Sizes, shipped
 
 LEAST = MIB
 """Growth in bytes below which a reading shows nothing: the driver gives memory in pieces of 2 MiB."""
@@ -60,61 +63,78 @@ class Rank:
         first_call = next((index for index, growth in enumerate(rest) if growth.is_collective), len(rest))
         self.before = [rest[index] for index in kernels if index < min(first_handle, first_call)]
         self.after = [rest[index] for index in kernels if index > first_handle]
-        self.begins_with_context = self.first.call == "set_device"
+        self.begins_with_context = self.first.call in ("set_device", "parameter")
 
 
-def fit(ranks: Sequence[Rank], gpu: str, versions: str, source: str) -> Sizes:
-    """Compute the sizes. Raises ``ValueError`` where no rank shows one of them."""
-    contexts = _size(rank.first.nbytes for rank in ranks if rank.begins_with_context)
-    first_kernel = _size(rank.before[0].nbytes for rank in ranks if rank.begins_with_context and rank.before)
-    stream = _size(rank.before[1].nbytes for rank in ranks if len(rank.before) > 1)
+def fit(ranks: Sequence[Rank], gpu: str, versions: str, source: str, otherwise: Sizes | None = None) -> Sizes:
+    """Compute the sizes. ``otherwise``: has those that no rank shows.
 
-    def handles(phase: str) -> Size:
-        return _size(growth.nbytes for rank in ranks for growth in rank.handles if growth.phase == phase)
+    Raises :class:`MemlabError` where neither has one.
+    """
 
-    def attention(phase: str) -> Size:
+    def size(name: str, found: Iterable[int]) -> Size:
+        return _size(name, list(found), getattr(otherwise, name, None))
+
+    def handles(phase: str) -> list[int]:
+        return [growth.nbytes for rank in ranks for growth in rank.handles if growth.phase == phase]
+
+    def attention(phase: str) -> list[int]:
         large = [each for rank in ranks for each in rank.after if each.nbytes >= ATTENTION_LEAST]
-        return _size(each.nbytes for each in large if each.phase == phase)
+        return [each.nbytes for each in large if each.phase == phase]
 
-    small = [[each.nbytes for each in rank.after if each.nbytes < ATTENTION_LEAST] for rank in ranks]
-    known = contexts.nbytes, first_kernel.nbytes, stream.nbytes
+    begun = [rank for rank in ranks if rank.begins_with_context]
+    small = [[each.nbytes for each in rank.after if each.nbytes < ATTENTION_LEAST] for rank in ranks if rank.handles]
+    context = size("context", (rank.first.nbytes for rank in begun))
+    first_kernel = size("first_kernel", (rank.before[0].nbytes for rank in begun if rank.before))
+    stream = size("stream", (rank.before[1].nbytes for rank in ranks if len(rank.before) > 1))
+    known = context.nbytes, first_kernel.nbytes, stream.nbytes
+    alone, several = ([rank for rank in ranks if (rank.ranks == 1) == is_alone] for is_alone in (True, False))
     return Sizes(
         gpu=gpu,
         versions=versions,
         source=source,
-        context=contexts,
+        context=context,
         first_kernel=first_kernel,
         stream=stream,
-        handle_in_forward=handles("first_forward"),
-        handle_in_backward=handles("first_backward"),
-        attention_forward=attention("first_forward"),
-        attention_backward=attention("first_backward"),
-        further_kernels=_size(map(sum, small)),
-        nccl_alone=_nccl([rank for rank in ranks if rank.ranks == 1], *known),
-        nccl=_nccl([rank for rank in ranks if rank.ranks > 1], *known),
+        handle_in_forward=size("handle_in_forward", handles("first_forward")),
+        handle_in_backward=size("handle_in_backward", handles("first_backward")),
+        attention_forward=size("attention_forward", attention("first_forward")),
+        attention_backward=size("attention_backward", attention("first_backward")),
+        further_kernels=size("further_kernels", map(sum, small)),
+        nccl_alone=_nccl(alone, *known, otherwise and otherwise.nccl_alone),
+        nccl=_nccl(several, *known, otherwise and otherwise.nccl),
     )
 
 
-def _size(found: Iterable[int]) -> Size:
-    values = list(found)
-    middle = int(median(values))
-    return Size(middle, len(values), sum(abs(value - middle) <= ALIKE for value in values))
+def _size(name: str, found: Sequence[int], otherwise: Size | None) -> Size:
+    if found:
+        middle = int(median(found))
+        return Size(middle, len(found), sum(abs(nbytes - middle) <= ALIKE for nbytes in found))
+    if otherwise is None:
+        raise MemlabError(f"No reading shows {name.replace('_', ' ')}.")
+    return otherwise
 
 
-def _nccl(ranks: Sequence[Rank], context: int, first_kernel: int, stream: int) -> NcclSizes:
+def _nccl(
+    ranks: Sequence[Rank], context: int, first_kernel: int, stream: int, otherwise: NcclSizes | None
+) -> NcclSizes:
+    """Solve for the sizes that are nearest to those of ``otherwise``, or to 0, where the ranks leave a choice."""
     rows, sums = [], []
     for rank in ranks:
         used = {_group(growth.call) for growth in rank.collectives if not growth.call.startswith(CONNECTS)}
         connected = sum(growth.call.startswith(CONNECTS) for growth in rank.collectives)
         with_context = rank.first.is_collective
         if used and (with_context or abs(rank.first.nbytes - context) <= ALIKE):
-            rest = [growth.nbytes for growth in rank.collectives]
             others = context * with_context + (0 if rank.before else first_kernel) + stream * (len(rank.before) < 2)
             rows.append((1, max(connected, len(used)), len(used)))
-            sums.append(sum(rest) - others)
-    solved, *_ = np.linalg.lstsq(np.array(rows, float), np.array(sums, float), rcond=None)
-    error = np.abs(np.array(rows) @ solved - sums).max()
-    library, communicator, collective = (round(value / PIECE) * PIECE for value in solved.tolist())
+            sums.append(sum(growth.nbytes for growth in rank.collectives) - others)
+    if not rows and otherwise is not None:
+        return otherwise
+    near = (otherwise.library, otherwise.communicator, otherwise.collective) if otherwise else (0, 0, 0)
+    counts = np.array(rows, float).reshape(-1, 3)
+    moved, *_ = np.linalg.lstsq(counts, np.array(sums) - counts @ near, rcond=None)
+    error = np.abs(counts @ (near + moved) - sums).max(initial=0)
+    library, communicator, collective = (round(value / PIECE) * PIECE for value in (near + moved).tolist())
     return NcclSizes(library, communicator, collective, len(rows), round(float(error)))
 
 
@@ -123,12 +143,40 @@ def _group(call: str) -> str:
 
 
 def read_ranks(path: Path, without: str = "") -> list[Rank]:
-    """Read the readings of all ranks from a table. ``without``: a run that is left out."""
+    """Read the readings of all ranks from a table. ``without``: a run that is left out.
+
+    Raises :class:`MemlabError` for any other file.
+    """
     rows: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
-    with path.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            rows[row["run"], row["rank"]].append(row)
-    return [Rank(list(_growths(own)), int(own[0]["ranks"])) for (run, _), own in rows.items() if run != without]
+    try:
+        with path.open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                rows[row["run"], row["rank"]].append(row)
+        if not rows:
+            raise ValueError("no rows")
+        return [Rank(list(_growths(own)), int(own[0]["ranks"])) for (run, _), own in rows.items() if run != without]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise MemlabError(
+            f"{path}: not the readings of measured runs ({type(error).__name__}: {error}). Write them with: python -m "
+            "memlab.analyse.explain.readings RUN_FOLDER... > readings.csv"
+        ) from None
+
+
+@cache
+def sizes_from(path: str | None) -> Sizes:
+    """Return the shipped sizes, or those of the readings in a file, with the shipped ones for what they do not show.
+
+    Raises :class:`MemlabError` for a file without readings.
+    """
+    if path is None:
+        return shipped()
+    return fit(read_ranks(Path(path)), "", "", path, otherwise=shipped())
+
+
+def check_sizes(configs: Iterable[Config]) -> None:
+    """Raise :class:`MemlabError` where ``predict.outside`` is no file of readings."""
+    for config in configs:
+        sizes_from(config.predict.outside)
 
 
 def _growths(rows: Sequence[dict[str, str]]) -> Iterator[Growth]:
@@ -140,7 +188,7 @@ def _growths(rows: Sequence[dict[str, str]]) -> Iterator[Growth]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m memlab.predict.outside.sizes", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m memlab.predict.outside.fit", description=__doc__)
     parser.add_argument("readings", type=Path, metavar="READINGS.csv")
     parser.add_argument("--gpu", required=True, help="the GPU that was measured, by its name in NVML")
     parser.add_argument("--versions", required=True, help="of the driver and of torch, as text")

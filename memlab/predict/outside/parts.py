@@ -12,7 +12,7 @@ from memlab.predict.outside.appearances import (
     STREAM,
     Appearance,
 )
-from memlab.predict.outside.sizes import NcclSizes, Sizes, shipped
+from memlab.predict.outside.sizes import NcclSizes, Sizes
 
 CONTEXT = "CUDA context"
 NCCL = "NCCL"  # communicators and buffers
@@ -35,9 +35,8 @@ def outside_bytes(parts: Iterable[OutsidePart], event: int | None = None) -> int
     return sum(part.nbytes for part in parts if event is None or part.event <= event)
 
 
-def parts_of(appearances: Sequence[Appearance], sizes: Sizes | None = None) -> Iterator[OutsidePart]:
-    """Yield the parts of a process that computes on a GPU, with ``sizes``, or those of :func:`shipped`."""
-    sizes = sizes or shipped()
+def parts_of(appearances: Sequence[Appearance], sizes: Sizes) -> Iterator[OutsidePart]:
+    """Yield the parts of a process that computes on a GPU."""
     first_handle = next((each.event for each in appearances if each.what == HANDLE), 0)
     found = [
         (0, CONTEXT, "", sizes.context.nbytes),

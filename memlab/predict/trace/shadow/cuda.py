@@ -13,6 +13,7 @@ import torch.cuda
 
 from memlab.predict.outside.appearances import STREAM
 from memlab.predict.outside.parts import outside_bytes, parts_of
+from memlab.predict.outside.sizes import shipped
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.unpredictable import ONE_GPU, UnpredictableError
 from memlab.predict.trace.shadow.values import HEALTHY
@@ -221,7 +222,7 @@ def _statistics() -> dict:
 
 
 def _free_and_total() -> tuple[int, int]:
-    outside = outside_bytes(parts_of(device.recorder.trace.appearances))
+    outside = outside_bytes(parts_of(device.recorder.trace.appearances, shipped()))
     used = device.recorder.allocator.now().reserved + outside
     return device.gpus.memory_bytes - used, device.gpus.memory_bytes
 

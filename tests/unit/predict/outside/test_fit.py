@@ -4,8 +4,14 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from memlab.predict.outside.fit import fit, read_ranks
+import pytest
+
+from memlab.core.errors import MemlabError
+from memlab.predict.memory.gpu_memory import gpu_memory
+from memlab.predict.outside.fit import check_sizes, fit, read_ranks, sizes_from
 from memlab.predict.outside.sizes import SHIPPED, shipped
+from memlab.predict.trace.events import Alloc
+from memlab.predict.trace.trace_format import Trace
 
 READINGS = Path(__file__).parents[4] / "results" / "explain" / "readings.csv"
 MIB = 1 << 20
@@ -60,3 +66,26 @@ def test_a_reading_of_two_things_is_told_apart_by_those_of_one(tmp_path):
     assert (alone.library // MIB, (alone.communicator + alone.collective) // MIB) == (100, 400)
     assert [several.library // MIB, several.communicator // MIB, several.collective // MIB] == [280, 200, 300]
     assert several.error <= 1
+
+
+def test_readings_of_ones_own_come_before_the_shipped_sizes(tmp_path, config):
+    rows = ["mine,0,2,load,,set_device,0,400", "mine,0,2,load,,,0,480", "mine,0,2,load,,barrier of g,0,1480"]
+    path = str(readings(tmp_path, *(f"{row}000000" for row in rows)))
+    own, known = sizes_from(path), shipped()
+    assert (own.context.nbytes, own.first_kernel.nbytes, own.source) == (400_000_000, 80_000_000, path)
+    assert own.handle_in_forward == known.handle_in_forward and own.nccl_alone == known.nccl_alone
+    whole = own.nccl.library + own.stream.nbytes + own.nccl.communicator + own.nccl.collective
+    assert whole == pytest.approx(1_000_000_000, abs=4 * MIB)
+    trace = Trace(0, 1, events=[Alloc(1, 1, 0, 0)])
+    outside = [gpu_memory(config({"predict.outside": each}), [trace]).outside for each in (path, None)]
+    assert outside[0] == outside[1] - known.context.nbytes - known.first_kernel.nbytes + 480_000_000
+
+
+@pytest.mark.parametrize("content", ["", "run,rank\na,0\n", f"{HEAD}a,0,one,,,,0,1\n", None])
+def test_another_file_is_refused_in_one_line(tmp_path, config, content):
+    path = tmp_path / "own.csv"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(MemlabError, match="not the readings of measured runs") as error:
+        check_sizes([config({"predict.outside": str(path)})])
+    assert "\n" not in str(error.value)

@@ -13,6 +13,7 @@ from memlab.predict.outside.appearances import (
     Appearance,
 )
 from memlab.predict.outside.parts import CONTEXT, CUBLAS, KERNELS, NCCL, outside_bytes, parts_of
+from memlab.predict.outside.sizes import shipped
 from memlab.predict.trace.events import Alloc, BeginPhase, HostAlloc, HostFree
 from memlab.predict.trace.trace_format import Trace
 
@@ -31,11 +32,11 @@ def group(event: int, name: str, ranks: int, collective: bool = True) -> list[Ap
 
 
 def mib(appearances) -> float:
-    return outside_bytes(parts_of(appearances)) / MIB
+    return outside_bytes(parts_of(appearances, shipped())) / MIB
 
 
 def test_a_process_without_nccl_has_context_kernels_and_a_handle_for_each_thread():
-    parts = list(parts_of(ONE_PROCESS))
+    parts = list(parts_of(ONE_PROCESS, shipped()))
     sums = {
         name: outside_bytes(part for part in parts if part.name == name) / MIB for name in (CONTEXT, CUBLAS, KERNELS)
     }
@@ -63,7 +64,7 @@ def test_the_library_and_a_stream_of_high_priority_come_once():
     both = [Appearance(1, STREAM), *group(2, "default_pg", 2), *ONE_PROCESS]
     assert mib(both) == mib([*group(2, "default_pg", 2), *ONE_PROCESS])
     assert mib([Appearance(1, STREAM), *ONE_PROCESS]) == mib(ONE_PROCESS) + 70
-    nccl = [part for part in parts_of(both) if part.name == NCCL]
+    nccl = [part for part in parts_of(both, shipped()) if part.name == NCCL]
     assert [part.detail.partition(",")[0] for part in nccl] == [
         "the library",
         "communicator: default_pg (2 ranks)",
@@ -74,9 +75,10 @@ def test_the_library_and_a_stream_of_high_priority_come_once():
 def test_page_locked_memory_has_page_tables_which_stay():
     gib = 1 << 30
     events = [BeginPhase(0), Alloc(1, 10, 0, 0), HostAlloc(2, 4 * gib, True), HostFree(2), HostAlloc(3, 2 * gib, True)]
-    tables = [part for part in outside_parts(Trace(0, 1, events=events, phases=[""])) if part.name == PAGE_TABLES]
+    parts = outside_parts(Trace(0, 1, events=events, phases=[""]), shipped())
+    tables = [part for part in parts if part.name == PAGE_TABLES]
     assert [(part.event, part.nbytes // MIB) for part in tables] == [(2, 8), (4, 4)]
 
 
 def test_a_process_that_uses_no_gpu_has_nothing_there():
-    assert outside_parts(Trace(0, 1, events=[BeginPhase(0)], phases=[""])) == []
+    assert outside_parts(Trace(0, 1, events=[BeginPhase(0)], phases=[""]), shipped()) == []

@@ -1,8 +1,8 @@
-"""``python readings.py RUN_FOLDER... > readings.csv``: the driver's figure around what is outside the allocator.
+"""``python -m memlab.analyse.explain.readings RUN_FOLDER... > readings.csv``: the driver's figure in recorded runs.
 
-A row for each reading of each rank of the runs, which were recorded with their memory history. ``outside_bytes``: in
-use on the GPU, less what torch's allocator held. ``handle``: whether torch made a cuBLAS handle since the reading
-before.
+A row for each reading of each rank. ``outside_bytes``: in use on the GPU, less what torch's allocator held. ``handle``:
+whether torch made a cuBLAS handle since the reading before. ``predict.outside=readings.csv`` predicts with sizes that
+are fitted to them.
 """
 
 import csv
