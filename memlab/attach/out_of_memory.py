@@ -87,14 +87,13 @@ class OutOfMemoryKeeper:
         now = time.time_ns() // 1000
         ownership = Ownership(_optimizers, snapshot_files.address)
         ownership.search()
-        outside = _outside(phase)
         marks = {
             "device": request.device,
             "first_piece": 0,
             "pieces": [{"phase": phase, "step": step, "where": where, "ends_phase": False}],
             "last_parts": [part._asdict() for part in self._parts],
             "owners": to_json({0: _owners(ownership)}),
-            "outside": outside,
+            "outside": _outside(phase),
         }
         snapshot = snapshot_files.take()
         reserved = torch._C._cuda_memoryStats(request.device)["reserved_bytes"]["all"]["current"]

@@ -61,8 +61,8 @@ class Ownership:
         return found
 
     def name_of(self, module: torch.nn.Module) -> str:
-        """Return the name of a module in the model that holds it; empty if no named model does."""
-        parts = (part for model in list(self._labels) for part in model.named_modules())
+        """Return the name of a module in its model, and of a model its class; empty if no named model holds it."""
+        parts = ((name or label, part) for model, label in self._labels.items() for name, part in model.named_modules())
         return next((name for name, part in parts if part is module), "")
 
     def _name(self, model: torch.nn.Module) -> None:

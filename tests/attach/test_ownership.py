@@ -56,3 +56,10 @@ def test_models_are_searched_when_a_phase_has_run_for_the_first_time_and_numbere
     owners = ownership.after(phase)
     labels = {owners[storage(each.first.weight)].model for each in (model, second)}
     assert len(labels) == 2 and all(label.startswith("Pair") for label in labels)
+
+
+def test_a_module_is_named_in_its_model_and_a_model_by_its_class():
+    model = torch.nn.Sequential(Pair())
+    ownership = Ownership(lambda: [], storage, model)
+    names = [ownership.name_of(each) for each in (model[0].second, model, Pair())]
+    assert names == ["0.second", "Sequential", ""]
