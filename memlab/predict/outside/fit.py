@@ -23,14 +23,14 @@ from memlab.core.sizes import MIB
 from memlab.files.json_file import write_json
 from memlab.predict.outside.sizes import PIECE, SHIPPED, NcclSizes, Size, Sizes, shipped
 
-LEAST = MIB
-"""Growth in bytes below which a reading shows nothing: the driver gives memory in pieces of 2 MiB."""
-
-ATTENTION_LEAST = 6 * MIB
-"""Growth from which on a reading in the first forward or backward is attention's kernels; others take 2 or 4 MiB."""
+LARGE = 6 * MIB
+"""Growth from which on a reading shows something with a size of its own; further kernels take 2 or 4 MiB."""
 
 ALIKE = 4 * MIB
 """Largest distance from the median of a reading that agrees with it."""
+
+MAKES_CONTEXT = ("set_device", "parameter")
+"""Calls that make a context and run no kernel (analyse/explain/outside.py)."""
 
 CONNECTS = "eager_connect"
 """Beginning of the name of the call with which NCCL connects a group before its first collective."""
@@ -46,24 +46,31 @@ class Growth(NamedTuple):
 
     @property
     def is_collective(self) -> bool:
-        return bool(self.call) and self.call not in ("set_device", "_apply", "parameter")
+        return " of " in self.call  # a group
+
+    @property
+    def is_kernels(self) -> bool:
+        return not self.handle and self.call in ("", "_apply", *MAKES_CONTEXT)
 
 
 class Rank:
-    """The readings of one rank, in groups of those that show the same thing."""
+    """The readings of one rank. ``before``: large growth by kernels before the first product or collective, that of the
+    first kernels and of a stream. ``after``: growth by kernels after the first product."""
 
     def __init__(self, growths: Sequence[Growth], ranks: int):
         self.ranks = ranks
         self.first, *rest = growths
-        rest = [growth for growth in rest if growth.nbytes >= LEAST]
         self.collectives = [growth for growth in growths if growth.is_collective]
         self.handles = [growth for growth in rest if growth.handle]
-        kernels = [index for index, growth in enumerate(rest) if not (growth.handle or growth.is_collective)]
-        first_handle = next((index for index, growth in enumerate(rest) if growth.handle), len(rest))
-        first_call = next((index for index, growth in enumerate(rest) if growth.is_collective), len(rest))
-        self.before = [rest[index] for index in kernels if index < min(first_handle, first_call)]
-        self.after = [rest[index] for index in kernels if index > first_handle]
-        self.begins_with_context = self.first.call in ("set_device", "parameter")
+        first_product = next((index for index, growth in enumerate(rest) if growth.handle), len(rest))
+        until = next((index for index, growth in enumerate(rest) if growth.handle or growth.is_collective), len(rest))
+        self.before = [growth.nbytes for growth in rest[:until] if growth.is_kernels and growth.nbytes >= LARGE]
+        self.after = [growth for growth in rest[first_product:] if growth.is_kernels]
+        if not self.before and until == first_product:  # then the first kernels came with the first module
+            late = next((growth for growth in self.after if growth.nbytes >= LARGE), None)
+            self.before = [late.nbytes] if late else []
+            self.after = [growth for growth in self.after if growth is not late]
+        self.begins_with_context = self.first.call in MAKES_CONTEXT
 
 
 def fit(ranks: Sequence[Rank], gpu: str, versions: str, source: str, otherwise: Sizes | None = None) -> Sizes:
@@ -79,14 +86,14 @@ def fit(ranks: Sequence[Rank], gpu: str, versions: str, source: str, otherwise: 
         return [growth.nbytes for rank in ranks for growth in rank.handles if growth.phase == phase]
 
     def attention(phase: str) -> list[int]:
-        large = [each for rank in ranks for each in rank.after if each.nbytes >= ATTENTION_LEAST]
+        large = [each for rank in ranks for each in rank.after if each.nbytes >= LARGE]
         return [each.nbytes for each in large if each.phase == phase]
 
     begun = [rank for rank in ranks if rank.begins_with_context]
-    small = [[each.nbytes for each in rank.after if each.nbytes < ATTENTION_LEAST] for rank in ranks if rank.handles]
+    small = [[each.nbytes for each in rank.after if each.nbytes < LARGE] for rank in ranks if rank.handles]
     context = size("context", (rank.first.nbytes for rank in begun))
-    first_kernel = size("first_kernel", (rank.before[0].nbytes for rank in begun if rank.before))
-    stream = size("stream", (rank.before[1].nbytes for rank in ranks if len(rank.before) > 1))
+    first_kernel = size("first_kernel", (rank.before[0] for rank in begun if rank.before))
+    stream = size("stream", (rank.before[1] for rank in ranks if len(rank.before) > 1))
     known = context.nbytes, first_kernel.nbytes, stream.nbytes
     alone, several = ([rank for rank in ranks if (rank.ranks == 1) == is_alone] for is_alone in (True, False))
     return Sizes(

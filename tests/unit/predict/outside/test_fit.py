@@ -68,6 +68,19 @@ def test_a_reading_of_two_things_is_told_apart_by_those_of_one(tmp_path):
     assert several.error <= 1
 
 
+def test_the_first_kernels_may_come_after_the_first_product(tmp_path):
+    rows = [
+        "load,,set_device,0,500",
+        "first_forward,0.0,,1,566",
+        "first_forward,0.1,,0,656",
+        "first_forward,attn,,0,664",
+    ]
+    path = readings(tmp_path, *(f"layers,0,1,{row}000000" for row in rows))
+    found = fit(read_ranks(path), "", "", "", otherwise=shipped())
+    sizes = found.first_kernel, found.handle_in_forward, found.attention_forward
+    assert [size.nbytes for size in sizes] == [90_000_000, 66_000_000, 8_000_000]
+
+
 def test_readings_of_ones_own_come_before_the_shipped_sizes(tmp_path, config):
     rows = ["mine,0,2,load,,set_device,0,400", "mine,0,2,load,,,0,480", "mine,0,2,load,,barrier of g,0,1480"]
     path = str(readings(tmp_path, *(f"{row}000000" for row in rows)))
