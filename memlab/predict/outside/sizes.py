@@ -1,6 +1,6 @@
 """Sizes of what lies outside torch's allocator, as they were measured on one GPU."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,14 +60,6 @@ class Sizes:
 @cache
 def shipped() -> Sizes:
     """Return the sizes of memlab's own measurements."""
-    return _from_json(read_json(SHIPPED))
-
-
-def _from_json(values: dict[str, Any]) -> Sizes:
-    found: dict[str, Any] = dict(values)
-    for name, each in values.items():
-        if isinstance(each, dict) and "nbytes" in each:
-            found[name] = Size(**each)
-        elif isinstance(each, dict) and "library" in each:
-            found[name] = NcclSizes(**each)
-    return Sizes(**found)
+    values = read_json(SHIPPED)
+    kinds: dict[str, Any] = {field.name: field.type for field in fields(Sizes)}
+    return Sizes(**{name: kind(values[name]) if kind is str else kind(**values[name]) for name, kind in kinds.items()})
