@@ -20,9 +20,10 @@ def outside_parts(trace: Trace, sizes: Sizes) -> list[OutsidePart]:
 
     ``sizes``: of the GPU that was measured, whatever GPU is predicted.
     """
-    if not any(isinstance(event, Alloc) for event in trace.events):
+    first = next((index for index, event in enumerate(trace.events) if isinstance(event, Alloc)), None)
+    if first is None:
         return []
-    return sorted([*parts_of(trace.appearances, sizes), *_page_tables(trace)])
+    return sorted([*parts_of(trace.appearances, sizes, first), *_page_tables(trace)])
 
 
 def _page_tables(trace: Trace) -> Iterator[OutsidePart]:

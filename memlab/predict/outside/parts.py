@@ -35,13 +35,14 @@ def outside_bytes(parts: Iterable[OutsidePart], event: int | None = None) -> int
     return sum(part.nbytes for part in parts if event is None or part.event <= event)
 
 
-def parts_of(appearances: Sequence[Appearance], sizes: Sizes) -> Iterator[OutsidePart]:
-    """Yield the parts of a process that computes on a GPU."""
+def parts_of(appearances: Sequence[Appearance], sizes: Sizes, first_request: int = 0) -> Iterator[OutsidePart]:
+    """Yield the parts of a process that computes on a GPU. ``first_request``: index of the event from which on it has
+    run kernels: the first request for memory."""
     first_handle = next((each.event for each in appearances if each.what == HANDLE), 0)
     found = [
         (0, CONTEXT, "", sizes.context.nbytes),
-        (0, KERNELS, "of the first kernel", sizes.first_kernel.nbytes),
-        (first_handle, KERNELS, "beside attention's", sizes.further_kernels.nbytes),
+        (first_request, KERNELS, "the first kernels", sizes.first_kernel.nbytes),
+        (first_handle, KERNELS, "further kernels", sizes.further_kernels.nbytes),
     ]
     seen: set[str] = set()
     for each in appearances:
