@@ -83,7 +83,11 @@ class Ownership:
             for parameter in (*_trained(optimizer), *optimizer.state)  # between steps, ZeRO-3 empties the groups
             if isinstance(parameter, torch.Tensor)
         }
-        for parameter in {**of_optimizers, **of_models}:
+        of_no_model = [parameter for parameter in of_optimizers if parameter not in of_models]
+        for parameter in (
+            *of_no_model,
+            *of_models,
+        ):  # of two that share memory, as tied weights may, the model's counts
             owner = of_models.get(parameter) or Owner(MASTER, "", "", "", True)
             shard = getattr(parameter, "ds_tensor", None)  # of ZeRO-3, which gathers the parameter to use it
             yield parameter, owner if shard is None else owner._replace(kind=GATHERED)

@@ -47,6 +47,13 @@ def test_parameters_of_no_model_are_master_weights_and_a_flat_buffer_has_one_own
     assert owners[storage(flat)] == Owner(WEIGHTS, "Pair", "", "float32", True, 2)
 
 
+def test_a_models_parameter_counts_before_another_one_in_the_same_memory():
+    model = Pair()
+    other = nn.Parameter(model.first.weight.detach())
+    owners = Ownership(lambda: [torch.optim.SGD([*model.parameters(), other])], storage, model).now()
+    assert owners[storage(other)] == Owner(WEIGHTS, "Pair", "first.weight", "float32", True)
+
+
 @pytest.mark.parametrize("phase", ["model_build", "first_backward"])
 def test_models_are_searched_when_a_phase_has_run_for_the_first_time_and_numbered(phase):
     model = Pair()

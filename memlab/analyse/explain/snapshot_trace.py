@@ -48,7 +48,7 @@ _CUBLAS_WORKSPACE = frozenset({"at::cuda::getCurrentCUDABlasHandle()", "at::cuda
 _INNER = ("empty", "resize_", "new_empty", "_cudnn_attention", "_flash_attention", "_efficient_attention")
 """Operators that others call for their memory, or as the kernel behind ``scaled_dot_product_attention``."""
 
-_WHOLE = frozenset({"_safe_softmax", "embedding"})
+_WHOLE = frozenset({"_safe_softmax", "_softmax_backward_data", "embedding", "embedding_dense_backward"})
 """Operators that call others for their result."""
 
 _OPERATOR = re.compile(r"at::_ops::(\w+)::")

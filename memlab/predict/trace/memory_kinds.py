@@ -1,10 +1,11 @@
 """Purposes of allocations, derived from the code that made them. For display only: no predicted quantity depends on
 them."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from memlab.attach.owner import BUCKETS, GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS  # weights: or a shard
-from memlab.predict.trace.events import Alloc
+from memlab.predict.trace.events import Alloc, BeginPhase
 from memlab.predict.trace.trace_format import Site, Trace
 
 ACTIVATIONS = "activations"
@@ -49,6 +50,8 @@ _BY_CODE = (
     ("transformers/loss/", "", LOGITS),
     ("liger_kernel/ops/fused_linear_cross_entropy.py", "", LOGITS),
     ("bitsandbytes/functional.py", "dequantize_4bit", WRITTEN_OUT),
+    ("bitsandbytes/autograd/", "bitsandbytes_dequantize_4bit", WRITTEN_OUT),
+    ("bitsandbytes/backends/", "empty", WRITTEN_OUT),
     ("ops/adam/", "zeros_like", OPTIMIZER),
     ("ops/lion/", "zeros_like", OPTIMIZER),
     ("optim", "zeros_like", OPTIMIZER),
@@ -92,6 +95,21 @@ _BY_PHASE = {
 """Kind of an allocation that matches no row of ``_BY_CODE``, by phase."""
 
 
+def name_kinds(trace: Trace, vocabularies: Collection[int]) -> None:
+    """Name the purposes of the requests of a trace. ``vocabularies``: of its models."""
+    numbers: dict[tuple[int, str], int] = {}
+    phase = ""
+    for index, event in enumerate(trace.events):
+        if isinstance(event, BeginPhase):
+            phase = trace.phases[event.phase]
+        elif isinstance(event, Alloc) and not trace.sites[event.site].kind:
+            number = numbers.setdefault((event.site, phase), len(trace.sites))
+            if number == len(trace.sites):
+                site = trace.sites[event.site]
+                trace.sites.append(replace(site, kind=kind_of(site, phase, vocabularies)))
+            trace.events[index] = event._replace(site=number)
+
+
 def name_casts(trace: Trace) -> None:
     """Name the copies of weights that are half as large as a float32 weight of the module that made them.
 
@@ -122,12 +140,12 @@ def name_casts(trace: Trace) -> None:
             trace.events[index] = event._replace(site=numbers[event.site])
 
 
-def kind_of(site: Site, phase: str, vocabulary: int = 0) -> str:
-    """Return the purpose of an allocation. ``vocabulary``: of the model; 0: not known."""
+def kind_of(site: Site, phase: str, vocabularies: Collection[int] = ()) -> str:
+    """Return the purpose of an allocation. ``vocabularies``: of the models; none for a history, which has no shapes."""
     phase = phase.removeprefix("first_")
     if site.function == PARAMETER_GRADIENT:
         return GRADIENTS
-    if vocabulary and phase in ("forward", "backward", "evaluate") and site.shape[-1:] == (vocabulary,):
+    if site.shape and site.shape[-1] in vocabularies and phase in ("forward", "backward", "evaluate"):
         return LOGITS
     if site.operator in LOSSES or (phase != "backward" and _makes_logits(site)):
         return LOGITS

@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from types import CodeType, FrameType
 
@@ -20,7 +19,6 @@ from memlab.predict.trace.memory_kinds import (
     PARAMETER_GRADIENT,
     PASSES_ON,
     SMALL,
-    kind_of,
 )
 from memlab.predict.trace.trace_format import Site
 
@@ -46,10 +44,8 @@ class AllocationSites:
     """Numbers the distinct sites of a trace: a number is an index in ``sites``."""
 
     def __init__(self, sites: list[Site]):
-        self.phase = ""
-        self._running_phase: Callable[[], str] = lambda: self.phase
         self._user_line: Callable[[], str] = lambda: ""
-        self._vocabulary = 0
+        self.vocabularies: set[int] = set()  # of the models that have run
         self._modules: RunningModules | None = None
         self._sites = sites
         self._numbers: dict[Site, int] = {}
@@ -88,23 +84,20 @@ class AllocationSites:
             if tensor is not None and node is not None and _is_parameter_gradient(node, tensor):
                 function = PARAMETER_GRADIENT
         shape = () if tensor is None else tuple(tensor.shape)
-        site = Site("", operator, where, function, self._requesting, shape, self._user_line())
-        return self._number(replace(site, kind=kind_of(site, self._running_phase(), self._vocabulary)))
+        return self._number(Site("", operator, where, function, self._requesting, shape, self._user_line()))
 
     def follow_modules(self, on_entering: Callable[[], None]) -> None:
         """Record the running module with each later allocation. ``on_entering`` runs at each forward."""
         self._modules = RunningModules(found=self._read_vocabulary, entered=on_entering)
 
-    def follow_script(self, running_phase: Callable[[], str], user_line: Callable[[FrameType], str | None]) -> None:
-        """Record the running phase and the user's line with each later allocation. ``user_line``: of a frame of the
-        main thread."""
+    def follow_script(self, user_line: Callable[[FrameType], str | None]) -> None:
+        """Record the user's line with each later allocation. ``user_line``: of a frame of the main thread."""
         main = threading.get_ident()
-        self._running_phase = running_phase
         self._user_line = lambda: user_line(sys._current_frames()[main]) or ""
 
     def _read_vocabulary(self, model: torch.nn.Module) -> None:
         if isinstance(vocabulary := _vocabulary(model), int):
-            self._vocabulary = vocabulary
+            self.vocabularies.add(vocabulary)
 
     def _number(self, site: Site) -> int:
         number = self._numbers.get(site)

@@ -272,7 +272,6 @@ class Recorder(TorchDispatchMode):
         name = name or ""
         if name not in self.trace.phases:
             self.trace.phases.append(name)
-        self.sites.phase = name
         index = self.trace.phases.index(name)
         self._events.append(BeginPhase(index))
         self.counter.phase(index)

@@ -14,6 +14,7 @@ from memlab.attach.where import user_line
 from memlab.core.unknown_figures import WORK
 from memlab.predict.trace.cut_work import cut_work
 from memlab.predict.trace.events import BeginPhase
+from memlab.predict.trace.memory_kinds import name_kinds
 from memlab.predict.trace.shadow.owned_blocks import OwnedBlocks, block_of
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.trace_format import Piece
@@ -37,7 +38,7 @@ class ScriptSteps:
         self._begin_piece()
         session.on_piece, session.on_step = self._piece_ends, self._step_ends
         session.is_simulated = True
-        recorder.sites.follow_script(lambda: session.timeline.current or "", user_line)
+        recorder.sites.follow_script(user_line)
         recorder.sites.follow_modules(on_entering=self._counter.module)
         recorder.on_first_request = self._read_settings
 
@@ -53,6 +54,7 @@ class ScriptSteps:
             self._trace.earlier_work = [items for items, _ in earlier]
             self._trace.work, self._trace.events_before = work, events_before
         self._recorder.stop()
+        name_kinds(self._trace, self._recorder.sites.vocabularies)
         self._owned.write()
 
     def _read_settings(self) -> None:

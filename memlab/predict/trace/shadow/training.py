@@ -13,6 +13,7 @@ from memlab.attach.ownership import Ownership
 from memlab.core.config import Config
 from memlab.core.plan import Plan
 from memlab.core.unknown_figures import MODEL_FLOPS, left_out
+from memlab.predict.trace.memory_kinds import name_kinds
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.owned_blocks import OwnedBlocks, block_of
 from memlab.predict.trace.shadow.recorder import Recorder
@@ -73,6 +74,7 @@ class Shadow:
         trainer.add_callback(Steps(self, trainer))
         self.recorder.phase("engine_init")
         trainer.train()
+        name_kinds(trace, self.recorder.sites.vocabularies)
         self.owned.write()
 
     def _batches(self, model: torch.nn.Module) -> Batches:

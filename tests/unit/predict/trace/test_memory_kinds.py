@@ -6,8 +6,8 @@ from memlab.predict.trace.memory_kinds import ACTIVATION_GRADIENTS, ACTIVATIONS,
 from memlab.predict.trace.trace_format import Site
 
 
-def kind(phase, op="aten.mm.default", where="model.py:3", function="forward", module="", shape=(), vocabulary=0):
-    return kind_of(Site("", op, where, function, module, shape), phase, vocabulary)
+def kind(phase, op="aten.mm.default", where="model.py:3", function="forward", module="", shape=(), vocabularies=()):
+    return kind_of(Site("", op, where, function, module, shape), phase, vocabularies)
 
 
 @pytest.mark.parametrize("module", ["lm_head", "base_model.model.lm_head"])
@@ -21,7 +21,7 @@ def test_a_cross_entropy_is_known_by_its_operators_where_no_vocabulary_is():
     assert kind("forward", "aten._log_softmax.default") == LOGITS
     assert kind("backward", "aten.nll_loss_backward.default", "NllLossBackward0") == LOGITS
     assert kind("forward", shape=(4, 0)) == ACTIVATIONS
-    assert kind("forward", shape=(4, 32), vocabulary=32) == LOGITS
+    assert kind("forward", shape=(4, 32), vocabularies={32}) == LOGITS
 
 
 def test_fsdp_shards_weights_and_gathers_them():

@@ -112,7 +112,11 @@ def _products(ops: ModuleType, recorder: Recorder, gpu: GpuModel) -> None:
     ops._gpu_dispatch_props = lambda device_index: (gpu.multiprocessors, *gpu.capability)
     operators, dequantization = torch.ops.bitsandbytes, _Dequantization(ops)
     in_4_bits = Kernel(
-        temporaries=dequantization.temporaries, launches=dequantization.launches, flops=_product_flops, has_tensors=True
+        temporaries=dequantization.temporaries,
+        launches=dequantization.launches,
+        flops=_product_flops,
+        owner="bitsandbytes.dequantize_4bit",
+        has_tensors=True,
     )
     in_8_bits = Kernel(flops=lambda rows, weight, *rest, **options: 2 * prod(rows) * weight[0])
     add_kernels(recorder, {operators.gemm_4bit.default: in_4_bits, operators.int8_linear_matmul.default: in_8_bits})
