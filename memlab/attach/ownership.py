@@ -87,7 +87,7 @@ class Ownership:
         for parameter in (
             *of_no_model,
             *of_models,
-        ):  # of two that share memory, as tied weights may, the model's counts
+        ):  # of two in the same memory, the model's counts
             owner = of_models.get(parameter) or Owner(MASTER, "", "", "", True)
             shard = getattr(parameter, "ds_tensor", None)  # of ZeRO-3, which gathers the parameter to use it
             yield parameter, owner if shard is None else owner._replace(kind=GATHERED)
