@@ -1,8 +1,10 @@
 """Owners of the memory of this process: its models' parameters, gradients and buffers, and its optimizers' states."""
 
+import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +14,18 @@ from .owner import BUFFERS, GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Own
 from .phases import BACKWARD, ONCE, OPTIMIZER_STEP
 
 LOOKED_AT_AFTER = (*ONCE, BACKWARD, OPTIMIZER_STEP)
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Keep garbage: what memlab makes would set off a collection, and free the script's memory before its time."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
 
 
 class Ownership:
@@ -43,6 +57,7 @@ class Ownership:
             self.search()
         return self.now()
 
+    @_without_garbage_collection()
     def search(self) -> None:
         """Name the models that exist now, those that train first, unless the only one is known."""
         if self._searches:
@@ -50,6 +65,7 @@ class Ownership:
             for model in sorted(models, key=lambda model: not _trains(model)):
                 self._name(model)
 
+    @_without_garbage_collection()
     def now(self) -> dict[int, Owner]:
         """Return block -> owner."""
         found: dict[int, Owner] = {}

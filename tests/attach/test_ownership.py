@@ -1,6 +1,7 @@
 """Who owns which memory: parameters by name, gradients, optimizer states, and buffers that parameters share."""
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -52,6 +53,13 @@ def test_a_models_parameter_counts_before_another_one_in_the_same_memory():
     other = nn.Parameter(model.first.weight.detach())
     owners = Ownership(lambda: [torch.optim.SGD([*model.parameters(), other])], storage, model).now()
     assert owners[storage(other)] == Owner(WEIGHTS, "Pair", "first.weight", "float32", True)
+
+
+def test_no_garbage_is_collected_during_a_look():
+    during: list[bool] = []
+    ownership = Ownership(lambda: during.append(gc.isenabled()) or [], storage, Pair())
+    ownership.now()
+    assert during == [False] and gc.isenabled()
 
 
 @pytest.mark.parametrize("phase", ["model_build", "first_backward"])
