@@ -30,6 +30,19 @@ def test_the_shipped_sizes_are_those_of_the_readings():
     assert asdict(fit(read_ranks(READINGS), known.gpu, known.versions, known.source)) == json.loads(SHIPPED.read_text())
 
 
+def test_runs_that_were_recorded_later_show_the_same_sizes():
+    later, known = asdict(sizes_from(str(READINGS.with_name("readings_later.csv")))), asdict(shipped())
+    sizes = [name for name, size in known.items() if isinstance(size, dict) and "nbytes" in size]
+    assert {name: later[name]["nbytes"] - known[name]["nbytes"] for name in sizes} == {
+        **dict.fromkeys(sizes, 0),
+        "handle_in_forward": 2 * MIB,
+        "handle_in_backward": 2 * MIB,
+        "further_kernels": -2 * MIB,
+    }
+    whole = [sum(each["nccl"][part] for part in ("library", "communicator", "collective")) for each in (later, known)]
+    assert whole[0] == pytest.approx(whole[1], abs=6 * MIB)
+
+
 def test_a_reading_of_two_things_is_told_apart_by_those_of_one(tmp_path):
     """The first collective of ``ddp`` came with the first kernel, and the first one of ``fsdp`` without."""
     context, first, stream = ("load", "set_device", 0, 500), ("load", "", 0, 90), ("load", "", 0, 70)
