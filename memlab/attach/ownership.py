@@ -99,15 +99,17 @@ class Ownership:
             for parameter in (*_trained(optimizer), *optimizer.state)  # between steps, ZeRO-3 empties the groups
             if isinstance(parameter, torch.Tensor)
         }
-        of_no_model = [parameter for parameter in of_optimizers if parameter not in of_models]
-        for parameter in (
-            *of_no_model,
-            *of_models,
-        ):  # of two in the same memory, the model's counts
-            owner = of_models.get(parameter) or Owner(MASTER, "", "", "", True)
-            shard = getattr(parameter, "ds_tensor", None)  # of ZeRO-3, which gathers the parameter to use it
-            yield parameter, owner if shard is None else owner._replace(kind=GATHERED)
-            yield shard, owner
+        # Of two owners of the same memory the later counts: a model's parameter before that of an optimizer alone, and
+        # a shard before the parameter that ZeRO-3 gathers in place.
+        of_no_model = {
+            parameter: Owner(MASTER, "", "", "", True) for parameter in of_optimizers if parameter not in of_models
+        }
+        owners = of_no_model | of_models
+        shards = {parameter: parameter.ds_tensor for parameter in owners if hasattr(parameter, "ds_tensor")}
+        for parameter in shards:
+            yield parameter, owners[parameter]._replace(kind=GATHERED)
+        for parameter, owner in owners.items():
+            yield shards.get(parameter, parameter), owner
             yield parameter.grad, owner._replace(kind=GRADIENTS)
             for state in of_optimizers.get(parameter, {}).values():
                 yield state, owner._replace(kind=OPTIMIZER)

@@ -55,6 +55,16 @@ def test_a_models_parameter_counts_before_another_one_in_the_same_memory():
     assert owners[storage(other)] == Owner(WEIGHTS, "Pair", "first.weight", "float32", True)
 
 
+def test_a_shard_counts_before_the_parameter_that_is_gathered_in_its_place():
+    model = Pair()
+    flat = torch.zeros(32)
+    for parameter, shard in ((model.first.weight, flat[:16]), (model.second.weight, flat[16:])):
+        parameter.data, parameter.ds_tensor = torch.empty(0), shard
+    model.second.weight.data = flat[16:].view(4, 4)
+    owners = Ownership(lambda: [], storage, model).now()
+    assert owners[storage(flat)] == Owner(WEIGHTS, "Pair", "", "float32", True, 2)
+
+
 def test_no_garbage_is_collected_during_a_look():
     during: list[bool] = []
     ownership = Ownership(lambda: during.append(gc.isenabled()) or [], storage, Pair())
