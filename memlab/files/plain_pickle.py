@@ -81,7 +81,7 @@ class _Dispatch(dict[int, Any]):
         raise _NotPlain(f"instruction {bytes([instruction])!r}")
 
 
-def _counted(load: Callable[["_PlainUnpickler"], None]) -> Callable[["_PlainUnpickler"], None]:
+def _counted(load: Callable[[Any], None]) -> Callable[["_PlainUnpickler"], None]:
     def counted(self: "_PlainUnpickler") -> None:
         self.left -= 1
         if self.left < 0:

@@ -1,6 +1,5 @@
 """Text of ``memlab explain``: the answer first, then the accounting at the peak, then what each phase adds."""
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,13 +17,14 @@ from memlab.analyse.explain.findings import findings
 from memlab.analyse.explain.out_of_memory import OutOfMemory
 from memlab.analyse.explain.phases import PhaseRun, changes
 from memlab.analyse.explain.same_code import with_same_lines
-from memlab.core.errors import MemlabError
+from memlab.core.errors import MemlabError, nearest
 from memlab.core.record import PREDICTED
 from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.findings_text import show_findings
 from memlab.report.out_of_memory_text import (
     held_sentence,
+    in_the_run,
     out_of_memory_sentence,
     what_came_before,
 )
@@ -72,19 +72,19 @@ def _show_out_of_memory(rank: Explained, oom: OutOfMemory, out: Console) -> None
         say("The recorded steps came before it:", out)
 
 
-def show_phase(rank: Explained, phase: str, out: Console, depth: int) -> None:
-    """Print the memory of a rank at a phase's start, its peak and its end, as one tree.
+def run_of_phase(rank: Explained, phase: str) -> PhaseRun:
+    """Return the run of a phase with the highest peak. Raises :class:`MemlabError` for a phase that did not run."""
+    runs = {run.part.phase: run for run in rank.phases}
+    if phase not in runs:
+        raise MemlabError(f"--at {phase}: no phase of this run. {nearest(phase, runs)}")
+    return runs[phase]
 
-    Raises :class:`MemlabError` for a phase that did not run.
-    """
-    run = next((run for run in rank.phases if run.part.phase == phase), None)
-    if run is None:
-        names = [run.part.phase for run in rank.phases]
-        nearest = difflib.get_close_matches(phase, names, n=1)
-        hint = f" Did you mean {nearest[0]}?" if nearest else ""
-        raise MemlabError(f"--at {phase}: no phase of this run has this name.{hint} Its phases: {', '.join(names)}.")
+
+def show_phase(rank: Explained, run: PhaseRun, out: Console, depth: int) -> None:
+    """Print the memory of a rank at the start, the peak and the end of a run of a phase, as one tree."""
     say(phase_sentence(run), out, "bold")
-    table = _tree_table(("start, GiB", "peak, GiB", "added, GiB", "end, GiB"), f"memory in {phase}, rank {rank.rank}")
+    title = f"memory in {run.part.phase}, rank {rank.rank}"
+    table = _tree_table(("start, GiB", "peak, GiB", "added, GiB", "end, GiB"), title)
     whole = side_by_side([rank.used(moment) for moment in (run.start, run.peak, run.end)])
     for level, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: max(row.sizes)):
         start, peak, end = row.sizes
@@ -139,7 +139,8 @@ def difference(before: Explained, after: Explained) -> str:
     moved = sorted((part for part in kinds.parts if abs(part.change) > least), key=lambda part: -abs(part.change))
     named = ", ".join(f"{part.name} {part.change / GIB:+,.2f}" for part in moved[:NAMED])
     sizes = " -> ".join(map(units.about, whole.sizes)) + " GiB"
-    phase = "" if before.at.phase == after.at.phase else f" The peak moved from {before.at.phase} to {after.at.phase}."
+    phases = [rank.at.phase or "no phase" for rank in (before, after)]
+    phase = "" if phases[0] == phases[1] else f" The peak moved from {phases[0]} to {phases[1]}."
     return (
         f"The second run uses {units.about(abs(whole.change))} GiB {direction} at its peak ({sizes}): "
         f"{named or 'the program requested the same'}; "
@@ -152,10 +153,9 @@ def answer(rank: Explained) -> str:
     kinds = accounting.by_kind(rank.peak.holdings).parts
     named = ", ".join(f"{share.name} {units.about(share.nbytes)}" for share in kinds[:NAMED])
     more = ", ..." if len(kinds) > NAMED else ""
-    place = ", ".join(filter(None, (rank.at.phase, f"step {rank.at.step}" if rank.at.step else "", rank.at.line)))
     uses = "would use" if rank.source == PREDICTED else "uses"
     return (
-        f"At its peak ({place}) rank {rank.rank} {uses} {units.about(rank.used(rank.peak).nbytes)} GiB: "
+        f"At its peak{in_the_run(*rank.at)} rank {rank.rank} {uses} {units.about(rank.used(rank.peak).nbytes)} GiB: "
         f"{units.about(rank.peak.requested)} GiB that the program requested ({named}{more}), "
         f"{units.about(rank.peak.slack.total)} GiB of slack in the allocator and "
         f"{units.about(sum(share.nbytes for share in rank.device.outside(rank.peak.event)))} GiB outside it."

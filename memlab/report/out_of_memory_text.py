@@ -20,10 +20,9 @@ NAMED = 5
 
 def out_of_memory_sentence(rank: Explained, oom: OutOfMemory) -> str:
     """Say which request failed where, what was free, and whether it would have fitted in one piece."""
-    step = f"step {oom.part.step}" if oom.part.step else ""
     site = oom.request.site
     line = "" if site.user_line == site.where else site.user_line
-    place = ", ".join(filter(None, (oom.part.phase, step, line)))
+    place = in_the_run(oom.part.phase, oom.part.step, line)
     verb = "would run" if rank.source == PREDICTED else "ran"
     holes = "no free block"
     if oom.holes:
@@ -32,11 +31,17 @@ def out_of_memory_sentence(rank: Explained, oom: OutOfMemory) -> str:
     fits = " In one piece, the free memory would have been enough: the allocator's memory is fragmented."
     often = f" It ran out of memory {oom.times} times; this is the last one." if oom.times > 1 else ""
     return (
-        f"Rank {rank.rank} {verb} out of memory{place and f' ({place})'}: {units.about(oom.request.nbytes)} GiB "
-        f"requested by {described(site)}. Free were {units.about(oom.request.free_on_device)} GiB on the GPU, and in "
+        f"Rank {rank.rank} {verb} out of memory{place}: {units.about(oom.request.nbytes)} GiB requested by "
+        f"{described(site)}. Free were {units.about(oom.request.free_on_device)} GiB on the GPU, and in "
         f"torch's allocator {holes}.{fits if oom.is_fragmentation else ''}{often}"
         f"{' The run went on after it.' if oom.goes_on else ''}"
     )
+
+
+def in_the_run(phase: str, step: int | None, line: str | None) -> str:
+    """Write a place in the run, as far as it is known: `` (forward, step 3, train.py:9)``."""
+    known = ", ".join(filter(None, (phase, f"step {step}" if step else "", line)))
+    return f" ({known})" if known else ""
 
 
 def held_sentence(oom: OutOfMemory) -> str:

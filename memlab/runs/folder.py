@@ -107,6 +107,12 @@ class RunFolder:
         """Return the path of the operators of a rank's profiled steps (runs/operator_profile.py)."""
         return self.path / f"rank{rank}.operators.json"
 
+    def owns(self, name: str) -> bool:
+        """Whether a run left a file of this name in the folder."""
+        names = (self.PLAN, self.DEEPSPEED, self.TRAINING_ARGS, self.RECORD)
+        has_run = any((self.path / own).exists() for own in (self.PLAN, self.RECORD))
+        return has_run and (name in names or bool(_RANK_FILE.fullmatch(name)))
+
     @property
     def launcher_log(self) -> Path:
         return self.path / self.LOGS / "launcher.log"

@@ -11,11 +11,15 @@ from memlab.predict.outside.parts import OutsidePart
 
 
 class Device(Protocol):
-    """Sizes in bytes; events are indices in the trace of the history. ``index``: of the GPU in its process.
-    ``elsewhere``: index of each other GPU of the process -> the most bytes that the allocator held there."""
+    """Sizes in bytes; events are indices in the trace of the history."""
 
-    index: int
-    elsewhere: Mapping[int, int]
+    @property
+    def index(self) -> int:
+        """Index of the GPU in its process."""
+
+    @property
+    def elsewhere(self) -> Mapping[int, int]:
+        """Index of each other GPU of the process -> the most bytes that the allocator held there."""
 
     @property
     def changes(self) -> Sequence[int]:
@@ -63,7 +67,8 @@ class MeasuredDevice:
         index: int = 0,
         elsewhere: Mapping[int, int] | None = None,
     ):
-        self.index, self.elsewhere = index, elsewhere or {}
+        self.index: int = index
+        self.elsewhere: Mapping[int, int] = elsewhere or {}
         self._outside, self._reserved, self._until_us = outside, reserved, until_us
 
     @property

@@ -1,20 +1,18 @@
 """A run folder, explained: the ranks whose memory history is known, and why the others are left out."""
 
-import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from memlab.analyse.explain.explained import Explained, explain_ranks, fullest
+from memlab.analyse.explain.measure_again import measure_again
 from memlab.analyse.explain.predicted_rank import explain_prediction, traces_of
-from memlab.analyse.explain.recorded_rank import explain_recording
+from memlab.analyse.explain.recorded_ranks import NO_HISTORY, RecordedRanks
 from memlab.core.errors import RecordError
 from memlab.core.record import PREDICTED, Record
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.runs.folder import RunFolder
-
-NO_HISTORY = "no memory history is in this folder"
 
 NAMED = 8
 """Most ranks that a line names."""
@@ -78,10 +76,10 @@ def _advice(record: Record) -> str:
     """Say how a measured run gets a memory history."""
     if record.source == PREDICTED:
         return ""
-    if record.command is None:
-        return " Measure again with measure.snapshot=true, or explain a prediction of it."
+    if record.ranks and all(rank["device"] == "cpu" for rank in record.ranks):
+        return " No rank used a GPU, whose memory alone is recorded: explain a prediction of this run."
     options = "--explain --explain-oom" if record.status == "gpu_oom" else "--explain"
-    return f" Measure again: memlab measure {options} -- {shlex.join(record.command['words'])}"
+    return f" {measure_again(record, options, 'measure.snapshot=true')}"
 
 
 def _named(ranks: Sequence[int]) -> str:
@@ -101,16 +99,5 @@ def _predicted(folder: RunFolder, record: Record) -> dict[int, Callable[[], Expl
 
 def _recorded(folder: RunFolder, record: Record) -> dict[int, Callable[[], Explained]]:
     """Return rank -> function that explains it, or raises :class:`RecordError`."""
-    results = {result["rank"]: result for result in record.ranks}
-    known = {*folder.ranks_with_history(), *folder.ranks_out_of_memory()}
-    ranks = sorted({*results, *known})
-    return {
-        rank: partial(explain_recording, folder, rank, len(ranks), results.get(rank))
-        if rank in known
-        else _without_history
-        for rank in ranks
-    }
-
-
-def _without_history() -> Explained:
-    raise RecordError(NO_HISTORY)
+    ranks = RecordedRanks(folder, record.ranks)
+    return {rank: partial(ranks.explain, rank) for rank in ranks.numbers}

@@ -116,7 +116,8 @@ class Outside:
         if last is None:
             used, told = self._before or (0, {})
             yield (PROCESSES,), used - sum(told.values())
-            before, after = {}, told if now.others is None else now.others
+            none: Mapping[str, int] = {}
+            before, after = none, told if now.others is None else now.others
         else:
             before, after = last.others, now.others
         if before is not None and after is not None:

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memlab.core.errors import RecordError
+from memlab.core.schema import shown
 from memlab.files.plain_pickle import read_plain_pickle
 from memlab.predict.memory.ledger import Slack
 
 NO_SLACK = Slack(0, 0, 0, 0)
+
+LARGEST = 1 << 53
+"""Addresses, sizes and times in microseconds are below it: browsers hold whole numbers up to here."""
 
 DEEPEST = 1_000
 """Most frames of a stack that are read; torch records a few dozen."""
@@ -129,12 +133,12 @@ class _Reader:
     def _entry(self, entry: Mapping[str, Any]) -> Entry:
         return Entry(
             _of(str, entry["action"], "action"),
-            _of(int, entry.get("addr", entry.get("device_free", 0)), "addr"),
-            _of(int, entry.get("size", 0), "size"),
+            _whole(entry.get("addr", entry.get("device_free", 0)), "addr"),
+            _whole(entry.get("size", 0), "size"),
             _of(int, entry.get("stream", 0), "stream"),
             self._stack(entry.get("frames", [])),
             _of(str, entry.get("user_metadata", ""), "user_metadata"),
-            _of(int, entry.get("time_us", 0), "time_us"),
+            _whole(entry.get("time_us", 0), "time_us"),
         )
 
     def _live(self, segment: Mapping[str, Any]) -> Iterator[LiveBlock]:
@@ -142,7 +146,7 @@ class _Reader:
         for block in _blocks(segment):
             if not _is_free(block):
                 stack = self._stack(block.get("frames", []))
-                yield LiveBlock(_of(int, block["address"], "address"), _requested(block), stream, stack)
+                yield LiveBlock(_whole(block["address"], "address"), _requested(block), stream, stack)
 
     def _slack(self, segments: Sequence[Mapping[str, Any]]) -> Slack:
         rounding = waiting = holes = releasable = 0
@@ -179,18 +183,18 @@ def _most_reserved(trace: Sequence[Any], segments: Sequence[Mapping[str, Any]]) 
     for entry in reversed([_of(dict, entry, "an entry") for entry in trace]):
         sign = SEGMENT_ACTIONS.get(entry["action"], 0)
         if sign:
-            held -= sign * _of(int, entry.get("size", 0), "size")
+            held -= sign * _whole(entry.get("size", 0), "size")
             most = max(most, held)
     return most
 
 
 def _total(segment: Mapping[str, Any]) -> int:
-    return _of(int, segment["total_size"], "total_size")
+    return _whole(segment["total_size"], "total_size")
 
 
 def _segment(segment: Mapping[str, Any]) -> Segment:
     stream = _of(int, segment.get("stream", 0), "stream")
-    return Segment(_of(int, segment["address"], "address"), _total(segment), stream)
+    return Segment(_whole(segment["address"], "address"), _total(segment), stream)
 
 
 def _blocks(segment: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -202,11 +206,18 @@ def _is_free(block: Mapping[str, Any]) -> bool:
 
 
 def _size(block: Mapping[str, Any]) -> int:
-    return _of(int, block["size"], "size")
+    return _whole(block["size"], "size")
 
 
 def _requested(block: Mapping[str, Any]) -> int:
-    return _of(int, block.get("requested_size", block["size"]), "requested_size")
+    return _whole(block.get("requested_size", block["size"]), "requested_size")
+
+
+def _whole(value: Any, where: str) -> int:
+    """Return an address, a number of bytes or a time."""
+    if not 0 <= _of(int, value, where) < LARGEST:
+        raise _Unexpected(f"{where}: {shown(value)} is not possible")
+    return value
 
 
 def _of(kind: type, value: Any, where: str) -> Any:

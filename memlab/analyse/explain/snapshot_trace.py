@@ -39,6 +39,9 @@ SMALL_BYTES = 64 << 10
 OWN = "/memlab_attach/"
 """Part of the path of memlab's meters in a command (attach/install.py)."""
 
+LONGEST_NUMBER = 19
+"""Digits of a number in a label, at most: a longer one is not the meters'."""
+
 WAITING_STREAM = -1
 """A stream that stands for those that a freed block waited for: the history does not say which they were."""
 
@@ -135,6 +138,7 @@ class _Builder:
         self.owned: dict[int, Owner] = {}  # by key; known at the end of a piece
         self.requests: list[int] = []  # key -> index of its Alloc
         self.piece = -1
+        self.below = os.path.join(marks.folder, "")
         self.site_of = cache(self._site_of)
 
     def build(self) -> MeasuredTrace:
@@ -159,7 +163,7 @@ class _Builder:
             elif entry.action == "alloc":
                 self._alloc(entry.address, entry.nbytes, entry.stream, entry.stack, self._module_of(entry))
             elif entry.action == "free_requested":
-                self._free(entry.address, requests_until_completed[index])
+                self._free(entry.address, requests_until_completed.get(index, 0))
             emptying = gives_back or (emptying and entry.action not in ("alloc", "free_requested", "free_completed"))
             times += [entry.time_us] * (len(self.trace.events) - len(times))
         self._name_owned()
@@ -238,12 +242,12 @@ class _Builder:
 
     def _piece_of(self, entry: Entry) -> int:
         """Return the index of the piece in the entry's label; -1 without one, and before the first that is kept."""
-        number = entry.label.partition("|")[0]
-        return max(-1, min(int(number) - self.marks.first, len(self.marks.pieces) - 1)) if number.isdecimal() else -1
+        number = piece_and_module(entry.label)[0]
+        return max(-1, min(number - self.marks.first, len(self.marks.pieces) - 1))
 
     def _module_of(self, entry: Entry) -> str:
         """Return the module in the entry's label; empty if an earlier piece left the label in a thread of autograd."""
-        return entry.label.partition("|")[2] if self._piece_of(entry) == self.piece else ""
+        return piece_and_module(entry.label)[1] if self._piece_of(entry) == self.piece else ""
 
     def _begin_pieces(self, entry: Entry) -> None:
         while self.piece < self._piece_of(entry):
@@ -324,11 +328,18 @@ class _Builder:
         return os.path.relpath(path, self.marks.folder) if self._is_below(path) else path
 
     def _is_below(self, path: str) -> bool:
-        return bool(self.marks.folder) and path.startswith(os.path.join(self.marks.folder, ""))
+        return bool(self.marks.folder) and path.startswith(self.below)
 
     def _is_the_users(self, frame: Frame) -> bool:
         own = OWN in frame.file or self._short(frame.file).startswith("memlab/")
-        return self._is_below(frame.file) and not _INSTALLED.match(frame.file) and not own
+        return _is_python(frame) and self._is_below(frame.file) and not _INSTALLED.match(frame.file) and not own
+
+
+@cache
+def piece_and_module(label: str) -> tuple[int, str]:
+    """Return the number of the piece and the module in the label of an entry; -1 and empty where it has none."""
+    number, _, module = label.partition("|")
+    return (int(number), module) if number.isdecimal() and len(number) < LONGEST_NUMBER else (-1, "")
 
 
 def _seconds(times: Sequence[int]) -> list[float] | None:

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from memlab.analyse.explain.measure_again import measure_again
 from memlab.analyse.explain.predicted_rank import traces_of
 from memlab.core.config import Config
 from memlab.core.errors import RecordError
@@ -72,17 +73,21 @@ def compare(folder: RunFolder, predicted: RunFolder | None = None) -> Comparison
     """
     record = folder.read_record()
     if record.source == PREDICTED:
+        if predicted is not None:
+            raise RecordError(f"{folder}: a prediction. Name the run that was measured first, then its prediction.")
         return Comparison(None, None, *_predicted(folder, record))
     path = folder.operators_file(PROFILED_RANK)
     if not path.exists():
         raise RecordError(
-            f"{folder}: no steps were profiled. Measure again with measure.profile=true (a command: with "
-            "memlab measure --profile -- COMMAND), or name the folder of a prediction."
+            f"{folder}: no steps were profiled. {measure_again(record, '--profile', 'measure.profile=true')}"
         )
     found = profiled(read_operators(path))
     usual = record.summary.get("step_seconds")
     if predicted is not None:
-        return Comparison(found, usual, *_predicted(predicted, predicted.read_record()))
+        other = predicted.read_record()
+        if other.source != PREDICTED:
+            raise RecordError(f"{predicted}: measured. --time compares a measured run with a prediction.")
+        return Comparison(found, usual, *_predicted(predicted, other))
     if record.command is not None:
         return Comparison(found, usual, None, "memlab does not run a command again: name the folder of its prediction")
     return Comparison(found, usual, *_predicted(folder, record))
@@ -133,9 +138,11 @@ def _predicted(folder: RunFolder, record: Record) -> tuple[StepByKind | None, st
     if reasons := unpredictable(config):
         return None, "; ".join(reasons)
     try:
-        trace = traces_of(folder, record)[PROFILED_RANK]
+        trace = traces_of(folder, record).get(PROFILED_RANK)
     except ShadowError as error:
         return None, str(error)
+    if trace is None:
+        return None, f"the trace of rank {PROFILED_RANK} is gone: predict again"
     if not has_clocks(config, [trace]):
         return None, f"the speeds of {config.hardware.gpu or 'this GPU'}, or the work of the step, are not known"
     return predicted_step(config, trace), ""

@@ -2,13 +2,13 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
 
 from memlab.cli.commands.number_types import whole
+from memlab.cli.commands.path_types import output_file
 from memlab.cli.commands.run_selection import latest_run, run_folder
 from memlab.core.errors import MemlabError
-from memlab.core.sizes import MIB
 from memlab.runs.folder import RunFolder
 from memlab.system.terminal import safe
 
@@ -20,6 +20,8 @@ OF_ONE_RUN = ("memory_viz", "chrome_trace", "at", "remedies")
 OF_A_HISTORY = ("page", "memory_viz", "chrome_trace", "at")
 
 OF_MEMORY = ("page", *OF_ONE_RUN)
+
+FILES = ("page", "memory_viz", "chrome_trace")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,31 +40,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--remedies", type=whole(0), metavar="N", help=help)
     help = "of one run: also write the fullest rank's memory over time as torch's snapshot, for pytorch.org/memory_viz"
-    parser.add_argument("--memory-viz", type=Path, metavar="FILE", help=help)
+    parser.add_argument("--memory-viz", type=output_file, metavar="FILE", help=help)
     help = (
         "of one run: also write the predicted step (host, streams, links, memory), or the measured memory over time, "
         "as a Chrome trace for ui.perfetto.dev"
     )
-    parser.add_argument("--chrome-trace", type=Path, metavar="FILE", help=help)
+    parser.add_argument("--chrome-trace", type=output_file, metavar="FILE", help=help)
     help = (
         "the time of a step by kind of work instead: as measured with measure.profile=true or --profile, beside the "
         "prediction; a second folder names a prediction"
     )
     parser.add_argument("--time", action="store_true", help=help)
     help = "also write a page for a browser, with who holds what at every moment; of two runs: both on one page"
-    parser.add_argument("--page", type=Path, metavar="FILE", help=help)
+    parser.add_argument("--page", type=output_file, metavar="FILE", help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from memlab.analyse.collect import collect
-    from memlab.analyse.diff import compare
-    from memlab.analyse.explain.chrome_trace import write_chrome_trace
-    from memlab.analyse.explain.event_times import event_times
     from memlab.analyse.explain.explained_run import explain
-    from memlab.analyse.explain.memory_viz import write_memory_viz
+    from memlab.cli.explain_files import write_files
     from memlab.cli.remedies import print_remedies
-    from memlab.report.explain_page import write_explain_page
-    from memlab.report.explain_text import settings, show_difference, show_explained, show_phase
+    from memlab.report.explain_text import run_of_phase, settings, show_difference, show_explained, show_phase
     from memlab.report.text import console, say
 
     folders = [run_folder(folder) for folder in arguments.folders or [latest_run()]]
@@ -72,46 +69,53 @@ def run(arguments: argparse.Namespace) -> int:
     runs = list(map(explain, folders))
     for problem in chain.from_iterable(run.problems for run in runs):
         print(safe(problem), file=sys.stderr)
-    if any(getattr(arguments, option) for option in OF_A_HISTORY):
+    if any(getattr(arguments, option) is not None for option in OF_A_HISTORY):
         for run in runs:
             run.need_history()
     first, *others = runs
-    if arguments.memory_viz:
-        write_memory_viz(arguments.memory_viz, first.fullest.history, event_times(first.fullest, first.record))
-    if arguments.chrome_trace:
-        write_chrome_trace(arguments.chrome_trace, first)
-    remedies, changes, out = None, [], console()
-    if others:
-        comparison = compare([run for folder in folders for run in collect([folder.path]).runs])
-        changes = [*comparison.values, *comparison.environment]
-        show_difference(first.fullest, others[0].fullest, out, arguments.depth)
-        say(settings(changes), out)
-    elif arguments.at:
-        show_phase(first.fullest, arguments.at, out, arguments.depth)
-    else:
-        show_explained(first.fullest, out, arguments.depth)
-        if not first.fullest.has_history:
-            say(f"The lines of code need a history. {first.advice}", out)
-        remedies = print_remedies(first.folder, first.record, arguments.remedies, REMEDIES)
-    if arguments.page:
-        write_explain_page(runs, arguments.page, remedies, changes)
-    for file in filter(None, (arguments.page, arguments.memory_viz, arguments.chrome_trace)):
-        print(f"{safe(str(file))}: {file.stat().st_size / MIB:.1f} MiB")
+    rank, out = first.fullest, console()
+    phase = None if arguments.at is None else run_of_phase(rank, arguments.at)
+    remedies, changes = None, _changes(folders) if others else []
+    try:
+        if others:
+            show_difference(rank, others[0].fullest, out, arguments.depth)
+            say(settings(changes), out)
+        elif phase:
+            show_phase(rank, phase, out, arguments.depth)
+        else:
+            show_explained(rank, out, arguments.depth)
+            if not rank.has_history:
+                say(f"The lines of code need a history. {first.advice}", out)
+            remedies = print_remedies(first.folder, first.record, arguments.remedies, REMEDIES)
+    finally:  # also if the user ends the remedies, or the program that reads this output has ended
+        write_files(arguments, runs, remedies, changes)
     return 0
 
 
+def _changes(folders: Sequence[RunFolder]) -> list:
+    """Return the settings and versions in which two runs differ."""
+    from memlab.analyse.collect import collect
+    from memlab.analyse.diff import compare
+
+    comparison = compare([run for folder in folders for run in collect([folder.path]).runs])
+    return [*comparison.values, *comparison.environment]
+
+
 def _check_options(arguments: argparse.Namespace, folders: int) -> None:
-    """Refuse an option that would have no effect. Raises :class:`MemlabError`."""
+    """Refuse an option that would have no effect, or undo another one's. Raises :class:`MemlabError`."""
     if folders > 2:
         raise MemlabError(f"{folders} run folders: memlab explain takes one, or two to compare.")
     reasons = (
         (folders > 1, OF_ONE_RUN, "is about one run: name one run folder"),
         (arguments.time, OF_MEMORY, "is about memory: leave out --time, which shows times instead"),
-        (arguments.at, ("remedies",), "is about the run's peak: leave out --at"),
+        (arguments.at is not None, ("remedies",), "is about the run's peak: leave out --at"),
     )
     for applies, options, reason in reasons:
-        if given := [option for option in options if applies and getattr(arguments, option)]:
+        if given := [option for option in options if applies and getattr(arguments, option) not in (None, 0)]:
             raise MemlabError(f"--{given[0].replace('_', '-')} {reason}.")
+    targets = [getattr(arguments, option).resolve() for option in FILES if getattr(arguments, option)]
+    if twice := next((file for file in targets if targets.count(file) > 1), None):
+        raise MemlabError(f"{twice}: two options name this file. Name a file for each.")
 
 
 def _show_time(folder: RunFolder, predicted: RunFolder | None = None) -> int:

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from memlab.cli.commands.number_types import whole
+from memlab.cli.commands.path_types import output_file
 from memlab.core.errors import MemlabError, nearest
 from memlab.files.disk import write_whole
 
@@ -15,7 +16,9 @@ WORDS = ("hardware=h200_x1", "zero_stage=zero2", "seq_len.tokens=64", "batch.mic
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="model types of transformers (default: all)")
-    parser.add_argument("--output", "-o", type=Path, metavar="FILE", help="file for the page (default: print the page)")
+    parser.add_argument(
+        "--output", "-o", type=output_file, metavar="FILE", help="file for the page (default: print it)"
+    )
     parser.add_argument(
         "--limit",
         type=whole(1),

@@ -1,9 +1,9 @@
 """Options of the sub-commands that write a table to files."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
+from memlab.cli.commands.path_types import output_file
 from memlab.core.errors import MemlabError
 
 FORMATS = ("csv", "parquet", "markdown")
@@ -11,7 +11,9 @@ FORMATS = ("csv", "parquet", "markdown")
 
 def add_files(parser: argparse.ArgumentParser) -> None:
     for name in FORMATS:
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help="write all rows and columns to this file")
+        parser.add_argument(
+            f"--{name}", type=output_file, metavar="FILE", help="write all rows and columns to this file"
+        )
 
 
 def write_files(frame: Any, arguments: argparse.Namespace) -> bool:

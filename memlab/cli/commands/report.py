@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from memlab.cli.commands.path_types import output_file
 from memlab.cli.commands.run_selection import add_selection, collected
 from memlab.core.sizes import MIB
 
@@ -10,7 +11,7 @@ from memlab.core.sizes import MIB
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     help = "file for the page (default: %(default)s)"
-    parser.add_argument("--output", "-o", type=Path, default=Path("report.html"), metavar="FILE", help=help)
+    parser.add_argument("--output", "-o", type=output_file, default=Path("report.html"), metavar="FILE", help=help)
     parser.add_argument("--title", help="title of the page (default: the name of the folder)")
 
 

@@ -33,6 +33,8 @@ def add_where(parser: argparse.ArgumentParser) -> None:
 def run_folder(path: str | Path) -> RunFolder:
     """Return a run folder. Raises :class:`MemlabError` for another path, and names run folders that may be meant."""
     place = Path(path)
+    if place.is_file():
+        raise MemlabError(f"{safe(str(place))}: a file. Name the folder that it is in: {safe(str(place.parent))}")
     if not place.is_dir():
         folders = [folder.name for folder in place.parent.glob("*") if folder.is_dir()]
         hint = nearest(place.name, folders) if folders else "memlab table FOLDER lists the runs below a folder."

@@ -3,8 +3,13 @@
 from pathlib import Path
 
 import pytest
+from folders import make_config, make_record, write
+from recordings import keep, marks, snapshot
 
+from memlab.cli import remedies
 from memlab.cli.main import main
+from memlab.runs.folder import RunFolder
+from memlab.runs.operator_profile import OperatorProfile, write_operators
 
 
 def error(capsys, *words: str) -> str:
@@ -30,7 +35,7 @@ def sweep(tmp_path, monkeypatch) -> Path:
     [
         ("gird", "gird: no such folder. Did you mean 'grid'?"),
         ("grid/zero", "grid/zero: no such folder. Did you mean 'zero2' or 'zero3'?"),
-        ("grid/zero2/record.json", "grid/zero2/record.json: no such folder."),
+        ("grid/zero2/record.json", "grid/zero2/record.json: a file. Name the folder that it is in: grid/zero2"),
         ("grid", "grid: no run folder, because it has no record.json. Name one of those in it: zero2, zero3"),
         ("grid/zero2/logs", "grid/zero2/logs: no run folder, because it has no record.json. Is its run still going?"),
     ],
@@ -46,8 +51,61 @@ def test_another_folder_is_answered_with_run_folders(capsys, sweep, folder, advi
         (["grid/zero3", "--at", "backward"], "--at is about one run: name one run folder."),
         (["grid/zero3", "grid/zero2"], "3 run folders: memlab explain takes one, or two to compare."),
         (["--time", "--page", "x.html"], "--page is about memory: leave out --time, which shows times instead."),
+        (["--page", "a.html", "--memory-viz", "./a.html"], "a.html: two options name this file."),
+        (["--page", "."], "argument --page: . is a folder: name a file in it"),
+        (["--page", ""], "argument --page: . is a folder: name a file in it"),
+        (
+            ["--memory-viz", "grid/zero2/rank0.memory_snapshot.pickle"],
+            "grid/zero2/rank0.memory_snapshot.pickle belongs to a run, which would lose it: choose another name",
+        ),
+        (["--at", "", "--remedies", "2"], "--remedies is about the run's peak: leave out --at."),
         (["--at", "backward", "--remedies", "2"], "--remedies is about the run's peak: leave out --at."),
     ],
 )
 def test_options_without_effect_are_refused(capsys, sweep, options, advice):
     assert advice in error(capsys, "grid/zero2", *options)
+
+
+@pytest.fixture
+def explained(tmp_path, monkeypatch) -> RunFolder:
+    """A run of memlab's own training with a recorded history."""
+    config = make_config()
+    config.hardware.gpus = 1
+    folder = RunFolder(write(tmp_path, make_record(config)))
+    keep(folder, 0, snapshot(), marks())
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_the_files_are_written_if_the_user_ends_the_remedies(capsys, explained, monkeypatch):
+    def ends(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(remedies, "print_remedies", ends)
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", str(explained), "--page", "a.html", "--memory-viz", "a.pickle"])
+    assert ended.value.code == 130
+    assert Path("a.html").stat().st_size and Path("a.pickle").stat().st_size
+    assert "At its peak (forward" in capsys.readouterr().out
+
+
+def test_a_phase_that_did_not_run_ends_the_command_before_anything_is_written(capsys, explained):
+    line = error(capsys, str(explained), "--at", "forwad", "--page", "a.html")
+    assert line == "memlab: --at forwad: no phase of this run. Did you mean 'forward'?"
+    assert not Path("a.html").exists()
+
+
+def test_two_measured_runs_have_no_times_to_compare(capsys, explained):
+    write_operators(explained.operators_file(0), OperatorProfile(3, [0.1], 0.05, []))
+    assert "measured. --time compares a measured run with a prediction" in error(
+        capsys, str(explained), str(explained), "--time"
+    )
+
+
+def test_a_run_without_gpus_is_explained_by_its_prediction(capsys, tmp_path):
+    record = make_record()
+    for rank in record.ranks:
+        rank["device"] = "cpu"
+    assert "No rank used a GPU, whose memory alone is recorded: explain a prediction of this run." in error(
+        capsys, str(write(tmp_path, record))
+    )

@@ -11,7 +11,7 @@ from rich.console import Console
 from memlab.analyse.explain import predicted_rank
 from memlab.analyse.explain.explained_run import explain
 from memlab.analyse.explain.predicted_rank import explain_prediction
-from memlab.analyse.explain.recorded_rank import explain_recording
+from memlab.analyse.explain.recorded_ranks import RecordedRanks
 from memlab.core.config import Allocator, Config, Hardware, Measure
 from memlab.core.errors import RecordError
 from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free, RecordStream, Synchronize
@@ -148,7 +148,7 @@ def test_the_cache_is_emptied_before_the_first_step_as_in_the_measurement(protoc
 def test_at_the_end_of_a_phase_the_driver_was_read(tmp_path):
     """The reading that a phase ends with comes after its last request, and before the first one of the next phase."""
     keep(RunFolder(tmp_path), 0, snapshot(), marks())
-    rank = explain_recording(RunFolder(tmp_path), 0, 1)
+    rank = RecordedRanks(RunFolder(tmp_path), []).explain(0)
     build = rank.phases[0].end
     assert rank.used(build).nbytes == CONTEXT + 2 * MIB
     assert [share.nbytes for share in rank.device.outside(build.event)] == [CONTEXT]

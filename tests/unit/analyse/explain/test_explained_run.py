@@ -113,6 +113,58 @@ def test_a_folder_that_was_moved_is_explained(folder, tmp_path):
     assert explain(RunFolder(tmp_path / "elsewhere")).fullest.rank == 0
 
 
+def entries(snapshot: dict) -> list[dict]:
+    return snapshot["device_traces"][0]
+
+
+CONTRADICTIONS = {
+    "damaged: the allocator gives more memory back than it has": lambda found: found["segments"].clear(),
+    "damaged: the program holds more than the allocator has": lambda found: entries(found)[1].update(size=9 * MIB),
+    "not a memory snapshot of torch (size: -5 is not possible)": lambda found: entries(found)[1].update(size=-5),
+    "not a memory snapshot of torch (addr: 18446744073709551616 is not": lambda found: entries(found)[1].update(
+        addr=2**64
+    ),
+    "rank0.memory_snapshot.pickle: 'allocator.conf': PyTorch's allocator has no option 'dance'": lambda found: found[
+        "allocator_settings"
+    ].update(PYTORCH_CUDA_ALLOC_CONF="dance:True"),
+    "rank0.memory_marks.json: not from the recording of rank0": lambda found: entries(found)[2].update(
+        user_metadata="2|"
+    ),
+    "memory_marks.json: not from the recording of rank0.memory_snapshot.pickle": lambda found: [
+        entry.update(time_us=entry["time_us"] + 10**9) for entry in entries(found)
+    ],
+}
+
+
+@pytest.mark.parametrize("problem", CONTRADICTIONS)
+def test_a_history_that_contradicts_itself_or_its_marks_is_refused(folder, problem):
+    found = snapshot()
+    CONTRADICTIONS[problem](found)
+    keep(folder, 0, found, marks())
+    with pytest.raises(RecordError) as refused:
+        explain(folder)
+    assert problem in str(refused.value) and str(refused.value).endswith(AGAIN)
+
+
+ODD = {
+    "a block is freed twice": lambda found: entries(found).extend(
+        3 * [{**entries(found)[1], "action": "free_requested", "time_us": 50}]
+    ),
+    "an unknown action": lambda found: entries(found)[2].update(action="dance"),
+    "a label that is no number": lambda found: entries(found)[2].update(user_metadata="²|x"),
+    "a label of too many digits": lambda found: entries(found)[2].update(user_metadata="9" * 5000 + "|x"),
+    "no settings": lambda found: found.pop("allocator_settings"),
+}
+
+
+@pytest.mark.parametrize("fault", ODD)
+def test_an_odd_action_does_not_end_the_explanation(folder, fault):
+    found = snapshot()
+    ODD[fault](found)
+    keep(folder, 0, found, marks())
+    assert explain(folder).fullest.rank == 0
+
+
 DAMAGES = {
     "'pieces[0].phase' must be text, or null": lambda marks: marks["pieces"][0].update(phase=5),
     "'pieces[1].step' must be at least 0": lambda marks: marks["pieces"][1].update(step=-3),

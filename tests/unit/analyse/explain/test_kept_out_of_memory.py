@@ -5,15 +5,15 @@ import io
 import json
 import pickle
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from folders import make_record
 from rich.console import Console
 
 from memlab.analyse.explain.accounting import UNEXPLAINED, Share
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import ExplainedRun
-from memlab.analyse.explain.recorded_rank import explain_recording
+from memlab.analyse.explain.recorded_ranks import RecordedRanks
 from memlab.analyse.explain.snapshot_trace import NOT_RECORDED
 from memlab.core.errors import RecordError
 from memlab.report.explain_text import show_explained
@@ -97,7 +97,7 @@ def folder(tmp_path) -> RunFolder:
 
 @pytest.fixture
 def rank(folder) -> Explained:
-    return explain_recording(folder, 0, 1)
+    return RecordedRanks(folder, []).explain(0)
 
 
 def lines(share: Share) -> dict[str, int]:
@@ -145,7 +145,7 @@ def test_the_parts_add_up_to_the_drivers_figure_and_nothing_is_called_unexplaine
 
 def test_other_processes_are_told_apart_where_the_driver_tells_of_them(folder):
     keep(folder, processes={"5": 204 * MIB, "6": 10 * MIB})
-    parts = {part.name: part.nbytes // MIB for part in explain_recording(folder, 0, 1).oom.used.parts[1].parts}
+    parts = {part.name: part.nbytes // MIB for part in RecordedRanks(folder, []).explain(0).oom.used.parts[1].parts}
     assert parts == {"CUDA context, NCCL, cuBLAS handles and kernels": 50, "other processes": 10}
 
 
@@ -168,25 +168,25 @@ def test_the_text_begins_with_the_failure_and_says_what_is_not_known(rank):
 
 def test_in_a_backward_the_node_is_named(folder):
     keep(folder, frames=BACKWARD, module="")
-    assert "requested by MmBackward0. Free" in text(explain_recording(folder, 0, 1))
+    assert "requested by MmBackward0. Free" in text(RecordedRanks(folder, []).explain(0))
 
 
 def test_outside_of_phases_the_line_alone_is_named(folder):
     marks = json.loads(folder.out_of_memory_marks(0).read_text())
     marks["pieces"][0] |= {"phase": None, "step": None, "where": None}
     folder.out_of_memory_marks(0).write_text(json.dumps(marks))
-    assert text(explain_recording(folder, 0, 1)).startswith("Rank 0 ran out of memory (train.py:9): 0.068 GiB")
+    assert text(RecordedRanks(folder, []).explain(0)).startswith("Rank 0 ran out of memory (train.py:9): 0.068 GiB")
 
 
 def test_a_run_that_went_on_and_ran_out_again_says_so(folder):
-    rank = explain_recording(folder, 0, 1, {"num_ooms": 3, "status": "ok"})
+    rank = RecordedRanks(folder, [{"rank": 0, **{"num_ooms": 3, "status": "ok"}}]).explain(0)
     assert "ran out of memory 3 times; this is the last one. The run went on after it." in text(rank)
 
 
 def test_a_snapshot_without_a_failed_request_is_refused(folder):
     keep(folder, actions=0)
     with pytest.raises(RecordError, match="empty"):
-        explain_recording(folder, 0, 1)
+        RecordedRanks(folder, []).explain(0)
 
 
 def test_the_recorded_steps_stay_known_beside_a_later_out_of_memory(folder):
@@ -202,9 +202,11 @@ def test_the_recorded_steps_stay_known_beside_a_later_out_of_memory(folder):
     folder.snapshot_file(0).write_bytes(pickle.dumps(content, protocol=4))
     marks = json.loads(folder.out_of_memory_marks(0).read_text())
     del marks["last_parts"]
+    for of_gpu in marks["outside"]["devices"].values():
+        of_gpu["readings"][0].update(time_us=1_000_000, until_us=1_000_100)
     marks["pieces"] = [{"phase": "first_forward", "step": 1, "where": "train.py:9", "ends_phase": True}]
     folder.memory_marks(0).write_text(json.dumps(marks))
-    rank = explain_recording(folder, 0, 1)
+    rank = RecordedRanks(folder, []).explain(0)
     assert rank.has_history and rank.peak.requested == 100 * MIB and rank.oom.moment.requested == 124 * MIB
     shown = text(rank)
     assert shown.index("ran out of memory (forward, step 9") < shown.index("The recorded steps came before it")
@@ -212,7 +214,8 @@ def test_the_recorded_steps_stay_known_beside_a_later_out_of_memory(folder):
 
 
 def test_what_needs_a_history_is_refused_with_what_to_do(folder, rank):
-    record = SimpleNamespace(source="measured", status="gpu_oom", command={"words": ["python", "my train.py"]})
+    record = make_record(status="gpu_oom")
+    record.command = {"words": ["python", "my train.py"]}
     with pytest.raises(RecordError, match=r"memlab measure --explain --explain-oom -- python 'my train\.py'"):
         ExplainedRun(folder, record, [rank]).need_history()
 
@@ -234,7 +237,7 @@ def test_a_snapshot_of_an_h200_without_its_history_adds_up(tmp_path):
     folder = RunFolder(tmp_path)
     keep(folder)
     folder.out_of_memory_snapshot(0).write_bytes(pickle.dumps(content, protocol=4))
-    moment = explain_recording(folder, 0, 1).oom.moment
+    moment = RecordedRanks(folder, []).explain(0).oom.moment
     in_use = [each for segment in content["segments"] for each in segment["blocks"] if each["state"] != "inactive"]
     assert moment.requested == sum(each["requested_size"] for each in in_use) > 0
     assert moment.reserved == sum(segment["total_size"] for segment in content["segments"])

@@ -11,7 +11,7 @@ from rich.console import Console
 from memlab.analyse.explain.accounting import UNEXPLAINED
 from memlab.analyse.explain.explained import fullest
 from memlab.analyse.explain.out_of_memory import Action
-from memlab.analyse.explain.recorded_rank import explain_recording
+from memlab.analyse.explain.recorded_ranks import RecordedRanks
 from memlab.report.explain_text import show_explained
 from memlab.runs.folder import RunFolder
 
@@ -79,7 +79,7 @@ def rank(tmp_path):
         "outside": {"pid": 7, "before": before, "readings": [reading]},
     }
     folder.memory_marks(0).write_text(json.dumps(marks))
-    return explain_recording(folder, 0, 1)
+    return RecordedRanks(folder, []).explain(0)
 
 
 def test_the_failed_request_is_named_with_what_was_free(rank):

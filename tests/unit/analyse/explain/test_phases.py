@@ -12,7 +12,14 @@ from memlab.predict.memory.ledger import moments
 from memlab.predict.trace.apply_events import replayed
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.trace_format import Piece, Site, Trace
-from memlab.report.explain_text import _rows, phase_sentence, show_explained, show_phase, why_the_peak_is_there
+from memlab.report.explain_text import (
+    _rows,
+    phase_sentence,
+    run_of_phase,
+    show_explained,
+    show_phase,
+    why_the_peak_is_there,
+)
 from memlab.report.text import console
 
 GIB = 1 << 30
@@ -137,9 +144,10 @@ def _size(share: Share) -> int:
 
 
 def test_a_phase_is_printed_at_its_start_its_peak_and_its_end():
-    text = printed(show_phase, explained(), "optimizer_step", 5)
+    rank = explained()
+    text = printed(show_phase, rank, run_of_phase(rank, "optimizer_step"), 5)
     assert "20.000 37.000 +17.000 27.000 requested" in text
     assert "0.000 14.000 +14.000 14.000 optimizer states" in text and "0.000 3.000 +3.000 0.000 temporaries" in text
     assert "weights.py:1" in text
-    with pytest.raises(MemlabError, match="Did you mean optimizer_step"):
-        printed(show_phase, explained(), "optimiser_step", 5)
+    with pytest.raises(MemlabError, match="Did you mean 'optimizer_step'"):
+        run_of_phase(rank, "optimiser_step")

@@ -1,0 +1,148 @@
+"""Ranks of a measured run, explained: from the histories that they recorded, or what they kept when memory ran out."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property, partial
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from memlab.analyse.explain.accounting import used
+from memlab.analyse.explain.device import Device, MeasuredDevice
+from memlab.analyse.explain.explained import Explained, History, explain_history
+from memlab.analyse.explain.marks import read_marks
+from memlab.analyse.explain.out_of_memory import OutOfMemory, last_events, last_parts
+from memlab.analyse.explain.outside import Outside, Readings, handles_made
+from memlab.analyse.explain.phases import parts_of
+from memlab.analyse.explain.snapshot import Snapshot, read_snapshot
+from memlab.analyse.explain.snapshot_trace import Marks, MeasuredTrace, piece_and_module, trace_of
+from memlab.core.errors import ConfigError, RecordError
+from memlab.predict.allocator import Options, RecordingAllocator, parse
+from memlab.predict.memory.ledger import moments
+from memlab.runs.folder import RunFolder
+
+NO_HISTORY = "no memory history is in this folder"
+
+
+class RecordedRanks:
+    """Ranks of a measured run that left a history in its folder, a snapshot of their last out-of-memory, or both.
+
+    ``results``: those of the record.
+    """
+
+    def __init__(self, folder: RunFolder, results: Sequence[Mapping[str, Any]]):
+        self._folder = folder
+        self._results = {result["rank"]: result for result in results}
+        self._with_history = set(folder.ranks_with_history())
+        self._out_of_memory = set(folder.ranks_out_of_memory())
+        self.numbers = sorted({*self._results, *self._with_history, *self._out_of_memory})
+
+    def explain(self, rank: int) -> Explained:
+        """Explain a rank. Raises :class:`RecordError` if it left nothing, or its files are not usable."""
+        folder = self._folder
+        recorded = kept = None
+        if rank in self._with_history:
+            recorded = self._explain_files(rank, folder.snapshot_file(rank), folder.memory_marks(rank))
+        if rank in self._out_of_memory:
+            kept = self._explain_kept(rank)
+        found = kept if recorded is None else recorded if kept is None else replace(recorded, oom=kept.oom)  # the later
+        if found is None:
+            raise RecordError(NO_HISTORY)
+        result = self._results.get(rank)
+        if found.oom is None or result is None:
+            return found
+        times, goes_on = max(1, result["num_ooms"] or 1), result["status"] != "gpu_oom"
+        return replace(found, oom=replace(found.oom, times=times, goes_on=goes_on))
+
+    def _explain_kept(self, rank: int) -> Explained:
+        """Explain the last out-of-memory of a rank, of which no history was recorded."""
+        file = self._folder.out_of_memory_snapshot(rank)
+        kept = self._explain_files(rank, file, self._folder.out_of_memory_marks(rank))
+        if kept.oom is None:
+            raise RecordError(f"{file}: no failed request is in this snapshot")
+        return replace(kept, peak=kept.oom.moment, phases=(), has_history=False)
+
+    def _explain_files(self, rank: int, snapshot_file: Path, marks_file: Path) -> Explained:
+        snapshot = read_snapshot(snapshot_file)
+        marks, driver = read_marks(marks_file)
+        measured = trace_of(snapshot, rank, len(self.numbers), marks)
+        if not (snapshot.entries and measured.trace.events):
+            raise RecordError(f"{snapshot_file}: the history is empty: nothing was allocated on the GPU")
+        if min(measured.reserved) < 0:
+            raise RecordError(f"{snapshot_file}: damaged: the allocator gives more memory back than it has")
+        readings = driver.on(snapshot.device)
+        if not _are_together(snapshot, marks, readings):
+            raise RecordError(f"{marks_file}: not from the recording of {snapshot_file.name}")
+        settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+        options = _options(settings, snapshot_file)
+        recorder = partial(RecordingAllocator, options, addresses=measured.segments, before=measured.before)
+        history = History(measured.trace, settings, recorder, measured.seconds)
+        outside = Outside(readings, handles_made(snapshot.entries), self._strays(readings.gpu))
+        until_us = _until_us(snapshot, measured)
+        device = MeasuredDevice(outside, measured.reserved, until_us, snapshot.device, snapshot.elsewhere)
+        oom = _out_of_memory(measured, snapshot, device, recorder())
+        if oom is not None and marks.last_parts is not None:
+            oom = replace(oom, last=(), last_parts=last_parts(marks.last_parts, snapshot.entries[-1].time_us))
+        explained = explain_history("measured", history, device, oom=oom)
+        if explained.peak.requested > measured.reserved[explained.peak.event]:
+            raise RecordError(f"{snapshot_file}: damaged: the program holds more than the allocator has")
+        return explained
+
+    def _strays(self, gpu: int | None) -> dict[str, int]:
+        """Return process id -> rank of the ranks that compute on other GPUs than ``gpu``, as far as their marks
+        tell."""
+        return {} if gpu is None else {pid: rank for rank, pid, other in self._processes if other not in (None, gpu)}
+
+    @cached_property
+    def _processes(self) -> list[tuple[int, str, int | None]]:
+        """Number of each rank with readable marks, the id of its process, and the GPU on which it computes."""
+        found: list[tuple[int, str, int | None]] = []
+        for rank in sorted(self._with_history):
+            with suppress(RecordError):  # damaged marks end the explanation of their own rank
+                _, driver = read_marks(self._folder.memory_marks(rank))
+                found.append((rank, driver.pid, driver.on(driver.device).gpu))
+        return found
+
+
+def _are_together(snapshot: Snapshot, marks: Marks, readings: Readings) -> bool:
+    """Return False if the marks cannot be those of the snapshot: they lack a part of the run that it names, or their
+    readings of the driver's figure all come before it, or after it."""
+    if max(piece_and_module(entry.label)[0] for entry in snapshot.entries) >= marks.first + len(marks.pieces):
+        return False
+    if marks.last_parts is not None or not readings.readings:
+        return True
+    first, last = snapshot.entries[0].time_us, snapshot.entries[-1].time_us
+    return not last or (readings.readings[0].time_us <= last and first <= readings.readings[-1].until_us)
+
+
+def _options(settings: str, file: Path) -> Options:
+    try:
+        return parse(settings)
+    except ConfigError as error:
+        raise RecordError(f"{file}: {error}") from error
+
+
+def _until_us(snapshot: Snapshot, measured: MeasuredTrace) -> Sequence[float]:
+    """Return when the event behind each event happened, in microseconds of the host's clock."""
+    begins = measured.seconds or [0.0] * len(measured.trace.events)
+    return [snapshot.entries[0].time_us + 1e6 * end for end in (*begins[1:], inf)]
+
+
+def _out_of_memory(
+    measured: MeasuredTrace, snapshot: Snapshot, device: Device, allocator: RecordingAllocator
+) -> OutOfMemory | None:
+    if measured.failed is None:
+        return None
+    end = len(measured.trace.events) - 1
+    part = parts_of(measured.trace, end + 1)[-1]
+    replayed = moments(measured.trace, {end}, allocator)[end]
+    slack = snapshot.slack  # a replay comes near to it where the history begins in expandable segments
+    allocated = replayed.requested + slack.rounding
+    moment = replace(replayed, allocated=allocated, reserved=snapshot.reserved, slack=slack)
+    holes = tuple(sorted(snapshot.free, reverse=True))
+    failed_at, seconds = measured.failed.seconds, measured.seconds
+    before = None if failed_at is None or seconds is None else [failed_at - second for second in seconds]
+    last = last_events(measured.trace, measured.reserved, before)
+    tree = used(moment, device.outside(end), device.driver(end))
+    return OutOfMemory(measured.failed, part, holes, moment, tree, last)
