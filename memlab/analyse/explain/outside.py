@@ -113,13 +113,14 @@ class Outside:
 
     def _others(self, last: Reading | None, now: Reading) -> Iterable[tuple[tuple[str, ...], int]]:
         """Yield what other processes use more than at the last reading, or all of it if there was none."""
+        before: Mapping[str, int] | None = {}
+        after = now.others
         if last is None:
             used, told = self._before or (0, {})
             yield (PROCESSES,), used - sum(told.values())
-            none: Mapping[str, int] = {}
-            before, after = none, told if now.others is None else now.others
+            after = told if after is None else after
         else:
-            before, after = last.others, now.others
+            before = last.others
         if before is not None and after is not None:
             for process in before.keys() | after.keys():
                 rank = self._strays.get(process)

@@ -56,7 +56,7 @@ def out_of_memory(trace: Trace, replay: Replay) -> dict[str, Any]:
 
 def _parts(trace: Trace, replay: Replay, outside: Sequence[OutsidePart]) -> list[_Part]:
     begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
-    phases = [trace.phases[trace.events[index].phase] for index in begins]
+    phases = [trace.phases[event.phase] for event in trace.events if isinstance(event, BeginPhase)]
     at_ends = [outside_bytes(outside, end) for end in [*begins[1:], None]]
     pieces = zip(phases, trace.pieces, replay.pieces, host_peaks_of_pieces(trace), at_ends, strict=False)
     return [_Part(*piece) for piece in pieces]

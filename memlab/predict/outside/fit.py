@@ -108,8 +108,8 @@ def fit(ranks: Sequence[Rank], gpu: str, versions: str, source: str, otherwise: 
         attention_forward=size("attention_forward", attention("first_forward")),
         attention_backward=size("attention_backward", attention("first_backward")),
         further_kernels=size("further_kernels", map(sum, small)),
-        nccl_alone=_nccl(alone, *known, otherwise and otherwise.nccl_alone),
-        nccl=_nccl(several, *known, otherwise and otherwise.nccl),
+        nccl_alone=_nccl(alone, *known, otherwise.nccl_alone if otherwise else None),
+        nccl=_nccl(several, *known, otherwise.nccl if otherwise else None),
     )
 
 

@@ -49,7 +49,7 @@ def parts_of(appearances: Sequence[Appearance], sizes: Sizes, first_request: int
         found += [(each.event, *part) for part in _of_library(each, seen, sizes)]
         seen.add(each.what)
     for event, name, what, nbytes in found:
-        yield OutsidePart(event, name, ", ".join(filter(None, (what, f"as in {sizes.source}"))), nbytes)
+        yield OutsidePart(event, name, ", ".join(filter(None, (what, sizes.provenance))), nbytes)
 
 
 def _of_library(appearance: Appearance, seen: set[str], sizes: Sizes) -> list[tuple[str, str, int]]:

@@ -56,10 +56,17 @@ class Sizes:
     nccl_alone: NcclSizes
     nccl: NcclSizes
 
+    @property
+    def provenance(self) -> str:
+        return f"as in {self.source}" + (f" ({self.gpu})" if self.gpu else "")
+
 
 @cache
 def shipped() -> Sizes:
     """Return the sizes of memlab's own measurements."""
     values = read_json(SHIPPED)
     kinds: dict[str, Any] = {field.name: field.type for field in fields(Sizes)}
-    return Sizes(**{name: kind(values[name]) if kind is str else kind(**values[name]) for name, kind in kinds.items()})
+    found: dict[str, Any] = {
+        name: kind(values[name]) if kind is str else kind(**values[name]) for name, kind in kinds.items()
+    }
+    return Sizes(**found)
