@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from . import collectives, import_hook, snapshot_files
 from .driver_readings import DriverReadings
 from .listeners.wrap import listening
+from .out_of_memory import FailedRequest
 from .own_errors import contained
 from .owner import Owner, to_json
 from .ownership import Ownership
@@ -112,11 +113,14 @@ class MemoryHistory:
             self._stop()
 
     @contained
-    def out_of_memory(self) -> None:
-        """Write the history until the request that has just failed, and stop recording. The script may go on."""
+    def out_of_memory(self, request: FailedRequest) -> None:
+        """Write the history until the request that has just failed, and stop recording. The script may go on.
+
+        torch notes what was free on the device, also where the allocator was allowed less.
+        """
         self._ownership.search()
         self._owners[self._number] = self._ownership.now()
-        self._write()
+        self._write(request)
         self._stop()
 
     def _stop(self) -> None:
@@ -125,7 +129,7 @@ class MemoryHistory:
         self._parameters.remove()
         torch.cuda.memory._record_memory_history(enabled=None)
 
-    def _write(self) -> None:
+    def _write(self, failed: FailedRequest | None = None) -> None:
         phase, step, where = self._at()
         self._read()
         self._driver.name_phase(phase)
@@ -137,7 +141,11 @@ class MemoryHistory:
             "owners": to_json(self._owners),
             "outside": self._driver.to_json(),
         }
-        snapshot_files.write(self._place(), (SNAPSHOT, MARKS), snapshot_files.take(), marks)
+        snapshot = snapshot_files.take()
+        if failed is not None:
+            entries = snapshot["device_traces"][failed.device]
+            next(each for each in reversed(entries) if each["action"] == "oom")["device_free"] = failed.available()
+        snapshot_files.write(self._place(), (SNAPSHOT, MARKS), snapshot, marks)
 
     @contained
     def piece_ends(self, phase: str | None, step: int | None, where: str | None, ends_phase: bool) -> None:

@@ -47,6 +47,11 @@ class FailedRequest(NamedTuple):
     limit: int
     free: int
 
+    def available(self) -> int:
+        """Return the bytes that the allocator could still take from the device."""
+        reserved = torch._C._cuda_memoryStats(self.device)["reserved_bytes"]["all"]["current"]
+        return max(0, min(self.free, self.limit - reserved))
+
 
 class Part(NamedTuple):
     """Part of the run that is over: its phase, optimizer step (from 1), when it ended (seconds since the epoch), and
@@ -96,12 +101,11 @@ class OutOfMemoryKeeper:
             "outside": _outside(phase),
         }
         snapshot = snapshot_files.take()
-        reserved = torch._C._cuda_memoryStats(request.device)["reserved_bytes"]["all"]["current"]
         module = _running_module()
         failed = {
             "action": "oom",
             "size": request.nbytes,
-            "device_free": max(0, min(request.free, request.limit - reserved)),
+            "device_free": request.available(),
             "stream": torch._C._cuda_getCurrentRawStream(request.device),
             "time_us": now,
             "frames": _frames(),

@@ -93,7 +93,7 @@ def _record(session: Session, file: RankFile, options: Options) -> MemoryHistory
 
     def runs_out_of_memory(request: FailedRequest, where: str | None) -> None:
         if history.records:
-            history.out_of_memory()
+            history.out_of_memory(request)
         else:
             on_out_of_memory(request, where)
 

@@ -48,6 +48,8 @@ def show_explained(rank: Explained, out: Console, depth: int) -> None:
         _show_out_of_memory(rank, rank.oom, out)
     if rank.has_history:
         say(answer(rank), out, "bold")
+    if more_reserved := when_reserved_is_highest(rank):
+        say(more_reserved, out)
     if why := why_the_peak_is_there(rank):
         say(why, out)
     table = _tree_table(("GiB", "%"), f"{title}, rank {rank.rank}")
@@ -75,9 +77,10 @@ def _show_out_of_memory(rank: Explained, oom: OutOfMemory, out: Console) -> None
 def run_of_phase(rank: Explained, phase: str) -> PhaseRun:
     """Return the run of a phase with the highest peak. Raises :class:`MemlabError` for a phase that did not run."""
     runs = {run.part.phase: run for run in rank.phases}
-    if phase not in runs:
-        raise MemlabError(f"--at {phase}: no phase of this run. {nearest(phase, runs)}")
-    return runs[phase]
+    name = phase.replace(" ", "_")  # tables of runs have spaces
+    if name not in runs:
+        raise MemlabError(f"--at {phase}: no phase of this run. {nearest(name, runs)}")
+    return runs[name]
 
 
 def show_phase(rank: Explained, run: PhaseRun, out: Console, depth: int) -> None:
@@ -170,6 +173,20 @@ def elsewhere(rank: Explained) -> str:
     return f"The tree is of cuda:{rank.device.index}. Elsewhere this process reserves at most: {others}."
 
 
+def when_reserved_is_highest(rank: Explained) -> str:
+    """Say where the allocator holds the most, if it holds clearly more than at the peak of allocated memory."""
+    if rank.most_reserved is None:
+        return ""
+    moment, at = rank.most_reserved
+    if moment.reserved - rank.peak.reserved <= SMALLEST * moment.reserved:
+        return ""
+    return (
+        f"This is the peak of allocated memory. Reserved memory is highest at another moment{in_the_run(*at)}: "
+        f"{_about(moment.reserved)}, of it {_about(moment.slack.total)} slack, with "
+        f"{_about(rank.used(moment).nbytes)} of the GPU in use."
+    )
+
+
 def why_the_peak_is_there(rank: Explained) -> str:
     """Say what the phase of the peak adds to what it finds; empty if the peak lies outside all phases."""
     run = next((run for run in rank.phases if run.part.begin <= rank.peak.event < run.part.end), None)
@@ -188,11 +205,17 @@ def phase_sentence(run: PhaseRun) -> str:
     phase, by_added = run.part.phase, changes(run)
     found = _listed((part.name, part.nbytes) for part in accounting.by_kind(run.start.holdings).parts[:NAMED])
     added = [change for change in by_added if change.added > _least(run)][:NAMED]
-    stay = _listed((change.kind, change.added) for change in added if change.mostly_stays)
-    go = _listed((change.kind, change.added) for change in added if not change.mostly_stays)
+    stay = _listed((change.kind, change.added) for change in added if change.added - change.stays <= _least(run))
+    go = _listed((change.kind, change.added) for change in added if change.stays <= _least(run))
+    partly = [
+        f"{change.kind} ({_about(change.added)}), of which {_about(change.stays)} stay"
+        for change in added
+        if _least(run) < change.stays < change.added - _least(run)
+    ]
     freed = _listed((change.kind, -change.added) for change in reversed(by_added) if -change.added > _least(run))
-    ends = ((stay, "which stay"), (go, f"which are gone at the end of {phase}"))
-    adds = ", and ".join(f"{kinds}, {end}" for kinds, end in ends if kinds)
+    whole = [f"{stay}, which stay"] if stay else []
+    gone = [f"{go}, which are gone at the end of {phase}"] if go else []
+    adds = ", and ".join((*whole, *partly, *gone))
     sentences = [
         f"{phase} begins with {_about(run.start.allocated)} allocated{f': {found}' if found else ''}.",
         f"Until its peak, {_about(run.peak.allocated)}, it adds {adds}." if adds else "It adds little.",

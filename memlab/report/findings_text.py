@@ -83,4 +83,5 @@ def _line(finding: Finding) -> str:
     if not finding.where:
         return ""
     is_the_users = not finding.user_line or finding.user_line.endswith(finding.where)
-    return f", requested at {finding.where}" + ("" if is_the_users else f" (called at {finding.user_line})")
+    at = "at" if ":" in finding.where else "by"  # a node of autograd has no line
+    return f", requested {at} {finding.where}" + ("" if is_the_users else f" (called at {finding.user_line})")

@@ -27,13 +27,13 @@ def out_of_memory_sentence(rank: Explained, oom: OutOfMemory) -> str:
     holes = "no free block"
     if oom.holes:
         count = units.counted(len(oom.holes), "piece")
-        holes = f"{units.about(sum(oom.holes))} GiB in {count} of at most {units.about(oom.holes[0])} GiB"
+        holes = f"{units.about(sum(oom.holes))} GiB free in {count} of at most {units.about(oom.holes[0])} GiB"
     fits = " In one piece, the free memory would have been enough: the allocator's memory is fragmented."
     often = f" It ran out of memory {oom.times} times; this is the last one." if oom.times > 1 else ""
     return (
         f"Rank {rank.rank} {verb} out of memory{place}: {units.about(oom.request.nbytes)} GiB requested by "
-        f"{described(site)}. Free were {units.about(oom.request.free_on_device)} GiB on the GPU, and in "
-        f"torch's allocator {holes}.{fits if oom.is_fragmentation else ''}{often}"
+        f"{described(site)}. torch's allocator could take {units.about(oom.request.free_on_device)} GiB more "
+        f"from the GPU, and had {holes}.{fits if oom.is_fragmentation else ''}{often}"
         f"{' The run went on after it.' if oom.goes_on else ''}"
     )
 

@@ -131,10 +131,11 @@ class Session:
 
     def runs_out_of_memory(self, device: int, requested: int, limit: int, free: int) -> None:
         """Keep what the allocator holds: torch calls this when a request has failed."""
+        request = FailedRequest(device, requested, limit, free)
         if self.history is not None and self.history.records:
-            self.history.out_of_memory()
+            self.history.out_of_memory(request)
         else:
-            self.keeper.keep(FailedRequest(device, requested, limit, free), *self.piece(self.device.memory.current))
+            self.keeper.keep(request, *self.piece(self.device.memory.current))
             self.keeper.end()
 
     def piece(self, phase: str | None) -> tuple[str | None, int | None, None]:

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import Backend
 from memlab.attach import driver_readings
 from memlab.attach.collectives import COLLECTIVES, OF_DDP
 from memlab.attach.memory_history import MARKS, SNAPSHOT, MemoryHistory
+from memlab.attach.out_of_memory import FailedRequest
 
 MIB = 1 << 20
 TOTAL, CONTEXT, OTHERS = 1000 * MIB, 500 * MIB, 30 * MIB
@@ -40,6 +41,12 @@ class Gpu(Allocator):
     def change(self, size: int) -> None:
         super().change(size)
         self.entries.append(("alloc" if size > 0 else "free", size, self.label))
+
+    def runs_out(self, limit: int = TOTAL) -> FailedRequest:
+        """Note a request that fails, as torch does, with all that is free on the device."""
+        free, _ = self.free_and_total(0)
+        self.entries.append({"action": "oom", "device_free": free})
+        return FailedRequest(0, 900 * MIB, limit, free)
 
     def comes(self, nbytes: int) -> None:
         """Something of this process appears outside the allocator."""
@@ -257,9 +264,10 @@ def test_after_the_chosen_steps_the_last_actions_are_kept_for_an_out_of_memory(g
     history.keep()  # at the end of each further step
     assert written(tmp_path) == kept and kept[0] == [("alloc", 5 * MIB, "0|")]
     gpu.change(7 * MIB)
-    history.out_of_memory()
+    history.out_of_memory(gpu.runs_out(limit=gpu.reserved + 3 * MIB))
     entries, marks = written(tmp_path)
-    assert entries == [("alloc", 6 * MIB, "1|"), ("alloc", 7 * MIB, "2|")]
+    could_take = {"action": "oom", "device_free": 3 * MIB}  # the allocator may not take all that is free
+    assert entries == [("alloc", 6 * MIB, "1|"), ("alloc", 7 * MIB, "2|"), could_take]
     assert [piece["phase"] for piece in marks["pieces"]] == ["forward", "forward"]
     assert marks["first_piece"] == 1
     most, least = gpu.recordings[0], gpu.recordings[2]
@@ -280,7 +288,7 @@ def test_on_a_full_disk_the_chosen_steps_stay(gpu, history, tmp_path, monkeypatc
     kept, files = written(tmp_path), sorted(tmp_path.iterdir())
     gpu.change(6 * MIB)
     monkeypatch.setattr(pickle, "dump", fills_the_disk)
-    history.out_of_memory()
+    history.out_of_memory(gpu.runs_out())
     assert written(tmp_path) == kept and sorted(tmp_path.iterdir()) == files
 
 

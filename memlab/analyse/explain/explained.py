@@ -44,7 +44,8 @@ class Position(NamedTuple):
 @dataclass(frozen=True)
 class Explained:
     """One rank. ``source``: measured or predicted. ``peak``: of allocated memory, and ``at``: where it is in the run.
-    ``phases``: in the order of the run. ``oom``: of a rank that ran out of memory.
+    ``phases``: in the order of the run. ``most_reserved``: the first moment at which the allocator holds the most, and
+    where it is; ``None`` without a history. ``oom``: of a rank that ran out of memory.
 
     ``has_history``: ``False`` if nothing is known but what was held when memory ran out. The ``peak`` is this moment
     then, and the events of the ``history`` request these blocks one after the other.
@@ -58,6 +59,7 @@ class Explained:
     phases: tuple[PhaseRun, ...]
     oom: OutOfMemory | None = None
     has_history: bool = True
+    most_reserved: tuple[Moment, Position] | None = None
 
     @property
     def rank(self) -> int:
@@ -111,16 +113,18 @@ def explain_history(
     if not any(allocated):
         raise RecordError(f"rank {trace.rank} got no memory on the GPU: {_why_nothing(trace, failed)}")
     counted = range(begin if begin < len(allocated) else 0, len(allocated))
-    peak = max(counted, key=allocated.__getitem__)
+    peak, most = (max(counted, key=sizes.__getitem__) for sizes in (allocated, reserved))
     runs = highest_runs(parts_of(trace, len(allocated)), allocated)
     allocator = history.recorder()
-    found = moments(trace, {peak, failed, *chain.from_iterable(run.events for run in runs)}, allocator)
+    found = moments(trace, {peak, most, failed, *chain.from_iterable(run.events for run in runs)}, allocator)
     if failed in found:
         ran_out = found[failed]
         tree = used(ran_out, device.outside(ran_out.event), device.driver(ran_out.event))
         oom = failed_replay(trace, reserved, ran_out, tree, allocator)
     phases = tuple(PhaseRun.of(run, found) for run in runs)
-    return Explained(source, history, device, found[peak], _position(trace, peak), phases, oom)
+    most_reserved = found[most], _position(trace, most)
+    at = _position(trace, peak)
+    return Explained(source, history, device, found[peak], at, phases, oom, most_reserved=most_reserved)
 
 
 def _why_nothing(trace: Trace, failed: int) -> str:

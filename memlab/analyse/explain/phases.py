@@ -67,10 +67,6 @@ class Change(NamedTuple):
         """What is still there at the end, of the bytes that the phase had added by its peak."""
         return max(0, min(self.added, self.end - self.start))
 
-    @property
-    def mostly_stays(self) -> bool:
-        return self.stays > self.added / 2
-
 
 def changes(run: PhaseRun) -> list[Change]:
     """Return the change of each kind over a run of a phase, what it added most of first."""

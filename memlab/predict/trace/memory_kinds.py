@@ -42,6 +42,9 @@ HEADS = ("lm_head", "embed_out")
 PARAMETER_GRADIENT = "parameter gradient"
 """Placeholder for the function's name when a backward node produced the gradient of a parameter."""
 
+FLATTEN = "flatten_dense_tensors_aligned"
+"""Function of ZeRO-1 and 2 that copies tensors into one."""
+
 LOSSES = ("_log_softmax", "_log_softmax_backward_data", "nll_loss_backward")
 """Operators of the cross entropy, whose results are as large as the logits. A measured history has no shapes."""
 
@@ -67,7 +70,7 @@ _BY_CODE = (
     ("stage3.py", "zeros", GRADIENTS),
     ("stage3.py", "_setup_for_real_optimizer", BUCKETS),
     ("stage3.py", "partition_grads", GRADIENTS),
-    ("stage_1_and_2.py", "flatten_dense_tensors_aligned", WEIGHTS),
+    ("stage_1_and_2.py", FLATTEN, WEIGHTS),
     ("stage_1_and_2.py", "copy_grads_in_partition", GRADIENTS),
     ("stage_1_and_2.py", "setup_buckets", BUCKETS),
     ("stage_1_and_2.py", "allreduce_bucket", BUCKETS),
@@ -151,6 +154,8 @@ def kind_of(site: Site, phase: str, vocabularies: Collection[int] = ()) -> str:
         return LOGITS
     if "/models/" in site.where and phase == "backward":
         return ACTIVATIONS  # recomputed
+    if site.function == FLATTEN and phase == "optimizer_step":
+        return GRADIENTS  # of a step, in one piece; before the steps the weights
     path = site.where.partition(":")[0]
     names = ("", site.function, site.operator)
     found = (kind for part, name, kind in _BY_CODE if part in path and name in names)

@@ -13,7 +13,15 @@ from memlab.analyse.explain.findings import findings
 from memlab.analyse.explain.remedies import Remedies
 from memlab.core.record import COMMAND_PHASES, Record
 from memlab.report.explain_page.histories import history
-from memlab.report.explain_text import answer, difference, elsewhere, phases_table, settings, why_the_peak_is_there
+from memlab.report.explain_text import (
+    answer,
+    difference,
+    elsewhere,
+    phases_table,
+    settings,
+    when_reserved_is_highest,
+    why_the_peak_is_there,
+)
 from memlab.report.findings_text import sentence
 from memlab.report.kind_colors import kind_colors
 from memlab.report.out_of_memory_text import out_of_memory_sentence, what_came_before
@@ -79,10 +87,11 @@ def _run(name: str, run: ExplainedRun) -> dict[str, Any]:
 
 def _answer(rank: Explained) -> dict[str, Any]:
     """Return what the terminal prints about a rank, in the same words."""
+    sentences = answer(rank), when_reserved_is_highest(rank), why_the_peak_is_there(rank), elsewhere(rank)
     return {
         "failure": rank.oom and out_of_memory_sentence(rank, rank.oom),
         "last_events": rank.oom and asdict(what_came_before(rank.oom)),
-        "sentences": list(filter(None, (answer(rank), why_the_peak_is_there(rank), elsewhere(rank)))),
+        "sentences": list(filter(None, sentences)),
         "findings": list(map(sentence, findings(rank))),
         "phases": asdict(phases_table(rank)),
     }

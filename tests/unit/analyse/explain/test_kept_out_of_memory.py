@@ -158,8 +158,8 @@ def test_the_text_begins_with_the_failure_and_says_what_is_not_known(rank):
     shown = text(rank)
     assert shown.startswith(
         "Rank 0 ran out of memory (forward, step 9, train.py:9): 0.068 GiB requested by forward in layers.3.mlp "
-        "(transformers/models/llama/modeling_llama.py:176). Free were 0.049 GiB on the GPU, and in torch's allocator "
-        "0.029 GiB in 1 piece of at most 0.029 GiB. In one piece, the free memory would have been enough"
+        "(transformers/models/llama/modeling_llama.py:176). torch's allocator could take 0.049 GiB more from the GPU, "
+        "and had 0.029 GiB free in 1 piece of at most 0.029 GiB. In one piece, the free memory would have been enough"
     )
     assert "named by their owners, and not by the lines" in shown
     assert NOT_RECORDED in shown and "2 blocks of 8.00 MiB" in shown
@@ -168,7 +168,7 @@ def test_the_text_begins_with_the_failure_and_says_what_is_not_known(rank):
 
 def test_in_a_backward_the_node_is_named(folder):
     keep(folder, frames=BACKWARD, module="")
-    assert "requested by MmBackward0. Free" in text(RecordedRanks(folder, []).explain(0))
+    assert "requested by MmBackward0. torch's allocator" in text(RecordedRanks(folder, []).explain(0))
 
 
 def test_outside_of_phases_the_line_alone_is_named(folder):

@@ -18,6 +18,7 @@ from memlab.report.explain_text import (
     run_of_phase,
     show_explained,
     show_phase,
+    when_reserved_is_highest,
     why_the_peak_is_there,
 )
 from memlab.report.text import console
@@ -85,12 +86,12 @@ def test_a_phase_that_began_with_nothing_starts_at_nothing():
 
 def test_changes_tell_what_stays_from_what_is_gone():
     run = next(run for run in explained().phases if run.part.phase == "optimizer_step")
-    by_kind = {change.kind: (change.added // GIB, change.stays // GIB, change.mostly_stays) for change in changes(run)}
+    by_kind = {change.kind: (change.added // GIB, change.stays // GIB) for change in changes(run)}
     assert by_kind == {
-        "optimizer states": (14, 14, True),
-        "temporaries of the step": (3, 0, False),
-        "weights": (0, 0, False),
-        "gradients": (0, 0, False),
+        "optimizer states": (14, 14),
+        "temporaries of the step": (3, 0),
+        "weights": (0, 0),
+        "gradients": (0, 0),
     }
 
 
@@ -143,11 +144,33 @@ def _size(share: Share) -> int:
     return share.nbytes
 
 
+def test_what_stays_in_part_is_said_with_its_size():
+    events = [BeginPhase(2), Alloc(0, 4 * GIB, 0, 2), Alloc(1, 6 * GIB, 0, 2), Free(1)]
+    trace = Trace(0, 1, events=events, phases=PHASES, sites=TRACE.sites)
+    (run,) = explain_history("predicted", History(trace, "", RecordingAllocator), ModelledDevice(())).phases
+    assert "it adds gradients (10.0 GiB), of which 4.00 GiB stay. It ends with 4.00 GiB." in phase_sentence(run)
+
+
+def test_reserved_memory_that_is_highest_after_the_peak_of_allocated_memory_is_said():
+    peak = [BeginPhase(1), Alloc(0, 10 * GIB, 0, 1), Free(0)]
+    with_a_hole = [Alloc(1, 4 * GIB, 0, 1), Alloc(2, 5 * GIB, 0, 1), Free(1), Alloc(3, 4 * GIB + GIB // 2, 0, 1)]
+    trace = Trace(0, 1, events=[*peak, BeginPhase(2), *with_a_hole], phases=PHASES, sites=TRACE.sites)
+    rank = explain_history("predicted", History(trace, "", RecordingAllocator), ModelledDevice(()))
+    assert rank.peak.allocated == 10 * GIB
+    assert when_reserved_is_highest(rank) == (
+        "This is the peak of allocated memory. Reserved memory is highest at another moment (backward): 14.5 GiB, of "
+        "it 5.00 GiB slack, with 14.5 GiB of the GPU in use."
+    )
+    assert when_reserved_is_highest(rank) in printed(show_explained, rank, 3)
+    assert not when_reserved_is_highest(explained())
+
+
 def test_a_phase_is_printed_at_its_start_its_peak_and_its_end():
     rank = explained()
     text = printed(show_phase, rank, run_of_phase(rank, "optimizer_step"), 5)
     assert "20.000 37.000 +17.000 27.000 requested" in text
     assert "0.000 14.000 +14.000 14.000 optimizer states" in text and "0.000 3.000 +3.000 0.000 temporaries" in text
     assert "weights.py:1" in text
+    assert run_of_phase(rank, "optimizer step") is run_of_phase(rank, "optimizer_step")  # as tables of runs name it
     with pytest.raises(MemlabError, match="Did you mean 'optimizer_step'"):
         run_of_phase(rank, "optimiser_step")

@@ -2,7 +2,15 @@
 
 import pytest
 
-from memlab.predict.trace.memory_kinds import ACTIVATION_GRADIENTS, ACTIVATIONS, GATHERED, LOGITS, WEIGHTS, kind_of
+from memlab.predict.trace.memory_kinds import (
+    ACTIVATION_GRADIENTS,
+    ACTIVATIONS,
+    GATHERED,
+    GRADIENTS,
+    LOGITS,
+    WEIGHTS,
+    kind_of,
+)
 from memlab.predict.trace.trace_format import Site
 
 
@@ -28,3 +36,9 @@ def test_fsdp_shards_weights_and_gathers_them():
     file = "torch/distributed/fsdp/_fully_shard/_fsdp_param.py:307"
     assert kind("model_build", "aten.new_zeros", file, "_init_sharded_param") == WEIGHTS
     assert kind("forward", "", file, "alloc_storage") == GATHERED
+
+
+def test_what_zero_2_makes_flat_are_weights_before_the_steps_and_gradients_in_them():
+    code = ("aten.cat.default", "deepspeed/runtime/zero/stage_1_and_2.py:1399", "flatten_dense_tensors_aligned")
+    assert kind("engine_init", *code) == WEIGHTS
+    assert kind("first_optimizer_step", *code) == kind("optimizer_step", *code) == GRADIENTS
