@@ -12,6 +12,7 @@ from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.findings import findings
 from memlab.analyse.explain.remedies import Remedies
 from memlab.core.record import COMMAND_PHASES, Record
+from memlab.predict.trace.events import Alloc
 from memlab.report.explain_page.histories import history
 from memlab.report.explain_text import (
     answer,
@@ -43,7 +44,8 @@ def payload(
     """
     names = _names([run.folder.path for run in runs])
     histories = [history(rank, run.record, number) for number, run in enumerate(runs) for rank in run.ranks]
-    kinds = {site.kind for run in runs for rank in run.ranks for site in rank.history.trace.sites}
+    traces = [rank.history.trace for run in runs for rank in run.ranks]
+    kinds = {trace.sites[event.site].kind for trace in traces for event in trace.events if isinstance(event, Alloc)}
     return {
         "title": " and ".join(names),
         "version": __version__,

@@ -4,6 +4,7 @@ import base64
 import io
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from histories import explained, explained_run, out_of_memory, remedies_of, trai
 from rich.console import Console
 
 from memlab.analyse.diff import ChangedKey
+from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS
+from memlab.predict.trace.memory_kinds import ACTIVATIONS
 from memlab.report.explain_page.packing import packed, steps
 from memlab.report.explain_page.payload import payload
 from memlab.report.explain_text import settings, show_difference, show_explained
@@ -70,6 +73,13 @@ def test_the_answer_is_what_the_terminal_prints():
     shown = [text for text in texts([run["answer"], found["remedies"]]) if text]
     assert len(shown) > 60
     assert [text for text in shown if text not in terminal] == []
+
+
+def test_kinds_of_sites_that_requested_nothing_have_no_colour():
+    trace = training(2, 40)
+    trace.sites.append(replace(trace.sites[0], kind=""))  # a prediction names kinds at its end, in copies
+    kinds = [kind["name"] for kind in payload([explained_run(Path("run"), explained(trace))])["kinds"]]
+    assert set(kinds) == {WEIGHTS, ACTIVATIONS, GRADIENTS, OPTIMIZER}
 
 
 def test_two_runs_begin_with_their_difference():
