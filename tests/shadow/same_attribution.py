@@ -2,9 +2,9 @@
 and in their predictions.
 
 MEASURED and PREDICTED hold run folders of the same names, as results/explain/make.sh makes them. Of each run the
-fullest rank is compared at the peak of its recorded steps, and at the end of each phase. Bytes are alike if both runs
-attribute them to the same kind, then also to the same module, then also to the same line. The shares are of the
-requested bytes of the run that requested more.
+fullest rank is compared at the peak of its recorded steps; then at the peak and at the end of every phase, all these
+moments together. Bytes are alike if both runs attribute them to the same kind, then also to the same module, then also
+to the same line. The shares are of the requested bytes of the run that requested more.
 """
 
 import argparse
@@ -35,9 +35,9 @@ LEVELS: tuple[Key, ...] = (
 
 @dataclass(frozen=True)
 class SameMoment:
-    """The same moment of a measured run and of its prediction."""
+    """The same moment of a measured run and of its prediction. ``name``: phase, and peak or end."""
 
-    phase: str
+    name: str
     measured: Sequence[Holding]
     predicted: Sequence[Holding]
 
@@ -65,12 +65,15 @@ class SameMoment:
 
 
 def same_moments(measured: Explained, predicted: Explained) -> tuple[SameMoment, list[SameMoment]]:
-    """Return the peak of the measured run's highest phase, and the ends of the phases that both runs have."""
+    """Return the peak of the measured run, and the peaks and ends of the phases that both runs have."""
     runs = {run.part.phase: run for run in predicted.phases}
-    both = [(run, runs[run.part.phase]) for run in measured.phases if run.part.phase in runs]
-    at_peak = next(pair for pair in both if pair[0].part.phase == measured.at.phase)
-    ends = [SameMoment(one.part.phase, one.end.holdings, other.end.holdings) for one, other in both]
-    return SameMoment(measured.at.phase, *(run.peak.holdings for run in at_peak)), ends
+    found: dict[str, SameMoment] = {}
+    for run in measured.phases:
+        if other := runs.get(run.part.phase):
+            peak, end = f"peak of {run.part.phase}", f"end of {run.part.phase}"
+            found[peak] = SameMoment(peak, run.peak.holdings, other.peak.holdings)
+            found[end] = SameMoment(end, run.end.holdings, other.end.holdings)
+    return found[f"peak of {measured.at.phase}"], list(found.values())
 
 
 def share_alike(moments: Sequence[SameMoment], key: Key) -> float:
@@ -84,7 +87,7 @@ def with_model_outside(moment: SameMoment) -> SameMoment:
         [replace(held, site=replace(held.site, module="")) if held.site.module in models else held for held in side]
         for side in (moment.measured, moment.predicted)
     )
-    return SameMoment(moment.phase, *sides)
+    return SameMoment(moment.name, *sides)
 
 
 def main() -> int:
@@ -96,30 +99,29 @@ def main() -> int:
     help = "count code of the model itself as outside all modules: older histories do not tell the two apart"
     parser.add_argument("--model-is-outside", action="store_true", help=help)
     arguments = parser.parse_args()
-    print("| run | peak in | MiB | kind | module | line | kind, ends | module, ends | line, ends |", flush=True)
-    print("|---" * 9 + "|")
+    print("| run | MiB at the peak | kind | module | line | kind, all phases | module, all phases | line, all phases |")
+    print("|---" * 8 + "|", flush=True)
     for name in arguments.names or sorted(path.parent.name for path in arguments.measured.glob("*/record.json")):
         if not (arguments.predicted / name).is_dir():
             continue
-        peak, ends = same_moments(
+        peak, phases = same_moments(
             *(explain(RunFolder(folder / name)).fullest for folder in (arguments.measured, arguments.predicted))
         )
         if arguments.model_is_outside:
-            peak, *ends = map(with_model_outside, [peak, *ends])
-        shares = [share_alike(moments, key) for moments in ([peak], ends) for key in LEVELS]
-        cells = (f"`{name}`", peak.phase, f"{peak.requested / MIB:,.0f}", *(f"{100 * share:.2f} %" for share in shares))
+            peak, *phases = map(with_model_outside, [peak, *phases])
+        shares = [share_alike(moments, key) for moments in ([peak], phases) for key in LEVELS]
+        cells = (f"`{name}`", f"{peak.requested / MIB:,.0f}", *(f"{100 * share:.2f} %" for share in shares))
         print("|", " | ".join(cells), "|", flush=True)
-        for line in differences([peak, *ends], arguments.differences):
+        for line in differences(phases, arguments.differences):
             print(line)
     return 0
 
 
 def differences(moments: Sequence[SameMoment], most: int) -> Iterator[str]:
-    for number, moment in enumerate(moments):
-        where = f"end of {moment.phase}" if number else "peak"
+    for moment in moments:
         for key in LEVELS:
             for names, measured, predicted in moment.differences(key)[:most]:
-                yield f"    {where}: {' / '.join(names)}: {measured / MIB:,.2f} -> {predicted / MIB:,.2f} MiB"
+                yield f"    {moment.name}: {' / '.join(names)}: {measured / MIB:,.2f} -> {predicted / MIB:,.2f} MiB"
 
 
 if __name__ == "__main__":
