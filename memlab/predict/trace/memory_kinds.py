@@ -152,8 +152,6 @@ def kind_of(site: Site, phase: str, vocabularies: Collection[int] = ()) -> str:
         return LOGITS
     if site.operator in LOSSES or (phase != "backward" and _makes_logits(site)):
         return LOGITS
-    if "/models/" in site.where and phase == "backward":
-        return ACTIVATIONS  # recomputed
     if site.function == FLATTEN and phase == "optimizer_step":
         return GRADIENTS  # of a step, in one piece; before the steps the weights
     path = site.where.partition(":")[0]
@@ -161,7 +159,13 @@ def kind_of(site: Site, phase: str, vocabularies: Collection[int] = ()) -> str:
     found = (kind for part, name, kind in _BY_CODE if part in path and name in names)
     if "/optimizer" in path or "fused_optimizer" in path:
         return _of_half_precision_optimizer(phase, site)
-    return next(found, _BY_PHASE.get(phase, ACTIVATIONS))
+    return next(found, ACTIVATIONS if phase == "backward" and _recomputes(site) else _BY_PHASE.get(phase, ACTIVATIONS))
+
+
+def _recomputes(site: Site) -> bool:
+    """Whether a line of a forward requests the memory: in backward, code of a model that is checkpointed."""
+    file, _, number = site.where.rpartition(":")
+    return number.isdecimal() and "backward" not in site.function and not file.startswith(("deepspeed/", "torch/"))
 
 
 def _makes_logits(site: Site) -> bool:

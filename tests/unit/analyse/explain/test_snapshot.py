@@ -176,7 +176,7 @@ def test_memory_that_a_kernel_requests_without_a_tensor_is_its_workspace():
     assert (site.kind, site.operator, site.user_line) == ("kernel workspaces", "sum_dim_IntList", "train.py:7")
     tensor = ("??", 0, "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)")
     site = site_of(alloc("1|mlp", tensor, *(("??", 0, name) for name in names), line), folder="/home/user")
-    assert (site.kind, site.operator, site.where) == ("activation gradients", "sum_dim_IntList", "train.py:7")
+    assert (site.kind, site.operator, site.where) == ("activations", "sum_dim_IntList", "train.py:7")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,14 @@ def test_a_cross_entropy_is_known_by_its_operators_where_no_vocabulary_is():
     assert kind("forward", shape=(4, 32), vocabularies={32}) == LOGITS
 
 
+@pytest.mark.parametrize("file", ["transformers/activations.py:103", "peft/tuners/lora/layer.py:1102", "train.py:7"])
+def test_what_a_forward_requests_in_backward_is_recomputed(file):
+    assert kind("first_backward", where=file) == ACTIVATIONS
+    assert kind("backward", where=file, function="geglu_backward") == ACTIVATION_GRADIENTS
+    assert kind("backward", where="MulBackward0", function="") == ACTIVATION_GRADIENTS
+    assert kind("backward", where="deepspeed/runtime/zero/stage3.py:1500") == ACTIVATION_GRADIENTS
+
+
 def test_fsdp_shards_weights_and_gathers_them():
     file = "torch/distributed/fsdp/_fully_shard/_fsdp_param.py:307"
     assert kind("model_build", "aten.new_zeros", file, "_init_sharded_param") == WEIGHTS
