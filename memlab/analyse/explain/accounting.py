@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from memlab.predict.memory.ledger import Holding, Moment
+from memlab.predict.trace.memory_kinds import is_flat_buffer
 from memlab.predict.trace.trace_format import Site
 
 UNEXPLAINED = "unexplained"
@@ -98,6 +99,8 @@ def layers_together(module: str) -> str:
 
 def module_of(site: Site) -> str:
     """Name the module of a site in a tree, equal layers together."""
+    if is_flat_buffer(site):
+        return ALL_MODULES
     return layers_together(site.module) or (ALL_MODULES if site.owner else OUTSIDE_MODULES)
 
 

@@ -162,6 +162,12 @@ def kind_of(site: Site, phase: str, vocabularies: Collection[int] = ()) -> str:
     return next(found, ACTIVATIONS if phase == "backward" and _recomputes(site) else _BY_PHASE.get(phase, ACTIVATIONS))
 
 
+def is_flat_buffer(site: Site) -> bool:
+    """Whether a library keeps data of all modules in the memory, whichever of them ran when it was requested."""
+    by_deepspeed = site.where.startswith("deepspeed/") and site.kind in (GRADIENTS, MASTER)
+    return site.owner is None and (by_deepspeed or site.kind == BUCKETS)
+
+
 def _recomputes(site: Site) -> bool:
     """Whether a line of a forward requests the memory: in backward, code of a model that is checkpointed."""
     file, _, number = site.where.rpartition(":")

@@ -1,6 +1,20 @@
 """Trees of memory: they add up, and two of them are compared part by part."""
 
-from memlab.analyse.explain.accounting import Share, by_kind, by_line, by_module, layers_together, side_by_side, used
+from dataclasses import replace
+
+import pytest
+
+from memlab.analyse.explain.accounting import (
+    Share,
+    by_kind,
+    by_line,
+    by_module,
+    layers_together,
+    module_of,
+    side_by_side,
+    used,
+)
+from memlab.attach.owner import Owner
 from memlab.predict.memory.ledger import Holding, Moment, Slack
 from memlab.predict.trace.trace_format import Site
 
@@ -65,3 +79,13 @@ def test_the_part_that_differs_most_comes_first_also_in_between():
 def test_parts_that_differ_are_seen_where_their_sums_are_equal():
     row = side_by_side([Share("", 5, (Share("a", 5),)), Share("", 5, (Share("b", 5),))])
     assert (row.change, row.spread) == (0, 5)
+
+
+@pytest.mark.parametrize("kind", ["communication buckets", "gradients"])
+def test_a_flat_buffer_of_a_library_is_that_of_all_modules(kind):
+    site = Site(kind, "aten.empty", "deepspeed/runtime/zero/stage_1_and_2.py:2192", "f", "layers.15.mlp.up_proj", ())
+    assert module_of(site) == "all modules"
+    of_a_node = replace(site, kind="gradients", where="MmBackward0")
+    assert module_of(of_a_node) == "layers.*.mlp.up_proj"
+    owned = site.owned_by(Owner("gradients", "GPT", "layers.15.mlp.up_proj.weight", "bfloat16", True))
+    assert module_of(owned) == "layers.*.mlp.up_proj"
