@@ -58,7 +58,7 @@ class Sizes:
 
     @property
     def provenance(self) -> str:
-        return f"as in {self.source}" + (f" ({self.gpu})" if self.gpu else "")
+        return f"measured in {self.source}" + (f" ({self.gpu})" if self.gpu else "")
 
 
 @cache

@@ -42,7 +42,7 @@ def test_a_process_without_nccl_has_context_kernels_and_a_handle_for_each_thread
     }
     assert sums == {CONTEXT: 526.8125, CUBLAS: 130, KERNELS: 110}
     assert outside_bytes(parts, 2) / MIB == 526.8125 + 92  # before the first product
-    assert all("as in results/explain" in part.detail for part in parts)
+    assert all("measured in results/explain" in part.detail for part in parts)
 
 
 @pytest.mark.parametrize(
