@@ -175,6 +175,7 @@ class MemoryHistory:
         if self.records and not self._driver.has_context:
             self._read(PARAMETER)
 
+    @contained
     def _watch_triton(self, compiler: Any) -> None:
         def loaded(_: Any, kernel: Any) -> None:
             self._read(f"{TRITON_KERNEL} {kernel.name}")

@@ -236,6 +236,10 @@ def test_convolutions_and_triton_kernels_are_named(gpu, history, tmp_path, monke
     assert found[1:] == [("0", "convolution"), ("", "Triton kernel _swiglu"), ("0", "convolution")]
 
 
+def test_another_version_of_triton_can_still_be_imported(history):
+    history._watch_triton(SimpleNamespace(CompiledKernel=object))
+
+
 def test_a_program_without_a_context_is_not_made_to_have_one(gpu, history, tmp_path):
     history.piece_ends("load", None, None, True)
     history.end()
