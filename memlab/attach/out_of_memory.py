@@ -83,6 +83,10 @@ class OutOfMemoryKeeper:
         if phase is not None:
             self._parts.append(Part(phase, step, time.time(), allocated, peak_allocated, peak_reserved))
 
+    def forget_parts(self) -> None:
+        """Forget the parts of the run so far: another one begins in this process."""
+        self._parts.clear()
+
     @contained
     def keep(self, request: FailedRequest, phase: str | None, step: int | None, where: str | None) -> None:
         """Note what the allocator holds, in place of an earlier out-of-memory. Call it from torch's observer.

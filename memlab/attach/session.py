@@ -76,6 +76,7 @@ class Session:
         self.on_out_of_memory: Callable[[FailedRequest, str | None], None] = lambda request, where: None
         self.is_recorded: Callable[[], bool] = lambda: False  # whether torch's memory history is recorded now
         self.is_simulated = False  # on a simulated GPU: it has no clock, and the other ranks are not there
+        self._out_of_memory = threading.RLock()  # a signal's handler may run out of memory as well
         self._saved_at = 0.0
         self._evaluated: weakref.ref | None = None  # the module that a plain loop evaluates
         self._end: Mark | None = None  # of a step that has not been closed
@@ -323,12 +324,14 @@ class Session:
 
     @contained
     def runs_out_of_memory(self, device: int, requested: int, limit: int, free: int) -> None:
-        """Note what torch's allocator could not provide. The script may go on."""
-        main = sys._current_frames().get(self.timeline.thread or threading.get_ident())
-        where = user_line(main)
-        self.ending.runs_out_of_memory(requested, self.at, where)
-        if os.getpid() == self.pid:
-            self.on_out_of_memory(FailedRequest(device, requested, limit, free), where)
+        """Note what torch's allocator could not provide. The script may go on. Threads that use different GPUs may run
+        out of memory at once."""
+        with self._out_of_memory:
+            main = sys._current_frames().get(self.timeline.thread or threading.get_ident())
+            where = user_line(main)
+            self.ending.runs_out_of_memory(requested, self.at, where)
+            if os.getpid() == self.pid:
+                self.on_out_of_memory(FailedRequest(device, requested, limit, free), where)
 
     @contained
     def exits(self, code: Any) -> None:

@@ -208,6 +208,7 @@ class Session:
                 self.point.all_is_measured()
         if self.point.is_done:
             self.point.write()
+            self.keeper.forget_parts()
             self.index = min(self.index + 1, len(self.points) - 1)
 
     def fail(self, error: BaseException) -> None:

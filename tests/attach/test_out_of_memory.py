@@ -3,6 +3,8 @@
 import json
 import pickle
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +13,9 @@ import torch
 from fake_allocator import Allocator
 
 from memlab.attach import driver_readings, out_of_memory, snapshot_files
+from memlab.attach.options import Options
 from memlab.attach.out_of_memory import MARKS, SNAPSHOT, FailedRequest, OutOfMemoryKeeper
+from memlab.attach.session import Session
 
 MIB = 1 << 20
 TOTAL, HELD = 1000 * MIB, 300 * MIB
@@ -185,7 +189,7 @@ def test_the_last_parts_of_the_run_are_remembered(keeper, tmp_path):
 
 @pytest.mark.parametrize(("is_recorded", "kept"), [(True, []), (False, ["rank0.out_of_memory.json"])])
 def test_memlabs_own_training_keeps_it_once_the_recording_is_over(keeper, tmp_path, is_recorded, kept):
-    from memlab.worker.session import Session
+    from memlab.worker.session import Session as OwnTraining
 
     heard = []
     memory = SimpleNamespace(current="backward", latest=(1, 2, 3, 4))
@@ -193,13 +197,42 @@ def test_memlabs_own_training_keeps_it_once_the_recording_is_over(keeper, tmp_pa
     history.piece_ends = lambda *piece, ends_phase: heard.append(piece)
     session = SimpleNamespace(device=SimpleNamespace(memory=memory), history=history, keeper=keeper)
     session.piece = lambda phase: (phase, 5, None)
-    Session.phase_ends(session, "forward")
-    Session.runs_out_of_memory(session, *REQUEST)
+    OwnTraining.phase_ends(session, "forward")
+    OwnTraining.runs_out_of_memory(session, *REQUEST)
     assert heard == [("forward", 5, None), *["history"] * is_recorded]
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".json"] == kept
     if kept:
         (part,) = written(tmp_path)[1]["last_parts"]
         assert (part["phase"], part["allocated"], part["peak_allocated"], part["peak_reserved"]) == ("forward", 1, 2, 4)
+
+
+def test_the_parts_of_the_point_before_are_forgotten(keeper, tmp_path):
+    from memlab.worker.session import Session as OwnTraining
+
+    keeper.part_ends("optimizer_step", 8, 1, 2, 3)
+    point = SimpleNamespace(is_measured=True, is_done=True, profiled_step_end=lambda: None, write=lambda: None)
+    OwnTraining.step_end(SimpleNamespace(point=point, points=[point, point], index=0, keeper=keeper))
+    keeper.part_ends("forward", 1, 1, 2, 3)
+    run_out(keeper)
+    assert [part["phase"] for part in written(tmp_path)[1]["last_parts"]] == ["forward"]
+
+
+def test_threads_run_out_of_memory_one_after_the_other():
+    session, inside, most = Session(Options("folder"), SimpleNamespace(turn=lambda: None)), [], []
+
+    def keeps(request: FailedRequest, where: str | None) -> None:
+        inside.append(request)
+        time.sleep(0.05)
+        most.append(len(inside))
+        inside.remove(request)
+
+    session.on_out_of_memory = keeps
+    threads = [threading.Thread(target=session.runs_out_of_memory, args=REQUEST._replace(device=n)) for n in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1]
 
 
 SCRIPT = """
