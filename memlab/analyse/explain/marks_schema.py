@@ -1,4 +1,4 @@
-"""Types of the values in rankN.memory_marks.json. memlab/core/schema.py turns them into a check."""
+"""Types of the values in rankN.memory_marks.json and rankN.out_of_memory.json, which memlab/core/schema.py checks."""
 
 from typing import TypedDict
 
@@ -54,14 +54,26 @@ class OwnersMarks(TypedDict):
     looks: dict[str, dict[str, Count]]
 
 
+class PartEndMarks(TypedDict):
+    """Part of the run before an out-of-memory (attach/out_of_memory.py). ``ended_at``: seconds since the epoch."""
+
+    phase: str
+    step: Count | None
+    ended_at: float
+    allocated: Bytes
+    peak_allocated: Bytes
+    peak_reserved: Bytes
+
+
 class _Optional(TypedDict, total=False):
     device: Count
     first_piece: Count
     import_paths: list[str]
+    last_parts: list[PartEndMarks]
 
 
 class MarksFile(_Optional):
-    """What the meters of a rank noted beside its memory history (attach/memory_history.py)."""
+    """What the meters of a rank noted beside its memory history (attach/memory_history.py) or an out-of-memory."""
 
     folder: str
     pieces: list[PieceMarks]
