@@ -119,11 +119,13 @@ def _values(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the entries of ``traceEvents`` one by one: a trace as a whole takes several times its bytes in memory."""
     decoder, text, at = json.JSONDecoder(), "", 0
     with gzip.open(path, "rt", encoding="utf-8") as file:
-        while not (begin := _EVENTS.search(text)):
+        while (begin := _EVENTS.search(text)) is None:
             text += _more(file)
         at = begin.end()
         while True:
-            at = _BETWEEN.match(text, at).end()
+            between = _BETWEEN.match(text, at)
+            assert between is not None  # also where nothing is between two entries
+            at = between.end()
             try:
                 if text[at] == "]":
                     return
