@@ -42,9 +42,7 @@ SMALLEST = 0.005
 
 def show_explained(rank: Explained, out: Console, depth: int) -> None:
     """Print a rank at its peak, and each phase. ``depth``: levels of the tree below the device's memory."""
-    tree, title = rank.used(rank.peak), "memory at the peak"
     if rank.oom:
-        tree, title = rank.oom.used, "memory when it ran out"
         _show_out_of_memory(rank, rank.oom, out)
     if rank.has_history:
         say(answer(rank), out, "bold")
@@ -52,16 +50,26 @@ def show_explained(rank: Explained, out: Console, depth: int) -> None:
         say(more_reserved, out)
     if why := why_the_peak_is_there(rank):
         say(why, out)
-    table = _tree_table(("GiB", "%"), f"{title}, rank {rank.rank}")
-    for level, share in _rows(tree, depth, tree.nbytes * SMALLEST, lambda share: abs(share.nbytes)):
-        share_of_all = f"{100 * share.nbytes / tree.nbytes:.1f}" if tree.nbytes else "-"
-        table.add_row(units.gib(share.nbytes), share_of_all, _name(level, share))
-    out.print(table)
+    show_text_table(accounting_table(rank, depth), out)
     if rank.phases:
         show_text_table(phases_table(rank), out)
     if others := elsewhere(rank):
         say(others, out)
     show_findings(findings(rank), out)
+
+
+def accounting_table(rank: Explained, depth: int) -> TextTable:
+    """Return the memory of the device as a tree: when a rank ran out of memory, or else at its peak."""
+    tree, title = (rank.oom.used, "when it ran out") if rank.oom else (rank.used(rank.peak), "at the peak")
+    rows = [
+        (
+            units.gib(share.nbytes),
+            f"{100 * share.nbytes / tree.nbytes:.1f}" if tree.nbytes else "-",
+            "  " * level + share.name,
+        )
+        for level, share in _rows(tree, depth, tree.nbytes * SMALLEST, lambda share: abs(share.nbytes))
+    ]
+    return TextTable(("GiB", "%", f"memory {title}, rank {rank.rank}"), rows, numbers=(0, 1))
 
 
 def _show_out_of_memory(rank: Explained, oom: OutOfMemory, out: Console) -> None:

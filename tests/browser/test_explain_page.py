@@ -126,8 +126,8 @@ def test_it_begins_with_the_whole_answer(chromium, tmp_path):
     data = payload([run], remedies)
     answer = data["runs"][0]["answer"]
     shown = chromium.texts("#summary p, #summary li, #summary td, #summary th, #summary h3, #summary .hint")
-    assert shown[0] == answer["failure"]
-    rows = [*answer["last_events"]["rows"], *answer["phases"]["rows"]]
+    assert shown[0] == answer["failure"]["sentences"][0]
+    rows = [*answer["failure"]["before"]["rows"], *answer["phases"]["rows"]]
     changes = [text for change in data["remedies"]["changes"] for text in (change["effect"], *change["details"])]
     told = "\n".join(shown)
     assert all(text in told for text in (*answer["sentences"], *answer["findings"], *changes, *chain(*rows)))

@@ -30,7 +30,7 @@ def history(rank: Explained, record: Record, run: int) -> dict[str, Any]:
         "source": rank.source,
         "events": found.events,
         "peak": rank.peak.event,
-        "failed": rank.oom and min(rank.oom.moment.event, found.events - 1),
+        "failed": _failed(rank, found.events),
         "parts": [[part.phase, part.step, part.begin, part.end] for part in parts_of(trace, found.events)],
         "sites": [[strings.setdefault(text, len(strings)) for text in _site(site)] for site in trace.sites],
         "strings": list(strings),
@@ -40,6 +40,13 @@ def history(rank: Explained, record: Record, run: int) -> dict[str, Any]:
         "outside": _outside(rank, found.events),
         "host": _host(trace),
     }
+
+
+def _failed(rank: Explained, events: int) -> int | None:
+    """Return the last event before the request with which memory ran out; ``None`` where the history ends before it."""
+    if rank.oom is None or rank.oom.last_parts is not None:
+        return None
+    return min(rank.oom.moment.event, events - 1)
 
 
 def _site(site: Site) -> tuple[str, ...]:

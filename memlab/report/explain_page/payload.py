@@ -10,11 +10,13 @@ from memlab.analyse.diff import ChangedKey
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.findings import findings
+from memlab.analyse.explain.out_of_memory import OutOfMemory
 from memlab.analyse.explain.remedies import Remedies
 from memlab.core.record import COMMAND_PHASES, Record
 from memlab.predict.trace.events import Alloc
 from memlab.report.explain_page.histories import history
 from memlab.report.explain_text import (
+    accounting_table,
     answer,
     difference,
     elsewhere,
@@ -25,8 +27,11 @@ from memlab.report.explain_text import (
 )
 from memlab.report.findings_text import sentence
 from memlab.report.kind_colors import kind_colors
-from memlab.report.out_of_memory_text import out_of_memory_sentence, what_came_before
+from memlab.report.out_of_memory_text import held_sentence, out_of_memory_sentence, what_came_before
 from memlab.report.remedies_text import remedies_text
+
+DEPTH = 4
+"""Levels of the tree of what was held when memory ran out: kinds of memory, and their modules."""
 
 BY_PHASE = ("peak_allocated_bytes", "peak_reserved_bytes", "end_allocated_bytes", "used_bytes", "host_peak_bytes")
 """Figures of a rank's phase that the page shows."""
@@ -40,11 +45,12 @@ def payload(
 ) -> dict[str, Any]:
     """Build the data of a page about one run, or about two that are compared. Sizes are in bytes.
 
-    ``remedies``: of the one run, if they were predicted. ``changes``: settings and versions in which two runs differ.
+    The fullest rank of each run must have a history. ``remedies``: of the one run, if they were predicted. ``changes``:
+    settings and versions in which two runs differ.
     """
     names = _names([run.folder.path for run in runs])
-    histories = [history(rank, run.record, number) for number, run in enumerate(runs) for rank in run.ranks]
-    traces = [rank.history.trace for run in runs for rank in run.ranks]
+    drawn = [(rank, number) for number, run in enumerate(runs) for rank in run.ranks if rank.has_history]
+    traces = [rank.history.trace for rank, _ in drawn]
     kinds = {trace.sites[event.site].kind for trace in traces for event in trace.events if isinstance(event, Alloc)}
     return {
         "title": " and ".join(names),
@@ -52,16 +58,10 @@ def payload(
         "difference": _difference(runs, changes) if len(runs) > 1 else [],
         "remedies": remedies and asdict(remedies_text(remedies)),
         "runs": [_run(*each) for each in zip(names, runs, strict=True)],
-        "histories": histories,
-        "shown": [_place(runs, number) for number in range(len(runs))],
+        "histories": [history(rank, runs[number].record, number) for rank, number in drawn],
+        "shown": [drawn.index((run.fullest, number)) for number, run in enumerate(runs)],
         "kinds": [{"name": kind, "color": color, "dark": dark} for kind, (color, dark) in kind_colors(kinds).items()],
     }
-
-
-def _place(runs: Sequence[ExplainedRun], number: int) -> int:
-    """Return the index in the histories of a run's fullest rank."""
-    before = sum(len(run.ranks) for run in runs[:number])
-    return before + list(runs[number].ranks).index(runs[number].fullest)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -91,11 +91,20 @@ def _answer(rank: Explained) -> dict[str, Any]:
     """Return what the terminal prints about a rank, in the same words."""
     sentences = answer(rank), when_reserved_is_highest(rank), why_the_peak_is_there(rank), elsewhere(rank)
     return {
-        "failure": rank.oom and out_of_memory_sentence(rank, rank.oom),
-        "last_events": rank.oom and asdict(what_came_before(rank.oom)),
+        "failure": rank.oom and _failure(rank, rank.oom),
         "sentences": list(filter(None, sentences)),
         "findings": list(map(sentence, findings(rank))),
         "phases": asdict(phases_table(rank)),
+    }
+
+
+def _failure(rank: Explained, oom: OutOfMemory) -> dict[str, Any]:
+    """Return what the terminal prints about a failed request. ``held``: where the history ends before that request."""
+    is_in_history = oom.last_parts is None
+    return {
+        "sentences": [out_of_memory_sentence(rank, oom), *([] if is_in_history else [held_sentence(oom)])],
+        "before": asdict(what_came_before(oom)),
+        "held": None if is_in_history else asdict(accounting_table(rank, DEPTH)),
     }
 
 

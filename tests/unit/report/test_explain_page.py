@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from histories import explained, explained_run, out_of_memory, remedies_of, training
+from histories import MIB, explained, explained_run, out_of_memory, remedies_of, training
 from rich.console import Console
 
 from memlab.analyse.diff import ChangedKey
+from memlab.analyse.explain.out_of_memory import LastPart
 from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS
 from memlab.predict.trace.memory_kinds import ACTIVATIONS
 from memlab.report.explain_page.packing import packed, steps
@@ -61,9 +62,8 @@ def test_the_answer_is_what_the_terminal_prints():
     remedies = remedies_of(rank)
     found = payload([explained_run(Path("run"), rank)], remedies)
     (run,) = found["runs"]
-    assert run["answer"]["failure"].startswith(
-        "Rank 0 would run out of memory (forward, step 5, train.py:3): 0.039 GiB"
-    )
+    failure, *_ = run["answer"]["failure"]["sentences"]
+    assert failure.startswith("Rank 0 would run out of memory (forward, step 5, train.py:3): 0.039 GiB")
     assert len(run["answer"]["findings"]) == 1 and len(run["answer"]["sentences"]) == 2
     assert [row[0] for row in run["answer"]["phases"]["rows"]] == [
         *("model_build", "forward (of 5)", "optimizer_step (of 4)")
@@ -76,10 +76,22 @@ def test_the_answer_is_what_the_terminal_prints():
 
 
 def test_kinds_of_sites_that_requested_nothing_have_no_colour():
-    trace = training(2, 40)
-    trace.sites.append(replace(trace.sites[0], kind=""))  # a prediction names kinds at its end, in copies
-    kinds = [kind["name"] for kind in payload([explained_run(Path("run"), explained(trace))])["kinds"]]
+    kinds = [kind["name"] for kind in payload([explained_run(Path("run"), explained(training(2, 40)))])["kinds"]]
     assert set(kinds) == {WEIGHTS, ACTIVATIONS, GRADIENTS, OPTIMIZER}
+
+
+def test_a_request_that_failed_after_the_recording_is_told_with_what_was_held():
+    """The page opens at the peak then: the failed request is not in the history."""
+    rank = out_of_memory()
+    assert payload([explained_run(Path("run"), rank)])["histories"][0]["failed"] == rank.oom.moment.event - 1
+    later = replace(rank, oom=replace(rank.oom, last=(), last_parts=(LastPart("forward", 9, 1.5, MIB, MIB, MIB),)))
+    found = payload([explained_run(Path("run"), later)])
+    assert found["histories"][0]["failed"] is None
+    failure = found["runs"][0]["answer"]["failure"]
+    terminal = printed(lambda rank, out: show_explained(rank, out, 4), later)
+    assert len(failure["sentences"]) == 2 and len(failure["before"]["rows"]) == 1
+    assert failure["held"]["rows"][0][2] == "used"
+    assert [text for text in texts(failure) if text not in terminal] == []
 
 
 def test_two_runs_begin_with_their_difference():

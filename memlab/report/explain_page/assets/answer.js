@@ -6,17 +6,21 @@ function showAnswer() {
   byId("summary").append(...(lead ? [h("p", { className: "answer" }, lead), ...paragraphs(more)] : []), ...runs);
 }
 
-function answerOf({ problems, answer: { failure, last_events: events, sentences, findings, phases } }) {
+function answerOf({ problems, answer: { failure, sentences, findings, phases } }) {
   const [answer, ...why] = sentences;
   return [
     ...problems.map((text) => h("p", { className: "care" }, text)),
-    ...(failure ? [h("p", { className: "answer failure" }, failure), textTable(events)] : []),
+    ...(failure ? failureOf(failure) : []),
     h("p", { className: "answer" }, answer),
     ...paragraphs(why),
     ...(findings.length ? [h("h3", {}, "Findings"), h("ul", {}, ...findings.map((text) => h("li", {}, text)))] : []),
     ...(DATA.remedies ? remediesOf(DATA.remedies) : []),
     ...(phases.rows.length ? [h("h3", {}, "Phases"), textTable(phases)] : []),
   ];
+}
+
+function failureOf({ sentences, before, held }) {
+  return [...sentences.map((text) => h("p", { className: "answer failure" }, text)), textTable(before), ...(held ? [textTable(held)] : [])];
 }
 
 function remediesOf({ answer, provenance, changes, not_tried: rest }) {

@@ -57,7 +57,7 @@ function extremes(values, edges) {
 
 /** Returns the bytes of each kind after each of some ascending events: kind number -> list. */
 function kindsAt({ blocks, sites }, events) {
-  const kinds = sites.map(({ kind }) => KINDS.get(kind).order);
+  const kinds = sites.map(({ kind }) => KINDS.get(kind)?.order); // a site that requested nothing has no kind
   const found = DATA.kinds.map(() => new Float64Array(events.length));
   const [first, last] = [events[0], events.at(-1)];
   const placeOfEvent = new Int32Array(last - first + 1); // the first of the events at or after one

@@ -98,8 +98,9 @@ function showControls() {
 function showLegend() {
   const { history, other } = chosen;
   const line = (className, text) => h("span", { className: "key" }, h("span", { className: `stroke ${className}` }), text);
-  const present = new Set(history.sites.map(({ kind }) => kind));
-  const kinds = DATA.kinds.filter(({ name }) => present.has(name)).map((kind) => {
+  const { tops } = chart.drawn;
+  const isDrawn = (_, order) => tops[order].some((bytes, column) => bytes > (tops[order - 1]?.[column] ?? 0));
+  const kinds = DATA.kinds.filter(isDrawn).map((kind) => {
     const swatch = h("span", { className: "swatch" });
     swatch.style.background = colorOf(kind);
     return h("span", { className: "key" }, swatch, kind.name);
