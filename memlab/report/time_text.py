@@ -83,7 +83,8 @@ def _rows(found: Comparison) -> Iterator[tuple[str, ...]]:
     wholes = found.measured_seconds or 0.0, predicted.step_seconds
     busy = profiled.busy_seconds, predicted.busy_seconds
     idle = [whole - works if works else 0.0 for whole, works in zip(wholes, busy, strict=True)]
-    for name, seconds in (("device busy", busy), ("device idle", idle), ("step without the profiler", wholes)):
+    step = "step with the profiler" if found.profiled and found.usual_seconds is None else "step without the profiler"
+    for name, seconds in (("device busy", busy), ("device idle", idle), (step, wholes)):
         yield name, *_cells(*(KindTime(each, 0) if each else None for each in seconds))
 
 

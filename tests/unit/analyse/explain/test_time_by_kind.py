@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from memlab.analyse.explain.time_by_kind import KindTime, compare, predicted_step, profiled
+from memlab.analyse.explain.time_by_kind import Comparison, KindTime, compare, predicted_step, profiled
 from memlab.core.config import Config, Hardware, Training
 from memlab.core.errors import RecordError
 from memlab.files.json_file import write_json
@@ -109,6 +109,13 @@ def test_a_command_is_compared_with_its_prediction(tmp_path, capsys):
         line.replace("│", " ").split() for line in text.splitlines()
     ]
     assert "memlab does not run a command again" in compare(measured).reason
+
+
+def test_a_step_that_only_the_profiler_timed_is_called_so(capsys):
+    show_time_by_kind(Comparison(profiled(MEASURED), None, None, "no prediction"), console())
+    text = " ".join(capsys.readouterr().out.split())
+    assert "A profiled step took 10.0 ms." in text
+    assert "step with the profiler" in text and "without the profiler" not in text
 
 
 def test_the_step_of_a_command_is_a_lower_bound():
