@@ -177,7 +177,8 @@ def sizes_from(path: str | None) -> Sizes:
     """
     if path is None:
         return shipped()
-    return fit(read_ranks(Path(path)), "", "", path, otherwise=shipped())
+    source = f"{path}; what it does not show, in {shipped().source} ({shipped().gpu})"
+    return fit(read_ranks(Path(path)), "", "", source, otherwise=shipped())
 
 
 def check_sizes(configs: Iterable[Config]) -> None:
