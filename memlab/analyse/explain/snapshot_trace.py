@@ -56,6 +56,7 @@ _WHOLE = frozenset({"_safe_softmax", "_softmax_backward_data", "embedding", "emb
 
 _OPERATOR = re.compile(r"at::_ops::(\w+)::")
 _NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply")
+_PYTHON = re.compile(r".*/lib/python3\.\d+/(?!(?:site|dist)-packages/)")
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
 
 
@@ -305,7 +306,8 @@ class _Builder:
         user = next((f"{self._short(frame.file)}:{frame.line}" for frame in stack if self._is_the_users(frame)), "")
         if owner := _workspace_of(stack):
             return Site(KERNEL_SCRATCH, owner, "", "", module, (), user)
-        caller = next((frame for frame in stack if _explains(self._as_imported(frame))), None)
+        callers = (frame for frame in stack if not _PYTHON.match(frame.file))
+        caller = next((frame for frame in callers if _explains(self._as_imported(frame))), None)
         where = _node(stack) if caller is None else f"{self._named(caller)}:{caller.line}"
         function = "" if caller is None else caller.function
         site = Site("", _operator(stack), where, function, module, (), user)
@@ -380,7 +382,7 @@ def _is_python(frame: Frame) -> bool:
 
 
 def _explains(frame: Frame) -> bool:
-    if not _is_python(frame) or frame.file.startswith("<") or frame.file in ("contextlib.py", "functools.py"):
+    if not _is_python(frame) or frame.file.startswith("<"):
         return False
     return frame.file.startswith(EXPLAINS) or not (frame.file.startswith(PASSES_ON) or OWN in frame.file)
 

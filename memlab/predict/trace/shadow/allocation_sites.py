@@ -1,9 +1,8 @@
 """Allocation sites: the place in the code that made an allocation, and the purpose of the memory."""
 
-import contextlib
-import functools
 import os
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -34,10 +33,13 @@ def path_of(code: str) -> str:
     return "\0" if spec is None else os.path.join(os.path.dirname(spec.origin), rest)
 
 
-_NOT_THE_CALLER = (*map(path_of, PASSES_ON), contextlib.__file__, functools.__file__, "<")
+_NOT_THE_CALLER = (*map(path_of, PASSES_ON), "<")
 """Path prefixes of code that only passes calls on. They are whole paths, because a parent folder may have any name."""
 
 _EXPLAINS = tuple(map(path_of, EXPLAINS))
+
+_PYTHON = os.path.join(sysconfig.get_path("stdlib"), "")
+_INSTALLED = tuple(os.path.join(_PYTHON, folder, "") for folder in ("site-packages", "dist-packages"))
 
 
 class AllocationSites:
@@ -109,7 +111,8 @@ class AllocationSites:
     def _label(self, code: CodeType) -> str | None:
         if code not in self._labels:
             path = code.co_filename
-            passes_on = path.startswith(_NOT_THE_CALLER) and not path.startswith(_EXPLAINS)
+            is_pythons = path.startswith(_PYTHON) and not path.startswith(_INSTALLED)
+            passes_on = is_pythons or (path.startswith(_NOT_THE_CALLER) and not path.startswith(_EXPLAINS))
             self._labels[code] = None if passes_on else _file_name(path)
         return self._labels[code]
 

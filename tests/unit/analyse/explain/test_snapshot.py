@@ -188,6 +188,13 @@ def test_an_operator_has_the_name_under_which_a_prediction_sees_it(inside, whole
     assert site_of(alloc("1|", *stack, ("/home/user/train.py", 7, "f"))).operator == predicted.operator
 
 
+def test_code_of_python_itself_only_passes_calls_on():
+    frames = [("/usr/lib/python3.11/copy.py", 143, "deepcopy"), ("/home/user/train.py", 42, "main")]
+    assert site_of(alloc("1|", *frames), folder="/home/user").where == "train.py:42"
+    installed = ("/usr/lib/python3.11/site-packages/peft/layer.py", 5, "f")
+    assert site_of(alloc("1|", installed, *frames), folder="/home/user").where == "peft/layer.py:5"
+
+
 def test_a_users_file_below_the_folder_of_the_command_is_named_from_there():
     frames = [("/home/user/scripts/train.py", 7, "main")]
     marks = {"folder": "/home/user", "import_paths": ["/home/user/scripts", "/usr/lib/python3.11/site-packages"]}
