@@ -11,7 +11,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from memlab.analyse.explain.accounting import line_of, module_of
@@ -77,17 +77,8 @@ def same_moments(measured: Explained, predicted: Explained) -> tuple[SameMoment,
 
 
 def share_alike(moments: Sequence[SameMoment], key: Key) -> float:
+    """Return the share of the requested bytes of all moments that both sides attribute alike."""
     return sum(moment.alike(key) for moment in moments) / sum(moment.requested for moment in moments)
-
-
-def with_model_outside(moment: SameMoment) -> SameMoment:
-    """Return the moment with the code of the model itself outside all modules."""
-    models = {held.site.owner.model for held in (*moment.measured, *moment.predicted) if held.site.owner}
-    sides = (
-        [replace(held, site=replace(held.site, module="")) if held.site.module in models else held for held in side]
-        for side in (moment.measured, moment.predicted)
-    )
-    return SameMoment(moment.name, *sides)
 
 
 def main() -> int:
@@ -96,8 +87,6 @@ def main() -> int:
     parser.add_argument("predicted", type=Path, metavar="PREDICTED")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these runs")
     parser.add_argument("--differences", type=int, default=0, metavar="N", help="also the N largest of each moment")
-    help = "count code of the model itself as outside all modules: older histories do not tell the two apart"
-    parser.add_argument("--model-is-outside", action="store_true", help=help)
     arguments = parser.parse_args()
     print("| run | MiB at the peak | kind | module | line | kind, all phases | module, all phases | line, all phases |")
     print("|---" * 8 + "|", flush=True)
@@ -107,8 +96,6 @@ def main() -> int:
         peak, phases = same_moments(
             *(explain(RunFolder(folder / name)).fullest for folder in (arguments.measured, arguments.predicted))
         )
-        if arguments.model_is_outside:
-            peak, *phases = map(with_model_outside, [peak, *phases])
         shares = [share_alike(moments, key) for moments in ([peak], phases) for key in LEVELS]
         cells = (f"`{name}`", f"{peak.requested / MIB:,.0f}", *(f"{100 * share:.2f} %" for share in shares))
         print("|", " | ".join(cells), "|", flush=True)

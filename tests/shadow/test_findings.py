@@ -1,6 +1,8 @@
 """A predicted script that holds memory by mistake: ``memlab explain`` calls each mistake by name."""
 
+import gzip
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,20 +13,40 @@ from memlab.analyse.explain.explained_run import explain
 from memlab.cli.compose import compose_config
 from memlab.planner.user_command import predict_command
 from memlab.runs.folder import RunFolder
+from tests.shadow.same_attribution import LEVELS, same_moments, share_alike
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "mistakes.py"
+MEASURED = Path(__file__).parents[1] / "data" / "mistakes_h200"
 LOGITS = 256 * 4096 * 4  # batch, vocabulary, bytes of float32
 
 
-def test_mistakes_are_called_by_name(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
+@pytest.fixture(scope="module")
+def rank(tmp_path_factory):
     config, _ = compose_config(["mode=predict", "hardware=h200_x1"])
-    folder = RunFolder(tmp_path / "run")
-    record = predict_command(["python", str(SCRIPT)], config.hardware, folder, steps=None)
+    folder = RunFolder(tmp_path_factory.mktemp("mistakes") / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
+        record = predict_command(["python", str(SCRIPT)], config.hardware, folder, steps=None)
     assert record.status == "ok"
     (rank,) = explain(folder).ranks
+    return rank
+
+
+def test_a_measured_run_and_its_prediction_attribute_memory_alike(rank, tmp_path):
+    """tests/data/mistakes_h200: the same script on one H200, recorded by ``memlab measure --explain 4``."""
+    shutil.copytree(MEASURED, tmp_path / "run")
+    packed = tmp_path / "run" / "rank0.memory_snapshot.pickle.gz"
+    packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+    peak, phases = same_moments(explain(RunFolder(tmp_path / "run")).fullest, rank)
+    by_kind, by_module, by_line = LEVELS
+    assert share_alike([peak], by_kind) == share_alike([peak], by_module) == 1.0
+    assert share_alike(phases, by_kind) > 0.99 and share_alike(phases, by_module) > 0.99
+    assert share_alike([peak], by_line) > 0.85  # a copied tensor has another operator
+
+
+def test_mistakes_are_called_by_name(rank):
     found = {(finding.name, finding.subject): finding for finding in findings.findings(rank)}
     head, embedding = 512 * 4096 * 4, 512 * 4096 * 2
 

@@ -164,7 +164,7 @@ def kind_of(site: Site, phase: str, vocabularies: Collection[int] = ()) -> str:
 
 def is_flat_buffer(site: Site) -> bool:
     """Whether a library keeps data of all modules in the memory, whichever of them ran when it was requested."""
-    by_deepspeed = site.where.startswith("deepspeed/") and site.kind in (GRADIENTS, MASTER)
+    by_deepspeed = site.where.startswith("deepspeed/") and site.kind in (GRADIENTS, MASTER, OPTIMIZER)
     return site.owner is None and (by_deepspeed or site.kind == BUCKETS)
 
 

@@ -81,7 +81,7 @@ def test_parts_that_differ_are_seen_where_their_sums_are_equal():
     assert (row.change, row.spread) == (0, 5)
 
 
-@pytest.mark.parametrize("kind", ["communication buckets", "gradients"])
+@pytest.mark.parametrize("kind", ["communication buckets", "gradients", "optimizer states"])
 def test_a_flat_buffer_of_a_library_is_that_of_all_modules(kind):
     site = Site(kind, "aten.empty", "deepspeed/runtime/zero/stage_1_and_2.py:2192", "f", "layers.15.mlp.up_proj", ())
     assert module_of(site) == "all modules"
