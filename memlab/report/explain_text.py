@@ -44,15 +44,19 @@ def show_explained(rank: Explained, out: Console, depth: int) -> None:
     """Print a rank at its peak, and each phase. ``depth``: levels of the tree below the device's memory."""
     if rank.oom:
         _show_out_of_memory(rank, rank.oom, out)
+        show_text_table(accounting_table(rank, depth), out)
     if rank.has_history:
+        if rank.oom and rank.oom.last_parts is not None:
+            say("The recorded steps came before it:", out)
         say(answer(rank), out, "bold")
-    if more_reserved := when_reserved_is_highest(rank):
-        say(more_reserved, out)
-    if why := why_the_peak_is_there(rank):
-        say(why, out)
-    show_text_table(accounting_table(rank, depth), out)
-    if rank.phases:
-        show_text_table(phases_table(rank), out)
+        if more_reserved := when_reserved_is_highest(rank):
+            say(more_reserved, out)
+        if why := why_the_peak_is_there(rank):
+            say(why, out)
+        if not rank.oom:
+            show_text_table(accounting_table(rank, depth), out)
+        if rank.phases:
+            show_text_table(phases_table(rank), out)
     if others := elsewhere(rank):
         say(others, out)
     show_findings(findings(rank), out)
@@ -77,9 +81,16 @@ def _show_out_of_memory(rank: Explained, oom: OutOfMemory, out: Console) -> None
     say(out_of_memory_sentence(rank, oom), out, "bold")
     if oom.last_parts is not None:
         say(held_sentence(oom), out, "bold")
-    show_text_table(what_came_before(oom), out)
-    if oom.last_parts is not None and rank.has_history:
-        say("The recorded steps came before it:", out)
+    if (before := what_came_before(oom)).rows:
+        show_text_table(before, out)
+
+
+def _show_tree(tree: Share, title: str, out: Console, depth: int) -> None:
+    table = _tree_table(("GiB", "%"), title)
+    for level, share in _rows(tree, depth, tree.nbytes * SMALLEST, lambda share: abs(share.nbytes)):
+        share_of_all = f"{100 * share.nbytes / tree.nbytes:.1f}" if tree.nbytes else "-"
+        table.add_row(units.gib(share.nbytes), share_of_all, _name(level, share))
+    out.print(table)
 
 
 def run_of_phase(rank: Explained, phase: str) -> PhaseRun:
