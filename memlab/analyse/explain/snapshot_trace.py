@@ -57,6 +57,7 @@ _WHOLE = frozenset({"_safe_softmax", "_softmax_backward_data", "embedding", "emb
 _OPERATOR = re.compile(r"at::_ops::(\w+)::")
 _NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply")
 _PYTHON = re.compile(r".*/lib/python3\.\d+/(?!(?:site|dist)-packages/)")
+_SUM_OF_GRADIENTS = "torch::autograd::InputBuffer::"  # between two nodes: of a tensor that is used twice
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
 
 
@@ -311,7 +312,7 @@ class _Builder:
         where = _node(stack) if caller is None else f"{self._named(caller)}:{caller.line}"
         function = "" if caller is None else caller.function
         site = Site("", _operator(stack), where, function, module, (), user)
-        if not where:
+        if not where and not any(function.startswith(_SUM_OF_GRADIENTS) for function in _compiled(stack)):
             return replace(site, kind=OTHER)
         return replace(site, kind=kind_of(site, phase))
 

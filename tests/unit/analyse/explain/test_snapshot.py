@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from memlab.analyse.explain import accounting
+from memlab.analyse.explain.accounting import line_of
 from memlab.analyse.explain.snapshot import Entry, Frame, Snapshot, read_snapshot
 from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER, Marks, trace_of
 from memlab.attach.owner import Owner
@@ -177,6 +178,12 @@ def test_memory_that_a_kernel_requests_without_a_tensor_is_its_workspace():
     tensor = ("??", 0, "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)")
     site = site_of(alloc("1|mlp", tensor, *(("??", 0, name) for name in names), line), folder="/home/user")
     assert (site.kind, site.operator, site.where) == ("activations", "sum_dim_IntList", "train.py:7")
+
+
+def test_the_sum_of_two_gradients_of_a_tensor_has_a_kind_though_no_node_runs():
+    names = ("at::_ops::add_Tensor::call(at::Tensor const&)", "torch::autograd::InputBuffer::add(unsigned long)")
+    site = site_of(alloc("1|embed", *(("??", 0, name) for name in names)))
+    assert (site.kind, line_of(site), site.module) == ("activation gradients", "add", "embed")
 
 
 @pytest.mark.parametrize(
