@@ -16,6 +16,7 @@ from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.recorded_ranks import RecordedRanks
 from memlab.analyse.explain.snapshot_trace import NOT_RECORDED
 from memlab.core.errors import RecordError
+from memlab.predict.memory.ledger import by_kind
 from memlab.report.explain_text import show_explained
 from memlab.report.out_of_memory_text import show_pointer
 from memlab.runs.folder import RunFolder
@@ -243,3 +244,20 @@ def test_a_snapshot_of_an_h200_without_its_history_adds_up(tmp_path):
     assert moment.reserved == sum(segment["total_size"] for segment in content["segments"])
     assert moment.reserved == moment.requested + moment.slack.total
     assert {held.site.kind for held in moment.holdings} == {NOT_RECORDED}
+
+
+def test_what_an_h200_kept_adds_up_to_the_drivers_figure(tmp_path):
+    """tests/scripts/runs_out.py with --gib 20, beside other processes on the GPU (torch 2.11+cu130)."""
+    folder = RunFolder(tmp_path)
+    for place in (folder.out_of_memory_snapshot(0), folder.out_of_memory_marks(0)):
+        kept = RECORDED.with_name(f"out_of_memory_h200{place.suffix}.gz")
+        place.write_bytes(gzip.decompress(kept.read_bytes()))
+    rank = RecordedRanks(folder, []).explain(0)
+    assert (rank.oom.request.site.module, rank.oom.request.site.where) == ("blocks.6", "tests/scripts/gpt.py:22")
+    assert rank.oom.part[:2] == ("forward", 3) and rank.oom.last_parts[-1].phase == "optimizer_step"
+    assert rank.oom.moment.reserved < 20 << 30 < rank.oom.moment.reserved + rank.oom.request.nbytes
+    assert rank.oom.request.free_on_device <= (20 << 30) - rank.oom.moment.reserved
+    kinds = by_kind(rank.oom.moment.holdings)
+    assert kinds["optimizer states"] == pytest.approx(2 * kinds["weights"], rel=1e-3) and kinds[NOT_RECORDED] > 0
+    whole = rank.oom.used
+    assert whole.nbytes == sum(part.nbytes for part in whole.parts) and rank.unexplained(rank.peak) == 0
