@@ -169,10 +169,11 @@ def cast_in_forward(holdings: Sequence[Holding]) -> Iterator[Finding]:
 
 
 def models_twice(weights: dict[str, list[Holding]]) -> Iterator[Finding]:
-    """Pairs of models with as many elements and the same names: a reference model, a teacher, a model loaded twice."""
+    """Pairs of models with as many elements and the same names, or the same class if ZeRO made one flat: a reference
+    model, a teacher, a model loaded twice."""
     for first, second in combinations(weights, 2):
         if _is_copy(weights[first], weights[second]):
-            second, copy = min(((each, weights[each]) for each in (first, second)), key=lambda each: _trained(each[1]))
+            second, copy = min(((each, weights[each]) for each in (first, second)), key=lambda each: _use(each[1]))
             yield from _about(MODEL_TWICE, _base(copy), second)
 
 
@@ -231,8 +232,15 @@ def _is_copy(first: Sequence[Holding], second: Sequence[Holding]) -> bool:
     sizes = sorted((_elements(one), _elements(other)))
     if not sizes[0] or sizes[1] - sizes[0] > ALIKE * sizes[1]:
         return False
+    if _is_flat(one) or _is_flat(other):  # a flat buffer has no names
+        return len({_class(own) for own in (one, other)}) == 1
     names = [{_plain_name(_owner(held).parameter) for held in own} for own in (one, other)]
     return len(names[0] & names[1]) >= (1 - ALIKE) * len(names[0] | names[1])
+
+
+def _class(weights: Sequence[Holding]) -> str:
+    """Return the class of the model that owns these weights."""
+    return _owner(weights[0]).model.partition(" ")[0]
 
 
 def _is_clone(blocks: Sequence[Holding], weights: Sequence[Holding]) -> bool:
@@ -247,8 +255,13 @@ def _plain_name(parameter: str) -> str:
     return parameter
 
 
-def _trained(weights: Iterable[Holding]) -> int:
-    return _bytes([held for held in weights if _owner(held).trains])
+def _use(weights: Sequence[Holding]) -> tuple[bool, int]:
+    """Return what tells a model that trains from its copy: an engine has made it flat, or more of it trains."""
+    return _is_flat(weights), _bytes([held for held in weights if _owner(held).trains])
+
+
+def _is_flat(weights: Iterable[Holding]) -> bool:
+    return any(_owner(held).parameters > 1 for held in weights)
 
 
 def _bytes(holdings: Iterable[Holding]) -> int:

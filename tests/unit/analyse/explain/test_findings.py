@@ -107,6 +107,16 @@ def test_an_adapted_model_and_its_base_are_two_copies_and_other_models_are_not()
     assert found(*BASE, owned("layers.0.up.weight", MIB, model="Small")) == {}
 
 
+def test_a_model_that_zero_made_flat_has_a_copy_in_another_of_its_class():
+    flat = Owner(WEIGHTS, "Llama", "layers", "bfloat16", True, parameters=10)
+    trained = Holding(Site("", "aten.cat", "stage_1_and_2.py:1399", "", "", ()).owned_by(flat), 10 * MIB, 1)
+    reference = [owned(f"layers.{number}.up.weight", MIB, model="Llama 2", where="dpo.py:5") for number in range(10)]
+    finding = found(trained, *reference)[findings.MODEL_TWICE]
+    assert (finding.subject, finding.nbytes, finding.where) == ("Llama 2", 10 * MIB, "dpo.py:5")
+    reward = [owned(f"layers.{number}.up.weight", MIB, model="Reward") for number in range(10)]
+    assert found(trained, *reward) == {} == found(trained, *reference[:5])
+
+
 def test_a_clone_of_the_weights_in_another_precision():
     (finding,) = weights_cloned([*BASE, free(20 * MIB, 10)])
     assert (finding.name, finding.nbytes) == (findings.WEIGHTS_CLONED, 20 * MIB)
