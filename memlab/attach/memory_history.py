@@ -184,7 +184,8 @@ class MemoryHistory:
 
     def _left(self, module: str, nodes: Iterable[Any]) -> None:
         convolutions = [node for node in nodes if node.name().startswith("ConvolutionBackward")]
-        self._read(CONVOLUTION if convolutions else None)
+        if convolutions:
+            self._read(CONVOLUTION)
         self._label()
         enters = partial(self._backward_enters, module)
         for node in nodes:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from fake_allocator import Allocator
 from torch._C._distributed_c10d import Backend
 
-from memlab.attach import driver_readings
+from memlab.attach import driver_readings, own_errors
 from memlab.attach.collectives import COLLECTIVES, OF_DDP
 from memlab.attach.memory_history import MARKS, SNAPSHOT, MemoryHistory
 from memlab.attach.out_of_memory import FailedRequest
@@ -238,6 +238,12 @@ def test_convolutions_and_triton_kernels_are_named(gpu, history, tmp_path, monke
 
 def test_another_version_of_triton_can_still_be_imported(history):
     history._watch_triton(SimpleNamespace(CompiledKernel=object))
+
+
+def test_another_triton_is_imported_as_without_memlab(history, monkeypatch):
+    monkeypatch.setattr(own_errors, "noted", [])
+    history._watch_triton(SimpleNamespace(CompiledKernel=object))
+    assert [text.partition(":")[0] for text in own_errors.noted] == ["MemoryHistory._watch_triton"]
 
 
 def test_a_program_without_a_context_is_not_made_to_have_one(gpu, history, tmp_path):
