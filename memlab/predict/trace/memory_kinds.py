@@ -164,8 +164,9 @@ def kind_of(site: Site, phase: str, vocabularies: Collection[int] = ()) -> str:
 
 def is_flat_buffer(site: Site) -> bool:
     """Whether a library keeps data of all modules in the memory, whichever of them ran when it was requested."""
-    by_deepspeed = site.where.startswith("deepspeed/") and site.kind in (GRADIENTS, MASTER, OPTIMIZER)
-    return site.owner is None and (by_deepspeed or site.kind == BUCKETS)
+    of_parameters = site.kind in (GRADIENTS, MASTER, OPTIMIZER)
+    of_no_module = not site.module or site.where.startswith("deepspeed/")
+    return site.owner is None and (site.kind == BUCKETS or (of_parameters and of_no_module))
 
 
 def _recomputes(site: Site) -> bool:

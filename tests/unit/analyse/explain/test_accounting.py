@@ -85,6 +85,9 @@ def test_parts_that_differ_are_seen_where_their_sums_are_equal():
 def test_a_flat_buffer_of_a_library_is_that_of_all_modules(kind):
     site = Site(kind, "aten.empty", "deepspeed/runtime/zero/stage_1_and_2.py:2192", "f", "layers.15.mlp.up_proj", ())
     assert module_of(site) == "all modules"
+    assert (
+        module_of(replace(site, kind="optimizer states", where="torch/optim/adam.py:178", module="")) == "all modules"
+    )
     of_a_node = replace(site, kind="gradients", where="MmBackward0")
     assert module_of(of_a_node) == "layers.*.mlp.up_proj"
     owned = site.owned_by(Owner("gradients", "GPT", "layers.15.mlp.up_proj.weight", "bfloat16", True))
