@@ -9,7 +9,8 @@ from memlab.analyse.explain.accounting import UNEXPLAINED, Share, used
 from memlab.analyse.explain.device import Device
 from memlab.analyse.explain.out_of_memory import OutOfMemory, failed_replay
 from memlab.analyse.explain.phases import PhaseRun, highest_runs, parts_of
-from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER
+from memlab.analyse.explain.snapshot_trace import BEFORE
+from memlab.analyse.explain.stack_sites import OTHER
 from memlab.core.errors import RecordError
 from memlab.predict.allocator import RecordingAllocator
 from memlab.predict.memory.ledger import Moment, moments

@@ -1,27 +1,18 @@
 """A measured memory snapshot as a trace, so that everything that reads a prediction's trace reads a measured one."""
 
-import os
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
 from typing import NamedTuple
 
-from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, Entry, Frame, LiveBlock, Segment, Snapshot, Stack
+from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, Entry, LiveBlock, Segment, Snapshot, Stack
+from memlab.analyse.explain.stack_sites import StackSites
 from memlab.attach.owner import Owner
 from memlab.core.sizes import MIB
 from memlab.predict.allocator import Before
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
-from memlab.predict.trace.memory_kinds import (
-    EXPLAINS,
-    KERNEL_SCRATCH,
-    PASSES_ON,
-    SMALL,
-    kind_of,
-    name_casts,
-)
+from memlab.predict.trace.memory_kinds import SMALL, name_casts
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 
 BEFORE = "allocated before the recording"
@@ -30,35 +21,14 @@ BEFORE = "allocated before the recording"
 NOT_RECORDED = "not recorded: activations, temporaries, buffers of libraries"
 """Kind of a block without an owner, of an out-of-memory without a history."""
 
-OTHER = "of unknown origin"
-"""Kind of a block that no line of code, no backward node and no owner explains."""
-
 SMALL_BYTES = 64 << 10
 """Allocations below this share one site, as in a prediction (shadow/allocation_sites.py)."""
-
-OWN = "/memlab_attach/"
-"""Part of the path of memlab's meters in a command (attach/install.py)."""
 
 LONGEST_NUMBER = 19
 """Digits of a number in a label, at most: a longer one is not the meters'."""
 
 WAITING_STREAM = -1
 """A stream that stands for those that a freed block waited for: the history does not say which they were."""
-
-_CUBLAS_WORKSPACE = frozenset({"at::cuda::getCurrentCUDABlasHandle()", "at::cuda::getCUDABlasLtWorkspace()"})
-"""Functions of torch that request the workspace of cuBLAS, which stays: a prediction names it alike."""
-
-_INNER = ("empty", "resize_", "new_empty", "_cudnn_attention", "_flash_attention", "_efficient_attention")
-"""Operators that others call for their memory, or as the kernel behind ``scaled_dot_product_attention``."""
-
-_WHOLE = frozenset({"_safe_softmax", "_softmax_backward_data", "embedding", "embedding_dense_backward"})
-"""Operators that call others for their result."""
-
-_OPERATOR = re.compile(r"at::_ops::(\w+)::")
-_NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply")
-_PYTHON = re.compile(r".*/lib/python3\.\d+/(?!(?:site|dist)-packages/)")
-_SUM_OF_GRADIENTS = "torch::autograd::InputBuffer::"  # between two nodes: of a tensor that is used twice
-_INSTALLED = re.compile(r".*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
 
 
 class PartEnd(NamedTuple):
@@ -140,8 +110,7 @@ class _Builder:
         self.owned: dict[int, Owner] = {}  # by key; known at the end of a piece
         self.requests: list[int] = []  # key -> index of its Alloc
         self.piece = -1
-        self.below = os.path.join(marks.folder, "")
-        self.site_of = cache(self._site_of)
+        self.site_of = cache(StackSites(marks.folder, marks.import_paths).site)
 
     def build(self) -> MeasuredTrace:
         self._before_the_recording()
@@ -195,7 +164,7 @@ class _Builder:
         return Before([(each.address, each.nbytes, self._stream(each.stream)) for each in segments], self.places)
 
     def _failed(self, entry: Entry) -> FailedRequest:
-        site = self.site_of(entry.stack, self._module_of(entry), self._phase(), False)
+        site = self.site_of(entry.stack, self._module_of(entry), self._phase())
         seconds = (entry.time_us - self.snapshot.entries[0].time_us) / 1e6
         return FailedRequest(entry.nbytes, entry.address, site, seconds)
 
@@ -226,8 +195,8 @@ class _Builder:
         self, address: int, nbytes: int, stream: int, stack: Stack, module: str, kind: str | None = None
     ) -> None:
         key = self.keys[address] = len(self.requests)
-        is_small = nbytes < SMALL_BYTES
-        site = Site(kind, "", "", "", "", ()) if kind else self.site_of(stack, module, self._phase(), is_small)
+        kind = kind or (SMALL if nbytes < SMALL_BYTES else None)
+        site = Site(kind, "", "", "", "", ()) if kind else self.site_of(stack, module, self._phase())
         self.requests.append(len(self.trace.events))
         self.trace.events.append(Alloc(key, nbytes, self._stream(stream), self._number(site)))
 
@@ -301,42 +270,6 @@ class _Builder:
             self.trace.sites.append(site)
         return number
 
-    def _site_of(self, stack: Stack, module: str, phase: str, is_small: bool) -> Site:
-        if is_small:
-            return Site(SMALL, "", "", "", "", ())
-        user = next((f"{self._short(frame.file)}:{frame.line}" for frame in stack if self._is_the_users(frame)), "")
-        if owner := _workspace_of(stack):
-            return Site(KERNEL_SCRATCH, owner, "", "", module, (), user)
-        callers = (frame for frame in stack if not _PYTHON.match(frame.file))
-        caller = next((frame for frame in callers if _explains(self._as_imported(frame))), None)
-        where = _node(stack) if caller is None else f"{self._named(caller)}:{caller.line}"
-        function = "" if caller is None else caller.function
-        site = Site("", _operator(stack), where, function, module, (), user)
-        if not where and not any(function.startswith(_SUM_OF_GRADIENTS) for function in _compiled(stack)):
-            return replace(site, kind=OTHER)
-        return replace(site, kind=kind_of(site, phase))
-
-    def _named(self, frame: Frame) -> str:
-        """Return the user's file relative to the command's folder, and any other as it was imported."""
-        return self._short(frame.file) if self._is_the_users(frame) else self._as_imported(frame).file
-
-    def _as_imported(self, frame: Frame) -> Frame:
-        """Return the frame with the path of an imported file relative to the folder that it was imported from."""
-        installed = _INSTALLED.sub("", frame.file)
-        roots = (root for path in self.marks.import_paths if frame.file.startswith(root := os.path.join(path, "")))
-        relative = frame.file.removeprefix(max(roots, key=len, default=""))
-        return frame._replace(file=min(installed, relative, key=len))
-
-    def _short(self, path: str) -> str:
-        return os.path.relpath(path, self.marks.folder) if self._is_below(path) else path
-
-    def _is_below(self, path: str) -> bool:
-        return bool(self.marks.folder) and path.startswith(self.below)
-
-    def _is_the_users(self, frame: Frame) -> bool:
-        own = OWN in frame.file or self._short(frame.file).startswith("memlab/")
-        return _is_python(frame) and self._is_below(frame.file) and not _INSTALLED.match(frame.file) and not own
-
 
 @cache
 def piece_and_module(label: str) -> tuple[int, str]:
@@ -376,46 +309,3 @@ def _requests_until_completed(entries: Sequence[Entry]) -> dict[int, int]:
             started, before = waiting.pop(entry.address)
             found[started] = requests - before
     return found | {index: requests - before + 1 for index, before in waiting.values()}
-
-
-def _is_python(frame: Frame) -> bool:
-    return frame.file.endswith(".py")
-
-
-def _explains(frame: Frame) -> bool:
-    if not _is_python(frame) or frame.file.startswith("<"):
-        return False
-    return frame.file.startswith(EXPLAINS) or not (frame.file.startswith(PASSES_ON) or OWN in frame.file)
-
-
-def _compiled(stack: Stack) -> Iterator[str]:
-    """Yield the C++ functions that the innermost Python frame called, the innermost first."""
-    for frame in stack:
-        if _is_python(frame):
-            return
-        yield frame.function
-
-
-def _operator(stack: Stack) -> str:
-    """Return the operator that needed the memory: the innermost that does more than to allocate, or the one that a
-    program calls where that is a part of it."""
-    names = [match[1] for function in _compiled(stack) if (match := _OPERATOR.match(function))]
-    whole = (name for name in names if name in _WHOLE)
-    does_more = (name for name in names if not name.startswith(_INNER))
-    name = next(chain(whole, does_more, names[-1:]), "")
-    return f"aten.{name}" if name else ""
-
-
-def _workspace_of(stack: Stack) -> str:
-    """Return who requested memory without a tensor: cuBLAS, or the operator of a kernel of torch; else nothing."""
-    functions = list(_compiled(stack))
-    if not _CUBLAS_WORKSPACE.isdisjoint(functions):
-        return "cuBLAS"
-    makes_a_tensor = any(word in function for function in functions for word in ("empty", "resize"))
-    is_kernel = any(function.startswith("at::native::") for function in functions)
-    return _operator(stack) if is_kernel and not makes_a_tensor else ""
-
-
-def _node(stack: Stack) -> str:
-    """Return the backward node that ran, without the C++ namespace."""
-    return next((match[1] for function in _compiled(stack) if (match := _NODE.match(function))), "")

@@ -14,7 +14,8 @@ import pytest
 from memlab.analyse.explain import accounting
 from memlab.analyse.explain.accounting import line_of
 from memlab.analyse.explain.snapshot import Entry, Frame, Snapshot, read_snapshot
-from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER, Marks, trace_of
+from memlab.analyse.explain.snapshot_trace import BEFORE, Marks, trace_of
+from memlab.analyse.explain.stack_sites import OTHER
 from memlab.attach.owner import Owner
 from memlab.core.errors import RecordError
 from memlab.predict.allocator import CachingAllocator, RecordingAllocator
