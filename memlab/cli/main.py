@@ -131,6 +131,9 @@ def refuse_to_run_inside_a_launcher() -> None:
 
 def _guarded(function: Callable[[], int | None]) -> int:
     """Call ``function`` and return the exit code. Print a user's mistake in one line, a bug of memlab in three."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as with >&-
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         return function() or 0
     except MemlabError as error:

@@ -22,9 +22,11 @@ ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def console(file: Any = None) -> Console:
-    """Make a console as wide as the terminal, or as the variable COLUMNS says."""
+    """Make a console as wide as the variable COLUMNS says, or as the terminal."""
     stream = file or sys.stdout
-    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    columns = os.environ.get("COLUMNS", "")
+    named = int(columns) if columns.isdecimal() else None
+    width = named or (None if stream.isatty() and named is None else PIPE_WIDTH)  # nothing fits into 0 columns
     return Console(file=file, width=width, highlight=False, markup=False, emoji=False)
 
 

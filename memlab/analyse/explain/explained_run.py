@@ -10,7 +10,7 @@ from memlab.analyse.explain.measure_again import measure_again
 from memlab.analyse.explain.predicted_rank import explain_prediction, traces_of
 from memlab.analyse.explain.recorded_ranks import NO_HISTORY, RecordedRanks
 from memlab.core.errors import RecordError
-from memlab.core.record import PREDICTED, Record
+from memlab.core.record import OUT_OF_MEMORY, PREDICTED, Record
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.runs.folder import RunFolder
 
@@ -63,13 +63,21 @@ def explain(folder: RunFolder) -> ExplainedRun:
     try:
         ranks, left_out = explain_ranks(functions)
     except RecordError as error:
-        raise RecordError(f"{folder}: {_short(str(error), folder) or NO_HISTORY}.{_advice(record)}") from error
+        reasons = _short(str(error), folder) or NO_HISTORY
+        raise RecordError(f"{folder}: {reasons}.{_ended(record)}{_advice(record)}") from error
     return ExplainedRun(folder, record, ranks, {rank: _short(reason, folder) for rank, reason in left_out.items()})
 
 
 def _short(reason: str, folder: RunFolder) -> str:
     """Return a reason with the files of the folder by their names alone."""
     return reason.replace(f"{folder}/", "")
+
+
+def _ended(record: Record) -> str:
+    """Say how a run ended that has no result, which may be why it has no history."""
+    if record.status in ("ok", *OUT_OF_MEMORY):
+        return ""
+    return f" The run ended as {record.status}: {(record.reason or 'no reason is known').rstrip('.')}."
 
 
 def _advice(record: Record) -> str:

@@ -1,5 +1,6 @@
 """``memlab explain`` and mistakes: one line that says what, where and what to do, before any history is read."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,10 @@ def test_a_run_without_gpus_is_explained_by_its_prediction(capsys, tmp_path):
     assert "No rank used a GPU, whose memory alone is recorded: explain a prediction of this run." in error(
         capsys, str(write(tmp_path, record))
     )
+
+
+def test_a_closed_output_is_no_bug(explained, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", str(explained), "--remedies", "0"])
+    assert ended.value.code == 0

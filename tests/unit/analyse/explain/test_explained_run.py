@@ -187,3 +187,10 @@ def test_damaged_marks_are_told_by_the_key(folder, problem):
     with pytest.raises(RecordError) as refused:
         explain(folder)
     assert problem in str(refused.value) and str(refused.value).endswith(AGAIN)
+
+
+def test_how_a_run_without_a_result_ended_is_told(tmp_path):
+    record = make_record(status="failed")
+    record.reason, record.command = "the script could not be imported.", COMMAND
+    with pytest.raises(RecordError, match=r"folder\. The run ended as failed: the script could not be imported\. Meas"):
+        explain(RunFolder(write(tmp_path, record)))
