@@ -39,8 +39,8 @@ def main() -> None:
         print(row_of_docs(name, gpus, found, *(summary(folder / name) for folder in (measured, predicted))), flush=True)
     table = pd.concat(peaks)
     table.insert(0, "name", table.pop("name"))
-    table.to_csv(out / "peaks.csv", index=False)
-    pd.DataFrame(phases).to_csv(out / "phases.csv", index=False)
+    table.convert_dtypes().to_csv(out / "peaks.csv", index=False)
+    pd.DataFrame(phases).convert_dtypes().to_csv(out / "phases.csv", index=False)
 
 
 def rows_of(rank: Explained) -> Iterator[dict[str, Any]]:
