@@ -34,12 +34,26 @@ def rank(tmp_path_factory):
     return rank
 
 
-def test_a_measured_run_and_its_prediction_attribute_memory_alike(rank, tmp_path):
-    """tests/data/mistakes_h200: the same script on one H200, recorded by ``memlab measure --explain 4``."""
-    shutil.copytree(MEASURED, tmp_path / "run")
-    packed = tmp_path / "run" / "rank0.memory_snapshot.pickle.gz"
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The same script on one H200, recorded by ``memlab measure --explain 9``."""
+    folder = tmp_path_factory.mktemp("mistakes_h200") / "run"
+    shutil.copytree(MEASURED, folder)
+    packed = folder / "rank0.memory_snapshot.pickle.gz"
     packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
-    peak, phases = same_moments(explain(RunFolder(tmp_path / "run")).fullest, rank)
+    return explain(RunFolder(folder)).fullest
+
+
+def test_a_measured_run_confirms_the_findings(rank, measured):
+    by_name = [
+        {(finding.name, finding.subject): (finding.nbytes, finding.times) for finding in findings.findings(each)}
+        for each in (rank, measured)
+    ]
+    assert len(by_name[0]) == 8 and by_name[0] == by_name[1]
+
+
+def test_a_measured_run_and_its_prediction_attribute_memory_alike(rank, measured):
+    peak, phases = same_moments(measured, rank)
     by_kind, by_module, by_line = LEVELS
     assert share_alike([peak], by_kind) == share_alike([peak], by_module) == 1.0
     assert share_alike(phases, by_kind) > 0.99 and share_alike(phases, by_module) > 0.99
