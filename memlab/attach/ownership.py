@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from . import model_tree
 from .owner import BUFFERS, GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Owner, add_owner
@@ -127,9 +128,13 @@ def _trains(model: torch.nn.Module) -> bool:
 
 
 def _parts(tensor: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors with memory of their own: those inside of DTensor and of quantized weights, for example."""
+    """Yield the tensors with memory of their own: those inside of DTensor and of quantized weights, and the indices and
+    values of a sparse gradient, for example. A lazy parameter has none yet."""
     if hasattr(tensor, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:
             yield from _parts(getattr(tensor, name))
-    elif isinstance(tensor, torch.Tensor):
-        yield tensor
+    elif isinstance(tensor, torch.Tensor) and not is_lazy(tensor):
+        if tensor.layout is torch.sparse_coo:
+            yield from (tensor._indices(), tensor._values())
+        elif tensor.layout is torch.strided:
+            yield tensor

@@ -38,6 +38,15 @@ def test_parameters_gradients_and_states_are_named():
     assert owners[storage(state["step"])].dtype == "float32"
 
 
+def test_sparse_gradients_and_parameters_without_memory_so_far():
+    model = nn.Sequential(nn.Embedding(4, 4, sparse=True), nn.LazyLinear(4))
+    model[0](torch.tensor([1, 2])).sum().backward()
+    owners = Ownership(lambda: [], storage, model).now()
+    gradient = model[0].weight.grad
+    assert {owners[storage(part)].kind for part in (gradient._indices(), gradient._values())} == {GRADIENTS}
+    assert {owner.parameter for owner in owners.values()} == {"0.weight"}
+
+
 def test_parameters_of_no_model_are_master_weights_and_a_flat_buffer_has_one_owner():
     model = Pair()
     flat = torch.zeros(32)
