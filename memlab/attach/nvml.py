@@ -30,7 +30,8 @@ class _Process(ctypes.Structure):
 
 
 class Nvml:
-    """GPUs by NVML's index, which CUDA_VISIBLE_DEVICES does not change. Raises ``OSError`` without a driver."""
+    """GPUs by NVML's index, which CUDA_VISIBLE_DEVICES does not change. Raises ``OSError`` without a driver, and where
+    an older driver lacks a function."""
 
     def __init__(self):
         self._library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -62,5 +63,8 @@ class Nvml:
         return handle
 
     def _call(self, name: str, *arguments) -> None:
-        if code := getattr(self._library, name)(*arguments):
+        function = getattr(self._library, name, None)
+        if function is None:
+            raise OSError(f"{name}: not in this driver")
+        if code := function(*arguments):
             raise OSError(f"{name}: NVML error {code}")
