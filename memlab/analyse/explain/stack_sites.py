@@ -45,9 +45,12 @@ class StackSites:
         user = next((f"{self._short(frame.file)}:{frame.line}" for frame in stack if self._is_the_users(frame)), "")
         if owner := _workspace_of(stack):
             return Site(KERNEL_SCRATCH, owner, "", "", module, (), user)
-        callers = (frame for frame in stack if not _PYTHON.match(frame.file))
+        callers = [frame for frame in stack if _is_python(frame) and not _PYTHON.match(frame.file)]
         caller = next((frame for frame in callers if _explains(self._as_imported(frame))), None)
-        where = _node(stack) if caller is None else f"{self._named(caller)}:{caller.line}"
+        node = _node(stack)
+        if caller is None and not node:  # then what passes the call on is the best that is known
+            caller = next((frame for frame in callers if not self._as_imported(frame).file.startswith("torch/")), None)
+        where = node if caller is None else f"{self._named(caller)}:{caller.line}"
         function = "" if caller is None else caller.function
         site = Site("", _operator(stack), where, function, module, (), user)
         if not where and not any(function.startswith(_SUM_OF_GRADIENTS) for function in _compiled(stack)):
@@ -81,7 +84,7 @@ def _is_python(frame: Frame) -> bool:
 
 
 def _explains(frame: Frame) -> bool:
-    if not _is_python(frame) or frame.file.startswith("<"):
+    if frame.file.startswith("<"):
         return False
     return frame.file.startswith(EXPLAINS) or not (frame.file.startswith(PASSES_ON) or _OWN in frame.file)
 

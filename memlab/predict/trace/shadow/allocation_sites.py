@@ -38,6 +38,7 @@ _NOT_THE_CALLER = (*map(path_of, PASSES_ON), "<")
 
 _EXPLAINS = tuple(map(path_of, EXPLAINS))
 
+_TORCH, _SHADOW = path_of("torch/"), os.path.join("memlab", "predict", "trace", "shadow", "")
 _PYTHON = os.path.join(sysconfig.get_path("stdlib"), "")
 _INSTALLED = tuple(os.path.join(_PYTHON, folder, "") for folder in ("site-packages", "dist-packages"))
 
@@ -82,7 +83,7 @@ class AllocationSites:
         where, function = _innermost(self._label)
         if not where:
             node = torch._C._current_autograd_node()
-            where = node.name() if node is not None else ""
+            where, function = _innermost(_label_of_any) if node is None else (node.name(), "")
             if tensor is not None and node is not None and _is_parameter_gradient(node, tensor):
                 function = PARAMETER_GRADIENT
         shape = () if tensor is None else tuple(tensor.shape)
@@ -115,6 +116,13 @@ class AllocationSites:
             passes_on = is_pythons or (path.startswith(_NOT_THE_CALLER) and not path.startswith(_EXPLAINS))
             self._labels[code] = None if passes_on else _file_name(path)
         return self._labels[code]
+
+
+def _label_of_any(code: CodeType) -> str | None:
+    """Name the file of code that is neither torch's nor Python's: where nothing explains a request, it passed it on."""
+    path = code.co_filename
+    is_pythons = path.startswith(_PYTHON) and not path.startswith(_INSTALLED)
+    return None if is_pythons or path.startswith((_TORCH, "<")) or _SHADOW in path else _file_name(path)
 
 
 def _innermost(label_of: Callable[[CodeType], str | None]) -> tuple[str, str]:

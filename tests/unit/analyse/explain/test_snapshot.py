@@ -203,6 +203,12 @@ def test_code_of_python_itself_only_passes_calls_on():
     assert site_of(alloc("1|", installed, *frames), folder="/home/user").where == "peft/layer.py:5"
 
 
+def test_where_nothing_explains_a_request_the_code_that_passed_it_on_is_named():
+    frames = [("/opt/torch/_refs/__init__.py", 5, "empty_like"), ("/opt/memlab/worker/adapter.py", 84, "_on_device")]
+    site = site_of(alloc("0|", *frames), import_paths=["/opt"])
+    assert (site.where, site.kind) == ("memlab/worker/adapter.py:84", "activations")
+
+
 def test_a_users_file_below_the_folder_of_the_command_is_named_from_there():
     frames = [("/home/user/scripts/train.py", 7, "main")]
     marks = {"folder": "/home/user", "import_paths": ["/home/user/scripts", "/usr/lib/python3.11/site-packages"]}
