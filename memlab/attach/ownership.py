@@ -19,7 +19,10 @@ LOOKED_AT_AFTER = (*ONCE, BACKWARD, OPTIMIZER_STEP)
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Keep garbage: what memlab makes would set off a collection, and free the script's memory before its time."""
+    """Keep garbage: what memlab makes would set off collections, and free the script's memory before its time.
+
+    One collection, of the youngest objects alone, may still follow: Python has counted what memlab made.
+    """
     is_on = gc.isenabled()
     gc.disable()
     try:

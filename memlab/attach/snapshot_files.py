@@ -16,7 +16,8 @@ def write(place: Path, suffixes: tuple[str, str], snapshot: dict[str, Any], mark
     ``place``: the rank's file, beside which they lie; ``suffixes``: the ends of their names, the snapshot's first.
     ``marks`` get the folders by which the files of a stack are named.
     """
-    marks = {"folder": os.getcwd(), "import_paths": sys.path, **marks}
+    import_paths = [path for path in sys.path if isinstance(path, str)]  # Python passes over what a script adds else
+    marks = {"folder": os.getcwd(), "import_paths": import_paths, **marks}
     files = [place.with_suffix(suffix) for suffix in suffixes]
     parts = [file.with_name(f".{file.name}.{os.getpid()}.tmp") for file in files]
     try:

@@ -83,6 +83,12 @@ def test_what_the_allocator_may_not_take_is_not_free(keeper, tmp_path):
     assert written(tmp_path)[0]["device_traces"][1][0]["device_free"] == 3 * MIB
 
 
+def test_a_script_may_add_what_is_no_text_to_the_import_paths(keeper, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+    run_out(keeper)
+    assert written(tmp_path)[1]["import_paths"] == sys.path[:-1]
+
+
 class FailsInForward(torch.nn.Module):
     def __init__(self, keeper: OutOfMemoryKeeper):
         super().__init__()
