@@ -1,5 +1,6 @@
-"""``python outside.py PREDICTED > outside.csv``: MiB outside the allocator in each run, measured and predicted.
+"""``python outside.py PREDICTED > outside.csv``: MiB outside the allocator, measured and predicted.
 
+A row for each run of readings.csv: records.tgz has later runs, too, whose predictions took the sizes fitted to these.
 PREDICTED: the folder that ``make.sh predict`` wrote. ``before``: by the predictions in records.tgz, which took one
 figure for all runs of a number of GPUs. ``predicted``: with the sizes that are shipped, which are fitted to these runs.
 ``left_out``: with sizes that are fitted to the readings of the other runs alone. Each is the fullest rank's.
@@ -27,6 +28,12 @@ WITHOUT_FSDP = replace(shipped(), stream=Size(0, 0, 0))
 COLUMNS = ("run", "gpus", "measured", "before", "predicted", "left_out")
 
 
+def runs() -> list[str]:
+    """Return the runs to whose readings the sizes are fitted."""
+    with (HERE / "readings.csv").open(encoding="utf-8") as file:
+        return sorted({row["run"] for row in csv.DictReader(file)})
+
+
 def recorded() -> dict[str, dict[str, int]]:
     """Return measured or predicted -> run -> bytes."""
     found: dict[str, dict[str, int]] = {"measured": {}, "predicted": {}}
@@ -44,7 +51,7 @@ def main(predicted: Path) -> None:
     records = recorded()
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(COLUMNS)
-    for run, measured in sorted(records["measured"].items()):
+    for run in runs():
         folder = RunFolder(predicted / run)
         record = folder.read_record()
         traces = traces_of(folder, record).values()
@@ -52,7 +59,7 @@ def main(predicted: Path) -> None:
         predicted_outside, left_out = (
             max(outside_bytes(outside_parts(trace, sizes)) for trace in traces) for sizes in (shipped(), others)
         )
-        figures = (measured, records["predicted"][run], predicted_outside, left_out)
+        figures = (records["measured"][run], records["predicted"][run], predicted_outside, left_out)
         out.writerow((run, record.config.hardware.gpus, *(round(nbytes / MIB) for nbytes in figures)))
 
 

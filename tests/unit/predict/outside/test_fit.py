@@ -1,6 +1,8 @@
 """Sizes of what lies outside the allocator, fitted to the readings of measured runs."""
 
+import csv
 import json
+import tarfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -41,6 +43,19 @@ def test_runs_that_were_recorded_later_show_the_same_sizes():
     }
     whole = [sum(each["nccl"][part] for part in ("library", "communicator", "collective")) for each in (later, known)]
     assert whole[0] == pytest.approx(whole[1], abs=6 * MIB)
+
+
+def test_the_table_of_measured_and_predicted_has_the_figures_of_the_records():
+    with (READINGS.parent / "outside.csv").open() as file:
+        rows = {row["run"]: row for row in csv.DictReader(file)}
+    with READINGS.open() as file:
+        assert rows.keys() == {row["run"] for row in csv.DictReader(file)}
+    with tarfile.open(READINGS.parent / "records.tgz") as archive:
+        for source, column in (("measured", "measured"), ("predicted", "before")):
+            for run, row in rows.items():
+                ranks = json.load(archive.extractfile(f"{source}/{run}/record.json"))["ranks"]
+                outside = max(rank["device_used_bytes"] - rank["peak_reserved_bytes"] for rank in ranks)
+                assert int(row[column]) == round(outside / MIB), (run, column)
 
 
 def test_a_reading_of_two_things_is_told_apart_by_those_of_one(tmp_path):
