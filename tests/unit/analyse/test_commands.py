@@ -234,9 +234,9 @@ def test_an_output_that_cannot_be_written_is_one_line(sweep, tmp_path, capsys, c
 
 def test_an_output_that_is_a_folder_is_one_line(sweep, tmp_path, capsys):
     for option in ("--csv", "--parquet", "--markdown"):
-        assert run("table", sweep, option, tmp_path) == 1
+        assert run("table", sweep, option, tmp_path) == 2
         [line] = capsys.readouterr().err.splitlines()
-        assert "name a file, not a folder" in line
+        assert "is a folder: name a file in it" in line
 
 
 def test_a_table_is_compressed_by_the_name_of_its_file(sweep, tmp_path):

@@ -54,6 +54,7 @@ def of_then(record: Record) -> dict[str, Any]:
         place.pop("training", None)
     for key in ("profile", "snapshot_ranks"):
         values["config"]["measure"].pop(key)
+    values["config"]["predict"].pop("outside", None)
     for rank in values["ranks"]:
         del rank["attached"]
     return values
