@@ -81,4 +81,4 @@ class MeasuredDevice:
         return self._outside.shares(self._until_us[event])
 
     def driver(self, event: int) -> int | None:
-        return self._reserved[event] + self._outside.nearest(self._until_us[event])
+        return self._reserved[event] + self._outside.total(self._until_us[event])

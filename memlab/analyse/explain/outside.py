@@ -79,27 +79,25 @@ class Outside:
     def __init__(self, readings: Readings, handles: Sequence[int], strays: Mapping[str, int] | None = None):
         self._readings, self._before, self._handles = readings.readings, readings.before, handles
         self._strays = strays or {}
+        self._changes = [(last.until_us + now.time_us) / 2 for last, now in pairwise(self._readings)]
         self._grown = [list(self._grew(*pair)) for pair in zip([None, *self._readings], self._readings, strict=False)]
 
     def shares(self, time_us: float) -> tuple[Share, ...]:
-        """Return the parts that had appeared by the last reading before a moment. Those of the first reading are there
-        from the beginning: without a context nothing can be allocated."""
-        known = max(1, self._number_before(time_us))
-        return tree("outside", [part for grown in self._grown[:known] for part in grown]).parts
+        """Return the parts by the reading that is nearest to a moment. Those of the first reading are there from the
+        beginning: without a context nothing can be allocated."""
+        return tree("outside", [part for grown in self._grown[: self._nearest(time_us) + 1] for part in grown]).parts
 
-    def nearest(self, time_us: float) -> int:
-        """Return the bytes outside the allocator by the reading that is nearest to a moment; 0 without readings."""
-        known = self._number_before(time_us)
-        around = self._readings[max(0, known - 1) : known + 1]
-        return min(around, key=lambda reading: _distance(reading, time_us)).outside if around else 0
+    def total(self, time_us: float) -> int:
+        """Return the bytes outside the allocator by the same reading; 0 without readings."""
+        return self._readings[self._nearest(time_us)].outside if self._readings else 0
 
     def changes(self) -> list[float]:
-        """Return the moments from which :meth:`shares` or :meth:`nearest` can differ from before, in microseconds."""
-        halfway = [(last.until_us + now.time_us) / 2 for last, now in pairwise(self._readings)]
-        return [*(reading.time_us for reading in self._readings), *halfway]
+        """Return the moments from which :meth:`shares` or :meth:`total` can differ from before, in microseconds."""
+        return self._changes
 
-    def _number_before(self, time_us: float) -> int:
-        return bisect_right(self._readings, time_us, key=lambda reading: reading.time_us)
+    def _nearest(self, time_us: float) -> int:
+        """Return the index of the reading that is nearest to a moment: of two, the later one from halfway on."""
+        return bisect_right(self._changes, time_us)
 
     def _grew(self, last: Reading | None, now: Reading) -> Iterable[tuple[tuple[str, ...], int]]:
         """Yield what appeared since the last reading: the names from part to sub-part, and bytes."""
@@ -145,10 +143,6 @@ def handles_made(entries: Iterable[Entry]) -> list[int]:
         for entry in entries
         if entry.action == "alloc" and any(MAKES_HANDLE in frame.function for frame in entry.stack)
     ]
-
-
-def _distance(reading: Reading, time_us: float) -> float:
-    return max(reading.time_us - time_us, time_us - reading.until_us, 0)
 
 
 def _context(reading: Reading) -> tuple[str, ...]:
