@@ -11,16 +11,17 @@ from memlab.files.disk import write_whole
 
 @cache
 def code_digest(folder: str = "") -> str:
-    """Return a digest of the code of ``memlab.predict``, or of its subfolder ``folder``. Docstrings and comments are
-    left out, because no result depends on them.
+    """Return a digest of the code of ``memlab.predict``, or of its subfolder ``folder``, with the sizes and ratios that
+    are shipped beside it as JSON. Docstrings and comments are left out, because no result depends on them.
 
     Parsing takes 0.1 s, so the digest is kept in the cache under the digest of the whole files.
     """
-    sources = [path.read_bytes() for path in sorted((Path(__file__).parents[1] / folder).rglob("*.py"))]
-    kept = cache_folder("code") / _digest(sources)
+    files = sorted((Path(__file__).parents[1] / folder).rglob("*.*"))
+    modules, tables = ([file.read_bytes() for file in files if file.suffix == suffix] for suffix in (".py", ".json"))
+    kept = cache_folder("code") / _digest([*modules, *tables])
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, _digest([code_of(source) for source in sources]).encode())
+        write_whole(kept, _digest([*map(code_of, modules), *tables]).encode())
     return kept.read_text()
 
 

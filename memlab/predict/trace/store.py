@@ -49,7 +49,8 @@ def _fingerprint(plan: Plan) -> str:
     config = {key: value for key, value in to_dict(plan.config).items() if key not in IRRELEVANT}
     config["batch"] = {"accumulation": plan.config.batch.accumulation}
     hardware = {key: getattr(plan.config.hardware, key) for key in ("gpu", "gpus", "nodes", "memory_gib", "device")}
-    facts = [{**config, "hardware": hardware}, versions_used(plan), _model_files(plan), code_digest("trace")]
+    code = [code_digest("trace"), code_digest("outside")]  # scripts see sizes of the latter (torch.cuda.mem_get_info)
+    facts = [{**config, "hardware": hardware}, versions_used(plan), _model_files(plan), *code]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -34,6 +34,20 @@ def test_another_statement_is_other_code(done, instead):
     assert code_of(CODE.replace(done, instead)) != code_of(CODE)
 
 
+def test_other_sizes_beside_the_code_are_another_digest(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("memlab.predict.trace.code_digest.__file__", str(tmp_path / "predict" / "trace" / "module.py"))
+    sizes = tmp_path / "predict" / "outside" / "sizes.json"
+    sizes.parent.mkdir(parents=True)
+    digests = set()
+    for text in ("{}", '{"context": 1}'):
+        sizes.write_text(text)
+        code_digest.cache_clear()
+        digests.add(code_digest("outside"))
+    assert len(digests) == 2
+    code_digest.cache_clear()
+
+
 def test_the_digest_is_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     code_digest.cache_clear()
