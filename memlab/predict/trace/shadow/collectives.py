@@ -101,10 +101,15 @@ def _new_group(ranks=None, timeout=None, backend=None, pg_options=None, *args, g
 @functools.wraps(_broadcast_objects)
 def _broadcast_object_list(object_list, src=None, group=None, device=None, group_src=None) -> None:
     """Send objects as torch does. No rank sends any to this one, which keeps those that it has."""
-    device.recorder.libraries.runs_in(group or dist.group.WORLD)
+    _runs_in(group)
     sender = group_src if src is None and group_src is not None else src or 0
     if dist.get_rank(None if group_src is None else group) == sender:
         _broadcast_objects(object_list, src=src, group=group, device=device, group_src=group_src)
+
+
+def _runs_in(group) -> None:
+    """Note that a collective runs in a group, the default one if it is ``None``: NCCL makes its communicator."""
+    device.recorder.libraries.runs_in(group or dist.group.WORLD)
 
 
 def _holding(collective):
