@@ -100,16 +100,20 @@ _BY_PHASE = {
 
 def name_kinds(trace: Trace, vocabularies: Collection[int]) -> None:
     """Name the purposes of the requests of a trace. ``vocabularies``: of its models."""
-    numbers: dict[tuple[int, str], int] = {}
+    kinds: dict[tuple[int, str], str] = {}
+    numbers: dict[tuple[int, str], int] = {}  # not by phase: equal steps have equal sites
     phase = ""
     for index, event in enumerate(trace.events):
         if isinstance(event, BeginPhase):
             phase = trace.phases[event.phase]
         elif isinstance(event, Alloc) and not trace.sites[event.site].kind:
-            number = numbers.setdefault((event.site, phase), len(trace.sites))
+            site = trace.sites[event.site]
+            if (event.site, phase) not in kinds:
+                kinds[event.site, phase] = kind_of(site, phase, vocabularies)
+            kind = kinds[event.site, phase]
+            number = numbers.setdefault((event.site, kind), len(trace.sites))
             if number == len(trace.sites):
-                site = trace.sites[event.site]
-                trace.sites.append(replace(site, kind=kind_of(site, phase, vocabularies)))
+                trace.sites.append(replace(site, kind=kind))
             trace.events[index] = event._replace(site=number)
 
 

@@ -58,6 +58,7 @@ def repeated(trace: Trace, micro_steps: int) -> Trace | None:
         trace,
         events=longer.events,
         steps=[longer.index(index) for index in trace.steps],
+        appearances=[each._replace(event=longer.index(each.event)) for each in trace.appearances],
         work=work.repeated(times),
         events_before=work.events_before(times, earlier=longer.index(trace.steps[-1]) - trace.steps[-1]),
     )
