@@ -134,10 +134,13 @@ def test_weights_in_4_bits_are_a_quarter():
 
 def test_a_weight_in_4_bits_is_written_out_before_its_product_has_a_result():
     trace = choose_traces.traces(plan_of(BITS[1]))[0]
-    made = [trace.sites[event.site] for event in trace.events if isinstance(event, Alloc)]
-    products = [site for site in made if "gemm_4bit" in site.op]
-    down_proj = next(place for place, site in enumerate(products) if site.shape == (2 * 128 * 352,))
-    assert [site.kind == "kernel workspaces" for site in products[down_proj : down_proj + 2]] == [True, False]
+    made = [(trace.sites[event.site], event.nbytes) for event in trace.events if isinstance(event, Alloc)]
+    of_bits = [(site.operator, site.kind, nbytes) for site, nbytes in made if "4bit" in site.op]
+    down_proj = next(place for place, (_, _, nbytes) in enumerate(of_bits) if nbytes == 2 * 128 * 352)
+    assert [each[:2] for each in of_bits[down_proj : down_proj + 2]] == [
+        ("bitsandbytes_dequantize_4bit", "weights out of 4 bits"),
+        ("bitsandbytes_gemm_4bit", "activations"),
+    ]
 
 
 def test_a_training_in_4_bits_begins_with_an_emptied_cache():
