@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from . import model_tree
+from .nested_tensors import tensors_in
 from .owner import BUCKETS, GRADIENTS, MASTER, Owner
 
 ATTRIBUTES = {
@@ -28,19 +29,12 @@ def owned() -> Iterator[tuple[torch.Tensor, Owner]]:
     optimizers = getattr(sys.modules.get("deepspeed.runtime.base_optimizer"), "ZeROOptimizer", None)
     for optimizer in [] if optimizers is None else model_tree.objects_of(optimizers):
         for name, kind in ATTRIBUTES.items():
-            for tensor in _tensors(vars(optimizer).get(name)):
+            for tensor in tensors_in(_held(optimizer, name)):
                 dtype = str(tensor.dtype).removeprefix("torch.")
                 yield tensor, Owner(kind, "", name, dtype, True)
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors(each)
-    elif type(value).__name__.startswith("IPGBucket"):
-        yield from _tensors(value.buffer)
+def _held(optimizer: Any, name: str) -> Any:
+    """Return what an attribute holds: of buckets, which are objects by dtype, their buffers."""
+    value = vars(optimizer).get(name)
+    return [bucket.buffer for bucket in value.values()] if value and name == "ipg_buckets" else value

@@ -9,6 +9,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from . import model_tree
+from .nested_tensors import tensors_in
 from .own_errors import contained
 
 _MADE_BY = "memlab_made_by"
@@ -76,7 +77,7 @@ def _name_nodes(outputs: Any, name: str, first: int) -> Iterator[Any]:
     The node that accumulates a parameter's gradient is named, but not yielded: it runs right after the one before it.
     """
     thread = threading.get_ident()
-    nodes = [tensor.grad_fn for tensor in _tensors_in(outputs)]
+    nodes = [tensor.grad_fn for tensor in tensors_in(outputs)]
     seen = set()
     while nodes:
         node = nodes.pop()
@@ -91,14 +92,3 @@ def _name_nodes(outputs: Any, name: str, first: int) -> Iterator[Any]:
         elif node.metadata[_MADE_BY][1] != thread:
             continue
         nodes += before
-
-
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors_in(each)
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from _tensors_in(each)
