@@ -25,7 +25,7 @@ tensors."""
 
 
 def owned() -> Iterator[tuple[torch.Tensor, Owner]]:
-    """Yield the tensors with their owners, which are named by the attribute. Nothing without DeepSpeed."""
+    """Yield each tensor with its owner, whose name is the optimizer's attribute. Without DeepSpeed there is none."""
     optimizers = getattr(sys.modules.get("deepspeed.runtime.base_optimizer"), "ZeROOptimizer", None)
     for optimizer in [] if optimizers is None else model_tree.objects_of(optimizers):
         for name, kind in ATTRIBUTES.items():

@@ -17,8 +17,8 @@ _MADE_BY = "memlab_made_by"
 
 
 class RunningModules:
-    """Follows all modules from its creation until :meth:`stop`. A module that runs inside no other one is a model, and
-    names its parts, as in ``layers.0.mlp``; its own name is its class.
+    """Follows the forward of all modules until :meth:`stop`. A module that runs inside no other one is a model. Its
+    parts have their names in it, such as ``layers.0.mlp``; the model itself has the name of its class.
 
     ``found``: runs with each new model. ``entered``: runs before each forward. ``left``: runs after it, with the
     module's name and the nodes of autograd that this forward made, without those of modules inside of it.

@@ -22,7 +22,7 @@ from memlab.system.deadman import marked_by
 pytestmark = [pytest.mark.shadow, pytest.mark.long(45)]
 
 ROOT = Path(__file__).resolve().parents[2]
-WORDS = ("model=tiny", "hardware=h100_x8", "hardware.gpus=2", "hardware.memory_gib=3")
+WORDS = ("model=tiny", "hardware=h100_x8", "hardware.gpus=2", "hardware.memory_gib=4")
 WALK = ("zero_stage=zero2,zero3", "offload=none", "checkpointing=none")
 
 

@@ -55,8 +55,9 @@ class ModelledDevice:
 class MeasuredDevice:
     """The device of a recorded history.
 
-    ``reserved``: of the allocator after each event, in bytes. ``until_us``: the end of the moment after each event, in
-    microseconds of the clock of ``outside``: a phase ends with a reading, after its last event.
+    ``reserved``: of the allocator after each event, in bytes. ``until_us``: the last microsecond before the next
+    event, for each event, by the clock of ``outside``. A phase ends with a reading after its last event, and that
+    reading counts for this event.
     """
 
     def __init__(

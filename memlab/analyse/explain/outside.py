@@ -28,11 +28,11 @@ MAKES_CONTEXT = (SET_DEVICE, "_apply", "parameter")
 for the first parameter of a model that is built on the GPU."""
 
 NAMED_CALLS = {"convolution": CUDNN, "Triton kernel": TRITON}
-"""What the call of a reading begins with -> part; calls beside these and ``MAKES_CONTEXT`` are collectives. A reading
-after a convolution comes after all that its module did, cuBLAS included."""
+"""First words of a reading's call -> part. All other calls, but those of ``MAKES_CONTEXT``, are collectives. The
+reading of a convolution comes after its whole module has run, so it includes what cuBLAS took there."""
 
 ALL_AT_ONCE = "everything"
-"""Call of the only reading of a rank that recorded nothing: at an out-of-memory."""
+"""Call of a reading that an out-of-memory takes in a rank that records no history: it is the rank's only one."""
 
 NOT_TOLD_APART = "CUDA context, NCCL, cuBLAS handles and kernels"
 
@@ -70,7 +70,7 @@ class Readings:
 
 
 class Outside:
-    """What is outside the allocator at any moment.
+    """The memory of a GPU outside torch's allocator, at any moment of a rank's run.
 
     ``handles``: when cuBLAS handles were made, in microseconds (:func:`handles_made`). ``strays``: process id -> rank,
     of the ranks of this run that compute on other GPUs.
