@@ -1,5 +1,6 @@
 """What is kept when memory runs out and nothing is recorded, with a stand-in of torch's allocator and of the driver."""
 
+import hashlib
 import json
 import pickle
 import sys
@@ -76,6 +77,12 @@ def test_the_failed_request_is_the_only_action_and_says_what_was_free(keeper, tm
     assert marks["device"] == 1
     (reading,) = marks["outside"]["devices"]["1"]["readings"]
     assert (reading["used_bytes"], reading["reserved_bytes"]) == (TOTAL - 50 * MIB, 2 * HELD)
+
+
+def test_the_marks_name_the_snapshot_beside_which_they_lie(keeper, tmp_path):
+    run_out(keeper)
+    content = (tmp_path / "rank0.json").with_suffix(SNAPSHOT).read_bytes()
+    assert written(tmp_path)[1]["snapshot_sha256"] == hashlib.sha256(content).hexdigest()
 
 
 def test_what_the_allocator_may_not_take_is_not_free(keeper, tmp_path):

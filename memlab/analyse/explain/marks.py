@@ -43,7 +43,15 @@ def read_marks(path: Path) -> tuple[Marks, Driver]:
         owners = owner.from_json(values["owners"])
         paths = [str(path) for path in values.get("import_paths", ()) if path]
         ends = None if "last_parts" not in values else [_part_end(part) for part in values["last_parts"]]
-        marks = Marks(pieces, owners, str(values["folder"]), int(values.get("first_piece", 0)), paths, ends)
+        marks = Marks(
+            pieces,
+            owners,
+            values["folder"],
+            values.get("first_piece", 0),
+            paths,
+            ends,
+            values.get("snapshot_sha256", ""),
+        )
         return marks, _driver(values["outside"], int(values.get("device", 0)))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None

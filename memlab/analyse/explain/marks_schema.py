@@ -70,10 +70,14 @@ class _Optional(TypedDict, total=False):
     first_piece: Count
     import_paths: list[str]
     last_parts: list[PartEndMarks]
+    snapshot_sha256: str
 
 
 class MarksFile(_Optional):
-    """What the meters of a rank noted beside its memory history (attach/memory_history.py) or an out-of-memory."""
+    """What the meters of a rank noted beside its memory history (attach/memory_history.py) or an out-of-memory.
+
+    ``snapshot_sha256``: of the file with the history.
+    """
 
     folder: str
     pieces: list[PieceMarks]

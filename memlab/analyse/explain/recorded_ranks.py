@@ -1,5 +1,6 @@
 """Ranks of a measured run, explained: from the histories that they recorded, or what they kept when memory ran out."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -72,7 +73,7 @@ class RecordedRanks:
         if min(measured.reserved) < 0:
             raise RecordError(f"{snapshot_file}: damaged: the allocator gives more memory back than it has")
         readings = driver.on(snapshot.device)
-        if not _are_together(snapshot, marks, readings):
+        if not _are_together(snapshot_file, snapshot, marks, readings):
             raise RecordError(f"{marks_file}: not from the recording of {snapshot_file.name}")
         settings = str(snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", ""))
         options = _options(settings, snapshot_file)
@@ -105,9 +106,13 @@ class RecordedRanks:
         return found
 
 
-def _are_together(snapshot: Snapshot, marks: Marks, readings: Readings) -> bool:
-    """Return False if the marks cannot be those of the snapshot: they lack a part of the run that it names, or their
-    readings of the driver's figure all come before it, or after it."""
+def _are_together(file: Path, snapshot: Snapshot, marks: Marks, readings: Readings) -> bool:
+    """Return whether the marks were written with the snapshot. Older ones, which do not name its file, cannot be if
+    they lack a part of the run that it names, or if their readings of the driver's figure all come before it or after.
+    """
+    if marks.snapshot_sha256:
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest() == marks.snapshot_sha256
     if max(piece_and_module(entry.label)[0] for entry in snapshot.entries) >= marks.first + len(marks.pieces):
         return False
     if marks.last_parts is not None or not readings.readings:

@@ -52,6 +52,7 @@ class Marks:
     ``folder``: the command's working folder. ``first``: number of the first of the ``pieces``; those before it are not
     kept. ``import_paths``: folders that the command imported from; empty if they are not known. ``last_parts``: those
     before an out-of-memory without a history, whose only entry is the failed request; ``None`` with a history.
+    ``snapshot_sha256``: of the snapshot's file; empty in older marks.
     """
 
     pieces: Sequence[tuple[str, Piece]] = ()
@@ -60,6 +61,7 @@ class Marks:
     first: int = 0
     import_paths: Sequence[str] = ()
     last_parts: Sequence[PartEnd] | None = None
+    snapshot_sha256: str = ""
 
 
 @dataclass(frozen=True)

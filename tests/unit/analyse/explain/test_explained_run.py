@@ -1,6 +1,8 @@
 """A run folder explained: a rank that cannot be explained does not end the others, and is told with what to do."""
 
+import pickle
 import shutil
+from hashlib import sha256
 
 import pytest
 from folders import make_config, make_record, write
@@ -144,6 +146,27 @@ def test_a_history_that_contradicts_itself_or_its_marks_is_refused(folder, probl
     with pytest.raises(RecordError) as refused:
         explain(folder)
     assert problem in str(refused.value) and str(refused.value).endswith(AGAIN)
+
+
+def exchange(folder: RunFolder) -> None:
+    first, second = (folder.snapshot_file(rank).read_bytes() for rank in (0, 1))
+    folder.snapshot_file(0).write_bytes(second)
+    folder.snapshot_file(1).write_bytes(first)
+
+
+def test_the_histories_of_two_ranks_exchanged_are_refused(folder):
+    """Both ranks did the same at the same time; the marks name the file that they were written with."""
+    for rank in (0, 1):
+        history = snapshot() | {"process": rank}
+        digest = sha256(pickle.dumps(history, protocol=4)).hexdigest()
+        keep(folder, rank, history, marks() | {"snapshot_sha256": digest})
+    assert [rank.rank for rank in explain(folder).ranks] == [0, 1]
+    exchange(folder)
+    with pytest.raises(RecordError) as refused:
+        explain(folder)
+    for rank in (0, 1):
+        files = f"rank{rank}.memory_marks.json: not from the recording of rank{rank}.memory_snapshot.pickle"
+        assert files in str(refused.value)
 
 
 ODD = {
