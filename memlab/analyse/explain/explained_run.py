@@ -7,7 +7,7 @@ from functools import partial
 
 from memlab.analyse.explain.explained import Explained, explain_ranks, fullest
 from memlab.analyse.explain.measure_again import measure_again
-from memlab.analyse.explain.predicted_rank import explain_prediction, traces_of
+from memlab.analyse.explain.predicted_rank import doubts, explain_prediction, traces_of
 from memlab.analyse.explain.recorded_ranks import NO_HISTORY, RecordedRanks
 from memlab.core.errors import RecordError
 from memlab.core.record import OUT_OF_MEMORY, PREDICTED, Record
@@ -20,12 +20,13 @@ NAMED = 8
 
 @dataclass(frozen=True)
 class ExplainedRun:
-    """``left_out``: rank -> why it is not explained."""
+    """``left_out``: rank -> why it is not explained. ``doubts``: why the ranks may not be those of the record."""
 
     folder: RunFolder
     record: Record
     ranks: Sequence[Explained]
     left_out: Mapping[int, str] = field(default_factory=dict)
+    doubts: Sequence[str] = ()
 
     @property
     def fullest(self) -> Explained:
@@ -46,11 +47,12 @@ class ExplainedRun:
 
     @property
     def problems(self) -> list[str]:
-        """Return a line for each reason why ranks are left out."""
+        """Return a line for each reason why ranks are left out, or may not be those of the record."""
         ranks_of: dict[str, list[int]] = defaultdict(list)
         for rank, reason in self.left_out.items():
             ranks_of[reason].append(rank)
-        return [f"{self.folder}: {_named(ranks)} left out: {reason}." for reason, ranks in ranks_of.items()]
+        left_out = [f"{_named(ranks)} left out: {reason}." for reason, ranks in ranks_of.items()]
+        return [f"{self.folder}: {line}" for line in (*left_out, *self.doubts)]
 
 
 def explain(folder: RunFolder) -> ExplainedRun:
@@ -65,7 +67,9 @@ def explain(folder: RunFolder) -> ExplainedRun:
     except RecordError as error:
         reasons = _short(str(error), folder) or NO_HISTORY
         raise RecordError(f"{folder}: {reasons}.{_ended(record)}{_advice(record)}") from error
-    return ExplainedRun(folder, record, ranks, {rank: _short(reason, folder) for rank, reason in left_out.items()})
+    left_out = {rank: _short(reason, folder) for rank, reason in left_out.items()}
+    doubtful = list(doubts(record, ranks)) if record.source == PREDICTED else []
+    return ExplainedRun(folder, record, ranks, left_out, doubtful)
 
 
 def _short(reason: str, folder: RunFolder) -> str:

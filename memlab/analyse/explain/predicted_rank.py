@@ -1,6 +1,6 @@
 """A rank of a prediction, explained: from the trace of its shadow run."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from memlab.analyse.explain.device import ModelledDevice
 from memlab.analyse.explain.explained import Explained, History, explain_history
@@ -13,6 +13,7 @@ from memlab.predict.memory.rank_replays import RankReplays
 from memlab.predict.outside.fit import sizes_from
 from memlab.predict.time.calibration_choice import resolve
 from memlab.predict.trace.choose_traces import traces_in_launch
+from memlab.predict.trace.code_digest import code_digest
 from memlab.predict.trace.events import BeginPoint
 from memlab.predict.trace.run_command import traces_in
 from memlab.predict.trace.trace_format import Trace
@@ -28,6 +29,26 @@ def explain_prediction(config: Config, trace: Trace, capacity: int | None = None
     begin = next((index for index, event in enumerate(replays.trace.events) if isinstance(event, BeginPoint)), 0)
     sizes = sizes_from(config.predict.outside)
     return explain_history(PREDICTED, history, ModelledDevice(outside_parts(replays.trace, sizes)), begin)
+
+
+def doubts(record: Record, ranks: Sequence[Explained] = ()) -> Iterator[str]:
+    """Yield why the explained ``ranks`` may not be those of the record of a prediction, with what to do.
+
+    Only a command's traces lie beside its record: they are made again for memlab's own training, by the code that
+    explains them. The same trace replayed by the same code has the same peak, to the byte.
+    """
+    of_command = record.command is not None
+    again = "Predict the command again." if of_command else "Predict it again."
+    if record.environment.get("predictor") != code_digest():
+        explained = "its traces are explained as they are" if of_command else "what this code predicts is explained"
+        yield f"other code of memlab made this prediction; {explained}. {again}"
+    recorded = {result["rank"]: result["peak_allocated_bytes"] for result in record.ranks}
+    for rank in ranks:
+        if of_command and rank.peak.allocated != recorded.get(rank.rank, rank.peak.allocated):
+            yield (
+                f"the trace of rank {rank.rank} has a peak of {rank.peak.allocated:,} bytes of allocated memory, and "
+                f"the record has one of {recorded[rank.rank]:,}: they are of two predictions. {again}"
+            )
 
 
 def traces_of(folder: RunFolder, record: Record) -> Mapping[int, Trace]:

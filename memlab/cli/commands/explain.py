@@ -9,6 +9,7 @@ from memlab.cli.commands.number_types import whole
 from memlab.cli.commands.path_types import output_file
 from memlab.cli.commands.run_selection import latest_run, run_folder
 from memlab.core.errors import MemlabError
+from memlab.core.record import PREDICTED
 from memlab.runs.folder import RunFolder
 from memlab.system.terminal import safe
 
@@ -119,9 +120,15 @@ def _check_options(arguments: argparse.Namespace, folders: int) -> None:
 
 
 def _show_time(folder: RunFolder, predicted: RunFolder | None = None) -> int:
+    from memlab.analyse.explain.predicted_rank import doubts
     from memlab.analyse.explain.time_by_kind import compare
     from memlab.report.text import console
     from memlab.report.time_text import show_time_by_kind
 
-    show_time_by_kind(compare(folder, predicted), console())
+    comparison = compare(folder, predicted)
+    of = predicted or folder
+    if (record := of.read_record()).source == PREDICTED:
+        for doubt in doubts(record):
+            print(safe(f"{of}: {doubt}"), file=sys.stderr)
+    show_time_by_kind(comparison, console())
     return 0

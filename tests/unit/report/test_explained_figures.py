@@ -7,6 +7,7 @@ import pytest
 from memlab.analyse.collect import collect
 from memlab.analyse.explain.explained_run import explain
 from memlab.core.sizes import GIB
+from memlab.predict.trace.code_digest import code_digest
 from memlab.predict.trace.events import Alloc, BeginPhase, Free, HostAlloc, HostFree
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 from memlab.report.figures import canvas
@@ -46,7 +47,8 @@ def write(tmp_path, record, rank, config):
         hardware = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.memory_gib": 140.0}
         command = {"words": ["python", "train.py"]}
         values = {"source": "predicted", "config": config(hardware), "command": command, **changes}
-        folder.finish(record(ranks=[rank(0), rank(1)], **values))
+        ranks = [rank(number, peak_allocated_bytes=8 * GIB) for number in (0, 1)]
+        folder.finish(record(ranks=ranks, environment={"predictor": code_digest()}, **values))
         of_rank.save(folder.path / "rank0.trace.json")
         return folder.path
 

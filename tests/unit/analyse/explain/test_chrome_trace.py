@@ -81,11 +81,16 @@ def random_trace(seed: int) -> Trace:
     )  # fmt: skip
 
 
+def predicted(tmp_path, **facts) -> ExplainedRun:
+    """Explain the command whose traces lie in a folder."""
+    values = {"run_id": "mine", "source": "predicted", "command": {}, "config": CONFIG, "steps": STEPS, **facts}
+    record = SimpleNamespace(environment={}, ranks=[], **values)
+    return explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
+
+
 def written(tmp_path, trace: Trace, name: str = "new_folder/trace.json", **facts) -> dict:
     trace.save(tmp_path / "rank0.trace.json")
-    values = {"run_id": "mine", "source": "predicted", "command": {}, "config": CONFIG, "steps": STEPS, **facts}
-    record = SimpleNamespace(**values)
-    write_chrome_trace(tmp_path / name, explain(SimpleNamespace(path=tmp_path, read_record=lambda: record)))
+    write_chrome_trace(tmp_path / name, predicted(tmp_path, **facts))
     content = (tmp_path / name).read_bytes()
     return json.loads(gzip.decompress(content) if name.endswith(".gz") else content)
 
@@ -161,8 +166,7 @@ def test_an_arrow_leads_from_each_launch_to_what_it_launches(tmp_path, monkeypat
 def test_the_counters_reach_the_peak_of_the_step(tmp_path):
     trace = random_trace(5)
     events = written(tmp_path, trace)["traceEvents"]
-    record = SimpleNamespace(source="predicted", command={}, config=CONFIG)
-    memory = timeline(explain(SimpleNamespace(path=tmp_path, read_record=lambda: record)).fullest)
+    memory = timeline(predicted(tmp_path).fullest)
     counted = [event["args"]["bytes"] for event in events if event["name"] == "allocated"]
     assert max(counted) == max(memory.allocated[trace.steps[-1] :])
     assert min(counted) == WEIGHTS, "what the script frees after its last step is not of the step"
@@ -188,8 +192,7 @@ def test_without_a_step_time_there_is_no_trace(tmp_path):
 
 def test_the_memory_of_a_measured_run(tmp_path):
     random_trace(1).save(tmp_path / "rank0.trace.json")
-    record = SimpleNamespace(run_id="mine", source="predicted", command={}, config=CONFIG)
-    rank = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record)).fullest
+    rank = predicted(tmp_path).fullest
     measured = ExplainedRun(None, SimpleNamespace(run_id="mine", source="measured"), [rank])
     with pytest.raises(RecordError, match="no clock"):
         write_chrome_trace(tmp_path / "trace.json", measured)

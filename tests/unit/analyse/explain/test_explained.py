@@ -53,7 +53,7 @@ def test_phases_and_the_peak_are_found_beside_waits_of_the_host(tmp_path):
     )
     trace.save(tmp_path / "rank0.trace.json")
     config = Config(hardware=HARDWARE, allocator=Allocator(conf=""))
-    record = SimpleNamespace(source="predicted", command={}, config=config)
+    record = SimpleNamespace(source="predicted", command={}, config=config, environment={}, ranks=[])
     (rank,) = explain(SimpleNamespace(path=tmp_path, read_record=lambda: record)).ranks
     assert (rank.at.phase, rank.at.line, rank.peak.requested) == ("backward", LINES[1], 3 * MIB)
     assert [(run.part.phase, run.end.requested) for run in rank.phases] == [("forward", 0), ("backward", 0)]

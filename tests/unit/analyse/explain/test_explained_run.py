@@ -11,6 +11,7 @@ from recordings import MIB, keep, marks, snapshot
 from memlab.analyse.explain.explained_run import explain
 from memlab.core.errors import RecordError
 from memlab.core.record import Record
+from memlab.predict.trace.code_digest import code_digest
 from memlab.predict.trace.events import Alloc, BeginPhase
 from memlab.predict.trace.trace_format import Site, Trace
 from memlab.runs.folder import RunFolder
@@ -92,14 +93,42 @@ def test_a_history_without_a_record_of_its_rank_is_explained(tmp_path):
     assert [rank.rank for rank in explain(folder).ranks] == [0]
 
 
-def test_a_predicted_rank_without_memory_on_the_gpu_is_left_out(tmp_path):
+def predicted_command(place, *requested: int, **environment) -> RunFolder:
+    """A command of two ranks, predicted by this code. The trace of each rank requests so many bytes at once; the record
+    says that each had 3 MiB."""
     record = make_record()
     record.source, record.command = "predicted", COMMAND
-    folder = RunFolder(write(tmp_path, record))
+    record.environment |= {"predictor": code_digest(), **environment}
+    for result in record.ranks:
+        result["peak_allocated_bytes"] = 3 * MIB
+    folder = RunFolder(write(place, record))
     site = Site("weights", "aten.empty.memory_format", "model.py:7", "load", "mlp", (MIB,))
-    for rank, events in enumerate([[Alloc(0, 3 * MIB, 0, 0)], []]):
-        trace = Trace(rank, 2, events=[BeginPhase(0), *events], phases=["load"], sites=[site])
+    for rank, nbytes in enumerate(requested):
+        events = [BeginPhase(0), *([Alloc(0, nbytes, 0, 0)] if nbytes else [])]
+        trace = Trace(rank, 2, events=events, phases=["load"], sites=[site])
         trace.save(folder.path / f"rank{rank}.trace.json")
+    return folder
+
+
+def test_a_command_that_other_code_predicted_is_explained_with_a_warning(tmp_path):
+    folder = predicted_command(tmp_path, 3 * MIB, 3 * MIB, predictor="of last month")
+    assert explain(folder).problems == [
+        f"{folder}: other code of memlab made this prediction; its traces are explained as they are. "
+        "Predict the command again."
+    ]
+
+
+def test_a_trace_of_another_prediction_is_told(tmp_path):
+    assert explain(predicted_command(tmp_path / "right", 3 * MIB, 3 * MIB)).problems == []
+    folder = predicted_command(tmp_path / "wrong", 3 * MIB, 5 * MIB)
+    assert explain(folder).problems == [
+        f"{folder}: the trace of rank 1 has a peak of 5,242,880 bytes of allocated memory, and the record has one of "
+        "3,145,728: they are of two predictions. Predict the command again."
+    ]
+
+
+def test_a_predicted_rank_without_memory_on_the_gpu_is_left_out(tmp_path):
+    folder = predicted_command(tmp_path, 3 * MIB, 0)
     run = explain(folder)
     assert [rank.rank for rank in run.ranks] == [0]
     assert run.problems == [
