@@ -8,9 +8,10 @@ action is the failed request.
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
-from itertools import dropwhile
+from collections.abc import Callable, Iterator
+from itertools import dropwhile, islice
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -153,21 +154,21 @@ def _outside(phase: str | None) -> dict[str, Any]:
     return readings
 
 
-def _stack() -> list[FrameType]:
-    """Return the frames of this thread, the innermost first, without those of the observer."""
-    frame: FrameType | None = sys._getframe()
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    return list(dropwhile(lambda each: each.f_code.co_filename.startswith(_OWN), frames))
+def _stack() -> Iterator[FrameType]:
+    """Yield the frames of this thread, the innermost first, without those of the observer.
+
+    No variable of the observer keeps one of the observer's own frames: such a circle would keep the whole stack, with
+    the tensors of the script, until Python collects garbage.
+    """
+    frames = (frame for frame, _ in walk_stack(sys._getframe()))
+    return dropwhile(lambda each: each.f_code.co_filename.startswith(_OWN), frames)
 
 
 def _frames() -> list[dict[str, Any]]:
     """Return the stack as torch's history has it; of a backward, with the node of autograd that runs."""
     found = [
         {"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name}
-        for frame in _stack()[:DEEPEST]
+        for frame in islice(_stack(), DEEPEST)
     ]
     node = torch._C._current_autograd_node()
     if node is not None:

@@ -327,8 +327,8 @@ class Session:
         """Note what torch's allocator could not provide. The script may go on. Threads that use different GPUs may run
         out of memory at once."""
         with self._out_of_memory:
-            main = sys._current_frames().get(self.timeline.thread or threading.get_ident())
-            where = user_line(main)
+            # A variable with this frame would be a circle, which keeps the script's tensors.
+            where = user_line(sys._current_frames().get(self.timeline.thread or threading.get_ident()))
             self.ending.runs_out_of_memory(requested, self.at, where)
             if os.getpid() == self.pid:
                 self.on_out_of_memory(FailedRequest(device, requested, limit, free), where)

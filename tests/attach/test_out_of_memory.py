@@ -1,11 +1,13 @@
 """What is kept when memory runs out and nothing is recorded, with a stand-in of torch's allocator and of the driver."""
 
+import gc
 import hashlib
 import json
 import pickle
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -164,6 +166,23 @@ def test_in_a_backward_the_node_is_named(keeper, tmp_path):
     frames = written(tmp_path)[0]["device_traces"][1][0]["frames"]
     assert frames[1]["name"] == "backward"
     assert frames[-1] == {"filename": "??", "line": 0, "name": "torch::autograd::FailsInBackwardBackward::apply()"}
+
+
+def test_what_the_script_frees_after_it_is_freed_at_once(keeper):
+    """A script that catches the failure tries a smaller batch: then the tensors of the first try must be gone."""
+    session = Session(Options("folder"), SimpleNamespace(turn=lambda: None))
+    session.on_out_of_memory = lambda request, where: run_out(keeper, request)
+
+    def too_large() -> weakref.ref:
+        batch = torch.ones(2)
+        session.runs_out_of_memory(*REQUEST)
+        return weakref.ref(batch)
+
+    gc.disable()
+    try:
+        assert too_large()() is None
+    finally:
+        gc.enable()
 
 
 def test_the_last_of_several_is_kept(keeper, tmp_path):
