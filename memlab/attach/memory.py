@@ -34,7 +34,8 @@ class Reading:
 class Memory:
     """The counters of the device that this process uses, and of the host.
 
-    The device is the current one until :meth:`settle`. Without CUDA in use, which memlab never starts, there is none.
+    The device is the current one until :meth:`settle`. Without a CUDA context on it there is none: the driver's figure
+    and events make a context, and each rank is on cuda:0 until it chooses its own GPU.
     """
 
     def __init__(self):
@@ -42,7 +43,8 @@ class Memory:
         self.counters = Counters(torch._C) if hasattr(torch._C, "_cuda_memoryStats") else None
         self._settled: int | None = None
         self._held: dict[int, tuple[int, ...]] = {}  # device -> peaks that the script has reset
-        self._used: tuple[int, int | None] = (-1, None)  # reserved bytes, and what the driver said then
+        self._asked_at: tuple[int, int] | None = None  # device and reserved bytes when the driver was last asked
+        self._used: int | None = None  # what the driver said then
 
     def install(self) -> None:
         """Let the script keep its own view of all figures that memlab resets."""
@@ -54,9 +56,12 @@ class Memory:
     @property
     def device(self) -> int | None:
         """Index of the device, ``None`` without one."""
+        if self._settled is not None:
+            return self._settled
         if self.counters is None or not torch.cuda.is_initialized():
             return None
-        return torch.cuda.current_device() if self._settled is None else self._settled
+        current = torch.cuda.current_device()
+        return current if torch._C._cuda_hasPrimaryContext(current) else None
 
     def settle(self) -> None:
         """Keep to the current device from now on."""
@@ -93,10 +98,10 @@ class Memory:
 
     def _used_bytes(self, device: int, reserved: int) -> int | None:
         """Ask the driver only if the allocator holds more or less than before: the question takes a while."""
-        if reserved != self._used[0]:
+        if self._asked_at != (device, reserved):
             free, total = torch.cuda.mem_get_info(device)
-            self._used = reserved, total - free
-        return self._used[1]
+            self._asked_at, self._used = (device, reserved), total - free
+        return self._used
 
     def _hold(self, device: int) -> None:
         peaks = peaks_of(self.counters.read(device))

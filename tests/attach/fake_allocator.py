@@ -9,6 +9,7 @@ class Allocator:
 
     def __init__(self):
         self.allocated, self.peak, self.retries = 0, 0, 0
+        self.has_context = True
 
     def change(self, size: int) -> None:
         self.allocated += size

@@ -14,6 +14,7 @@ def allocator(monkeypatch) -> Allocator:
     allocator = Allocator()
     for name, function in vars(allocator.functions()).items():
         monkeypatch.setattr(torch._C, name, function, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda device: allocator.has_context, raising=False)
     for name, value in {
         "is_initialized": True,
         "current_device": 0,
@@ -39,6 +40,25 @@ def test_each_turn_has_its_own_peaks_and_the_script_those_of_the_process(allocat
     assert torch.cuda.max_memory_allocated() == 100
     torch.cuda.reset_peak_memory_stats()
     assert torch.cuda.max_memory_allocated() == 50
+
+
+def test_a_process_is_not_made_to_have_a_context(allocator, monkeypatch):
+    """Each rank of a node begins on cuda:0, and may ask for its properties before it chooses its own GPU."""
+    read: list[int] = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: read.append(device) or (100, 1000))
+    allocator.has_context = False
+    memory = Memory()
+    assert memory.turn().used is None and memory.device is None and not read
+    allocator.has_context = True
+    assert memory.turn().used == 900 and memory.device == 0
+
+
+def test_the_drivers_figure_is_of_the_current_device(allocator, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100 - 10 * device, 1000))
+    memory = Memory()
+    assert memory.turn().used == 900
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert memory.turn().used == 910
 
 
 def test_what_the_script_resets_is_not_lost(allocator):

@@ -127,6 +127,7 @@ def _devices() -> dict:
     return {
         "_has_cuda": True,
         "_cuda_init": lambda: None,
+        "_cuda_hasPrimaryContext": lambda index: index == device.current(),
         "_cuda_getDeviceCount": lambda: device.gpus.count,
         "_cuda_getDevice": device.current,
         "_cuda_setDevice": device.exchange,
