@@ -73,7 +73,7 @@ class DriverReadings:
         """Return ``pid`` and ``devices``: index in this process -> ``gpu``, ``before`` and ``readings``, of each GPU on
         which it has a context.
 
-        ``gpu``: NVML's index. ``before``: ``used_bytes`` and ``processes`` before this process used a GPU; ``None``:
+        ``gpu``: NVML's index. ``before``: ``used_bytes`` and ``processes`` before this process used a GPU. ``None``:
         not known.
 
         A reading has ``time_us`` (since the epoch) and ``until_us`` (of the last look that found no change), ``phase``,
@@ -83,11 +83,21 @@ class DriverReadings:
         return {"pid": os.getpid(), "devices": {device: self._of(device) for device in self._readings}}
 
     def _of(self, device: int) -> dict[str, Any]:
-        gpu = torch.cuda._get_nvml_device_index(device)
-        return {"gpu": gpu, "before": self._before.get(gpu), "readings": self._readings[device]}
+        gpu = _index_in_nvml(device)
+        before = None if gpu is None else self._before.get(gpu)
+        return {"gpu": gpu, "before": before, "readings": self._readings[device]}
 
     def _processes(self, device: int) -> dict[int, int]:
-        with contextlib.suppress(OSError):
-            if self._nvml is not None:
-                return self._nvml.processes(torch.cuda._get_nvml_device_index(device))
+        gpu = _index_in_nvml(device)
+        if self._nvml is not None and gpu is not None:
+            with contextlib.suppress(OSError):
+                return self._nvml.processes(gpu)
         return {}
+
+
+def _index_in_nvml(device: int) -> int | None:
+    """Return NVML's index of a GPU; ``None`` for a part of one, as in ``CUDA_VISIBLE_DEVICES=MIG-...``."""
+    try:
+        return torch.cuda._get_nvml_device_index(device)
+    except (RuntimeError, IndexError):  # IndexError: of no visible GPU does torch know the index
+        return None

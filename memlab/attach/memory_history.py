@@ -93,24 +93,32 @@ class MemoryHistory:
     @contained
     def keep(self) -> None:
         """Write the history so far. From now on the last actions alone are recorded, or none."""
-        if self.records and not self._is_kept:
+        if not self.records or self._is_kept:
+            return
+        self._is_kept = True
+        try:
             self._write()
-            self._is_kept = True
-            if not self._goes_on:
+        finally:  # also on a full disk
+            if self._goes_on:
+                self._record_last_actions()
+            else:
                 self._stop()
-                return
-            self._owners.clear()
-            self._pieces.clear()
-            torch.cuda.memory._record_memory_history(enabled=None)  # forgets the actions so far
-            self._record(LAST_ENTRIES)
+
+    def _record_last_actions(self) -> None:
+        self._owners.clear()
+        self._pieces.clear()
+        torch.cuda.memory._record_memory_history(enabled=None)  # forgets the actions so far
+        self._record(LAST_ENTRIES)
 
     @contained
     def end(self) -> None:
         """Stop recording. Write the history unless it is kept."""
         if self.records:
-            if not self._is_kept:
-                self._write()
-            self._stop()
+            try:
+                if not self._is_kept:
+                    self._write()
+            finally:
+                self._stop()
 
     @contained
     def out_of_memory(self, request: FailedRequest) -> None:
@@ -118,10 +126,12 @@ class MemoryHistory:
 
         torch notes what was free on the device, also where the allocator was allowed less.
         """
-        self._ownership.search()
-        self._owners[self._number] = self._ownership.now()
-        self._write(request)
-        self._stop()
+        try:
+            self._ownership.search()
+            self._owners[self._number] = self._ownership.now()
+            self._write(request)
+        finally:
+            self._stop()
 
     def _stop(self) -> None:
         self.records = False

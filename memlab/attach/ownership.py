@@ -11,6 +11,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from . import model_tree
+from .nested_tensors import tensors_in
 from .owner import BUFFERS, GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Owner, add_owner
 from .phases import BACKWARD, ONCE, OPTIMIZER_STEP
 
@@ -98,7 +99,7 @@ class Ownership:
             for name, parameter in model.named_parameters()
         }
         of_optimizers = {
-            parameter: optimizer.state.get(parameter, {})
+            parameter: optimizer.state.get(parameter)
             for optimizer in list(self._optimizers())
             for parameter in (*_trained(optimizer), *optimizer.state)  # between steps, ZeRO-3 empties the groups
             if isinstance(parameter, torch.Tensor)
@@ -115,7 +116,7 @@ class Ownership:
         for parameter, owner in owners.items():
             yield shards.get(parameter, parameter), owner
             yield parameter.grad, owner._replace(kind=GRADIENTS)
-            for state in of_optimizers.get(parameter, {}).values():
+            for state in tensors_in(of_optimizers.get(parameter)):
                 yield state, owner._replace(kind=OPTIMIZER)
         for model, label in list(self._labels.items()):
             for name, buffer in model.named_buffers():

@@ -185,6 +185,20 @@ def test_each_gpu_of_the_process_is_read_from_its_first_use_on(gpu, history, tmp
     assert [each["phase"] for each in read_on(0, tmp_path)["readings"]] == ["load"]
 
 
+def test_a_part_of_a_gpu_has_no_index_in_nvml(gpu, history, tmp_path, monkeypatch):
+    def unknown(device: int) -> int:  # as torch does for CUDA_VISIBLE_DEVICES=MIG-...
+        raise RuntimeError(f"device {device} is not visible (CUDA_VISIBLE_DEVICES=[])")
+
+    monkeypatch.setattr(torch.cuda, "_get_nvml_device_index", unknown)
+    gpu.makes_context()
+    history.piece_ends("load", None, None, True)
+    history.end()
+    found = read_on(0, tmp_path)
+    assert found["gpu"] is None and found["before"] is None
+    (reading,) = found["readings"]
+    assert reading["used_bytes"] == OTHERS + CONTEXT and reading["processes"] == {}
+
+
 def test_what_others_use_is_read_right_before_the_first_use(gpu, tmp_path):
     history = MemoryHistory(lambda: tmp_path / "rank0.json", lambda: [], lambda: (None, None, None))
     gpu.others += 5 * MIB  # the context of another rank
@@ -234,10 +248,6 @@ def test_convolutions_and_triton_kernels_are_named(gpu, history, tmp_path, monke
     history.end()
     found = [(each["module"], each["call"]) for each in read_on(0, tmp_path)["readings"]]
     assert found[1:] == [("0", "convolution"), ("", "Triton kernel _swiglu"), ("0", "convolution")]
-
-
-def test_another_version_of_triton_can_still_be_imported(history):
-    history._watch_triton(SimpleNamespace(CompiledKernel=object))
 
 
 def test_another_triton_is_imported_as_without_memlab(history, monkeypatch):
@@ -300,6 +310,21 @@ def test_on_a_full_disk_the_chosen_steps_stay(gpu, history, tmp_path, monkeypatc
     monkeypatch.setattr(pickle, "dump", fills_the_disk)
     history.out_of_memory(gpu.runs_out())
     assert written(tmp_path) == kept and sorted(tmp_path.iterdir()) == files
+    assert not history.records and gpu.recordings[-1] is None
+
+
+def test_on_a_full_disk_recording_ends_all_the_same(gpu, tmp_path, monkeypatch):
+    """Otherwise the meters would try again at the end of each further step, and the steps would stay slow."""
+
+    def fills_the_disk(snapshot, file, protocol):
+        raise OSError(28, "No space left on device")
+
+    history = MemoryHistory(lambda: tmp_path / "rank0.json", lambda: [], lambda: ("forward", 2, None))
+    gpu.begin()
+    gpu.makes_context()
+    monkeypatch.setattr(pickle, "dump", fills_the_disk)
+    history.keep()
+    assert not history.records and gpu.recordings[-1] is None
 
 
 def test_without_an_out_of_memory_the_chosen_steps_stay(gpu, history, tmp_path):

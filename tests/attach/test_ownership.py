@@ -47,6 +47,22 @@ def test_sparse_gradients_and_parameters_without_memory_so_far():
     assert {owner.parameter for owner in owners.values()} == {"0.weight"}
 
 
+def test_states_in_lists_are_named():
+    model = nn.Linear(4, 4, bias=False)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = model(torch.ones(1, 4)).square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    owners = Ownership(lambda: [optimizer], storage, model).now()
+    (direction, *_) = optimizer.state[model.weight]["old_dirs"]
+    assert owners[storage(direction)] == Owner(OPTIMIZER, "Linear", "weight", "float32", True)
+
+
 def test_parameters_of_no_model_are_master_weights_and_a_flat_buffer_has_one_owner():
     model = Pair()
     flat = torch.zeros(32)

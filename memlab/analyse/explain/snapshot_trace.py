@@ -112,6 +112,7 @@ class _Builder:
         self.owned: dict[int, Owner] = {}  # by key; known at the end of a piece
         self.requests: list[int] = []  # key -> index of its Alloc
         self.piece = -1
+        self.first_piece = self._piece_of(snapshot.entries[0]) if snapshot.entries else 0  # with an action
         self.site_of = cache(StackSites(marks.folder, marks.import_paths).site)
 
     def build(self) -> MeasuredTrace:
@@ -123,8 +124,8 @@ class _Builder:
         after_each: list[int] = []
         times: list[int] = [entries[0].time_us] * len(self.trace.events) if entries else []
         emptying = False
-        if self.marks.first and entries:  # the actions of the first pieces are no longer there
-            self.piece = max(self.piece, self._piece_of(entries[0]) - 1)
+        if self.marks.first:  # the actions of the first pieces are no longer there
+            self.piece = max(self.piece, self.first_piece - 1)
         for index, entry in enumerate(entries):
             self._begin_pieces(entry)
             gives_back = entry.action in ("segment_free", "segment_unmap")
@@ -233,6 +234,8 @@ class _Builder:
             self.trace.pieces.append(piece)
 
     def _note_owners(self) -> None:
+        if self.piece < self.first_piece:  # the address may have been another block's: torch keeps the last actions
+            return
         for address, owner in self.marks.owners.get(self.marks.first + self.piece, {}).items():
             if address in self.keys:
                 self.owned[self.keys[address]] = owner  # a later look knows more: models show at their first forward

@@ -48,6 +48,9 @@ FLATTEN = "flatten_dense_tensors_aligned"
 LOSSES = ("_log_softmax", "_log_softmax_backward_data", "nll_loss_backward")
 """Operators of the cross entropy, whose results are as large as the logits. A measured history has no shapes."""
 
+_OPTIMIZERS = ("/optim/", "optimizer", "transformers/optimization.py")
+"""Parts of the paths of files with optimizers."""
+
 _BY_CODE = (
     # part of the file's path, function or operator ("": any), kind; the first matching row decides
     ("transformers/loss/", "", LOGITS),
@@ -57,8 +60,10 @@ _BY_CODE = (
     ("bitsandbytes/backends/", "empty", WRITTEN_OUT),
     ("ops/adam/", "zeros_like", OPTIMIZER),
     ("ops/lion/", "zeros_like", OPTIMIZER),
-    ("optim", "zeros_like", OPTIMIZER),
-    ("optim", "", STEP),
+    ("bf16_optimizer.py", "zeros_like", GRADIENTS),
+    ("bf16_optimizer.py", "_setup_for_real_optimizer", MASTER),
+    *((part, "zeros_like", OPTIMIZER) for part in _OPTIMIZERS),
+    *((part, "", STEP) for part in _OPTIMIZERS),
     ("ops/adam/", "", STEP),
     ("ops/lion/", "", STEP),
     ("partition_parameters.py", "_partition_param", WEIGHTS),
@@ -81,8 +86,6 @@ _BY_CODE = (
     ("_fsdp_collectives.py", "foreach_reduce", GRADIENTS),
     ("_fsdp_collectives.py", "", BUCKETS),
     ("transformers/trainer_pt_utils.py", "", LOGITS),  # outputs of an evaluation, put together
-    ("bf16_optimizer.py", "zeros", GRADIENTS),
-    ("bf16_optimizer.py", "_setup_for_real_optimizer", MASTER),
 )
 
 _BY_PHASE = {
@@ -136,11 +139,10 @@ def name_casts(trace: Trace) -> None:
         if not isinstance(event, Alloc):
             continue
         site = trace.sites[event.site]
-        is_cast = site.op.startswith("aten._to_copy") and site.owner is None
+        is_copy = site.op.startswith("aten._to_copy") and site.owner is None
         of_module = (site.module, 2 * event.nbytes) in weights
-        if is_cast and (
-            of_module or (is_head(site.module) and 2 * event.nbytes in sizes)
-        ):  # embeddings may be the head
+        of_head = is_head(site.module) and 2 * event.nbytes in sizes  # its weights may be those of the embeddings
+        if is_copy and (of_module or of_head):
             if event.site not in numbers:
                 numbers[event.site] = len(trace.sites)
                 trace.sites.append(replace(site, kind=CASTS))
@@ -158,11 +160,11 @@ def kind_of(site: Site, phase: str, vocabularies: Collection[int] = ()) -> str:
         return LOGITS
     if site.function == FLATTEN and phase == "optimizer_step":
         return GRADIENTS  # of a step, in one piece; before the steps the weights
-    path = site.where.partition(":")[0]
+    path = "/" + site.where.partition(":")[0]
+    if "fused_optimizer" in path:
+        return _of_half_precision_optimizer(phase, site)
     names = ("", site.function, site.operator)
     found = (kind for part, name, kind in _BY_CODE if part in path and name in names)
-    if "/optimizer" in path or "fused_optimizer" in path:
-        return _of_half_precision_optimizer(phase, site)
     return next(found, ACTIVATIONS if phase == "backward" and _recomputes(site) else _BY_PHASE.get(phase, ACTIVATIONS))
 
 

@@ -264,3 +264,18 @@ def test_pieces_are_counted_from_the_first_that_is_kept_and_has_actions():
     assert [type(event).__name__ for event in trace.events] == ["BeginPhase", "Alloc", "BeginPhase", "Alloc"]
     assert trace.phases == ["backward", "forward"] and trace.pieces == [piece for _, piece in pieces]
     assert trace.sites[trace.events[-1].site].kind == "weights"
+
+
+def test_owners_of_before_the_kept_actions_name_no_later_block():
+    """Torch keeps the last actions alone. The block at an address may then be another one than in an earlier piece."""
+    line = (Frame("/home/user/train.py", 7, "main"),)
+    owner = Owner("gradients", "GPT", "head.weight", "float32", True)
+    pieces = [("backward", Piece(1, None, True)), ("forward", Piece(2, None, True))]
+    marks = Marks(pieces, {0: {4096: owner}}, "/home/user")
+    entries = [Entry("alloc", 8192, 1 << 20, 0, line, "1|"), Entry("free_requested", 4096, 1 << 20, 0, line, "1|")]
+    trace = trace_of(Snapshot(entries, [], 0, {}), 0, 1, marks).trace
+    assert [trace.sites[event.site].kind for event in trace.events if hasattr(event, "nbytes")] == [
+        BEFORE,
+        "activations",
+    ]
+    assert trace.phases == ["backward", "forward"]

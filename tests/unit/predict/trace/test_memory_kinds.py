@@ -8,6 +8,8 @@ from memlab.predict.trace.memory_kinds import (
     GATHERED,
     GRADIENTS,
     LOGITS,
+    MASTER,
+    STEP,
     WEIGHTS,
     kind_of,
 )
@@ -38,6 +40,27 @@ def test_what_a_forward_requests_in_backward_is_recomputed(file):
     assert kind("backward", where=file, function="geglu_backward") == ACTIVATION_GRADIENTS
     assert kind("backward", where="MulBackward0", function="") == ACTIVATION_GRADIENTS
     assert kind("backward", where="deepspeed/runtime/zero/stage3.py:1500") == ACTIVATION_GRADIENTS
+
+
+def test_the_optimizer_of_deepspeed_for_bfloat16_has_gradients_and_master_weights():
+    file = "deepspeed/runtime/bf16_optimizer.py:191"
+    assert kind("engine_init", "aten.zeros_like.default", file, "_setup_for_real_optimizer") == GRADIENTS
+    assert kind("engine_init", "aten._to_copy.default", file, "_setup_for_real_optimizer") == MASTER
+
+
+@pytest.mark.parametrize(
+    ("file", "found"),
+    [
+        ("torch/optim/adamw.py:7", STEP),
+        ("optim/lion.py:7", STEP),
+        ("transformers/optimization.py:9", STEP),
+        ("my_optimizer.py:3", STEP),
+        ("prompt_optimization/model.py:7", ACTIVATIONS),
+        ("optimum/bettertransformer/models/attention.py:7", ACTIVATIONS),
+    ],
+)
+def test_an_optimizer_is_known_by_its_file_and_a_word_that_begins_like_it_is_none(file, found):
+    assert kind("forward", where=file) == found
 
 
 def test_fsdp_shards_weights_and_gathers_them():
