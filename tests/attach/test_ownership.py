@@ -108,6 +108,18 @@ def test_models_are_searched_when_a_phase_has_run_for_the_first_time_and_numbere
     assert len(labels) == 2 and all(label.startswith("Pair") for label in labels)
 
 
+def test_models_are_found_while_a_wrapper_is_being_made():
+    """As when DistributedDataParallel is called: building the model ends with its call, before its own code runs."""
+
+    class Wrapper(nn.Module):
+        def __init__(self, model: nn.Module):
+            self.found = {owner.model for owner in Ownership(lambda: [], storage).after("model_build").values()}
+            super().__init__()
+            self.module = model
+
+    assert "Pair" in Wrapper(Pair()).found
+
+
 def test_a_module_is_named_in_its_model_and_a_model_by_its_class():
     model = torch.nn.Sequential(Pair())
     ownership = Ownership(lambda: [], storage, model)

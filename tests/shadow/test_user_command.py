@@ -34,6 +34,8 @@ def test_a_script_with_ddp_is_predicted_by_phase_and_for_both_ranks(tmp_path):
     assert 5 * weights < rank["peak_allocated_bytes"] < 9 * weights  # weights, buckets, moments, gradients, activations
     assert rank["device_used_bytes"] > rank["peak_reserved_bytes"] >= rank["peak_allocated_bytes"]
     assert {"first_forward", "forward", "backward", "optimizer_step"} <= set(rank["phases"])
+    built, set_up = (rank["phases"][phase]["peak_allocated_bytes"] for phase in ("model_build", "engine_init"))
+    assert (built, set_up) == pytest.approx((weights, 2 * weights), rel=0.01)  # DDP's buckets
     kinds = rank["breakdown"]["phases"]["optimizer_step"]
     assert kinds["optimizer states"] == pytest.approx(2 * weights, rel=0.001)  # biases are among the small tensors
     assert kinds["gradients"] == pytest.approx(weights, rel=0.001)
@@ -42,6 +44,7 @@ def test_a_script_with_ddp_is_predicted_by_phase_and_for_both_ranks(tmp_path):
     assert [row["samples"] for row in record.steps["rows"]] == [8, 8]  # of both ranks
     assert record.summary["verdict"] == "fits" and len(record.steps["seconds"]) == 1  # of the second step
     assert [Path(line.split()[2]).name for line in record.command["assumed"]] == ["ddp.py:44"]
+    assert record.ranks[0]["attached"]["meter_errors"] == []
 
 
 def test_what_does_not_fit_is_said(tmp_path):

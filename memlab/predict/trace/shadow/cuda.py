@@ -183,6 +183,7 @@ def _memory() -> dict:
         "_cuda_cudaCachingAllocator_set_allocator_settings": lambda settings: _set_allocator(settings),
         "_accelerator_setAllocatorSettings": lambda settings: _set_allocator(settings),
         "_cuda_record_memory_history": lambda *args, **options: None,
+        "_cuda_attach_out_of_memory_observer": lambda observer: None,
         "_cuda_memorySnapshot": lambda *args: {"segments": [], "device_traces": [], "allocator_settings": {}},
         "_accelerator_emptyCache": lambda: device.recorder.empty_cache(),
         "_accelerator_getDeviceStats": lambda index: _statistics(),
