@@ -1,5 +1,6 @@
 """Sizes of memory: binary units in bytes, and their text in messages."""
 
+KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 

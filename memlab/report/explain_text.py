@@ -57,8 +57,8 @@ def show_explained(rank: Explained, out: Console, depth: int) -> None:
             show_text_table(accounting_table(rank, depth), out)
         if rank.phases:
             show_text_table(phases_table(rank), out)
-    if others := elsewhere(rank):
-        say(others, out)
+    for note in filter(None, (provenance(rank), elsewhere(rank))):
+        say(note, out)
     show_findings(findings(rank), out)
 
 
@@ -85,14 +85,6 @@ def _show_out_of_memory(rank: Explained, oom: OutOfMemory, out: Console) -> None
         show_text_table(before, out)
 
 
-def _show_tree(tree: Share, title: str, out: Console, depth: int) -> None:
-    table = _tree_table(("GiB", "%"), title)
-    for level, share in _rows(tree, depth, tree.nbytes * SMALLEST, lambda share: abs(share.nbytes)):
-        share_of_all = f"{100 * share.nbytes / tree.nbytes:.1f}" if tree.nbytes else "-"
-        table.add_row(units.gib(share.nbytes), share_of_all, _name(level, share))
-    out.print(table)
-
-
 def run_of_phase(rank: Explained, phase: str) -> PhaseRun:
     """Return the run of a phase with the highest peak. Raises :class:`MemlabError` for a phase that did not run."""
     runs = {run.part.phase: run for run in rank.phases}
@@ -115,12 +107,18 @@ def show_phase(rank: Explained, run: PhaseRun, out: Console, depth: int) -> None
 
 
 def show_difference(before: Explained, after: Explained, out: Console, depth: int) -> None:
-    """Print what differs between two ranks, at the peak of each."""
+    """Print what differs between two ranks, at the peak of each.
+
+    What a part outside the allocator consists of has other names in a prediction than in a measurement, so then the
+    parts alone are compared.
+    """
     say(difference(before, after), out, "bold")
     held = with_same_lines(before.peak.holdings, after.peak.holdings)
     trees = [
         rank.used(replace(rank.peak, holdings=holdings)) for rank, holdings in zip((before, after), held, strict=True)
     ]
+    if before.source != after.source:
+        trees = list(map(accounting.without_details_outside, trees))
     whole = side_by_side(trees)
     table = _tree_table(("first, GiB", "second, GiB", "difference, GiB"), "memory at the peak")
     for level, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: row.spread):
@@ -155,32 +153,41 @@ def difference(before: Explained, after: Explained) -> str:
     whole = side_by_side([rank.used(rank.peak) for rank in (before, after)])
     kinds = side_by_side([accounting.by_kind(rank.peak.holdings) for rank in (before, after)])
     if not whole.change and not any(part.change for part in kinds.parts):
-        return f"Both runs hold the same at their peak: {units.about(whole.sizes[-1])} GiB."
-    direction = "more" if whole.change > 0 else "less"
+        return f"Both runs hold the same at their peak: {units.size(whole.sizes[-1])}."
     least = SMALLEST * max(whole.sizes)
     moved = sorted((part for part in kinds.parts if abs(part.change) > least), key=lambda part: -abs(part.change))
-    named = ", ".join(f"{part.name} {part.change / GIB:+,.2f}" for part in moved[:NAMED])
+    named = ", ".join(_changed(part.name, part.change) for part in moved[:NAMED])
+    slack = after.peak.slack.total - before.peak.slack.total
     sizes = " -> ".join(map(units.about, whole.sizes)) + " GiB"
+    more = f"{units.size(abs(whole.change))} {'more' if whole.change > 0 else 'less'}" if whole.change else "the same"
     phases = [rank.at.phase or "no phase" for rank in (before, after)]
     phase = "" if phases[0] == phases[1] else f" The peak moved from {phases[0]} to {phases[1]}."
     return (
-        f"The second run uses {units.about(abs(whole.change))} GiB {direction} at its peak ({sizes}): "
-        f"{named or 'the program requested the same'}; "
-        f"slack {(after.peak.slack.total - before.peak.slack.total) / GIB:+,.2f}.{phase}"
+        f"The second run uses {more} at its peak ({sizes}): "
+        f"{named or _changed('requested memory', kinds.change)}; {_changed('slack', slack)}; "
+        f"{_changed('outside the allocator', _outside(after) - _outside(before))}.{phase}"
     )
+
+
+def _changed(name: str, change: int) -> str:
+    return f"{name} {units.signed_size(change)}" if change else f"{name} the same"
+
+
+def _outside(rank: Explained) -> int:
+    """Return the bytes outside the allocator at the peak."""
+    return sum(share.nbytes for share in rank.device.outside(rank.peak.event))
 
 
 def answer(rank: Explained) -> str:
     """Say how much memory a rank uses at its peak, where that is, and what holds it."""
     kinds = accounting.by_kind(rank.peak.holdings).parts
-    named = ", ".join(f"{share.name} {units.about(share.nbytes)}" for share in kinds[:NAMED])
+    named = ", ".join(f"{share.name} {units.size(share.nbytes)}" for share in kinds[:NAMED])
     more = ", ..." if len(kinds) > NAMED else ""
     uses = "would use" if rank.source == PREDICTED else "uses"
     return (
-        f"At its peak{in_the_run(*rank.at)} rank {rank.rank} {uses} {units.about(rank.used(rank.peak).nbytes)} GiB: "
-        f"{units.about(rank.peak.requested)} GiB that the program requested ({named}{more}), "
-        f"{units.about(rank.peak.slack.total)} GiB of slack in the allocator and "
-        f"{units.about(sum(share.nbytes for share in rank.device.outside(rank.peak.event)))} GiB outside it."
+        f"At its peak{in_the_run(*rank.at)} rank {rank.rank} {uses} {units.size(rank.used(rank.peak).nbytes)}: "
+        f"{units.size(rank.peak.requested)} that the program requested ({named}{more}), "
+        f"{units.size(rank.peak.slack.total)} of slack in the allocator and {units.size(_outside(rank))} outside it."
     )
 
 
@@ -192,6 +199,11 @@ def elsewhere(rank: Explained) -> str:
     return f"The tree is of cuda:{rank.device.index}. Elsewhere this process reserves at most: {others}."
 
 
+def provenance(rank: Explained) -> str:
+    """Say where a prediction has its sizes outside the allocator from; empty for a measured run."""
+    return f"Sizes {accounting.OUTSIDE} were {rank.device.provenance}." if rank.device.provenance else ""
+
+
 def when_reserved_is_highest(rank: Explained) -> str:
     """Say where the allocator holds the most, if it holds clearly more than at the peak of allocated memory."""
     if rank.most_reserved is None:
@@ -199,10 +211,11 @@ def when_reserved_is_highest(rank: Explained) -> str:
     moment, at = rank.most_reserved
     if moment.reserved - rank.peak.reserved <= SMALLEST * moment.reserved:
         return ""
+    pointer = f" --at {at.phase} shows that phase." if at.phase else ""
     return (
         f"This is the peak of allocated memory. Reserved memory is highest at another moment{in_the_run(*at)}: "
-        f"{_about(moment.reserved)}, of it {_about(moment.slack.total)} slack, with "
-        f"{_about(rank.used(moment).nbytes)} of the GPU in use."
+        f"{units.size(moment.reserved)}, of it {units.size(moment.slack.total)} slack, with "
+        f"{units.size(rank.used(moment).nbytes)} of the GPU in use.{pointer}"
     )
 
 
@@ -215,7 +228,7 @@ def why_the_peak_is_there(rank: Explained) -> str:
     next_highest = max(others, key=lambda other: other.peak.allocated, default=None)
     text = f"Why there: {phase_sentence(run)}"
     if next_highest is not None:
-        text += f" The next highest peak, of {next_highest.part.phase}, is {_about(next_highest.peak.allocated)}."
+        text += f" The next highest peak, of {next_highest.part.phase}, is {units.size(next_highest.peak.allocated)}."
     return text
 
 
@@ -227,7 +240,7 @@ def phase_sentence(run: PhaseRun) -> str:
     stay = _listed((change.kind, change.added) for change in added if change.added - change.stays <= _least(run))
     go = _listed((change.kind, change.added) for change in added if change.stays <= _least(run))
     partly = [
-        f"{change.kind} ({_about(change.added)}), of which {_about(change.stays)} stay"
+        f"{change.kind} ({units.size(change.added)}), of which {units.size(change.stays)} stay"
         for change in added
         if _least(run) < change.stays < change.added - _least(run)
     ]
@@ -236,25 +249,21 @@ def phase_sentence(run: PhaseRun) -> str:
     gone = [f"{go}, which are gone at the end of {phase}"] if go else []
     adds = ", and ".join((*whole, *partly, *gone))
     sentences = [
-        f"{phase} begins with {_about(run.start.allocated)} allocated{f': {found}' if found else ''}.",
-        f"Until its peak, {_about(run.peak.allocated)}, it adds {adds}." if adds else "It adds little.",
+        f"{phase} begins with {units.size(run.start.allocated)} allocated{f': {found}' if found else ''}.",
+        f"Until its peak, {units.size(run.peak.allocated)}, it adds {adds}." if adds else "It adds little.",
         f"By then it has freed {freed}." if freed else "",
-        f"It ends with {_about(run.end.allocated)}.",
+        f"It ends with {units.size(run.end.allocated)}.",
     ]
     return " ".join(filter(None, sentences))
 
 
 def _listed(parts: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{name} ({_about(nbytes)})" for name, nbytes in parts)
+    return ", ".join(f"{name} ({units.size(nbytes)})" for name, nbytes in parts)
 
 
 def _least(run: PhaseRun) -> float:
     """Return the least change, in bytes, that a sentence names."""
     return SMALLEST * run.peak.allocated
-
-
-def _about(nbytes: int) -> str:
-    return f"{units.about(nbytes)} GiB"
 
 
 def _rows(
@@ -299,6 +308,6 @@ def _of_phase(rank: Explained, run: PhaseRun) -> tuple[str, ...]:
     return (
         run.part.phase + (f" (of {run.times})" if run.times > 1 else ""),
         *map(units.gib, (*figures, run.end.reserved, used)),
-        ", ".join(f"{change.kind} {units.about(change.added)}" for change in added),
-        ", ".join(f"{change.kind} {units.about(change.stays)}" for change in added if change.stays > _least(run)),
+        ", ".join(f"{change.kind} {units.size(change.added)}" for change in added),
+        ", ".join(f"{change.kind} {units.size(change.stays)}" for change in added if change.stays > _least(run)),
     )

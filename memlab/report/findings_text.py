@@ -60,7 +60,7 @@ def show_findings(found: Sequence[Finding], out: Console) -> None:
 def sentence(finding: Finding) -> str:
     """Say what was found: how much, in what, requested where."""
     text = SENTENCES[finding.name].format(
-        size=f"{units.about(finding.nbytes)} GiB",
+        size=units.size(finding.nbytes),
         times=finding.times,
         s="s" * (finding.times != 1),
         holds="s" * (finding.times == 1),
@@ -75,7 +75,7 @@ def sentence(finding: Finding) -> str:
 
 def _named(parts: Iterable[tuple[str, int]]) -> str:
     named = list(parts)
-    text = ", ".join(f"{name} {units.about(nbytes)}" for name, nbytes in named[:PARTS])
+    text = ", ".join(f"{name} {units.size(nbytes)}" for name, nbytes in named[:PARTS])
     return text if len(named) <= PARTS else f"{text}, and {len(named) - PARTS} more"
 
 

@@ -27,12 +27,12 @@ def out_of_memory_sentence(rank: Explained, oom: OutOfMemory) -> str:
     holes = "no free block"
     if oom.holes:
         count = units.counted(len(oom.holes), "piece")
-        holes = f"{units.about(sum(oom.holes))} GiB free in {count} of at most {units.about(oom.holes[0])} GiB"
+        holes = f"{units.size(sum(oom.holes))} free in {count} of at most {units.size(oom.holes[0])}"
     fits = " In one piece, the free memory would have been enough: the allocator's memory is fragmented."
     often = f" It ran out of memory {oom.times} times; this is the last one." if oom.times > 1 else ""
     return (
-        f"Rank {rank.rank} {verb} out of memory{place}: {units.about(oom.request.nbytes)} GiB requested by "
-        f"{described(site)}. torch's allocator could take {units.about(oom.request.free_on_device)} GiB more "
+        f"Rank {rank.rank} {verb} out of memory{place}: {units.size(oom.request.nbytes)} requested by "
+        f"{described(site)}. torch's allocator could take {units.size(oom.request.free_on_device)} more "
         f"from the GPU, and had {holes}.{fits if oom.is_fragmentation else ''}{often}"
         f"{' The run went on after it.' if oom.goes_on else ''}"
     )
@@ -46,10 +46,10 @@ def in_the_run(phase: str, step: int | None, line: str | None) -> str:
 
 def held_sentence(oom: OutOfMemory) -> str:
     """Say what was held when memory ran out, and how the next run would say more."""
-    kinds = [f"{kind} {units.about(nbytes)}" for kind, nbytes in by_kind(oom.moment.holdings).items()]
+    kinds = [f"{kind} {units.size(nbytes)}" for kind, nbytes in by_kind(oom.moment.holdings).items()]
     more = ["..."] if len(kinds) > NAMED else []
     return (
-        f"{units.about(oom.used.nbytes)} GiB of the GPU were in use, {units.about(oom.moment.requested)} GiB of it "
+        f"{units.size(oom.used.nbytes)} of the GPU were in use, {units.size(oom.moment.requested)} of it "
         f"requested by the program ({', '.join([*kinds[:NAMED], *more])}). No history was recorded then, so blocks are "
         "named by their owners, and not by the lines that requested them."
     )

@@ -7,7 +7,6 @@ from rich.console import Console
 
 from memlab.analyse.explain.accounting import Row
 from memlab.analyse.explain.remedies import Measured, Needs, Remedies, Remedy
-from memlab.core.sizes import GIB
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
 from memlab.predict.time.step_time import BOUND, StepTime
 from memlab.report import units
@@ -69,7 +68,7 @@ def remedies_text(found: Remedies) -> RemediesText:
     changes = (
         *(_helping(remedy, needs, found) for remedy, needs in helping),
         *(
-            RemedyText(f"{remedy.change} does not help: {_signed(needs.used - found.base.used)} GiB.")
+            RemedyText(f"{remedy.change} does not help: {units.signed_size(needs.used - found.base.used)}.")
             for remedy, needs in others
         ),
         *(RemedyText(f"{remedy.change} could not be predicted: {reason.rstrip('.')}.") for remedy, reason in failed),
@@ -104,8 +103,8 @@ def _provenance(base: Needs, measured: Measured | None) -> str:
     step = f", {_of_step(base.step)}" if base.step else ""
     if measured is None:
         return (
-            f"As it is, the run needs {units.about(base.used)} GiB: "
-            f"{units.about(base.reserved)} reserved, {units.about(base.allocated)} allocated{step}."
+            f"As it is, the run needs {units.size(base.used)}: "
+            f"{units.size(base.reserved)} reserved, {units.size(base.allocated)} allocated{step}."
         )
     errors = {key: getattr(base, key) / getattr(measured, key) - 1 for key in KEYS[1:] if getattr(measured, key)}
     told = ", ".join(f"{units.signed_percent(error)} in {key}" for key, error in errors.items())
@@ -133,10 +132,10 @@ def _blocks(remedy: Remedy, needs: Needs, base: Needs) -> str:
     assert remedy.blocks is not None
     least = NOTABLE * base.used
     parts = [part for part in remedy.blocks.parts if abs(part.change) >= least][:NAMED]
-    named = [f"{part.name} {_signed(part.change)}{_where(part, least)}" for part in parts]
+    named = [f"{part.name} {units.signed_size(part.change)}{_where(part, least)}" for part in parts]
     slack = needs.rank.peak.slack.total - base.rank.peak.slack.total
     if abs(slack) >= least:
-        named.append(f"slack of the allocator {_signed(slack)}")
+        named.append(f"slack of the allocator {units.signed_size(slack)}")
     before, after = base.rank.at.phase, needs.rank.at.phase
     moved = "" if before == after else f"; the peak moves from {before} to {after}"
     return f"At the peak: {', '.join(named) or 'the same blocks'}{moved}"
@@ -145,7 +144,7 @@ def _blocks(remedy: Remedy, needs: Needs, base: Needs) -> str:
 def _where(kind: Row, least: float) -> str:
     """Name the module whose memory changed most, where a kind has several."""
     modules = [part for part in kind.parts if abs(part.change) >= least and "." in part.name]
-    return f" ({modules[0].name} {_signed(modules[0].change)})" if modules and len(kind.parts) > 1 else ""
+    return f" ({modules[0].name} {units.signed_size(modules[0].change)})" if modules and len(kind.parts) > 1 else ""
 
 
 def _costs(needs: Needs, base: Needs) -> Iterator[str]:
@@ -153,12 +152,8 @@ def _costs(needs: Needs, base: Needs) -> Iterator[str]:
     if needs.step and base.step and needs.step.seconds > base.step.seconds * (1 + NOTABLE):
         yield f"{_of_step(needs.step)} instead of {units.seconds(base.step.seconds)}"
     if needs.host - base.host > NOTABLE * base.used:
-        yield f"{units.about(needs.host - base.host)} GiB more of host memory for each rank"
+        yield f"{units.size(needs.host - base.host)} more of host memory for each rank"
 
 
 def _of_step(step: StepTime) -> str:
     return f"{units.seconds(step.seconds)} a step{' at best' if step.basis == BOUND else ''}"
-
-
-def _signed(nbytes: int) -> str:
-    return f"{nbytes / GIB:+,.2f}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from math import floor, log10
 
-from memlab.core.sizes import GIB
+from memlab.core.sizes import GIB, KIB, MIB
 
 
 def gib(size: float | None, places: int = 3) -> str:
@@ -23,6 +23,19 @@ def places(sizes: Iterable[float | None]) -> int:
 def about(size: float) -> str:
     """Write a size in GiB for a sentence: one decimal, two below 10 GiB, three below 0.1 GiB."""
     return gib(size, 3 if size < GIB / 10 else 2 if size < 10 * GIB else 1)
+
+
+def size(nbytes: float) -> str:
+    """Write a size with its unit: the largest one of which it is at least a tenth, ``12.9 GiB`` or ``64.0 MiB``."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if abs(value := nbytes / unit) >= 0.1:
+            return f"{value:,.{1 if abs(value) >= 10 else 2}f} {name}"
+    return f"{nbytes:.0f} bytes"
+
+
+def signed_size(nbytes: float) -> str:
+    """Write a difference of two sizes with its sign and unit."""
+    return with_sign(nbytes, size(abs(nbytes)))
 
 
 def seconds(value: float | None) -> str:

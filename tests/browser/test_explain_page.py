@@ -9,9 +9,11 @@ from driver import CHROMEDRIVER, CHROMIUM, ENTER, browser
 from histories import GIB, MIB, explained, explained_run, out_of_memory, remedies_of, training
 
 from memlab.analyse.explain import accounting
+from memlab.analyse.explain.device import ModelledDevice
 from memlab.analyse.explain.phases import parts_of
 from memlab.analyse.explain.timeline import timeline
 from memlab.predict.memory.ledger import moments
+from memlab.predict.outside.parts import OutsidePart
 from memlab.predict.trace.events import Alloc, Free
 from memlab.predict.trace.trace_format import Piece, Trace
 from memlab.predict.trace.work_items import EVERYTHING, HostWaits, KernelLaunch
@@ -78,6 +80,7 @@ def with_driver(rank):
 
     class Device:
         elsewhere = ()
+        provenance = ""
         changes = (0, middle)
 
         def outside(self, event):
@@ -103,6 +106,24 @@ def test_every_sum_is_that_of_the_accounting(chromium, tmp_path, settings):
         page.run("document.getElementById('whole').click()")
         assert tree(page) == paths(rank.used(moment))
     assert seen[0] == rank.peak.event and len(set(seen)) == 4
+    assert page.messages() == []
+
+
+def test_figures_are_rounded_as_in_the_terminal_and_are_not_broken(chromium, tmp_path):
+    """64 MiB lie in the middle between 0.062 and 0.063 GiB."""
+    rank = replace(
+        explained(training(2, 20)), device=ModelledDevice([OutsidePart(0, "CUDA context", "of a GPU", 64 * MIB)])
+    )
+    page = opened(chromium, tmp_path, rank)
+    row = "return document.querySelector('#tree tr[data-path=\"used/outside the allocator\"]').cells[1].textContent"
+    assert page.run(row) == units.gib(64 * MIB) == "0.062"
+    page.size(700, 1000)
+    lines = (
+        "return [...document.querySelectorAll('#summary td.number')].map(e => "
+        "{ const range = document.createRange(); range.selectNodeContents(e); return range.getClientRects().length; })"
+    )
+    assert set(page.run(lines)) == {1}
+    page.size(1280, 1000)
     assert page.messages() == []
 
 
@@ -265,7 +286,7 @@ def test_two_runs_are_laid_together(chromium, tmp_path):
         assert after - before == 64 * MIB
     row = "[...document.querySelectorAll('#tree tr')].find(e => e.dataset.path === arguments[0])"
     difference = page.run(f"return {row}.cells[3].innerText", path)
-    assert difference == "+0.063"
+    assert difference == "+0.062"  # as the terminal rounds
     page.run("const s = document.getElementById('compared'); s.value = ''; s.dispatchEvent(new Event('change'))")
     page.wait("!document.getElementById('legend').innerText.includes('run1')")
     assert len(tree(page)[path]) == 1

@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memlab.predict.memory.ledger import Holding, Moment
 from memlab.predict.trace.memory_kinds import is_flat_buffer
@@ -12,6 +12,8 @@ from memlab.predict.trace.trace_format import Site
 UNEXPLAINED = "unexplained"
 
 ALL_MODULES, OUTSIDE_MODULES = "all modules", "outside all modules"
+
+OUTSIDE = "outside the allocator"
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
@@ -60,11 +62,20 @@ def used(moment: Moment, outside: Sequence[Share], driver: int | None) -> Share:
     ``outside``: what is not the allocator's. ``driver``: the driver's figure then, in bytes; what the parts do not
     reach is ``UNEXPLAINED``. ``None``: there is none, as in a prediction.
     """
-    parts = [reserved(moment), sum_of("outside the allocator", outside)]
+    parts = [reserved(moment), sum_of(OUTSIDE, outside)]
     known = sum(part.nbytes for part in parts)
     if driver is not None and driver != known:
         parts.append(Share(UNEXPLAINED, driver - known))
     return Share("used", known if driver is None else driver, tuple(parts))
+
+
+def without_details_outside(whole: Share) -> Share:
+    """Return the memory of a device with each part outside the allocator as a whole."""
+    parts = [
+        replace(part, parts=tuple(replace(each, parts=()) for each in part.parts)) if part.name == OUTSIDE else part
+        for part in whole.parts
+    ]
+    return replace(whole, parts=tuple(parts))
 
 
 def reserved(moment: Moment) -> Share:

@@ -22,6 +22,10 @@ class Device(Protocol):
         """Index of each other GPU of the process -> the most bytes that the allocator held there."""
 
     @property
+    def provenance(self) -> str:
+        """Where the sizes outside the allocator come from; empty if the run itself was read."""
+
+    @property
     def changes(self) -> Sequence[int]:
         """Events from which :meth:`outside` or :meth:`driver` can differ from before, in order; the first one is 0."""
 
@@ -34,9 +38,10 @@ class Device(Protocol):
 
 @dataclass(frozen=True)
 class ModelledDevice:
-    """The device of a prediction. ``parts``: what comes outside the allocator."""
+    """The device of a prediction. ``parts``: what comes outside the allocator. ``provenance``: of their sizes."""
 
     parts: Sequence[OutsidePart]
+    provenance: str = ""
     index: int = 0
     elsewhere: Mapping[int, int] = field(default_factory=dict)
 
@@ -53,12 +58,14 @@ class ModelledDevice:
 
 
 class MeasuredDevice:
-    """The device of a recorded history.
+    """The device of a recorded history, whose driver was read.
 
     ``reserved``: of the allocator after each event, in bytes. ``until_us``: the last microsecond before the next
     event, for each event, by the clock of ``outside``. A phase ends with a reading after its last event, and that
     reading counts for this event.
     """
+
+    provenance = ""
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ The ranks read the driver's figure around each module, collective and part of th
 what torch's allocator held then. What grew between two readings belongs to what ran between them.
 """
 
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from memlab.analyse.explain.accounting import OUTSIDE_MODULES, Share, layers_together, sum_of
 from memlab.analyse.explain.snapshot import Entry
-from memlab.predict.outside.parts import CONTEXT, CUBLAS, KERNELS, NCCL
+from memlab.predict.outside.parts import CONTEXT, CUBLAS, KERNELS, NCCL, group_in_words
 
 PROCESSES = "other processes"
 RANKS = "other ranks, which compute on other GPUs"
@@ -30,6 +31,16 @@ for the first parameter of a model that is built on the GPU."""
 NAMED_CALLS = {"convolution": CUDNN, "Triton kernel": TRITON}
 """First words of a reading's call -> part. All other calls, but those of ``MAKES_CONTEXT``, are collectives. The
 reading of a convolution comes after its whole module has run, so it includes what cuBLAS took there."""
+
+OF_A_GROUP = re.compile(r"(.+) of (.+) \((\d+) ranks?\)")
+"""Call of a collective's reading: its function, its group, and the number of ranks (attach/collectives.py)."""
+
+COLLECTIVES = {
+    "eager_connect_single_device": "communicator",
+    "_verify_params_across_processes": "DDP's check of the parameters",
+    "_broadcast_coalesced": "DDP's broadcast",
+}
+"""Function that starts a collective or makes a communicator -> its name in words, where its own says little."""
 
 ALL_AT_ONCE = "everything"
 """Call of a reading that an out-of-memory takes in a rank that records no history: it is the rank's only one."""
@@ -128,7 +139,7 @@ class Outside:
     def _what_ran(self, last: Reading, now: Reading) -> tuple[str, ...]:
         part = next((part for call, part in NAMED_CALLS.items() if (now.call or "").startswith(call)), None)
         if now.call is not None and part != CUDNN and now.call not in MAKES_CONTEXT:
-            return part or NCCL, f"{now.call}, in {_place(now)}"
+            return part or NCCL, f"{_in_words(now.call)}, in {_place(now)}"
         if any(last.until_us <= time <= now.time_us for time in self._handles):
             return CUBLAS, _place(now)
         if part == CUDNN:
@@ -143,6 +154,15 @@ def handles_made(entries: Iterable[Entry]) -> list[int]:
         for entry in entries
         if entry.action == "alloc" and any(MAKES_HANDLE in frame.function for frame in entry.stack)
     ]
+
+
+def _in_words(call: str) -> str:
+    """Name a call of a reading; a collective's with its group."""
+    found = OF_A_GROUP.fullmatch(call)
+    if found is None:
+        return call
+    function, group, ranks = found.groups()
+    return f"{COLLECTIVES.get(function, function)} of {group_in_words(group, int(ranks))}"
 
 
 def _context(reading: Reading) -> tuple[str, ...]:

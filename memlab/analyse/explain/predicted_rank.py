@@ -28,7 +28,8 @@ def explain_prediction(config: Config, trace: Trace, capacity: int | None = None
     history = History(replays.trace, config.allocator.conf, replays.recorder)  # with release delays, which are likely
     begin = next((index for index, event in enumerate(replays.trace.events) if isinstance(event, BeginPoint)), 0)
     sizes = sizes_from(config.predict.outside)
-    return explain_history(PREDICTED, history, ModelledDevice(outside_parts(replays.trace, sizes)), begin)
+    device = ModelledDevice(outside_parts(replays.trace, sizes), sizes.provenance)
+    return explain_history(PREDICTED, history, device, begin)
 
 
 def doubts(record: Record, ranks: Sequence[Explained] = ()) -> Iterator[str]:

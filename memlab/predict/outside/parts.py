@@ -6,7 +6,6 @@ from typing import NamedTuple
 from memlab.predict.outside.appearances import (
     ATTENTION,
     ATTENTION_BACKWARD,
-    COLLECTIVE,
     COMMUNICATOR,
     HANDLE,
     STREAM,
@@ -21,8 +20,8 @@ KERNELS = "kernels and libraries"  # the driver loads their code when they first
 
 
 class OutsidePart(NamedTuple):
-    """``name``: of the part, as in a measured run; ``detail``: what of it, and where its size comes from. ``event``:
-    index of the event of the trace from which on it is there."""
+    """``name``: of the part, as in a measured run; ``detail``: what of it. ``event``: index of the event of the trace
+    from which on it is there."""
 
     event: int
     name: str
@@ -48,8 +47,7 @@ def parts_of(appearances: Sequence[Appearance], sizes: Sizes, first_request: int
     for each in appearances:
         found += [(each.event, *part) for part in _of_library(each, seen, sizes)]
         seen.add(each.what)
-    for event, name, what, nbytes in found:
-        yield OutsidePart(event, name, ", ".join(filter(None, (what, sizes.provenance))), nbytes)
+    yield from (OutsidePart(*part) for part in found)
 
 
 def _of_library(appearance: Appearance, seen: set[str], sizes: Sizes) -> list[tuple[str, str, int]]:
@@ -69,10 +67,18 @@ def _of_library(appearance: Appearance, seen: set[str], sizes: Sizes) -> list[tu
 
 def _of_nccl(appearance: Appearance, seen: set[str], sizes: Sizes) -> Iterator[tuple[str, str, int]]:
     nccl: NcclSizes = sizes.nccl_alone if appearance.ranks == 1 else sizes.nccl
-    group = f"{appearance.cause} ({appearance.ranks} rank{'s' * (appearance.ranks > 1)})"
+    group = group_in_words(appearance.cause, appearance.ranks)
     if appearance.what == COMMUNICATOR and COMMUNICATOR not in seen:
         yield NCCL, "the library", nccl.library
         if STREAM not in seen:
             yield NCCL, f"its {STREAM}", sizes.stream.nbytes
-    nbytes = {COMMUNICATOR: nccl.communicator, COLLECTIVE: nccl.collective}[appearance.what]
-    yield NCCL, f"{appearance.what}: {group}", nbytes
+    if appearance.what == COMMUNICATOR:
+        yield NCCL, f"communicator of {group}", nccl.communicator
+    else:
+        yield NCCL, f"first collective of {group}", nccl.collective
+
+
+def group_in_words(name: str, ranks: int) -> str:
+    """Name a process group. ``name``: torch's, or ``a group`` for one that has none."""
+    words = {"default_pg": "the default group", "a group": "a further group"}.get(name, f"group {name}")
+    return f"{words} ({ranks} rank{'s' * (ranks > 1)})"

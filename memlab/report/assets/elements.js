@@ -18,7 +18,8 @@ function h(tag, properties = {}, ...children) {
 }
 
 // Formatters are made once: making one for each number would take most of the time of a large page.
-const formatter = (options) => new Intl.NumberFormat("en-US", options);
+// They round as Python does, so that the page and the terminal show the same figures.
+const formatter = (options) => new Intl.NumberFormat("en-US", { roundingMode: "halfEven", ...options });
 const WHOLE = formatter({ maximumFractionDigits: 0 });
 const SIGNIFICANT = new Map([4, 6, 7].map((digits) => [digits, formatter({ maximumSignificantDigits: digits })]));
 const [ONE_DIGIT, THREE_DIGITS] = [1, 3].map((digits) => formatter({ minimumFractionDigits: digits, maximumFractionDigits: digits }));

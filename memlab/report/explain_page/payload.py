@@ -21,6 +21,7 @@ from memlab.report.explain_text import (
     difference,
     elsewhere,
     phases_table,
+    provenance,
     settings,
     when_reserved_is_highest,
     why_the_peak_is_there,
@@ -89,7 +90,13 @@ def _run(name: str, run: ExplainedRun) -> dict[str, Any]:
 
 def _answer(rank: Explained) -> dict[str, Any]:
     """Return what the terminal prints about a rank, in the same words."""
-    sentences = answer(rank), when_reserved_is_highest(rank), why_the_peak_is_there(rank), elsewhere(rank)
+    sentences = (
+        answer(rank),
+        when_reserved_is_highest(rank),
+        why_the_peak_is_there(rank),
+        provenance(rank),
+        elsewhere(rank),
+    )
     return {
         "failure": rank.oom and _failure(rank, rank.oom),
         "sentences": list(filter(None, sentences)),

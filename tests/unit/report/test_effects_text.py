@@ -24,10 +24,16 @@ def test_effects_are_told_with_the_protection_that_was_in_force(record):
         "closed.",
         "It would have written 9 files, 10.0 GiB, in /home/me/out4, /home/me/out3, /home/me/out2 and 2 more "
         "(record.json has all).",
-        "It would have deleted 1 file, 0.000 GiB, in /home/me/old.",
+        "It would have deleted 1 file, 0 bytes, in /home/me/old.",
         "Refused: connection to hub.example:443 (3 times).",
         "Answered without the Hugging Face Hub: create_repo me/model.",
     ]
+
+
+def test_a_folder_without_files_is_not_told(record):
+    effects = {**EFFECTS, "written": [{"folder": "/tmp/empty", "files": 0, "bytes": 0}]}
+    told = effects_sentences(replace(record(), command={"words": ["train"], "effects": effects}))
+    assert not any("written" in sentence for sentence in told)
 
 
 def test_of_calls_that_were_intercepted_nothing_else_is_claimed(record):

@@ -63,7 +63,7 @@ def test_the_answer_is_what_the_terminal_prints():
     found = payload([explained_run(Path("run"), rank)], remedies)
     (run,) = found["runs"]
     failure, *_ = run["answer"]["failure"]["sentences"]
-    assert failure.startswith("Rank 0 would run out of memory (forward, step 5, train.py:3): 0.039 GiB")
+    assert failure.startswith("Rank 0 would run out of memory (forward, step 5, train.py:3): 40.0 MiB")
     assert len(run["answer"]["findings"]) == 1 and len(run["answer"]["sentences"]) == 2
     assert [row[0] for row in run["answer"]["phases"]["rows"]] == [
         *("model_build", "forward (of 5)", "optimizer_step (of 4)")
@@ -92,6 +92,14 @@ def test_a_request_that_failed_after_the_recording_is_told_with_what_was_held():
     assert len(failure["sentences"]) == 2 and len(failure["before"]["rows"]) == 1
     assert failure["held"]["rows"][0][2] == "used"
     assert [text for text in texts(failure) if text not in terminal] == []
+
+
+def test_the_answer_says_where_predicted_sizes_come_from():
+    rank = out_of_memory()
+    rank = replace(rank, device=replace(rank.device, provenance="measured in results/explain (NVIDIA H200)"))
+    sentences = payload([explained_run(Path("run"), rank)])["runs"][0]["answer"]["sentences"]
+    assert sentences[-1] == "Sizes outside the allocator were measured in results/explain (NVIDIA H200)."
+    assert sentences[-1] in printed(lambda rank, out: show_explained(rank, out, 4), rank)
 
 
 def test_two_runs_begin_with_their_difference():

@@ -2,7 +2,19 @@
 
 import pytest
 
-from memlab.report.units import about, name, percent, places, quantity, seconds, signed_percent, signed_quantity, usd
+from memlab.report.units import (
+    about,
+    name,
+    percent,
+    places,
+    quantity,
+    seconds,
+    signed_percent,
+    signed_quantity,
+    signed_size,
+    size,
+    usd,
+)
 
 GIB = 2**30
 
@@ -35,6 +47,28 @@ def test_a_time_has_three_figures(value, text):
 )
 def test_a_size_in_a_sentence_has_the_figures_that_matter(size, text):
     assert about(size) == text
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (139.8 * GIB, "139.8 GiB"),
+        (0.733 * GIB, "0.73 GiB"),
+        (GIB / 16, "64.0 MiB"),
+        (GIB / 256, "4.00 MiB"),
+        (130_000, "0.12 MiB"),
+        (3 * 1024, "3.00 KiB"),
+        (44, "44 bytes"),
+        (0, "0 bytes"),
+    ],
+)
+def test_a_small_size_has_a_smaller_unit(nbytes, text):
+    assert size(nbytes) == text
+
+
+@pytest.mark.parametrize(("nbytes", "text"), [(12 * GIB, "+12.0 GiB"), (-GIB / 256, "-4.00 MiB"), (0, "+0 bytes")])
+def test_a_change_of_a_size_has_its_sign(nbytes, text):
+    assert signed_size(nbytes) == text
 
 
 @pytest.mark.parametrize(("sizes", "count"), [([None], 3), ([9 * GIB, 0], 3), ([57 * GIB, GIB], 2), ([-139 * GIB], 1)])

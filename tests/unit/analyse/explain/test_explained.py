@@ -119,7 +119,7 @@ def test_a_step_whose_first_request_finds_no_room_is_explained():
     ]
     text = " ".join(printed(rank).split())
     assert text.startswith(
-        "Rank 0 would run out of memory (forward, step 1): 0.078 GiB requested by mm in mlp (model.py:9)."
+        "Rank 0 would run out of memory (forward, step 1): 80.0 MiB requested by mm in mlp (model.py:9)."
     )
     assert "memory when it ran out, rank 0" in text
 

@@ -217,8 +217,8 @@ def test_contexts_of_other_ranks_are_named():
     rank = SimpleNamespace(device=device, history=SimpleNamespace(trace=Trace(0, 4, events=[Free(1)])))
     (finding,) = findings.stray_contexts(rank)
     assert sentence(finding) == (
-        "3 other ranks of this run hold 1.50 GiB on cuda:0 of this rank: rank 1 0.50, rank 2 0.50, rank 3 0.50. Each "
-        "has a CUDA context there, because it used a GPU before torch.cuda.set_device(local_rank)."
+        "3 other ranks of this run hold 1.50 GiB on cuda:0 of this rank: rank 1 0.50 GiB, rank 2 0.50 GiB, rank 3 0.50 "
+        "GiB. Each has a CUDA context there, because it used a GPU before torch.cuda.set_device(local_rank)."
     )
 
 
@@ -258,7 +258,7 @@ def test_a_finding_is_a_sentence_with_its_line():
         findings.GROWS_OVER_STEPS, 3 << 30, (("layers.*.mlp", 3 << 30),), "model.py:7", "train.py:4", "activations", 3
     )
     assert sentence(of_growth) == (
-        "Memory grows by 3.00 GiB in each step, 3 steps in a row: activations (layers.*.mlp 3.00), requested at "
-        "model.py:7 (called at train.py:4). Nothing frees them. A tensor of each step is kept together with its graph, "
-        "as in total += loss: keep loss.detach()."
+        "Memory grows by 3.00 GiB in each step, 3 steps in a row: activations (layers.*.mlp 3.00 GiB), requested "
+        "at model.py:7 (called at train.py:4). Nothing frees them. A tensor of each step is kept together with its "
+        "graph, as in total += loss: keep loss.detach()."
     )

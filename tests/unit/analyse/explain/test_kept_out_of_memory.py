@@ -158,9 +158,9 @@ def test_the_last_parts_of_the_run_come_in_order_and_those_of_one_phase_together
 def test_the_text_begins_with_the_failure_and_says_what_is_not_known(rank):
     shown = text(rank)
     assert shown.startswith(
-        "Rank 0 ran out of memory (forward, step 9, train.py:9): 0.068 GiB requested by forward in layers.3.mlp "
-        "(transformers/models/llama/modeling_llama.py:176). torch's allocator could take 0.049 GiB more from the GPU, "
-        "and had 0.029 GiB free in 1 piece of at most 0.029 GiB. In one piece, the free memory would have been enough"
+        "Rank 0 ran out of memory (forward, step 9, train.py:9): 70.0 MiB requested by forward in layers.3.mlp "
+        "(transformers/models/llama/modeling_llama.py:176). torch's allocator could take 50.0 MiB more from the GPU, "
+        "and had 30.0 MiB free in 1 piece of at most 30.0 MiB. In one piece, the free memory would have been enough"
     )
     assert "named by their owners, and not by the lines" in shown
     assert NOT_RECORDED in shown and "2 blocks of 8.00 MiB" in shown
@@ -176,7 +176,7 @@ def test_outside_of_phases_the_line_alone_is_named(folder):
     marks = json.loads(folder.out_of_memory_marks(0).read_text())
     marks["pieces"][0] |= {"phase": None, "step": None, "where": None}
     folder.out_of_memory_marks(0).write_text(json.dumps(marks))
-    assert text(RecordedRanks(folder, []).explain(0)).startswith("Rank 0 ran out of memory (train.py:9): 0.068 GiB")
+    assert text(RecordedRanks(folder, []).explain(0)).startswith("Rank 0 ran out of memory (train.py:9): 70.0 MiB")
 
 
 def test_a_run_that_went_on_and_ran_out_again_says_so(folder):

@@ -120,8 +120,8 @@ def test_the_text_begins_with_the_failure(rank):
     show_explained(rank, console, depth=3)
     text = console.export_text()
     assert text.startswith(
-        "Rank 0 ran out of memory (forward, step 9): 0.068 GiB requested by bmm in head (train.py:9). torch's "
-        "allocator could take 0.049 GiB more from the GPU, and had 0.029 GiB free in 1 piece of at most 0.029 GiB. In "
+        "Rank 0 ran out of memory (forward, step 9): 70.0 MiB requested by bmm in head (train.py:9). torch's "
+        "allocator could take 50.0 MiB more from the GPU, and had 30.0 MiB free in 1 piece of at most 30.0 MiB. In "
         "one piece, the free memory would have been enough: the allocator's memory is fragmented."
     )
     assert "freed: mm in mlp (train.py:7)" in text and "memory when it ran out, rank 0" in text

@@ -30,7 +30,7 @@ READINGS = [
     # phase, module, call, outside, of them of other processes, time, last look
     ("", "", "set_device", 556, 25, 10, 20),
     ("model_build", "", None, 648, 25, 30, 40),
-    ("engine_init", "", "allreduce of default_pg, 2 ranks", 1148, 25, 50, 60),
+    ("engine_init", "", "allreduce of default_pg (2 ranks)", 1148, 25, 50, 60),
     ("first_forward", "model.layers.0.mlp", None, 1156, 25, 70, 80),
     ("first_forward", "model.layers.1.mlp", None, 1158, 25, 81, 90),
     ("first_backward", "lm_head", None, 1222, 25, 110, 200),
@@ -58,7 +58,7 @@ def test_each_part_is_what_the_drivers_figure_grew_by():
     assert sum(share.nbytes for share in shares) == 1322 * MIB
     assert mib(shares) == {
         CONTEXT: 526,
-        NCCL: {"allreduce of default_pg, 2 ranks, in engine_init": 500},
+        NCCL: {"allreduce of the default group (2 ranks), in engine_init": 500},
         PROCESSES: 130,
         KERNELS: {"model_build": 92, "first_forward": 10},
         CUBLAS: {"first_backward: lm_head": 64},
@@ -135,6 +135,23 @@ def test_a_context_that_came_with_other_things_is_called_so():
     first = Reading("load", "", None, 3800 * MIB, {"1": 3270 * MIB}, 10, 20)
     shares = mib(Outside(Readings((730 * MIB, {"1": 715 * MIB}), [first]), []).shares(15))
     assert shares == {PROCESSES: 730 + 2555, CONTEXT: {"with all that came in load": 515}}
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("eager_connect_single_device of a group (2 ranks)", "communicator of a further group (2 ranks)"),
+        (
+            "_verify_params_across_processes of default_pg (1 rank)",
+            "DDP's check of the parameters of the default",
+        ),
+        ("barrier of mesh_dp (4 ranks)", "barrier of group mesh_dp (4 ranks)"),
+    ],
+)
+def test_collectives_and_groups_are_named_in_words(call, words):
+    found = [Reading("", "", "set_device", 526 * MIB, None, 10, 20), Reading("load", "", call, 915 * MIB, None, 30, 40)]
+    ((name, _),) = mib(Outside(Readings(NOTHING, found), []).shares(99))[NCCL].items()
+    assert name.startswith(words) and name.endswith(", in load")
 
 
 def test_a_context_before_set_device_came_with_what_ran_there():

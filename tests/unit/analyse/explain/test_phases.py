@@ -118,7 +118,7 @@ def test_what_a_phase_has_freed_before_its_peak_is_said():
 
 def test_a_run_prints_the_accounting_then_the_phases():
     text = printed(show_explained, explained(), 5)
-    assert "optimizer states 14.0, weights 13.0, gradients 7.00" in text
+    assert "optimizer states 14.0 GiB, weights 13.0 GiB, gradients 7.00 GiB" in text
     assert "Why there: optimizer_step begins with 20.0 GiB" in text
     assert "optimizer_step (of 2) 20.000 37.000 27.000 38.000 38.000" in text
 
@@ -159,7 +159,7 @@ def test_reserved_memory_that_is_highest_after_the_peak_of_allocated_memory_is_s
     assert rank.peak.allocated == 10 * GIB
     assert when_reserved_is_highest(rank) == (
         "This is the peak of allocated memory. Reserved memory is highest at another moment (backward): 14.5 GiB, of "
-        "it 5.00 GiB slack, with 14.5 GiB of the GPU in use."
+        "it 5.00 GiB slack, with 14.5 GiB of the GPU in use. --at backward shows that phase."
     )
     assert when_reserved_is_highest(rank) in printed(show_explained, rank, 3)
     assert not when_reserved_is_highest(explained())

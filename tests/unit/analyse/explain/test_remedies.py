@@ -81,8 +81,8 @@ def test_the_text_names_the_blocks_the_price_and_what_failed(found):
     assert "Remedies: of 2 single changes, predicted one at a time, 1 saves memory." in text
     assert "(reserved 8.00 -> 5.00, allocated 8.00 -> 4.00); then it fits." in text
     assert (
-        "activations -6.00, optimizer states +2.00, slack of the allocator +1.00; the peak moves from forward to"
-        in text
+        "activations -6.00 GiB, optimizer states +2.00 GiB, slack of the allocator +1.00 GiB; the peak moves from "
+        "forward to" in text
     )
     assert "Price: a second forward pass." in text
     assert "batch.micro=1 could not be predicted: no such word." in text
@@ -110,4 +110,4 @@ def test_a_change_that_saves_nothing_is_said_not_to_help():
     found = remedies(SimpleNamespace(source="predicted"), Runs(base, {"checkpointing=full": base}), 1)
     out = io.StringIO()
     show_remedies(replace(found, not_tried=[]), Console(file=out, width=200))
-    assert "checkpointing=full does not help: +0.00 GiB." in out.getvalue()
+    assert "checkpointing=full does not help: +0 bytes." in out.getvalue()
