@@ -7,6 +7,7 @@ the history when the piece ends, and at each new label the driver's figure is re
 before an out-of-memory: then the history until the request that failed takes the place of the one before.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -46,6 +47,12 @@ SNAPSHOT, MARKS = ".memory_snapshot.pickle", ".memory_marks.json"
 """Files of a rank: rankN.memory_snapshot.pickle, rankN.memory_marks.json."""
 
 
+class _Backward(threading.local):
+    """``entered``: number of a piece, and the module that made the node of autograd that this thread ran last in it."""
+
+    entered = (-1, "")
+
+
 class MemoryHistory:
     """The history of one process, from its first use of the GPU until :meth:`keep`, or the first out-of-memory.
 
@@ -68,7 +75,7 @@ class MemoryHistory:
         self._number = 0  # of the running piece
         self._owners: dict[int, dict[int, Owner]] = {}  # number of the piece that has ended -> address -> owner
         self._modules = RunningModules(entered=self._label, left=self._left)
-        self._in_backward = ""  # module that made the node of autograd that runs in this piece
+        self._backward = _Backward()
         self._module = ""  # of the last label
         self.records = self._is_kept = False
         self._parameters = register_module_parameter_registration_hook(self._sees_parameter)
@@ -172,7 +179,6 @@ class MemoryHistory:
         self._driver.name_phase(phase)
         self._pieces.append({"phase": phase, "step": step, "where": where, "ends_phase": ends_phase})
         self._number += 1
-        self._in_backward = ""
         self._label()
 
     @contained
@@ -206,13 +212,14 @@ class MemoryHistory:
 
     @contained
     def _backward_enters(self, module: str, gradients: Any) -> None:
-        """Backward runs in a thread of its own, which has a label of its own."""
-        if module != self._in_backward:
-            self._in_backward = module
+        """Backward runs in threads of its own, one for each GPU, which have labels of their own."""
+        if self._backward.entered != (self._number, module):
+            self._backward.entered = self._number, module
             self._label()
 
     def _label(self) -> None:
         if self.records:
             self._read()
-            self._module = self._modules.in_forward or self._in_backward
+            number, in_backward = self._backward.entered
+            self._module = self._modules.in_forward or (in_backward if number == self._number else "")
             torch.cuda.memory._set_memory_metadata(f"{self._number}|{self._module}")

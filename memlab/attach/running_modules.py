@@ -16,9 +16,20 @@ _MADE_BY = "memlab_made_by"
 """Key in an autograd node's ``metadata``: name of the module, and thread, whose forward made the node."""
 
 
+class _Thread(threading.local):
+    """``running``: the modules whose forward runs in this thread, the innermost last: name, and number of the thread's
+    next node of autograd."""
+
+    def __init__(self):
+        self.running: list[tuple[str, int]] = []
+
+
 class RunningModules:
     """Follows the forward of all modules until :meth:`stop`. A module that runs inside no other one is a model. Its
     parts have their names in it, such as ``layers.0.mlp``; the model itself has the name of its class.
+
+    Each thread has modules of its own, as the replicas of DataParallel do. Where none runs, as in autograd's threads,
+    those of the thread that made this object count, which waits for autograd.
 
     ``found``: runs with each new model. ``entered``: runs before each forward. ``left``: runs after it, with the
     module's name and the nodes of autograd that this forward made, without those of modules inside of it.
@@ -32,7 +43,8 @@ class RunningModules:
     ):
         self._found, self._entered, self._left = found, entered, left
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
-        self._running: list[tuple[str, int]] = []  # name, and number of the thread's next node, the innermost last
+        self._thread = _Thread()
+        self._of_first_thread = self._thread.running
         self._hooks = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
@@ -41,7 +53,8 @@ class RunningModules:
     @property
     def in_forward(self) -> str:
         """Name of the module whose forward runs; empty outside all modules."""
-        return self._running[-1][0] if self._running else ""
+        running = self._thread.running or self._of_first_thread
+        return running[-1][0] if running else ""
 
     def stop(self) -> None:
         for hook in self._hooks:
@@ -49,18 +62,19 @@ class RunningModules:
 
     @contained
     def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
-        if not self._running and module not in self._names:
+        running = self._thread.running
+        if not running and module not in self._names:
             model = model_tree.unwrapped(module)[0]
             own = self._names[module] = model_tree.class_of(model).__name__
             self._names.update((part, name or own) for name, part in model.named_modules())
             self._found(model)
-        self._running.append((self._names.get(module, self.in_forward), torch._C._autograd._get_sequence_nr()))
+        running.append((self._names.get(module, self.in_forward), torch._C._autograd._get_sequence_nr()))
         self._entered()
 
     @contained
     def _leave(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        if self._running:  # else a hook failed before this module was entered
-            name, first = self._running.pop()
+        if self._thread.running:  # else a hook failed before this module was entered
+            name, first = self._thread.running.pop()
             self._left(name, list(_name_nodes(outputs, name, first)))
 
 

@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -248,6 +250,30 @@ def test_convolutions_and_triton_kernels_are_named(gpu, history, tmp_path, monke
     history.end()
     found = [(each["module"], each["call"]) for each in read_on(0, tmp_path)["readings"]]
     assert found[1:] == [("0", "convolution"), ("", "Triton kernel _swiglu"), ("0", "convolution")]
+
+
+def test_threads_that_run_backward_at_once_have_labels_of_their_own(gpu, history, monkeypatch):
+    """As autograd's threads of two GPUs with replicas of one model."""
+    barrier, labels, seen = threading.Barrier(2), {}, []
+    monkeypatch.setattr(
+        torch.cuda.memory, "_set_memory_metadata", lambda label: labels.update({threading.get_ident(): label})
+    )
+
+    class Notes(torch.nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            outputs = inputs * 2
+            outputs.grad_fn.register_hook(lambda *_: seen.append(labels[threading.get_ident()]))
+            return outputs
+
+    def step(model: torch.nn.Module) -> None:
+        loss = model(torch.ones(2, requires_grad=True)).sum()
+        barrier.wait(10)
+        loss.backward()
+
+    gpu.makes_context()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(step, [torch.nn.Sequential(Notes()) for _ in range(2)]))
+    assert seen == ["0|0", "0|0"]
 
 
 def test_another_triton_is_imported_as_without_memlab(history, monkeypatch):

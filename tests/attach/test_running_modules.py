@@ -1,5 +1,8 @@
 """Which module runs: in forward the innermost one, in backward the one whose forward made the node of autograd."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -85,6 +88,43 @@ def test_without_gradients_and_after_the_end_nothing_is_named(requests):
     assert requests.modules.in_forward == ""
     requests.modules.stop()
     assert module_of_node(model(torch.ones(2, 8))["loss"].grad_fn) == "" == module_of_node(None)
+
+
+class Waits(nn.Module):
+    """Notes which module runs once all threads are in their forward."""
+
+    def __init__(self, requests: Requests, barrier: threading.Barrier):
+        super().__init__()
+        self.requests, self.barrier, self.seen = requests, barrier, ""
+
+    def forward(self, inputs):
+        self.barrier.wait(10)
+        self.seen = self.requests.modules.in_forward
+        self.barrier.wait(10)
+        return inputs * 2
+
+
+class Replicas(nn.Module):
+    """Runs models at once, each in a thread of its own, as DataParallel runs its replicas."""
+
+    def __init__(self, *models: nn.Module):
+        super().__init__()
+        self.models = models  # not its parts: replicas are made anew for each forward
+
+    def forward(self, inputs):
+        with ThreadPoolExecutor(len(self.models)) as threads:
+            return list(threads.map(lambda model: model(inputs), self.models))
+
+
+def test_threads_have_running_modules_of_their_own(requests):
+    barrier = threading.Barrier(2)
+    first, second = (Waits(requests, barrier) for _ in range(2))
+    replicas = Replicas(nn.Sequential(first), nn.Sequential(nn.Tanh(), second))
+    outputs = replicas(torch.ones(2, requires_grad=True))
+    assert [first.seen, second.seen] == ["0", "1"]
+    assert [module_of_node(each.grad_fn) for each in outputs] == ["0", "1"]
+    assert module_of_node(outputs[1].grad_fn.next_functions[0][0]) == "0"
+    assert requests.modules.in_forward == ""
 
 
 def test_a_part_of_a_known_model_keeps_its_name_outside_of_it(requests):
