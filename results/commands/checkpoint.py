@@ -24,4 +24,4 @@ def main() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main() or 0)  # last words are an error's; none, that all went well
