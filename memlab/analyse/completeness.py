@@ -38,9 +38,18 @@ def _steps(record: Record) -> list[str]:
     planned = record.config.measure.steps
     if record.steps.get("averaged_over") == planned:  # an import may have only the mean
         return []
+    if record.ranks and all(map(_has_no_times, record.ranks)):
+        return ["no step has a time, because each was recorded (--explain) or profiled"]
     short = [rank for rank in record.ranks if len(rank.get("step_seconds") or []) != planned]
     counts = ", ".join(f"rank {rank.get('rank')}: {len(rank.get('step_seconds') or [])}" for rank in short[:3])
     return [f"{planned} steps were planned, measured were {counts}"] if short else []
+
+
+def _has_no_times(rank: Mapping[str, Any]) -> bool:
+    """Whether the meters slowed all steps of a command's rank."""
+    attached = rank.get("attached") or {}
+    slowed = attached.get("recorded_steps", 0) + len(attached.get("profiled_steps", []))
+    return 0 < attached.get("steps", 0) <= slowed
 
 
 def _losses(record: Record) -> list[str]:

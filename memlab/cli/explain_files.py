@@ -9,7 +9,7 @@ from memlab.analyse.explain.event_times import event_times
 from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.memory_viz import write_memory_viz
 from memlab.analyse.explain.remedies import Remedies
-from memlab.core.sizes import MIB
+from memlab.report import units
 from memlab.report.explain_page import write_explain_page
 from memlab.system.terminal import safe
 
@@ -32,4 +32,4 @@ def write_files(
     if chrome_trace := arguments.chrome_trace:
         write_chrome_trace(chrome_trace, run)
     for file in filter(None, (page, memory_viz, chrome_trace)):
-        print(f"{safe(str(file))}: {file.stat().st_size / MIB:.1f} MiB")
+        print(f"{safe(str(file))}: {units.size(file.stat().st_size)}")

@@ -66,10 +66,11 @@ def _command(words: list[str]) -> int:
             sub.set_defaults(run=module.run)
     arguments, unknown = _parsed(parser, words, wanted in ("measure", "predict"))
     if unknown:
-        missing = arguments.command == "predict" and arguments.training is None
-        hint = (
-            "before a training command stands --" if missing else f"memlab {arguments.command} --help lists the options"
-        )
+        hint = f"memlab {arguments.command} --help lists the options"
+        if arguments.command == "predict" and arguments.training is None:
+            hint = "before a training command stands --"
+        elif not any(word.startswith("-") for word in unknown):
+            hint = "what has no option stands together, before the options"
         raise MemlabError(f"unrecognized arguments: {' '.join(unknown)} ({hint})")
     end_on_signals()
     return arguments.run(arguments)

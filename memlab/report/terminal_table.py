@@ -35,13 +35,15 @@ def show_table(
 ) -> None:
     """Print a table whose first ``left`` and last ``notes`` columns are text. All other columns are numbers, never cut.
 
-    A column of ``common`` with the same value in all of several rows moves to the title. Empty columns are left out. If
-    the terminal is too narrow, columns of ``spare`` are dropped, the first one first, and a line names them.
+    A column of ``common`` that is there with the same value in all of several rows moves to the title. Empty columns
+    are left out. If the terminal is too narrow, columns of ``spare`` are dropped, the first one first, and a line names
+    them.
     """
     lines = [[safe(cell) for cell in row] for row in rows]
     cells = {name: column for name, *column in zip(columns, *lines, strict=True)}
     empty = [name for name in columns if lines and set(cells[name]) <= {"", "-"}]
-    same = [name for name in common if len(lines) > 1 and len(set(cells[name])) == 1 and name not in empty]
+    told = [name for name in common if name in cells and name not in empty]
+    same = [name for name in told if len(lines) > 1 and len(set(cells[name])) == 1]
     title = "; ".join([title, *(f"{name} {cells[name][0]}" for name in same)])
     kept = [name for name in columns if name not in (*same, *empty)]
     texts = [name for name in (*columns[:left], *columns[len(columns) - notes :]) if name in kept]
@@ -142,7 +144,8 @@ def show_points(frame: Any, groups: Sequence[str], out: Console) -> None:
         titles, left = [" ".join(titles[:left]), *titles[left:]], 1  # one column for all options, in the title's order
         rows = [[" ".join(row[: len(varied)]), *row[len(varied) :]] for row in rows]
     notes = 0
-    if "training.command" in frame:  # scripts of people's own: their options may be alike or not known
+    told_apart = [key for key in (*varied, "batch.micro", "seq_len.tokens") if key in frame]
+    if "training.command" in frame or frame.duplicated(told_apart).any():  # a script's options may not be known
         folders = [PurePath(path).name for path in ordered.head(SHOWN)["path"]]
         titles, notes = [*titles, "folder"], 1
         rows = [[*row, folder] for row, folder in zip(rows, folders, strict=True)]
@@ -153,7 +156,11 @@ def show_points(frame: Any, groups: Sequence[str], out: Console) -> None:
 
 
 def show_frame(frame: Any, out: Console) -> None:
-    """Print the first rows of any frame, without its empty columns, sizes in GiB."""
+    """Print the first rows of any frame, without its empty columns, sizes in GiB. A run has the name of its folder: ids
+    of training commands say little."""
+    if "path" in frame:
+        folders = [PurePath(path).name for path in frame["path"]]
+        frame = frame.assign(run_id=folders).rename(columns={"run_id": "folder"})
     frame = frame.dropna(axis="columns", how="all")
     titles = [column.removesuffix("_bytes") + " GiB" if column.endswith("_bytes") else column for column in frame]
     rows = [[_cell(key, value) for key, value in row.items()] for row in frame.head(SHOWN).to_dict("records")]

@@ -34,6 +34,13 @@ def test_too_few_steps():
     assert shortcomings(record) == ["4 steps were planned, measured were rank 1: 1"]
 
 
+def test_a_run_whose_steps_were_all_recorded_says_why_it_has_no_times():
+    record = record_with(step_seconds=[], attached={"steps": 4, "recorded_steps": 3, "profiled_steps": [4]})
+    assert shortcomings(record) == ["no step has a time, because each was recorded (--explain) or profiled"]
+    record = record_with(step_seconds=[], attached={"steps": 5, "recorded_steps": 3, "profiled_steps": [4]})
+    assert "4 steps were planned" in shortcomings(record)[0]
+
+
 def test_a_loss_that_is_not_finite():
     assert "the loss of step 1 is nan" in shortcomings(record_with(losses=[1.0, float("nan"), float("nan")]))[0]
     assert "the loss of step 0 is None" in shortcomings(record_with(losses=[None]))[0]

@@ -129,6 +129,13 @@ def test_python_m_memlab_is_the_console_script(tmp_path):
     assert done.stderr.startswith("memlab: No run below outputs/")
 
 
+def test_a_folder_behind_an_option_is_refused_with_the_order(capsys):
+    assert called("explain", "a", "--time", "b") == 2
+    assert (
+        "unrecognized arguments: b (what has no option stands together, before the options)" in capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize("words", [[], ["shew"], ["diff"]])
 def test_a_wrong_command_is_an_error_of_input(capsys, words):
     assert called(*words) == 2

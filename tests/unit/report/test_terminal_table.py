@@ -6,7 +6,7 @@ import shlex
 import pandas as pd
 import pytest
 
-from memlab.report.terminal_table import show_frame, show_table
+from memlab.report.terminal_table import show_frame, show_points, show_table
 from memlab.report.text import console, fitted, say, show_command
 
 NAME = "Llama_3.1_8B-zero2-allocator-checkpointing-s1024-b16-lora16-1xH200-47c90967"
@@ -75,6 +75,21 @@ def test_what_is_the_same_in_all_rows_is_said_once(printed):
 
 def test_a_table_without_rows_is_its_titles(printed):
     assert any("name" in line for line in printed(80, show_table, "title", ["name", "figure"], []))
+
+
+def test_points_whose_batches_are_not_known_have_a_table(printed):
+    """Scripts of people's own may have batches that memlab does not find out."""
+    frame = pd.DataFrame({"path": ["a/x", "a/y"], "batch.micro": [None, None], "seq_len.tokens": [None, None]})
+    frame = frame.assign(status="ok", peak_reserved_bytes_max=[2**30, 2**31])
+    lines = printed(80, show_points, frame, [])
+    assert "2 points; memory is the largest rank's; status ok" in lines[0]
+    assert any("1.000" in line and "x" in line for line in lines)
+
+
+def test_runs_of_a_long_table_have_the_names_of_their_folders(printed):
+    frame = pd.DataFrame({"run_id": ["command-1xH200-2f58"] * 2, "path": ["m/falcon", "m/gpt2"], "rank": [0, 0]})
+    lines = printed(80, show_frame, frame)
+    assert any("falcon" in line for line in lines) and not any("2f58" in line for line in lines)
 
 
 def test_whole_numbers_of_a_column_with_gaps_have_no_decimals(printed):
