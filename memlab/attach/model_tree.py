@@ -35,6 +35,12 @@ def unwrapped(module: torch.nn.Module) -> tuple[torch.nn.Module, list[str]]:
         module = inner
 
 
+def name_in(model: torch.nn.Module, path: str) -> str:
+    """Return the name of a part or a parameter of a model: its path in it. Paths that begin with a number, as in a
+    Sequential, follow the model's class: ``Sequential.0.weight``."""
+    return f"{class_of(model).__name__}.{path}" if path[:1].isdigit() else path
+
+
 def class_of(value: object) -> type:
     """Return the class of a value, below the class that ``fully_shard`` has made of it."""
     return next(each for each in type(value).__mro__ if not each.__module__.startswith("torch.distributed.fsdp"))

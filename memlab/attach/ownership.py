@@ -83,7 +83,11 @@ class Ownership:
 
     def name_of(self, module: torch.nn.Module) -> str:
         """Return the name of a module in its model, and of a model its class; empty if no named model holds it."""
-        parts = ((name or label, part) for model, label in self._labels.items() for name, part in model.named_modules())
+        parts = (
+            (model_tree.name_in(model, path) or label, part)
+            for model, label in self._labels.items()
+            for path, part in model.named_modules()
+        )
         return next((name for name, part in parts if part is module), "")
 
     def _name(self, model: torch.nn.Module) -> None:
@@ -94,9 +98,9 @@ class Ownership:
 
     def _tensors(self) -> Iterator[tuple[Any, Owner]]:
         of_models = {
-            parameter: Owner(WEIGHTS, label, name, "", parameter.requires_grad)
+            parameter: Owner(WEIGHTS, label, model_tree.name_in(model, path), "", parameter.requires_grad)
             for model, label in list(self._labels.items())
-            for name, parameter in model.named_parameters()
+            for path, parameter in model.named_parameters()
         }
         of_optimizers = {
             parameter: optimizer.state.get(parameter)
@@ -119,8 +123,8 @@ class Ownership:
             for state in tensors_in(of_optimizers.get(parameter)):
                 yield state, owner._replace(kind=OPTIMIZER)
         for model, label in list(self._labels.items()):
-            for name, buffer in model.named_buffers():
-                yield buffer, Owner(BUFFERS, label, name, "", False)
+            for path, buffer in model.named_buffers():
+                yield buffer, Owner(BUFFERS, label, model_tree.name_in(model, path), "", False)
 
 
 def _trained(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

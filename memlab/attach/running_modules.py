@@ -66,7 +66,7 @@ class RunningModules:
         if not running and module not in self._names:
             model = model_tree.unwrapped(module)[0]
             own = self._names[module] = model_tree.class_of(model).__name__
-            self._names.update((part, name or own) for name, part in model.named_modules())
+            self._names.update((part, model_tree.name_in(model, path) or own) for path, part in model.named_modules())
             self._found(model)
         running.append((self._names.get(module, self.in_forward), torch._C._autograd._get_sequence_nr()))
         self._entered()

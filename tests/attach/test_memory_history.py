@@ -165,7 +165,7 @@ def test_the_driver_is_read_around_what_takes_memory_outside_the_allocator(gpu, 
     assert found == [
         ("engine_init", "", "set_device"),
         ("engine_init", "", "allreduce of default_pg (2 ranks)"),
-        ("first_forward", "0", None),
+        ("first_forward", "Sequential.0", None),
         ("first_forward", "", None),
     ]
     grown = [each["used_bytes"] - each["reserved_bytes"] for each in outside["readings"]]
@@ -249,7 +249,8 @@ def test_convolutions_and_triton_kernels_are_named(gpu, history, tmp_path, monke
     history.piece_ends("first_step", 1, None, True)
     history.end()
     found = [(each["module"], each["call"]) for each in read_on(0, tmp_path)["readings"]]
-    assert found[1:] == [("0", "convolution"), ("", "Triton kernel _swiglu"), ("0", "convolution")]
+    of_convolution = ("Sequential.0", "convolution")
+    assert found[1:] == [of_convolution, ("", "Triton kernel _swiglu"), of_convolution]
 
 
 def test_threads_that_run_backward_at_once_have_labels_of_their_own(gpu, history, monkeypatch):
@@ -273,7 +274,7 @@ def test_threads_that_run_backward_at_once_have_labels_of_their_own(gpu, history
     gpu.makes_context()
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(step, [torch.nn.Sequential(Notes()) for _ in range(2)]))
-    assert seen == ["0|0", "0|0"]
+    assert seen == ["0|Sequential.0", "0|Sequential.0"]
 
 
 def test_another_triton_is_imported_as_without_memlab(history, monkeypatch):

@@ -118,13 +118,15 @@ def test_the_running_module_and_the_owners_are_named(keeper, tmp_path):
     model(torch.ones(1, 2))
     snapshot, marks = written(tmp_path)
     (failed,) = snapshot["device_traces"][1]
-    assert failed["user_metadata"] == "0|1"
+    assert failed["user_metadata"] == "0|Sequential.1"
     assert [frame["name"] for frame in failed["frames"][:2]] == ["run_out", "forward"]
     listed = {block: marks["owners"]["list"][number] for block, number in marks["owners"]["looks"]["0"].items()}
     held = model[1].weight, model[1].weight.grad, optimizer.state[model[1].weight]["exp_avg"], model[1].scale
     owners = [listed[str(tensor.untyped_storage().data_ptr())] for tensor in held]
     assert [owner[0] for owner in owners] == ["weights", "gradients", "optimizer states", "buffers of modules"]
-    assert [owner[2] for owner in owners] == ["1.weight", "1.weight", "1.weight", "1.scale"]
+    assert [owner[2] for owner in owners] == [
+        f"Sequential.1.{name}" for name in ("weight", "weight", "weight", "scale")
+    ]
 
 
 def test_gradients_and_buckets_of_deepspeed_are_named(keeper, tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ def test_sparse_gradients_and_parameters_without_memory_so_far():
     owners = Ownership(lambda: [], storage, model).now()
     gradient = model[0].weight.grad
     assert {owners[storage(part)].kind for part in (gradient._indices(), gradient._values())} == {GRADIENTS}
-    assert {owner.parameter for owner in owners.values()} == {"0.weight"}
+    assert {owner.parameter for owner in owners.values()} == {"Sequential.0.weight"}
 
 
 def test_states_in_lists_are_named():
@@ -124,4 +124,4 @@ def test_a_module_is_named_in_its_model_and_a_model_by_its_class():
     model = torch.nn.Sequential(Pair())
     ownership = Ownership(lambda: [], storage, model)
     names = [ownership.name_of(each) for each in (model[0].second, model, Pair())]
-    assert names == ["0.second", "Sequential", ""]
+    assert names == ["Sequential.0.second", "Sequential", ""]

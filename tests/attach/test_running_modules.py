@@ -121,9 +121,9 @@ def test_threads_have_running_modules_of_their_own(requests):
     first, second = (Waits(requests, barrier) for _ in range(2))
     replicas = Replicas(nn.Sequential(first), nn.Sequential(nn.Tanh(), second))
     outputs = replicas(torch.ones(2, requires_grad=True))
-    assert [first.seen, second.seen] == ["0", "1"]
-    assert [module_of_node(each.grad_fn) for each in outputs] == ["0", "1"]
-    assert module_of_node(outputs[1].grad_fn.next_functions[0][0]) == "0"
+    assert [first.seen, second.seen] == ["Sequential.0", "Sequential.1"]
+    assert [module_of_node(each.grad_fn) for each in outputs] == ["Sequential.0", "Sequential.1"]
+    assert module_of_node(outputs[1].grad_fn.next_functions[0][0]) == "Sequential.0"
     assert requests.modules.in_forward == ""
 
 

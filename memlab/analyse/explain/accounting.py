@@ -15,7 +15,7 @@ ALL_MODULES, OUTSIDE_MODULES = "all modules", "outside all modules"
 
 OUTSIDE = "outside the allocator"
 
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 @dataclass(frozen=True)

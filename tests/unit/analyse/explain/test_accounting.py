@@ -49,6 +49,7 @@ def test_what_the_parts_do_not_reach_is_unexplained():
 def test_layers_are_together():
     assert layers_together("model.layers.12.experts.3.up") == "model.layers.*.experts.*.up"
     assert layers_together("h2.mlp") == "h2.mlp"
+    assert [layers_together(name) for name in ("Sequential.0.2", "0.2", "7")] == ["Sequential.*.*", "*.*", "*"]
     kinds = by_kind(HELD)
     assert [(part.name, part.nbytes) for part in kinds.parts[0].parts] == [("model.layers.*.mlp", 90)]
     assert by_module(HELD).parts[0].parts[0].name == "activations"
