@@ -10,6 +10,9 @@ FILE = "options.json"
 PROFILER_WARMUP, PROFILED_STEPS = 1, 2
 """Steps that warm torch's profiler up, and the steps after them that it keeps."""
 
+PROFILER = "torch's profiler"
+"""Place of its failure in ``meter_errors`` of a rank's file."""
+
 
 @dataclass(frozen=True)
 class Options:

@@ -29,7 +29,7 @@ from memlab.system.locks import hold, holder
 
 _RANK_FILE = re.compile(
     r"rank\d+\.(json|steps\.jsonl|trace\.json|memory_snapshot\.pickle|memory_marks\.json|out_of_memory\.(pickle|json)"
-    r"|profile\.json(\.gz)?|operators\.json)"
+    r"|profile\.json(\.gz|\.part|\.tmp)?|operators\.json)"
 )
 _STEP_ROWS = re.compile(r"rank\d+\.steps\.jsonl")
 _RANK_JSON = re.compile(r"rank\d+\.json")

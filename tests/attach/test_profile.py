@@ -1,7 +1,14 @@
 """torch's profiler around chosen steps of a command."""
 
-import pytest
+import os
+from types import SimpleNamespace
 
+import pytest
+import torch
+
+from memlab.attach import own_errors, profiler
+from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP
+from memlab.attach.profiler import StepsProfiler
 from memlab.runs.operator_profile import summed_up
 
 pytestmark = pytest.mark.cpu
@@ -37,3 +44,40 @@ def test_a_command_that_ends_before_has_no_profile(measure):
     assert run.returncode == 0, run.output
     assert run.rank()["attached"]["profiled_steps"] == [10]
     assert not list(run.folder.glob("*.profile.*"))
+
+
+def profile_steps(folder) -> None:
+    steps = StepsProfiler(lambda: folder / "rank0.json")
+    steps.begin()
+    for _ in range(PROFILER_WARMUP + PROFILED_STEPS):
+        torch.ones(2, 2) @ torch.ones(2, 2)
+        steps.step_ends()
+
+
+def test_a_trace_that_would_fill_the_disk_is_not_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(own_errors, "noted", [])
+    monkeypatch.setattr(profiler.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
+    profile_steps(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("memlab: the profiled steps are not kept: their trace takes some 0 MiB while")
+    assert [note.partition(":")[0] for note in own_errors.noted] == ["torch's profiler"]
+
+
+def test_a_disk_that_is_full_all_the_same_gets_its_space_back(tmp_path, monkeypatch, capsys):
+    still_open = []
+
+    def write_a_part(running, path: str) -> None:  # as torch does: it prints an error and goes on
+        still_open.append(os.open(f"{path}.tmp", os.O_CREAT | os.O_WRONLY))
+        os.write(still_open[0], b"half")
+
+    monkeypatch.setattr(own_errors, "noted", [])
+    monkeypatch.setattr(profiler.profile, "export_chrome_trace", write_a_part)
+    profile_steps(tmp_path)
+    assert list(tmp_path.iterdir()) == [] and os.fstat(still_open[0]).st_size == 0
+    assert "torch could not write" in capsys.readouterr().err
+
+
+def test_what_is_written_is_the_packed_trace_alone(tmp_path):
+    profile_steps(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.profile.json.gz"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from memlab.analyse.explain.measure_again import measure_again
 from memlab.analyse.explain.predicted_rank import traces_of
+from memlab.attach.options import PROFILER
 from memlab.core.config import Config
 from memlab.core.errors import RecordError
 from memlab.core.record import PREDICTED, Record
@@ -79,7 +80,8 @@ def compare(folder: RunFolder, predicted: RunFolder | None = None) -> Comparison
     path = folder.operators_file(PROFILED_RANK)
     if not path.exists():
         raise RecordError(
-            f"{folder}: no steps were profiled. {measure_again(record, '--profile', 'measure.profile=true')}"
+            f"{folder}: no steps were profiled{_why_not(record)}. "
+            f"{measure_again(record, '--profile', 'measure.profile=true')}"
         )
     found = profiled(read_operators(path))
     usual = record.summary.get("step_seconds")
@@ -91,6 +93,12 @@ def compare(folder: RunFolder, predicted: RunFolder | None = None) -> Comparison
     if record.command is not None:
         return Comparison(found, usual, None, "memlab does not run a command again: name the folder of its prediction")
     return Comparison(found, usual, *_predicted(folder, record))
+
+
+def _why_not(record: Record) -> str:
+    """Return the failure that a rank of a command noted; empty if there is none."""
+    failures = [failure for rank in record.ranks for failure in (rank["attached"] or {}).get("meter_errors", ())]
+    return next((f" ({failure})" for failure in failures if failure.startswith(PROFILER)), "")
 
 
 def profiled(profile: OperatorProfile) -> StepByKind:

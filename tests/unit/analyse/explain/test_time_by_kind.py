@@ -126,7 +126,17 @@ def test_the_step_of_a_command_is_a_lower_bound():
 
 def test_a_run_that_was_not_profiled_is_told_how(tmp_path):
     with pytest.raises(RecordError, match="were profiled"):
-        compare(run_folder(tmp_path))
+        compare(run_folder(tmp_path, ranks=[{"attached": None}]))
+
+
+def test_a_run_whose_disk_had_no_room_for_the_profile_is_told_why(tmp_path):
+    ranks = [{"attached": {"meter_errors": ["listener of datasets: KeyError: 1", "torch's profiler: OSError: full"]}}]
+    command = {"words": ["python", "train.py"]}
+    reason = (
+        r"no steps were profiled \(torch's profiler: OSError: full\)\. Measure again: memlab measure --profile -- py"
+    )
+    with pytest.raises(RecordError, match=reason):
+        compare(run_folder(tmp_path, ranks=ranks, command=command))
 
 
 def test_a_command_whose_traces_are_gone_is_predicted_again(tmp_path):
