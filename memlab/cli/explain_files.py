@@ -24,7 +24,7 @@ def write_files(
 
     ``remedies``: of a single run, if they were predicted. ``changes``: settings and versions in which two runs differ.
     """
-    run, rank = runs[0], runs[0].fullest
+    run, rank = runs[0], runs[0].shown
     if page := arguments.page:
         write_explain_page(runs, page, remedies, changes)
     if memory_viz := arguments.memory_viz:

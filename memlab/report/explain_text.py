@@ -13,6 +13,7 @@ from memlab.analyse.diff import ChangedKey
 from memlab.analyse.explain import accounting
 from memlab.analyse.explain.accounting import Row, Share, side_by_side
 from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.findings import findings
 from memlab.analyse.explain.out_of_memory import OutOfMemory
 from memlab.analyse.explain.phases import PhaseRun, changes
@@ -197,6 +198,15 @@ def elsewhere(rank: Explained) -> str:
         return ""
     others = _listed((f"cuda:{device}", nbytes) for device, nbytes in sorted(rank.device.elsewhere.items()))
     return f"The tree is of cuda:{rank.device.index}. Elsewhere this process reserves at most: {others}."
+
+
+def uses_more(run: ExplainedRun) -> str:
+    """Name the rank that uses clearly more of its GPU at its peak than the one that is shown; empty without one."""
+    used = {rank.rank: rank.used(rank.peak).nbytes for rank in run.ranks}
+    most = max(used, key=lambda rank: used[rank])
+    if run.shown.oom or used[most] - used[run.shown.rank] <= SMALLEST * used[most]:
+        return ""
+    return f"Rank {most} uses more of its GPU at its own peak: {units.size(used[most])}. --rank {most} explains it."
 
 
 def provenance(rank: Explained) -> str:

@@ -87,7 +87,7 @@ def test_an_out_of_memory_is_kept_and_adds_up_to_the_drivers_figure(tmp_path, op
 
 
 def explain(folder: Path) -> Explained:
-    return explained_run.explain(RunFolder(folder)).fullest
+    return explained_run.explain(RunFolder(folder)).shown
 
 
 def test_adapters_beside_weights_in_4_bits(tmp_path):

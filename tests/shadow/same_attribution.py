@@ -94,7 +94,7 @@ def main() -> int:
         if not (arguments.predicted / name).is_dir():
             continue
         peak, phases = same_moments(
-            *(explain(RunFolder(folder / name)).fullest for folder in (arguments.measured, arguments.predicted))
+            *(explain(RunFolder(folder / name)).shown for folder in (arguments.measured, arguments.predicted))
         )
         shares = [share_alike(moments, key) for moments in ([peak], phases) for key in LEVELS]
         cells = (f"`{name}`", f"{peak.requested / MIB:,.0f}", *(f"{100 * share:.2f} %" for share in shares))

@@ -41,7 +41,7 @@ def measured(tmp_path_factory):
     shutil.copytree(MEASURED, folder)
     packed = folder / "rank0.memory_snapshot.pickle.gz"
     packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
-    return explain(RunFolder(folder)).fullest
+    return explain(RunFolder(folder)).shown
 
 
 def test_a_measured_run_confirms_the_findings(rank, measured):

@@ -59,7 +59,7 @@ def write_chrome_trace(path: Path, run: ExplainedRun) -> None:
     :class:`RecordError` where no clock is known, :class:`WriteError` where the file cannot be written.
     """
     record = run.record
-    events, facts = _predicted(run.ranks, record) if record.source == PREDICTED else _measured(run.fullest)
+    events, facts = _predicted(run.ranks, record) if record.source == PREDICTED else _measured(run.shown)
     values = {"displayTimeUnit": "ns", "otherData": {"run": record.run_id, **facts}, "traceEvents": events}
     content = json.dumps(values, separators=(",", ":")).encode()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,21 +20,26 @@ NAMED = 8
 
 @dataclass(frozen=True)
 class ExplainedRun:
-    """``left_out``: rank -> why it is not explained. ``doubts``: why the ranks may not be those of the record."""
+    """``left_out``: rank -> why it is not explained. ``doubts``: why the ranks may not be those of the record.
+    ``wanted``: the rank that is shown; ``None``: the fullest."""
 
     folder: RunFolder
     record: Record
     ranks: Sequence[Explained]
     left_out: Mapping[int, str] = field(default_factory=dict)
     doubts: Sequence[str] = ()
+    wanted: int | None = None
 
     @property
-    def fullest(self) -> Explained:
-        return fullest(self.ranks)
+    def shown(self) -> Explained:
+        """The rank that is shown."""
+        if self.wanted is None:
+            return fullest(self.ranks)
+        return next(rank for rank in self.ranks if rank.rank == self.wanted)
 
     def need_history(self) -> None:
         """Raise :class:`RecordError`, with what to do, if nothing is known but what was held when memory ran out."""
-        if not self.fullest.has_history:
+        if not self.shown.has_history:
             raise RecordError(
                 f"{self.folder}: memory ran out, and no history was recorded before: memlab explain says what was held "
                 f"then, without options that need a history.{_advice(self.record)}"
@@ -55,10 +60,10 @@ class ExplainedRun:
         return [f"{self.folder}: {line}" for line in (*left_out, *self.doubts)]
 
 
-def explain(folder: RunFolder) -> ExplainedRun:
-    """Explain the ranks whose history is known: recorded on a GPU, or predicted.
+def explain(folder: RunFolder, wanted: int | None = None) -> ExplainedRun:
+    """Explain the ranks whose history is known: recorded on a GPU, or predicted. ``wanted``: the rank that is shown.
 
-    Raises :class:`RecordError`, with what to do, if no rank can be explained.
+    Raises :class:`RecordError`, with what to do, if no rank can be explained, or not the wanted one.
     """
     record = folder.read_record()
     functions = _predicted(folder, record) if record.source == PREDICTED else _recorded(folder, record)
@@ -68,8 +73,11 @@ def explain(folder: RunFolder) -> ExplainedRun:
         reasons = _short(str(error), folder) or NO_HISTORY
         raise RecordError(f"{folder}: {reasons}.{_ended(record)}{_advice(record)}") from error
     left_out = {rank: _short(reason, folder) for rank, reason in left_out.items()}
+    if wanted is not None and wanted not in (known := [rank.rank for rank in ranks]):
+        others = ", ".join(map(str, known))
+        raise RecordError(f"{folder}: rank {wanted} has no memory history. Choose one of: {others}.")
     doubtful = list(doubts(record, ranks)) if record.source == PREDICTED else []
-    return ExplainedRun(folder, record, ranks, left_out, doubtful)
+    return ExplainedRun(folder, record, ranks, left_out, doubtful, wanted)
 
 
 def _short(reason: str, folder: RunFolder) -> str:

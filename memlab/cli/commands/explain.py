@@ -20,7 +20,7 @@ OF_ONE_RUN = ("memory_viz", "chrome_trace", "at", "remedies")
 
 OF_A_HISTORY = ("page", "memory_viz", "chrome_trace", "at")
 
-OF_MEMORY = ("page", *OF_ONE_RUN)
+OF_MEMORY = ("page", "rank", *OF_ONE_RUN)
 
 FILES = ("page", "memory_viz", "chrome_trace")
 
@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="*", metavar="RUN_FOLDER", help=help)
     help = "levels of the tree: 3 ends with kinds of memory, 4 with modules, 5 with lines of code (default: 4)"
     parser.add_argument("--depth", type=whole(1), default=4, metavar="N", help=help)
+    help = "the rank that is explained, of two runs in each (default: that with the highest peak of allocated memory)"
+    parser.add_argument("--rank", type=whole(0), metavar="N", help=help)
     help = "of one run: the memory at the start, at the peak and at the end of a phase, side by side"
     parser.add_argument("--at", metavar="PHASE", help=help)
     help = (
@@ -60,31 +62,40 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse.explain.explained_run import explain
     from memlab.cli.explain_files import write_files
     from memlab.cli.remedies import print_remedies
-    from memlab.report.explain_text import run_of_phase, settings, show_difference, show_explained, show_phase
+    from memlab.report.explain_text import (
+        run_of_phase,
+        settings,
+        show_difference,
+        show_explained,
+        show_phase,
+        uses_more,
+    )
     from memlab.report.text import console, say
 
     folders = [run_folder(folder) for folder in arguments.folders or [latest_run()]]
     _check_options(arguments, len(folders))
     if arguments.time:
         return _show_time(*folders)
-    runs = list(map(explain, folders))
+    runs = [explain(folder, arguments.rank) for folder in folders]
     for problem in chain.from_iterable(run.problems for run in runs):
         print(safe(problem), file=sys.stderr)
     if any(getattr(arguments, option) is not None for option in OF_A_HISTORY):
         for run in runs:
             run.need_history()
     first, *others = runs
-    rank, out = first.fullest, console()
+    rank, out = first.shown, console()
     phase = None if arguments.at is None else run_of_phase(rank, arguments.at)
     remedies, changes = None, _changes(folders) if others else []
     try:
         if others:
-            show_difference(rank, others[0].fullest, out, arguments.depth)
+            show_difference(rank, others[0].shown, out, arguments.depth)
             say(settings(changes), out)
         elif phase:
             show_phase(rank, phase, out, arguments.depth)
         else:
             show_explained(rank, out, arguments.depth)
+            if fuller := uses_more(first):
+                say(fuller, out)
             if not rank.has_history:
                 say(f"The lines of code need a history. {first.advice}", out)
             remedies = print_remedies(first.folder, first.record, arguments.remedies, REMEDIES)
@@ -111,8 +122,9 @@ def _check_options(arguments: argparse.Namespace, folders: int) -> None:
         (arguments.time, OF_MEMORY, "is about memory: leave out --time, which shows times instead"),
         (arguments.at is not None, ("remedies",), "is about the run's peak: leave out --at"),
     )
+    values = {**vars(arguments), "remedies": arguments.remedies or None}
     for applies, options, reason in reasons:
-        if given := [option for option in options if applies and getattr(arguments, option) not in (None, 0)]:
+        if given := [option for option in options if applies and values[option] is not None]:
             raise MemlabError(f"--{given[0].replace('_', '-')} {reason}.")
     targets = [getattr(arguments, option).resolve() for option in FILES if getattr(arguments, option)]
     if twice := next((file for file in targets if targets.count(file) > 1), None):

@@ -23,6 +23,7 @@ from memlab.report.explain_text import (
     phases_table,
     provenance,
     settings,
+    uses_more,
     when_reserved_is_highest,
     why_the_peak_is_there,
 )
@@ -46,8 +47,8 @@ def payload(
 ) -> dict[str, Any]:
     """Build the data of a page about one run, or about two that are compared. Sizes are in bytes.
 
-    The fullest rank of each run must have a history. ``remedies``: of the one run, if they were predicted. ``changes``:
-    settings and versions in which two runs differ.
+    The rank of each run that is shown must have a history. ``remedies``: of the one run, if they were predicted.
+    ``changes``: settings and versions in which two runs differ.
     """
     names = _names([run.folder.path for run in runs])
     drawn = [(rank, number) for number, run in enumerate(runs) for rank in run.ranks if rank.has_history]
@@ -60,7 +61,7 @@ def payload(
         "remedies": remedies and asdict(remedies_text(remedies)),
         "runs": [_run(*each) for each in zip(names, runs, strict=True)],
         "histories": [history(rank, runs[number].record, number) for rank, number in drawn],
-        "shown": [drawn.index((run.fullest, number)) for number, run in enumerate(runs)],
+        "shown": [drawn.index((run.shown, number)) for number, run in enumerate(runs)],
         "kinds": [{"name": kind, "color": color, "dark": dark} for kind, (color, dark) in kind_colors(kinds).items()],
     }
 
@@ -72,30 +73,32 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _difference(runs: Sequence[ExplainedRun], changes: Sequence[ChangedKey]) -> list[str]:
-    before, after = (run.fullest for run in runs)
+    before, after = (run.shown for run in runs)
     return [difference(before, after), settings(changes)]
 
 
 def _run(name: str, run: ExplainedRun) -> dict[str, Any]:
-    rank, record = run.fullest, run.record
+    record = run.record
     return {
         "name": name,
         "source": record.source,
-        "answer": _answer(rank),
+        "answer": _answer(run),
         "problems": run.problems,
         "phases": _phases(record),
         "ranks": [_rank(result) for result in record.ranks],
     }
 
 
-def _answer(rank: Explained) -> dict[str, Any]:
-    """Return what the terminal prints about a rank, in the same words."""
+def _answer(run: ExplainedRun) -> dict[str, Any]:
+    """Return what the terminal prints about the rank that is shown, in the same words."""
+    rank = run.shown
     sentences = (
         answer(rank),
         when_reserved_is_highest(rank),
         why_the_peak_is_there(rank),
         provenance(rank),
         elsewhere(rank),
+        uses_more(run),
     )
     return {
         "failure": rank.oom and _failure(rank, rank.oom),

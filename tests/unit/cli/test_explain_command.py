@@ -59,6 +59,7 @@ def test_another_folder_is_answered_with_run_folders(capsys, sweep, folder, advi
             ["--memory-viz", "grid/zero2/rank0.memory_snapshot.pickle"],
             "grid/zero2/rank0.memory_snapshot.pickle belongs to a run, which would lose it: choose another name",
         ),
+        (["--rank", "0", "--time"], "--rank is about memory: leave out --time, which shows times instead."),
         (["--at", "", "--remedies", "2"], "--remedies is about the run's peak: leave out --at."),
         (["--at", "backward", "--remedies", "2"], "--remedies is about the run's peak: leave out --at."),
     ],

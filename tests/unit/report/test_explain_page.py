@@ -14,9 +14,12 @@ from histories import MIB, explained, explained_run, out_of_memory, remedies_of,
 from rich.console import Console
 
 from memlab.analyse.diff import ChangedKey
+from memlab.analyse.explain.device import ModelledDevice
 from memlab.analyse.explain.out_of_memory import LastPart
 from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS
+from memlab.predict.outside.parts import OutsidePart
 from memlab.predict.trace.memory_kinds import ACTIVATIONS
+from memlab.report import units
 from memlab.report.explain_page.packing import packed, steps
 from memlab.report.explain_page.payload import payload
 from memlab.report.explain_text import settings, show_difference, show_explained
@@ -100,6 +103,17 @@ def test_the_answer_says_where_predicted_sizes_come_from():
     sentences = payload([explained_run(Path("run"), rank)])["runs"][0]["answer"]["sentences"]
     assert sentences[-1] == "Sizes outside the allocator were measured in results/explain (NVIDIA H200)."
     assert sentences[-1] in printed(lambda rank, out: show_explained(rank, out, 4), rank)
+
+
+def test_a_rank_that_uses_more_than_the_one_that_is_shown_is_named():
+    """The rank with the highest peak of allocated memory is shown; another one may use more of its GPU."""
+    rank, other = (explained(replace(training(2, 20), rank=number)) for number in (0, 1))
+    fuller = replace(other, device=ModelledDevice([OutsidePart(0, "CUDA context", "", 700 * MIB)]))
+    run = replace(explained_run(Path("run"), rank), ranks=[rank, fuller])
+    sentences = payload([run])["runs"][0]["answer"]["sentences"]
+    used = units.size(fuller.used(fuller.peak).nbytes)
+    assert sentences[-1] == f"Rank 1 uses more of its GPU at its own peak: {used}. --rank 1 explains it."
+    assert sentences[-1] not in payload([replace(run, wanted=1)])["runs"][0]["answer"]["sentences"]
 
 
 def test_two_runs_begin_with_their_difference():

@@ -57,7 +57,7 @@ def write(tmp_path, record, rank, config):
 
 def drawn(*paths) -> list[DrawnRun]:
     explained = [(view, explain(RunFolder(view.path))) for view in collect(paths).runs]
-    return [DrawnRun(view, run.record, run.fullest) for view, run in explained]
+    return [DrawnRun(view, run.record, run.shown) for view, run in explained]
 
 
 def texts(axes) -> list[str]:

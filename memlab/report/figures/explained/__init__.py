@@ -41,7 +41,7 @@ def draw_explained(views: Sequence[RunView], output: Path) -> Iterator[tuple[str
             yield KIND, str(error)
             continue
         yield from ((KIND, problem) for problem in explained.problems)
-        runs.append(DrawnRun(view, explained.record, explained.fullest))
+        runs.append(DrawnRun(view, explained.record, explained.shown))
     for number, run in enumerate(runs, start=1):
         of_run = "" if len(runs) == 1 else f"{number}-{Path(run.view.path).name}"
         for part, make in OF_ONE_RUN.items():

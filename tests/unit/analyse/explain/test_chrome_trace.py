@@ -166,7 +166,7 @@ def test_an_arrow_leads_from_each_launch_to_what_it_launches(tmp_path, monkeypat
 def test_the_counters_reach_the_peak_of_the_step(tmp_path):
     trace = random_trace(5)
     events = written(tmp_path, trace)["traceEvents"]
-    memory = timeline(predicted(tmp_path).fullest)
+    memory = timeline(predicted(tmp_path).shown)
     counted = [event["args"]["bytes"] for event in events if event["name"] == "allocated"]
     assert max(counted) == max(memory.allocated[trace.steps[-1] :])
     assert min(counted) == WEIGHTS, "what the script frees after its last step is not of the step"
@@ -192,7 +192,7 @@ def test_without_a_step_time_there_is_no_trace(tmp_path):
 
 def test_the_memory_of_a_measured_run(tmp_path):
     random_trace(1).save(tmp_path / "rank0.trace.json")
-    rank = predicted(tmp_path).fullest
+    rank = predicted(tmp_path).shown
     measured = ExplainedRun(None, SimpleNamespace(run_id="mine", source="measured"), [rank])
     with pytest.raises(RecordError, match="no clock"):
         write_chrome_trace(tmp_path / "trace.json", measured)

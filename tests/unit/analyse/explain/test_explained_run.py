@@ -64,9 +64,16 @@ FAULTS = {
 def test_a_rank_that_cannot_be_explained_is_left_out_and_told(folder, fault):
     fault(folder)
     run = explain(folder)
-    assert [rank.rank for rank in run.ranks] == [0] and run.fullest.peak.requested == 2 * MIB
+    assert [rank.rank for rank in run.ranks] == [0] and run.shown.peak.requested == 2 * MIB
     (line,) = run.problems
     assert line.startswith(f"{folder}: rank 1 is left out: {FAULTS[fault]}")
+
+
+def test_a_rank_can_be_chosen(folder):
+    keep(folder, 1, snapshot(), marks())
+    assert [explain(folder, wanted).shown.rank for wanted in (None, 0, 1)] == [0, 0, 1]
+    with pytest.raises(RecordError, match=r"rank 2 has no memory history\. Choose one of: 0, 1\."):
+        explain(folder, 2)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -141,7 +148,7 @@ def test_a_predicted_rank_without_memory_on_the_gpu_is_left_out(tmp_path):
 
 def test_a_folder_that_was_moved_is_explained(folder, tmp_path):
     shutil.move(folder.path, tmp_path / "elsewhere")
-    assert explain(RunFolder(tmp_path / "elsewhere")).fullest.rank == 0
+    assert explain(RunFolder(tmp_path / "elsewhere")).shown.rank == 0
 
 
 def entries(snapshot: dict) -> list[dict]:
@@ -214,7 +221,7 @@ def test_an_odd_action_does_not_end_the_explanation(folder, fault):
     found = snapshot()
     ODD[fault](found)
     keep(folder, 0, found, marks())
-    assert explain(folder).fullest.rank == 0
+    assert explain(folder).shown.rank == 0
 
 
 DAMAGES = {
