@@ -63,7 +63,9 @@ def assumption_sentences(record: Record) -> list[str]:
     if sentences:
         sentences.insert(0, "These values are not known, were assumed, and decided which way the script went:")
     if others := len(assumed) - len(deciding):
-        sentences.append(f"At {others} places it read values that are not known, without a condition on them.")
+        sentences.append(
+            f"At {units.counted(others, 'place')} it read values that are not known, without a condition on them."
+        )
     return sentences
 
 

@@ -95,7 +95,8 @@ def _answer(found: Remedies, helping: int) -> str:
     if not found.tried:
         return "Remedies: no single change that memlab knows can lower this peak."
     tried = units.counted(len(found.tried), "single change")
-    return f"Remedies: of {tried}, predicted one at a time, {helping} save{'s' * (helping == 1)} memory."
+    save = f"{helping} save" if helping > 1 else f"{helping or 'none'} saves"
+    return f"Remedies: of {tried}, predicted one at a time, {save} memory."
 
 
 def _provenance(base: Needs, measured: Measured | None) -> str:

@@ -110,4 +110,5 @@ def test_a_change_that_saves_nothing_is_said_not_to_help():
     found = remedies(SimpleNamespace(source="predicted"), Runs(base, {"checkpointing=full": base}), 1)
     out = io.StringIO()
     show_remedies(replace(found, not_tried=[]), Console(file=out, width=200))
+    assert "of 1 single change, predicted one at a time, none saves memory." in out.getvalue()
     assert "checkpointing=full does not help: +0 bytes." in out.getvalue()
