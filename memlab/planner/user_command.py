@@ -63,6 +63,7 @@ def predict_command(
     folder.check()
     job = Job(plan_of(words), folder)
     with exclusively(job):
+        _check(words, hardware)  # an earlier run in the folder stays if nothing can run
         job.start(list(words))
         began = time.time()
         try:
@@ -74,6 +75,13 @@ def predict_command(
             raise
         folder.finish(record)
         return record
+
+
+def _check(words: Sequence[str], hardware: Hardware) -> None:
+    """Raise :class:`MemlabError` if the command has no program, or the hardware no memory."""
+    if hardware.memory_gib is None:
+        raise ConfigError("hardware.memory_gib is not known: choose a GPU, for example hardware=h200_x1.")
+    check_program(words)
 
 
 def predicted_record(
@@ -137,9 +145,7 @@ def traced_command(
     ``other_end``: the choice that is made the other way round (trace/shadow/choices.py). Raises :class:`CommandFailed`
     if the script fails, trains nothing, or has not ended after ``timeout_s`` seconds.
     """
-    if hardware.memory_gib is None:
-        raise ConfigError("hardware.memory_gib is not known: choose a GPU, for example hardware=h200_x1.")
-    check_program(words)
+    _check(words, hardware)
     began = time.time()
     node = Node(hardware.gpu, hardware.gpus, int(hardware.memory_gib * GIB))
     folder.path.mkdir(parents=True, exist_ok=True)
