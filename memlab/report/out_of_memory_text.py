@@ -1,6 +1,6 @@
 """Text about a request that failed: what was free, and the last events before it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -55,12 +55,16 @@ def held_sentence(oom: OutOfMemory) -> str:
     )
 
 
-def show_pointer(folders: Iterable[RunFolder], out: Console) -> None:
-    """Print which command explains an out-of-memory, if one was kept: of several runs, that of the first."""
+def show_pointer(folders: Sequence[RunFolder], out: Console) -> None:
+    """Print which command explains an out-of-memory, if one was kept, or else a memory history: of several runs, that
+    of the first."""
     kept = [folder for folder in folders if folder.ranks_out_of_memory()]
+    recorded = [folder for folder in folders if folder.ranks_with_history()]
     if kept:
         of_several = f" ({len(kept)} runs; this is the first)" if len(kept) > 1 else ""
         say(f"What held the memory when it ran out{of_several}: memlab explain {kept[0]}", out)
+    elif recorded:
+        say(f"Where every byte goes: memlab explain {recorded[0]}", out)
 
 
 def what_came_before(oom: OutOfMemory) -> TextTable:

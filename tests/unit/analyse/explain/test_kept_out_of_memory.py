@@ -226,6 +226,10 @@ def test_the_table_of_a_run_points_to_the_explanation(folder, tmp_path):
     show_pointer([RunFolder(tmp_path / "another")], console)
     show_pointer([RunFolder(tmp_path / "another"), folder], console)
     assert console.export_text() == f"What held the memory when it ran out: memlab explain {tmp_path}\n"
+    (tmp_path / "recorded").mkdir()
+    (tmp_path / "recorded" / "rank0.memory_snapshot.pickle").touch()
+    show_pointer([RunFolder(tmp_path / "recorded")], console)
+    assert console.export_text() == f"Where every byte goes: memlab explain {tmp_path / 'recorded'}\n"
 
 
 def test_a_snapshot_of_an_h200_without_its_history_adds_up(tmp_path):
