@@ -28,7 +28,8 @@ LONGEST_NUMBER = 19
 """Digits of a number in a label, at most: a longer one is not the meters'."""
 
 WAITING_STREAM = -1
-"""A stream that stands for those that a freed block waited for: the history does not say which they were."""
+"""First of the streams that stand for those that freed blocks waited for: the history does not say which they were. The
+others follow below."""
 
 
 class PartEnd(NamedTuple):
@@ -108,6 +109,7 @@ class _Builder:
         self.keys: dict[int, int] = {}  # address of a block in use -> its key
         self.places: dict[int, int] = {}  # key of a block from before the recording -> its address
         self.streams = {0: 0}
+        self.waited_until: dict[int, int] = {}  # number of a stream below WAITING_STREAM -> requests until it is done
         self.numbers: dict[Site, int] = {}
         self.owned: dict[int, Owner] = {}  # by key; known at the end of a piece
         self.requests: list[int] = []  # key -> index of its Alloc
@@ -211,8 +213,16 @@ class _Builder:
         if key is None:  # freed twice: only in a damaged file
             return
         if requests:
-            self.trace.events.append(RecordStream(key, WAITING_STREAM))
+            self.trace.events.append(RecordStream(key, self._stream_until(len(self.requests) + requests)))
         self.trace.events.append(Free(key, requests or None))
+
+    def _stream_until(self, reusable: int) -> int:
+        """Return the stream that a freed block waits for: one whose blocks become reusable in the order in which they
+        were freed. ``reusable``: the number of requests from which on the block can be reused."""
+        fitting = (number for number, until in self.waited_until.items() if until <= reusable)
+        number = next(fitting, len(self.waited_until))
+        self.waited_until[number] = reusable
+        return WAITING_STREAM - number
 
     def _piece_of(self, entry: Entry) -> int:
         """Return the index of the piece in the entry's label; -1 without one, and before the first that is kept."""

@@ -279,3 +279,21 @@ def test_owners_of_before_the_kept_actions_name_no_later_block():
         "activations",
     ]
     assert trace.phases == ["backward", "forward"]
+
+
+def test_a_block_that_a_faster_side_stream_used_is_reused_before_one_that_was_freed_earlier():
+    size, stack = 32 << 20, (Frame("train.py", 7, "main"),)
+
+    def entry(action: str, address: int) -> Entry:
+        return Entry(action, address, size, 0, stack, "")
+
+    slow, fast, other = 1 << 30, 2 << 30, 3 << 30
+    entries = [entry(action, address) for address in (slow, fast) for action in ("segment_alloc", "alloc")]
+    entries += [entry("free_requested", slow), entry("free_requested", fast)]
+    entries += [entry("segment_alloc", other), entry("alloc", other)]  # meanwhile
+    entries += [entry("free_completed", fast), entry("alloc", fast), entry("free_completed", slow)]
+    measured = trace_of(Snapshot(entries, [], 3 * size, {}), 0, 1)
+    allocator = RecordingAllocator(addresses=measured.segments, before=measured.before)
+    for event in measured.trace.events:
+        apply(event, allocator)
+    assert allocator.reserved == measured.reserved[-1] == 3 * size
