@@ -13,7 +13,7 @@ WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
 
 def roots() -> list[torch.nn.Module]:
     """Find the modules that no other module holds. One whose ``__init__`` has just begun, as that of
-    DistributedDataParallel is when its phase begins, holds nothing yet, and is none."""
+    DistributedDataParallel is when its phase begins, or which is being copied, holds nothing yet, and is none."""
     modules = [module for module in objects_of(torch.nn.Module) if hasattr(module, "_modules")]
     inside = {id(child) for module in modules for child in module.children()}
     return [module for module in modules if id(module) not in inside]

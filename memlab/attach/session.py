@@ -259,6 +259,7 @@ class Session:
         if self.is_active and self.enter(OPTIMIZER_STEP):
             self._call.begins()
 
+    @contained
     def optimizer_step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """End ``optimizer.step()``, and with it the step if it is no part of an engine's."""
         self.optimizer_calls += 1
@@ -266,6 +267,7 @@ class Session:
             self.leave()
             self.step_ends()
 
+    @contained
     def step_ends(self, skipped: bool = False) -> None:
         """End an optimizer step. With several optimizers, others may belong to it: then the next event closes it.
 

@@ -129,6 +129,16 @@ def test_the_running_module_and_the_owners_are_named(keeper, tmp_path):
     ]
 
 
+def test_a_model_that_is_just_being_copied_is_left_out(keeper, tmp_path):
+    """``copy.deepcopy`` makes the object first, and then its parameters, for which there may be no memory."""
+    model = torch.nn.Linear(2, 2)
+    copy = torch.nn.Linear.__new__(torch.nn.Linear)
+    run_out(keeper)
+    owners = written(tmp_path)[1]["owners"]
+    assert str(model.weight.untyped_storage().data_ptr()) in owners["looks"]["0"]
+    assert not vars(copy)
+
+
 def test_gradients_and_buckets_of_deepspeed_are_named(keeper, tmp_path, monkeypatch):
     class ZeROOptimizer:
         def __init__(self):

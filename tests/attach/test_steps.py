@@ -1,12 +1,15 @@
-"""Rows of steps on a full disk."""
+"""Steps whose rows find no room on the disk, or whose clock fails."""
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from memlab.attach import own_errors
 from memlab.attach.clock import mark
+from memlab.attach.options import Options
+from memlab.attach.session import Session
 from memlab.attach.steps import Rows, Step
 
 pytestmark = pytest.mark.cpu
@@ -22,3 +25,22 @@ def test_rows_wait_for_room_on_the_disk(tmp_path, monkeypatch):
     rows.open(tmp_path / "rank0.steps.jsonl")
     lines = (tmp_path / "rank0.steps.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
+
+
+def test_a_clock_that_fails_does_not_end_the_script(monkeypatch):
+    class BrokenMemory(SimpleNamespace):
+        @property
+        def device(self) -> int:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(own_errors, "noted", [])
+    session = Session(Options("folder", steps=3), BrokenMemory(turn=lambda: None))
+    session.step_ends()
+    assert own_errors.noted == ["Session.step_ends: RuntimeError: CUDA error: device-side assert triggered"]
+
+
+def test_the_end_that_steps_asks_for_reaches_the_script(monkeypatch):
+    session = Session(Options("folder", steps=3), SimpleNamespace(turn=lambda: None, device=None))
+    session.steps_done = 3
+    with pytest.raises(SystemExit):
+        session.step_ends()
