@@ -55,12 +55,15 @@ class StepsProfiler:
         return self._profile is not None
 
     def begin(self) -> None:
+        """Begin to profile. Raises ``RuntimeError`` if the script does so itself: torch has one profiler."""
+        if torch._C._autograd._profiler_enabled():
+            raise RuntimeError("the script profiles itself with torch's profiler, so memlab does not")
         on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
         schedule = torch.profiler.schedule(wait=0, warmup=PROFILER_WARMUP, active=PROFILED_STEPS, repeat=1)
-        self._left = PROFILER_WARMUP + PROFILED_STEPS
-        self._profile = profile(activities=activities, schedule=schedule, profile_memory=True)
-        self._profile.start()
+        running = profile(activities=activities, schedule=schedule, profile_memory=True)
+        running.start()
+        self._profile, self._left = running, PROFILER_WARMUP + PROFILED_STEPS
 
     def step_ends(self) -> None:
         """End a step. It ends when the device has done its work, so that each step contains its own."""

@@ -81,3 +81,15 @@ def test_a_disk_that_is_full_all_the_same_gets_its_space_back(tmp_path, monkeypa
 def test_what_is_written_is_the_packed_trace_alone(tmp_path):
     profile_steps(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["rank0.profile.json.gz"]
+
+
+def test_the_profile_of_a_script_that_profiles_itself_is_left_alone(tmp_path):
+    steps = StepsProfiler(lambda: tmp_path / "rank0.json")
+    with torch.profiler.profile() as own:
+        with pytest.raises(RuntimeError, match="the script profiles itself"):
+            steps.begin()
+        for _ in range(4):
+            torch.ones(2).exp()
+            steps.step_ends()
+    assert next(each for each in own.key_averages() if each.key == "aten::exp").count == 4
+    assert not steps.runs and not list(tmp_path.iterdir())
