@@ -60,7 +60,7 @@ def filled(shape: Sequence[int], element: Any) -> np.ndarray:
     nbytes = one.itemsize * int(np.prod(shape, dtype=np.int64))
     if nbytes < LARGE_BYTES:
         return np.full(shape, one[0])
-    return _large(np.broadcast_to(one, shape), device.recorder.host_block(nbytes))
+    return _large(np.broadcast_to(one, shape), device.recorder.memory.host_block(nbytes))
 
 
 def without_memory(array: np.ndarray, held: Any) -> np.ndarray:

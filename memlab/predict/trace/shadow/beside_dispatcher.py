@@ -196,7 +196,7 @@ def _reading(method):
     def read(tensor: torch.Tensor, *args, **options):
         if not isinstance(tensor, FakeTensor):
             return method(tensor, *args, **options)
-        found = method(device.recorder.real(tensor), *args, **options)
+        found = method(device.recorder.reads.real(tensor), *args, **options)
         if method is _TO_LIST:
             return found
         from memlab.predict.trace.shadow import arrays  # imports numpy, which the program has if it asks for arrays

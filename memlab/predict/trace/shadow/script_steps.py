@@ -40,7 +40,7 @@ class ScriptSteps:
         session.is_simulated = True
         recorder.sites.follow_script(user_line)
         recorder.sites.follow_modules(on_entering=self._counter.module)
-        recorder.on_first_request = self._read_settings
+        recorder.memory.on_first_request = self._read_settings
 
     def finish(self) -> None:
         """Write what is only known at the end, and stop recording. The session has ended."""

@@ -104,8 +104,8 @@ class Shadow:
     def step_begin(self) -> None:
         if self.step == 0:
             gc.collect()
-            self.recorder.empty_cache()
-            self.recorder.start_over()
+            self.recorder.memory.empty_cache()
+            self.recorder.memory.start_over()
         if self.step == self.steps - 1:
             self.recorder.counter.start()
         self.recorder.trace.steps.append(len(self.recorder.trace.events))

@@ -11,7 +11,9 @@ STAND_INS = sorted(file for file in (SHADOW / "stand_ins").glob("*.py") if file.
 LIBRARIES = re.compile("liger|bitsandbytes|triton|adam|lion|flash|cudnn|cublas|softmax|peft", re.IGNORECASE)
 
 
-@pytest.mark.parametrize("module", ["recorder", "counting", "fake_results", "training"])
+@pytest.mark.parametrize(
+    "module", ["recorder", "memory_events", "in_place", "value_reads", "counting", "fake_results", "training"]
+)
 def test_general_modules_know_no_library_and_no_kernel(module):
     assert LIBRARIES.findall((SHADOW / f"{module}.py").read_text()) == []
 

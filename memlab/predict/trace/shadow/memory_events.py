@@ -1,0 +1,195 @@
+"""Events of a trace: memory that the running program requests and frees on its GPU and on the host, phases, waits."""
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from memlab.core.sizes import MIB
+from memlab.predict.trace.events import (
+    Alloc,
+    BeginPhase,
+    BeginPoint,
+    EmptyCache,
+    Event,
+    Free,
+    HostAlloc,
+    HostFree,
+    RecordStream,
+    Synchronize,
+)
+from memlab.predict.trace.reduction_scratch import Scratch
+from memlab.predict.trace.shadow import device
+from memlab.predict.trace.shadow.allocation_sites import AllocationSites
+from memlab.predict.trace.shadow.kernel import Blocks
+from memlab.predict.trace.shadow.unpredictable import ONE_GPU, UnpredictableError
+
+OTHER_GPU_BYTES = MIB
+"""Tensors on another GPU than the process uses are refused from this size on. Smaller ones are mistakes of scripts, as
+of every rank on cuda:0, and are counted as the process's own."""
+
+HOST_MINIMUM_BYTES = MIB
+"""Host tensors below this are not recorded: they are many, and their sum is small."""
+
+
+class HostBlock:
+    """Memory of the host that is no storage of a tensor: of a numpy array, for example."""
+
+
+class MemoryEvents:
+    """Writes ``events``, a trace's, until :meth:`stop`. ``sites``: numbers the code that requests memory.
+
+    Each block of memory has a key. A storage has the key of its block as its attribute ``_memlab_key``, and on the GPU
+    the number of its site as ``_memlab_site``.
+    """
+
+    def __init__(self, events: list[Event], sites: AllocationSites):
+        self.on_first_request: Callable[[], None] = lambda: None
+        self.requests = 0  # device allocations so far, including workspaces: the clock of the replay
+        self._requests_at: dict[int, int] = {}  # event -> requests when it was recorded
+        self._events, self._sites = events, sites
+        self._alive: dict[int, weakref.ref] = {}
+        self._next_key = 0
+        self._gpu: int | None = None  # the one that this process uses
+
+    def stop(self) -> None:
+        self._events = []
+
+    # --- the run
+
+    def phase(self, index: int) -> None:
+        self._events.append(BeginPhase(index))
+
+    def start_over(self) -> None:
+        """Reset the peaks of the run at the first step, after everything has been built."""
+        self._events.append(BeginPoint())
+
+    def record_event(self, event: int) -> None:
+        """Note that ``event`` was put into a stream: a wait for it is a wait for the work launched until now."""
+        self._requests_at[event] = self.requests
+
+    def synchronize(self, event: int | None = None) -> None:
+        """Record that the host waited for the work launched before ``event`` was recorded, or for all work."""
+        self._events.append(Synchronize(self.requests if event is None else self._requests_at[event]))
+
+    def empty_cache(self) -> None:
+        self._events.append(EmptyCache())
+
+    # --- storages
+
+    def see(self, out: Any, func: Any = None, pinned: bool = False) -> None:
+        """Record every new storage in ``out``, a tensor or nested lists and tuples of tensors that ``func`` made."""
+        if isinstance(out, torch.Tensor):
+            self._see_tensor(out, func, pinned)
+        elif isinstance(out, tuple | list):
+            for item in out:
+                self.see(item, func, pinned)
+
+    def _see_tensor(self, tensor: torch.Tensor, func: Any, pinned: bool) -> None:
+        storage = tensor.untyped_storage()
+        if hasattr(storage, "_memlab_key"):
+            return
+        nbytes = storage.nbytes()
+        if nbytes == 0:
+            return
+        if tensor.device.type == device.NAME:
+            self._see_device(storage, nbytes, tensor, func)
+        elif tensor.device.type == "cpu":  # meta tensors have no memory
+            if pinned:
+                storage._memlab_pinned = True
+            if nbytes >= HOST_MINIMUM_BYTES:
+                self._see_host(storage, nbytes, pinned)
+
+    def _see_device(self, storage: Any, nbytes: int, tensor: torch.Tensor, func: Any) -> None:
+        if nbytes >= OTHER_GPU_BYTES:
+            self._check_gpu(tensor.device.index)
+        storage._memlab_site = self._sites.of(tensor, nbytes, func)
+        self._hold(storage, nbytes, storage._memlab_site)
+
+    def _check_gpu(self, index: int) -> None:
+        """Refuse memory on a second GPU: a trace has the allocator of one."""
+        self._gpu = index if self._gpu is None else self._gpu
+        if index != self._gpu:
+            raise UnpredictableError(
+                f"the process has tensors on cuda:{self._gpu} and puts others on cuda:{index}, and {ONE_GPU}"
+            )
+
+    def resized(self, storage: Any) -> bool:
+        """Record that a storage on the device was freed and allocated again with its new size. Return whether it is one
+        on the device."""
+        site = getattr(storage, "_memlab_site", None)
+        if site is None:
+            return False
+        if hasattr(storage, "_memlab_key"):
+            key = storage._memlab_key
+            del storage._memlab_key, self._alive[key]  # with the weak reference goes its callback
+            self._events.append(Free(key))
+        if storage.nbytes():
+            self._hold(storage, storage.nbytes(), site)
+        return True
+
+    def replaced(self, storage: Any, other: Any) -> None:
+        """Note that ``other`` stands for a storage on the host from now on."""
+        if hasattr(storage, "_memlab_key"):
+            self._watch(other, storage._memlab_key, HostFree)
+            del storage._memlab_key
+
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
+        key = getattr(tensor.untyped_storage(), "_memlab_key", None)
+        if key is not None:
+            self._events.append(RecordStream(key, stream))
+
+    def host_block(self, nbytes: int) -> HostBlock:
+        """Record memory of the host that lives as long as the object that is returned."""
+        block = HostBlock()
+        self._see_host(block, nbytes, pinned=False)
+        return block
+
+    # --- memory of kernels
+
+    def take(self, owner: object, blocks: Blocks, are_tensors: bool = False) -> list[int]:
+        """Record allocations of a kernel and return their keys, for :meth:`give_back` when the kernel is done."""
+        keys = []
+        for block in blocks:
+            nbytes, reduction = (block, None) if isinstance(block, int) else (block.buffer_bytes, block)
+            keys.append(self._new_key())
+            site = self._sites.of_temporary if are_tensors else self._sites.of_workspace
+            self._request(keys[-1], nbytes, site(str(owner), nbytes), reduction)
+        return keys
+
+    def give_back(self, keys: Iterable[int]) -> None:
+        self._events.extend(map(Free, keys))
+
+    # --- blocks
+
+    def _hold(self, storage: Any, nbytes: int, site: int) -> None:
+        """Record that a storage on the device was allocated, and that it is freed when it is gone."""
+        key = self._new_key()
+        self._request(key, nbytes, site)
+        self._watch(storage, key, Free)
+
+    def _see_host(self, storage: Any, nbytes: int, pinned: bool) -> None:
+        key = self._new_key()
+        self._events.append(HostAlloc(key, nbytes, pinned))
+        self._watch(storage, key, HostFree)
+
+    def _watch(self, storage: Any, key: int, freed: type[Free | HostFree]) -> None:
+        """Record when ``storage`` is gone."""
+        storage._memlab_key = key
+
+        def gone(_: weakref.ref, key: int = key, freed: type[Free | HostFree] = freed) -> None:
+            del self._alive[key]
+            self._events.append(freed(key))
+
+        self._alive[key] = weakref.ref(storage, gone)
+
+    def _request(self, key: int, nbytes: int, site: int, reduction: Scratch | None = None) -> None:
+        if not self.requests:
+            self.on_first_request()
+        self._events.append(Alloc(key, nbytes, device.current_stream(), site, reduction))
+        self.requests += 1
+
+    def _new_key(self) -> int:
+        self._next_key += 1
+        return self._next_key

@@ -1,0 +1,74 @@
+"""What the running program reads from tensors: their values where they are known, and else those of a healthy run."""
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from memlab.predict.trace.shadow.assumptions import Assumptions
+from memlab.predict.trace.shadow.values import Values
+from memlab.predict.trace.trace_format import GENERATION, ROUTING
+
+CHOSEN = {GENERATION: "from tokens that memlab chose", ROUTING: "from indices that memlab chose"}
+"""Choice -> how a value was taken that follows from it."""
+
+
+class ValueReads:
+    """Answers the operators that read values. Each read of a value that nobody knows is noted in ``assumptions``, and
+    in ``choices``, a trace's, what memlab chose where the read decides what the program does."""
+
+    def __init__(self, values: Values, assumptions: Assumptions, choices: list[str]):
+        self._values, self._assumptions, self._choices = values, assumptions, choices
+
+    def item(self, tensor: torch.Tensor) -> bool | int | float:
+        """Return the result of ``tensor.item()``."""
+        known = self._values.of(tensor)
+        if known is None:
+            return self._assume(tensor)
+        self._note_if_assumed(tensor, decides_sizes=False)
+        return known.item()
+
+    def equal(self, first: torch.Tensor, second: torch.Tensor) -> bool:
+        known = [self._values.of(tensor) for tensor in (first, second)]
+        if any(value is None for value in known):
+            self._assumptions.note("as False")
+            return False
+        return torch.equal(*known)
+
+    def allclose(self, first: torch.Tensor, second: torch.Tensor, *tolerances: float, **options: bool) -> bool:
+        known = [self._values.of(tensor) for tensor in (first, second)]
+        if any(value is None for value in known):
+            self._assumptions.note("as True")
+            return True
+        return torch.allclose(*known, *tolerances, **options)
+
+    def real(self, tensor: FakeTensor) -> torch.Tensor:
+        """Return a host tensor with the values of ``tensor``, or with those of a healthy run."""
+        known = self._values.of(tensor)
+        if known is not None:
+            self._note_if_assumed(tensor, decides_sizes=torch.is_grad_enabled())
+            return known
+        value = self._assume(tensor)
+        healthy = torch.ops.aten.full.default([], value, dtype=tensor.dtype, device=torch.device("cpu"))
+        return healthy.expand(tensor.shape)
+
+    def note_choice(self, choice: str) -> None:
+        """Note that what the program does now follows from a choice of memlab's."""
+        self._assumptions.note(CHOSEN[choice])
+        if choice not in self._choices:
+            self._choices.append(choice)
+
+    def _note_if_assumed(self, tensor: torch.Tensor, decides_sizes: bool) -> None:
+        """Note a read of values that follow from a choice. ``decides_sizes``: what is read may become sizes."""
+        choice = self._values.choice_behind(tensor)
+        if choice == GENERATION or (choice and decides_sizes):
+            self.note_choice(choice)
+        elif choice:
+            self._assumptions.note(CHOSEN[choice])
+
+    def _assume(self, tensor: torch.Tensor) -> bool | int | float:
+        """Return an element of an unknown tensor as in a healthy run, and note where the program asked for it.
+
+        In a healthy run nothing overflows and every norm is finite.
+        """
+        value = self._values.healthy(tensor)
+        self._assumptions.note(f"as {value}")
+        return value
