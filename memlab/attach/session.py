@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,6 +40,8 @@ from .phases import (
     Piece,
     Timeline,
 )
+from .script_objects import ScriptObjects
+from .session_callbacks import Callbacks
 from .steps import Rows, Step
 from .where import user_line
 
@@ -48,7 +50,12 @@ SAVE_EVERY_S = 10
 
 
 class Session:
-    def __init__(self, options: Options, memory: Memory):
+    """``is_simulated``: on a simulated GPU, which has no clock, and where the other ranks are not there."""
+
+    def __init__(
+        self, options: Options, memory: Memory, callbacks: Callbacks | None = None, is_simulated: bool = False
+    ):
+        self.callbacks, self.is_simulated = callbacks or Callbacks(), is_simulated
         self.options = options
         self.last_step = options.steps  # the process ends after this optimizer step; None: when the script ends
         self.pid: int | None = os.getpid()  # None: nothing is measured any more
@@ -62,20 +69,10 @@ class Session:
         self.step: Step | None = None  # None before the first forward
         self.steps_done = self.steps_skipped = self.steps_recorded = 0
         self.micro_batches = self.optimizer_calls = 0
-        self.optimizers: weakref.WeakSet = weakref.WeakSet()
+        self.objects = ScriptObjects()
         self.facts: dict[str, Any] = {}  # what the script set (facts/)
-        self.engines: list[weakref.ref] = []  # of DeepSpeed
-        self.trainer: weakref.ref | None = None
-        self.accelerator: weakref.ref | None = None
         self.data_files: list[str] = []
         self.trainer_runs = False
-        self.on_first_step: Callable[[], None] = lambda: None
-        self.on_save: Callable[[], None] = lambda: None
-        self.on_piece: Callable[[str | None, int | None, Piece], None] = lambda phase, step, piece: None
-        self.on_step: Callable[[], None] = lambda: None
-        self.on_out_of_memory: Callable[[FailedRequest, str | None], None] = lambda request, where: None
-        self.is_recorded: Callable[[], bool] = lambda: False  # whether torch's memory history is recorded now
-        self.is_simulated = False  # on a simulated GPU: it has no clock, and the other ranks are not there
         self._out_of_memory = threading.RLock()  # a signal's handler may run out of memory as well
         self._saved_at = 0.0
         self._evaluated: weakref.ref | None = None  # the module that a plain loop evaluates
@@ -87,11 +84,7 @@ class Session:
 
     def begin_anew(self, options: Options) -> None:
         """Forget what was measured, and measure from now on."""
-        calls = {name: value for name, value in vars(self).items() if name.startswith("on_") or name == "is_recorded"}
-        is_simulated = self.is_simulated
-        Session.__init__(self, options, self.memory)
-        vars(self).update(calls)
-        self.is_simulated = is_simulated
+        Session.__init__(self, options, self.memory, self.callbacks, self.is_simulated)
 
     def begin_in_child(self) -> None:
         """Begin anew in a forked process, which may become a rank. A child of a rank stays unmeasured."""
@@ -219,7 +212,7 @@ class Session:
         """Note ``module.eval()``: an evaluation begins if the module is trained and no Trainer runs."""
         if self.step is None or not self.is_active or self.trainer_runs or self.timeline.beside_steps:
             return
-        if self._is_trained(module) and self.enter(EVALUATE):
+        if self.objects.train(module) and self.enter(EVALUATE):
             self._evaluated = weakref.ref(module)
 
     @property
@@ -227,13 +220,6 @@ class Session:
         """Whether an evaluation runs. That of a plain loop has ended when its module trains again."""
         module = None if self._evaluated is None else self._evaluated()
         return self.timeline.current == EVALUATE and not (module is not None and module.training)
-
-    def _is_trained(self, module: torch.nn.Module) -> bool:
-        """Whether an optimizer holds parameters of the module, or an engine trains it: ZeRO's optimizer has shards."""
-        if any(engine is not None and engine.module is module for engine in (ref() for ref in self.engines)):
-            return True
-        trained = {id(p) for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]}
-        return any(id(parameter) in trained for parameter in module.parameters())
 
     def _end_evaluation(self, by: str | None = None) -> None:
         """End an evaluation of a plain loop: the module trains again, or another phase begins."""
@@ -250,7 +236,7 @@ class Session:
     def optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
         if os.getpid() == self.pid:
             self.timeline.thread = self.timeline.thread or threading.get_ident()
-            self.optimizers.add(optimizer)
+            self.objects.optimizers.add(optimizer)
             self.setting_up()
 
     @contained
@@ -275,7 +261,7 @@ class Session:
         """
         if self.is_active:
             self._end, self._skipped = self._mark(), skipped
-            if len(self.optimizers) <= 1:
+            if len(self.objects.optimizers) <= 1:
                 self.close_step()
                 self.stop_if_asked()
 
@@ -290,15 +276,14 @@ class Session:
         self.steps_recorded += self.step.recorded
         self.figures.name_batch_of_peak(self.step.number, self.step.size)
         self.steps_done += 1
-        self.on_step()
+        self.callbacks.step()
         self.steps_skipped += self._skipped
         if self.steps_done == 1:
             self.memory.settle()
-            self.on_first_step()
+            self.callbacks.first_step()
         if self.steps_done == 1 or is_profiled or self.step.recorded:  # what the meters did is no part of the next step
             end = self._mark()
-        retries, ooms = self.step.retries, self.step.ooms
-        self.step = Step(self.steps_done + 1, end, retries, ooms, recorded=self.is_recorded())
+        self._begin_step(end, self.step.retries, self.step.ooms)
         if time.monotonic() - self._saved_at > SAVE_EVERY_S or self.steps_done == 1:
             self.save()
 
@@ -313,8 +298,11 @@ class Session:
         """Begin the first step, unless training goes on."""
         self.ending.goes_on()
         if self.step is None:
-            self.step = Step(1, self._mark(), self.figures.retries, self.figures.ooms, recorded=self.is_recorded())
+            self._begin_step(self._mark(), self.figures.retries, self.figures.ooms)
             self.save()
+
+    def _begin_step(self, begin: Mark, retries: int | None, ooms: int | None) -> None:
+        self.step = Step(self.steps_done + 1, begin, retries, ooms, recorded=self.callbacks.is_recorded())
 
     # --- ends
 
@@ -333,7 +321,7 @@ class Session:
             where = user_line(sys._current_frames().get(self.timeline.thread or threading.get_ident()))
             self.ending.runs_out_of_memory(requested, self.at, where)
             if os.getpid() == self.pid:
-                self.on_out_of_memory(FailedRequest(device, requested, limit, free), where)
+                self.callbacks.out_of_memory(FailedRequest(device, requested, limit, free), where)
 
     @contained
     def exits(self, code: Any) -> None:
@@ -367,7 +355,7 @@ class Session:
     def save(self) -> None:
         """Write the rank's file as it is now."""
         self._saved_at = time.monotonic()
-        self.on_save()
+        self.callbacks.save()
 
     # --- figures
 
@@ -384,7 +372,7 @@ class Session:
         """Fold a piece into the figures, and into the running step."""
         in_step = self.step is not None and not self.timeline.beside_steps
         key, number = self.figures.key(piece.phase, self.steps_done), self.step.number if in_step else None
-        self.on_piece(key, number, piece)
+        self.callbacks.piece(key, number, piece)
         self.figures.fold(key, number, piece)
         if in_step:
             self.step.fold(piece)

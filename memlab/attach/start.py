@@ -37,8 +37,8 @@ def begin(options: Options) -> RankFile:
     session = Session(options, Memory())
     _file = RankFile(session)
     session.memory.install()
-    session.on_first_step = lambda: gather(session)
-    session.on_save = lambda: _file.write(RUNNING)
+    session.callbacks.first_step = lambda: gather(session)
+    session.callbacks.save = lambda: _file.write(RUNNING)
     os.register_at_fork(after_in_child=session.begin_in_child)
     listen_to_all(session)
     recorders: list[MemoryHistory | OutOfMemoryKeeper | StepsProfiler] = [_keep_out_of_memory(session, _file)]
@@ -73,15 +73,16 @@ def _keep_out_of_memory(session: Session, file: RankFile) -> OutOfMemoryKeeper:
         if session.is_rank:  # a process that never trains has no files
             keeper.end()
 
-    session.on_piece, session.on_out_of_memory = piece_ends, runs_out_of_memory
+    session.callbacks.piece, session.callbacks.out_of_memory = piece_ends, runs_out_of_memory
     return keeper
 
 
 def _record(session: Session, file: RankFile, options: Options) -> MemoryHistory:
     """Record the memory history until the end of the optimizer step ``options.explain``. An out-of-memory until then
     has its history; with ``options.explain_oom``, a later one as well."""
-    history = MemoryHistory(file.place, lambda: session.optimizers, lambda: _at(session), options.explain_oom)
-    on_piece, on_out_of_memory = session.on_piece, session.on_out_of_memory
+    history = MemoryHistory(file.place, lambda: session.objects.optimizers, lambda: _at(session), options.explain_oom)
+    callbacks = session.callbacks
+    on_piece, on_out_of_memory = callbacks.piece, callbacks.out_of_memory
 
     def piece_ends(phase: str | None, step: int | None, piece: Piece) -> None:
         on_piece(phase, step, piece)
@@ -97,8 +98,8 @@ def _record(session: Session, file: RankFile, options: Options) -> MemoryHistory
         else:
             on_out_of_memory(request, where)
 
-    session.on_piece, session.on_step, session.on_out_of_memory = piece_ends, step_ends, runs_out_of_memory
-    session.is_recorded = lambda: history.records
+    callbacks.piece, callbacks.step, callbacks.out_of_memory = piece_ends, step_ends, runs_out_of_memory
+    callbacks.is_recorded = lambda: history.records
     return history
 
 
@@ -111,7 +112,7 @@ def _at(session: Session) -> tuple[str | None, int | None, str | None]:
 def _profile(session: Session, file: RankFile, after: int) -> StepsProfiler:
     """Run torch's profiler on rank 0, in the steps after the optimizer step ``after``."""
     profiler = StepsProfiler(file.place)
-    on_piece, on_step = session.on_piece, session.on_step
+    on_piece, on_step = session.callbacks.piece, session.callbacks.step
 
     @contained
     def mark(phase: str | None) -> None:
@@ -128,7 +129,7 @@ def _profile(session: Session, file: RankFile, after: int) -> StepsProfiler:
         if session.steps_done == after and file.rank == 0:
             profiler.begin()
 
-    session.on_piece, session.on_step = piece_ends, step_ends
+    session.callbacks.piece, session.callbacks.step = piece_ends, step_ends
     return profiler
 
 

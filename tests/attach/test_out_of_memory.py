@@ -183,7 +183,7 @@ def test_in_a_backward_the_node_is_named(keeper, tmp_path):
 def test_what_the_script_frees_after_it_is_freed_at_once(keeper):
     """A script that catches the failure tries a smaller batch: then the tensors of the first try must be gone."""
     session = Session(Options("folder"), SimpleNamespace(turn=lambda: None))
-    session.on_out_of_memory = lambda request, where: run_out(keeper, request)
+    session.callbacks.out_of_memory = lambda request, where: run_out(keeper, request)
 
     def too_large() -> weakref.ref:
         batch = torch.ones(2)
@@ -270,7 +270,7 @@ def test_threads_run_out_of_memory_one_after_the_other():
         most.append(len(inside))
         inside.remove(request)
 
-    session.on_out_of_memory = keeps
+    session.callbacks.out_of_memory = keeps
     threads = [threading.Thread(target=session.runs_out_of_memory, args=REQUEST._replace(device=n)) for n in (0, 1)]
     for thread in threads:
         thread.start()

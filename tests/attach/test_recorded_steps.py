@@ -9,7 +9,7 @@ import torch
 from memlab_attach.attach import start
 
 until = {until}
-start._file.session.is_recorded = lambda: start._file.session.steps_done < until  # recording needs a GPU
+start._file.session.callbacks.is_recorded = lambda: start._file.session.steps_done < until  # recording needs a GPU
 net = torch.nn.Linear(64, 64)
 optimizer = torch.optim.AdamW(net.parameters())
 for batch in torch.utils.data.DataLoader(torch.randn(10, 64), batch_size=2):

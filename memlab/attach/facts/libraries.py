@@ -3,14 +3,14 @@
 import os
 from typing import Any
 
+from ..script_objects import trains
 from ..session import Session
-from .models import class_name, trains
+from .models import class_name
 
 
 def engines(session: Session) -> list[dict[str, Any]] | None:
     """Describe DeepSpeed's engines, with their configurations as they resolved them; those that train come first."""
-    alive = [engine for engine in (ref() for ref in session.engines) if engine is not None]
-    return [_engine(engine) for engine in sorted(alive, key=trains, reverse=True)] or None
+    return [_engine(engine) for engine in sorted(session.objects.engines, key=trains, reverse=True)] or None
 
 
 def _engine(engine: Any) -> dict[str, Any]:
@@ -26,18 +26,18 @@ def _engine(engine: Any) -> dict[str, Any]:
 
 
 def trainer(session: Session) -> str | None:
-    known = session.trainer and session.trainer()
+    known = session.objects.trainer
     return class_name(known) if known else None
 
 
 def training_arguments(session: Session) -> dict[str, Any] | None:
-    known = session.trainer and session.trainer()
+    known = session.objects.trainer
     return {"class": class_name(known.args), "values": known.args.to_dict()} if known else None
 
 
 def accelerator(session: Session) -> dict[str, Any] | None:
     """Describe the Accelerator, which Trainer makes as well."""
-    known = session.accelerator and session.accelerator()
+    known = session.objects.accelerator
     if not known:
         return None
     fsdp = getattr(known.state, "fsdp_plugin", None)

@@ -25,7 +25,7 @@ def parameter_size(parameter: torch.nn.Parameter) -> int:
 
 def optimizers(session: Session) -> list[dict[str, Any]]:
     """Describe each optimizer of the process."""
-    return [_optimizer(optimizer) for optimizer in session.optimizers]
+    return [_optimizer(optimizer) for optimizer in session.objects.optimizers]
 
 
 def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -41,22 +41,16 @@ def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 def models(session: Session) -> list[dict[str, Any]]:
     """Describe each module of the process that has parameters and is not part of another."""
-    trained = {id(p) for optimizer in session.optimizers for group in optimizer.param_groups for p in group["params"]}
-    engines = [engine.module for engine in (ref() for ref in session.engines) if engine is not None and trains(engine)]
     found = []
     for root in model_tree.roots():
         model, wrappers = model_tree.unwrapped(root)
         parameters = list(model.parameters())
         if parameters:
-            is_trained = any(id(p) in trained for p in parameters) or any(model is module for module in engines)
             wrappers += ["FSDPModule"] * _is_sharded(model)
-            found.append({**_described(model, parameters), "trained": is_trained, "wrappers": wrappers})
+            found.append(
+                {**_described(model, parameters), "trained": session.objects.train(model), "wrappers": wrappers}
+            )
     return sorted(found, key=lambda model: (not model["trained"], -model["parameters"]))
-
-
-def trains(engine: Any) -> bool:
-    """Whether DeepSpeed's engine has an optimizer: TRL gives a reference model an engine that has none."""
-    return getattr(engine, "basic_optimizer", None) is not None
 
 
 def _described(model: torch.nn.Module, parameters: list[torch.nn.Parameter]) -> dict[str, Any]:

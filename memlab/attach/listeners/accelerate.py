@@ -1,6 +1,5 @@
 """accelerate: preparation, its loaders, and its checkpoints."""
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -15,7 +14,7 @@ def listen(module: ModuleType, session: Session) -> None:
     accelerator = module.Accelerator
 
     def made(_: None, self: Any, *args: Any, **kwargs: Any) -> None:
-        session.accelerator = weakref.ref(self)
+        session.objects.accelerator = self
 
     listening(accelerator, "__init__", after=made)
     during(accelerator, "prepare", session, ENGINE_INIT)

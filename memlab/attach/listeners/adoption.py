@@ -2,7 +2,6 @@
 
 import gc
 import sys
-import weakref
 from typing import Any
 
 import torch
@@ -23,11 +22,11 @@ def adopt(session: Session) -> None:
             session.timeline.base = ENGINE_INIT
             session.optimizer_made(each)
         elif issubclass(kind, engine):
-            session.engines.append(weakref.ref(each))
+            session.objects.add_engine(each)
         elif issubclass(kind, trainer) and each.is_in_train:
-            session.trainer, session.trainer_runs = weakref.ref(each), True
+            session.objects.trainer, session.trainer_runs = each, True
         elif issubclass(kind, accelerator):
-            session.accelerator = weakref.ref(each)
+            session.objects.accelerator = each
 
 
 def _class(module: str, name: str) -> Any:

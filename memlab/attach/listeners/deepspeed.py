@@ -1,6 +1,5 @@
 """DeepSpeed: the engine's construction, forward, backward, step and checkpoints."""
 
-import weakref
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +12,7 @@ def listen(module: ModuleType, session: Session) -> None:
     engine = module.DeepSpeedEngine
 
     def made(_: None, engine: Any, *args: Any, **kwargs: Any) -> None:
-        session.engines.append(weakref.ref(engine))
+        session.objects.add_engine(engine)
 
     def step_ended(_: None, engine: Any, *args: Any, **kwargs: Any) -> None:
         session.step_ends(skipped=not engine.was_step_applied())

@@ -1,6 +1,5 @@
 """transformers: loading and saving of models, generation, and Trainer."""
 
-import weakref
 from types import ModuleType
 from typing import Any
 
@@ -33,7 +32,7 @@ def listen_to_trainer(module: ModuleType, session: Session) -> None:
     during(trainer, "_load_optimizer_and_scheduler", session, RESUME, when=_with_a_checkpoint)
 
     def train_begins(self: Any, *args: Any, **kwargs: Any) -> None:
-        session.trainer, session.trainer_runs = weakref.ref(self), True
+        session.objects.trainer, session.trainer_runs = self, True
         session.setting_up()
         hear_of_losses(type(self))
 

@@ -34,9 +34,9 @@ class ScriptSteps:
         self._outside: list[range] = []  # items of the running step that belong to pieces outside the steps
         self._collectives_before = 0
         self._step_begin: int | None = None  # index of the first event of the running step
-        self._owned = OwnedBlocks(recorder.trace, Ownership(lambda: session.optimizers, block_of))
+        self._owned = OwnedBlocks(recorder.trace, Ownership(lambda: session.objects.optimizers, block_of))
         self._begin_piece()
-        session.on_piece, session.on_step = self._piece_ends, self._step_ends
+        session.callbacks.piece, session.callbacks.step = self._piece_ends, self._step_ends
         session.is_simulated = True
         recorder.sites.follow_script(user_line)
         recorder.sites.follow_modules(on_entering=self._counter.module)

@@ -130,7 +130,7 @@ class ShortEpochs:
 
     def _batches_left(self, loader: DataLoader) -> int | None:
         """The number of batches that a Trainer still uses, by its arguments."""
-        trainer = self._session.trainer() if self._session.trainer and self._session.trainer_runs else None
+        trainer = self._session.objects.trainer if self._session.trainer_runs else None
         if trainer is None or trainer.state.max_steps <= 0:
             return None
         steps = trainer.state.max_steps - trainer.state.global_step

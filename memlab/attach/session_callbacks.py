@@ -1,0 +1,25 @@
+"""What follows the events of a session, which outlives it: a process can measure one training after the other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .out_of_memory import FailedRequest
+from .phases import Piece
+
+
+@dataclass
+class Callbacks:
+    """What the recorders and the rank's file do.
+
+    ``piece``: after a part of the run, with its phase, the number of its optimizer step and its figures. ``step``,
+    ``first_step``: after an optimizer step, and after the first one. ``out_of_memory``: with the failed request and the
+    line of the user's script. ``save``: writes the rank's file. ``is_recorded``: whether torch's memory history is
+    recorded now.
+    """
+
+    piece: Callable[[str | None, int | None, Piece], None] = lambda phase, step, piece: None
+    step: Callable[[], None] = lambda: None
+    first_step: Callable[[], None] = lambda: None
+    out_of_memory: Callable[[FailedRequest, str | None], None] = lambda request, where: None
+    save: Callable[[], None] = lambda: None
+    is_recorded: Callable[[], bool] = lambda: False
