@@ -66,7 +66,7 @@ def reach(before: Config, after: Config) -> Reach:
         found |= WEIGHTS_OFFLOADED
     if "expandable_segments:True" in after.allocator.conf and after.allocator != before.allocator:
         found |= DEFRAGMENTED
-    if before.precision.dtype == "fp32" != after.precision.dtype:
+    if before.precision.dtype == "fp32" and after.precision.dtype != "fp32":
         found |= HALF_PRECISION
     if after.kernels != before.kernels:
         found |= LOSS_FUSED

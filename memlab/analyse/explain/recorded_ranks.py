@@ -47,9 +47,11 @@ class RecordedRanks:
             recorded = self._explain_files(rank, folder.snapshot_file(rank), folder.memory_marks(rank))
         if rank in self._out_of_memory:
             kept = self._explain_kept(rank)
-        found = kept if recorded is None else recorded if kept is None else replace(recorded, oom=kept.oom)  # the later
+        found = recorded or kept
         if found is None:
             raise RecordError(NO_HISTORY)
+        if recorded and kept:
+            found = replace(recorded, oom=kept.oom)  # which came later
         result = self._results.get(rank)
         if found.oom is None or result is None:
             return found
