@@ -136,10 +136,17 @@ def _optimizers() -> list[torch.optim.Optimizer]:
 def _owners(ownership: Ownership) -> dict[int, Owner]:
     """Return address -> owner."""
     found = ownership.now()
+    _add_deepspeed_buffers(found)
+    return found
+
+
+@contained
+def _add_deepspeed_buffers(owners: dict[int, Owner]) -> None:
+    """Add the owners of what has none so far. Another version of DeepSpeed may hold its buffers otherwise: then they
+    get no name."""
     for tensor, owner in deepspeed_buffers.owned():
         if (address := snapshot_files.address(tensor)) is not None:
-            found.setdefault(address, owner)
-    return found
+            owners.setdefault(address, owner)
 
 
 def _outside(phase: str | None) -> dict[str, Any]:

@@ -159,6 +159,18 @@ def test_gradients_and_buckets_of_deepspeed_are_named(keeper, tmp_path, monkeypa
     assert [(owner[0], owner[2]) for owner in found] == named
 
 
+def test_another_version_of_deepspeed_may_hold_its_buffers_otherwise(keeper, tmp_path, monkeypatch):
+    class ZeROOptimizer:
+        def __init__(self):
+            self.ipg_buckets = {torch.float32: object()}
+
+    monkeypatch.setitem(sys.modules, "deepspeed.runtime.base_optimizer", SimpleNamespace(ZeROOptimizer=ZeROOptimizer))
+    optimizer, model = ZeROOptimizer(), torch.nn.Linear(2, 2)
+    run_out(keeper)
+    assert optimizer.ipg_buckets
+    assert str(model.weight.untyped_storage().data_ptr()) in written(tmp_path)[1]["owners"]["looks"]["0"]
+
+
 class FailsInBackward(torch.autograd.Function):
     keeper: OutOfMemoryKeeper
 
