@@ -25,6 +25,7 @@ from memlab.report import units
 from memlab.report.findings_text import show_findings
 from memlab.report.out_of_memory_text import (
     held_sentence,
+    in_a_list,
     in_the_run,
     out_of_memory_sentence,
     what_came_before,
@@ -157,16 +158,21 @@ def difference(before: Explained, after: Explained) -> str:
         return f"Both runs hold the same at their peak: {units.size(whole.sizes[-1])}."
     least = SMALLEST * max(whole.sizes)
     moved = sorted((part for part in kinds.parts if abs(part.change) > least), key=lambda part: -abs(part.change))
-    named = ", ".join(_changed(part.name, part.change) for part in moved[:NAMED])
+    named = ", ".join(_changed(in_a_list(part.name), part.change) for part in moved[:NAMED])
     slack = after.peak.slack.total - before.peak.slack.total
     sizes = " -> ".join(map(units.about, whole.sizes)) + " GiB"
     more = f"{units.size(abs(whole.change))} {'more' if whole.change > 0 else 'less'}" if whole.change else "the same"
     phases = [rank.at.phase or "no phase" for rank in (before, after)]
     phase = "" if phases[0] == phases[1] else f" The peak moved from {phases[0]} to {phases[1]}."
+    failed = "".join(
+        f" The {name} run ran out of memory; its peak here is that of its recorded history."
+        for name, rank in (("first", before), ("second", after))
+        if rank.oom and rank.has_history
+    )
     return (
         f"The second run uses {more} at its peak ({sizes}): "
         f"{named or _changed('requested memory', kinds.change)}; {_changed('slack', slack)}; "
-        f"{_changed('outside the allocator', _outside(after) - _outside(before))}.{phase}"
+        f"{_changed('outside the allocator', _outside(after) - _outside(before))}.{phase}{failed}"
     )
 
 

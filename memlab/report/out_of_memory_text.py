@@ -46,13 +46,18 @@ def in_the_run(phase: str, step: int | None, line: str | None) -> str:
 
 def held_sentence(oom: OutOfMemory) -> str:
     """Say what was held when memory ran out, and how the next run would say more."""
-    kinds = [f"{kind} {units.size(nbytes)}" for kind, nbytes in by_kind(oom.moment.holdings).items()]
+    kinds = [f"{in_a_list(kind)} {units.size(nbytes)}" for kind, nbytes in by_kind(oom.moment.holdings).items()]
     more = ["..."] if len(kinds) > NAMED else []
     return (
         f"{units.size(oom.used.nbytes)} of the GPU were in use, {units.size(oom.moment.requested)} of it "
         f"requested by the program ({', '.join([*kinds[:NAMED], *more])}). No history was recorded then, so blocks are "
         "named by their owners, and not by the lines that requested them."
     )
+
+
+def in_a_list(kind: str) -> str:
+    """Name a kind of memory in a sentence: what is not recorded, without all that it may be."""
+    return kind.partition(":")[0]
 
 
 def show_pointer(folders: Sequence[RunFolder], out: Console) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memlab.report.text import SHOWN, fitted, say
-from memlab.report.units import gib, number
+from memlab.report.units import counted, gib, number
 from memlab.system.terminal import safe
 
 NARROWEST = 24
@@ -149,7 +149,7 @@ def show_points(frame: Any, groups: Sequence[str], out: Console) -> None:
         folders = [PurePath(path).name for path in ordered.head(SHOWN)["path"]]
         titles, notes = [*titles, "folder"], 1
         rows = [[*row, folder] for row, folder in zip(rows, folders, strict=True)]
-    title = f"{len(frame):,} points; memory is the largest rank's"
+    title = f"{counted(len(frame), 'point')}; memory is the largest rank's"
     show_table(out, title, titles, rows, left, notes, common=("batch", "status"), spare=SPARE)
     more = f"{len(frame) - SHOWN:,} more rows and " if len(frame) > SHOWN else ""
     out.print(f"{more}{len(frame.columns) - len(shown)} more columns: --csv, --parquet or --markdown FILE")
@@ -164,7 +164,7 @@ def show_frame(frame: Any, out: Console) -> None:
     frame = frame.dropna(axis="columns", how="all")
     titles = [column.removesuffix("_bytes") + " GiB" if column.endswith("_bytes") else column for column in frame]
     rows = [[_cell(key, value) for key, value in row.items()] for row in frame.head(SHOWN).to_dict("records")]
-    show_table(out, f"{len(frame):,} rows", titles, rows, left=2, spare=("path", *titles[:2:-1]))
+    show_table(out, counted(len(frame), "row"), titles, rows, left=2, spare=("path", *titles[:2:-1]))
 
 
 def _cell(key: str, value: Any) -> str:

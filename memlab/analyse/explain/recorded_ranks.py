@@ -64,7 +64,8 @@ class RecordedRanks:
         kept = self._explain_files(rank, file, self._folder.out_of_memory_marks(rank))
         if kept.oom is None:
             raise RecordError(f"{file}: no failed request is in this snapshot")
-        return replace(kept, peak=kept.oom.moment, phases=(), has_history=False)
+        at = kept.at._replace(phase=kept.oom.part.phase, step=kept.oom.part.step)
+        return replace(kept, peak=kept.oom.moment, at=at, phases=(), has_history=False)
 
     def _explain_files(self, rank: int, snapshot_file: Path, marks_file: Path) -> Explained:
         snapshot = read_snapshot(snapshot_file)

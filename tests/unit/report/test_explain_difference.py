@@ -3,7 +3,7 @@
 import io
 from dataclasses import replace
 
-from histories import MIB, explained, training
+from histories import MIB, explained, out_of_memory, training
 from rich.console import Console
 
 from memlab.analyse.explain.device import ModelledDevice
@@ -34,6 +34,12 @@ def test_parts_that_differ_are_named_where_the_sum_is_the_same():
     more = after.used(after.peak).nbytes - before.used(before.peak).nbytes
     text = difference(before, with_context(after, 500 * MIB - more))
     assert text.startswith("The second run uses the same at its peak (") and "gradients +" in text
+
+
+def test_of_a_run_that_ran_out_of_memory_the_recorded_peak_is_compared():
+    assert difference(explained(training(2, 20)), out_of_memory()).endswith(
+        "The second run ran out of memory; its peak here is that of its recorded history."
+    )
 
 
 def test_a_part_outside_is_not_divided_where_one_run_is_predicted():

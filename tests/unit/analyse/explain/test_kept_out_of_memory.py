@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -163,8 +164,13 @@ def test_the_text_begins_with_the_failure_and_says_what_is_not_known(rank):
         "and had 30.0 MiB free in 1 piece of at most 30.0 MiB. In one piece, the free memory would have been enough"
     )
     assert "named by their owners, and not by the lines" in shown
+    assert re.search(r"requested by the program \(([^()]+, )?not recorded [0-9.]+ MiB[,)]", " ".join(shown.split()))
     assert NOT_RECORDED in shown and "2 blocks of 8.00 MiB" in shown
     assert "At its peak" not in shown and "GiB allocated in" not in shown
+
+
+def test_the_peak_of_a_run_without_a_history_is_where_it_ran_out(rank):
+    assert (rank.at.phase, rank.at.step) == ("forward", 9)
 
 
 def test_in_a_backward_the_node_is_named(folder):
