@@ -50,7 +50,8 @@ SAVE_EVERY_S = 10
 
 
 class Session:
-    """``is_simulated``: on a simulated GPU, which has no clock, and where the other ranks are not there."""
+    """Follows one process from event to event. ``is_simulated``: on a simulated GPU, which has no clock, and where the
+    other ranks are not there."""
 
     def __init__(
         self, options: Options, memory: Memory, callbacks: Callbacks | None = None, is_simulated: bool = False

@@ -108,20 +108,23 @@ def explain_history(
     was allocated.
     """
     trace = history.trace
-    sizes = [(allocator.allocated, allocator.reserved) for allocator in replayed(trace, history.recorder())]
-    allocated, reserved = [[size[column] for size in sizes] for column in (0, 1)]
+    allocated: list[int] = []
+    reserved: list[int] = []
+    for allocator in replayed(trace, history.recorder()):
+        allocated.append(allocator.allocated)
+        reserved.append(allocator.reserved)
     failed = len(allocated)
     if not any(allocated):
         raise RecordError(f"rank {trace.rank} got no memory on the GPU: {_why_nothing(trace, failed)}")
     counted = range(begin if begin < len(allocated) else 0, len(allocated))
-    peak, most = (max(counted, key=sizes.__getitem__) for sizes in (allocated, reserved))
+    peak, most = max(counted, key=allocated.__getitem__), max(counted, key=reserved.__getitem__)
     runs = highest_runs(parts_of(trace, len(allocated)), allocated)
-    allocator = history.recorder()
-    found = moments(trace, {peak, most, failed, *chain.from_iterable(run.events for run in runs)}, allocator)
+    again = history.recorder()
+    found = moments(trace, {peak, most, failed, *chain.from_iterable(run.events for run in runs)}, again)
     if failed in found:
         ran_out = found[failed]
         tree = used(ran_out, device.outside(ran_out.event), device.driver(ran_out.event))
-        oom = failed_replay(trace, reserved, ran_out, tree, allocator)
+        oom = failed_replay(trace, reserved, ran_out, tree, again)
     phases = tuple(PhaseRun.of(run, found) for run in runs)
     most_reserved = found[most], _position(trace, most)
     at = _position(trace, peak)
