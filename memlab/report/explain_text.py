@@ -314,7 +314,7 @@ def phases_table(rank: Explained) -> TextTable:
         *("GiB allocated in", "at start", "peak", "at end", "reserved", "used"),
         *("added until the peak", "of it still there at the end"),
     )
-    return TextTable(head, list(map(partial(_of_phase, rank), rank.phases)), numbers=(1, 2, 3, 4, 5))
+    return TextTable(head, list(map(partial(_of_phase, rank), rank.phases)), (1, 2, 3, 4, 5), spare=(7, 1))
 
 
 def _of_phase(rank: Explained, run: PhaseRun) -> tuple[str, ...]:
