@@ -29,8 +29,8 @@ LARGE = 6 * MIB
 ALIKE = 4 * MIB
 """Largest distance from the median of a reading that agrees with it."""
 
-MAKES_CONTEXT = ("set_device", "parameter")
-"""Calls that make a context and run no kernel (analyse/explain/outside.py)."""
+CONTEXT_WITHOUT_KERNEL = ("set_device", "parameter")
+"""Calls that can make a context and run no kernel. Another call that can, ``Module._apply``, may run one."""
 
 CONNECTS = "eager_connect"
 """Beginning of the name of the call with which NCCL connects a group before its first collective."""
@@ -50,7 +50,7 @@ class Growth(NamedTuple):
 
     @property
     def is_kernels(self) -> bool:
-        return not self.handle and self.call in ("", "_apply", *MAKES_CONTEXT)
+        return not self.handle and self.call in ("", "_apply", *CONTEXT_WITHOUT_KERNEL)
 
 
 class Rank:
@@ -70,7 +70,7 @@ class Rank:
             late = next((growth for growth in self.after if growth.nbytes >= LARGE), None)
             self.before = [late.nbytes] if late else []
             self.after = [growth for growth in self.after if growth is not late]
-        self.begins_with_context = self.first.call in MAKES_CONTEXT
+        self.begins_with_context = self.first.call in CONTEXT_WITHOUT_KERNEL
 
 
 def fit(ranks: Sequence[Rank], gpu: str, versions: str, source: str, otherwise: Sizes | None = None) -> Sizes:
