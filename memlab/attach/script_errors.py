@@ -22,7 +22,8 @@ _TRANSPORT = (
 
 def describe(error: BaseException) -> tuple[str, str, dict[str, Any] | None]:
     """Return status, one-line reason and, for an out-of-memory of the device, the message and requested bytes."""
-    message = f"{type(error).__name__}: {error}".strip()
+    # An ImportError of transformers begins with an empty line.
+    message = f"{type(error).__name__}: {str(error).strip()}".removesuffix(": ")
     first_line = message.splitlines()[0].partition(" If reserved but unallocated")[0][:500]
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", first_line, None

@@ -174,8 +174,9 @@ def _reason_of_failure(folder: Path, start: "EngineStart", path: str) -> str:
     return last_exception(next((log for log in logs if log.exists() and log.stat().st_size), folder / LOG))
 
 
-_EXCEPTION = re.compile(r"(?:\[\w+\]:\s*)*((?:[\w.]+(?:Error|Exception|Interrupt)|SystemExit)\b.*)")
-"""Line that names an exception, behind the rank that torch and torchrun put before it."""
+_EXCEPTION = re.compile(r"^(?:\[\w+\]:\s*)*((?:[\w.]+(?:Error|Exception|Interrupt)|SystemExit)\b(?::\s*\n)?.*)", re.M)
+"""Line that names an exception, behind the rank that torch and torchrun put before it, with the first words of its
+message."""
 
 _OF_A_LAUNCHER = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "subprocess.CalledProcessError")
 """Exceptions of torchrun and accelerate about a rank that has failed with one of its own."""
@@ -194,7 +195,7 @@ def last_exception(log: Path) -> str:
             "prediction"
         )
     explained = [line for line in text if EXPLAINED in line]  # a launcher has the last word
-    exceptions = [found[1] for line in text if (found := _EXCEPTION.match(line))]
+    exceptions = [" ".join(found.split()) for found in _EXCEPTION.findall("\n".join(text))]
     of_ranks = [line for line in exceptions if not line.startswith(_OF_A_LAUNCHER)]
     last_words = explained or of_ranks or exceptions or [line for line in text if line.strip()]
     return last_words[-1].rpartition(EXPLAINED)[2][:500] if last_words else "its log is empty"

@@ -55,7 +55,12 @@ def test_a_launcher_does_not_speak_for_the_rank_that_failed(reasons):
     launcher = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n==== train.py FAILED\n"
     assert reasons({LOG: f"[rank0]: ValueError: of the script\n{launcher}"}) == "ValueError: of the script"
     assert reasons({LOG: f"[default0]:[rank0]: KeyError: 'b'\n{launcher}"}) == "KeyError: 'b'"
-    assert reasons({LOG: launcher}).endswith("ChildFailedError: ")
+    assert reasons({LOG: launcher}).endswith("ChildFailedError: ==== train.py FAILED")
+
+
+def test_a_message_may_begin_with_an_empty_line(reasons):
+    text = "ImportError: \nA library was not found. See its page.\nRestart then.\n"
+    assert reasons({LOG: text}) == "ImportError: A library was not found. See its page."
 
 
 def test_where_nobody_said_anything(reasons):

@@ -1,0 +1,19 @@
+"""What an exception in a rank is called in the record."""
+
+import pytest
+
+from memlab.attach.script_errors import describe
+
+pytestmark = pytest.mark.cpu
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ImportError("\nA library was not found.\nInstall it."), "ImportError: A library was not found."),
+        (KeyError("loss"), "KeyError: 'loss'"),
+        (StopIteration(), "StopIteration"),
+    ],
+)
+def test_the_reason_is_one_line(error, reason):
+    assert describe(error) == ("failed", reason, None)
