@@ -75,7 +75,6 @@ accuracy: setup $(MEASURED)/.ready  ## docs/accuracy.md: every record of results
 	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/python results/commands/checkpoint.py
 	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/memlab accuracy results --note results/SEEN.md --output docs --ratios memlab/predict/memory/ratios.json --records outputs/accuracy \
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
-	$(BIN)/memlab figures results outputs/accuracy --output docs/accuracy --kind predicted_against_measured
 
 POINTS ?= 40
 BEFORE ?= outputs/accuracy
