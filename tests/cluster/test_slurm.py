@@ -64,7 +64,9 @@ def queued(environment: dict[str, str]) -> list[str]:
 
 def test_jobs_outlive_the_login_process_and_a_cancelled_one_is_resumed(cluster, tmp_path):
     def story() -> str:
-        logs = sorted(tmp_path.glob("outputs/slurm/.submitit/**/*.err"))
+        logs = sorted(
+            [*tmp_path.glob("outputs/slurm/.submitit/**/*.err"), *tmp_path.glob("outputs/slurm/*/logs/*.log")]
+        )
         reasons = [str(found and found["reason"]) for found in (record(tmp_path, length) for length in LENGTHS)]
         return "\n".join([*reasons, *(f"{path}:\n{path.read_text()}" for path in [tmp_path / "login.out", *logs])])
 
