@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test test-all fuzz cluster faults lint oldest architecture study accuracy same families calibration outside results-report clean
+.PHONY: help setup demo test test-rest test-short fuzz cluster faults lint oldest architecture study accuracy same families calibration outside results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -18,15 +18,16 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup      ## one measured experiment: the GPUs, or two CPU ranks where there is none
 	$(BIN)/python launch.py model=tiny name=demo force=true
 
-# In the order of the folders, so that real launches, which take longest, come first.
-PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
-SEED  ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo 0)
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10 --durations-min 20
 
-test: setup      ## all short tests and a sample of the long ones, another one for every commit (SEED=word: that one)
-	$(PYTEST) --sample-seed $(SEED)
+test: setup      ## all short tests and those long ones that are marked core: at most 10 minutes on two cores
+	$(PYTEST) -m "not long or core"
 
-test-all: setup  ## every test. Those that need a GPU, or programs of tests/install_debian.sh, are skipped without
-	$(PYTEST)
+test-rest: setup ## the long tests that make test leaves out. CI runs both
+	$(PYTEST) -m "long and not core"
+
+test-short: setup  ## the short tests alone. CI runs them with Debian's Python
+	$(PYTEST) -m "not long"
 
 fuzz: setup      ## 300 mutated records x the commands that read records (docs/reliability.md)
 	MEMLAB_MUTATIONS=300 $(BIN)/python -m pytest -n 2 tests/hostile/test_records.py
@@ -53,7 +54,7 @@ oldest: setup    ## the meters of commands with Python 3.10, torch 2.4 and trans
 	MEMLAB_TEST_PYTHON=$$PWD/$(OLDEST)/bin/python $(BIN)/python -m pytest tests/attach/test_plain_loop.py \
 		tests/attach/test_compile.py tests/attach/test_oldest_versions.py
 
-architecture: setup  ## the picture of the imports, the list of modules and README's tree, from the code
+architecture: setup  ## the picture of the imports and the list of modules, from the code
 	PYTHONPATH=tests $(BIN)/python docs/architecture/make.py
 
 STUDY ?= ../shared/reference/gpjt
@@ -73,17 +74,18 @@ $(MEASURED)/.ready: results/commands/requirements.txt
 accuracy: setup $(MEASURED)/.ready  ## docs/accuracy.md: every record of results/ predicted; with the study's points where make study was run
 	$(MEASURED)/bin/python tests/scripts/make_model_and_data.py outputs/models --size 1b --without-weights
 	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/python results/commands/checkpoint.py
-	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/memlab accuracy results --note results/SEEN.md --output docs --ratios memlab/predict/memory/ratios.json --records outputs/accuracy \
+	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/python -m tools.accuracy results --note results/SEEN.md --output docs --ratios memlab/predict/memory/ratios.json --records outputs/accuracy \
 		$(if $(wildcard $(RUNS)),--imported $(RUNS))
 
 POINTS ?= 40
+SEED   ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo 0)
 BEFORE ?= outputs/accuracy
 
 same: setup      ## POINTS predictions compared, bit for bit, with those of BEFORE: make accuracy with the code before a change
-	$(BIN)/python tests/shadow/same_predictions.py results $(BEFORE) --points $(POINTS) --seed $(SEED)
+	PYTHONPATH=. $(BIN)/python tests/shadow/same_predictions.py results $(BEFORE) --points $(POINTS) --seed $(SEED)
 
 families: setup  ## docs/families.md: a small model of every family that transformers knows, predicted
-	$(BIN)/memlab families --output docs/families.md
+	$(BIN)/python -m tools.families --output docs/families.md
 
 DRAWN = llama3_8b_zero3_21_lengths_4xH200 llama3_8b_zero3_fresh_4xH200 qwen15_05b_1xH200 tinyllama_1b_1xH200
 

@@ -1,5 +1,9 @@
-"""A virtual environment that holds torch, what torch needs, and a sitecustomize of its own."""
+"""A virtual environment that holds torch, what torch needs, and a sitecustomize of its own.
 
+Debian's Python has a sitecustomize of its own, which comes before the environment's, with memlab and without.
+"""
+
+import os
 import subprocess
 import sys
 from importlib import metadata
@@ -14,8 +18,14 @@ def python_with_torch_alone(folder: Path) -> Path:
     packages = next((folder / "lib").glob("python*/site-packages"))
     for file in files_of({"torch"}):
         (packages / file.name).symlink_to(file)
-    (packages / "sitecustomize.py").write_text("MINE = 'mine'\n")
+    (packages / "sitecustomize.py").touch()
     return folder / "bin" / "python"
+
+
+def sitecustomize_of(python: Path) -> str:
+    """The file of the sitecustomize that this Python finds without memlab."""
+    code = "import sitecustomize; print(sitecustomize.__file__)"
+    return subprocess.check_output([python, "-c", code], text=True, env={"PATH": os.environ["PATH"]}).strip()
 
 
 def files_of(names: set[str], known: frozenset[str] = frozenset()) -> set[Path]:

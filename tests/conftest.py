@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import launches
 import pytest
-from sampling import SAMPLE_S, Sampling
 
 from memlab.cli import compose
 from memlab.core.config import Config, from_dict, to_dict
@@ -28,12 +28,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config):
-    if seed := config.getoption("--sample-seed"):
-        config.pluginmanager.register(Sampling(seed, config.getoption("--sample-seconds")))
-    keep_to_its_cores(config)
-
-
-def keep_to_its_cores(config):
     """Each worker of pytest-xdist keeps to its share of the cores: launches on the same ones would wait in turn."""
     worker = getattr(config, "workerinput", None)
     if worker:
@@ -44,11 +38,16 @@ def keep_to_its_cores(config):
 
 def pytest_addoption(parser):
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew in place of comparing")
-    parser.addoption(
-        "--sample-seed", metavar="SEED", help="run a sample of the tests marked long, drawn with this seed"
-    )
-    help = f"seconds that all tests of the sample may take together; {SAMPLE_S:g} if not given"
-    parser.addoption("--sample-seconds", metavar="N", type=float, default=SAMPLE_S, help=help)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=launches.turn)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    with launches.lock(item):
+        return (yield)
 
 
 @cache

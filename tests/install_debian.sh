@@ -1,8 +1,8 @@
 #!/bin/sh
-# What tests/browser and tests/cluster need beside Python packages, for Debian: as root, sh tests/install_debian.sh
-# Without them those tests are skipped. Where systemd runs, Debian starts sshd, munge and Slurm's daemons as well.
+# What the tests need that is not a Python package, for Debian: as root, sh tests/install_debian.sh
+# Without Chromium and the programs of clusters, tests/browser and tests/cluster are skipped. Where systemd runs, Debian starts sshd, munge and Slurm's daemons as well.
 set -eu
-packages="chromium chromium-driver openssh-server pdsh slurm-wlm openmpi-bin"
+packages="g++ make python3-dev python3-venv chromium chromium-driver openssh-server pdsh slurm-wlm openmpi-bin"
 
 if [ "$(id -u)" -ne 0 ] || ! grep -qx 'ID=debian' /etc/os-release; then
     echo "$0: needs root on Debian. Elsewhere install yourself: $packages" >&2

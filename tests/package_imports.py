@@ -21,7 +21,7 @@ ORDER = (
         "predict.memory",
         "predict",
     ),
-    *("planner", "accuracy", "analyse", "report", "cli", "__main__"),
+    *("planner", "analyse", "report", "cli", "__main__"),
 )
 """Folders (and some modules) of the package, from the bottom up: a module imports only what stands before it."""
 

@@ -1,12 +1,11 @@
 """``make architecture``: write what the architecture pages derive from the code.
 
-It writes the picture of the imports (docs/architecture/imports.svg), a line for each module
-(docs/architecture/modules.md) and the tree in README.md. tests/unit/test_architecture.py compares all with the code.
+It writes the picture of the imports (docs/architecture/imports.svg) and a line for each module
+(docs/architecture/modules.md). tests/unit/test_architecture.py compares both with the code.
 """
 
 import ast
 import re
-import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,16 +17,11 @@ from package_imports import MAY_IMPORT_HYDRA, MAY_IMPORT_TORCH, MODULES, ORDER, 
 
 PICTURE = ROOT / "docs" / "architecture" / "imports.svg"
 MODULE_LIST = ROOT / "docs" / "architecture" / "modules.md"
-README = ROOT / "README.md"
-
-TREE = re.compile(r"(?<=<!-- tree: made by make architecture -->\n).*?(?=<!-- end of the tree -->)", re.DOTALL)
-"""The part of README.md that :func:`tree` writes."""
-
 COLUMNS = {
     **{part: 1.4 for part in ("core", "files", "system", "runs")},
     **{"importers": 0.0, "analyse": 1.0, "launch": 2.0, "worker": 3.0, "attach": 3.4, "rules": 3.75},
     **{"predict.trace": 3.9, "predict.time": 4.3, "predict.memory": 4.3, "predict": 3.7, "predict.outside": 5.1},
-    **{"predict/*.py": 5.1, "predict.allocator": 4.9, "planner": 3.1, "accuracy": 4.3, "report": 2.3, "cli": 1.2},
+    **{"predict/*.py": 5.1, "predict.allocator": 4.9, "planner": 3.1, "report": 2.3, "cli": 1.2},
 }
 """Box -> its place from left to right in the picture. Its height follows from the imports."""
 
@@ -49,7 +43,6 @@ TITLES = {
     "predict.memory": "replay of traces,\nhost memory",
     "predict": "one prediction\n-> record",
     "planner": "what fits,\nbefore renting",
-    "accuracy": "measured runs,\npredicted again",
     "analyse": "table, diff,\nfit, advice",
     "report": "text, figures, pages:\nthe only formatter",
     "cli": "Hydra and the\nsub-commands",
@@ -65,7 +58,6 @@ WIDTH, HEIGHT = 0.86, 0.62
 def main() -> None:
     picture()
     MODULE_LIST.write_text(module_list())
-    README.write_text(TREE.sub(lambda _: tree(), README.read_text()))
 
 
 # --- the picture ------------------------------------------------------------------------------------------------------
@@ -186,7 +178,7 @@ def _legend(axes, top: int) -> None:
         axes.text(3.42, y, text, fontsize=9, va="center", color="#333333")
 
 
-# --- the lists --------------------------------------------------------------------------------------------------------
+# --- the list ---------------------------------------------------------------------------------------------------------
 
 
 def summary_of(file: Path) -> str:
@@ -227,18 +219,6 @@ def module_list() -> str:
         lines += ["| module | |", "|---|---|"] if rest else []
         lines += [f"| `{file.name}` | {summary_of(file).replace('|', chr(92) + '|')} |" for file in rest]
     return "\n".join(lines) + "\n"
-
-
-def tree() -> str:
-    """Write the tree of README.md: each folder with its modules."""
-    lines = ["", "```"]
-    for folder, files in list(folders())[:-1]:  # without memlab/ itself
-        package = next((file for file in files if file.name == "__init__.py"), None)
-        names = [file.stem for file in files if file.stem not in ("__init__", "__main__")]
-        about = summary_of(package).replace("``", "") if package else ""
-        lines.append(f"{folder}  {about}".rstrip())
-        lines += textwrap.wrap(", ".join(names), 112, initial_indent="    ", subsequent_indent="    ")
-    return "\n".join([*lines, "```", ""])
 
 
 if __name__ == "__main__":

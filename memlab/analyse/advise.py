@@ -2,21 +2,26 @@
 
 A training of S samples takes S / (samples per second of the run) seconds. The run was timed with its own gradient
 accumulation. With more accumulation this time is an upper bound, because the optimizer then steps less often.
+
+A predicted time may be a lower bound only (:class:`memlab.core.basis.Basis`). Bounds rank nothing: runs whose time is
+known come first, fastest first, and the others follow by free memory.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
 from memlab.analyse.diff import deepspeed_json
 from memlab.analyse.identity import configurations, families, point_of
 from memlab.analyse.run_view import RunView, is_command, peak, value_at
-from memlab.core.config import from_dict
+from memlab.core.basis import Basis, comparable
+from memlab.core.config import MISSING, Hardware, from_dict
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import MemlabError
+from memlab.core.record import DOES_NOT_LAST
 from memlab.core.sizes import GIB
-from memlab.files.conf_files import overrides_of
+from memlab.files.conf_files import list_price, overrides_of
 
 THRASH = 0.1
 """A run thrashes if it loses more than this share of the samples/s of a smaller batch of the same configuration."""
@@ -29,20 +34,23 @@ TIGHT = 0.05
 class Training:
     """A whole training: ``samples`` times ``epochs`` at sequence length ``tokens``.
 
-    ``effective_batch``: samples of an optimizer step; ``None``: any.
+    ``samples``, ``tokens``: ``None``: as the runs know them. ``effective_batch``: samples of an optimizer step;
+    ``None``: any. ``gpu``: name of the GPU to train on; empty: any.
     """
 
-    samples: int
-    epochs: float
-    tokens: int
+    samples: int | None = None
+    epochs: float = 1.0
+    tokens: int | None = None
     effective_batch: int | None = None
-    usd_per_hour: float | None = None
+    usd_per_gpu_hour: float | None = None
     memory_gib: float | None = None
+    gpu: str = ""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """One run's configuration applied to the whole training. ``usd`` and ``headroom_bytes`` are ``None`` if unknown."""
+    """One run's configuration applied to the whole training. ``usd`` and ``headroom_bytes`` are ``None`` if unknown;
+    ``basis``: how ``seconds`` and ``usd`` are known."""
 
     run: RunView
     label: str
@@ -50,16 +58,19 @@ class Projection:
     accumulation: int
     effective_batch: int
     seconds: float
+    basis: Basis
     usd: float | None
+    hardware: Hardware
     headroom_bytes: float | None
     cautions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Projections of a training, fastest first. ``excluded``: runs that cannot do the training, with the reason.
+    """Projections of a training: fastest first, then those whose time is only a lower bound, most free memory first.
 
-    ``best`` and ``cheapest`` have no cautions if any projection has none.
+    ``excluded``: runs that cannot do the training, with the reason. ``best`` and ``cheapest`` have no cautions if any
+    projection has none; ``cheapest`` is none of a lower bound.
     """
 
     training: Training
@@ -71,13 +82,13 @@ class Advice:
 
 
 def advise(runs: Sequence[RunView], training: Training) -> Advice:
-    """Rank the runs at the training's sequence length. Raises :class:`MemlabError`, with the reasons, if none fits."""
+    """Rank the runs at the training's sequence length. Raises :class:`MemlabError`, with the reasons, if none fits, or
+    if the runs do not know how long the training is."""
+    training = _completed(training, runs)
     here = [run for run in runs if value_at(run.config, "seq_len.tokens") == training.tokens]
     if not here:
         lengths = sorted({value_at(run.config, "seq_len.tokens") for run in runs})
-        near = ", ".join(
-            f"{length:,}" for length in sorted(lengths, key=lambda length: abs(length - training.tokens))[:5]
-        )
+        near = _listed(sorted(lengths, key=lambda length: abs(length - training.tokens))[:5])
         raise MemlabError(
             f"No run has a sequence length of {training.tokens:,} tokens; the nearest have {near or 'none'}. Measure "
             f"{training.tokens:,} tokens, or give one of these lengths as --seq-len."
@@ -93,9 +104,9 @@ def advise(runs: Sequence[RunView], training: Training) -> Advice:
     if not projections:
         why = "; ".join(dict.fromkeys(reason for _, reason in excluded))
         raise MemlabError(f"None of the {len(here)} runs at {training.tokens:,} tokens can do this training: {why}.")
-    projections.sort(key=lambda projection: projection.seconds)
+    projections.sort(key=_rank)
     sound = [projection for projection in projections if not projection.cautions] or projections
-    priced = [projection for projection in sound if projection.usd is not None]
+    priced = [each for each in sound if each.usd is not None and comparable(each.basis)]
     return Advice(
         training=training,
         projections=tuple(projections),
@@ -106,13 +117,50 @@ def advise(runs: Sequence[RunView], training: Training) -> Advice:
     )
 
 
+def _rank(projection: Projection) -> tuple[bool, float]:
+    if comparable(projection.basis):
+        return False, projection.seconds
+    return True, -(projection.headroom_bytes or 0)
+
+
+def _completed(training: Training, runs: Sequence[RunView]) -> Training:
+    """Add the samples and the length that the runs know, where the training lacks them."""
+    lengths = sorted({value_at(run.config, "seq_len.tokens") for run in runs})
+    if training.tokens is None and len(lengths) > 1:
+        raise MemlabError(f"The runs have several lengths ({_listed(lengths)} tokens): choose one with --seq-len.")
+    training = replace(training, tokens=training.tokens or lengths[0])
+    if training.samples is not None:
+        return training
+    found = {known for run in runs if (known := _samples_of(run)) is not None}
+    if len(found) != 1:
+        why = f"differ in the samples of their training ({_listed(sorted(found))})" if found else "do not say how many"
+        raise MemlabError(f"The runs {why}: give the samples of the training set as --samples.")
+    return replace(training, samples=found.pop())
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(f"{number:,}" for number in numbers)
+
+
+def _samples_of(run: RunView) -> int | None:
+    """Return the samples of a command's training, from its steps and the mean samples of a step."""
+    rate, seconds = (run.summary.get(key) for key in ("samples_per_second", "step_seconds_mean"))
+    return round(run.training_steps * rate * seconds) if run.training_steps and rate and seconds else None
+
+
 def _projection(run: RunView, label: str, training: Training, members: Iterable[RunView]) -> Projection | str:
     """Return the projection, or the reason why the run cannot do the training."""
     if run.status != "ok":
         return f"ended as {run.status}"
+    if run.summary.get("verdict") == DOES_NOT_LAST:
+        return "does not last: its memory grows with each step"
+    gpu = value_at(run.config, "hardware.gpu") or "an unknown GPU"
+    if training.gpu.lower() not in gpu.lower():
+        return f"is of {gpu}, not {training.gpu}"
     if not run.summary.get("samples_per_second"):
         return "its speed is unknown"
-    micro, gpus = value_at(run.config, "batch.micro"), value_at(run.config, "hardware.gpus")
+    micro, hardware = value_at(run.config, "batch.micro"), _hardware(run, training)
+    gpus, price = hardware.world_size, hardware.total_usd_per_hour
     accumulation = value_at(run.config, "batch.accumulation") or 1
     if training.effective_batch is not None:
         if training.effective_batch % (micro * gpus):
@@ -121,15 +169,12 @@ def _projection(run: RunView, label: str, training: Training, members: Iterable[
                 f"({micro * gpus})"
             )
         accumulation = training.effective_batch // (micro * gpus)
-    memory = training.memory_gib or value_at(run.config, "hardware.memory_gib")
+    memory = training.memory_gib or hardware.memory_gib
     reserved = peak(run, "peak_reserved_bytes") or peak(run, "peak_allocated_bytes")
     headroom = None if memory is None or reserved is None else memory * GIB - reserved
     if headroom is not None and headroom < 0:
         return f"does not fit in {memory:g} GiB"
     seconds = training.samples * training.epochs / run.summary["samples_per_second"]
-    price = (
-        training.usd_per_hour if training.usd_per_hour is not None else value_at(run.config, "hardware.usd_per_hour")
-    )
     return Projection(
         run=run,
         label=label,
@@ -137,10 +182,21 @@ def _projection(run: RunView, label: str, training: Training, members: Iterable[
         accumulation=accumulation,
         effective_batch=micro * gpus * accumulation,
         seconds=seconds,
+        basis=run.basis,
         usd=None if price is None else seconds / 3600 * price,
+        hardware=hardware,
         headroom_bytes=headroom,
         cautions=tuple(_cautions(run, headroom, memory, members)),
     )
+
+
+def _hardware(run: RunView, training: Training) -> Hardware:
+    """Return the hardware of a run, with the price that is given, its own, or the list price for an older run."""
+    known = {key: value for key, value in run.config["hardware"].items() if value != MISSING}
+    hardware, price = Hardware(**known), training.usd_per_gpu_hour
+    if price is None and hardware.usd_per_gpu_hour is None and (listed := list_price(hardware.gpu, hardware.gpus)):
+        price = listed.usd_per_gpu_hour
+    return hardware if price is None else replace(hardware, usd_per_gpu_hour=price)
 
 
 def _cautions(run: RunView, headroom: float | None, memory: float | None, members: Iterable[RunView]) -> list[str]:
@@ -150,6 +206,7 @@ def _cautions(run: RunView, headroom: float | None, memory: float | None, member
         other.summary["samples_per_second"]
         for other in members
         if other.status == "ok" and point_of(other) < point_of(run) and other.summary.get("samples_per_second")
+        if comparable(run.basis, other.basis)
     ]
     lost = 1 - rate / max(smaller, default=rate)
     if lost > THRASH:
@@ -183,7 +240,7 @@ def _measure_next(best: Projection, runs: Iterable[RunView]) -> list[str]:
 def command_words(projection: Projection) -> list[str]:
     """Return the command that runs the projection: group options, then values that differ from these options.
 
-    The words are quoted for a shell. A command of the user's own is the one that was measured.
+    The words are quoted for a shell. A command of the user's own is the one that was measured or predicted.
     """
     if is_command(projection.run):
         return [projection.run.config["training"]["command"]]

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from memlab.analyse.identity import changed_keys, differing_axes, environment_changes, of_repeats
-from memlab.analyse.quantities import Difference, Quantity, quantities_of
+from memlab.analyse.quantities import Difference, Quantity, differences, quantities_of
 from memlab.analyse.run_view import RunView, value_at
 from memlab.core.config import GROUPS, MISSING, from_dict, to_dict
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, MemlabError
-from memlab.core.run_id import run_id
+from memlab.core.plan import run_id
 from memlab.files.conf_files import parse_yaml
 from memlab.files.disk import explained
 from memlab.files.json_file import read_json
@@ -32,7 +32,7 @@ class ChangedKey:
 
 @dataclass(frozen=True)
 class QuantityRow:
-    """One quantity of all runs. ``differences`` are against the first run; ``None`` if either run lacks it."""
+    """One quantity of all runs. ``differences`` are against the first run; ``None``: a run lacks it, or has a bound."""
 
     key: str
     quantities: tuple[Quantity | None, ...]
@@ -207,11 +207,9 @@ def _other_words(runs: Sequence[RunView]) -> tuple[ChangedKey, ...]:
 
 
 def _quantity_rows(runs: Sequence[RunView]) -> tuple[QuantityRow, ...]:
-    quantities = [quantities_of(run) for run in runs]
-    rows = []
-    for key in dict.fromkeys(key for each in quantities for key in each):
-        found = tuple(each.get(key) for each in quantities)
-        base = found[0]
-        differences = tuple(Difference(base, other) if base and other else None for other in found[1:])
-        rows.append(QuantityRow(key, found, differences))
-    return tuple(rows)
+    base, *others = quantities = [quantities_of(run) for run in runs]
+    compared = [differences(base, other) for other in others]
+    return tuple(
+        QuantityRow(key, tuple(each.get(key) for each in quantities), tuple(each.get(key) for each in compared))
+        for key in dict.fromkeys(key for each in quantities for key in each)
+    )

@@ -15,11 +15,12 @@ from statistics import median
 
 from memlab.analyse.diff import confounds, environment_confounds
 from memlab.analyse.identity import MODE, TOKENS, changed_keys, configurations, families, point_of
-from memlab.analyse.quantities import Difference, Quantity, interpolate, merge_repeats, quantities_of
+from memlab.analyse.quantities import Difference, Quantity, differences, interpolate, merge_repeats, quantities_of
 from memlab.analyse.run_view import RunView, value_at
+from memlab.core.basis import Basis
 from memlab.core.config import GROUPS
 from memlab.core.errors import MemlabError, nearest
-from memlab.core.run_id import UNREMARKABLE
+from memlab.core.plan import UNREMARKABLE
 
 RunsByLength = Mapping[int, Sequence[RunView]]
 """Runs by sequence length: the repeats of each point."""
@@ -64,12 +65,14 @@ class Effects:
     """Pairs of runs that differ in the axis ``by``. Show ``warnings`` first.
 
     ``configurations``: ``where`` of a pair -> a run of this configuration, without the option of the axis; empty when
-    two sets of runs are compared. ``unpaired``: run ids with the reason.
+    two sets of runs are compared. ``bounds``: those of the times that are not compared. ``unpaired``: run ids with the
+    reason.
     """
 
     by: str
     configurations: dict[str, RunView] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    bounds: list[Basis] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     unpaired: list[tuple[str, str]] = field(default_factory=list)
 
@@ -212,9 +215,10 @@ def _pair_lengths(effects: Effects, where: str, base: Side, other: Side) -> None
             continue
         sides = zip(("base", "other"), (base[1], other[1]), strict=True)
         missing = next((side for side, by_length in sides if tokens not in by_length), None)
-        common = {key: Difference(found[0][key], found[1][key]) for key in found[0] if key in found[1]}
         micro, length = point_of(here[0])
-        effects.pairs.append(Pair(where, micro, length, base[0], other[0], common, missing))
+        effects.pairs.append(Pair(where, micro, length, base[0], other[0], differences(*found), missing))
+        bases = dict.fromkeys(quantity.basis for table in found for quantity in table.values())
+        effects.bounds += [basis for basis in bases if basis.is_bound and basis not in effects.bounds]
 
 
 def _reason(bad: Sequence[RunView], tokens: int, missing: Sequence[str]) -> str:

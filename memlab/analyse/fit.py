@@ -51,7 +51,7 @@ class Capacity:
 
     tokens: int | None
     limit: str
-    extrapolated: bool  # beyond twice the largest measurement
+    extrapolated: bool  # more than the most that was tried
 
     def sequence(self, micro: int) -> int:
         """Return the longest sequence at this micro batch; 0 if none fits."""
@@ -112,4 +112,4 @@ def longest(fit: Fit, memory_gib: float, margin: float = MARGIN) -> Capacity:
     limit = "memory"
     if fit.oom_tokens is not None and low >= fit.oom_tokens:
         low, limit = max(fit.tokens), "oom"
-    return Capacity(low, limit, low > 2 * max(fit.tokens))
+    return Capacity(low, limit, low > max(fit.tokens))

@@ -1,15 +1,16 @@
-"""Identity of runs: which runs are the same experiment, and along which axes runs differ."""
+"""Identity of runs: which runs are the same experiment, along which axes runs differ, and at which point they are."""
 
 import json
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
-from memlab.analyse.run_view import RunView, flatten, value_at
+from memlab.analyse.run_view import RunView, flatten, is_command, value_at
 from memlab.core.config import GROUPS, MISSING
 from memlab.core.errors import MemlabError, nearest
-from memlab.core.run_id import NOT_MEASURED, SHAPE
+from memlab.core.plan import NOT_MEASURED, SHAPE
 
 REPEATS = (*NOT_MEASURED, "measure.repeat", "seed")
 """Groups and keys in which repeats of one experiment may differ."""
@@ -42,6 +43,21 @@ def point_of(run: RunView) -> tuple[int, int]:
 def has_point(run: RunView) -> bool:
     """Whether micro batch and sequence length are known; of a command they may not be."""
     return None not in point_of(run)
+
+
+def what_varies(runs: Sequence[RunView]) -> list[str]:
+    """List the groups whose option varies, and the dotted keys that vary within one option; without the point itself,
+    and without the keys in which repeats may differ."""
+    groups = [group for group in GROUPS if len({run.choices.get(group) for run in runs}) > 1]
+    named = {*groups} - {"seq_len", "batch"}
+    keys = [key for key in changed_keys([run.config for run in runs]) if key not in SHAPE and not of_repeats(key)]
+    loose = [key for key in keys if key.partition(".")[0] not in named and key != MODE]
+    return [group for group in groups if group in named and not of_repeats(group)] + loose
+
+
+def axis_value(run: RunView, axis: str) -> Any:
+    """Return the option of a group, or the value of a dotted key; ``None`` if it is not known."""
+    return run.choices.get(axis) if axis in GROUPS else value_at(run.config, axis)
 
 
 def subject_of(run: RunView) -> str:
@@ -199,3 +215,39 @@ def _named(run: RunView, key: str) -> Any:
     if key in ("status", "source"):
         return getattr(run, key)
     return run.choices.get(key) if key in GROUPS else value_at(run.config, key)
+
+
+@dataclass
+class Points:
+    """Runs that have a point. ``in_samples``: those of them whose batches hold no tokens, such as images; a sample
+    counts as one token. ``without``: runs whose batch or length is not known."""
+
+    runs: list[RunView] = field(default_factory=list)
+    in_samples: list[RunView] = field(default_factory=list)
+    without: list[RunView] = field(default_factory=list)
+
+
+def points_of(runs: Iterable[RunView]) -> Points:
+    """Sort runs by what is known of their batches."""
+    found = Points()
+    for run in runs:
+        if has_point(run):
+            found.runs.append(run)
+        elif _holds_no_tokens(run):
+            found.runs.append(_in_samples(run))
+            found.in_samples.append(run)
+        else:
+            found.without.append(run)
+    return found
+
+
+def _holds_no_tokens(run: RunView) -> bool:
+    """Whether a command's batches said their samples, and no tokens."""
+    samples, tokens = (run.summary.get(f"{unit}_per_second") for unit in ("samples", "tokens"))
+    return is_command(run) and value_at(run.config, MICRO) is not None and bool(samples) and tokens is None
+
+
+def _in_samples(run: RunView) -> RunView:
+    rate, gpus = run.summary["samples_per_second"], value_at(run.config, "hardware.gpus") or 1
+    rates = {"tokens_per_second": rate, "tokens_per_second_per_gpu": rate / gpus}
+    return replace(run, config={**run.config, "seq_len": {"tokens": 1}}, summary={**run.summary, **rates})

@@ -1,4 +1,4 @@
-"""Words for the options of a command that conf/ has no word for.
+"""Labels for what a command uses and no option describes.
 
 torch's autocast is not the bf16 of DeepSpeed, and a command without DeepSpeed has no ZeRO stage, not stage 0. Such
 groups stay without values in the configuration. They are known all the same, from the facts that the ranks found.
@@ -7,8 +7,7 @@ groups stay without values in the configuration. They are known all the same, fr
 from collections.abc import Mapping
 from typing import Any
 
-from memlab.core.attached import trained_model
-from memlab.core.record import Record
+from memlab.core.record import Record, trained_model
 
 SHARDS = ("FSDP", "FullyShardedDataParallel")
 """Beginnings of the names of wrappers that can offload by themselves (torch's ``CPUOffload``, ``CPUOffloadPolicy``)."""

@@ -1,10 +1,11 @@
 """Quantities of a run that are compared with other runs, each with its noise."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import mean, stdev
+from dataclasses import dataclass, replace
+from statistics import mean, median, stdev
 
 from memlab.analyse.run_view import RunView, value_at
+from memlab.core.basis import EXACT, Basis, comparable
 from memlab.core.sizes import MIB
 from memlab.core.summary import BYTES
 
@@ -28,13 +29,15 @@ class Quantity:
     """A value with its noise (how far chance moves it) in the same unit; ``None``: the noise is unknown.
 
     Noise of memory is the spread over ranks, which do the same work. Noise of speed is two standard errors of the
-    median step. If an experiment was repeated, the spread over repeats replaces a smaller noise. A relative change is
-    computed only if the base is at least ``small``, in the same unit.
+    median step, of a predicted one the error of the calibration. If an experiment was repeated, the spread over repeats
+    replaces a smaller noise. A relative change is computed only if the base is at least ``small``, in the same unit.
+    ``basis``: how the value is known; a bound is not compared.
     """
 
     value: float
     noise: float | None = None
     small: float = 0.0
+    basis: Basis = EXACT
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,12 @@ class Difference:
         return not self.within_noise
 
 
+def differences(base: Mapping[str, Quantity], other: Mapping[str, Quantity]) -> dict[str, Difference]:
+    """Compare the quantities that both runs have, and of which neither is a bound."""
+    both = {key: (base[key], other[key]) for key in base if key in other}
+    return {key: Difference(*pair) for key, pair in both.items() if comparable(*(each.basis for each in pair))}
+
+
 def quantities_of(run: RunView) -> dict[str, Quantity]:
     """Return the quantities by name: memory, phases, rates.
 
@@ -83,16 +92,13 @@ def quantities_of(run: RunView) -> dict[str, Quantity]:
         found |= {f"{phase}.{key}": _over_ranks(values[key], several) for key in PHASE_QUANTITIES if key in values}
     step = run.summary.get("step_seconds")
     if step:
-        noise = _noise_of_median(run.step_seconds)
-        found["step_seconds"] = Quantity(step, noise)
-        relative = None if noise is None else noise / step
-        for key in RATES:
+        noise = run.basis.error or _relative_noise_of_median(run.step_seconds)
+        for key in ("step_seconds", *RATES):
             value = run.summary.get(key)
             if value is not None:
-                found[key] = Quantity(value, None if relative is None else relative * value)
-    for key in ("usd", "num_alloc_retries"):
-        if run.summary.get(key) is not None:
-            found[key] = Quantity(run.summary[key])
+                found[key] = Quantity(value, None if noise is None else noise * value, basis=run.basis)
+    if (retries := run.summary.get("num_alloc_retries")) is not None:
+        found["num_alloc_retries"] = Quantity(retries)
     return found
 
 
@@ -104,7 +110,8 @@ def merge_repeats(repeats: Sequence[Mapping[str, Quantity]]) -> dict[str, Quanti
     for key in [key for key in repeats[0] if all(key in each for each in repeats)]:
         values = [each[key].value for each in repeats]
         noises = [each[key].noise for each in repeats if each[key].noise is not None]
-        merged[key] = Quantity(mean(values), max([max(values) - min(values), *noises]), repeats[0][key].small)
+        noise = max([max(values) - min(values), *noises])
+        merged[key] = replace(repeats[0][key], value=mean(values), noise=noise)
     return merged
 
 
@@ -117,7 +124,7 @@ def interpolate(low: Mapping[str, Quantity], high: Mapping[str, Quantity], share
         if key == "usd_per_million_tokens":  # proportional to 1 / rate, and the rate is linear
             value = 1 / (1 / a.value + share * (1 / b.value - 1 / a.value))
         noises = [quantity.noise for quantity in (a, b) if quantity.noise is not None]
-        between[key] = Quantity(value, max(noises) if noises else None, a.small)
+        between[key] = replace(a if a.basis.is_bound else b, value=value, noise=max(noises, default=None))
     return between
 
 
@@ -125,7 +132,7 @@ def _over_ranks(values: Mapping[str, float], several: bool) -> Quantity:
     return Quantity(values["max"], values["max"] - values["min"] if several else None, SMALL)
 
 
-def _noise_of_median(seconds: Sequence[float]) -> float | None:
+def _relative_noise_of_median(seconds: Sequence[float]) -> float | None:
     if len(seconds) < 3:
         return None
-    return 2 * STANDARD_ERROR_OF_MEDIAN * stdev(seconds) / len(seconds) ** 0.5
+    return 2 * STANDARD_ERROR_OF_MEDIAN * stdev(seconds) / len(seconds) ** 0.5 / median(seconds)

@@ -4,13 +4,74 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
-from memlab.analyse.completeness import shortcomings
+from memlab.analyse.extent import extent
 from memlab.analyse.other_words import other_words
+from memlab.core.basis import Basis, basis_of, follows_from_step
 from memlab.core.config import MISSING, to_dict, with_missing
 from memlab.core.record import Record
 from memlab.core.summary import slowest
+
+
+def shortcomings(record: Record) -> list[str]:
+    """List what is missing from a run, a phrase each; empty for a complete run, and for any run that did not end as ok.
+
+    Ranks, steps and losses are checked for measured runs only: a prediction needs one rank and takes no steps.
+    """
+    if record.status != "ok":
+        return []
+    if record.source != "measured":
+        return [] if record.summary else ["no values"]
+    return [*_ranks(record), *_steps(record), *_losses(record)]
+
+
+def _ranks(record: Record) -> list[str]:
+    planned = record.config.hardware.gpus
+    present = [rank["rank"] for rank in record.ranks]
+    found = []
+    if missing := sorted(set(range(planned)) - set(present)):
+        found.append(f"no values of rank {', '.join(map(str, missing))} (of {planned})")
+    twice = sorted({str(rank) for rank in present if present.count(rank) > 1})
+    if twice:
+        found.append(f"rank {', '.join(twice)} is there more than once")
+    silent = [str(rank.get("rank")) for rank in record.ranks if rank.get("status", "ok") != "ok"]
+    if silent:
+        found.append(f"rank {', '.join(silent)} did not end as ok")
+    return found
+
+
+def _steps(record: Record) -> list[str]:
+    planned = record.config.measure.steps
+    if record.steps.get("averaged_over") == planned:  # an import may have only the mean
+        return []
+    if record.ranks and all(map(_has_no_times, record.ranks)):
+        return ["no step has a time, because each was recorded (--explain) or profiled"]
+    short = [rank for rank in record.ranks if len(rank.get("step_seconds") or []) != planned]
+    counts = ", ".join(f"rank {rank.get('rank')}: {len(rank.get('step_seconds') or [])}" for rank in short[:3])
+    return [f"{planned} steps were planned, measured were {counts}"] if short else []
+
+
+def _has_no_times(rank: Mapping[str, Any]) -> bool:
+    """Whether the meters slowed all steps of a command's rank."""
+    attached = rank.get("attached") or {}
+    slowed = attached.get("recorded_steps", 0) + len(attached.get("profiled_steps", []))
+    return 0 < attached.get("steps", 0) <= slowed
+
+
+def _losses(record: Record) -> list[str]:
+    return [
+        f"rank {rank.get('rank')}: the loss of step {step} is {loss}"
+        for rank in record.ranks
+        for step, loss in _not_finite(rank)
+    ]
+
+
+def _not_finite(rank: Mapping[str, Any]) -> list[tuple[int, Any]]:
+    """Find the first loss that is not a finite number: step and loss. Later such losses follow from the first."""
+    wrong = [(step, loss) for step, loss in enumerate(rank.get("losses") or []) if loss is None or not isfinite(loss)]
+    return wrong[:1]
 
 
 @dataclass
@@ -28,6 +89,8 @@ class RunView:
     choices: dict[str, str]
     environment: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
+    steps: dict[str, Any] = field(default_factory=dict)  # the part of Record.steps that says how its times are known
+    training_steps: int | None = None  # of a command's whole run, or of an epoch; None: not known
     timing: dict[str, float] = field(default_factory=dict)
     incomplete: list[str] = field(default_factory=list)  # what is missing from a run with status ok
     other_words: dict[str, str] = field(default_factory=dict)  # group -> what a command used that conf/ has no word for
@@ -43,6 +106,15 @@ class RunView:
         """Seconds of each measured step, on its slowest rank."""
         return self._parsed_detail[1]
 
+    @property
+    def basis(self) -> Basis:
+        """How the run's times, rates and prices are known."""
+        return basis_of(self.source, self.steps, self.summary)
+
+    def comparable(self, key: str) -> Any:
+        """Return a value of the summary that may be compared and ranked; ``None`` if it is missing or only a bound."""
+        return None if self.basis.is_bound and follows_from_step(key) else self.summary.get(key)
+
     @cached_property
     def _parsed_detail(self) -> tuple[dict[str, dict[str, dict[str, int]]], list[float]]:
         return json.loads(self.detail)
@@ -56,6 +128,8 @@ def view_of(record: Record, path: str) -> RunView:
         path=path,
         config=with_missing(to_dict(record.config), record.unknown_config),
         **{key: getattr(record, key) for key in same},
+        steps={key: record.steps[key] for key in ("basis_reason", "error") if key in record.steps},
+        training_steps=known.steps if (known := extent(record)) else None,
         incomplete=shortcomings(record),
         other_words=other_words(record),
         detail=json.dumps([_phases(record.ranks), slowest(record.ranks, "step_seconds")]),

@@ -24,7 +24,7 @@ ALWAYS = (
     "hardware.gpu",
     "hardware.gpus",
     "hardware.memory_gib",
-    "hardware.usd_per_hour",
+    "hardware.usd_per_gpu_hour",
 )
 """Configuration values that always have a column, even if all rows agree: charts and costs need them."""
 

@@ -1,14 +1,14 @@
 """Meters inside the ranks of any training command: what runs there, and the files that the ranks leave.
 
 This package needs only the standard library and torch (Python 3.10, torch 2.4, transformers 4.45, or newer). Of memlab
-it imports ``files/redaction.py`` alone. All its imports are relative, because a command's ranks load a copy of it under
-another name.
+it imports ``files/redaction.py`` and ``files/build_locks.py`` alone. All its imports are relative, because a command's
+ranks load a copy of it under another name.
 
 **Before the command starts**, the parent calls ``install.install(run_folder, Options(...))``, which makes::
 
     RUN_FOLDER/.attach/sitecustomize.py    the bootstrap, which Python imports at start
     RUN_FOLDER/.attach/options.json        options.Options
-    RUN_FOLDER/.attach/memlab_attach/      a copy of this package (attach/) and of files/redaction.py
+    RUN_FOLDER/.attach/memlab_attach/      a copy of this package (attach/) and of the two files
 
 and starts the command with ``install.environment(os.environ, run_folder)``: the caller's environment, in which only
 PYTHONPATH differs. The bootstrap hands on to the ``sitecustomize`` that it hides, takes its folder off ``sys.path``,
@@ -53,7 +53,8 @@ A second process that makes an optimizer under the same number (a command of two
 ``version``, ``pid``, ``rank``, ``local_rank``, ``world_size``, ``local_world_size``, ``protocol`` (``cold``)
 ``ended``
     ``running``, ``finished`` (the interpreter ended), ``stopped`` (by ``--steps``), ``exception`` (``failed_in``: the
-    phase; ``where``) or ``exit`` (``sys.exit`` with a code other than 0: ``exit_code``, ``where``).
+    phase; ``where``) or ``exit`` (``sys.exit`` with a code other than 0: ``exit_code``, ``where``). ``failed_at``: the
+    time of the clock (seconds) when a rank failed: the first failure of several ranks is the reason of the run.
 ``at``
     Of a rank that runs: ``phase``, ``step`` and ``where`` it was when the file was written; else ``null``.
 ``steps``
@@ -64,6 +65,12 @@ A second process that makes an optimizer under the same number (a command of two
     Of the highest allocated bytes (on ``host``: of the highest resident set): ``step`` (from 1; ``null``: outside
     steps), ``phase``, ``where``, ``bytes``, and the row's ``samples``, ``tokens``, ``longest_sample`` if it is in a
     step.
+``growth``
+    Memory that grows over steps of equal shape, as allocated at their ends; ``null``: it does not. ``bytes_per_step``,
+    ``steps_seen`` (over how many steps), ``last_step`` (that ran), ``end_step`` (the last one of the whole run:
+    Trainer's, of DeepSpeed's schedule, of loops over ranges; ``null``: not known), and ``kept_by``, the variable that
+    keeps more with each step (``null``: not found): ``name``, ``where`` (the line that puts tensors there), ``bound``
+    (elements that it can have), ``full_at_step``, ``keeps_graph``, ``is_emptied`` (elsewhere in the script).
 ``phases``
     Phase -> ``count``, ``seconds`` (host clock, total), ``where`` (``file:line`` in the user's code at the highest
     peak), ``step`` of that peak, ``peak_allocated_bytes``, ``peak_active_bytes``, ``peak_reserved_bytes``,
@@ -114,9 +121,9 @@ memory history was recorded). A figure that is not known is ``null``. The last l
 
 **--steps N**: each rank raises ``SystemExit(0)`` in the user's thread after its N-th optimizer step, when all ranks
 have reached it. ``finally`` blocks and ``atexit`` functions run; what follows the training loop does not. ``ended``
-says ``stopped``. Ranks whose process ends otherwise cannot be told to stop.
+says ``stopped``. Ranks whose process ends otherwise cannot be stopped.
 
-**What is told apart how.** In a plain loop the forward begins when a data loader gives a batch, when a wrapper's
+**How phases are detected.** In a plain loop the forward begins when a data loader gives a batch, when a wrapper's
 forward is called, or after ``zero_grad``, and ends with ``backward``. An evaluation is what follows ``eval()`` of a
 module that is trained, until it trains again. Optimizer steps without a backward between them are one step. An
 optimizer step that torch.compile compiles calls none of torch's hooks and is not seen.

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 class MeasuringCallback(TrainerCallback):
     """Enters a context when training begins and leaves it when training has ended.
 
-    Trainer tells nobody of an exception: then the measurement ends with the process, or when the next training begins.
+    Trainer has no callback for exceptions: after one, the measurement ends with the process, or with the next training.
     ``measure``: makes the context of one training from the Trainer's ``output_dir``.
     """
 

@@ -1,5 +1,6 @@
 """How a process ends, and what failed on the way: for ``status``, ``reason``, ``oom`` and ``ended`` of its file."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,12 +62,14 @@ class Ending:
             return {"status": "ok", "ended": "stopped"}
         if error is not None:
             known = self.failure if self.failure and self.failure["id"] == id(error) else {}
-            return self._described(error, known.get("failed_in"), step)
+            described = self._described(error, known.get("failed_in"), step)
+            return {**described, "failed_at": known.get("failed_at", described["failed_at"])}
         if code and self.failure:
             return {**self.failure, "exit_code": code}
         if code:
             reason = f"{_told(given)}."
-            return {"status": "failed", "reason": reason, "ended": "exit", "exit_code": code, "where": where}
+            told = {"status": "failed", "reason": reason, "ended": "exit", "exit_code": code, "where": where}
+            return {**told, "failed_at": time.time()}
         if not steps_done:
             return {"status": "failed", "reason": "no optimizer step seen", "ended": "finished"}
         return {"status": "ok", "ended": "finished"}
@@ -78,7 +81,7 @@ class Ending:
             seen = self._oom or {"phase": phase, "step": step, "where": where}
             oom = {**oom, **{key: value for key, value in seen.items() if value is not None}}
         told = {"status": status, "reason": reason, "oom": oom}
-        return {**told, "ended": "exception", "failed_in": phase, "where": where}
+        return {**told, "ended": "exception", "failed_in": phase, "failed_at": time.time(), "where": where}
 
 
 def _exit_code(code: Any) -> int:

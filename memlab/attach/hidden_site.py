@@ -1,4 +1,4 @@
-"""The sitecustomize of the environment, which the one of memlab's bootstrap hides."""
+"""Runs the environment's own sitecustomize, which the bootstrap shadows."""
 
 import os
 import sys

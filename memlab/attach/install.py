@@ -9,7 +9,9 @@ from .options import Options
 
 FOLDER = ".attach"
 PACKAGE = "memlab_attach"  # the name of the copy: a script that imports memlab gets its ordinary answer
-BESIDE = ("files/__init__.py", "files/redaction.py")  # what this package imports of memlab, by relative names
+BESIDE = ("files/__init__.py", "files/build_locks.py", "files/redaction.py")
+"""What this package imports of memlab, by relative names."""
+
 BOOTSTRAP = "sitecustomize.py"
 LOADED = "loaded"  # the bootstrap makes this file once a process of the command has imported torch
 
@@ -49,6 +51,7 @@ def remove(run_folder: Path) -> None:
     for path in folder.glob("*"):
         if path.is_file():
             path.unlink()
-    shutil.rmtree(folder / PACKAGE, ignore_errors=True)
+    for made in (PACKAGE, "__pycache__"):
+        shutil.rmtree(folder / made, ignore_errors=True)
     if folder.exists() and not any(folder.glob("*")):
         folder.rmdir()

@@ -1,4 +1,4 @@
-"""The call of an optimizer's step that is the step of the training.
+"""The outermost optimizer.step(), which ends a training step.
 
 torch calls its hooks for every optimizer's ``step()``, also where one optimizer steps inside another. The hooks of one
 call have the same calling frame, so the frame's depth and code tell which call ends.

@@ -16,7 +16,7 @@ PROFILER = "torch's profiler"
 
 @dataclass(frozen=True)
 class Options:
-    folder: str  # the run folder
+    folder: str = ""  # the run folder
     steps: int | None = None  # end after this many optimizer steps
     explain: int | None = None  # record torch's memory history until the end of this optimizer step
     started_at: float | None = None  # time.time() when the parent started the command

@@ -17,11 +17,41 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import deepspeed_buffers, model_tree, snapshot_files
+from . import model_tree, snapshot_files
 from .driver_readings import DriverReadings
+from .nested_tensors import tensors_in
 from .own_errors import contained
-from .owner import Owner, to_json
+from .owner import BUCKETS, GRADIENTS, MASTER, Owner, to_json
 from .ownership import Ownership
+
+ATTRIBUTES = {
+    "fp32_partitioned_groups_flat": MASTER,
+    "fp32_groups_gradients_flat": GRADIENTS,
+    "grad_partitions_flat_buffer": GRADIENTS,
+    "grads_in_partition": GRADIENTS,
+    "averaged_gradients": GRADIENTS,
+    "all_grad_tensors": GRADIENTS,
+    "ipg_buckets": BUCKETS,
+}
+"""Attribute of a ZeRO optimizer (deepspeed/runtime/zero/stage_1_and_2.py, stage3.py; bf16_optimizer.py) -> kind of its
+tensors."""
+
+
+def owned() -> Iterator[tuple[torch.Tensor, Owner]]:
+    """Yield each tensor with its owner, whose name is the optimizer's attribute. Without DeepSpeed there is none."""
+    optimizers = getattr(sys.modules.get("deepspeed.runtime.base_optimizer"), "ZeROOptimizer", None)
+    for optimizer in [] if optimizers is None else model_tree.objects_of(optimizers):
+        for name, kind in ATTRIBUTES.items():
+            for tensor in tensors_in(_held(optimizer, name)):
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                yield tensor, Owner(kind, "", name, dtype, True)
+
+
+def _held(optimizer: Any, name: str) -> Any:
+    """Return what an attribute holds: of buckets, which are objects by dtype, their buffers."""
+    value = vars(optimizer).get(name)
+    return [bucket.buffer for bucket in value.values()] if value and name == "ipg_buckets" else value
+
 
 SNAPSHOT, MARKS = ".out_of_memory.pickle", ".out_of_memory.json"
 """Files of a rank: rankN.out_of_memory.pickle, rankN.out_of_memory.json."""
@@ -144,7 +174,7 @@ def _owners(ownership: Ownership) -> dict[int, Owner]:
 def _add_deepspeed_buffers(owners: dict[int, Owner]) -> None:
     """Add the owners of what has none so far. Another version of DeepSpeed may hold its buffers otherwise: then they
     get no name."""
-    for tensor, owner in deepspeed_buffers.owned():
+    for tensor, owner in owned():
         if (address := snapshot_files.address(tensor)) is not None:
             owners.setdefault(address, owner)
 

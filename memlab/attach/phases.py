@@ -18,7 +18,7 @@ GENERATE, EVALUATE, SAVE = "generate", "evaluate", "save"
 
 IN_A_STEP = (FORWARD, BACKWARD, OPTIMIZER_STEP)
 BESIDE_STEPS = (LOAD, RESUME, EVALUATE, SAVE)
-"""Phases whose time is no part of a step, and inside which only a generation is told apart."""
+"""Phases whose time is no part of a step, and inside them only ``generate`` is a phase of its own."""
 ONCE = (LOAD, MODEL_BUILD, ENGINE_INIT, RESUME)
 """Phases without a ``first_``."""
 

@@ -12,6 +12,7 @@ from ..files.redaction import known_secrets, redact_values
 from . import own_errors
 from .facts import gather
 from .facts.machine import runtime_versions
+from .host_probe import probe_host
 from .install import FOLDER
 from .memory import CUDA_ALLOCATOR, HOST, pinned_peak_bytes
 from .options import Options
@@ -35,6 +36,7 @@ class RankFile:
         self.options: Options | None = None  # of the measurement that the place belongs to
         self.rank: int | None = None
         self.path: Path | None = None
+        self.host_probe: dict[str, float] | None = None
 
     def write(self, outcome: dict[str, Any]) -> None:
         """Write the file, whole or not at all, without secrets."""
@@ -61,7 +63,10 @@ class RankFile:
         session = self.session
         session.finish(error)
         gather(session)
-        self.write(session.outcome(error))
+        outcome = session.outcome(error)
+        if outcome["status"] in ("ok", "gpu_oom") and not _number("LOCAL_RANK"):
+            self.host_probe = probe_host()
+        self.write(outcome)
         session.end()
 
     def _choose_place(self) -> Path:
@@ -115,6 +120,7 @@ class RankFile:
             "unknown": self._unknown(),
             "oom": outcome.get("oom"),
             "runtime": runtime_versions(),
+            "host_probe": self.host_probe,
             "timing": self._timing(),
             "attached": self._attached(outcome),
         }
@@ -155,13 +161,14 @@ class RankFile:
             "local_world_size": next(filter(None, map(_number, RANKS_OF_NODE)), None),
             "world_size": dist.get_world_size() if _is_distributed() else _number("WORLD_SIZE") or 1,
             "protocol": "cold",
-            **{name: outcome.get(name) for name in ("ended", "exit_code", "where", "failed_in")},
+            **{name: outcome.get(name) for name in ("ended", "exit_code", "where", "failed_in", "failed_at")},
             "at": session.at if outcome["ended"] == "running" else None,
             "steps": session.steps_done,
             "recorded_steps": session.steps_recorded,
             "profiled_steps": list(filter(session.options.profiles, range(1, session.steps_done + 1))),
             "micro_batches": session.micro_batches,
             "peak": session.figures.peak,
+            "growth": session.growth.facts(outcome["ended"]),
             "phases": {name: peaks.to_json() for name, peaks in session.figures.phases.items()},
             "other_devices": [
                 {"device": f"cuda:{index}", "peak_allocated_bytes": allocated, "peak_reserved_bytes": reserved}

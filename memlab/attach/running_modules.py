@@ -1,4 +1,4 @@
-"""Modules of this process: which one runs now, in forward by its own code and in backward by the nodes that it made."""
+"""The running module: by hooks in forward, by autograd node in backward."""
 
 import threading
 import weakref

@@ -19,8 +19,10 @@ import torch
 from . import stop
 from .batches import Batches, Size, size_of
 from .clock import Mark, mark
+from .end_of_run import last_step
 from .ending import Ending
 from .figures import Figures
+from .growth import Growth
 from .memory import Memory
 from .optimizer_call import OptimizerCall
 from .options import Options
@@ -67,6 +69,7 @@ class Session:
         self.ending = Ending()
         self.batches = Batches()
         self.rows = Rows()
+        self.growth = Growth(lambda: last_step(self.objects, self.trainer_runs, self.steps_done))
         self.step: Step | None = None  # None before the first forward
         self.steps_done = self.steps_skipped = self.steps_recorded = 0
         self.micro_batches = self.optimizer_calls = 0
@@ -93,7 +96,7 @@ class Session:
             self.begin_anew(self.options)
 
     def end(self) -> None:
-        """Stop listening. What listens stays, and hears nothing."""
+        """Deactivate: the hooks stay installed and do nothing."""
         self.pid = None
 
     @property
@@ -282,15 +285,19 @@ class Session:
         if self.steps_done == 1:
             self.memory.settle()
             self.callbacks.first_step()
-        if self.steps_done == 1 or is_profiled or self.step.recorded:  # what the meters did is no part of the next step
+        looked = self.growth.step_ends(self.step)
+        if self.steps_done == 1 or is_profiled or self.step.recorded or looked:  # the meters' time is no step's
             end = self._mark()
         self._begin_step(end, self.step.retries, self.step.ooms)
         if time.monotonic() - self._saved_at > SAVE_EVERY_S or self.steps_done == 1:
             self.save()
 
     def stop_if_asked(self) -> None:
-        if self.last_step and self.steps_done >= self.last_step and not self.ending.stopped:
+        is_last = self.last_step and self.steps_done >= self.last_step and not self.ending.stopped
+        if is_last and not self.callbacks.goes_on():
             self.ending.stopped = True
+            if self.growth.bytes_per_step:
+                self.growth.look()
             if not self.is_simulated:
                 stop.wait_for_all_ranks()
             raise SystemExit(0)
@@ -337,7 +344,9 @@ class Session:
     def is_worth_a_file(self, error: BaseException | None) -> bool:
         """Whether this process trained, or failed on its way there. ``error``: what ends the process."""
         failed = error is not None or self.ending.failure is not None
-        return self.is_rank or (failed and (LOAD in self.figures.phases or self.memory.device is not None))
+        if self.is_rank or (failed and (LOAD in self.figures.phases or self.memory.device is not None)):
+            return True
+        return (failed or bool(self.ending.exit_code)) and _is_started_as_rank()
 
     @contained
     def finish(self, error: BaseException | None) -> None:
@@ -377,3 +386,14 @@ class Session:
         self.figures.fold(key, number, piece)
         if in_step:
             self.step.fold(piece)
+
+
+def _is_started_as_rank() -> bool:
+    """Whether a launcher gave this process its rank: a helper program of a rank inherits the variable."""
+    if "RANK" not in os.environ:
+        return False
+    try:
+        with open(f"/proc/{os.getppid()}/environ", "rb") as variables:
+            return not any(each.startswith(b"RANK=") for each in variables.read().split(b"\0"))
+    except OSError:  # the launcher belongs to another user, or has ended
+        return True

@@ -1,4 +1,4 @@
-"""What follows the events of a session, which outlives it: a process can measure one training after the other."""
+"""Callbacks of a session; they outlive it: a process can measure one training after the other."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ class Callbacks:
 
     ``piece``: after a part of the run, with its phase, the number of its optimizer step and its figures. ``step``,
     ``first_step``: after an optimizer step, and after the first one. ``out_of_memory``: with the failed request and the
-    line of the user's script. ``save``: writes the rank's file. ``is_recorded``: whether torch's memory history is
+    line of the user's script. ``save``: writes the rank's file. ``goes_on``: whether the process takes one more step
+    than it was to end after. ``is_recorded``: whether torch's memory history is
     recorded now.
     """
 
@@ -22,4 +23,5 @@ class Callbacks:
     first_step: Callable[[], None] = lambda: None
     out_of_memory: Callable[[FailedRequest, str | None], None] = lambda request, where: None
     save: Callable[[], None] = lambda: None
+    goes_on: Callable[[], bool] = lambda: False
     is_recorded: Callable[[], bool] = lambda: False

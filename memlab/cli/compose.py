@@ -25,8 +25,8 @@ from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line
 from memlab.cli.local_hardware import local
 from memlab.cli.override_words import ADDED_GROUPS, check_overrides
 from memlab.core.config import FREE_DICTS, GROUPS, Config, from_dict
-from memlab.core.run_id import run_id
-from memlab.files.conf_files import conf_dir
+from memlab.core.plan import run_id
+from memlab.files.conf_files import conf_dir, list_price
 
 CONFIG_NAME = "config"
 
@@ -39,6 +39,7 @@ def register() -> None:
         OmegaConf.set_struct(OmegaConf.select(schema, free), False)
     ConfigStore.instance().store(name="schema", node=schema, provider="memlab")
     OmegaConf.register_new_resolver("local", local, replace=True)
+    OmegaConf.register_new_resolver("price", _price, replace=True)
     OmegaConf.register_new_resolver("run_id", _run_id, replace=True)
     OmegaConf.register_new_resolver("otherwise", _otherwise, replace=True)
 
@@ -142,6 +143,12 @@ def _with_values(options: DictConfig, overrides: Sequence[Override]) -> DictConf
 
 
 # --- resolvers --------------------------------------------------------------------------------------------------------
+
+
+def _price(gpu: str, gpus: int) -> float | None:
+    """Resolve ``${price:GPU,GPUS}``: the list price of a GPU; ``None`` if it is not known."""
+    found = list_price(gpu, gpus)
+    return None if found is None else found.usd_per_gpu_hour
 
 
 def _run_id(*, _root_: DictConfig) -> str:

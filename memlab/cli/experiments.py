@@ -1,6 +1,7 @@
 """Runs of what Hydra composed, one experiment or a sweep: they fill run folders and return an exit code."""
 
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -12,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from rich.console import Console
 
 from memlab.cli.compose import choices_of, resolve
-from memlab.cli.exit_codes import EXIT_CODES
+from memlab.cli.exit_codes import EXIT_CODES, exit_code
 from memlab.cli.override_words import check_runs
 from memlab.core.config import Config
 from memlab.core.errors import ConfigError
@@ -26,14 +27,13 @@ from memlab.planner.command_sweep import PredictedSearch, PredictedSweep
 from memlab.predict.jobs import predict_jobs, schedule_predictions
 from memlab.predict.outside.fit import check_sizes
 from memlab.predict.prediction import finished, predict_one
-from memlab.predict.time.calibration_choice import check_calibrations
-from memlab.report.out_of_memory_text import show_pointer
-from memlab.report.run_text import show_run
+from memlab.predict.time.calibrate import check_calibrations
+from memlab.report.details_text import show_answer
 from memlab.report.sweep_files import leave_table_and_page
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary
+from memlab.report.text import console
 from memlab.runs.folder import RunFolder, SweepFolder
-from memlab.runs.job import Job, unique
-from memlab.runs.results import JobResult, SweepObserver, is_complete
+from memlab.runs.job import Job, JobResult, SweepObserver, is_complete, unique
 from memlab.system.machine import Machine, detect
 from memlab.system.signals import interrupt
 
@@ -53,21 +53,19 @@ def run_composed(composed: DictConfig) -> tuple[str, int]:
         return "swept", run_jobs(jobs, config, folder.path.parent)
     saver = _saver(folder, composed, hydra_config, config.measure.repeat)
     record = run_single(Job(make_plan(config, choices), folder, saver), config)
-    return record.status, EXIT_CODES[record.status]
+    return record.status, exit_code(record)
 
 
 def run_single(job: Job, config: Config) -> Record:
-    console = Console()
+    out = console(sys.stdout)
     if config.mode == "predict" and job.is_command:
         record = _predict_command(job, config)
     elif config.mode == "predict":
         record = (None if config.force else finished(job)) or predict_one(job)
     else:
-        console.print(f"logs: {job.folder}/{RunFolder.LOGS}", highlight=False, markup=False, soft_wrap=True)
-        record = measure_job(job, config.force, on_wait=lambda text: console.print(text, highlight=False, markup=False))
-    show_run(record, console)
-    show_pointer([job.folder], console)
-    console.print(f"run folder: {job.folder}", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"logs: {job.folder}/{RunFolder.LOGS}", soft_wrap=True)
+        record = measure_job(job, config.force, on_wait=out.print)
+    show_answer(record, job.folder, out)
     return record
 
 

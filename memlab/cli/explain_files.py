@@ -4,10 +4,9 @@ import argparse
 from collections.abc import Sequence
 
 from memlab.analyse.diff import ChangedKey
-from memlab.analyse.explain.chrome_trace import write_chrome_trace
-from memlab.analyse.explain.event_times import event_times
 from memlab.analyse.explain.explained_run import ExplainedRun
-from memlab.analyse.explain.memory_viz import write_memory_viz
+from memlab.analyse.explain.exports import write_chrome_trace, write_memory_viz
+from memlab.analyse.explain.placements import event_times
 from memlab.analyse.explain.remedies import Remedies
 from memlab.report import units
 from memlab.report.explain_page import write_explain_page

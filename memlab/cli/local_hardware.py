@@ -2,48 +2,43 @@
 
 import dataclasses
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
+from memlab.cli.override_words import instead_of_a_name
 from memlab.core.config import Hardware
 from memlab.core.errors import ConfigError
 from memlab.core.sizes import GIB
-from memlab.files.conf_files import conf_dir
+from memlab.files.conf_files import known_gpu
 from memlab.system import machine
 
 
-def local(key: str, mode: str, loop: str = "memlab") -> Any:
+def local(key: str, mode: str, gpu: str | None = None) -> Any:
     """Resolve ``${local:gpus,${mode}}`` of conf/hardware/auto.yaml: a hardware value of this machine.
 
-    ``loop``: whose training is predicted (``training.loop``). Raises :class:`ConfigError` for a command without GPUs.
+    ``gpu``: name of the GPU that the value is of; one that is not here has the values of its datasheet. Raises
+    :class:`ConfigError` for a prediction without a GPU, and for a GPU that memlab does not know.
     """
-    if mode == "predict" and loop == "command" and not machine.detect().gpus:
-        raise ConfigError("A command is predicted for GPUs that you name: add hardware=a100_80g_x8 hardware.gpus=4.")
-    return _hardware(mode)[key]
-
-
-PREDICTED_BY_DEFAULT = "h100"
-"""GPU (a file of conf/hardware/gpu/) that is predicted on a machine without GPUs, unless another one is chosen."""
+    here = _hardware(mode)
+    if key == "gpu" and here["gpu"] is None:
+        raise ConfigError("A prediction is for GPUs that you name: add hardware=a100_80g_x8 hardware.gpus=4.")
+    if gpu in (None, here["gpu"]):
+        return here[key]
+    if not (datasheet := known_gpu(gpu)):
+        raise ConfigError(f"memlab does not know the GPU '{gpu}'. {instead_of_a_name(gpu)}")
+    return datasheet.get(key)
 
 
 @cache
 def _hardware(mode: str) -> dict[str, Any]:
-    nothing_known = {field.name: None for field in dataclasses.fields(Hardware)} | {"device": "cuda"}
+    nothing_known = {field.name: None for field in dataclasses.fields(Hardware)}
     found = machine.detect().gpus
     if not found and mode != "predict":
         return {**nothing_known, "device": "cpu", "gpu": "CPU", "gpus": 2}
     if not found:
-        return {**nothing_known, "gpus": 1, **_known_gpus()[PREDICTED_BY_DEFAULT]}
-    entry: dict[str, Any] = next(
-        (gpu for gpu in _known_gpus().values() if gpu["gpu"].lower() in found[0].name.lower()), {}
-    )
-    measured = {"gpu": found[0].name, "gpus": len(found), "memory_gib": round(found[0].total_bytes / GIB, 2)}
-    return {**nothing_known, **entry, **measured}
-
-
-def _known_gpus() -> dict[str, Any]:
-    """Read conf/hardware/gpu/: file name without ending -> values."""
-    files = sorted((Path(conf_dir()) / "hardware" / "gpu").glob("*.yaml"))
-    return {file.stem: OmegaConf.to_container(OmegaConf.load(file)) for file in files}
+        return {**nothing_known, "device": "cuda", "gpus": 1}
+    gpu = found[0]
+    datasheet, seen_gib = known_gpu(gpu.name), round(gpu.total_bytes / GIB, 2)
+    # NVML counts what the driver keeps, too; torch's total, of the GPUs in conf/, does not. A part of a GPU has less.
+    memory_gib = min(seen_gib, datasheet.get("memory_gib", seen_gib))
+    here = {"device": "cuda", "gpu": gpu.name, "gpus": len(found), "memory_gib": memory_gib}
+    return {**nothing_known, **datasheet, **here}

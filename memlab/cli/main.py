@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from memlab.core.errors import MemlabError
+from memlab.core.errors import MemlabError, nearest
 from memlab.files.disk import DISK_FULL, explain
 from memlab.system.signals import end_on_signals
 from memlab.system.terminal import safe
@@ -19,7 +19,7 @@ COMMANDS = {
     "predict": "predict a training command of your own, unmodified and without a GPU: will it fit?",
     "plan": "predict, before renting, which configurations fit and with which largest batch",
     "doctor": "check this machine before a run: GPUs, versions, compiler, disk; build DeepSpeed's ops",
-    "show": "print memory, speed and status of a run",
+    "show": "print memory, speed and status of a run, or the table of a sweep",
     "explain": "say where every byte goes: from the driver's figure to the line of code",
     "table": "print run folders as one table: a row for each run, rank, phase or step",
     "diff": "compare runs: what differs, and its effect on memory, speed and cost",
@@ -27,8 +27,6 @@ COMMANDS = {
     "advise": "recommend the configuration for a training: the fastest, the cheapest, and their free memory",
     "figures": "draw charts for print as PNG and SVG: memory, speed, phases, fit, cost, overlays",
     "report": "write one HTML page that opens anywhere: summary, table, charts, details, diff of any two runs",
-    "accuracy": "predict measured runs again, and report the errors of the predictions",
-    "families": "predict a small model of every family that transformers knows, and say why some cannot be predicted",
     "import": "convert other people's tables to run folders",
 }
 """Sub-command -> help text. Each sub-command is a module of memlab.cli.commands, imported only when it is used."""
@@ -43,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.argv = ["memlab run", *words[1:]]
         launch()
         return
-    sys.exit(_guarded(lambda: _command(words)))
+    sys.exit(guarded(lambda: _command(words)))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -57,6 +55,8 @@ def _command(words: list[str]) -> int:
     """Run the sub-command that ``words`` begin with. Returns the exit code."""
     parser = _Parser(prog="memlab", description="What fits, how fast it is, and what it costs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise MemlabError(f"No command '{words[0]}'. {nearest(words[0], COMMANDS)}")
     wanted = words[0] if words and words[0] in COMMANDS else None
     for name, help in COMMANDS.items():
         sub = commands.add_parser(name, help=help, description=help)
@@ -68,9 +68,11 @@ def _command(words: list[str]) -> int:
     if unknown:
         hint = f"memlab {arguments.command} --help lists the options"
         if arguments.command == "predict" and arguments.training is None:
-            hint = "before a training command stands --"
+            hint = "put -- before the training command"
         elif not any(word.startswith("-") for word in unknown):
-            hint = "what has no option stands together, before the options"
+            hint = "put positional arguments before the options"
+        elif unknown[0].startswith("--hardware"):
+            hint = "hardware is a word without dashes: hardware=a100_80g_x8"
         raise MemlabError(f"unrecognized arguments: {' '.join(unknown)} ({hint})")
     end_on_signals()
     return arguments.run(arguments)
@@ -93,7 +95,7 @@ def _parsed(
 
 def launch() -> None:
     """Run ``launch.py``: Hydra composes the configuration, memlab runs it."""
-    sys.exit(_guarded(_launch))
+    sys.exit(guarded(_launch))
 
 
 def _launch() -> int:
@@ -130,7 +132,7 @@ def refuse_to_run_inside_a_launcher() -> None:
     sys.exit(2)
 
 
-def _guarded(function: Callable[[], int | None]) -> int:
+def guarded(function: Callable[[], int | None]) -> int:
     """Call ``function`` and return the exit code. Print a user's mistake in one line, a bug of memlab in three."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as with >&-

@@ -1,6 +1,7 @@
 """Checks of the command-line words before Hydra composes: names, options, and the number of points."""
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeS
 from memlab.cli.hydra_errors import COMPOSITION_ERRORS, one_line
 from memlab.core.config import FREE_DICTS, GROUPS, Config, from_dict
 from memlab.core.errors import ConfigError, nearest
-from memlab.files.conf_files import conf_dir
+from memlab.files.conf_files import conf_dir, known_gpu, option_values
 from memlab.files.redaction import has_credentials
 
 ADDED_GROUPS = ("search",)
@@ -23,6 +24,15 @@ ADDED_GROUPS = ("search",)
 
 MOST_POINTS = 10_000
 """Largest number of points in one sweep. Composing this many takes minutes and gigabytes."""
+
+OF_A_GPU = tuple(
+    f"hardware.{key}"
+    for key in ("memory_gib", "bf16_tflops", "fp32_tflops", "memory_gb_per_s", "link_gb_per_s", "host_gb_per_s")
+)
+"""Keys whose values belong to a GPU model, as in conf/hardware/gpu/."""
+
+OF_NO_GPU = ("auto", "cpu")
+"""Options of hardware that have no GPU's memory and speeds: ``auto`` takes those of the GPU that is named."""
 
 FREE_VALUE = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 """Groups whose options are numbers -> the field that takes any other number."""
@@ -55,6 +65,7 @@ def check_overrides(words: Sequence[str], config_dir: str | None = None) -> None
             )
         if not re.match(r"hydra([./@]|$)", override.key_or_group):
             _check_override(override, config_dir)
+    _check_gpu({override.key_or_group: override for override in overrides})
 
 
 def check_total(counts: Mapping[str, int]) -> None:
@@ -142,19 +153,58 @@ def _check_options(group: str, override: Override, config_dir: str | None) -> No
     if override.value_type is ValueType.GLOB_CHOICE_SWEEP:  # a pattern matches existing options only
         return
     options = options_of(group, config_dir)
-    chosen = override.sweep_iterator() if override.is_discrete_sweep() else [override.value()]
-    for option in map(str, chosen):
+    for option in _chosen(override):
         if option not in options:
             if option.isdigit() and group in FREE_VALUE:
                 hint = f"Set the value itself with {FREE_VALUE[group]}={option}."
             else:  # Hydra accepts no bare number as an option, so numeric options have a prefix: zero3
                 numbered = [name for name in options if name.lstrip(ascii_lowercase) == option]
                 hint = f"Did you mean '{numbered[0]}'?" if numbered else nearest(option, options)
+            if group == "hardware":
+                hint += " hardware.gpus=N sets their number; another GPU: docs/howto/gpu_and_price.md."
             raise ConfigError(f"Unknown option '{option}' of config group '{group}'. {hint}")
+
+
+def _chosen(override: Override) -> list[str]:
+    return [str(value) for value in (override.sweep_iterator() if override.is_discrete_sweep() else [override.value()])]
+
+
+def _check_gpu(overrides: Mapping[str, Override]) -> None:
+    """Refuse a number for a GPU's name, and a name that is not of the option's GPU: it would keep that one's values."""
+    names = _chosen(overrides["hardware.gpu"]) if "hardware.gpu" in overrides else []
+    for number in filter(str.isdigit, names):
+        raise ConfigError(
+            f"'hardware.gpu' is the name of a GPU, not '{number}'. Their number is hardware.gpus={number}."
+        )
+    if "hardware" not in overrides or set(OF_A_GPU) <= overrides.keys():
+        return
+    for option, name in itertools.product(_chosen(overrides["hardware"]), names):
+        if option not in OF_NO_GPU and not _is_gpu_of(option, name):
+            why = f"'hardware.gpu={name}' would have the memory and speeds of hardware={option}."
+            raise ConfigError(f"{why} {instead_of_a_name(name)}")
+
+
+def _is_gpu_of(option: str, name: str) -> bool:
+    """Whether an option of the group hardware is a shipped one, and of the GPU that ``name`` names."""
+    known, shipped = known_gpu(name), options_of("hardware")
+    return bool(known) and option in shipped and option_values("hardware", option).get("gpu") == known["gpu"]
+
+
+def instead_of_a_name(gpu: str) -> str:
+    """Say which options of the group hardware are close to the name of a GPU, and which keys describe another one."""
+    options = options_of("hardware")
+    same = [option for option in options if _is_gpu_of(option, gpu)]
+    return (
+        f"The options of hardware are of known GPUs. {nearest(gpu.lower().replace(' ', ''), same or options)} For "
+        f"another GPU, add {', '.join(OF_A_GPU)} (null: not known), or keep them in a file "
+        "(docs/howto/gpu_and_price.md)."
+    )
 
 
 def check_key(key: str) -> None:
     """Raise :class:`ConfigError`, with the nearest valid name, unless ``key`` is in the schema."""
+    if key == "hardware.usd_per_hour":
+        raise ConfigError(f"'{key}' is now hardware.usd_per_gpu_hour, the price of one GPU: divide by hardware.gpus.")
     values: Any = Config()
     path: list[str] = []
     for part in key.split("."):

@@ -16,7 +16,7 @@ from typing import Any
 from memlab.core.config import Config, to_dict
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, nearest
-from memlab.core.run_id import NOT_MEASURED
+from memlab.core.plan import NOT_MEASURED
 
 DEEPSPEED_JSON, RUN_DIR, PORT = "deepspeed_json", "run_dir", "master_port"
 

@@ -77,7 +77,6 @@ def from_dict(values: dict[str, Any], prefix: str = "") -> Config:
     _check_optimizer(config.optimizer)
     _check_adapter(config.adapter)
     _check_allocator(config.allocator)
-    _check_hardware(config.hardware)
     _check_folder("name", config.name)
     return config
 
@@ -132,13 +131,6 @@ def _check_adapter(adapter: Adapter) -> None:
 def _check_allocator(allocator: Allocator) -> None:
     if allocator.conf != MISSING:
         allocator_conf.read(allocator.conf)
-
-
-def _check_hardware(hardware: Hardware) -> None:
-    if hardware.gpu.isdigit():
-        raise ConfigError(
-            f"'hardware.gpu' is the name of a GPU, not '{hardware.gpu}'. Their number is hardware.gpus={hardware.gpu}."
-        )
 
 
 def _check_folder(key: str, name: str | None) -> None:

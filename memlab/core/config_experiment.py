@@ -1,9 +1,8 @@
-"""Config groups that say who trains, on which machine, and how a run is measured, predicted and swept."""
+"""Config groups training, hardware, measure, predict, sweep."""
 
 from dataclasses import dataclass, field
 
-from memlab.core.config_fields import at_least, not_negative, one_of, positive
-from memlab.core.ranges import Range
+from memlab.core.config_fields import Range, at_least, not_negative, one_of, positive
 
 
 @dataclass
@@ -36,8 +35,8 @@ class Hardware:
     """For several nodes: the launcher of DeepSpeed that starts the ranks."""
     memory_gib: float | None = positive(None)
     """Memory of one GPU."""
-    usd_per_hour: float | None = not_negative(None)
-    """Price of one node."""
+    usd_per_gpu_hour: float | None = not_negative(None)
+    """Price of one GPU; the GPUs that are used are paid."""
     bf16_tflops: float | None = positive(None)
     """Dense peak of one GPU, the denominator of model FLOP utilisation. For every shipped GPU, fp16 has the same
     peak."""
@@ -55,8 +54,8 @@ class Hardware:
 
     @property
     def total_usd_per_hour(self) -> float | None:
-        """Price of all nodes in US dollars an hour; ``None`` if the price is not known."""
-        return None if self.usd_per_hour is None else self.nodes * self.usd_per_hour
+        """Price of the GPUs on all nodes in US dollars an hour; ``None`` if the price is not known."""
+        return None if self.usd_per_gpu_hour is None else self.world_size * self.usd_per_gpu_hour
 
 
 @dataclass

@@ -8,8 +8,7 @@ how.
 from dataclasses import dataclass, field
 from typing import Any
 
-from memlab.core.config_fields import MISSING, at_least, not_negative, one_of, share
-from memlab.core.ranges import Range
+from memlab.core.config_fields import MISSING, Range, at_least, not_negative, one_of, share
 
 
 @dataclass

@@ -3,9 +3,12 @@
 The types of the smaller parts are in memlab/core/record_schema.py. Files are read and written in memlab/runs/.
 """
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
+from memlab.core.basis import Basis, basis_of
 from memlab.core.config import Config, without
 from memlab.core.record_schema import (
     SPEED,
@@ -15,6 +18,7 @@ from memlab.core.record_schema import (
     Count,
     Curve,
     Figure,
+    HostProbe,
     Index,
     Name,
     Oom,
@@ -25,6 +29,34 @@ from memlab.core.record_schema import (
     Timing,
 )
 from memlab.core.schema import Limits, Others, PlainOf, Together
+
+MODEL_FLOPS = "model_flops_per_step"
+GPU_MODEL = "gpu_model"  # properties of the GPU that a prediction needs
+WORK = "work"  # FLOPs, bytes and kernels of a predicted step, which give its time
+
+
+@contextmanager
+def left_out(figure: str, unknown: dict[str, str]) -> Iterator[None]:
+    """Run the block. If an exception ends it, note in ``unknown`` why ``figure`` is missing, and go on."""
+    try:
+        yield
+    except Exception as error:  # of any kind: the other figures of the run do not depend on this one
+        unknown[figure] = f"{type(error).__name__}: {error}"
+
+
+Facts = Mapping[str, Any]
+
+
+def trained_model(facts: Facts) -> Mapping[str, Any]:
+    """Return the largest model that an optimizer trains; empty if none is known."""
+    models = [model for model in facts.get("models") or () if model.get("trained")]
+    return max(models, key=lambda model: model.get("parameters") or 0, default={})
+
+
+def first_engine(facts: Facts) -> Mapping[str, Any]:
+    """Return the first engine of DeepSpeed, which trains if one does; empty without DeepSpeed."""
+    return next(iter(facts.get("deepspeed") or ()), {})
+
 
 SCHEMA_VERSION = 1
 
@@ -45,8 +77,10 @@ OUT_OF_MEMORY = ("gpu_oom", "host_oom")
 IMPLIED = "implied by "
 """Prefix of the reason of an implied record. The run id of the record that implies it follows."""
 
-FITS, EDGE, DOES_NOT_FIT = "fits", "edge", "does_not_fit"
-"""Verdicts of predictions. ``EDGE``: fits or not, depending on when side streams free memory."""
+FITS, EDGE, DOES_NOT_FIT, DOES_NOT_LAST = "fits", "edge", "does_not_fit", "does_not_last"
+"""Verdicts of predictions. ``EDGE``: fits or not, depending on when side streams free memory. ``DOES_NOT_LAST``: the
+steps that were run fit, and memory that grows from step to step ends in a later one (``Record.command``, ``growth``).
+A measured run that was ended early has this verdict, too."""
 
 ISOLATIONS = ("fresh", "shared")
 """Whether a point had its own launch, or shared a launch with other points."""
@@ -140,6 +174,8 @@ class RankResult:
     oom: Annotated[dict[str, Any], PlainOf(Oom)] | None = None
     runtime: dict[str, Any] = field(default_factory=dict)
     """Versions that only torch knows. In a record they are in ``Record.environment``."""
+    host_probe: Annotated[dict[str, float], PlainOf(HostProbe)] | None = None
+    """Of the first rank of each node, measured after its steps. Records from before it was measured lack it."""
     timing: dict[str, Seconds] = field(default_factory=dict)
     """``launch_s``, ``build_s``, ``init_s``, ``train_s``"""
 
@@ -200,6 +236,11 @@ class Record:
     def is_implied(self) -> bool:
         """Whether this out-of-memory follows from another record and was not measured."""
         return self.status in OUT_OF_MEMORY and (self.reason or "").startswith(IMPLIED)
+
+    @property
+    def basis(self) -> Basis:
+        """How the record's times, rates and prices are known."""
+        return basis_of(self.source, self.steps, self.summary)
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)

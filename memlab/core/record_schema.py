@@ -6,7 +6,7 @@ types and checks nothing again, except for keys that are optional or may be ``No
 
 from typing import Annotated, Any, TypedDict
 
-from memlab.core.ranges import LARGEST_WHOLE, Range
+from memlab.core.config_fields import LARGEST_WHOLE, Range
 from memlab.core.schema import Limits
 
 Name = Annotated[str, Limits(printable=True)]
@@ -52,6 +52,7 @@ class Summary(TypedDict, total=False):
     tokens_per_second: Positive | None
     parameters: Count
     verdict: Name  # of the worst rank
+    needed_bytes: Bytes  # of the fullest rank on a GPU of any size, of a prediction that does not fit
 
 
 class StepError(TypedDict):
@@ -143,6 +144,33 @@ class Effects(TypedDict):
     answered: list[Told]  # uploads
 
 
+class Keeper(TypedDict):
+    """The variable that keeps tensors of each step. ``bound``: how many it can keep; ``None``: without a bound."""
+
+    name: str  # losses, Trainer.history
+    where: str | None  # line of the script that puts them there
+    bound: Count | None
+    keeps_graph: bool  # whether a tensor is kept together with what its backward needs
+
+
+class GrowthOfRun(TypedDict):
+    """Memory that grows from step to step, on the rank on which it ends first.
+
+    ``agreed``: whether a variable was found that keeps more with each step. Else only the steps that ran have shown it,
+    and the verdict does not follow from it.
+    """
+
+    rank: Index
+    bytes_per_step: Bytes
+    steps_seen: Count  # steps of equal shape over which it grew
+    last_step: Count  # the last step that ran
+    kept_by: Keeper | None
+    agreed: bool
+    end_step: Count | None  # the last step of the run; None: not known
+    out_of_memory_step: Count | None  # None: memory lasts until the end of the run, or until the bound
+    need_bytes: Bytes | None  # device memory when growth ends; None: nothing is known to end it
+
+
 class Command(TypedDict, total=False):
     """``Record.command``: the user's command, how it ended, and where it did not use what was composed."""
 
@@ -153,12 +181,21 @@ class Command(TypedDict, total=False):
     changes: Changes
     assumed: dict[str, Count]  # of a prediction: line that needed a value that is not known -> times
     effects: Effects  # of a prediction
+    growth: GrowthOfRun  # left out: no growth was seen
 
 
 class Timing(TypedDict, total=False):
     """``Record.timing``: wall-clock time by part of the run. Any other key also holds seconds."""
 
     step_s_range: Annotated[list[Seconds | None], Limits(length=2)]  # the end is None if the step is a lower bound
+
+
+class HostProbe(TypedDict):
+    """How fast a host works in a single thread (memlab/attach/host_probe.py). Each is the fastest of many tries."""
+
+    python_calls_per_second: Positive
+    torch_dispatch_seconds: Positive  # of one operator on a CPU tensor of one element
+    copied_bytes_per_second: Positive
 
 
 class Oom(TypedDict, total=False):

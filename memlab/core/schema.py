@@ -14,8 +14,8 @@ from math import isfinite
 from reprlib import Repr
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from memlab.core.config_fields import Range
 from memlab.core.errors import nearest
-from memlab.core.ranges import Range
 
 _REPR = Repr()
 _REPR.maxstring = _REPR.maxother = 60
@@ -210,7 +210,7 @@ def _has_together(together: Together) -> Inside:
         first = together.keys[0]
         for name in together.keys if first in values else ():
             if name not in values:
-                raise SchemaError(f"is missing beside '{first}'.").within(name)
+                raise SchemaError(f"is missing next to '{first}'.").within(name)
 
     return inside
 

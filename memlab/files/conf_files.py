@@ -1,21 +1,23 @@
-"""Reader of the option files in ``conf/`` for code that must not import Hydra: analysis and imports.
+"""Reader of ``conf/``, its option files and its price list, for code that must not import Hydra: analysis and imports.
 
 It supports the syntax of the shipped files: plain keys, and a ``defaults`` list of ``<file>@_here_`` and ``_self_``. It
 skips values that only Hydra can resolve (``${...}``); these keep the schema's default.
 """
 
+import csv
 import json
 import re
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from memlab.core.config import GROUPS, Config, from_dict
 from memlab.core.config_fields import MISSING
 from memlab.core.errors import ConfigError, nearest
-from memlab.core.run_id import NOT_MEASURED
+from memlab.core.plan import NOT_MEASURED
 
 
 def conf_dir() -> str:
@@ -33,7 +35,10 @@ def option_values(group: str, option: str) -> dict[str, Any]:
     if not file.is_file():
         hint = nearest(option, (other.stem for other in folder.glob("*.yaml")))
         raise ConfigError(f"Unknown option '{option}' of config group '{group}'. {hint}")
-    return _read(file)
+    values = _read(file)
+    if group == "hardware" and (price := list_price(values.get("gpu", ""), values.get("gpus", 1))):
+        values["usd_per_gpu_hour"] = price.usd_per_gpu_hour
+    return values
 
 
 @cache
@@ -60,6 +65,45 @@ def known_gpu(name: str) -> dict[str, Any]:
     """Return the values of conf/hardware/gpu/ for a GPU of this name, as the driver reports it; empty if none fits."""
     files = sorted(Path(conf_dir(), "hardware", "gpu").glob("*.yaml"))
     return next((values for values in map(_read, files) if values["gpu"].lower() in name.lower()), {})
+
+
+@dataclass(frozen=True)
+class Price:
+    """List price of a GPU: a row of conf/hardware/prices.csv. ``machine_gpus``: GPUs of the machine, which is rented
+    whole."""
+
+    provider: str
+    machine_gpus: int
+    usd_per_gpu_hour: float
+    date: str
+
+    def machines(self, gpus: int) -> int:
+        """Return the number of machines that are rented for this many GPUs."""
+        return ceil(gpus / self.machine_gpus)
+
+
+def list_price(gpu: str, gpus: int) -> Price | None:
+    """Return the list price of a GPU, by the name that the driver reports; ``None`` if the list lacks the GPU.
+
+    The price is that of the smallest listed machine with ``gpus`` GPUs, or of the largest machine if none has as many.
+    """
+    offers = _prices().get(_plain_name(gpu), [])
+    return next((price for price in offers if price.machine_gpus >= gpus), offers[-1] if offers else None)
+
+
+@cache
+def _prices() -> dict[str, list[Price]]:
+    """Read conf/hardware/prices.csv: name of the GPU -> its prices, smallest machine first."""
+    lines = Path(conf_dir(), "hardware", "prices.csv").read_text(encoding="utf-8").splitlines()
+    found: dict[str, list[Price]] = {}
+    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+        price = Price(row["provider"], int(row["machine_gpus"]), float(row["usd_per_gpu_hour"]), row["date"])
+        found.setdefault(_plain_name(row["gpu"]), []).append(price)
+    return {gpu: sorted(prices, key=lambda price: price.machine_gpus) for gpu, prices in found.items()}
+
+
+def _plain_name(gpu: str) -> str:
+    return gpu.removeprefix("NVIDIA ").lower()
 
 
 NAMED_BY = {"adapter": ("method",), "checkpointing": ("enabled",)}

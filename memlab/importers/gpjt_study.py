@@ -19,7 +19,7 @@ from memlab.core.record import CUDA_ALLOCATOR, RankResult, Record
 from memlab.core.sizes import MIB
 from memlab.files.conf_files import config_of
 from memlab.files.disk import explained
-from memlab.importers.records import imported_record
+from memlab.importers.csv_table import imported_record
 
 AXES = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 

@@ -1,5 +1,6 @@
 """Measurement of jobs: one launch measures one job, or several that differ only in shape. Each job gets a record."""
 
+import math
 import os
 import time
 import uuid
@@ -8,22 +9,22 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from memlab.core.plan import shape_of
 from memlab.core.record import Record
-from memlab.core.run_id import shape_of
+from memlab.files.build_locks import STALE_S, stale_locks, told
 from memlab.launch.command import command, free_port
 from memlab.launch.doctor.ops import unbuilt_ops
 from memlab.launch.launch_control import LaunchControl
-from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
+from memlab.launch.nodes import GpuPool, failed_node, for_nodes, takes_sigterm
 from memlab.launch.orphans import exclusively
 from memlab.launch.outcome import host_oom_kills, outcome
-from memlab.launch.pool import GpuPool
 from memlab.launch.process import Ended, Launch
 from memlab.launch.streams import ToLog
-from memlab.launch.user_command.point import launch_command
+from memlab.launch.user_command.measure import launch_command
 from memlab.rules.unsupported import unsupported
 from memlab.runs.job import Job
 from memlab.system.deadman import TOKEN_VARIABLE, marked
-from memlab.system.environment import rank_environment, sweep_stale_locks
+from memlab.system.environment import extensions_dir, rank_environment, sweep_stale_locks
 from memlab.system.machine import Gpu, Machine, detect
 from memlab.system.shared_memory import remove_segments
 
@@ -101,6 +102,7 @@ class _JobsLaunch:
         self.gpu_ids = [gpu.id for gpu in gpus[: self.plan.ranks_per_node]] if on_gpus else []
         self.records: list[Record] = []
         self.reached_at = [0.0]  # 0, then the seconds from the start of the launch to the end of each job
+        self.look_for_locks_at = STALE_S  # seconds from the start of the launch
         self.is_started = False  # until then, files in the run folders belong to an earlier run
         self.survivors: list[int] = []
         self.ended_between_jobs = False  # by a reason to end
@@ -182,6 +184,7 @@ class _JobsLaunch:
     def _linger(self, now: float) -> float | None:
         """Return the seconds that the launch may still take; ``None`` while results are expected."""
         has_failed = self._collect(now)
+        self._name_stale_locks(now)
         if self.ended_between_jobs:
             return 0.0
         if len(self.records) == len(self.jobs):
@@ -190,6 +193,14 @@ class _JobsLaunch:
         if self.ended_during_job:
             return 0.0
         return FAILURE_S if self.plan.is_multi_node and (has_failed or failed_node(self.log)) else None
+
+    def _name_stale_locks(self, now: float) -> None:
+        """Name the locks that the ranks wait for in vain, once."""
+        if now > self.look_for_locks_at:
+            locks = stale_locks(extensions_dir())
+            self.look_for_locks_at = math.inf if locks else now + STALE_S
+            for lock in locks:
+                self.control.on_wait(told(lock))
 
     def _collect(self, now: float) -> bool:
         """Write the records of jobs that all ranks have finished. Returns whether a rank of the next job has failed."""

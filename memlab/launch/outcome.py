@@ -4,7 +4,7 @@ Out-of-memory is a result. The ranks' own reports come first; guesses from an ex
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,10 @@ from memlab.runs.folder import RunFolder
 KILLED = {-9, 137, 247}  # SIGKILL, as reported by subprocess, a shell and DeepSpeed's launcher
 CRASHED = {-11, 139, 245, -6, 134, 250}  # SIGSEGV and SIGABRT, likewise
 PORT_TAKEN = ("EADDRINUSE", "address already in use", "Address already in use")
-LAST_LINES = 15
+LAST_LINES = 50
+
+OUT_OF_MEMORY = ("gpu_oom", "host_oom")
+"""Statuses of a rank that ran out of memory."""
 
 
 def outcome(
@@ -27,19 +30,36 @@ def outcome(
     """
     failed = sorted((rank for rank in ranks if rank["status"] != "ok"), key=lambda rank: rank["rank"])
     missing = sorted(set(range(world_size)) - {rank["rank"] for rank in ranks})
-    for status in ("gpu_oom", "host_oom"):
-        if found := [rank for rank in failed if rank["status"] == status]:
-            return status, _rank_reason(found[0])
     if not missing and not failed:
         return "ok", None
-    if host_ooms:
-        return "host_oom", f"the kernel's out-of-memory killer ended {host_ooms} process(es) of this run"
+    if found := out_of_memory(failed, host_ooms):
+        return found
     if ended.how == "interrupted":
-        return "interrupted", f"stopped {ended.why} after {ended.seconds:.0f} s"
+        return interrupted(ended)
     if ended.how == "timeout":
         waiting = f"ranks {missing} had no result" if missing else "the ranks had failed"
         return "timeout", f"{waiting} after {ended.seconds:.0f} s; {_stacks(ended.stopped)}"
     return _failure(folder, failed, missing, ended)
+
+
+def out_of_memory(ranks: Sequence[Mapping[str, Any]], host_ooms: int) -> tuple[str, str] | None:
+    """Return status and reason if a rank ran out of memory, or the kernel ended processes for memory."""
+    for status in OUT_OF_MEMORY:
+        if found := [rank for rank in ranks if rank["status"] == status]:
+            return status, reason_of(found[0])
+    if host_ooms:
+        return "host_oom", f"the kernel's out-of-memory killer ended {host_ooms} process(es) of this run"
+    return None
+
+
+def interrupted(ended: Ended) -> tuple[str, str]:
+    """Return status and reason of a launch that memlab ended early."""
+    return "interrupted", f"stopped {ended.why} after {ended.seconds:.0f} s"
+
+
+def died(ranks: Sequence[int], at: str, others: str) -> tuple[str, str]:
+    """Return status and reason where ranks left no result. ``at``: where they were; ``others``: what others report."""
+    return "failed", f"ranks {list(ranks)} died without a word (killed?){at}; {others}"
 
 
 def _stacks(stopped: Sequence[int]) -> str:
@@ -54,15 +74,15 @@ def _stacks(stopped: Sequence[int]) -> str:
 def _failure(folder: RunFolder, failed: list[dict], missing: list[int], ended: Ended) -> tuple[str, str]:
     broken = [rank for rank in failed if rank["status"] == "failed"]
     if broken:
-        return "failed", _rank_reason(broken[0])
+        return "failed", reason_of(broken[0])
     if ended.outlived_by_ranks:
         return "failed", (
             f"DeepSpeed's launcher was killed (its exit code was {ended.returncode}) while ranks {missing} were running"
         )
     if failed and missing:  # ranks without a file died first; the others report a lost connection
-        return "failed", f"ranks {missing} died without a word (killed?); {_rank_reason(failed[0])}"
+        return died(missing, "", reason_of(failed[0]))
     if failed:
-        return "infra", _rank_reason(failed[0])
+        return "infra", reason_of(failed[0])
     text = tail(folder.launcher_log, 200) + "".join(tail(log, 50) for log in folder.logs)
     if any(mark in text for mark in PORT_TAKEN):
         return "infra", "the port for the ranks was taken by another process"
@@ -73,19 +93,27 @@ def _failure(folder: RunFolder, failed: list[dict], missing: list[int], ended: E
     return "failed", f"DeepSpeed's launcher ended with exit code {ended.returncode}; {_last_words(folder, missing)}"
 
 
-def _rank_reason(rank: dict[str, Any]) -> str:
-    oom = rank.get("oom")
-    where = f" in {oom['phase']}, step {oom['step']}" if oom and oom.get("phase") else ""
-    return f"rank {rank['rank']}{where}: {rank['reason']}"
+def reason_of(rank: Mapping[str, Any]) -> str:
+    """Write why a rank failed: its number, its phase and step for an out-of-memory, the user's own line, the error."""
+    oom, attached = rank.get("oom") or {}, rank.get("attached") or {}
+    place = [f"in {oom['phase']}" if oom.get("phase") else "", f"step {oom['step']}" if oom.get("step") else ""]
+    place.append(f"at {where}" if (where := oom.get("where") or attached.get("where")) else "")
+    told = ", ".join(filter(None, place))
+    return f"rank {rank['rank']}{f' {told}' if told else ''}: {rank['reason'] or 'no reason given'}"
 
 
 def _last_words(folder: RunFolder, missing: list[int]) -> str:
     """Quote the last line with text in the log of the first missing rank, or else in the launcher's log."""
     for log in [*map(folder.rank_log, missing), folder.launcher_log]:
-        lines = [line.strip() for line in tail(log, LAST_LINES).splitlines() if re.search(r"\w", line)]
-        if lines:
-            return f"the last line of {log.name}: {lines[-1][:300]}"
+        if line := last_line(log):
+            return f"the last line of {log.name}: {line}"
     return "the logs are empty"
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log that holds a word, at most 300 letters; empty if none does."""
+    lines = reversed(tail(log, LAST_LINES).splitlines())
+    return next((line.strip()[:300] for line in lines if re.search(r"\w", line)), "")
 
 
 def tail(path: Path, lines: int) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from memlab.core.command_template import check_effects, check_places, filled, parse
 from memlab.core.config import Config, Model
 from memlab.core.errors import ConfigError
-from memlab.files import jsonl
+from memlab.files import json_file
 from memlab.files.conf_files import shipped_models
 
 CHECKED_BYTES = 64 * 2**20
@@ -35,7 +35,7 @@ def check(configs: Iterable[Config]) -> None:
     configs = [config for config in configs if config.training.loop == "memlab"]
     for path, field in dict.fromkeys((c.data.path, c.data.text_field) for c in configs if c.data.source == "jsonl"):
         if path:  # memlab/rules/model.py reports a missing data.path
-            jsonl.check(Path(path), field, CHECKED_BYTES)
+            json_file.check(Path(path), field, CHECKED_BYTES)
     for tokenizer in dict.fromkeys(c.data.tokenizer for c in configs if c.data.tokenizer):
         _check_place("data.tokenizer", tokenizer)
     models = {json.dumps(asdict(c.model), sort_keys=True): c.model for c in configs}

@@ -16,8 +16,7 @@ from memlab.core.record import Record
 from memlab.launch.orphans import exclusively
 from memlab.launch.sweep import MeasuredSweep
 from memlab.runs.folder import RunFolder
-from memlab.runs.job import Job, usd_per_hour
-from memlab.runs.results import JobResult, SearchResult
+from memlab.runs.job import Job, JobResult, SearchResult, usd_per_hour
 
 LIMITS = {"batch": 4096, "seq_len": 1_048_576}
 """Largest sizes that a search tries by default (``sweep.search_limit``)."""

@@ -6,9 +6,11 @@ out-of-memory ends its launch. Larger jobs and repeats of the same configuration
 other jobs go on in a new launch. A round of repeats begins when the previous round is over.
 """
 
+import random
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -21,13 +23,71 @@ from memlab.core.record import IMPLIED, OUT_OF_MEMORY, Record
 from memlab.files.disk import is_full
 from memlab.launch.job_launch import measure_jobs
 from memlab.launch.launch_control import LaunchControl
+from memlab.launch.nodes import GpuPool
 from memlab.launch.orphans import end_orphans, locked
-from memlab.launch.pool import GpuPool
-from memlab.launch.schedule import schedule
 from memlab.rules.unsupported import unsupported
-from memlab.runs.job import Job, unique, usd_per_hour
-from memlab.runs.results import JobResult, Schedule, SweepObserver
+from memlab.runs.job import Job, JobResult, Schedule, SweepObserver, unique, usd_per_hour
 from memlab.system.machine import Machine
+
+JOBS_PER_LAUNCH = 64
+"""Maximum jobs of a launch. With more jobs, the start-up time per job hardly falls, and each job holds a lock."""
+
+
+def schedule(
+    jobs: Iterable[Job],
+    finished: Callable[[Job], Record | None],
+    is_refused: Callable[[Job], bool],
+    isolation: str,
+    seed: int = 0,
+) -> Schedule:
+    """Sort jobs into done, unsupported and launches to run. Only reads run folders; writes and starts nothing.
+
+    ``finished`` returns the record of an earlier run that is still valid. ``is_refused``: whether a job cannot run.
+    """
+    found = Schedule()
+    to_run = []
+    for job in unique(jobs):
+        if record := finished(job):
+            found.known.append(JobResult(job, record, "done"))
+        elif is_refused(job):
+            found.known.append(JobResult(job, None, "unsupported"))
+        else:
+            to_run.append(job)
+    found.launches = group_into_launches(to_run, isolation, seed)
+    return found
+
+
+def group_into_launches(jobs: Sequence[Job], isolation: str, seed: int) -> list[list[Job]]:
+    """Group jobs into launches, smallest job first. Repeats of a job are in later rounds, each in its own order."""
+    rounds: dict[int, dict[str, list[Job]]] = {}
+    seen: Counter[tuple[int, str]] = Counter()
+    for job in jobs:
+        repeat, key = job.config.measure.repeat, job.memory_key
+        # Equal experiments may have several folders: each folder gets its own launch.
+        if isolation == "fresh" or job.config.measure.protocol == "cold" or job.is_command:
+            seen[repeat, job.subject_key] += 1
+            key = f"{job.subject_key}-{seen[repeat, job.subject_key]}"
+        rounds.setdefault(repeat, {}).setdefault(key, []).append(job)
+    launches = []
+    for groups in in_spread_orders([rounds[repeat] for repeat in sorted(rounds)], random.Random(seed)):
+        ordered = [sorted(group, key=lambda job: job.size) for group in groups]
+        launches += [group[i : i + JOBS_PER_LAUNCH] for group in ordered for i in range(0, len(group), JOBS_PER_LAUNCH)]
+    return launches
+
+
+def in_spread_orders(rounds: Sequence[Mapping[str, list[Job]]], chance: random.Random) -> Iterator[list[list[Job]]]:
+    """Yield the groups of each round in shuffled order, with at least a third of a round from a group to its repeat.
+
+    For the next round, this round's order is cut into two parts, and each part is shuffled. A single round keeps its
+    order.
+    """
+    order = list(dict.fromkeys(key for groups in rounds for key in groups))
+    if len(rounds) > 1:
+        chance.shuffle(order)
+    for groups in rounds:
+        yield [groups[key] for key in order if key in groups]
+        cut = chance.randint((len(order) + 2) // 3, max(1, 2 * len(order) // 3))
+        order = [*chance.sample(order[:cut], cut), *chance.sample(order[cut:], len(order) - cut)]
 
 
 class MeasuredSweep:

@@ -11,14 +11,13 @@ from memlab.core.config import Config
 from memlab.core.errors import MemlabError
 from memlab.core.plan import Plan
 from memlab.core.record import PREDICTED, Record
-from memlab.planner.command_changes import possible_changes
+from memlab.planner.changes import Change
+from memlab.planner.command_changes import changed_command, possible_changes
 from memlab.planner.command_record import TracedCommand
-from memlab.planner.predicted_changes import changed_command
-from memlab.planner.reach import Reach, reach
 from memlab.planner.user_command import traced_command
 from memlab.predict.trace.choose_traces import trace_missing, traces
-from memlab.predict.trace.code_digest import code_digest
 from memlab.predict.trace.run_command import traces_in
+from memlab.predict.trace.store import code_digest
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.command_inputs import are_unchanged
 from memlab.runs.folder import RunFolder
@@ -38,26 +37,17 @@ class PredictedRun(Protocol):
     def traces(self) -> Mapping[int, Trace]: ...
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A single change. ``change``: as it is typed; ``price``: what it costs; ``reach``: what it can take off."""
-
-    change: str
-    price: str
-    reach: Reach
-
-
 class ChangedRuns(Protocol):
     """A run with all its possible single changes."""
 
     @property
-    def candidates(self) -> Sequence[Candidate]: ...
+    def changes(self) -> Sequence[Change]: ...
 
     @property
     def base(self) -> PredictedRun:
         """The prediction of the run as it is. Raises :class:`MemlabError` if there can be none."""
 
-    def predict(self, chosen: Sequence[Candidate]) -> Iterator[PredictedRun | str]:
+    def predict(self, chosen: Sequence[Change]) -> Iterator[PredictedRun | str]:
         """Yield the prediction with each change alone, or the reason why there is none."""
 
 
@@ -68,20 +58,18 @@ class TracedPlan:
 
 
 class ChangedPlans:
-    """A run of memlab's own training. ``changes``: word, price and plan of each change."""
+    """A run of memlab's own training."""
 
-    def __init__(self, base: Plan, changes: Sequence[tuple[str, str, Plan]], on_progress: Progress):
-        self._base, self._on_progress = base, on_progress
-        self._plans = {word: plan for word, _, plan in changes}
-        self.candidates = [Candidate(word, price, reach(base.config, plan.config)) for word, price, plan in changes]
+    def __init__(self, base: Plan, changes: Sequence[Change], on_progress: Progress):
+        self._base, self.changes, self._on_progress = base, changes, on_progress
 
     @cached_property
     def base(self) -> PredictedRun:
         return TracedPlan(self._base.config, traces(self._base))
 
-    def predict(self, chosen: Sequence[Candidate]) -> Iterator[PredictedRun | str]:
+    def predict(self, chosen: Sequence[Change]) -> Iterator[PredictedRun | str]:
         """Trace all changes in one shadow process. The traces stay in the user's cache."""
-        plans = [self._plans[candidate.change] for candidate in chosen]
+        plans = [change.plan for change in chosen if change.plan is not None]
         trace_missing(plans, lambda done, of: self._on_progress("tracing", done, of))
         for number, plan in enumerate(plans):
             self._on_progress("replaying", number, len(plans))
@@ -103,10 +91,9 @@ class ChangedCommands:
         ran_in = (facts.get("script") or {}).get("cwd")
         if ran_in and Path(ran_in) != Path.cwd():
             raise MemlabError(f"The command ran in {ran_in}: call memlab explain --remedies in that folder.")
-        self._changes = possible_changes(
+        self.changes = possible_changes(
             self._words, record.config, record.unknown_config, facts, record.config.hardware.gpus
         )
-        self.candidates = [Candidate(change.told, change.price, change.reach) for change in self._changes]
 
     @cached_property
     def base(self) -> TracedCommand:
@@ -119,11 +106,9 @@ class ChangedCommands:
         with tempfile.TemporaryDirectory(prefix="memlab-base-") as scratch:
             return self._trace(self._words, RunFolder(scratch))
 
-    def predict(self, chosen: Sequence[Candidate]) -> Iterator[PredictedRun | str]:
-        told = {change.told: change for change in self._changes}
-        for number, candidate in enumerate(chosen):
-            self._on_progress(f"predicting the command with {candidate.change}", number, len(chosen))
-            change = told[candidate.change]
+    def predict(self, chosen: Sequence[Change]) -> Iterator[PredictedRun | str]:
+        for number, change in enumerate(chosen):
+            self._on_progress(f"predicting the command with {change.told}", number, len(chosen))
             yield _or_reason(partial(changed_command, change, self.base, self._trace))
 
     @property

@@ -5,15 +5,22 @@ transformers' TrainingArguments.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from memlab.core.config import Config
-from memlab.planner import reach
-from memlab.planner.reach import Reach
+from memlab.core.errors import MemlabError
+from memlab.core.record import Record
+from memlab.planner import changes
+from memlab.planner.changes import Change, Reach
+from memlab.planner.command_record import TracedCommand, estimate_of
+from memlab.planner.search import Outcome, SingleChange, in_order
+from memlab.runs.folder import RunFolder
 
 GPU_COUNTS = ("num_gpus", "nproc_per_node", "num_processes")
 """Options of deepspeed, torchrun and accelerate for the number of ranks on a node."""
@@ -27,26 +34,6 @@ BATCH, ACCUMULATION, CHECKPOINTING = (
     "gradient_checkpointing",
 )
 """Words of transformers' TrainingArguments."""
-
-EXPANDABLE = "expandable_segments:True"
-
-
-@dataclass(frozen=True)
-class Change:
-    """One change. ``told``: the words to change, as they are typed; ``price``: what it costs; ``reach``: what it can
-    take off at most.
-
-    ``words``: the changed command, or ``None`` if only the allocator's settings change, to ``allocator_conf``.
-    ``deepspeed``: content of a new DeepSpeed JSON, whose path takes the place of :data:`JSON_PLACE` in ``words``.
-    """
-
-    told: str
-    price: str
-    reach: Reach
-    words: tuple[str, ...] | None = None
-    allocator_conf: str | None = None
-    deepspeed: Mapping[str, Any] | None = None
-
 
 JSON_PLACE = "{memlab's changed DeepSpeed JSON}"
 
@@ -71,10 +58,8 @@ def possible_changes(
 
 def _allocator(conf: str) -> Iterator[Change]:
     if "expandable_segments" not in conf:
-        changed = ",".join(filter(None, [conf, EXPANDABLE]))
-        yield Change(
-            f"PYTORCH_ALLOC_CONF={changed}", "no extra computation", reach.DEFRAGMENTED, allocator_conf=changed
-        )
+        changed = ",".join(filter(None, [conf, changes.EXPANDABLE]))
+        yield Change(f"PYTORCH_ALLOC_CONF={changed}", changes.FREE, changes.DEFRAGMENTED, allocator_conf=changed)
 
 
 def _checkpointing(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[Change]:
@@ -82,8 +67,8 @@ def _checkpointing(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[C
     if any(model.get("gradient_checkpointing") is False for model in trained) and _can_take(
         words, CHECKPOINTING, facts
     ):
-        price = "a second forward pass in each step"
-        yield _with_options(price, reach.CHECKPOINTED, words, {CHECKPOINTING: "true"})
+        price = changes.SECOND_FORWARD
+        yield _with_options(price, changes.CHECKPOINTED, words, {CHECKPOINTING: "true"})
 
 
 def _micro_batch(
@@ -94,7 +79,7 @@ def _micro_batch(
         micro, accumulation = values.get(BATCH) or 1, values.get(ACCUMULATION) or 1
         if micro > 1:
             options = {BATCH: str(micro // 2), ACCUMULATION: str(2 * accumulation)}
-            takes = reach.smaller_batch(micro, micro // 2)
+            takes = changes.smaller_batch(micro, micro // 2)
             yield _with_options("twice the forward passes of half the size", takes, words, options)
         return
     if {"batch", "batch.micro"} & set(unknown) or config.batch.micro < 2:
@@ -108,7 +93,7 @@ def _micro_batch(
     if accumulation is not None:
         options[accumulation] = str(2 * config.batch.accumulation)
     price = "smaller steps" if accumulation is None else "twice the forward passes of half the size"
-    yield _with_options(price, reach.smaller_batch(micro, micro // 2), words, options)
+    yield _with_options(price, changes.smaller_batch(micro, micro // 2), words, options)
 
 
 def _deepspeed_json(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[Change]:
@@ -124,36 +109,36 @@ def _deepspeed_json(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[
 
 
 def _more_sharded(zero: Mapping[str, Any], ranks: int) -> Iterator[tuple[str, str, Reach, dict[str, Any]]]:
-    """Yield what to write, what it costs, what it can take off, and the changed ``zero_optimization``."""
+    """Yield (JSON text, price, reach, ``zero_optimization``) of each deeper stage or offload."""
     stage, on_cpu = zero.get("stage", 0), {"device": "cpu", "pin_memory": True}
     if stage in (0, 1):
-        takes = reach.sharded(stage, 2, ranks)
-        yield '"stage": 2', "gradients reduced to their owners", takes, {**zero, "stage": 2}
+        takes = changes.sharded(stage, 2, ranks)
+        yield '"stage": 2', changes.GRADIENTS_REDUCED, takes, {**zero, "stage": 2}
     if stage in (0, 1, 2):
-        takes = reach.sharded(stage, 3, ranks)
-        yield '"stage": 3', "weights gathered in every pass", takes, {**zero, "stage": 3}
+        takes = changes.sharded(stage, 3, ranks)
+        yield '"stage": 3', changes.WEIGHTS_GATHERED, takes, {**zero, "stage": 3}
     if stage in (1, 2, 3) and (zero.get("offload_optimizer") or {}).get("device", "none") == "none":
         told = '"offload_optimizer": {"device": "cpu"}'
-        takes = reach.OPTIMIZER_OFFLOADED
-        yield told, "an optimizer step on the CPU", takes, {**zero, "offload_optimizer": on_cpu}
+        takes = changes.OPTIMIZER_OFFLOADED
+        yield told, changes.STEP_ON_CPU, takes, {**zero, "offload_optimizer": on_cpu}
     if stage == 3 and (zero.get("offload_param") or {}).get("device", "none") == "none":
-        told, price = '"offload_param": {"device": "cpu"}', "weights over PCIe in every pass"
-        yield told, price, reach.WEIGHTS_OFFLOADED, {**zero, "offload_param": on_cpu}
+        told, price = '"offload_param": {"device": "cpu"}', changes.WEIGHTS_OVER_PCIE
+        yield told, price, changes.WEIGHTS_OFFLOADED, {**zero, "offload_param": on_cpu}
 
 
 def _zero_stage_word(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[Change]:
     """Yield the next stages of ``accelerate launch --zero_stage N``, which has no JSON."""
     stage = _value(words, "zero_stage")
     if stage in ("1", "2"):
-        takes = reach.sharded(int(stage), 3, _ranks(facts))
-        yield _with_options("weights gathered in every pass", takes, words, {"zero_stage": "3"})
+        takes = changes.sharded(int(stage), 3, _ranks(facts))
+        yield _with_options(changes.WEIGHTS_GATHERED, takes, words, {"zero_stage": "3"})
 
 
 def _more_gpus(words: Sequence[str], facts: Mapping[str, Any], gpus: int) -> Iterator[Change]:
     name = next((name for name in GPU_COUNTS if (_value(words, name) or "").isdigit()), None)
     number = 0 if name is None else int(_value(words, name) or 0)
     if name is not None and number > 0 and 2 * number <= gpus and _shards(facts):
-        yield _with_options("twice the GPUs", reach.on_more_ranks(2), words, {name: str(2 * number)})
+        yield _with_options("twice the GPUs", changes.on_more_ranks(2), words, {name: str(2 * number)})
 
 
 def _ranks(facts: Mapping[str, Any]) -> int:
@@ -250,3 +235,73 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     is_one = isinstance(content, dict) and isinstance(content.get("zero_optimization"), dict)
     return content if is_one else None
+
+
+ENOUGH_S = 180
+"""Seconds after which no further change is begun."""
+
+Tracer = Callable[[Sequence[str], RunFolder], TracedCommand]
+"""Runs changed words on the simulated GPUs. Raises :class:`MemlabError` where the script fails."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """``base``: the command as it is. ``tried``: first those that fit, then by the memory that they save.
+    ``not_tried``: the changes for which there was no time."""
+
+    base: Outcome
+    tried: list[SingleChange]
+    not_tried: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value of ``Record.command["changes"]``."""
+        tried = [
+            {"change": one.word, "price": one.price, "saved_bytes": one.saved, **_needs(one.outcome)}
+            for one in self.tried
+        ]
+        return {"base": _needs(self.base), "tried": tried, "not_tried": self.not_tried}
+
+
+def predicted_changes(
+    command: TracedCommand, record: Record, trace: Tracer, on_change: Callable[[str], None]
+) -> Changes:
+    """Predict each possible change of a command. ``record``: of the command; ``on_change`` gets each change first."""
+    facts = record.ranks[0]["attached"]
+    found = possible_changes(command.words, record.config, record.unknown_config, facts, command.hardware.gpus)
+    base, began = estimate_of(command), time.monotonic()
+    tried, not_tried = [], []
+    for change in found:
+        if time.monotonic() - began > ENOUGH_S and change.words is not None:
+            not_tried.append(change.told)
+            continue
+        on_change(change.told)
+        outcome: Outcome
+        try:
+            outcome = estimate_of(changed_command(change, command, trace))
+        except MemlabError as error:
+            outcome = str(error)
+        saved = None if isinstance(outcome, str) else base.used - outcome.used
+        tried.append(SingleChange(change.told, change.price, outcome, saved))
+    return Changes(base, in_order(tried), not_tried)
+
+
+def changed_command(change: Change, command: TracedCommand, trace: Tracer) -> TracedCommand:
+    """Trace the changed command; a change of the allocator's settings alone has the traces of ``command``.
+
+    Raises :class:`MemlabError` where the script fails.
+    """
+    if change.words is None:
+        return replace(command, allocator_conf=change.allocator_conf)
+    with tempfile.TemporaryDirectory(prefix="memlab-change-") as scratch:
+        path = Path(scratch) / "deepspeed.json"
+        if change.deepspeed is not None:
+            path.write_text(json.dumps(change.deepspeed), encoding="utf-8")
+        words = [word.replace(JSON_PLACE, str(path)) for word in change.words]
+        return trace(words, RunFolder(Path(scratch) / "run"))
+
+
+def _needs(outcome: Outcome) -> Mapping[str, Any]:
+    if isinstance(outcome, str):
+        return {"reason": outcome, "needs": None}
+    needs = {"verdict": outcome.verdict, "used": outcome.used, "free": outcome.free, "host": outcome.host}
+    return {"reason": None, "needs": needs}

@@ -12,15 +12,15 @@ from memlab.core.command_template import command_environment, filled
 from memlab.core.errors import RecordError
 from memlab.core.plan import Plan
 from memlab.core.record import FINAL, Record
-from memlab.files.cache_folder import cache_folder
+from memlab.files.disk import cache_folder
 from memlab.launch.command import free_port
 from memlab.launch.launch_control import LaunchControl
 from memlab.launch.user_command.found_config import found_config
-from memlab.launch.user_command.point import OUTPUT, beside
+from memlab.launch.user_command.measure import OUTPUT, beside
 from memlab.planner.user_command import predicted_record
 from memlab.predict.prediction import NOWHERE
-from memlab.predict.trace import own_stand_ins
-from memlab.predict.trace.code_digest import code_digest
+from memlab.predict.trace import shadow_process
+from memlab.predict.trace.store import code_digest
 from memlab.runs.command_inputs import are_unchanged
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
@@ -76,7 +76,7 @@ def kept_folder(plan: Plan) -> RunFolder:
 
 def prediction_key(plan: Plan) -> str:
     """Hash everything that decides the prediction of a point, except the files that only its script knows."""
-    stand_ins = [hashlib.sha256(path.read_bytes()).hexdigest() for path in own_stand_ins.files()]
+    stand_ins = [hashlib.sha256(path.read_bytes()).hexdigest() for path in shadow_process.files()]
     program = shutil.which(filled(plan.config, Path(), Path(), 0)[0]) or ""
     return command_fingerprint(plan, [code_digest(), program, *_installed_beside(program), *stand_ins])
 

@@ -6,19 +6,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from memlab.core.config import Config, Hardware
+from memlab.core.growth import with_growth
 from memlab.core.record import RankResult, Record
 from memlab.core.record_schema import Effects
 from memlab.core.summary import Work
 from memlab.launch.process import Ended
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
-from memlab.launch.user_command.records import command_record
+from memlab.launch.user_command.measure import command_record
 from memlab.launch.user_command.supervise import Finished
-from memlab.predict.memory.estimate import Estimate, needs
-from memlab.predict.memory.rank_results import rank_results
+from memlab.predict.memory.rank_results import Estimate, estimate, needs, rank_results
 from memlab.predict.prediction import judged
-from memlab.predict.time.calibration_choice import resolve
+from memlab.predict.time.calibrate import resolve
 from memlab.predict.time.step_time import predict_steps, usual_steps
-from memlab.predict.trace.code_digest import code_digest
+from memlab.predict.trace.store import code_digest
 from memlab.predict.trace.trace_format import Trace
 from memlab.system.machine import Machine
 
@@ -67,6 +67,9 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
         [seconds[step] for step in usual],
         _work(rows, usual),
     )
+    if not ran:
+        traces = command.traces.values()
+        outcome["summary"]["needed_bytes"] = estimate(config, traces, calibrations.host, limited=False).used
     finished = Finished(
         Ended("exited", 0, command.seconds), outcome["status"], outcome["reason"], outcome["ranks"], rows
     )
@@ -82,7 +85,7 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
         timing={**outcome["timing"], "total_s": command.seconds},
         command={**(record.command or {}), "assumed": assumed, "epochs": epochs, "effects": command.effects},
     )
-    return record, rows
+    return with_growth(record), rows
 
 
 def estimate_of(command: TracedCommand) -> Estimate:

@@ -1,19 +1,122 @@
-"""Sweeps and searches over a command of the user's own, predicted: each point runs its script on simulated GPUs."""
+"""Many sizes of a command of the user's own, predicted: sweeps, searches, and the estimates of ``memlab plan``.
 
+Each size runs the command's script on simulated GPUs, as many at once as this host has room for. The largest size that
+fits is computed from the traces of the sizes that were run.
+"""
+
+import contextlib
+import os
+import resource
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from math import isqrt
+from pathlib import Path
+from typing import Any
 
-from memlab.core.config import Sweep
-from memlab.core.record import Record
+from memlab.core.basis import Basis
+from memlab.core.config import Config, Sweep
+from memlab.core.plan import Plan
+from memlab.core.record import FITS, Record
+from memlab.launch.doctor.facts import free_host_memory
 from memlab.launch.search import LIMITS, MeasuredSearch, at_size, precision, size_of
 from memlab.launch.sweep import MeasuredSweep
-from memlab.planner.command_point import finished_point, predict_point
-from memlab.planner.interpolated_size import largest_interpolated
-from memlab.planner.search import next_size, outcome_of
-from memlab.planner.shadow_slots import ShadowSlots
+from memlab.planner.command_point import finished_point, kept_folder, predict_point
+from memlab.planner.search import Outcome, fits, next_size, outcome_of
 from memlab.predict.limits import unpredictable
+from memlab.predict.memory.rank_results import estimate
 from memlab.predict.prediction import NOWHERE
-from memlab.runs.job import Job
-from memlab.runs.results import SearchResult, SweepObserver
+from memlab.predict.time.calibrate import resolve
+from memlab.predict.trace.interpolate import CHECKED, MINIMUM_TOKENS, Interpolator
+from memlab.predict.trace.run_command import traces_in
+from memlab.predict.trace.trace_format import Trace
+from memlab.runs.job import Job, JobResult, SearchResult, SweepObserver
+
+ONE_LENGTH = MINIMUM_TOKENS
+"""Tokens of all traces, for the interpolation: the size alone varies, be it a micro batch or a length."""
+
+
+def largest_interpolated(folders: Mapping[int, Path], config: Config, low: int, high: int) -> int | None:
+    """Return the largest size that fits, from ``low``, which does, to below ``high``, which does not.
+
+    ``folders``: size -> run folder, of sizes that ran to their end. ``config``: what the script used. ``None`` where
+    the traces do not determine those of other sizes: every request for memory must follow one formula, which two sizes
+    give and a third confirms (trace/interpolate.py).
+    """
+    traces = {size: traces_in(folder) for size, folder in folders.items()}
+    if len(traces) < CHECKED or not all(traces.values()):
+        return None
+    ranks = _by_rank(traces)
+    calibration = resolve(config).host
+    while high - low > 1:
+        size = min(max(isqrt(low * high), low + 1), high - 1)
+        at_size = [interpolator.at(size, ONE_LENGTH) for interpolator in ranks]
+        known = [trace for trace in at_size if trace is not None]
+        if len(known) < len(at_size):
+            return None
+        if estimate(config, known, calibration).verdict == FITS:
+            low = size
+        else:
+            high = size
+    return low
+
+
+def _by_rank(traces: Mapping[int, Mapping[int, Trace]]) -> Sequence[Interpolator]:
+    """Return the interpolator of each rank. The largest size leads: kernels may work otherwise at small ones."""
+    ranks = set.intersection(*(set(each) for each in traces.values()))
+    largest_first = sorted(traces.items(), reverse=True)
+    return [
+        Interpolator([replace(each[rank], micro=size, tokens=ONE_LENGTH) for size, each in largest_first])
+        for rank in sorted(ranks)
+    ]
+
+
+PROCESSES = 2
+"""Processes of a prediction: rank 0, and one for all other ranks."""
+
+MARGIN = 1.25
+"""Memory that a further prediction must find, as a multiple of what one took so far: a larger batch takes more."""
+
+POLL_S = 0.2
+
+
+class ShadowSlots:
+    """Lets several predictions run at once: as many as the cores carry, and the host's memory.
+
+    The memory of a prediction is not known before one has ended, so the first runs alone.
+    """
+
+    def __init__(self) -> None:
+        self.most = max(1, len(os.sched_getaffinity(0)) // PROCESSES)
+        self._free_at_rest = free_host_memory()
+        self._running = self._ended = 0
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def take(self, give_up: Callable[[], bool]) -> Iterator[bool]:
+        """Hold a slot while the block runs. Yields false, without a slot, once ``give_up`` returns true."""
+        with self._changed:
+            while not (given_up := give_up()) and self._running >= self._room():
+                self._changed.wait(POLL_S)
+            self._running += not given_up
+        try:
+            yield not given_up
+        finally:
+            with self._changed:
+                self._running -= not given_up
+                self._ended += not given_up
+                self._changed.notify_all()
+
+    def _room(self) -> int:
+        if not self._ended:
+            return 1
+        return max(1, min(self.most, int(self._free_at_rest / (PROCESSES * MARGIN * largest_child_bytes()))))
+
+
+def largest_child_bytes() -> int:
+    """Return the largest resident set of a process that this process has waited for."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # Linux: KiB
 
 
 class PredictedSweep(MeasuredSweep):
@@ -67,3 +170,65 @@ class PredictedSearch(PredictedSweep, MeasuredSearch):
     def _confirm(self, found: SearchResult) -> None:
         """Take the largest size that fits: predicting it again would say the same."""
         found.best, found.confirmation = found.fits, found.tried[found.fits]
+
+
+LARGE_GIB = 10_000.0
+"""Memory of a GPU on which anything fits, to see what a plan would need."""
+
+
+class CommandPredictor:
+    """Predictor of commands. Every prediction stays in the user's cache, so an interrupted plan continues there.
+
+    ``on_progress`` is called with the progress: ("predicting", 3, 12).
+    """
+
+    def __init__(self, on_progress: Callable[[str, int, int], None]):
+        self._on_progress = on_progress
+        self._slots = ShadowSlots()
+
+    def prepare(self, plans: Sequence[Plan]) -> None:
+        """Do nothing: each size runs the script."""
+
+    def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Outcome]:
+        """Return an estimate for each plan, or the reason why there is none. ``limited=False``: of what it needs."""
+        found = [outcome_of(record) for record in self._records(plans)]
+        if limited:
+            return found
+        tight = [number for number, outcome in enumerate(found) if not isinstance(outcome, str) and not fits(outcome)]
+        needs = self._records([_on_a_large_gpu(plans[number]) for number in tight])
+        for number, record in zip(tight, needs, strict=True):
+            found[number] = outcome_of(record)
+        return found
+
+    def largest(self, plan_at: Callable[[int], Plan], sizes: Sequence[int], low: int, high: int) -> int | None:
+        """Compute the largest size that fits, where the sizes that ran determine all others."""
+        records = dict(zip(sizes, self._records([plan_at(size) for size in sizes]), strict=True))
+        folders = {size: kept_folder(plan_at(size)).path for size, record in records.items() if record.status == "ok"}
+        return largest_interpolated(folders, records[low].config, low, high)
+
+    def summaries(self, plans: Sequence[Plan]) -> list[tuple[dict[str, Any], Basis]]:
+        """Return the summaries of the plans' records, and how their speeds are known."""
+        return [(record.summary, record.basis) for record in self._records(plans)]
+
+    def _records(self, plans: Sequence[Plan]) -> list[Record]:
+        jobs = [Job(plan, kept_folder(plan)) for plan in plans]
+        observer = _Progress(lambda done: self._on_progress("predicting", done, len(jobs)))
+        sweep = PredictedSweep(Sweep(prune=False), False, observer, self._slots)
+        results = {str(result.job.folder): result.record for result in sweep.run(jobs) if result.record}
+        if sweep.interrupted:
+            raise KeyboardInterrupt
+        return [results[str(job.folder)] for job in jobs]
+
+
+class _Progress(SweepObserver):
+    def __init__(self, tell: Callable[[int], None]):
+        self._tell, self._done = tell, 0
+
+    def finished(self, result: JobResult) -> None:
+        self._done += 1
+        self._tell(self._done)
+
+
+def _on_a_large_gpu(plan: Plan) -> Plan:
+    config = plan.config
+    return replace(plan, config=replace(config, hardware=replace(config.hardware, memory_gib=LARGE_GIB)))

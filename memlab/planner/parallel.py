@@ -9,13 +9,13 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
+from memlab.core.basis import EXACT, Basis
 from memlab.core.errors import reason_of
 from memlab.core.plan import Plan
-from memlab.predict.memory.estimate import Estimate, estimate
+from memlab.predict.memory.rank_results import Estimate, estimate
 from memlab.predict.prediction import predict
-from memlab.predict.time.calibration_choice import resolve
-from memlab.predict.trace.choose_traces import trace_missing
-from memlab.predict.trace.known_traces import known_traces
+from memlab.predict.time.calibrate import resolve
+from memlab.predict.trace.choose_traces import known_traces, trace_missing
 from memlab.predict.trace.store import trace_folder
 
 KILLED = "the process that replayed it was killed, as the system does when memory runs out"
@@ -61,9 +61,9 @@ class ParallelPredictor:
     def largest(self, plan_at: Callable[[int], Plan], sizes: Sequence[int], low: int, high: int) -> None:
         """Compute nothing: an estimate of any size is fast."""
 
-    def summaries(self, plans: Sequence[Plan]) -> list[dict[str, Any]]:
-        """Predict the plans and return the summaries of their records."""
-        return self._map(_summary, plans, {})
+    def summaries(self, plans: Sequence[Plan]) -> list[tuple[dict[str, Any], Basis]]:
+        """Predict the plans. Returns the summary of each record, and how its speed is known."""
+        return self._map(_summary, plans, NO_SUMMARY)
 
     def _map(self, function: Callable[[Plan], Any], plans: Sequence[Plan], killed: Any) -> list[Any]:
         """Apply ``function`` to the plans on all cores and report progress. ``killed``: the result for a plan whose
@@ -116,9 +116,13 @@ def _estimate(plan: Plan, limited: bool) -> Estimate | str | None:
         return reason_of(error)
 
 
-def _summary(plan: Plan) -> dict[str, Any]:
-    """Return the summary of a plan's predicted record; empty where the prediction failed."""
+NO_SUMMARY: tuple[dict[str, Any], Basis] = ({}, EXACT)
+"""In place of a prediction that failed."""
+
+
+def _summary(plan: Plan) -> tuple[dict[str, Any], Basis]:
     try:
-        return predict(plan).summary
+        record = predict(plan)
     except Exception:
-        return {}
+        return NO_SUMMARY
+    return record.summary, record.basis

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeGuard
 
+from memlab.core.basis import EXACT, Basis
 from memlab.core.config import Config
 from memlab.core.plan import Plan, make_plan
-from memlab.core.record import BEFORE_STEPS, DOES_NOT_FIT, FITS, OUT_OF_MEMORY, Record
-from memlab.predict.memory.estimate import Estimate
+from memlab.core.record import BEFORE_STEPS, DOES_NOT_FIT, DOES_NOT_LAST, FITS, OUT_OF_MEMORY, Record
+from memlab.planner.changes import Change
+from memlab.predict.memory.rank_results import Estimate
 
 LARGEST_BATCH = 4096
 """Largest micro batch of a search, as in a search that measures."""
@@ -46,8 +48,8 @@ class Predictor(Protocol):
         ``plan_at`` makes the plan of a size; ``sizes`` were estimated.
         """
 
-    def summaries(self, plans: Sequence[Plan]) -> list[dict[str, Any]]:
-        """Predict the plans and return the summaries of their records."""
+    def summaries(self, plans: Sequence[Plan]) -> list[tuple[dict[str, Any], Basis]]:
+        """Predict the plans. Returns the summary of each record, and how its speed is known."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Candidate:
 @dataclass(frozen=True)
 class Row:
     """Result of one candidate's search. ``batch``: the largest micro batch that fits, 0 if none does. ``best`` and
-    ``summary``: the estimate and the record's summary at that batch. ``of_one``: the outcome of a batch of one."""
+    ``summary``: the estimate and the record's summary at that batch, of which ``basis`` says how the speed is known.
+    ``of_one``: the outcome of a batch of one."""
 
     candidate: Candidate
     batch: int
@@ -73,6 +76,12 @@ class Row:
     best: Estimate | None = None
     next_up: Outcome | None = None  # outcome of one more sample
     summary: dict[str, Any] = field(default_factory=dict)
+    basis: Basis = EXACT
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second that may be compared; ``None`` if they are not known, or only a bound."""
+        return None if self.basis.is_bound else self.summary.get("tokens_per_second")
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -99,14 +108,15 @@ def largest_batches(candidates: Sequence[Candidate], predictor: Predictor, limit
         outcomes = predictor.estimates([candidates[i].plan(size) for i, size in wanted.items()])
         for (i, size), outcome in zip(wanted.items(), outcomes, strict=True):
             tried[i][size] = outcome
-    rows = []
-    for candidate, seen in zip(candidates, tried, strict=True):
-        fitted = {size: outcome for size, outcome in seen.items() if fits(outcome)}
-        best = max(fitted, default=0)
-        rows.append(Row(candidate, best, seen[1], fitted.get(best), seen.get(best + 1)))
-    fitting = [row for row in rows if row.batch]
-    summaries = iter(predictor.summaries([row.candidate.plan(row.batch) for row in fitting]))
-    return [replace(row, summary=next(summaries)) if row.batch else row for row in rows]
+    fitted = [{size: outcome for size, outcome in seen.items() if fits(outcome)} for seen in tried]
+    best = [max(sizes, default=0) for sizes in fitted]
+    fitting = [i for i, size in enumerate(best) if size]
+    summaries = predictor.summaries([candidates[i].plan(best[i]) for i in fitting])
+    known = dict(zip(fitting, summaries, strict=True))
+    return [
+        Row(candidate, size, seen[1], fitted[i].get(size), seen.get(size + 1), *known.get(i, ()))
+        for i, (candidate, size, seen) in enumerate(zip(candidates, best, tried, strict=True))
+    ]
 
 
 def fits(outcome: Outcome) -> TypeGuard[Estimate]:
@@ -151,7 +161,9 @@ def outcome_of(record: Record) -> Outcome:
     """Return the estimate that a predicted record holds, or the reason why it holds none."""
     if record.status not in ("ok", *OUT_OF_MEMORY):
         return f"{record.status}: {record.reason}"
-    verdict = record.summary.get("verdict", FITS) if record.status == "ok" else DOES_NOT_FIT
+    verdict = record.summary.get("verdict", FITS)
+    if record.status != "ok" or verdict == DOES_NOT_LAST:
+        verdict = DOES_NOT_FIT
     used, total, reserved, host = (_most(record, key) for key in OF_A_RANK)
     names = {name for rank in record.ranks for name in rank["phases"]}
     held = {name: _peak(record, name) + max(0, used - reserved) for name in sorted(names)}
@@ -187,13 +199,13 @@ def rows_to_measure(rows: Sequence[Row], slowness: Sequence[str]) -> list[Row]:
     """Choose the fitting rows that are worth measuring, at most one of the configurations that differ in their
     allocator alone.
 
-    If all speeds are predicted, return all of them, the fastest first. Else return the rows that no other row beats: a
+    If all speeds are known, return all of them, the fastest first. Else return the rows that no other row beats: a
     row beats another if it uses no slower option on any axis and fits at least as large a batch. ``slowness`` names the
     axes whose options come from fast to slow.
     """
     fitting = [row for row in rows if row.batch]
-    if fitting and all("tokens_per_second" in row.summary for row in fitting):
-        return sorted(_one_allocator(fitting), key=lambda row: -row.summary["tokens_per_second"])
+    if fitting and all(row.rate for row in fitting):
+        return sorted(_one_allocator(fitting), key=lambda row: row.rate or 0.0, reverse=True)
     ranks = _option_ranks(rows, slowness)
 
     def beats(one: Row, other: Row) -> bool:
@@ -222,14 +234,13 @@ def _option_ranks(rows: Sequence[Row], slowness: Sequence[str]) -> dict[int, tup
 
 
 def cheapest(rows: Sequence[Row]) -> Row | None:
-    """Return the cheapest row that fits: by dollars a token where all speeds are predicted, else by dollars an hour and
+    """Return the cheapest row that fits: by dollars a token where all speeds are known, else by dollars an hour and
     then by the larger batch. ``None`` where a price is missing or nothing fits."""
     fitting = [row for row in rows if row.batch]
     if not fitting or any(row.usd_per_hour is None for row in fitting):
         return None
-    priced = [(price, row) for row in fitting if (price := row.usd_per_million_tokens) is not None]
-    if len(priced) == len(fitting):
-        return min(priced, key=lambda each: each[0])[1]
+    if all(row.rate for row in fitting):
+        return min(fitting, key=lambda row: row.usd_per_million_tokens or 0.0)
     return min(fitting, key=lambda row: (row.usd_per_hour, -row.batch))
 
 
@@ -244,14 +255,12 @@ class SingleChange:
     saved: int | None
 
 
-def single_changes(
-    base: Plan, changes: Sequence[tuple[str, str, Plan]], predictor: Predictor
-) -> tuple[Outcome, list[SingleChange]]:
-    """Estimate ``base`` and each single change of it, on a device that is large enough. ``changes``: word, price, plan.
+def single_changes(base: Plan, changes: Sequence[Change], predictor: Predictor) -> tuple[Outcome, list[SingleChange]]:
+    """Estimate ``base`` and each single change of it, on a device that is large enough.
 
     Returns the outcome of ``base`` and the changes: first the ones that fit the real device, then by the bytes saved.
     """
-    plans = [base, *(plan for _, _, plan in changes)]
+    plans = [base, *(change.plan for change in changes if change.plan is not None)]
     predictor.prepare(plans)
     needs = predictor.estimates(plans, limited=False)
     verdicts = predictor.estimates(plans)
@@ -261,8 +270,10 @@ def single_changes(
     ]
     first = outcomes[0]
     found = [
-        SingleChange(word, price, outcome, first.used - outcome.used if _known(first) and _known(outcome) else None)
-        for (word, price, _), outcome in zip(changes, outcomes[1:], strict=True)
+        SingleChange(
+            change.told, change.price, outcome, first.used - outcome.used if _known(first) and _known(outcome) else None
+        )
+        for change, outcome in zip(changes, outcomes[1:], strict=True)
     ]
     return first, in_order(found)
 

@@ -14,26 +14,71 @@ from memlab.core.record import Record
 from memlab.core.record_schema import Effects
 from memlab.core.sizes import GIB
 from memlab.launch.orphans import exclusively
+from memlab.launch.outcome import reason_of
 from memlab.launch.process import Ended
 from memlab.launch.user_command.found_config import found_config
-from memlab.launch.user_command.measure import check_program, keep_what_was_found, plan_of
-from memlab.launch.user_command.outcome import NO_STEP, reason_of
-from memlab.launch.user_command.records import command_record
+from memlab.launch.user_command.measure import check_program, command_record, keep_what_was_found, plan_of
+from memlab.launch.user_command.outcome import NO_STEP
 from memlab.launch.user_command.supervise import Finished
+from memlab.planner.command_changes import predicted_changes
 from memlab.planner.command_record import TracedCommand, record_of
-from memlab.planner.offline import offline_variables
-from memlab.planner.other_ends import ranges
-from memlab.planner.predicted_changes import predicted_changes
-from memlab.predict.trace.run_command import LOG, Simulated, simulate
+from memlab.predict.trace.run_command import LOG, Node, Simulated, simulate
 from memlab.predict.trace.shadow.unpredictable import NAME
 from memlab.predict.trace.shadow_process import ShadowError
-from memlab.predict.trace.simulation import Node
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
 from memlab.system.deadman import guarded
 from memlab.system.machine import Machine
-from memlab.system.sandbox import Sandbox
+from memlab.system.sandbox import INTERCEPTION, Sandbox
+from memlab.system.sandbox.kept_data import KeptData
+
+HUB = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+TRACKERS = {
+    "WANDB_MODE": "offline",
+    "NEPTUNE_MODE": "offline",
+    "SWANLAB_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "COMET_START_ONLINE": "0",
+    "MLFLOW_TRACKING_URI": "",  # the default: files of the working folder
+}
+"""Trackers write files instead, which go to the scratch folder."""
+
+
+def offline_variables(sandbox: Sandbox) -> dict[str, str]:
+    """Return the variables of a command in a sandbox. With an open network, the Hub may be read."""
+    # wandb writes its files in a static program, which interception does not see.
+    wandb = {"WANDB_MODE": "disabled"} if sandbox.protection == INTERCEPTION else {}
+    return {**({} if sandbox.network else HUB), **TRACKERS, **wandb}
+
+
+RANGED = ("peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
+
+Predict = Callable[[str, Path], Record]
+"""(choice, folder) -> the record of the command, predicted with the choice made the other way round."""
+
+
+def ranges(record: Record, simulated: TracedCommand, predict: Predict, folder: Path) -> list[dict[str, Any]]:
+    """Predict the command once more for each choice that steered it, the other way round.
+
+    Returns for each choice: ``choice`` (GENERATION, ROUTING), and for each key of ``RANGED`` [lowest, highest] of both
+    predictions, each on its highest rank; ``failure`` where the other prediction failed.
+    """
+    choices = sorted({choice for trace in simulated.traces.values() for choice in trace.choices})
+    return [_range(choice, record, predict, folder / f"other_end_{choice}") for choice in choices]
+
+
+def _range(choice: str, ordinary: Record, predict: Predict, folder: Path) -> dict[str, Any]:
+    try:
+        other = predict(choice, folder)
+    except ShadowError as error:
+        return {"choice": choice, "failure": str(error)}
+    return {"choice": choice, **{key: sorted((_highest(ordinary, key), _highest(other, key))) for key in RANGED}}
+
+
+def _highest(record: Record, key: str) -> int:
+    return max(rank[key] or 0 for rank in record.ranks)
 
 
 class CommandFailed(ShadowError):
@@ -149,15 +194,18 @@ def traced_command(
     began = time.time()
     node = Node(hardware.gpu, hardware.gpus, int(hardware.memory_gib * GIB))
     folder.path.mkdir(parents=True, exist_ok=True)
-    with Sandbox(folder.path, environ) as sandbox:
+    data = KeptData(words, environ)
+    with data.layers() as layers, Sandbox(folder.path, environ, below=(data.folder, layers)) as sandbox:
         variables = {**environ, **offline_variables(sandbox)}
         simulated = simulate(words, node, folder.path, steps, variables, other_end, timeout_s, sandbox.run)
         effects = sandbox.effects()
-    meters = {rank["rank"]: rank for rank in folder.read_attached_ranks()}
-    if simulated.waited_at is not None:
-        raise CommandFailed(_not_ended(simulated.waited_at, meters, timeout_s, folder), effects, "timeout")
-    if reason := _failure(simulated, meters):
-        raise CommandFailed(f"{reason.rstrip('.')}; the script's output is in {folder.path / LOG}", effects)
+        meters = {rank["rank"]: rank for rank in folder.read_attached_ranks()}
+        if simulated.waited_at is not None:
+            raise CommandFailed(_not_ended(simulated.waited_at, meters, timeout_s, folder), effects, "timeout")
+        if reason := _failure(simulated, meters):
+            raise CommandFailed(f"{reason.rstrip('.')}; the script's output is in {folder.path / LOG}", effects)
+        sources = [each["path"] for rank in meters.values() for each in rank["attached"].get("datasets") or ()]
+        data.keep(sandbox.written_in(data.folder), sources)
     rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}
     traces = {rank: simulated.traces[rank] for rank in meters}
     return TracedCommand(words, steps, hardware, traces, meters, rows, time.time() - began, effects)

@@ -4,7 +4,7 @@
 
     plan
      -> trace/    the real engine on a simulated device, in a process of its own, records events and work;
-                  choose_traces.py decides what to trace, known_traces.py interpolates the rest
+                  choose_traces.py decides what to trace, and interpolates the rest
      -> time/     clocks of the host and of the streams run through the work: step time, release delays
      -> memory/   the events go through a model of torch's allocator: peaks, verdict, breakdown
      -> prediction.py   the record

@@ -61,6 +61,11 @@ PINNED_MINIMUM = 512
 """Torch's pinned host allocator (c10, CachingHostAllocator) rounds every block up to a power of two, of at least
 this."""
 
+TF32_SHARE = 0.5
+"""Peak of tensor cores in TF32 as a share of their peak in bf16, the same in all datasheets: A100 156 of 312, H100 and
+H200 494.5 of 989.5, L40S 183 of 362, RTX 4090 82.6 of 165.2 TFLOPS. Older GPUs have no
+TF32: there a time by this peak is still a lower bound."""
+
 HOST_LINK_SHARES = {1: 1.0, 2: 0.98, 4: 0.79}
 """Number of GPUs of a node that copy to or from the host at once -> speed of each, as a share of its speed alone.
 Measured on up to four H200s: results/host_links_4xH200, the median of pinned, pageable and converting copies of 8 to

@@ -8,11 +8,9 @@ from memlab.core.record import Record
 from memlab.files.disk import is_full
 from memlab.predict.limits import unpredictable
 from memlab.predict.prediction import failed_record, finished, not_predicted, predict_one
-from memlab.predict.trace.choose_traces import make, next_tasks
-from memlab.predict.trace.known_traces import known_traces
+from memlab.predict.trace.choose_traces import known_traces, make, next_tasks
 from memlab.predict.trace.store import trace_folder
-from memlab.runs.job import Job
-from memlab.runs.results import JobResult, Schedule, SweepObserver
+from memlab.runs.job import Job, JobResult, Schedule, SweepObserver
 
 
 def schedule_predictions(jobs: Iterable[Job], force: bool) -> Schedule:

@@ -7,20 +7,18 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from memlab.core.config import Config
-from memlab.core.plan import Plan
+from memlab.core.plan import Plan, shape_of
 from memlab.core.record import RankResult, Record
-from memlab.core.run_id import shape_of
 from memlab.core.summary import Work, summarise
 from memlab.predict.limits import unpredictable
 from memlab.predict.memory.fit_probability import shipped_ratios, support
-from memlab.predict.memory.rank_results import rank_results
+from memlab.predict.memory.rank_results import estimate, rank_results
 from memlab.predict.memory.verdicts import worst
-from memlab.predict.time.calibration import Calibration
-from memlab.predict.time.calibration_choice import resolve
+from memlab.predict.time.calibrate import Calibrations, resolve
 from memlab.predict.time.step_time import StepTime, predict_step_time
 from memlab.predict.trace.choose_traces import traces_in_launch
-from memlab.predict.trace.code_digest import code_digest
 from memlab.predict.trace.shadow_process import ShadowError
+from memlab.predict.trace.store import code_digest
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.job import Job
 from memlab.system.environment import describe_environment, fingerprint
@@ -89,7 +87,7 @@ def predict_launch(plans: Sequence[Plan]) -> list[Record]:
     took["total_s"] = time.perf_counter() - began
     shapes = [list(shape_of(plan.config)) for plan in plans]
     return [
-        _point_record(plan, ranks, traces[index], calibrations.step, took, shapes[:index])
+        _point_record(plan, ranks, traces[index], calibrations, took, shapes[:index])
         for index, (plan, ranks) in enumerate(zip(plans, results, strict=False))
     ]
 
@@ -98,14 +96,18 @@ def _point_record(
     plan: Plan,
     results: Sequence[RankResult],
     traces: Mapping[int, Trace],
-    calibration: Calibration | None,
+    calibrations: Calibrations,
     took: dict[str, float],
     before: list[list[int]],
 ) -> Record:
     ran = all(rank.status == "ok" for rank in results)
-    step_time = predict_step_time(plan.config, traces, calibration) if ran else None
+    step_time = predict_step_time(plan.config, traces, calibrations.step) if ran else None
     seconds = [step_time.seconds] if step_time else []
     outcome = judged(plan.config, results, step_time, seconds)
+    if not ran:
+        outcome["summary"]["needed_bytes"] = estimate(
+            plan.config, traces.values(), calibrations.host, limited=False
+        ).used
     outcome["timing"] |= took
     return _record(plan, **outcome, isolation="shared" if before else "fresh", before_in_launch=before)
 

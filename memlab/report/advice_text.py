@@ -7,7 +7,9 @@ from rich.console import Console
 
 from memlab.analyse.advise import Advice, Projection, command_words, deepspeed_of
 from memlab.analyse.run_view import is_command
+from memlab.core.basis import comparable
 from memlab.report import units
+from memlab.report.price_text import hourly, whole_machine
 from memlab.report.short_names import names_by_label
 from memlab.report.terminal_table import show_table
 from memlab.report.text import SHOWN, say, show_command
@@ -30,8 +32,8 @@ def show_advice(advice: Advice, out: Console) -> None:
             each.micro,
             each.accumulation,
             each.effective_batch,
-            units.duration(each.seconds),
-            units.usd(each.usd),
+            units.duration_of(each.seconds, each.basis),
+            "-" if each.usd is None else units.usd_of(each.usd, each.basis),
             units.gib(each.headroom_bytes, places),
             "; ".join(each.cautions),
         )
@@ -40,7 +42,8 @@ def show_advice(advice: Advice, out: Console) -> None:
     columns = ["#", "configuration", "source", "batch", "accumulation", "effective", "time", "cost"]
     columns += ["headroom GiB", "caution"]
     spare = ("source", "effective", "accumulation", "headroom GiB")
-    title = f"{len(advice.projections):,} ways, fastest first"
+    bounds = not all(comparable(each.basis) for each in advice.projections)
+    title = f"{len(advice.projections):,} ways, {'by known time, then by free memory' if bounds else 'fastest first'}"
     title += f"; unless named: {usual}" if usual else ""
     show_table(
         out, title, columns, rows, left=3, notes=1, common=("source", "batch", "accumulation", "effective"), spare=spare
@@ -53,7 +56,7 @@ def show_advice(advice: Advice, out: Console) -> None:
         say(f"Measure next {sentence}", out)
     out.print()
     if is_command(advice.best.run):
-        say("The command that was measured; set the batch and the accumulation in it:", out)
+        say(f"The command that was {advice.best.run.source}; set the batch and the accumulation in it:", out)
     show_command(command_words(advice.best), out)
     out.print()
     out.print(json.dumps(deepspeed_of(advice.best), indent=2), soft_wrap=True)
@@ -64,22 +67,33 @@ def _names(advice: Advice) -> tuple[dict[str, str], str]:
 
 
 def sentences(advice: Advice) -> list[str]:
-    """Write the advice: the best projection, its free memory, the next best, and a note if there are several models."""
+    """Write the advice: the best projection, its free memory, the next best, the price of machines that are rented
+    whole, and a note if there are several models."""
     best, training = advice.best, advice.training
     names, _ = _names(advice)
     samples = f"{training.samples * training.epochs:,.0f} samples of {training.tokens:,} tokens"
-    cost = "" if best.usd is None else f" and cost {units.usd(best.usd)}"
+    cost = "" if best.usd is None else f" and cost {units.usd_of(best.usd, best.basis)}"
     first = (
         f"Use {names[best.label]} with batch {best.micro} x {best.accumulation} accumulation: {samples} "
-        f"take {units.duration(best.seconds)}{cost}."
+        f"take {units.duration_of(best.seconds, best.basis)}{cost}."
     )
-    return [first, _room(best), _against(advice, best, names), *_several_models(advice)]
+    known = _against(advice, best, names) if comparable(best.basis) else _not_known(advice, best)
+    price = [f"The price is {hourly(best.hardware)}."] if whole_machine(best.hardware) else []
+    return [first, _room(best), known, *price, *_several_models(advice)]
+
+
+def _not_known(advice: Advice, best: Projection) -> str:
+    why = f" ({best.basis.reason})" if best.basis.reason else ""
+    if len(advice.projections) == 1:
+        return f"The time is a lower bound{why}."
+    return f"Which way is the fastest is not known, since times are lower bounds{why}: this one leaves the most memory."
 
 
 def _against(advice: Advice, best: Projection, names: Mapping[str, str]) -> str:
-    others = [each for each in advice.projections if each.label != best.label]
+    others = [each for each in advice.projections if each.label != best.label and comparable(each.basis)]
     if not others:
-        return "No other configuration can do this training."
+        known = " with a known time" if any(each.label != best.label for each in advice.projections) else ""
+        return f"No other configuration{known} can do this training."
     runner_up = others[0]
     words = f"The next configuration, {names[runner_up.label]} with batch {runner_up.micro}, takes "
     words += f"{units.duration(runner_up.seconds)} ({units.signed_percent(runner_up.seconds / best.seconds - 1)})"

@@ -1,6 +1,7 @@
-"""Progress of the prediction of a command: the optimizer steps that each simulated rank has done, and the seconds."""
+"""Progress of the prediction of a command: what its script does now, and the seconds."""
 
 import os
+import re
 import threading
 import time
 from types import TracebackType
@@ -21,12 +22,18 @@ PLAIN_S = 10.0
 MOST_LETTERS = 80
 """Length of the script's last line that is shown, in letters."""
 
+BAR = re.compile(r"(?P<what>[^|%]*?)(?: \(num_proc=\d+\))?: +\d+%\|[^|]*\| *(?P<done>\d+)/(?P<of>\d+) ")
+"""A progress bar of tqdm, for example of ``datasets``: ``Tokenizing train dataset:  40%|####  | 4000/10000 [...]``."""
+
+WORK = {"Map": "preparing data", "Filter": "choosing data"}
+"""What ``datasets`` calls its work by default -> what is shown."""
+
 
 class CommandProgress:
     """Progress display, used with ``with``: one line that changes on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, folder: RunFolder, out: Console, timeout_s: float):
-        self._folder, self._out, self._timeout_s = folder, out, timeout_s
+    def __init__(self, folder: RunFolder, out: Console):
+        self._folder, self._out = folder, out
         self._change: str | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -52,14 +59,10 @@ class CommandProgress:
         if said.endswith(READING):
             return f"{seconds}: {said.removeprefix('memlab: ')}"
         steps = {rank: len(read_rows(self._folder.step_rows(rank))) for rank in self._folder.ranks_with_rows()}
+        if len(set(steps.values())) == 1:
+            return f"{seconds}: step {min(steps.values()) + 1}"
         told = ", ".join(f"rank {rank} is in step {number + 1}" for rank, number in steps.items())
-        return f"{seconds}: {told or self._waiting(said)}"
-
-    def _waiting(self, said: str) -> str:
-        """Say what is waited for before the first optimizer step."""
-        output = f", its last output: {said[:MOST_LETTERS]}" if said else ""
-        limit = f"{self._timeout_s:,.0f} s"
-        return f"waiting for the script's first optimizer step{output}; it is ended after {limit} (--timeout)"
+        return f"{seconds}: {told or _before_steps(said)}"
 
     def _last_line(self) -> str:
         """Return the last line of the command's output."""
@@ -79,3 +82,11 @@ class CommandProgress:
         else:
             while not self._done.wait(PLAIN_S):
                 self._out.print(self.line())
+
+
+def _before_steps(said: str) -> str:
+    """Say what the script does before its first optimizer step. ``said``: its last output."""
+    if bar := BAR.match(said):
+        what = WORK.get(bar["what"], bar["what"][:1].lower() + bar["what"][1:])
+        return f"{what[:MOST_LETTERS]}, {int(bar['done']):,} of {int(bar['of']):,}"
+    return f"before the first step{f'; the script says: {said[:MOST_LETTERS]}' if said else ''}"

@@ -1,13 +1,16 @@
 """Terminal output of a comparison of runs, and of the effects of an axis."""
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 
 from memlab.analyse.diff import PLANNED, ChangedKey, Comparison, QuantityRow
 from memlab.analyse.effects import EffectRange, Effects
-from memlab.analyse.quantities import Difference
+from memlab.analyse.quantities import Difference, Quantity
 from memlab.analyse.run_view import RunView
+from memlab.core.basis import is_rate
 from memlab.report import units
 from memlab.report.short_names import names_by_label
 from memlab.report.terminal_table import show_table
@@ -16,8 +19,8 @@ from memlab.report.text import SHOWN, say
 MAIN = ("peak_allocated_bytes", "peak_reserved_bytes", "host_peak_bytes", "step_seconds", "usd_per_million_tokens")
 """Quantities that are always shown. Other quantities are shown if they changed by more than the noise."""
 
-FOLLOWING = ("device_used_bytes", "process_used_bytes", "iterations_per_second", "samples_per_second", "usd")
-"""Quantities that follow from reserved memory or the step time, and the cost of measuring the run."""
+FOLLOWING = ("device_used_bytes", "process_used_bytes", "iterations_per_second", "samples_per_second")
+"""Quantities that follow from reserved memory or the step time."""
 
 COMMAND = "training.command"
 """Key of a command line, of which only what differs is shown."""
@@ -29,14 +32,11 @@ STAR = " *"
 """Mark after a quantity that is within the noise."""
 
 ANSWERED = {
-    "peak_reserved_bytes": ("of reserved memory", "peak reserved memory"),
-    "step_seconds": ("a step", "the step time"),
-    "usd_per_million_tokens": ("a million tokens", "the price of a token"),
+    "peak_reserved_bytes": ("of reserved memory", "reserved memory"),
+    "step_seconds": ("a step", "step time"),
+    "usd_per_million_tokens": ("a million tokens", "price"),
 }
 """Quantities in the first sentence: words after a value, and the name of the quantity."""
-
-FEW = 3
-"""Most pairs of options in the sentence about an axis."""
 
 
 def show_comparison(comparison: Comparison, out: Console, all_quantities: bool = False) -> None:
@@ -55,7 +55,7 @@ def show_comparison(comparison: Comparison, out: Console, all_quantities: bool =
     hidden = [] if all_quantities or not comparison.values else parts.pop("DeepSpeed JSON")
     for title, changes in parts.items():
         if rows := [row for change in changes if (row := _change_row(change))]:
-            show_table(out, title, ["key", *names], rows, left=1 + len(names))
+            show_table(out, title, ["key", *names], rows, left=1 + len(names), always=names)
     if hidden:
         say(f"Keys of the DeepSpeed JSON that differ as a result: {len(hidden)} (--all shows them).", out)
     for place, name in enumerate(names[1:]):
@@ -71,6 +71,9 @@ def comparison_answer(comparison: Comparison) -> str:
     clauses = [
         _against(first, name, [(row.key, row.differences[place]) for row in rows]) for place, name in enumerate(others)
     ]
+    clauses.append(
+        units.not_known("step time", (run.basis for run in comparison.runs if "step_seconds" in run.summary))
+    )
     if any(clauses):
         return f"{'; '.join(filter(None, clauses))}."
     changes = len(comparison.values)
@@ -124,7 +127,11 @@ def show_warnings(warnings: Sequence[str], out: Console) -> None:
 def _change_row(change: ChangedKey) -> list[str]:
     """Write a changed key with its values; empty for the words of the only command, which have nothing beside them."""
     values = _different_words(change.values) if change.key == COMMAND else change.values
-    return [change.key, *("-" if value is None else str(value) for value in values)] if values else []
+    return [change.key, *map(_written, values)] if values else []
+
+
+def _written(value: Any) -> str:
+    return "-" if value is None else str(value) or "(empty)"
 
 
 def _different_words(commands: Sequence[str | None]) -> list[str | None]:
@@ -153,22 +160,20 @@ def _show_quantities(
     """Print the quantities of one run beside the quantities of the first run."""
     known = [row for row in quantities if row.quantities[0] or row.quantities[place + 1]]
     shown = [row for row in known if all_quantities or _is_shown(row, row.differences[place])]
-    both = {
-        row.key: [None if each is None else each.value for each in (row.quantities[0], row.quantities[place + 1])]
-        for row in shown
-    }
-    places = units.places(value for key, values in both.items() if _is_size(key) for value in values)
+    both = {row.key: (row.quantities[0], row.quantities[place + 1]) for row in shown}
+    places = units.places(each.value for key, values in both.items() if _is_size(key) for each in values if each)
     rows = [
         (
             units.name(row.key),
-            *(_value(row.key, value, places) for value in both[row.key]),
-            *_difference(row.key, row.differences[place], places),
+            *(_known(row.key, each, places) for each in both[row.key]),
+            *_difference(row.key, row.differences[place], places, missing="not known" if all(both[row.key]) else "-"),
         )
         for row in shown
     ]
     if rows:
         title = f"{other} against {base}: largest rank, memory in GiB; * marks a difference within the noise"
-        show_table(out, title, ["quantity", base, other, f"{other} - {base}", "%", "noise"], rows, spare=("noise", "%"))
+        columns = ["quantity", base, other, f"{other} - {base}", "%", "noise"]
+        show_table(out, title, columns, rows, spare=("noise", "%"), always=(base, other))
     _show_omitted(len(known) - len(shown), out)
 
 
@@ -191,9 +196,13 @@ def _is_size(key: str) -> bool:
     return key.endswith("_bytes")
 
 
-def _value(key: str, value: float | None, places: int, digits: int = 4) -> str:
-    if value is None:
+def _known(key: str, quantity: Quantity | None, places: int) -> str:
+    if quantity is None:
         return "-"
+    return units.known(_value(key, quantity.value, places), quantity.basis, is_rate(key))
+
+
+def _value(key: str, value: float, places: int, digits: int = 4) -> str:
     if _is_size(key):
         return units.gib(value, places)
     if "seconds" in key:
@@ -201,13 +210,16 @@ def _value(key: str, value: float | None, places: int, digits: int = 4) -> str:
     return units.usd(value) if key.startswith("usd") else units.number(value, digits)
 
 
-def _difference(key: str, difference: Difference | None, places: int) -> tuple[str, str, str]:
-    """Write the difference, its percentage, and the noise, with a star if the difference is within the noise."""
+def _difference(key: str, difference: Difference | None, places: int, missing: str) -> tuple[str, str, str]:
+    """Write the difference, its percentage, and the noise, with a star if the difference is within the noise.
+
+    ``missing`` is written if there is no difference.
+    """
     if difference is None:
-        return "-", "-", "-"
+        return missing, "-", "-"
     change = units.with_sign(difference.absolute, _value(key, abs(difference.absolute), places, DIFFERENCE_DIGITS))
-    noise = _value(key, difference.noise, places, DIFFERENCE_DIGITS) + STAR * bool(difference.within_noise)
-    return change, units.signed_percent(difference.relative), noise
+    noise = "-" if difference.noise is None else _value(key, difference.noise, places, DIFFERENCE_DIGITS)
+    return change, units.signed_percent(difference.relative), noise + STAR * bool(difference.within_noise)
 
 
 # --- the effect of an axis --------------------------------------------------------------------------------------------
@@ -246,39 +258,23 @@ def _is_finding(found: EffectRange) -> bool:
 
 
 def effects_answer(effects: Effects) -> str:
-    """Write the effect of the axis over all pairs in a sentence.
-
-    It covers at most :data:`FEW` pairs of options, beginning with the options of the most pairs of runs.
-    """
-    ranges: dict[tuple[str, str], list[EffectRange]] = {}
-    for each in effects.ranges:
-        if each.key in ANSWERED:
-            ranges.setdefault((each.base, each.other), []).append(each)
-    found = sorted(ranges.items(), key=lambda item: -max(each.pairs for each in item[1]))
-    clauses = [f"{other} instead of {base} changes {_changes_in_words(each)}" for (base, other), each in found[:FEW]]
-    clauses += [f"{len(found) - FEW} more in the table"] if len(found) > FEW else []
-    return f"{effects.by}: {'; '.join(clauses)}." if clauses else f"{effects.by}: no two runs differ only in it."
-
-
-def _changes_in_words(ranges: Sequence[EffectRange]) -> str:
-    """Write ``peak reserved memory by ..., the step time and the price of a token by ...``.
-
-    Quantities with the same change share their words.
-    """
-    alike: dict[str, list[str]] = {}
-    for each in ranges:
-        alike.setdefault(_range_in_words(each), []).append(ANSWERED[each.key][1])
-    return ", ".join(f"{' and '.join(names)} by {words}" for words, names in alike.items())
-
-
-def _range_in_words(found: EffectRange) -> str:
-    """Write the median change, with the lowest, the highest, and the number of pairs."""
-    median = units.signed_percent(found.median)
-    if found.pairs == 1:
-        return f"{median} (one pair)"
-    return (
-        f"{median} ({units.signed_percent(found.lowest)} to {units.signed_percent(found.highest)}, {found.pairs} pairs)"
-    )
+    """Write the effect of the two options with the most pairs in a short sentence."""
+    counts = Counter((pair.base, pair.other) for pair in effects.pairs)
+    if not counts:
+        return f"{effects.by}: no two runs differ only in it."
+    ((base, other), count), *more = counts.most_common()
+    found = {each.key: each for each in effects.ranges if (each.base, each.other) == (base, other)}
+    alike: dict[tuple[str, str], list[str]] = {}
+    for key, (_, name) in ANSWERED.items():
+        if key in found:
+            noise = " (within the noise)" if found[key].within_noise == found[key].pairs else ""
+            alike.setdefault((units.signed_percent(found[key].median), noise), []).append(name)
+    changes = ", ".join(f"{median} {' and '.join(names)}{noise}" for (median, noise), names in alike.items())
+    pairs = "one pair" if count == 1 else f"median of {count} pairs"
+    clauses = [f"{other} instead of {base}: {changes or 'nothing to compare'} ({pairs})"]
+    clauses.append("" if "step_seconds" in found else units.not_known("step time", effects.bounds))
+    clauses.append(f"{len(more)} more in the table" if more else "")
+    return f"{'; '.join(filter(None, clauses))}."
 
 
 def _show_pairs(effects: Effects, out: Console) -> None:

@@ -36,13 +36,11 @@ def effects_sentences(record: Record) -> list[str]:
 
 def _files(verb: str, folders: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Write the number and size of files, and the folders with most bytes. A folder alone is none."""
-    folders = [each for each in folders if each["files"]]
-    if not folders:
-        return
     files, size = (sum(each[key] for each in folders) for key in ("files", "bytes"))
-    largest = sorted(folders, key=lambda each: (-each["bytes"], -each["files"], each["folder"]))
-    names = _first([each["folder"] for each in largest])
-    yield f"It would have {verb} {files:,} file{'s' * (files != 1)}, {units.size(size)}, in {names}."
+    if files:
+        largest = sorted(folders, key=lambda each: (-each["bytes"], -each["files"], each["folder"]))
+        names = _first([each["folder"] for each in largest if each["files"]])
+        yield f"It would have {verb} {units.counted(files, 'file')}, {units.size(size)}, in {names}."
 
 
 def _listed(title: str, each: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -30,7 +30,8 @@ from memlab.report.out_of_memory_text import (
     out_of_memory_sentence,
     what_came_before,
 )
-from memlab.report.text import TextTable, say, show_text_table
+from memlab.report.terminal_table import TextTable, show_text_table
+from memlab.report.text import say
 from memlab.system.terminal import safe
 
 Node = TypeVar("Node", Share, Row)
@@ -43,7 +44,8 @@ SMALLEST = 0.005
 
 
 def show_explained(rank: Explained, out: Console, depth: int) -> None:
-    """Print a rank at its peak, and each phase. ``depth``: levels of the tree below the device's memory."""
+    """Print the findings of a rank, its memory at the peak, and each phase. ``depth``: levels of the tree."""
+    show_findings(findings(rank), out)
     if rank.oom:
         _show_out_of_memory(rank, rank.oom, out)
         show_text_table(accounting_table(rank, depth), out)
@@ -61,7 +63,6 @@ def show_explained(rank: Explained, out: Console, depth: int) -> None:
             show_text_table(phases_table(rank), out)
     for note in filter(None, (provenance(rank), elsewhere(rank))):
         say(note, out)
-    show_findings(findings(rank), out)
 
 
 def accounting_table(rank: Explained, depth: int) -> TextTable:

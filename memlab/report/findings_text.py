@@ -8,6 +8,7 @@ from memlab.analyse.explain import findings
 from memlab.analyse.explain.findings import Finding
 from memlab.predict.trace.memory_kinds import ACTIVATIONS, CASTS, LOGITS
 from memlab.report import units
+from memlab.report.growth_text import growth_sentence
 from memlab.report.text import say
 
 PARTS = 3
@@ -22,7 +23,7 @@ SENTENCES = {
         "({parts}){line}. It stays on the GPU until the evaluation ends."
     ),
     findings.TRAINS_BESIDE_ADAPTER: (
-        "Beside its adapter, {subject} trains parameters of the base model, which hold {size}: {parts}{line}. Their "
+        "Next to its adapter, {subject} trains parameters of the base model, which hold {size}: {parts}{line}. Their "
         "requires_grad is True."
     ),
     findings.STATES_OF_FROZEN: (
@@ -59,6 +60,9 @@ def show_findings(found: Sequence[Finding], out: Console) -> None:
 
 def sentence(finding: Finding) -> str:
     """Say what was found: how much, in what, requested where."""
+    if finding.grown is not None and (finding.grown["kept_by"] or not finding.parts):
+        of = f" They are {finding.subject} ({_named(finding.parts)}){_line(finding)}." if finding.parts else ""
+        return growth_sentence(finding.grown) + of
     text = SENTENCES[finding.name].format(
         size=units.size(finding.nbytes),
         times=finding.times,

@@ -84,7 +84,7 @@ def capacity_text(fit: Fit, capacity: Capacity, memory_gib: float, margin: float
     if capacity.limit == "oom":
         parts.append(f"The line allows more, but a run with {fit.oom_tokens:,} tokens ran out of memory.")
     if capacity.extrapolated:
-        parts.append(f"Extrapolated: no run has more than {max(fit.tokens):,} tokens.")
+        parts.append(f"This is by the line: the most that was tried is {max(fit.tokens):,} tokens.")
     if max(fit.tokens) > capacity.tokens:
         parts.append(
             f"A run with {max(fit.tokens):,} tokens fitted, with less memory free or after the allocator returned "

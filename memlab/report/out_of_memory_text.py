@@ -11,7 +11,8 @@ from memlab.core.record import PREDICTED
 from memlab.predict.memory.ledger import by_kind
 from memlab.predict.trace.trace_format import Site
 from memlab.report import units
-from memlab.report.text import TextTable, say
+from memlab.report.terminal_table import TextTable
+from memlab.report.text import say
 from memlab.runs.folder import RunFolder
 
 NAMED = 5

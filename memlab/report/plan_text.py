@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from memlab.planner.search import Outcome, Row, SingleChange
-from memlab.predict.memory.estimate import Estimate
+from memlab.predict.memory.rank_results import Estimate
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
 from memlab.report import units
-from memlab.report.answers import how_sure, is_calibrated
 from memlab.report.terminal_table import show_table
 from memlab.report.text import say
+from memlab.report.verdict_text import how_sure, is_calibrated
 from memlab.system.terminal import safe
 
 WHY_WORTH_MEASURING = "no other configuration has options at least as fast and fits as large a batch"
@@ -48,26 +48,28 @@ class PlanProgress:
 
 
 def plan_answer(rows: Sequence[Row], cheapest: Row | None, measure: Sequence[Row]) -> str:
-    """Recommend in a sentence what to rent or run: the cheapest of several machines, else the first worth measuring."""
+    """Recommend in a sentence what to rent or run: the cheapest of several machines, else the fastest configuration;
+    where speeds are not known, the machine with the lowest price an hour, else the configuration with the largest
+    batch."""
     fitting = sum(bool(row.batch) for row in rows)
     if not fitting:
         return f"Nothing fits: none of the {len(rows)} configurations fits with a batch of one."
-    best = cheapest or measure[0]
-    kind = "the cheapest" if cheapest else "the fastest" if _have_rates(measure) else "the first to measure"
+    best = cheapest or (measure[0] if _have_rates(measure) else max(measure, key=lambda row: row.batch))
+    if _have_rates(measure):
+        kind = "the cheapest" if cheapest else "the fastest"
+    else:
+        kind = "the cheapest by the hour" if cheapest else "the one with the largest batch"
     need = f"{_in_use(best.best)} on the fullest GPU"
     facts = [", ".join(filter(None, [need, how_sure(best.summary)])), *_speed_and_price(best)]
-    return f"{fitting} of {len(rows)} configurations fit; {kind} is {_line(best)}: {'; '.join(facts)}."
+    facts.append(units.not_known("speed", (row.basis for row in measure)))
+    return f"{fitting} of {len(rows)} configurations fit; {kind} is {_line(best)}: {'; '.join(filter(None, facts))}."
 
 
 def _speed_and_price(row: Row) -> list[str]:
-    """Write speed and price. With only a lower bound of the step time, the speed is an upper bound ("at best")."""
-    rate = row.summary.get("tokens_per_second")
-    if rate is None:
+    if not row.summary.get("tokens_per_second"):
         return [f"{units.usd(row.usd_per_hour)} an hour, speed not predicted"] if row.usd_per_hour else []
-    bound = " at best" if row.summary.get("step_seconds_max") is None else ""
-    price = row.usd_per_million_tokens
-    cost = "" if price is None else f" ({units.usd(price)} a million, {units.usd(row.usd_per_hour)} an hour)"
-    return [f"{units.number(rate)} tokens/s{bound}{cost}"]
+    price = "" if row.usd_per_hour is None else f" ({_price(row)} a million, {units.usd(row.usd_per_hour)} an hour)"
+    return [f"{_rate(row, ' tokens/s')}{price}"]
 
 
 def _in_use(estimate: Estimate) -> str:
@@ -76,7 +78,7 @@ def _in_use(estimate: Estimate) -> str:
 
 
 def _have_rates(rows: Sequence[Row]) -> bool:
-    return all("tokens_per_second" in row.summary for row in rows)
+    return all(row.rate for row in rows)
 
 
 def show_rows(rows: Sequence[Row], out: Console) -> None:
@@ -92,7 +94,7 @@ def show_rows(rows: Sequence[Row], out: Console) -> None:
             units.gib(row.best.free if row.best else None, places),
             units.gib(row.best.host if row.best else None, places),
             _probability(row),
-            *([_rate(row), units.usd(row.usd_per_million_tokens)] if speed else []),
+            *([_rate(row), _price(row)] if speed else []),
             _beyond(row),
         )
         for row in rows
@@ -174,9 +176,14 @@ def _probability(row: Row) -> str:
     return units.percent(row.summary["fit_probability"]) if is_calibrated(row.summary) else "-"
 
 
-def _rate(row: Row) -> str:
+def _rate(row: Row, unit: str = "") -> str:
     rate = row.summary.get("tokens_per_second")
-    return "-" if rate is None else units.number(rate)
+    return "-" if rate is None else units.known(f"{units.number(rate)}{unit}", row.basis, is_rate=True)
+
+
+def _price(row: Row) -> str:
+    price = row.usd_per_million_tokens
+    return "-" if price is None else units.known(units.usd(price), row.basis)
 
 
 def _names(rows: Sequence[Row]) -> list[str]:

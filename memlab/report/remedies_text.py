@@ -7,8 +7,9 @@ from rich.console import Console
 
 from memlab.analyse.explain.accounting import Row
 from memlab.analyse.explain.remedies import Measured, Needs, Remedies, Remedy
+from memlab.core.basis import comparable
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
-from memlab.predict.time.step_time import BOUND, StepTime
+from memlab.predict.time.step_time import StepTime
 from memlab.report import units
 from memlab.report.text import say
 
@@ -149,12 +150,14 @@ def _where(kind: Row, least: float) -> str:
 
 
 def _costs(needs: Needs, base: Needs) -> Iterator[str]:
-    """Write the step time and the memory of the host, where the change takes more of them."""
-    if needs.step and base.step and needs.step.seconds > base.step.seconds * (1 + NOTABLE):
+    """Write the step time and the memory of the host, where the change takes more of them. Times that are only lower
+    bounds are not compared."""
+    known = needs.step and base.step and comparable(needs.step.basis, base.step.basis)
+    if known and needs.step.seconds > base.step.seconds * (1 + NOTABLE):
         yield f"{_of_step(needs.step)} instead of {units.seconds(base.step.seconds)}"
     if needs.host - base.host > NOTABLE * base.used:
         yield f"{units.size(needs.host - base.host)} more of host memory for each rank"
 
 
 def _of_step(step: StepTime) -> str:
-    return f"{units.seconds(step.seconds)} a step{' at best' if step.basis == BOUND else ''}"
+    return f"{units.known(units.seconds(step.seconds), step.basis)} a step"

@@ -19,8 +19,8 @@ from memlab.core.noise import NOISY
 from memlab.core.record import Record
 from memlab.core.sizes import GIB
 from memlab.report import units
-from memlab.runs.job import Job, usd_per_hour
-from memlab.runs.results import JobResult, Schedule, SearchResult, SweepObserver
+from memlab.report.terminal_table import show_table
+from memlab.runs.job import Job, JobResult, Schedule, SearchResult, SweepObserver, usd_per_hour
 from memlab.system.machine import used_bytes
 from memlab.system.terminal import safe
 
@@ -39,20 +39,16 @@ def _launches(launches: Sequence[Sequence[Job]]) -> str:
 
 def show_preview(found: Schedule, root: Path, console: Console) -> None:
     """Print each job's state (done, unsupported, to predict, or its launch), and the most that the sweep costs."""
-    table = Table(title=f"Sweep into {root} (nothing is started)", title_justify="left")
-    for name in ("launch", "job", "state"):
-        table.add_column(name, justify="right" if name == "launch" else "left", overflow="fold")
+    rows = []
     for result in found.known:
         reason = result.record.status if result.record else "unsupported"
-        table.add_row("-", result.job.plan.run_id, f"{result.how}: {reason}" if result.how == "done" else reason)
+        state = f"{result.how}: {reason}" if result.how == "done" else reason
+        rows.append((result.job.plan.run_id, "-", state))
     launches = [jobs for jobs in found.launches if jobs[0].config.mode == "measure"]
     to_predict = [job for jobs in found.launches for job in jobs if job.config.mode == "predict"]
-    for job in to_predict:
-        table.add_row("-", job.plan.run_id, "to predict")
-    for number, jobs in enumerate(launches, 1):
-        for job in jobs:
-            table.add_row(str(number), job.plan.run_id, "to run")
-    console.print(table)
+    rows += [(job.plan.run_id, "-", "to predict") for job in to_predict]
+    rows += [(job.plan.run_id, str(number), "to run") for number, jobs in enumerate(launches, 1) for job in jobs]
+    show_table(console, f"Sweep into {root} (nothing is started)", ("job", "launch", "state"), rows, notes=1)
     if to_predict:
         console.print(f"{len(to_predict)} to predict, without cost", highlight=False)
     to_run = [job for jobs in launches for job in jobs]
@@ -137,8 +133,7 @@ class Progress(SweepObserver):
         if peak and record.status == "ok":
             parts.append(f"{units.gib(peak['max'])} GiB reserved")
         if "step_seconds" in record.summary:
-            is_bound = record.summary.get("step_seconds_max", 0) is None
-            parts.append(f"{units.seconds(record.summary['step_seconds'])} a step{' at best' * is_bound}")
+            parts.append(f"{units.quantity('step_seconds', record.summary['step_seconds'], record.basis)} a step")
         if record.reason:
             parts.append(safe(record.reason.splitlines()[0][:160]))
         return Text("  ").join(Text.assemble(part) for part in parts)
@@ -179,12 +174,9 @@ def show_searches(searches: Iterable[SearchResult], console: Console) -> None:
     """Print the sizes that each search tried, and its answer."""
     for found in searches:
         kind = {"batch": "micro batch", "seq_len": "sequence length"}[found.job.config.sweep.search]
-        table = Table(title=f"{found.job.plan.run_id}: {kind}", title_justify="left")
-        for name in (kind, "status", "reserved, GiB", "retries", "step", "samples/s", "tokens/s", ""):
-            table.add_column(name, justify="left" if name in ("status", "") else "right")
-        for size, record in sorted(found.tried.items()):
-            table.add_row(*_search_row(found, size, record))
-        console.print(table)
+        rows = [_search_row(found, size, record) for size, record in sorted(found.tried.items())]
+        columns = ("status", kind, "reserved GiB", "retries", "step", "samples/s", "tokens/s", "note")
+        show_table(console, f"{found.job.plan.run_id}: {kind}", columns, rows, notes=1)
         console.print(_answer(found, kind), highlight=False)
 
 
@@ -195,7 +187,7 @@ def _search_row(found: SearchResult, size: int, record: Record) -> list[str]:
     speed = [units.seconds(summary.get("step_seconds"))]
     speed += ["-" if rate is None else units.number(rate) for rate in rates]
     note = "fits but thrashes" if found.thrashes(size) else ""
-    return [str(size), record.status, units.gib(peak), str(summary.get("num_alloc_retries", "-")), *speed, note]
+    return [record.status, str(size), units.gib(peak), str(summary.get("num_alloc_retries", "-")), *speed, note]
 
 
 def _answer(found: SearchResult, kind: str) -> str:
@@ -239,22 +231,22 @@ def show_repeats(results: Sequence[JobResult], console: Console) -> None:
     repeated = [group for group in repeats.values() if len(group) > 1]
     if not repeated:
         return
-    table = Table(title="Repeats: median, and the spread from lowest to highest", title_justify="left")
-    for name in ("experiment", "times", "step", "spread", "reserved, GiB", "spread", ""):
-        table.add_column(name, justify="left" if name in ("experiment", "") else "right")
+    rows = []
     for group in repeated:
         seconds = [result.record.summary["step_seconds"] for result in group]
         reserved = [result.record.summary["peak_reserved_bytes"]["max"] for result in group]
-        noisy = "noisy" if _relative_spread(seconds) > NOISY else ""
         row = [
+            group[0].job.plan.run_id,
+            len(group),
             units.seconds(median(seconds)),
             units.percent(_relative_spread(seconds), 1),
             units.gib(median(reserved)),
             units.percent(_relative_spread(reserved), 1),
-            noisy,
+            "noisy" if _relative_spread(seconds) > NOISY else "",
         ]
-        table.add_row(group[0].job.plan.run_id, str(len(group)), *row)
-    console.print(table)
+        rows.append(row)
+    columns = ("experiment", "times", "step", "spread of steps", "reserved GiB", "spread of reserved", "note")
+    show_table(console, "Repeats: median, and the spread from lowest to highest", columns, rows, notes=1)
 
 
 def _relative_spread(values: Sequence[float]) -> float:

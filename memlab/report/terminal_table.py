@@ -1,6 +1,7 @@
 """Tables as wide as the terminal. Text from a run folder is never printed as markup."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from textwrap import fill
 from typing import Any
@@ -19,8 +20,30 @@ NARROWEST = 24
 KEYS = 40
 """Fewest characters of a name in the first column, which identifies the rows."""
 
+GAP = 2
+"""Characters between two columns."""
+
 FLOOR = 10
 """Fewest characters of a text, as long as the first column can be cut."""
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Table of texts. ``numbers``: the columns (from 0) that hold numbers, which are aligned to the right and never
+    cut. ``spare``: the columns that a narrow terminal can do without, the first one first."""
+
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    numbers: tuple[int, ...]
+    spare: tuple[int, ...] = ()
+
+
+def show_text_table(table: TextTable, out: Console) -> None:
+    """Print a table with all its columns, as far as the terminal has room for them."""
+    columns = zip(table.head, *([safe(cell) for cell in row] for row in table.rows), strict=True)
+    cells = {name: column for name, *column in columns}
+    texts = [name for number, name in enumerate(table.head) if number not in table.numbers]
+    _show(cells, texts, [table.head[number] for number in table.spare], out)
 
 
 def show_table(
@@ -32,33 +55,38 @@ def show_table(
     notes: int = 0,
     common: Sequence[str] = (),
     spare: Sequence[str] = (),
+    always: Sequence[str] = (),
 ) -> None:
     """Print a table whose first ``left`` and last ``notes`` columns are text. All other columns are numbers, never cut.
 
     A column of ``common`` that is there with the same value in all of several rows moves to the title. Empty columns
-    are left out. If the terminal is too narrow, columns of ``spare`` are dropped, the first one first, and a line names
-    them.
+    are left out, except those of ``always``. If the terminal is too narrow, columns of ``spare`` are dropped, the first
+    one first, and a line names them.
     """
     lines = [[safe(cell) for cell in row] for row in rows]
     cells = {name: column for name, *column in zip(columns, *lines, strict=True)}
-    empty = [name for name in columns if lines and set(cells[name]) <= {"", "-"}]
+    empty = [name for name in columns if lines and name not in always and set(cells[name]) <= {"", "-"}]
     told = [name for name in common if name in cells and name not in empty]
     same = [name for name in told if len(lines) > 1 and len(set(cells[name])) == 1]
-    title = "; ".join([title, *(f"{name} {cells[name][0]}" for name in same)])
-    kept = [name for name in columns if name not in (*same, *empty)]
+    out.print(Text("; ".join([title, *(f"{name} {cells[name][0]}" for name in same)]), "table.title"))
+    kept = {name: cells[name] for name in columns if name not in (*same, *empty)}
     texts = [name for name in (*columns[:left], *columns[len(columns) - notes :]) if name in kept]
-    least = {name: _number_width(name, cells[name]) for name in kept}
+    _show(kept, texts, spare, out)
+
+
+def _show(cells: Mapping[str, Sequence[str]], texts: Sequence[str], spare: Sequence[str], out: Console) -> None:
+    """Print the columns ``cells``, of which ``texts`` are text and the others numbers."""
+    least = {name: _number_width(name, column) for name, column in cells.items()}
     least |= {name: _text_width(name, cells[name]) for name in texts[1:]}
     least |= {name: min(least[name], max(KEYS, len(name))) for name in texts[:1]}
     dropped = _drop(least, spare, out)
     widths = _column_widths(least, cells, [name for name in texts if name in least], out)
-    table = Table()
+    table = Table(box=None, pad_edge=False)
     for name, width in widths.items():
         look = {"justify": "left"} if name in texts else {"justify": "right", "no_wrap": True}
         table.add_column(Text(fill(name, width)), width=width, **look)
     for row in zip(*(cells[name] for name in widths), strict=True):
         table.add_row(*(Text(fitted(cell, width)) for width, cell in zip(widths.values(), row, strict=True)))
-    out.print(Text(title, "table.title"))  # a title inside the table would be as narrow as the table
     out.print(table)
     if dropped:
         say(f"The terminal is too narrow for: {', '.join(reversed(dropped))}.", out)
@@ -86,8 +114,8 @@ def _text_width(name: str, cells: Sequence[str]) -> int:
 
 
 def _room(widths: Mapping[str, int], out: Console) -> int:
-    """Return the free characters of a line beside the columns and their frames; negative if these do not fit."""
-    return out.width - sum(widths.values()) - 3 * len(widths) - 1
+    """Return the characters of a line that the columns and their gaps leave free; negative if these do not fit."""
+    return out.width - sum(widths.values()) - GAP * (len(widths) - 1)
 
 
 def _column_widths(
@@ -113,46 +141,6 @@ def _column_widths(
         widest = max(cut, key=widths.get)
         widths[widest] = max(1, widths[widest] - 1)
     return widths
-
-
-SPARE = ("accelerate's", "DeepSpeed's estimate", "active GiB", "$", "tokens/s")
-"""Columns that :func:`show_points` drops if the terminal is too narrow, the first one first."""
-
-
-def show_points(frame: Any, groups: Sequence[str], out: Console) -> None:
-    """Print the main columns of :func:`memlab.analyse.table.points_table`: what differs, memory, speed, cost."""
-    varied = [group for group in groups if group not in ("seq_len", "batch") and frame[group].nunique(dropna=False) > 1]
-    columns = {
-        **{group: group for group in varied},
-        "batch.micro": "batch",
-        "seq_len.tokens": "tokens",
-        "status": "status",
-        "peak_allocated_bytes_max": "allocated GiB",
-        "peak_active_bytes_max": "active GiB",
-        "peak_reserved_bytes_max": "reserved GiB",
-        "step_seconds": "step s",
-        "tokens_per_second": "tokens/s",
-        "usd": "$",
-        "estimate_deepspeed_bytes": "DeepSpeed's estimate",
-        "estimate_accelerate_bytes": "accelerate's",
-    }
-    shown = {key: title for key, title in columns.items() if key in frame and frame[key].notna().any()}
-    ordered = frame.sort_values([*varied, "batch.micro", "seq_len.tokens"])
-    rows = [[_cell(key, row[key]) for key in shown] for row in ordered.head(SHOWN).to_dict("records")]
-    titles, left = list(shown.values()), len(varied)
-    if sum(len(group) + 3 for group in varied) > out.width // 2:
-        titles, left = [" ".join(titles[:left]), *titles[left:]], 1  # one column for all options, in the title's order
-        rows = [[" ".join(row[: len(varied)]), *row[len(varied) :]] for row in rows]
-    notes = 0
-    told_apart = [key for key in (*varied, "batch.micro", "seq_len.tokens") if key in frame]
-    if "training.command" in frame or frame.duplicated(told_apart).any():  # a script's options may not be known
-        folders = [PurePath(path).name for path in ordered.head(SHOWN)["path"]]
-        titles, notes = [*titles, "folder"], 1
-        rows = [[*row, folder] for row, folder in zip(rows, folders, strict=True)]
-    title = f"{counted(len(frame), 'point')}; memory is the largest rank's"
-    show_table(out, title, titles, rows, left, notes, common=("batch", "status"), spare=SPARE)
-    more = f"{len(frame) - SHOWN:,} more rows and " if len(frame) > SHOWN else ""
-    out.print(f"{more}{len(frame.columns) - len(shown)} more columns: --csv, --parquet or --markdown FILE")
 
 
 def show_frame(frame: Any, out: Console) -> None:

@@ -2,12 +2,10 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from memlab.system.terminal import safe
@@ -49,61 +47,6 @@ def say(text: str, out: Console, style: str = "", indent: int = 0) -> None:
         line.rstrip()
         line.pad_left(indent)
         out.print(line)
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """Table of texts. ``numbers``: the columns (from 0) that hold numbers, which are aligned to the right. ``spare``:
-    the columns that a narrow terminal can do without, the first one first."""
-
-    head: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    numbers: tuple[int, ...]
-    spare: tuple[int, ...] = ()
-
-
-def show_text_table(table: TextTable, out: Console) -> None:
-    """Print a table. Columns of numbers are never cut; the others are folded, between words if they fit."""
-    cells = [[safe(cell) for cell in column] for column in zip(table.head, *table.rows, strict=True)]
-    least = {number: _least_width(column, number in table.numbers) for number, column in enumerate(cells)}
-    dropped = []
-    for number in table.spare:
-        if _width(least) > out.width:
-            del least[number]
-            dropped.append(table.head[number])
-    whole = {number: max(map(len, cells[number])) for number in least}
-    widths = _shared(out.width - _width(least), least, whole) if _width(least) <= out.width else dict.fromkeys(least)
-    printed = Table(box=None, pad_edge=False)
-    for number, width in widths.items():
-        look = {"justify": "right", "no_wrap": True} if number in table.numbers else {"overflow": "fold"}
-        printed.add_column(table.head[number], width=width, **look)
-    for row in zip(*(cells[number][1:] for number in least), strict=True):
-        printed.add_row(*map(Text, row))
-    out.print(printed)
-    if dropped:
-        say(f"The terminal is too narrow for: {', '.join(dropped)}.", out)
-
-
-def _least_width(cells: Sequence[str], is_number: bool) -> int:
-    """Return the fewest characters that a column needs, so that no number and no word breaks."""
-    return max(len(text) for cell in cells for text in ([cell] if is_number else cell.split(" ")))
-
-
-def _shared(room: int, least: Mapping[int, int], whole: Mapping[int, int]) -> dict[int, int]:
-    """Return the width of each column: the least one, and an equal share of ``room``, of which columns that need no
-    more than their ``whole`` width leave some to the others."""
-    widths = dict(least)
-    by_need = sorted(least, key=lambda number: whole[number] - least[number])
-    for place, number in enumerate(by_need):
-        more = min(whole[number] - least[number], room // (len(by_need) - place))
-        widths[number] += more
-        room -= more
-    return widths
-
-
-def _width(columns: Mapping[int, int]) -> int:
-    """Return the characters of columns with the two between each two of them."""
-    return sum(columns.values()) + 2 * (len(columns) - 1)
 
 
 def show_command(words: Sequence[str], out: Console) -> None:

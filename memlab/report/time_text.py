@@ -36,8 +36,11 @@ def _answer(found: Comparison) -> str:
         profiled = units.seconds(found.profiled.step_seconds)
         parts.append(f"A step took {units.seconds(found.usual_seconds)}, with the profiler {profiled}.")
     if found.predicted is not None:
-        note = f" ({found.predicted.note})" if found.predicted.note else ""
-        parts.append(f"The predicted step takes {units.seconds(found.predicted.step_seconds)}{note}.")
+        basis = found.predicted.basis
+        reason = f" ({basis.reason})" if basis.reason else ""
+        parts.append(
+            f"The predicted step takes {units.quantity('step_seconds', found.predicted.step_seconds, basis)}{reason}."
+        )
     for name, step, whole in _steps(found):
         if step.busy_seconds:
             parts.append(f"The device is busy for {units.percent(step.busy_seconds / whole)} of the {name} step.")

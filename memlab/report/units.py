@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from math import floor, log10
 
+from memlab.core.basis import CALIBRATED, EXACT, Basis, follows_from_step, is_rate
 from memlab.core.sizes import GIB, KIB, MIB
 
 
@@ -72,10 +73,37 @@ def counted(count: int, name: str) -> str:
     return f"{count:,} {name}{'s' * (count != 1)}"
 
 
-def quantity(key: str, value: float | None) -> str:
-    """Write the value of a record key with its unit, which follows from the key's name."""
+def quantity(key: str, value: float | None, basis: Basis = EXACT) -> str:
+    """Write the value of a record key with its unit, which follows from the key's name.
+
+    ``basis``: of the record. It is written where the value follows from the step time: ``at least 0.40 s``,
+    ``at most 5,120/s``.
+    """
     if value is None:
         return "-"
+    text = _quantity(key, value)
+    return known(text, basis, is_rate(key)) if follows_from_step(key) else text
+
+
+def known(text: str, basis: Basis, is_rate: bool = False) -> str:
+    """Write how a time or a price is known, with its text: ``0.35 s``, ``0.35 s ± 23 %``, ``at least 0.40 s``.
+
+    ``is_rate``: of a rate, a bound is ``at most 5,120/s``.
+    """
+    if basis.is_bound:
+        return f"at {'most' if is_rate else 'least'} {text}"
+    return f"{text} ± {percent(basis.error)}" if basis.error else text
+
+
+def not_known(what: str, bases: Iterable[Basis]) -> str:
+    """Write that ``what`` is not known where one of these is a bound, and why: ``speed: not known (several nodes)``.
+    Empty where none is."""
+    bounds = [basis.reason for basis in bases if basis.is_bound]
+    reasons = ", ".join(dict.fromkeys(filter(None, bounds)))
+    return f"{what}: not known{f' ({reasons})' if reasons else ''}" if bounds else ""
+
+
+def _quantity(key: str, value: float) -> str:
     if key.endswith("_bytes"):
         return f"{gib(value)} GiB"
     if key.startswith("usd"):
@@ -108,10 +136,32 @@ def percent(share: float, places: int = 0) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write seconds as hours and minutes, or minutes and seconds below an hour."""
+    """Write seconds as hours and minutes, below an hour as minutes and seconds, below a minute as seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+    if not hours:
+        return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    return f"{hours} h {minutes:02} min"
+
+
+def duration_of(value: float, basis: Basis) -> str:
+    """Write the seconds of an epoch or a run: ``14 min 35 s``, ``11 to 18 min``, ``at least 17 min 04 s``."""
+    if basis.kind != CALIBRATED:
+        return known(duration(value), basis)
+    low, high = basis.range(value)
+    size, unit = next((each for each in ((3600, "h"), (60, "min")) if high >= 2 * each[0]), (1, "s"))
+    return f"{_between(number(low / size, 2), number(high / size, 2))} {unit}"
+
+
+def usd_of(amount: float, basis: Basis) -> str:
+    """Write the dollars of an epoch or a run: ``$0.85``, ``$0.66 to $1.05``, ``at least $0.14``."""
+    if basis.kind != CALIBRATED:
+        return known(usd(amount), basis)
+    return _between(*map(usd, basis.range(amount)))
+
+
+def _between(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
 
 
 def usd(amount: float | None) -> str:

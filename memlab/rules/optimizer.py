@@ -53,12 +53,12 @@ RULES = (
     ),
     Rule(
         lambda c: optimizer_package(c) == "schedulefree" and c.zero_stage.stage == 0,
-        "schedule-free optimizers must be told when training begins, and without ZeRO DeepSpeed does not pass that on",
+        "schedule-free optimizers must know when training begins, and without ZeRO DeepSpeed does not pass that on",
         "zero_stage=zero1 or higher, or optimizer=adamw_torch",
     ),
     Rule(
         lambda c: _optimizer_is(c, "transformers", ("adagrad",)) and c.zero_stage.stage > 0,
-        "transformers gives Adagrad two parameter groups, and DeepSpeed's ZeRO makes it anew with one",
+        "transformers gives Adagrad two parameter groups, and DeepSpeed's ZeRO makes it again with one",
         "optimizer.source=deepspeed optimizer.name=adagrad",
     ),
     Rule(

@@ -23,8 +23,7 @@ from memlab.files.json_file import read_json, write_json
 from memlab.files.redact_file import redact_file
 from memlab.files.redaction import redact
 from memlab.runs import marker
-from memlab.runs.decode import decode_plan, decode_rank, decode_record
-from memlab.runs.migrate import whole_rank
+from memlab.runs.decode import decode_plan, decode_rank, decode_record, whole_rank
 from memlab.system.locks import hold, holder
 
 _RANK_FILE = re.compile(

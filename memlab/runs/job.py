@@ -1,4 +1,6 @@
-"""Jobs: a plan and its run folder, the unit that memlab runs, skips or records without running."""
+"""Jobs: a plan and its run folder, the unit that memlab runs, skips or records without running. Results of a
+sweep, and its observer interface.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,9 +11,8 @@ from memlab.core.command_template import PORT, parse
 from memlab.core.config import Config
 from memlab.core.errors import RecordError
 from memlab.core.noise import doubts
-from memlab.core.plan import Plan
-from memlab.core.record import FINAL, Record
-from memlab.core.run_id import engine_key, memory_key, subject_key
+from memlab.core.plan import Plan, engine_key, memory_key, subject_key
+from memlab.core.record import FINAL, FITS, OUT_OF_MEMORY, Record
 from memlab.core.summary import slowest, summarise
 from memlab.runs.command_inputs import are_unchanged
 from memlab.runs.folder import RunFolder
@@ -147,3 +148,86 @@ def usd_per_hour(jobs: Iterable[Job]) -> float:
     """Return the price of the hardware of the jobs that measure, in US dollars per hour; 0 if it is unknown."""
     rates = (job.config.hardware.total_usd_per_hour for job in jobs if job.config.mode == "measure")
     return next((rate for rate in rates if rate is not None), 0.0)
+
+
+SLOWER = 0.9
+"""A size thrashes if it trains fewer tokens per second than this share of the fastest smaller size."""
+
+
+@dataclass
+class JobResult:
+    """The result of one job of a sweep.
+
+    ``how``: measured, predicted, done (by an earlier run), implied, unsupported or not reached.
+    """
+
+    job: Job
+    record: Record | None
+    how: str
+
+
+@dataclass
+class Schedule:
+    """The jobs of a sweep before anything runs: the results that are known, and launches of the other jobs."""
+
+    known: list[JobResult] = field(default_factory=list)
+    launches: list[list[Job]] = field(default_factory=list)
+
+    def __add__(self, other: "Schedule") -> "Schedule":
+        return Schedule(self.known + other.known, self.launches + other.launches)
+
+
+@dataclass
+class SearchResult:
+    """The result of one search. ``tried``: size -> record; ``best``: the largest confirmed size."""
+
+    job: Job
+    tried: dict[int, Record] = field(default_factory=dict)
+    best: int | None = None
+    confirmation: Record | None = None
+    gave_up: str | None = None
+
+    @property
+    def fits(self) -> int:
+        """The largest size that trained, or is predicted to fit; 0 if none did."""
+        return max((size for size, record in self.tried.items() if trains(record)), default=0)
+
+    @property
+    def fails(self) -> int | None:
+        """The smallest size that ran out of memory, or is predicted not to fit safely; ``None`` if none did."""
+        ended = ("ok", *OUT_OF_MEMORY)
+        too_large = (size for size, record in self.tried.items() if record.status in ended and not trains(record))
+        return min(too_large, default=None)
+
+    def rate(self, size: int) -> float:
+        """Return the tokens per second at a size that trained; without tokens, the samples per second; else 0."""
+        summary = self.tried[size].summary
+        return summary["tokens_per_second"] or summary["samples_per_second"] or 0.0
+
+    def thrashes(self, size: int) -> bool:
+        """Whether a size fits, but the allocator had to free and retry, or a smaller size is faster (``SLOWER``)."""
+        record = self.tried[size]
+        if record.status != "ok":
+            return False
+        rate = self.rate(size)
+        smaller = [self.rate(less) for less, other in self.tried.items() if less < size and other.status == "ok"]
+        return bool(record.summary.get("num_alloc_retries")) or rate < SLOWER * max(smaller, default=0.0)
+
+
+def trains(record: Record) -> bool:
+    """Whether a size trained or, in a prediction, fits: a size at the edge of the memory does not count."""
+    return record.status == "ok" and record.summary.get("verdict", FITS) == FITS
+
+
+class SweepObserver:
+    """Callbacks of a running sweep. Several threads may call the methods, but only one at a time."""
+
+    def began(self, to_run: Sequence[Sequence[Job]], known: Sequence[JobResult]) -> None: ...
+    def waiting(self, text: str) -> None: ...
+    def launched(self, jobs: Sequence[Job], gpu_ids: Sequence[str]) -> None: ...
+    def finished(self, result: JobResult) -> None: ...
+
+
+def is_complete(results: Iterable[JobResult]) -> bool:
+    """Whether every job has a record with a final status, which another run would not change."""
+    return all(result.record is not None and result.record.status in FINAL for result in results)

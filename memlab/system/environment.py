@@ -17,8 +17,8 @@ from typing import Any
 import memlab
 from memlab.core.command_template import effect, named_files
 from memlab.core.config import Config
-from memlab.core.plan import Plan, needs_hub
-from memlab.core.run_id import config_hash
+from memlab.core.plan import Plan, config_hash, needs_hub
+from memlab.files.build_locks import stale_locks
 from memlab.files.disk import cache_dir
 from memlab.files.redaction import is_secret_name, redact
 from memlab.system.deadman import marked_by
@@ -141,11 +141,19 @@ def sweep_stale_locks() -> list[Path]:
     folder = extensions_dir()
     folder.mkdir(parents=True, exist_ok=True)
     locks = list(folder.glob("*/lock"))
-    if locks and not any(marked_by("TORCH_EXTENSIONS_DIR", str(folder))):
-        for lock in locks:
-            lock.unlink(missing_ok=True)
-        return locks
-    return []
+    return _removed([] if any(marked_by("TORCH_EXTENSIONS_DIR", str(folder))) else locks)
+
+
+def sweep_locks_of_commands() -> list[Path]:
+    """Remove the stale locks in the folder where torch builds the extensions of users' own commands. Returns them."""
+    named = os.environ.get("TORCH_EXTENSIONS_DIR")
+    return _removed(stale_locks(Path(named) if named else cache_dir().parent / "torch_extensions"))
+
+
+def _removed(locks: list[Path]) -> list[Path]:
+    for lock in locks:
+        lock.unlink(missing_ok=True)
+    return locks
 
 
 # --- facts for the record ---------------------------------------------------------------------------------------------

@@ -9,7 +9,21 @@ import threading
 from memlab.runs.folder import RunFolder
 from memlab.worker.lifeline import end_with_memlab
 from memlab.worker.output import write_output_to
-from memlab.worker.rendezvous import find_rank
+
+ENGINES = {
+    "RANK": ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK"),
+    "LOCAL_RANK": ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"),
+}
+"""Variable that DeepSpeed's launch.py sets -> variables that srun and mpirun set when they start the ranks instead."""
+
+
+def find_rank() -> int:
+    """Return the rank of this process. Sets RANK and LOCAL_RANK if they are not set."""
+    for name, sources in ENGINES.items():
+        if name not in os.environ:
+            os.environ[name] = next(os.environ[source] for source in sources if source in os.environ)
+    return int(os.environ["RANK"])
+
 
 TEARDOWN_S = 30
 """Seconds that the process groups may take to close. The results are on disk by then, so a hang loses nothing."""

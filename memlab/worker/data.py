@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from memlab.core.config import Config, Data
 from memlab.core.errors import ConfigError
-from memlab.files import jsonl
+from memlab.files import json_file
 
 SAMPLE = Path(__file__).parent / "sample"
 GUANACO = "timdettmers/openassistant-guanaco"
@@ -122,7 +122,7 @@ def load_texts(data: Data) -> list[str]:
         try:
             rows = load_dataset("json", data_files=str(path), split="train")
         except Exception:
-            jsonl.check(path, data.text_field)  # raises an error that names the line
+            json_file.check(path, data.text_field)  # raises an error that names the line
             raise
     if data.text_field not in rows.column_names:
         found = json.dumps(rows.column_names)

@@ -1,6 +1,7 @@
 """One point in one rank: timing of its steps, and its rank file."""
 
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from memlab.attach.host import resident_bytes
+from memlab.attach.host_probe import probe_host
 from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP
 from memlab.attach.profiler import StepsProfiler
 from memlab.core.config import Config
@@ -17,7 +19,7 @@ from memlab.files.json_file import write_json
 from memlab.runs.folder import RunFolder
 from memlab.runs.operator_profile import keep_operators
 from memlab.worker.data import Shape
-from memlab.worker.device import CpuDevice, CudaDevice
+from memlab.worker.memory import CpuDevice, CudaDevice
 
 
 class Point:
@@ -110,6 +112,8 @@ class Point:
         """Write this rank's file when the point ends, also after a failure. A failure while steps are profiled leaves
         the result as it is."""
         result = self.result or self._result(status, reason, oom)
+        if result.status == "ok" and os.environ["LOCAL_RANK"] == "0":
+            result.host_probe = probe_host()
         write_json(self.folder.rank_file(self.rank), asdict(result))
         self.losses.clear()  # each holds a block of device memory
 

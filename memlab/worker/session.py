@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import deepspeed
 import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -21,17 +22,25 @@ from memlab.attach.memory_history import MemoryHistory
 from memlab.attach.out_of_memory import FailedRequest, OutOfMemoryKeeper
 from memlab.attach.script_errors import describe
 from memlab.core.plan import Plan
-from memlab.core.record import BEFORE_STEPS, RankResult
-from memlab.core.unknown_figures import MODEL_FLOPS, left_out
+from memlab.core.record import BEFORE_STEPS, MODEL_FLOPS, RankResult, left_out
 from memlab.files.json_file import write_json
 from memlab.runs.folder import RunFolder
+from memlab.system.shared_memory import segment
 from memlab.worker.data import Batches
-from memlab.worker.device import rank_device
 from memlab.worker.flops import model_flops
+from memlab.worker.memory import rank_device
 from memlab.worker.model import base_model, build_model
 from memlab.worker.output import write_output_to
 from memlab.worker.point import Point
-from memlab.worker.shared_memory import map_and_release
+
+
+def map_and_release(rank: int) -> None:
+    """Map the segments of all ranks, then remove the name of this rank's segment."""
+    deepspeed.init_distributed()  # otherwise zero.Init or the engine maps them, later, in code that may fail
+    torch.distributed.barrier()
+    # Ranks on several hosts share no memory: then the segment is missing.
+    segment(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], rank).unlink(missing_ok=True)
+
 
 ENGINE_PHASES = {"forward": "forward", "backward": "backward", "step": "optimizer_step"}
 """Method of the DeepSpeed engine -> phase of its calls."""

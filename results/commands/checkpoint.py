@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from memlab.predict.trace.run_command import simulate
-from memlab.predict.trace.simulation import Node
+from memlab.predict.trace.run_command import Node, simulate
 
 NAME = "trainer_zero3_save"
 

@@ -13,12 +13,11 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
-from memlab.analyse.explain.predicted_rank import traces_of
+from memlab.analyse.explain.explained import traces_of
 from memlab.core.sizes import MIB
 from memlab.predict.memory.outside import outside_parts
 from memlab.predict.outside.fit import fit, read_ranks
-from memlab.predict.outside.parts import outside_bytes
-from memlab.predict.outside.sizes import Size, shipped
+from memlab.predict.outside.parts import Size, outside_bytes, shipped
 from memlab.runs.folder import RunFolder
 
 HERE = Path(__file__).parent

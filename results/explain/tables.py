@@ -2,7 +2,7 @@
 
 MEASURED and PREDICTED are folders of run folders, with the names of runs.txt. Writes OUT/peaks.csv, a row for each rank
 (``memlab table --explain``), and OUT/phases.csv, three rows for each phase of a rank: its start, peak and end. Prints
-the table of docs/explain.md: the fullest rank of each run, in MiB.
+the table of results/explain/README.md: the fullest rank of each run, in MiB.
 """
 
 import re

@@ -78,6 +78,7 @@ def test_blocks_in_one_process(tmp_path):
     assert output[0] == "goes on" and "earlier run" in output[1]
 
 
+@pytest.mark.long(10)
 def test_the_callback_measures_what_the_command_measures(tmp_path, measure):
     run(TRAINER, tmp_path, "by hand")
     record = json.loads((tmp_path / "out" / "memlab" / "record.json").read_text())

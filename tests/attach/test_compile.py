@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from interpreter import PYTHON
 
-pytestmark = pytest.mark.cpu
+pytestmark = [pytest.mark.cpu, pytest.mark.long(10)]
 
 COMPILED = """
 import os, torch, torch.distributed as dist

@@ -6,6 +6,7 @@ from benchmarks.attach import alternate, cost_of_steps, interval_of_median
 
 
 @pytest.mark.cpu
+@pytest.mark.long(10)
 def test_meters_work_in_the_metered_blocks_only():
     """``alternate`` fails if the meters count other steps than those of the warm-up and the metered blocks."""
     blocks = alternate("raw_loop", "tiny", warmup=1, steps=2, pairs=2)

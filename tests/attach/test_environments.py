@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from bare_environment import python_with_torch_alone
+from bare_environment import python_with_torch_alone, sitecustomize_of
 
 pytestmark = pytest.mark.cpu
 
@@ -12,7 +12,7 @@ ABSENT = ("memlab", "pandas", "hydra", "transformers")
 
 SCRIPT = f"""
 import importlib.util, sitecustomize, torch
-print([name for name in {ABSENT} if importlib.util.find_spec(name)], sitecustomize.MINE)
+print([name for name in {ABSENT} if importlib.util.find_spec(name)], sitecustomize.__file__)
 weight = torch.nn.Parameter(torch.ones(2))
 optimizer = torch.optim.SGD([weight], 0.1)
 for _ in range(2):
@@ -22,9 +22,10 @@ for _ in range(2):
 
 
 def test_a_script_in_an_environment_with_torch_alone(measure, tmp_path):
-    run = measure(SCRIPT, python=python_with_torch_alone(tmp_path / "venv"), environ={"PYTHONPATH": ""})
+    python = python_with_torch_alone(tmp_path / "venv")
+    run = measure(SCRIPT, python=python, environ={"PYTHONPATH": ""})
     assert run.returncode == 0, run.output
-    assert run.output.splitlines()[-1] == "[] mine"
+    assert run.output.splitlines()[-1] == f"[] {sitecustomize_of(python)}"
     assert (run.rank()["status"], run.rank()["attached"]["steps"]) == ("ok", 2)
     assert set(run.rank()["attached"]["versions"]) <= {"python", "torch", "triton"}
 

@@ -4,6 +4,8 @@ import signal
 
 import pytest
 
+from memlab.attach.host_probe import COPIED_BYTES
+
 pytestmark = pytest.mark.cpu
 
 LOOP = """
@@ -72,6 +74,13 @@ def test_a_loop_with_accumulation_evaluation_and_saving(training):
         assert file == "script.py" and code in lines[int(line) - 1]
     assert attached["optimizers"][0]["class"] == "torch.optim.adamw.AdamW"
     assert [model["parameters"] for model in attached["models"] if model["trained"]] == [50 * 16 + 16 * 50 + 50]
+
+
+def test_the_host_is_probed_after_all_is_measured(training):
+    rank = training.rank()
+    assert len(rank["host_probe"]) == 3 and all(figure > 0 for figure in rank["host_probe"].values())
+    peaks = [phase["host_peak_bytes"] for phase in rank["attached"]["phases"].values()]
+    assert rank["host_peak_bytes"] < max(peaks) + COPIED_BYTES
 
 
 def test_each_step_tells_its_batches(training):
@@ -155,7 +164,7 @@ def test_each_end_is_told(measure, ending, code, expected):
     rank = run.rank()
     assert run.returncode == code, run.output
     assert (rank["status"], rank["reason"], rank["attached"]["ended"]) == expected
-    assert len(run.rows()) == 6
+    assert len(run.rows()) == 6 and (rank["host_probe"] is not None) == (rank["status"] == "ok")
     if expected[-1] == "exception":
         assert rank["attached"]["where"] == f"script.py:{len((LOOP + EVERY_STEP + ending).splitlines())}"
 
@@ -179,6 +188,7 @@ def test_an_out_of_memory_names_phase_line_and_bytes(measure):
     assert (rank["oom"]["phase"], rank["oom"]["step"]) == ("backward", 1)
     assert rank["oom"]["where"].startswith("script.py:")
     assert rank["attached"]["peak"]["samples"] == 2
+    assert rank["host_probe"], "its steps have times, too"
 
 
 def test_an_optimizer_that_never_steps(measure):
@@ -235,6 +245,7 @@ def test_steps_end_all_ranks_at_once_and_finalizers_run(measure):
         rank = run.rank(number)
         assert (rank["status"], rank["attached"]["ended"], len(run.rows(number))) == ("ok", "stopped", 3)
         assert (rank["attached"]["world_size"], rank["attached"]["local_rank"]) == (2, number)
+        assert (rank["host_probe"] is None) == (number > 0), "one rank of a node probes its host"
         assert rank["attached"]["models"][0]["wrappers"] == ["DistributedDataParallel"]
 
 

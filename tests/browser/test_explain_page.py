@@ -9,9 +9,9 @@ from driver import CHROMEDRIVER, CHROMIUM, ENTER, browser
 from histories import GIB, MIB, explained, explained_run, out_of_memory, remedies_of, training
 
 from memlab.analyse.explain import accounting
-from memlab.analyse.explain.device import ModelledDevice
+from memlab.analyse.explain.outside import ModelledDevice
 from memlab.analyse.explain.phases import parts_of
-from memlab.analyse.explain.timeline import timeline
+from memlab.analyse.explain.placements import timeline
 from memlab.predict.memory.ledger import moments
 from memlab.predict.outside.parts import OutsidePart
 from memlab.predict.trace.events import Alloc, Free
@@ -336,6 +336,7 @@ def test_nothing_that_a_history_says_runs(chromium, tmp_path):
     assert page.messages() == []
 
 
+@pytest.mark.long(20)
 def test_half_a_million_events_stay_responsive(chromium, tmp_path, record_property, capsys):
     """A click at any of them is answered at once, with 3,000 blocks in use; a zoom keeps the highest event. No drag,
     zoom or click in the flame graph keeps the browser busy for long."""

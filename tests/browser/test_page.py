@@ -199,6 +199,43 @@ def test_a_configuration_can_be_hidden_in_the_charts(page):
     assert page.run(label) == before
 
 
+def test_lines_of_one_colour_have_marks_that_a_key_explains(chromium, tmp_path):
+    """Lines of a chart over length are batches: without a key, two lines of one configuration looked the same."""
+    for tokens in (128, 256):
+        for micro in (1, 4):
+            add_point(tmp_path / "runs", tokens, micro)
+    write_page(collect([tmp_path / "runs"]).runs, [], "batches", tmp_path / "page.html")
+    chromium.open(tmp_path / "page.html")
+    keys = chromium.texts(".key")
+    assert keys[:2] == ["\u25cf batch 1\n\u25a0 batch 4", "\u25cf 128 tokens\n\u25a0 256 tokens"]
+    assert chromium.messages() == []
+
+
+def test_bounds_are_written_as_bounds_sort_nothing_and_are_in_no_chart(chromium, tmp_path):
+    steps = {"basis": "lower bound", "basis_reason": "no calibration for A100"}
+    for tokens in (128, 256):
+        add_point(tmp_path / "runs", tokens)
+        add_point(tmp_path / "runs", tokens, mode="predict", steps=steps)
+    runs = collect([tmp_path / "runs"]).runs
+    write_page(runs, [], "bounds", tmp_path / "page.html")
+    chromium.open(tmp_path / "page.html")
+    sort_by(chromium, "step")
+    cells = column(chromium, "step")
+    assert [cell.startswith("at least ") for cell in cells] == [False, False, True, True]
+    assert all(cell.startswith("at most ") for cell in column(chromium, "tokens/s")[2:])
+    labels = chromium.run(
+        "return [...document.querySelectorAll('.plot')].map((plot) => plot.getAttribute('aria-label'))"
+    )
+    drawn = {
+        label.partition(" over ")[0]: label.partition(": ")[2].split()[0] for label in labels if " sequence " in label
+    }
+    assert (drawn["tokens per second"], drawn["peak reserved"]) == ("2", "4")
+    for run in [run for run in runs if "s128" in run.run_id]:
+        chromium.click(f"button[aria-label='Compare {run.run_id}']")
+    assert "not known" in next(line for line in chromium.text("#diff").splitlines() if line.startswith("step time"))
+    assert chromium.messages() == []
+
+
 def test_a_point_of_a_chart_tells_itself(page):
     page.run(
         "const over = document.querySelector('.u-over'); over.scrollIntoView();"

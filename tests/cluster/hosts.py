@@ -81,7 +81,7 @@ class Hosts:
 def environment_of(pid: int) -> dict[str, str]:
     """What a process was started with; nothing, if it has ended."""
     try:
-        text = Path(f"/proc/{pid}/environ").read_text()
+        text = Path(f"/proc/{pid}/environ").read_text(errors="replace")
     except OSError:
         return {}
     return dict(word.split("=", 1) for word in text.split("\0") if "=" in word)

@@ -166,6 +166,8 @@ CASES = {
     ),
 }
 
+CORE = {"deepspeed_loop"}
+
 
 def run(words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a program of this environment without the network, one thread a rank."""
@@ -195,7 +197,7 @@ def free_port() -> int:
 
 
 @pytest.mark.long(25)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.core] * (name in CORE)) for name in CASES])
 def test_a_command_is_measured_as_it_is(workplace, name):
     case, folder = CASES[name], workplace / "runs" / name
     words = case.words.format(port=free_port()).split()
@@ -218,3 +220,27 @@ def test_a_command_is_measured_as_it_is(workplace, name):
     script = next(Path(word).name for word in words if word.endswith(".py"))
     assert script in phases["backward"]["where"]
     case.check(record)
+
+
+FAILS_IN_SET_UP = """
+import os, time
+import torch
+from transformers import Trainer, TrainingArguments
+arguments = TrainingArguments(output_dir="out", use_cpu=True, eval_strategy="steps", eval_steps=1, report_to=[])
+if os.environ["RANK"] == "0":
+    while not os.path.exists("run/rank1.json"):
+        time.sleep(0.01)
+    raise RuntimeError("rank 1 had failed before")
+Trainer(torch.nn.Linear(2, 2), arguments, train_dataset=[{"x": 1}])
+"""
+
+
+@pytest.mark.long(15)
+def test_the_reason_is_the_exception_of_the_rank_that_failed_first(tmp_path):
+    (tmp_path / "train.py").write_text(FAILS_IN_SET_UP)
+    command = f"deepspeed --num_gpus 2 --master_port {free_port()} train.py".split()
+    done = run([sys.executable, "-m", "memlab", "measure", "--output", "run", "--", *command], tmp_path)
+    assert done.returncode != 0
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert record["status"] == "failed"
+    assert record["reason"].startswith("rank 1 at train.py:10: ValueError: You have set `args.eval_strategy`")

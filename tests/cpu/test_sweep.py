@@ -22,11 +22,11 @@ def records(folder: Path) -> dict[str, dict]:
     }
 
 
-@pytest.mark.long(170)
+@pytest.mark.long(140)
 def test_a_sweep_finishes_whatever_happens_to_its_points(start, tmp_path):
     run = start(
         *("-m", *SMALL, "zero_stage=zero1,zero2", "offload=none,param", "seq_len.tokens=32,64,96"),
-        "measure.timeout_s=90",
+        "measure.timeout_s=60",
         fault="oom:1:1:zero1-s64,hang:0:1:zero2-s32,kill:1:1:zero2-s64",
     )
     assert run.wait() == 1, run.output  # what hung and what was killed would be tried again
@@ -52,32 +52,6 @@ def test_a_sweep_finishes_whatever_happens_to_its_points(start, tmp_path):
         "zero2 none 64",
     }
     assert Counter(record["status"] for record in after.values()) == {"ok": 4, "gpu_oom": 2, "unsupported": 6}
-
-
-@pytest.mark.long(65)
-def test_a_killed_sweep_goes_on_where_it_was(start, tmp_path):
-    words = ("-m", *SMALL, "zero_stage=zero1,zero2", "seq_len.tokens=32,64")
-    first = start(*words)
-    first.wait_until(lambda: len(records(tmp_path)) >= 2)
-    first.process.kill()
-    first.process.wait()
-    first.wait_until(lambda: first.alive() == [])
-    kept = records(tmp_path)
-    second = start(*words)
-    assert second.wait() == 0, second.output
-    done = records(tmp_path)
-    assert len(done) == 4 and {record["status"] for record in done.values()} == {"ok"}
-    assert {name: done[name] for name in kept} == kept
-
-
-@pytest.mark.long(45)
-def test_two_sweeps_in_one_folder_share_the_work(start, tmp_path):
-    words = ("-m", *SMALL, "zero_stage=zero1,zero2", "seq_len.tokens=32")
-    runs = [start(*words), start(*words)]
-    assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
-    assert {record["status"] for record in records(tmp_path).values()} == {"ok"}
-    measured = [run.output.count("  ok  ") for run in runs]
-    assert sum(measured) == 2
 
 
 @pytest.mark.long(65)

@@ -1,4 +1,4 @@
-"""A sweep that is killed at any moment loses nothing and leaves nothing: four tries of ``make faults``."""
+"""A sweep that is killed at any moment loses nothing and leaves nothing: two tries of ``make faults``."""
 
 import signal
 
@@ -13,7 +13,7 @@ def wanted(tmp_path_factory):
 
 @pytest.mark.cpu
 @pytest.mark.long(45)
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", [1, 4])  # memlab after two records; memlab and its deadman before the first
 def test_nothing_is_lost_and_nothing_is_left(wanted, tmp_path, number):
     outcome = kills.attempt(number, tmp_path / "sweep", wanted)
     assert outcome.hit and not outcome.problems, outcome

@@ -77,7 +77,7 @@ def ended(words: list[str], capsys: pytest.CaptureFixture, told: str) -> int:
     module.add_arguments(parser)
     arguments = parser.parse_args(words[1:])
     try:
-        code = cli._guarded(lambda: module.run(arguments))
+        code = cli.guarded(lambda: module.run(arguments))
     except Exception as error:
         raise AssertionError(f"{told}: memlab {words[0]}") from error
     out, err = capsys.readouterr()

@@ -4,9 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-from memlab.predict.trace.run_command import LOG, simulate
+from memlab.predict.trace.run_command import LOG, Node, simulate
 from memlab.predict.trace.shadow_process import ShadowError
-from memlab.predict.trace.simulation import Node
 from memlab.predict.trace.trace_format import Trace
 
 NODE = Node("NVIDIA H200", 2, 139 << 30)

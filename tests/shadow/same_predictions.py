@@ -1,8 +1,8 @@
 """``python tests/shadow/same_predictions.py RESULTS BEFORE``: prove that a change of the code changes no prediction.
 
 BEFORE holds predicted records of the measured runs in RESULTS, made with the code before the change:
-``memlab accuracy RESULTS --records BEFORE``. A sample of these records is predicted again with the code of today and
-with an empty cache. Every figure must be equal, bit for bit; only the times that tracing and replaying took may differ.
+``python -m tools.accuracy RESULTS --records BEFORE``. A sample of these records is predicted again with the code of
+today and with an empty cache. Every figure must be equal, bit for bit; only the times of tracing and replay may differ.
 
 A record depends on the other points that share its traces, because the traces of some points are interpolated from the
 others. So the sample consists of whole groups of points that share traces, drawn in turn from each sweep.
@@ -20,12 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memlab.accuracy.repredict import predictions
-from memlab.cli.commands.accuracy import of_sweeps, read_records
 from memlab.core.plan import make_plan
 from memlab.core.record import Record
 from memlab.predict.trace.store import trace_folder
 from memlab.runs.folder import RunFolder
+from tools.accuracy.__main__ import of_sweeps, read_records
+from tools.accuracy.repredict import predictions
 
 TIMES = ("trace_s", "total_s", "trace_cpu_s")
 """Keys of times that the prediction itself took."""

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from memlab.accuracy.errors import judge
-from memlab.accuracy.repredict import launches, predictions
 from memlab.core.record import Record
 from memlab.predict.trace import choose_traces
 from memlab.runs.folder import RunFolder
+from tools.accuracy.errors import judge
+from tools.accuracy.repredict import launches, predictions
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(45)]
 

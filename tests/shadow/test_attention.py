@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils import flop_counter
 
+from memlab.core.config import Config
 from memlab.predict.constants import gpu_model
 from memlab.predict.trace.shadow.stand_ins import attention, softmax
 
@@ -66,3 +68,27 @@ def test_the_efficient_kernel_needs_rows_of_a_multiple_of_8_elements(tokens, row
     found = attention.aligned(torch.empty(2, 1, tokens, tokens, dtype=torch.bfloat16, device="meta"))
     assert found.shape == (2, 1, tokens, tokens)
     assert found.stride() == (tokens * row, tokens * row, row, 1)
+
+
+def _refuse_shared_heads(*shapes):
+    """torch 2.11's check of shapes, whose formulas follow it."""
+    if len({shape[1] for shape in shapes}) > 1:
+        raise AssertionError("sdpa_flop_count: query/key/value shapes are incompatible")
+
+
+@pytest.mark.parametrize("key_heads", [32, 8, 1])
+def test_flops_are_those_of_every_query_head(monkeypatch, key_heads):
+    for formula in ("sdpa_flop_count", "sdpa_backward_flop_count"):
+        monkeypatch.setattr(flop_counter, formula, _refuse_shared_heads)
+    for module, change in attention.stand_in(Config(), gpu_model("NVIDIA H200")).changes.items():
+        if module == flop_counter.__name__:
+            change(flop_counter, None)
+    query, key = (torch.empty(2, count, 512, 64, device="meta") for count in (32, key_heads))
+    product = 2 * 2 * 32 * 512 * 512 * 64  # of one batched product of two matrices
+    for kernel in ("efficient", "flash", "cudnn"):
+        forward, backward = (
+            flop_counter.flop_registry[getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention{suffix}")]
+            for suffix in ("", "_backward")
+        )
+        assert forward(query, key, key, out_val=query) == 2 * product
+        assert backward(query, query, key, key, out_val=query) == 5 * product

@@ -9,8 +9,7 @@ from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.planner.command_sweep import PredictedSearch
 from memlab.runs.folder import RunFolder
-from memlab.runs.job import Job
-from memlab.runs.results import SweepObserver
+from memlab.runs.job import Job, SweepObserver
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(60)]
 

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from bare_environment import python_with_torch_alone
+from bare_environment import python_with_torch_alone, sitecustomize_of
 
-from memlab.predict.trace.run_command import LOG, SimulationError, simulate
-from memlab.predict.trace.simulation import Node
+from memlab.predict.trace.run_command import LOG, Node, SimulationError, simulate
 
 pytestmark = pytest.mark.shadow
 
@@ -18,7 +17,7 @@ NODE = Node("NVIDIA H200", 2, 139 << 30)
 SCRIPT = """
 import importlib.util, sitecustomize, torch
 print([name for name in ("pandas", "hydra", "omegaconf", "transformers") if importlib.util.find_spec(name)])
-print(sitecustomize.MINE, torch.cuda.device_count())
+print(sitecustomize.__file__, torch.cuda.device_count())
 model = torch.nn.Linear(1 << 10, 1 << 10, device="cuda")
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for _ in range(2):
@@ -34,10 +33,11 @@ def predicted(folder: Path, words: list[str | Path], **variables: str):
 
 def test_torch_alone_is_enough(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    simulated = predicted(tmp_path, [python_with_torch_alone(tmp_path / "venv"), tmp_path / "script.py"])
+    python = python_with_torch_alone(tmp_path / "venv")
+    simulated = predicted(tmp_path, [python, tmp_path / "script.py"])
     printed = (tmp_path / LOG).read_text()
     assert simulated.returncode == 0, printed
-    assert printed.splitlines()[-2:] == ["[]", "mine 2"]  # torch warns before that it has no numpy
+    assert printed.splitlines()[-2:] == ["[]", f"{sitecustomize_of(python)} 2"]  # after a warning of torch
     assert (tmp_path / "rank0.json").exists() and len(simulated.traces[0].steps) == 2
 
 

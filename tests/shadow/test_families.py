@@ -2,11 +2,11 @@
 
 import pytest
 
-from memlab.cli.commands.families import WORDS
 from memlab.cli.compose import compose_config
-from memlab.core.unknown_figures import MODEL_FLOPS
-from memlab.predict.families import attempts
-from memlab.predict.trace.shadow.families import all_families, model_families
+from memlab.core.record import MODEL_FLOPS
+from tools.families.__main__ import WORDS
+from tools.families.attempts import attempts
+from tools.families.models import all_families, model_families
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(30)]
 

@@ -9,8 +9,9 @@ from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.predict.allocator import Options
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
-from memlab.predict.trace.shadow_process import TraceKey, shadow_traces
+from memlab.predict.trace.shadow_process import TraceKey
 from memlab.predict.trace.trace_format import Trace
+from tests.shadow.traced_points import shadow_traces
 
 pytestmark = pytest.mark.shadow
 

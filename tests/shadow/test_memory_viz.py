@@ -11,7 +11,7 @@ import pytest
 from torch.cuda import _memory_viz
 
 from memlab.analyse.explain.explained import History
-from memlab.analyse.explain.memory_viz import write_memory_viz
+from memlab.analyse.explain.exports import write_memory_viz
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.analyse.explain.snapshot_trace import trace_of
 from memlab.predict.allocator import RecordingAllocator, parse

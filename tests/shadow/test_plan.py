@@ -13,11 +13,11 @@ import pytest
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
 from memlab.predict.prediction import predict
-from memlab.predict.trace import known_traces
+from memlab.predict.trace import choose_traces
 from memlab.predict.trace.events import Alloc, Event
-from memlab.predict.trace.shadow_process import shadow_traces
 from memlab.predict.trace.trace_format import Trace
 from memlab.system.deadman import marked_by
+from tests.shadow.traced_points import shadow_traces
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(45)]
 
@@ -64,9 +64,9 @@ def test_the_largest_batch_fits_and_the_next_does_not(tmp_path):
 def test_a_size_that_is_computed_is_the_one_that_is_traced(tmp_path):
     """The largest batch lies far beyond the traced ones: trace it, and compare."""
     plan = make_plan(*compose_config([*WORDS, "mode=predict", "zero_stage=zero2", "batch.micro=37"]))
-    computed = known_traces.known_traces(plan)
+    computed = choose_traces.known_traces(plan)
     assert computed is not None, "the walk before left enough traces"
-    traced = shadow_traces(plan, known_traces.keys(plan), tmp_path)
+    traced = shadow_traces(plan, choose_traces.keys(plan), tmp_path)
     for point, trace in traced.items():
         assert list(map(_without_site, trace.events)) == list(map(_without_site, computed[point.rank].events))
 
@@ -78,7 +78,7 @@ def _without_site(event: Event) -> tuple:
 def test_what_single_changes_save():
     done = memlab("plan", *WORDS, "zero_stage=zero2", "offload=none", "batch.micro=400", "--changes")
     assert done.returncode == 0, done.stderr
-    lines = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if line.startswith("│")}
+    lines = {line.split("  ")[0]: line for line in done.stdout.splitlines()}
     assert done.stdout.startswith("Does not fit: it needs ")
     assert {"checkpointing=full", "batch.micro=200", "zero_stage=zero3", "allocator=expandable"} <= set(lines)
 

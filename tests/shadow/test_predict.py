@@ -11,10 +11,11 @@ from memlab.core.record import FIRST_STEP_PHASES, PHASES
 from memlab.predict.prediction import predict, predict_one
 from memlab.predict.trace import choose_traces
 from memlab.predict.trace.events import Alloc, EmptyCache
-from memlab.predict.trace.ranks import traced_ranks
-from memlab.predict.trace.shadow_process import TraceKey, shadow_traces
+from memlab.predict.trace.shadow_process import TraceKey
+from memlab.predict.trace.store import traced_ranks
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
+from tests.shadow.traced_points import shadow_traces
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(85)]
 

@@ -9,8 +9,7 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.planner.user_command import predict_command
-from memlab.predict.trace.run_command import LOG, simulate
-from memlab.predict.trace.simulation import Node
+from memlab.predict.trace.run_command import LOG, Node, simulate
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
 from tests.shadow.one_rank import run_script

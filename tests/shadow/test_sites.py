@@ -8,8 +8,9 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
-from memlab.predict.trace.shadow_process import TraceKey, shadow_traces
+from memlab.predict.trace.shadow_process import TraceKey
 from memlab.predict.trace.trace_format import Site
+from tests.shadow.traced_points import shadow_traces
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]
 

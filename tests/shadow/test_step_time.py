@@ -6,9 +6,9 @@ from memlab.cli.compose import compose_config
 from memlab.core.plan import Plan, make_plan
 from memlab.core.record import PHASES
 from memlab.predict.prediction import predict
-from memlab.predict.time.calibration import shipped
+from memlab.predict.time.calibrate import shipped
 from memlab.predict.time.work_by_phase import work_by_phase
-from memlab.predict.trace import choose_traces, known_traces
+from memlab.predict.trace import choose_traces
 from memlab.predict.trace.shadow_process import Task, TraceKey, run_shadow
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import CONVERTED_FROM_HOST, CONVERTED_TO_HOST, PINNED, Copy, Item, KernelLaunch
@@ -153,7 +153,7 @@ def test_what_offload_copies_and_by_way_of_what(words, way, for_each):
 
 @pytest.mark.parametrize(("words", "batches"), FURTHER)
 def test_a_further_point_is_counted_as_a_traced_one(words, batches, traced):
-    computed = known_traces.known(plan_of(further_words(words)), FURTHER_POINT)
+    computed = choose_traces.known(plan_of(further_words(words)), FURTHER_POINT)
     whole = traced[further_words(words)]
     assert computed.work == whole.work
     assert computed.model_flops == whole.model_flops

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.shadow
 
 def test_a_gpu_without_known_properties_is_said_in_the_record(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    words = ["mode=predict", "model=tiny", "hardware=h200_x1", "hardware.gpu=NVIDIA L40", "seq_len.tokens=32"]
-    record = predict(make_plan(*compose_config(words)))
+    config, choices = compose_config(["mode=predict", "model=tiny", "hardware=h200_x1", "seq_len.tokens=32"])
+    record = predict(make_plan(replace(config, hardware=replace(config.hardware, gpu="NVIDIA L40")), choices))
     assert record.status == "ok", record.reason
     assert "no properties of NVIDIA L40" in record.ranks[0]["unknown"]["gpu_model"]
 

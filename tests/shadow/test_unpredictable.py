@@ -97,7 +97,7 @@ EXPECTED = {
     "nested": ("nested (jagged) tensors are not predicted", "padded batches"),
     "constructor": ("torch.cuda.FloatTensor(...), a deprecated constructor", "device='cuda'"),
     "driver": ("asks NVIDIA's driver about GPUs that are not there", "Leave the call out"),
-    "choice": ("aten.max.dim_max chooses by values that nobody knows", "--stand-ins"),
+    "choice": ("aten.max.dim_max chooses by unknown values", "--stand-ins"),
     "quantization": ("weights quantized by gptq have no stand-in", "BitsAndBytesConfig"),
 }
 

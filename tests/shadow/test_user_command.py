@@ -10,7 +10,7 @@ from memlab.cli.compose import compose_config
 from memlab.planner.user_command import predict_command
 from memlab.runs.folder import RunFolder
 
-pytestmark = [pytest.mark.shadow, pytest.mark.long(20)]
+pytestmark = [pytest.mark.shadow, pytest.mark.long(20), pytest.mark.core]
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 SIZE = ("--hidden", "1024", "--layers", "8", "--heads", "16", "--vocab", "32000", "--length", "256")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.core.unknown_figures import WORK
+from memlab.core.record import WORK
 from memlab.predict.trace.work_items import KernelLaunch
 from tests.shadow.one_rank import run
 

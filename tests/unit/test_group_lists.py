@@ -2,10 +2,10 @@
 
 import pytest
 
-from memlab.accuracy import errors
 from memlab.core.config import GROUPS, Config
 from memlab.predict.memory.fit_probability import kind
 from memlab.predict.time.calibrate import family
+from tools.accuracy import errors
 
 ALIKE_IN_A_KIND = {"model", "zero_stage", "checkpointing", "seq_len", "batch", "data", "predict", "sweep"}
 """Groups in which the runs of one kind may differ, or that do not change their memory."""

@@ -72,7 +72,13 @@ IMPORTED = (
         "memlab.system.machine",
         "memlab.launch.job_launch",
     ),
-    *("memlab.launch.sweep", "memlab.report.run_text", "memlab.report.sweep_text", "memlab.worker", "memlab.cli.main"),
+    *(
+        "memlab.launch.sweep",
+        "memlab.report.details_text",
+        "memlab.report.sweep_text",
+        "memlab.worker",
+        "memlab.cli.main",
+    ),
     *("memlab.cli.compose", "hydra_plugins.memlab_launcher.launcher", "memlab.cli.hydra_app", "memlab.cli.experiments"),
 )
 
@@ -126,7 +132,7 @@ from memlab.cli import main as cli
         ("cli.main()", ["--help"], "advise"),
         ("cli.main()", ["run", "--help"], "zero_stage: zero0"),
         ("cli.main()", ["diff", "--help"], "--by"),
-        ("cli.main()", ["show", "--help"], "RUN"),
+        ("cli.main()", ["show", "--help"], "FOLDER"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

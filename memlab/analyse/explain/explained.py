@@ -1,22 +1,32 @@
-"""A rank, explained: its memory at the peak, and in each phase."""
+"""A rank, explained: its memory at the peak, and in each phase; a predicted one from the trace of its shadow run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 from memlab.analyse.explain.accounting import UNEXPLAINED, Share, used
-from memlab.analyse.explain.device import Device
 from memlab.analyse.explain.out_of_memory import OutOfMemory, failed_replay
+from memlab.analyse.explain.outside import Device, ModelledDevice
 from memlab.analyse.explain.phases import PhaseRun, highest_runs, parts_of
-from memlab.analyse.explain.snapshot_trace import BEFORE
-from memlab.analyse.explain.stack_sites import OTHER
+from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER
+from memlab.core.config import Config
 from memlab.core.errors import RecordError
+from memlab.core.record import PREDICTED, Record
+from memlab.core.record_schema import GrowthOfRun
 from memlab.predict.allocator import RecordingAllocator
 from memlab.predict.memory.ledger import Moment, moments
-from memlab.predict.trace.apply_events import replayed
-from memlab.predict.trace.events import Alloc, BeginPhase
-from memlab.predict.trace.trace_format import Piece, Trace
+from memlab.predict.memory.outside import outside_parts
+from memlab.predict.memory.rank_replays import RankReplays
+from memlab.predict.memory.rank_results import gpu_memory
+from memlab.predict.outside.fit import sizes_from
+from memlab.predict.time.calibrate import resolve
+from memlab.predict.trace.choose_traces import traces_in_launch
+from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint
+from memlab.predict.trace.run_command import traces_in
+from memlab.predict.trace.store import code_digest
+from memlab.predict.trace.trace_format import Piece, Trace, replayed
+from memlab.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,8 @@ class Explained:
     where it is; ``None`` without a history. ``oom``: of a rank that ran out of memory.
 
     ``has_history``: ``False`` if nothing is known but what was held when memory ran out. The ``peak`` is this moment
-    then, and the events of the ``history`` request these blocks one after the other.
+    then, and the events of the ``history`` request these blocks one after the other. ``growth``: memory that grows from
+    step to step, as the meters of a command saw it.
     """
 
     source: str
@@ -61,6 +72,7 @@ class Explained:
     oom: OutOfMemory | None = None
     has_history: bool = True
     most_reserved: tuple[Moment, Position] | None = None
+    growth: GrowthOfRun | None = None
 
     @property
     def rank(self) -> int:
@@ -148,3 +160,48 @@ def _position(trace: Trace, event: int) -> Position:
     request = trace.events[event]
     line = trace.sites[request.site].user_line if isinstance(request, Alloc) else ""
     return Position(phase, piece.step, line or piece.where)
+
+
+def explain_prediction(config: Config, trace: Trace, capacity: int | None = None) -> Explained:
+    """Explain a rank on simulated GPUs. ``capacity``: the most that the allocator may reserve, in bytes; ``None``: as
+    on the GPU of the hardware entry. The peak is one of the steps, as in a record."""
+    limit = gpu_memory(config, [trace]).capacity if capacity is None else capacity
+    replays = RankReplays(config, [trace], limit, resolve(config).host)
+    history = History(replays.trace, config.allocator.conf, replays.recorder)  # with release delays, which are likely
+    begin = next((index for index, event in enumerate(replays.trace.events) if isinstance(event, BeginPoint)), 0)
+    sizes = sizes_from(config.predict.outside)
+    device = ModelledDevice(outside_parts(replays.trace, sizes), sizes.provenance)
+    return explain_history(PREDICTED, history, device, begin)
+
+
+def doubts(record: Record, ranks: Sequence[Explained] = ()) -> Iterator[str]:
+    """Yield why the explained ``ranks`` may not be those of the record of a prediction, with what to do.
+
+    Only a command's traces lie beside its record: they are made again for memlab's own training, by the code that
+    explains them. The same trace replayed by the same code has the same peak, to the byte.
+    """
+    of_command = record.command is not None
+    again = "Predict the command again." if of_command else "Predict it again."
+    if record.environment.get("predictor") != code_digest():
+        explained = "its traces are explained as they are" if of_command else "what this code predicts is explained"
+        yield f"other code of memlab made this prediction; {explained}. {again}"
+    recorded = {result["rank"]: result["peak_allocated_bytes"] for result in record.ranks}
+    for rank in ranks:
+        if of_command and rank.peak.allocated != recorded.get(rank.rank, rank.peak.allocated):
+            yield (
+                f"the trace of rank {rank.rank} has a peak of {rank.peak.allocated:,} bytes of allocated memory, and "
+                f"the record has one of {recorded[rank.rank]:,}: they are of two predictions. {again}"
+            )
+
+
+def traces_of(folder: RunFolder, record: Record) -> Mapping[int, Trace]:
+    """Return the traces of a prediction, in the order of the ranks. A command's are in its folder, those of memlab's
+    own training in the cache.
+
+    Raises :class:`RecordError` if a command's are gone, :class:`ShadowError` if memlab's own training cannot be traced
+    again.
+    """
+    found = traces_in_launch([folder.read_plan()])[0] if record.command is None else traces_in(folder.path)
+    if not found:
+        raise RecordError(f"{folder}: the traces of this prediction are gone. Predict the command again.")
+    return dict(sorted(found.items()))

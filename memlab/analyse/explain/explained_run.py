@@ -2,12 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from memlab.analyse.explain.explained import Explained, explain_ranks, fullest
+from memlab.analyse.explain.explained import Explained, doubts, explain_prediction, explain_ranks, fullest, traces_of
 from memlab.analyse.explain.measure_again import measure_again
-from memlab.analyse.explain.predicted_rank import doubts, explain_prediction, traces_of
 from memlab.analyse.explain.recorded_ranks import NO_HISTORY, RecordedRanks
 from memlab.core.errors import RecordError
 from memlab.core.record import OUT_OF_MEMORY, PREDICTED, Record
@@ -72,6 +71,8 @@ def explain(folder: RunFolder, wanted: int | None = None) -> ExplainedRun:
     except RecordError as error:
         reasons = _short(str(error), folder) or NO_HISTORY
         raise RecordError(f"{folder}: {reasons}.{_ended(record)}{_advice(record)}") from error
+    if growth := (record.command or {}).get("growth"):
+        ranks = [replace(rank, growth=growth) if rank.rank == growth["rank"] else rank for rank in ranks]
     left_out = {rank: _short(reason, folder) for rank, reason in left_out.items()}
     if wanted is not None and wanted not in (known := [rank.rank for rank in ranks]):
         others = ", ".join(map(str, known))
@@ -109,7 +110,9 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def _predicted(folder: RunFolder, record: Record) -> dict[int, Callable[[], Explained]]:
-    """Return rank -> function that explains it."""
+    """Return rank -> function that explains it. Raises :class:`RecordError` for a prediction without an answer."""
+    if ended := _ended(record):
+        raise RecordError(f"{folder}: nothing was predicted that could be explained.{ended}")
     try:
         traces = traces_of(folder, record)
     except ShadowError as error:

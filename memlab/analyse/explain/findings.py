@@ -1,29 +1,31 @@
 """Findings: memory that a run may not need, called by name. Each is a function of the trace or of what is held."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
+from types import MappingProxyType
 
 from memlab.analyse.explain.accounting import ALL_MODULES, layers_together
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.growth import Growth, growth_in_evaluation, growth_over_steps
 from memlab.analyse.explain.outside import RANKS
 from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
+from memlab.core.record_schema import GrowthOfRun
 from memlab.predict.memory.ledger import Holding
 from memlab.predict.trace.memory_kinds import ACTIVATIONS, CASTS, STEP
 from memlab.predict.trace.trace_format import Trace
 
 GROWS_OVER_STEPS = "memory grows over steps"
 GROWS_IN_EVALUATION = "evaluation keeps its outputs"
-TRAINS_BESIDE_ADAPTER = "parameters train beside the adapter"
+TRAINS_BESIDE_ADAPTER = "base parameters train next to the adapter"
 STATES_OF_FROZEN = "gradients and states of frozen parameters"
 UPCAST = "weights in float32 among 16-bit ones"
 FROZEN_IN_FLOAT32 = "frozen weights in float32"
 CAST_IN_FORWARD = "weights in float32 and again in 16 bits"
 MODEL_TWICE = "two copies of a model"
 WEIGHTS_CLONED = "a copy of the weights outside the model"
-GRADIENTS_KEPT = "gradients kept beside the steps"
+GRADIENTS_KEPT = "gradients kept that no step uses"
 STRAY_CONTEXTS = "contexts of other ranks"
 
 LEAST = 0.005
@@ -56,7 +58,7 @@ class Finding:
     ``parts``: what holds it (modules, parameters or kinds) with bytes, the largest first. ``where``: the line that
     requested most of it, and ``user_line`` the line of the user's script that led there; empty where they are not
     known. ``subject``: model, kind or phase that it is about. ``times``: how often it grew, or the number of
-    parameters.
+    parameters. ``grown``: growth over steps as the meters of a command found it, with the variable that keeps it.
     """
 
     name: str
@@ -66,23 +68,26 @@ class Finding:
     user_line: str = ""
     subject: str = ""
     times: int = 0
+    grown: GrowthOfRun | None = None
 
 
 def findings(rank: Explained) -> list[Finding]:
     """Return the findings of a rank: contexts of other ranks and growth first, then the others, the largest first."""
     in_steps = [run for run in rank.phases if run.part.step is not None]
+    trained = _trained(run.end.holdings for run in in_steps)
     moments = [rank.peak.holdings, *(moment.holdings for run in in_steps for moment in (run.peak, run.end))]
     after_steps = [run.end.holdings for run in in_steps if run.part.phase.endswith("optimizer_step")]
     largest: dict[tuple[str, str], Finding] = {}
     for finding in (
-        *(finding for holdings in moments for finding in found_in(holdings)),
+        *(finding for holdings in moments for finding in found_in(holdings, trained)),
         *(finding for holdings in after_steps for finding in weights_cloned(holdings)),
         *(finding for run in rank.phases for finding in gradients_kept(run.part.phase, run.start.holdings)),
     ):
         key = finding.name, finding.subject
         largest[key] = max(largest.get(key, finding), finding, key=lambda each: each.nbytes)
     large = [finding for finding in largest.values() if finding.nbytes >= LEAST * rank.peak.allocated]
-    return [*stray_contexts(rank), *growth(rank.history.trace), *sorted(large, key=lambda finding: -finding.nbytes)]
+    grown = growth(rank.history.trace, rank.growth)
+    return [*stray_contexts(rank), *grown, *sorted(large, key=lambda finding: -finding.nbytes)]
 
 
 def stray_contexts(rank: Explained) -> Iterator[Finding]:
@@ -93,10 +98,15 @@ def stray_contexts(rank: Explained) -> Iterator[Finding]:
             yield Finding(STRAY_CONTEXTS, share.nbytes, parts, subject=f"cuda:{rank.device.index}", times=len(parts))
 
 
-def growth(trace: Trace) -> list[Finding]:
-    """What grows over steps and over the batches of an evaluation."""
+def growth(trace: Trace, of_run: GrowthOfRun | None = None) -> list[Finding]:
+    """What grows over steps and over the batches of an evaluation. ``of_run``: what the meters found to grow."""
     grown = ((GROWS_OVER_STEPS, growth_over_steps(trace)), (GROWS_IN_EVALUATION, growth_in_evaluation(trace)))
-    return [_of_growth(name, places) for name, places in grown if places]
+    found = [_of_growth(name, places) for name, places in grown if places]
+    if of_run is None:
+        return found
+    over_steps = next((each for each in found if each.name == GROWS_OVER_STEPS), None)
+    over_steps = over_steps or Finding(GROWS_OVER_STEPS, of_run["bytes_per_step"], times=of_run["steps_seen"])
+    return [replace(over_steps, grown=of_run), *(each for each in found if each.name != GROWS_OVER_STEPS)]
 
 
 def _of_growth(name: str, places: Sequence[Growth]) -> Finding:
@@ -116,14 +126,17 @@ def _of_growth(name: str, places: Sequence[Growth]) -> Finding:
     )
 
 
-def found_in(holdings: Sequence[Holding]) -> Iterator[Finding]:
-    """Yield the findings about weights, gradients and optimizer states that are held at one moment."""
+def found_in(holdings: Sequence[Holding], trained: Mapping[str, int] = MappingProxyType({})) -> Iterator[Finding]:
+    """Yield the findings about weights, gradients and optimizer states that are held at one moment.
+
+    ``trained``: model -> most bytes of gradients and optimizer states that it has at any moment.
+    """
     by_model = _by_model(holdings)
     for model, own in by_model.items():
         yield from trains_beside_adapter(model, own)
         yield from states_of_frozen(model, own)
         yield from in_float32(model, _weights(own))
-    yield from models_twice({model: _weights(own) for model, own in by_model.items()})
+    yield from models_twice({model: _weights(own) for model, own in by_model.items()}, trained)
     yield from cast_in_forward(holdings)
 
 
@@ -138,6 +151,16 @@ def _by_model(holdings: Iterable[Holding]) -> dict[str, list[Holding]]:
 
 def _weights(own: Iterable[Holding]) -> list[Holding]:
     return [held for held in own if held.site.kind == WEIGHTS]
+
+
+def _trained(moments: Iterable[Sequence[Holding]]) -> dict[str, int]:
+    """Return model -> most bytes of gradients and optimizer states that it has at one of these moments."""
+    most: dict[str, int] = defaultdict(int)
+    for holdings in moments:
+        for model, own in _by_model(holdings).items():
+            used = _bytes(held for held in own if held.site.kind in (GRADIENTS, OPTIMIZER))
+            most[model] = max(most[model], used)
+    return most
 
 
 def trains_beside_adapter(model: str, own: Sequence[Holding]) -> Iterator[Finding]:
@@ -168,13 +191,13 @@ def cast_in_forward(holdings: Sequence[Holding]) -> Iterator[Finding]:
     yield from _about(CAST_IN_FORWARD, [held for held in holdings if held.site.kind == CASTS], "")
 
 
-def models_twice(weights: dict[str, list[Holding]]) -> Iterator[Finding]:
+def models_twice(weights: dict[str, list[Holding]], trained: Mapping[str, int]) -> Iterator[Finding]:
     """Pairs of models with as many elements and the same names, or the same class if ZeRO made one flat: a reference
-    model, a teacher, a model loaded twice."""
+    model, a teacher, a model loaded twice. The copy is the one that an optimizer does not train."""
     for first, second in combinations(weights, 2):
         if _is_copy(weights[first], weights[second]):
-            second, copy = min(((each, weights[each]) for each in (first, second)), key=lambda each: _use(each[1]))
-            yield from _about(MODEL_TWICE, _base(copy), second)
+            copy = min((first, second), key=lambda each: (trained.get(each, 0), _use(weights[each])))
+            yield from _about(MODEL_TWICE, _base(weights[copy]), copy)
 
 
 def weights_cloned(after_step: Sequence[Holding]) -> Iterator[Finding]:

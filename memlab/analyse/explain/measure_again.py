@@ -1,4 +1,4 @@
-"""What to do where a measured run lacks what is to be explained."""
+"""The command that records what ``explain`` needs."""
 
 import shlex
 

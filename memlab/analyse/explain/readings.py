@@ -10,8 +10,8 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from memlab.analyse.explain.marks import read_marks
 from memlab.analyse.explain.outside import handles_made
+from memlab.analyse.explain.recorded_ranks import read_marks
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.runs.folder import RunFolder
 

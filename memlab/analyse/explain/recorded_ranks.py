@@ -1,27 +1,196 @@
-"""Ranks of a measured run, explained: from the histories that they recorded, or what they kept when memory ran out."""
+"""Ranks of a measured run, explained: from the histories that they recorded, or what they kept when memory ran out.
+
+The metadata of both (phases, owners, driver readings) is in rankN.memory_marks.json and rankN.out_of_memory.json.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from memlab.analyse.explain.accounting import used
-from memlab.analyse.explain.device import Device, MeasuredDevice
 from memlab.analyse.explain.explained import Explained, History, explain_history
-from memlab.analyse.explain.marks import read_marks
 from memlab.analyse.explain.out_of_memory import OutOfMemory, last_events, last_parts
-from memlab.analyse.explain.outside import Outside, Readings, handles_made
+from memlab.analyse.explain.outside import Device, MeasuredDevice, Outside, Reading, Readings, handles_made
 from memlab.analyse.explain.phases import parts_of
 from memlab.analyse.explain.snapshot import Snapshot, read_snapshot
-from memlab.analyse.explain.snapshot_trace import Marks, MeasuredTrace, piece_and_module, trace_of
+from memlab.analyse.explain.snapshot_trace import Marks, MeasuredTrace, PartEnd, piece_and_module, trace_of
+from memlab.attach import owner
 from memlab.core.errors import ConfigError, RecordError
+from memlab.core.record_schema import Bytes, Count
+from memlab.core.schema import check_of
+from memlab.files.json_file import read_json
 from memlab.predict.allocator import Options, RecordingAllocator, parse
 from memlab.predict.memory.ledger import moments
+from memlab.predict.trace.trace_format import Piece
 from memlab.runs.folder import RunFolder
+
+
+class PieceMarks(TypedDict):
+    """Part of the run. ``where``: line of the user's script at its beginning."""
+
+    phase: str | None
+    step: Count | None
+    where: str | None
+    ends_phase: bool
+
+
+class UsedMarks(TypedDict):
+    """``processes``: id of each process on the GPU -> bytes."""
+
+    used_bytes: Bytes
+    processes: dict[str, Bytes]
+
+
+class ReadingMarks(UsedMarks):
+    """A reading of the driver's figure (attach/driver_readings.py)."""
+
+    phase: str | None
+    module: str
+    call: str | None
+    reserved_bytes: Bytes
+    time_us: Count
+    until_us: Count
+
+
+class GpuMarks(TypedDict, total=False):
+    """All that the driver told of one GPU. ``gpu``: NVML's index."""
+
+    gpu: Count | None
+    before: UsedMarks | None
+    readings: list[ReadingMarks]
+
+
+class OutsideMarks(GpuMarks, total=False):
+    """``devices``: index of a GPU in this process -> its marks. Older files have those of one GPU beside ``pid``."""
+
+    pid: int
+    devices: dict[str, GpuMarks]
+
+
+class OwnersMarks(TypedDict):
+    """Owners, each once, and number of a piece -> address -> number of its owner (attach/owner.py)."""
+
+    list: list[list[str | bool | int]]
+    looks: dict[str, dict[str, Count]]
+
+
+class PartEndMarks(TypedDict):
+    """Part of the run before an out-of-memory (attach/out_of_memory.py). ``ended_at``: seconds since the epoch."""
+
+    phase: str
+    step: Count | None
+    ended_at: float
+    allocated: Bytes
+    peak_allocated: Bytes
+    peak_reserved: Bytes
+
+
+class _Optional(TypedDict, total=False):
+    device: Count
+    first_piece: Count
+    import_paths: list[str]
+    last_parts: list[PartEndMarks]
+    snapshot_sha256: str
+
+
+class MarksFile(_Optional):
+    """What the meters of a rank noted beside its memory history (attach/memory_history.py) or an out-of-memory.
+
+    ``snapshot_sha256``: of the file with the history.
+    """
+
+    folder: str
+    pieces: list[PieceMarks]
+    owners: OwnersMarks
+    outside: OutsideMarks
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What the driver told a rank. ``pid``: of its process. ``device``: its index of the GPU that it used at the end.
+    ``readings``: index of a GPU on which it had a context -> what was read there."""
+
+    pid: str = ""
+    device: int = 0
+    readings: Mapping[int, Readings] = field(default_factory=dict)
+
+    def on(self, device: int) -> Readings:
+        return self.readings.get(device, Readings(None, []))
+
+
+def read_marks(path: Path) -> tuple[Marks, Driver]:
+    """Read the marks, and the readings of the driver's figure.
+
+    Raises :class:`RecordError` for a file of another form.
+    """
+    values = read_json(path)
+    try:
+        check_of(MarksFile)(values)
+        pieces = [(piece["phase"] or "", _piece(piece)) for piece in values["pieces"]]
+        owners = owner.from_json(values["owners"])
+        paths = [str(path) for path in values.get("import_paths", ()) if path]
+        ends = None if "last_parts" not in values else [_part_end(part) for part in values["last_parts"]]
+        marks = Marks(
+            pieces,
+            owners,
+            values["folder"],
+            values.get("first_piece", 0),
+            paths,
+            ends,
+            values.get("snapshot_sha256", ""),
+        )
+        return marks, _driver(values["outside"], int(values.get("device", 0)))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
+
+
+def _driver(values: dict[str, Any], device: int) -> Driver:
+    pid = str(values["pid"])
+    devices = values.get("devices", {device: values})  # older marks have the readings of one GPU
+    return Driver(pid, device, {int(index): _readings(each, pid) for index, each in devices.items()})
+
+
+def _readings(values: dict[str, Any], pid: str) -> Readings:
+    before = values["before"]
+    first = None if before is None else (int(before["used_bytes"]), _others(before, pid))
+    return Readings(first, [_reading(reading, pid) for reading in values["readings"]], _whole(values.get("gpu")))
+
+
+def _reading(values: dict[str, Any], pid: str) -> Reading:
+    return Reading(
+        phase=values["phase"] or "",
+        module=str(values["module"]),
+        call=None if values["call"] is None else str(values["call"]),
+        outside=int(values["used_bytes"]) - int(values["reserved_bytes"]),
+        others=_others(values, pid) if pid in values["processes"] else None,
+        time_us=int(values["time_us"]),
+        until_us=int(values["until_us"]),
+        reserved=int(values["reserved_bytes"]),
+    )
+
+
+def _others(values: dict[str, Any], pid: str) -> dict[str, int]:
+    return {process: int(nbytes) for process, nbytes in values["processes"].items() if process != pid}
+
+
+def _piece(values: dict[str, Any]) -> Piece:
+    where = values["where"]
+    return Piece(_whole(values["step"]), None if where is None else str(where), bool(values["ends_phase"]))
+
+
+def _part_end(values: dict[str, Any]) -> PartEnd:
+    sizes = (int(values[name]) for name in ("allocated", "peak_allocated", "peak_reserved"))
+    return PartEnd(str(values["phase"]), _whole(values["step"]), 1e6 * float(values["ended_at"]), *sizes)
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
+
 
 NO_HISTORY = "no memory history is in this folder"
 

@@ -6,16 +6,14 @@ from functools import partial
 
 from memlab.analyse.explain import accounting
 from memlab.analyse.explain.accounting import Row
-from memlab.analyse.explain.explained import Explained, explain_ranks, fullest
-from memlab.analyse.explain.predicted_rank import explain_prediction
+from memlab.analyse.explain.explained import Explained, explain_prediction, explain_ranks, fullest
 from memlab.core.record import PREDICTED, Record
 from memlab.core.sizes import UNLIMITED
-from memlab.planner.changed_runs import Candidate, ChangedRuns, PredictedRun
-from memlab.planner.reach import at_most
-from memlab.predict.memory.breakdown import SLACK
-from memlab.predict.memory.estimate import needs
-from memlab.predict.memory.gpu_memory import gpu_memory
-from memlab.predict.time.calibration_choice import resolve
+from memlab.planner.changed_runs import ChangedRuns, PredictedRun
+from memlab.planner.changes import Change
+from memlab.predict.memory.ledger import SLACK
+from memlab.predict.memory.rank_results import gpu_memory, needs
+from memlab.predict.time.calibrate import resolve
 from memlab.predict.time.step_time import StepTime, predict_step_time, predict_steps
 
 TOO_LITTLE = 0.01
@@ -79,22 +77,19 @@ def remedies(record: Record, runs: ChangedRuns, most: int) -> Remedies:
     the run as it is cannot be predicted.
     """
     base = needs_of(runs.base)
-    chosen, others = choose(runs.candidates, held_at_the_peak(base.rank), most)
-    found = [_remedy(candidate, run, base) for candidate, run in zip(chosen, runs.predict(chosen), strict=True)]
-    return Remedies(base, _measured(record), sorted(found, key=_reserved), [other.change for other in others])
+    chosen, others = choose(runs.changes, held_at_the_peak(base.rank), most)
+    found = [_remedy(change, run, base) for change, run in zip(chosen, runs.predict(chosen), strict=True)]
+    return Remedies(base, _measured(record), sorted(found, key=_reserved), [other.told for other in others])
 
 
-def choose(
-    candidates: Sequence[Candidate], held: Mapping[str, int], most: int
-) -> tuple[list[Candidate], list[Candidate]]:
+def choose(changes: Sequence[Change], held: Mapping[str, int], most: int) -> tuple[list[Change], list[Change]]:
     """Return the changes to predict, at most ``most``, and the others that could take something off.
 
     ``held``: kind -> bytes at the peak. The change that can take off the most comes first.
     """
-    limits = {candidate.change: at_most(candidate.reach, held) for candidate in candidates}
     least = TOO_LITTLE * sum(held.values())
-    able = [candidate for candidate in candidates if limits[candidate.change] > least]
-    able.sort(key=lambda candidate: -limits[candidate.change])
+    able = [change for change in changes if change.at_most(held) > least]
+    able.sort(key=lambda change: -change.at_most(held))
     return able[:most], able[most:]
 
 
@@ -119,12 +114,12 @@ def needs_of(run: PredictedRun) -> Needs:
     return Needs(found.verdict, rank.peak.allocated, reserved, found.used, found.host, step, rank)
 
 
-def _remedy(candidate: Candidate, run: PredictedRun | str, base: Needs) -> Remedy:
+def _remedy(change: Change, run: PredictedRun | str, base: Needs) -> Remedy:
     if isinstance(run, str):
-        return Remedy(candidate.change, candidate.price, run)
+        return Remedy(change.told, change.price, run)
     changed = needs_of(run)
     kinds = [accounting.by_kind(each.rank.peak.holdings) for each in (base, changed)]
-    return Remedy(candidate.change, candidate.price, changed, accounting.side_by_side(kinds))
+    return Remedy(change.told, change.price, changed, accounting.side_by_side(kinds))
 
 
 def _reserved(remedy: Remedy) -> int:

@@ -4,14 +4,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from memlab.analyse.explain.explained import traces_of
 from memlab.analyse.explain.measure_again import measure_again
-from memlab.analyse.explain.predicted_rank import traces_of
 from memlab.attach.options import PROFILER
+from memlab.core.basis import BOUND, CALIBRATED, EXACT, Basis
 from memlab.core.config import Config
 from memlab.core.errors import RecordError
 from memlab.core.record import PREDICTED, Record
 from memlab.predict.limits import unpredictable
-from memlab.predict.time.calibration_choice import resolve
+from memlab.predict.time.calibrate import Calibration, resolve
 from memlab.predict.time.clocks import LOWER_BOUND, has_clocks
 from memlab.predict.time.step_intervals import busy_seconds, step_intervals
 from memlab.predict.time.step_time import OWN_PYTHON
@@ -36,14 +37,14 @@ class StepByKind:
     """One step of one rank. ``kinds``: without the kinds that do not occur, in the order of :data:`KINDS`.
 
     ``busy_seconds``: in which the device worked on anything. ``on``: what the times are of, ``device`` or ``host`` (a
-    run without a GPU). ``note``: what limits the figures.
+    run without a GPU). ``basis``: how the times are known.
     """
 
     kinds: dict[str, KindTime]
     busy_seconds: float
     step_seconds: float
     on: str = "device"
-    note: str = ""
+    basis: Basis = EXACT
 
     @property
     def total(self) -> KindTime:
@@ -130,11 +131,17 @@ def predicted_step(config: Config, trace: Trace) -> StepByKind:
     for intervals in found.streams.values():
         for each in intervals:
             seconds[kinds[each.item]] += each.seconds
-    why = OWN_PYTHON if config.training.loop == "command" else ""
-    why = why if calibration else f"no calibration for {config.hardware.gpu}"
     busy = busy_seconds(each for intervals in found.streams.values() for each in intervals)
     by_kind = _by_kind((kind, KindTime(seconds[kind], count)) for kind, count in counts.items())
-    return StepByKind(by_kind, busy, found.seconds, note=f"a lower bound: {why}" if why else "")
+    return StepByKind(by_kind, busy, found.seconds, basis=_basis(config, calibration))
+
+
+def _basis(config: Config, calibration: Calibration | None) -> Basis:
+    if calibration is None:
+        return Basis(BOUND, reason=f"no calibration for {config.hardware.gpu}")
+    if config.training.loop == "command":
+        return Basis(CALIBRATED, reason=OWN_PYTHON)
+    return Basis(CALIBRATED, calibration.error["p90"])
 
 
 _ON_DEVICE = (KernelLaunch, Copy, Collective)

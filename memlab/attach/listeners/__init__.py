@@ -9,7 +9,7 @@ from types import ModuleType
 from .. import import_hook
 from ..own_errors import note
 from ..session import Session
-from . import accelerate, datasets, deepspeed, saving, torch, transformers
+from . import accelerate, build_locks, datasets, deepspeed, saving, torch, transformers
 
 LISTENERS = {
     "torch.nn.parallel.distributed": torch.listen_to_ddp,
@@ -17,6 +17,7 @@ LISTENERS = {
     "torch.distributed._composable.fsdp": torch.listen_to_fsdp2,  # its place before torch 2.6
     "torch.distributed.checkpoint": saving.listen_to_distributed_checkpoints,
     "safetensors.torch": saving.listen_to_safetensors,
+    "torch.utils.file_baton": build_locks.listen,
     "deepspeed": deepspeed.listen,
     "transformers.modeling_utils": transformers.listen_to_models,
     "transformers.generation.utils": transformers.listen_to_generation,

@@ -1,26 +1,41 @@
-"""``memlab advise PATH...``: recommend one of the measured or predicted configurations for a training."""
+"""``memlab advise PATH... [hardware=OPTION]``: recommend one of the runs' configurations for a training."""
 
 import argparse
 
-from memlab.cli.commands.number_types import number, whole
 from memlab.cli.commands.run_selection import add_selection, selected
-from memlab.core.ranges import NOT_NEGATIVE, POSITIVE
+from memlab.cli.commands.shared_arguments import HARDWARE, add_config_dir, number, whole
+from memlab.core.config_experiment import Hardware
+from memlab.core.config_fields import NOT_NEGATIVE, POSITIVE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
-    parser.add_argument("--samples", type=whole(1), required=True, help="number of samples in the training set")
+    help = "number of samples in the training set (default: as the run knows it)"
+    parser.add_argument("--samples", type=whole(1), help=help)
     parser.add_argument("--epochs", type=number(POSITIVE), default=1.0, help="passes over them (default: %(default)s)")
-    help = "tokens of a sample; 1 for images"
-    parser.add_argument("--seq-len", type=whole(1), required=True, metavar="TOKENS", help=help)
+    help = "tokens of a sample; 1 for images (default: the length of the runs)"
+    parser.add_argument("--seq-len", type=whole(1), metavar="TOKENS", help=help)
     parser.add_argument(
         "--effective-batch", type=whole(1), metavar="SAMPLES", help="samples of an optimizer step (default: any)"
     )
-    help = "price of the node per hour (default: the price in the runs)"
-    parser.add_argument("--usd-per-hour", type=number(NOT_NEGATIVE), metavar="USD", help=help)
+    help = "price of one GPU for an hour (default: the price in the runs, or the list price)"
+    parser.add_argument("--usd-per-gpu-hour", type=number(NOT_NEGATIVE), metavar="USD", help=help)
+    parser.add_argument("--usd-per-hour", type=_renamed, help=argparse.SUPPRESS)
     parser.add_argument(
         "--gpu-memory", type=number(POSITIVE), metavar="GIB", help="memory of one GPU (default: the memory in the runs)"
     )
+    add_config_dir(parser)
+    parser.epilog = "hardware=OPTION among the paths: price and memory of that machine; runs on other GPUs are left out"
+
+
+def _hardware(words: list[str], config_dir: str | None) -> Hardware:
+    from memlab.cli.compose import compose_config
+
+    return compose_config(["mode=predict", *words], config_dir)[0].hardware
+
+
+def _renamed(_: str) -> None:
+    raise argparse.ArgumentTypeError("it is now --usd-per-gpu-hour, the price of one GPU")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,13 +43,18 @@ def run(arguments: argparse.Namespace) -> int:
     from memlab.report.advice_text import show_advice
     from memlab.report.text import console
 
+    words = [path for path in arguments.paths if path.startswith(HARDWARE)]
+    hardware = _hardware(words, arguments.config_dir) if words else Hardware()
+    paths = [path for path in arguments.paths if path not in words]
+    price = arguments.usd_per_gpu_hour
     training = Training(
         samples=arguments.samples,
         epochs=arguments.epochs,
         tokens=arguments.seq_len,
         effective_batch=arguments.effective_batch,
-        usd_per_hour=arguments.usd_per_hour,
-        memory_gib=arguments.gpu_memory,
+        usd_per_gpu_hour=hardware.usd_per_gpu_hour if price is None else price,
+        memory_gib=arguments.gpu_memory or hardware.memory_gib,
+        gpu=hardware.gpu,
     )
-    show_advice(advise(selected(arguments.paths, arguments.where, of_points=True), training), console())
+    show_advice(advise(selected(paths, arguments.where, of_points=True), training), console())
     return 0

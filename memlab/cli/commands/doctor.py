@@ -2,6 +2,7 @@
 
 import argparse
 
+from memlab.cli.commands.shared_arguments import add_config_dir
 from memlab.core.errors import ConfigError
 
 
@@ -9,8 +10,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides", nargs="*", metavar="WORD", help="configuration of the planned run: model=tiny zero_stage=zero3"
     )
-    parser.add_argument("--config-dir", metavar="DIR", help="a folder with your own options of config groups")
+    add_config_dir(parser)
     parser.add_argument("--no-build", action="store_true", help="do not build DeepSpeed's ops")
+    help = "remove the data sets that predictions of commands have prepared and kept (10 GB at most)"
+    parser.add_argument("--drop-data", action="store_true", help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -24,5 +27,5 @@ def run(arguments: argparse.Namespace) -> int:
     config, choices = compose_config(arguments.overrides, arguments.config_dir)
     if config.mode == "predict":
         raise ConfigError("mode=predict runs on any machine, so there is nothing to check. Leave it out.")
-    findings = examine(make_plan(config, choices), build_ops=not arguments.no_build)
+    findings = examine(make_plan(config, choices), not arguments.no_build, arguments.drop_data)
     return 0 if show_findings(findings, Console()) else 1

@@ -5,9 +5,8 @@ import sys
 from collections.abc import Sequence
 from itertools import chain
 
-from memlab.cli.commands.number_types import whole
-from memlab.cli.commands.path_types import output_file
 from memlab.cli.commands.run_selection import latest_run, run_folder
+from memlab.cli.commands.shared_arguments import output_file, whole
 from memlab.core.errors import MemlabError
 from memlab.core.record import PREDICTED
 from memlab.runs.folder import RunFolder
@@ -50,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--chrome-trace", type=output_file, metavar="FILE", help=help)
     help = (
-        "the time of a step by kind of work instead: as measured with measure.profile=true or --profile, beside the "
+        "the time of a step by kind of work instead: as measured with measure.profile=true or --profile, next to the "
         "prediction; a second folder names a prediction"
     )
     parser.add_argument("--time", action="store_true", help=help)
@@ -132,7 +131,7 @@ def _check_options(arguments: argparse.Namespace, folders: int) -> None:
 
 
 def _show_time(folder: RunFolder, predicted: RunFolder | None = None) -> int:
-    from memlab.analyse.explain.predicted_rank import doubts
+    from memlab.analyse.explain.explained import doubts
     from memlab.analyse.explain.time_by_kind import compare
     from memlab.report.text import console
     from memlab.report.time_text import show_time_by_kind

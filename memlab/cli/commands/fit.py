@@ -2,10 +2,10 @@
 
 import argparse
 
-from memlab.cli.commands.number_types import number
 from memlab.cli.commands.run_selection import add_selection, selected
+from memlab.cli.commands.shared_arguments import number
+from memlab.core.config_fields import POSITIVE, Range
 from memlab.core.errors import MemlabError, nearest
-from memlab.core.ranges import POSITIVE, Range
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

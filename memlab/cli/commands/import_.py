@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from memlab.cli.commands.number_types import whole
+from memlab.cli.commands.shared_arguments import whole
 from memlab.core.errors import MemlabError
 from memlab.system.terminal import safe
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from memlab.importers.records import write_records
+    from memlab.importers.csv_table import write_records
 
     records_of = _gpjt if arguments.format == "gpjt" else _csv
     for file in arguments.files:

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from memlab.cli.commands.number_types import whole
-from memlab.cli.commands.run_selection import OUTPUTS
-from memlab.cli.exit_codes import EXIT_CODES
+from memlab.cli.commands.run_selection import OUTPUTS, add_all
+from memlab.cli.commands.shared_arguments import whole
+from memlab.cli.exit_codes import exit_code
 from memlab.core.errors import MemlabError
 
 EXPLAINED_STEP = 3
@@ -44,15 +44,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--profile", type=whole(1), metavar="N", nargs="?", const=PROFILED_AFTER, help=help)
     parser.add_argument("--force", action="store_true", help="replace an earlier run in the folder")
+    add_all(parser)
     help = "the command and its words, as you type them without memlab"
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND WORDS...", help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP
+    from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP, Options
     from memlab.launch.user_command.measure import measure
-    from memlab.report.out_of_memory_text import show_pointer
-    from memlab.report.run_text import show_run
+    from memlab.report.details_text import show_answer
     from memlab.report.text import console
     from memlab.runs.folder import RunFolder
 
@@ -67,25 +67,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.explain_oom and not arguments.explain:
         raise MemlabError("--explain-oom goes on with the recording of --explain: add --explain.")
     folder = RunFolder(arguments.output or new_folder(words))
-    record = measure(
-        words,
-        folder,
-        arguments.steps,
-        arguments.timeout,
-        arguments.force,
-        arguments.explain,
-        tuple(arguments.explain_ranks),
-        arguments.profile,
-        arguments.explain_oom,
+    options = Options(
+        steps=arguments.steps,
+        explain=arguments.explain,
+        explain_ranks=tuple(arguments.explain_ranks),
+        profile=arguments.profile,
+        explain_oom=arguments.explain_oom,
     )
-    errors = console(sys.stderr)  # standard output is the command's
-    show_run(record, errors)
-    show_pointer([folder], errors)
-    errors.print(f"run folder: {folder}", soft_wrap=True)
-    exit_code = record.command["exit_code"]
-    if exit_code is None:
-        return EXIT_CODES[record.status]
-    return exit_code if exit_code >= 0 else 128 - exit_code  # as a shell reports a signal
+    record = measure(words, folder, options, arguments.timeout, arguments.force)
+    show_answer(record, folder, console(sys.stderr), arguments.all)  # standard output is the command's
+    of_command = record.command["exit_code"]
+    if of_command is None or "verdict" in record.summary:
+        return exit_code(record)
+    return of_command if of_command >= 0 else 128 - of_command  # as a shell reports a signal
 
 
 def new_folder(words: Sequence[str]) -> Path:

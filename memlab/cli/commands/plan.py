@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from memlab.cli.commands.file_options import add_files, write_files
+from memlab.cli.commands.shared_arguments import add_config_dir, add_files, write_files
 from memlab.cli.compose import compose_config
 from memlab.cli.override_words import check_total, expand
 from memlab.cli.single_changes import BATCH_WORDS, is_command, plan_of, possible_changes
 from memlab.core.command_template import effect
 from memlab.core.errors import MemlabError
 from memlab.launch import preflight
-from memlab.planner.command_predictor import CommandPredictor
+from memlab.planner.command_sweep import CommandPredictor
 from memlab.planner.parallel import ParallelPredictor
 from memlab.planner.search import Candidate, Outcome, Row, cheapest, largest_batches, rows_to_measure, single_changes
 from memlab.predict.limits import unpredictable
 from memlab.predict.outside.fit import check_sizes
-from memlab.predict.time.calibration_choice import check_calibrations
+from memlab.predict.time.calibrate import check_calibrations
 from memlab.report.plan_text import PlanProgress, ending, plan_answer, show_changes, show_measure, show_rows
 from memlab.report.text import console, say
 
@@ -53,21 +53,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="+", metavar="WORD", help=help)
     help = "predict only this configuration, and the memory that each single change saves"
     parser.add_argument("--changes", action="store_true", help=help)
+    add_config_dir(parser)
     add_files(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    given = expand(arguments.words)
+    given = expand(arguments.words, arguments.config_dir)
     if is_command(given) and not any(key.split(".")[0] == "measure" for key in given):
         given["measure"] = [COMMAND_STEPS]
     for key in given:
         if key.split(".")[0] in REFUSED:
             raise MemlabError(f"'{key}': memlab plan always predicts and searches the largest batch. Leave it out.")
-    _check_files(given)
+    _check_files(given, arguments.config_dir)
     return _plan_changes(given, arguments) if arguments.changes else _plan_batches(given, arguments)
 
 
-def _check_files(given: dict[str, list[str]]) -> None:
+def _check_files(given: dict[str, list[str]], config_dir: str | None) -> None:
     """Raise :class:`MemlabError` if a word names a file, folder or key that cannot be used.
 
     This check comes before hundreds of combinations are composed. It uses all values of
@@ -75,7 +76,7 @@ def _check_files(given: dict[str, list[str]]) -> None:
     """
     naming = [words for key, words in given.items() if key.lstrip("+").split(".")[0] in GROUPS_THAT_NAME_FILES]
     others = [words[0] for words in given.values() if words not in naming]
-    configs = [compose_config([*others, *words, "mode=predict"])[0] for words in itertools.product(*naming)]
+    configs = [compose_config([*others, *words, "mode=predict"], config_dir)[0] for words in itertools.product(*naming)]
     preflight.check(configs)
     check_calibrations(configs)
     check_sizes(configs)
@@ -86,8 +87,8 @@ def _plan_batches(given: dict[str, list[str]], arguments: argparse.Namespace) ->
     if key := next((key for key in BATCH_WORDS if key in given), None):
         raise MemlabError(f"'{key}': memlab plan searches the batch. Leave it out, or predict one size with --changes.")
     out, progress_out = console(), console(sys.stderr)
-    axes = combined_axes(given)
-    candidates = combinations(given, axes)
+    axes = combined_axes(given, arguments.config_dir)
+    candidates = combinations(given, axes, arguments.config_dir)
     _check_batch(candidates)
     if not candidates:
         raise MemlabError(
@@ -106,7 +107,7 @@ def _plan_batches(given: dict[str, list[str]], arguments: argparse.Namespace) ->
     return 0 if any(row.batch for row in rows) else 1
 
 
-def combined_axes(given: dict[str, list[str]]) -> dict[str, list[str]]:
+def combined_axes(given: dict[str, list[str]], config_dir: str | None = None) -> dict[str, list[str]]:
     """Return key -> words of its values, for all axes to combine.
 
     These are the keys with several values on the command line, and :data:`AXES`, except for an axis that the command
@@ -114,17 +115,17 @@ def combined_axes(given: dict[str, list[str]]) -> dict[str, list[str]]:
     """
     settled = {key for key in AXES if key in given or any(word.startswith(f"{key}.") for word in given)}
     if is_command(given):
-        settled |= {key for key in AXES if not _reaches(given, key)}
+        settled |= {key for key in AXES if not _reaches(given, key, config_dir)}
     defaults = {key: [f"{key}={option}" for option in options] for key, options in AXES.items() if key not in settled}
     return {key: words for key, words in given.items() if len(words) > 1} | defaults
 
 
-def _reaches(given: dict[str, list[str]], axis: str) -> bool:
+def _reaches(given: dict[str, list[str]], axis: str, config_dir: str | None) -> bool:
     """Whether the options of an axis reach the command by a place or through its DeepSpeed JSON."""
     if axis not in COMMAND_AXES:
         return False
     words = [words[0] for key, words in given.items() if key.split(".")[0] != axis]
-    configs = [compose_config([*words, f"{axis}={option}", "mode=predict"])[0] for option in AXES[axis]]
+    configs = [compose_config([*words, f"{axis}={option}", "mode=predict"], config_dir)[0] for option in AXES[axis]]
     return len(set(map(effect, configs))) > 1
 
 
@@ -147,14 +148,16 @@ def _predictor(
     return ParallelPredictor(progress.update)
 
 
-def combinations(given: dict[str, list[str]], axes: dict[str, list[str]]) -> list[Candidate]:
+def combinations(
+    given: dict[str, list[str]], axes: dict[str, list[str]], config_dir: str | None = None
+) -> list[Candidate]:
     """List all combinations of the axes that can be predicted, without those that reach a command as another does."""
     check_total({key: len(words) for key, words in axes.items()})
     fixed = [words[0] for key, words in given.items() if key not in axes]
     found = []
     seen = set()
     for words in itertools.product(*axes.values()):
-        config, choices = compose_config([*fixed, *words, "mode=predict"])
+        config, choices = compose_config([*fixed, *words, "mode=predict"], config_dir)
         runs = (effect(config), repr(config.hardware)) if config.training.loop == "command" else words
         if not unpredictable(config) and runs not in seen:
             seen.add(runs)
@@ -179,6 +182,7 @@ def rows_frame(rows: Sequence[Row]) -> Any:
             "fit_probability": row.summary.get("fit_probability"),
             "fit_probability_same_kind": row.summary.get("fit_probability_same_kind"),
             "tokens_per_second": row.summary.get("tokens_per_second"),
+            "basis": row.basis.kind,
             "usd_per_hour": row.usd_per_hour,
             "usd_per_million_tokens": row.usd_per_million_tokens,
         }
@@ -192,9 +196,9 @@ def _plan_changes(given: dict[str, list[str]], arguments: argparse.Namespace) ->
     if several:
         raise MemlabError(f"--changes needs one configuration: give '{several}' one value.")
     out = console()
-    base = plan_of(given)
+    base = plan_of(given, arguments.config_dir)
     with PlanProgress(console(sys.stderr)) as progress, _predictor(given, progress) as predictor:
-        outcome, changes = single_changes(base, possible_changes(given, base), predictor)
+        outcome, changes = single_changes(base, possible_changes(given, base, arguments.config_dir), predictor)
     if not write_files(_changes_frame(outcome, changes), arguments):
         show_changes(outcome, changes, out)
     return 0

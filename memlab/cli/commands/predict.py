@@ -2,16 +2,18 @@
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 
 from memlab.cli.commands.measure import new_folder
-from memlab.cli.commands.number_types import whole
+from memlab.cli.commands.run_selection import add_all
+from memlab.cli.commands.shared_arguments import HARDWARE, add_config_dir, whole
 from memlab.cli.compose import compose_config
-from memlab.cli.exit_codes import EXIT_CODES
+from memlab.cli.exit_codes import exit_code
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.record import Record
-from memlab.predict.trace import own_stand_ins
+from memlab.predict.trace import shadow_process
 from memlab.system import sandbox
 
 USAGE = "memlab predict [options] hardware=OPTION -- COMMAND WORDS..."
@@ -21,10 +23,7 @@ OWN_TRAINING = "(memlab's own training: python launch.py mode=predict GROUP=OPTI
 TIMEOUT_S = 1800
 """Default of ``--timeout``: many times what scripts of 8B models take, with time for preprocessing their data."""
 
-EFFECTS = (
-    "memlab: the script's code runs, on tensors without memory and in a sandbox: what it writes, deletes and sends has "
-    "no effect, and is listed."
-)
+EFFECTS = "memlab: the script runs on tensors without memory, in a sandbox: what it writes or sends has no effect."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,18 +31,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="the run folder (default: a new one below outputs/)"
     )
-    help = "run the first N optimizer steps alone (default: the first ones and the dearest of the epoch, then the end)"
+    help = (
+        "run only the first N optimizer steps (default: the first steps, the largest batches of the epoch, then what "
+        "follows training)"
+    )
     parser.add_argument("--steps", type=whole(1), metavar="N", help=help)
     help = f"end the script if it has not ended after S seconds (default: {TIMEOUT_S:,})"
     parser.add_argument("--timeout", type=whole(1), metavar="S", default=TIMEOUT_S, help=help)
     help = "predict what single changes of the command would save, also if it fits"
     parser.add_argument("--changes", action="store_true", help=help)
     parser.add_argument("--force", action="store_true", help="replace an earlier run in the folder")
+    add_all(parser)
     help = "stand-ins of your own for packages and operators, NAME.py (docs/your_own_command.md)"
-    chosen = os.environ.get(own_stand_ins.VARIABLE)
+    chosen = os.environ.get(shadow_process.VARIABLE)
     parser.add_argument("--stand-ins", type=Path, metavar="FOLDER", default=chosen and Path(chosen), help=help)
     help = "let the script connect to other machines, to read its data (default: it cannot)"
     parser.add_argument("--network", action="store_true", help=help)
+    add_config_dir(parser)
     help = "the GPUs: hardware=a100_80g_x8 hardware.gpus=4; after --, the command as you type it without memlab"
     parser.add_argument("hardware", nargs="*", metavar="hardware=OPTION", help=help)
 
@@ -51,22 +55,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from memlab.planner.user_command import predict_command
     from memlab.predict.memory.verdicts import FITS
-    from memlab.report.command_prediction_text import assumption_sentences
     from memlab.report.command_progress import CommandProgress
-    from memlab.report.run_text import show_run
-    from memlab.report.text import console, say
+    from memlab.report.details_text import show_answer, show_predicted_changes
+    from memlab.report.text import console
     from memlab.runs.folder import RunFolder
 
     hardware, command = arguments.hardware, arguments.training
+    others = [word for word in hardware if not word.startswith(HARDWARE)]
+    if not command and others and "=" not in others[0]:
+        raise MemlabError(f"Put -- before the training command: -- {shlex.join(others)}")
     if not command:
         raise MemlabError(f"No command to predict: it comes after --. {USAGE} {OWN_TRAINING}")
-    if others := [word for word in hardware if not word.startswith(("hardware=", "hardware."))]:
-        raise MemlabError(f"{others[0]}: before -- come only memlab's options and the words of the hardware. {USAGE}")
+    if others:
+        valid = "memlab's options and the words of the hardware, as in hardware=a100_80g_x8 hardware.gpus=4."
+        raise MemlabError(f"{others[0]}: before -- come only {valid}")
     if arguments.network:
         os.environ[sandbox.NETWORK] = sandbox.OPEN
     if arguments.stand_ins is not None:
-        own_stand_ins.choose(arguments.stand_ins)
-    config, _ = compose_config(["mode=predict", "training=command", "training.command=''", *hardware])
+        shadow_process.choose(arguments.stand_ins)
+    words = ["mode=predict", "training=command", "training.command=''", *hardware]
+    config, _ = compose_config(words, arguments.config_dir)
     folder = RunFolder(arguments.output or new_folder(command))
     if folder.holds_result() and not arguments.force:
         raise FolderError(f"{folder} holds an earlier run. Choose another --output, or replace it with --force.")
@@ -75,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     def wants_changes(record: Record) -> bool:
         return arguments.changes or record.summary["verdict"] != FITS
 
-    with CommandProgress(folder, console(sys.stderr), arguments.timeout) as progress:
+    with CommandProgress(folder, console(sys.stderr)) as progress:
         record = predict_command(
             command,
             config.hardware,
@@ -86,8 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.timeout,
         )
     output = console(sys.stdout)
-    show_run(record, output)
-    for sentence in assumption_sentences(record):
-        say(sentence, output)
-    output.print(f"run folder: {folder}", soft_wrap=True)
-    return EXIT_CODES[record.status]
+    show_answer(record, folder, output, arguments.all)
+    if arguments.changes and not arguments.all:
+        show_predicted_changes(record, output)
+    return exit_code(record)

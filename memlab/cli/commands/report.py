@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from memlab.cli.commands.path_types import output_file
 from memlab.cli.commands.run_selection import add_selection, collected
+from memlab.cli.commands.shared_arguments import output_file
 from memlab.core.sizes import MIB
 
 

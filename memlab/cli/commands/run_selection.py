@@ -24,6 +24,10 @@ def add_selection(parser: argparse.ArgumentParser, without: str = "") -> None:
     add_where(parser)
 
 
+def add_all(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="print all that is known of the run below the answer")
+
+
 def add_where(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--where", nargs="+", default=[], metavar="KEY=VALUE", help="use only runs with zero_stage=zero3, for example"
@@ -88,8 +92,7 @@ def selected(paths, conditions, of_points=False):
 def collected(paths, conditions, of_points=False):
     """Return the runs as :func:`selected`, and the places that were skipped."""
     from memlab.analyse.collect import collect
-    from memlab.analyse.identity import select
-    from memlab.analyse.points import points_of
+    from memlab.analyse.identity import points_of, select
     from memlab.report.text import console, show_incomplete, show_skipped
 
     collection = collect(paths)

@@ -2,8 +2,8 @@
 
 import argparse
 
-from memlab.cli.commands.file_options import add_files, write_files
 from memlab.cli.commands.run_selection import add_selection, latest_sweep, selected
+from memlab.cli.commands.shared_arguments import add_files, write_files
 from memlab.system.terminal import safe
 
 
@@ -16,14 +16,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     help = "a row for each rank with a memory history, or predicted: what held its memory at the peak"
     form.add_argument("--explain", dest="form", action="store_const", const="explain", help=help)
+    help = "print what the estimators of DeepSpeed and accelerate say, too (files have it always)"
+    parser.add_argument("--estimates", action="store_true", help=help)
     add_files(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse import table
-    from memlab.core.config import GROUPS
     from memlab.report.out_of_memory_text import show_pointer
-    from memlab.report.terminal_table import show_frame, show_points
+    from memlab.report.points_text import show_points
+    from memlab.report.terminal_table import show_frame
     from memlab.report.text import console
     from memlab.runs.folder import RunFolder
 
@@ -37,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         console().print(safe(problem), soft_wrap=True)
     if not write_files(frame, arguments):
         if arguments.form is None:
-            show_points(frame, GROUPS, console())
+            show_points(runs, console(), arguments.estimates)
             show_pointer([RunFolder(run.path) for run in runs if run.status == "gpu_oom"], console())
         else:
             show_frame(frame, console())

@@ -2,16 +2,19 @@
 
 from collections.abc import Iterator
 
-from memlab.core.finding import Finding
+from memlab.core.finding import OK, Finding
 from memlab.core.plan import Plan
+from memlab.core.sizes import in_gib
 from memlab.launch.doctor.checks import CHECKS
 from memlab.launch.doctor.facts import gather
 from memlab.launch.doctor.ops import build, needed_ops
 from memlab.system.machine import detect
+from memlab.system.sandbox import kept_data
 
 
-def examine(plan: Plan, build_ops: bool) -> Iterator[Finding]:
-    """Yield each finding as soon as it is known. With ``build_ops``, also build each op that the plan needs.
+def examine(plan: Plan, build_ops: bool, drop_data: bool = False) -> Iterator[Finding]:
+    """Yield each finding as soon as it is known. With ``build_ops``, also build each op that the plan needs. With
+    ``drop_data``, remove the data sets that predictions have prepared.
 
     Builds nothing for an unsupported plan.
     """
@@ -19,6 +22,8 @@ def examine(plan: Plan, build_ops: bool) -> Iterator[Finding]:
     facts = gather(plan, machine)
     for check in CHECKS:
         yield from check(facts)
+    if drop_data:
+        yield Finding(OK, "prepared data", f"removed {in_gib(kept_data.drop_all())} that predictions had kept")
     if build_ops and not facts.reasons:
         for op in needed_ops(plan):
             yield build(op, plan, machine)

@@ -233,9 +233,8 @@ def _pins(facts: Facts) -> bool:
 
 
 def check_locks(facts: Facts) -> Iterator[Finding]:
-    if facts.removed_locks:
-        what = f"removed {facts.removed_locks} left by a build that was killed: torch would have waited for ever"
-        yield Finding(OK, "build locks", what)
+    for lock in facts.removed_locks:
+        yield Finding(OK, "build lock", f"removed {lock}, left by a build that was killed: torch waited for it")
 
 
 def check_hub(facts: Facts) -> Iterator[Finding]:

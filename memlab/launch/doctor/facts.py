@@ -21,7 +21,7 @@ from memlab.core.config import Config
 from memlab.core.plan import Plan, needs_hub
 from memlab.launch.outcome import control_group
 from memlab.rules.unsupported import unsupported
-from memlab.system.environment import cache_dir, rank_environment, sweep_stale_locks
+from memlab.system.environment import cache_dir, rank_environment, sweep_locks_of_commands, sweep_stale_locks
 from memlab.system.machine import Gpu, Machine, nvml_handle
 
 PROBE_TIMEOUT_S = 120
@@ -83,7 +83,7 @@ class Facts:
     free_shared_memory: int | None = None
     free_host_memory: int = 0
     lockable: int | None = None  # RLIMIT_MEMLOCK; None: unlimited
-    removed_locks: int = 0
+    removed_locks: tuple[Path, ...] = ()
     hub: str | None = None  # "reached", "offline", or the error
 
     @property
@@ -112,9 +112,14 @@ def gather(plan: Plan, machine: Machine) -> Facts:
         free_shared_memory=_free_bytes(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None,
         free_host_memory=free_host_memory(),
         lockable=None if locked == resource.RLIM_INFINITY else locked,
-        removed_locks=len(sweep_stale_locks()) if _free_bytes(cache_dir()) is not None else 0,
+        removed_locks=_remove_locks(),
         hub=_reach_hub(environment) if _asks_hub(config) else None,
     )
+
+
+def _remove_locks() -> tuple[Path, ...]:
+    own = sweep_stale_locks() if _free_bytes(cache_dir()) is not None else []
+    return (*own, *sweep_locks_of_commands())
 
 
 # --- the driver -------------------------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from memlab.core.attached import Facts, first_engine, trained_model
 from memlab.core.config import GROUPS, Adapter, Checkpointing, Config, Offload, Precision, ZeroStage, from_dict
 from memlab.core.deepspeed_json import applies
 from memlab.core.errors import ConfigError
+from memlab.core.record import Facts, first_engine, trained_model
 from memlab.core.sizes import GIB
-from memlab.files.conf_files import known_gpu, matching_option, option_values, shipped_model
+from memlab.files.conf_files import known_gpu, list_price, matching_option, option_values, shipped_model
 
 SETTINGS = ("predict", "sweep", "mode", "name", "force", "measure.timeout_s", "measure.repeats", "measure.repeat")
 """Groups and keys that say nothing about the command."""
@@ -73,6 +73,7 @@ def _hardware(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     here = min(max(facts.get("local_world_size") or world_size, numbered), world_size)
     on_gpu = first["device"].startswith("cuda")
     total = first["device_total_bytes"]
+    price = list_price(first["device_name"], here) if on_gpu else None
     return {
         "hardware.device": "cuda" if on_gpu else "cpu",
         "hardware.nodes": max(1, world_size // here),
@@ -80,6 +81,7 @@ def _hardware(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "hardware.launcher": None,
         **_prefixed("hardware", known_gpu(first["device_name"]) if on_gpu else option_values("hardware", "cpu")),
         "hardware.gpu": first["device_name"],
+        **({"hardware.usd_per_gpu_hour": price.usd_per_gpu_hour} if price else {}),
         "hardware.gpus": here,
         "hardware.memory_gib": round(total / GIB, 2) if on_gpu and total else None,
     }

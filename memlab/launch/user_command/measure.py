@@ -1,25 +1,105 @@
-"""``memlab measure``: one command of the user's own, run in the terminal as it is, and its run folder."""
+"""``memlab measure``: one command of the user's own, run in the terminal as it is, and its run folder.
 
+The same record is made for one point of a sweep of such a command: filled in, run, and recorded with what was composed.
+"""
+
+import hashlib
+import json
 import math
 import os
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import mean
+from typing import Any
 
-from memlab.core.attached import first_engine
+import memlab
+from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP, Options
+from memlab.core.command_template import DEEPSPEED_JSON, command_environment, filled, flat, parse
+from memlab.core.config import Config, to_dict
 from memlab.core.errors import FolderError, MemlabError
-from memlab.core.plan import Plan
-from memlab.core.record import Record
-from memlab.core.run_id import run_id
+from memlab.core.growth import with_growth
+from memlab.core.noise import doubts
+from memlab.core.plan import Plan, config_hash, run_id
+from memlab.core.record import Record, first_engine
+from memlab.core.summary import Work, slowest, summarise
+from memlab.launch.command import free_port
+from memlab.launch.launch_control import LaunchControl
 from memlab.launch.orphans import exclusively
-from memlab.launch.streams import ToTerminal
-from memlab.launch.user_command.found_config import found_config
-from memlab.launch.user_command.records import command_record
+from memlab.launch.streams import ToLog, ToTerminal
+from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
 from memlab.launch.user_command.supervise import Command, Finished, supervise
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
 from memlab.runs.operator_profile import PROFILED_RANK, keep_operators
-from memlab.system.machine import detect
+from memlab.runs.step_rows import for_record, over_ranks
+from memlab.system.environment import describe_machine, fingerprint
+from memlab.system.machine import Gpu, Machine, detect
+
+
+def command_record(
+    finished: Finished, found: FoundConfig, words: Sequence[str], steps: int | None, machine: Machine
+) -> Record:
+    """Build the record. ``words``: the command; ``steps``: the number of steps that it was to end after."""
+    rows = over_ranks(finished.rows)
+    ranks = [{key: value for key, value in rank.items() if key != "runtime"} for rank in finished.ranks]
+    environment = environment_of(finished.ranks, machine)
+    names = dict.fromkeys(name for rank in ranks for name in rank["timing"])
+    seconds, warmup = slowest(ranks, "step_seconds"), slowest(ranks, "warmup_seconds")
+    record = Record(
+        run_id=run_id(found.config, found.unknown),
+        source="measured",
+        status=finished.status,
+        reason=finished.reason,
+        config=found.config,
+        choices=found.choices,
+        fingerprint=_fingerprint(found, environment),
+        environment=environment,
+        ranks=ranks,
+        steps={
+            "warmup": len(warmup),
+            "measured": len(seconds),
+            "repeat": found.config.measure.repeat,
+            "seconds": seconds,
+            "warmup_seconds": warmup,
+            "doubts": doubts(seconds),
+            "rows": for_record(rows),
+        },
+        summary=summarise(found.config, ranks, finished.ended.seconds, _work(rows[len(warmup) :])),
+        timing={name: max(rank["timing"].get(name, 0.0) for rank in ranks) for name in names}
+        | {"total_s": finished.ended.seconds},
+        unknown_config=list(found.unknown),
+        command={"words": list(words), "exit_code": finished.ended.returncode, "steps": steps, "disagreements": []},
+    )
+    return with_growth(record)
+
+
+def _work(rows: Sequence[Mapping[str, Any]]) -> Work:
+    return Work(*(_mean([row[key] for row in rows]) for key in ("samples", "tokens")))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    return mean(values) if values and None not in values else None
+
+
+def environment_of(ranks: Sequence[Mapping[str, Any]], machine: Machine) -> dict[str, Any]:
+    """Return the facts that a measurement depends on, of the command's own interpreter."""
+    first = ranks[0] if ranks else {"attached": {}, "runtime": {}}
+    facts = first["attached"]
+    return {
+        "memlab": memlab.__version__,
+        **(facts.get("versions") or {}),
+        **describe_machine(machine),
+        **first["runtime"],
+        "variables": facts.get("environment") or {},
+    }
+
+
+def _fingerprint(found: FoundConfig, environment: Mapping[str, Any]) -> str:
+    facts = [config_hash(found.config, found.unknown), environment]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
 
 NOT_FOUND = 127
 """Exit code of a shell for a command that does not exist."""
@@ -34,26 +114,23 @@ class CommandNotFound(MemlabError):
 def check_program(words: Sequence[str]) -> None:
     """Raise :class:`CommandNotFound` if the first word of a command is no program."""
     if shutil.which(words[0]) is None:
-        raise CommandNotFound(f"{words[0]}: no such program on the PATH. After -- comes the command as you type it.")
+        hint = (
+            f"Write python3 {words[0]}." if words[0].endswith(".py") else "After -- comes the command as you type it."
+        )
+        raise CommandNotFound(f"{words[0]}: no such program on the PATH. {hint}")
 
 
 def measure(
     words: Sequence[str],
     folder: RunFolder,
-    steps: int | None,
-    timeout_s: float | None,
+    options: Options = Options(),  # noqa: B008
+    timeout_s: float | None = None,
     force: bool = False,
-    explain: int | None = None,
-    explain_ranks: tuple[int, ...] = (),
-    profile: int | None = None,
-    explain_oom: bool = False,
 ) -> Record:
     """Run the command and write its run folder.
 
-    ``steps``: end after this many optimizer steps. ``timeout_s``: end it after so many seconds. ``force``: replace an
-    earlier run in the folder. ``explain``: record torch's memory history until the end of this step, on the
-    ``explain_ranks`` (none named: on all ranks); ``explain_oom``: and go on for an out-of-memory. ``profile``: run
-    torch's profiler in the steps after this one. Raises :class:`MemlabError` before anything runs.
+    ``timeout_s``: end the command after so many seconds. ``force``: replace an earlier run in the folder. Raises
+    :class:`MemlabError` before anything runs.
     """
     check_program(words)
     folder.check()
@@ -66,9 +143,8 @@ def measure(
         job.start(list(words))
         streams = ToTerminal(folder.launcher_log)
         limit = math.inf if timeout_s is None else timeout_s
-        command = Command(words, os.environ, streams, steps, explain, explain_ranks, profile, explain_oom)
-        finished = supervise(command, folder, lambda: limit)
-        record = write_record(finished, folder, words, steps)
+        finished = supervise(Command(words, os.environ, streams, options), folder, lambda: limit)
+        record = write_record(finished, folder, words, options.steps)
         keep_operators(folder, PROFILED_RANK)
         return record
 
@@ -107,3 +183,77 @@ def keep_what_was_found(ranks: Sequence[dict], folder: RunFolder) -> None:
         first_engine(facts).get("config") or {}, (facts.get("training_arguments") or {}).get("values") or {}
     )
     folder.write_ranks(ranks)
+
+
+OUTPUT = "output"
+"""Folder inside the run folder that ``{run_dir}`` stands for: the script's files stay apart from memlab's."""
+
+OF_MEMLAB = ("measure", "predict", "sweep", "mode", "name", "force", "training")
+"""Groups and keys that memlab itself carries out: the composed value is what happened."""
+
+IN_THE_JSON = ("zero_stage", "offload")
+"""Groups that the DeepSpeed JSON always holds."""
+
+UNLESS_AUTO = ("precision", "batch", "optimizer")
+"""Groups that it holds too with ``training.auto=false``."""
+
+
+def launch_command(job: Job, machine: Machine, gpus: Sequence[Gpu], control: LaunchControl) -> Record:
+    """Run the command of a point and write its record."""
+    config, folder = job.config, job.folder
+    words = filled(config, folder.path / RunFolder.DEEPSPEED, folder.path / OUTPUT, free_port())
+    job.start(words)
+    environment = command_environment(config, os.environ)
+    if config.hardware.device == "cuda":
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in gpus[: job.plan.ranks_per_node])
+    steps = config.measure.warmup + config.measure.steps
+    last, profile = steps, None
+    if config.measure.profile:
+        last, profile = steps + PROFILER_WARMUP + PROFILED_STEPS, steps
+    command = Command(words, environment, ToLog(folder.launcher_log), Options(steps=last, profile=profile))
+    finished = supervise(command, folder, lambda: config.measure.timeout_s, control.reason_to_end, control.stop)
+    finished = with_warmup(finished, config.measure.warmup)
+    found = found_config(finished.ranks, finished.rows, config.training.command)
+    merged, disagreements = beside(config, job.plan.choices, found)
+    record = command_record(finished, merged, words, steps, machine)
+    record.command["disagreements"] = disagreements
+    record = replace(record, run_id=job.plan.run_id, fingerprint=fingerprint(job.plan, machine))
+    keep_what_was_found(finished.ranks, folder)
+    folder.finish(record)
+    keep_operators(folder, PROFILED_RANK)
+    if finished.survivors:
+        control.stop.set()  # they may still hold memory, which would change every later measurement
+    return record
+
+
+def with_warmup(finished: Finished, warmup: int) -> Finished:
+    """Count the first ``warmup`` steps as warm-up, as in memlab's own runs; the ranks know only of the first step."""
+    ranks = []
+    for rank in finished.ranks:
+        seconds = [*rank["warmup_seconds"], *rank["step_seconds"]]
+        ranks.append({**rank, "warmup_seconds": seconds[:warmup], "step_seconds": seconds[warmup:]})
+    return replace(finished, ranks=ranks)
+
+
+def beside(config: Config, choices: Mapping[str, str], found: FoundConfig) -> tuple[FoundConfig, list[dict[str, Any]]]:
+    """Put what was composed beside what was found. Returns the configuration of the record, and the disagreements.
+
+    What the script used counts. A composed value counts for what memlab itself carries out, for the machine, and for a
+    key that has a place in the command and was not found out: the command was given it. Every other key is unknown.
+    """
+    composed, places = flat(to_dict(config)), parse(config.training.command).places
+    given = {key for key in composed if key in places or key in ("allocator.conf", "hardware.gpus")}
+    if DEEPSPEED_JSON in places:
+        groups = IN_THE_JSON if config.training.auto else IN_THE_JSON + UNLESS_AUTO
+        given |= {key for key in composed if key.partition(".")[0] in groups}
+    disagreements = [
+        {"key": key, "composed": composed[key], "found": value}
+        for key, value in found.values.items()
+        if key in given and composed[key] not in (value, None)
+    ]
+    own = {key: value for key, value in composed.items() if key.partition(".")[0] in OF_MEMLAB}
+    passed = {key: value for key, value in composed.items() if key in places or key.startswith("hardware.")}
+    merged = from_values({**passed, **found.values, **own, "measure.protocol": "cold"})
+    doubtful = {key.partition(".")[0] for key in (*merged.unknown, *(each["key"] for each in disagreements))}
+    agreed = {group: option for group, option in choices.items() if group not in doubtful}
+    return replace(merged, choices={**merged.choices, **agreed}), disagreements

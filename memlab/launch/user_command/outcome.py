@@ -1,11 +1,11 @@
 """Outcome of a user's command: status and reason, from the files of its ranks, its exit code and its output."""
 
-import re
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memlab.launch.outcome import tail
+from memlab.launch.outcome import died, interrupted, last_line, out_of_memory, reason_of
 from memlab.launch.process import Ended
 
 NOT_ATTACHED = (
@@ -15,24 +15,21 @@ NOT_ATTACHED = (
 )
 NO_STEP = "no optimizer step seen"
 
-OUT_OF_MEMORY = ("gpu_oom", "host_oom")
-
 
 def outcome(
     ranks: Sequence[Mapping[str, Any]], ended: Ended, host_ooms: int, has_loaded: bool, log: Path
 ) -> tuple[str, str | None]:
-    """Return status and reason.
+    """Return status and reason: those of the rank that failed first, since others often fail because of it.
 
     ``ranks``: the files of the ranks. ``host_ooms``: processes that the kernel ended for memory. ``has_loaded``:
     whether a process loaded memlab's meters. ``log``: the output of the command.
     """
-    for status in OUT_OF_MEMORY:
-        if found := [rank for rank in ranks if rank["status"] == status]:
-            return status, reason_of(found[0])
-    if host_ooms:
-        return "host_oom", f"the kernel's out-of-memory killer ended {host_ooms} process(es) of this run"
+    ranks = sorted(ranks, key=lambda rank: rank["attached"].get("failed_at") or math.inf)
+    if found := out_of_memory(ranks, host_ooms):
+        return found
     if ended.how == "interrupted":
-        return "interrupted", f"stopped {ended.why} after {ended.seconds:.0f} s{_at(ranks)}"
+        status, reason = interrupted(ended)
+        return status, f"{reason}{_at(ranks)}"
     if ended.how == "timeout":
         return "timeout", f"the command had not ended after {ended.seconds:.0f} s{_at(ranks)}"
     if not ranks:
@@ -42,8 +39,7 @@ def outcome(
         return broken[0]["status"], reason_of(broken[0])
     cut_off = [rank for rank in ranks if rank["status"] == "infra"]  # also what a rank sees of the death of another
     if silent := [rank["rank"] for rank in ranks if rank["status"] == "interrupted"]:
-        told = reason_of(cut_off[0]) if cut_off else _exit(ended, log)
-        return "failed", f"ranks {silent} died without a word (killed?){_at(ranks)}; {told}"
+        return died(silent, _at(ranks), reason_of(cut_off[0]) if cut_off else _exit(ended, log))
     if cut_off:
         return "infra", reason_of(cut_off[0])
     world_size = max(rank["attached"].get("world_size") or 1 for rank in ranks)
@@ -52,14 +48,6 @@ def outcome(
     if ended.returncode:
         return "failed", _exit(ended, log)
     return "ok", None
-
-
-def reason_of(rank: Mapping[str, Any]) -> str:
-    oom, attached = rank.get("oom") or {}, rank["attached"]
-    place = [f"in {oom['phase']}" if oom.get("phase") else "", f"step {oom['step']}" if oom.get("step") else ""]
-    place.append(f"at {where}" if (where := oom.get("where") or attached.get("where")) else "")
-    told = ", ".join(filter(None, place))
-    return f"rank {rank['rank']}{f' {told}' if told else ''}: {rank['reason'] or 'no reason given'}"
 
 
 def _at(ranks: Sequence[Mapping[str, Any]]) -> str:
@@ -81,5 +69,5 @@ def _exit(ended: Ended, log: Path) -> str:
         if ended.returncode > 0
         else f"was killed by signal {-ended.returncode}"
     )
-    lines = [line.strip() for line in re.split(r"[\r\n]+", tail(log, 50)) if re.search(r"\w", line)]
-    return f"the command {how}" + (f"; its last line: {lines[-1][:300]}" if lines else "")
+    line = last_line(log)
+    return f"the command {how}" + (f"; its last line: {line}" if line else "")

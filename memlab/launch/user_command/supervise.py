@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memlab.attach import install
@@ -29,20 +29,12 @@ a signal."""
 
 @dataclass(frozen=True)
 class Command:
-    """A command to run. ``steps``: end after this many optimizer steps; ``None``: when the command ends. ``explain``:
-    record torch's memory history until the end of this step; ``None``: not at all. ``explain_ranks``: the ranks that
-    record it; empty: all. ``profile``: run torch's profiler
-    in the steps after this one; ``None``: in none. ``explain_oom``: record the last actions after the step ``explain``,
-    for an out-of-memory."""
+    """A command to run. ``options``: what its ranks measure, and when they end."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
     streams: Streams
-    steps: int | None = None
-    explain: int | None = None
-    explain_ranks: tuple[int, ...] = ()
-    profile: int | None = None
-    explain_oom: bool = False
+    options: Options
 
 
 @dataclass
@@ -77,15 +69,7 @@ def supervise(
         return 0.0 if reasons else None
 
     with explained(FolderError, folder.path, "Nothing was started: "):
-        options = Options(
-            str(folder.path),
-            command.steps,
-            command.explain,
-            time.time(),
-            command.explain_ranks,
-            command.profile,
-            command.explain_oom,
-        )
+        options = replace(command.options, folder=str(folder.path), started_at=time.time())
         install.install(folder.path, options)
     folder.keep_launch(token, 0)
     try:

@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from memlab.core.sizes import MIB, UNLIMITED
-from memlab.predict.allocator.blocks import Block, Pool
-from memlab.predict.allocator.expandable import ExpandableSegments
+from memlab.predict.allocator.blocks import Block, ExpandableSegments, Pool
 from memlab.predict.allocator.options import MIN_BLOCK_BYTES, Options
 
 SMALL_BYTES = 1 * MIB

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from memlab.core.config import Config
-from memlab.core.run_id import engine_key
+from memlab.core.plan import engine_key
 from memlab.predict import allocator
 
 RATIOS = Path(__file__).parent / "ratios.json"

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from memlab.predict.memory.host import host_changes
-from memlab.predict.outside.parts import OutsidePart, parts_of
-from memlab.predict.outside.sizes import PIECE, Sizes
+from memlab.predict.outside.parts import PIECE, OutsidePart, Sizes, parts_of
 from memlab.predict.trace.events import Alloc
 from memlab.predict.trace.trace_format import Trace
 

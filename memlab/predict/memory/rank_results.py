@@ -1,27 +1,201 @@
-"""Results of all ranks for the record of a prediction."""
+"""Results of all ranks for the record of a prediction; a command's replayed memory in the rank file's format."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from memlab.core.config import Config
-from memlab.core.record import PREDICTED, RankResult
-from memlab.core.sizes import in_gib
-from memlab.core.unknown_figures import GPU_MODEL
+from memlab.core.record import GPU_MODEL, PREDICTED, RankResult
+from memlab.core.sizes import GIB, UNLIMITED, in_gib
+from memlab.predict import allocator
 from memlab.predict.constants import unknown_model
-from memlab.predict.memory.breakdown import breakdown, curve
-from memlab.predict.memory.command_memory import command_memory, out_of_memory
 from memlab.predict.memory.fit_probability import probability, shipped_ratios
-from memlab.predict.memory.gpu_memory import GpuMemory, gpu_memory
-from memlab.predict.memory.host import host_peak
+from memlab.predict.memory.host import host_peak, host_peaks_of_pieces
+from memlab.predict.memory.ledger import breakdown, curve
 from memlab.predict.memory.outside import outside_parts
 from memlab.predict.memory.rank_replays import RankReplays
-from memlab.predict.memory.replay import Replay
+from memlab.predict.memory.replay import PieceMemory, Replay
+from memlab.predict.memory.verdicts import FITS, worst
 from memlab.predict.outside.fit import sizes_from
-from memlab.predict.time.calibration import Calibration
+from memlab.predict.outside.parts import OutsidePart, outside_bytes
+from memlab.predict.time.calibrate import Calibration
 from memlab.predict.time.work_by_phase import work_by_phase
-from memlab.predict.trace.ranks import stands_for
-from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.events import BeginPhase
+from memlab.predict.trace.store import stands_for
+from memlab.predict.trace.trace_format import Piece, Trace
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """Sizes in bytes. ``total``: the whole memory, ``None`` if not known; ``outside``: the memory used outside the
+    allocator; ``capacity``: the most that the allocator can reserve."""
+
+    total: int | None
+    outside: int
+    capacity: int
+
+
+def gpu_memory(config: Config, traces: Iterable[Trace]) -> GpuMemory:
+    """Return the memory of one GPU for the rank with the most outside the allocator. The allocator can have what is not
+    used outside, or ``per_process_memory_fraction`` of the whole if that is less.
+
+    ``traces``: of the ranks, or of one rank's points.
+    """
+    hardware = config.hardware
+    sizes = sizes_from(config.predict.outside)
+    outside = max(outside_bytes(outside_parts(trace, sizes)) for trace in traces)
+    if not hardware.memory_gib:
+        return GpuMemory(None, outside, UNLIMITED)
+    total = int(hardware.memory_gib * GIB)
+    allowed = int(total * allocator.parse(config.allocator.conf).memory_fraction)
+    return GpuMemory(total, outside, min(total - outside, allowed))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Verdict and memory of a plan, without the record. All numbers are bytes of the rank that needs the most.
+
+    ``used`` and ``free``: device memory, the likely values; ``free`` is ``None`` if the size of the device is unknown.
+    ``host``: memory of the process. ``held``: phase -> device memory that live tensors need, without fragmentation.
+    """
+
+    verdict: str
+    used: int
+    free: int | None
+    host: int
+    held: Mapping[str, int]
+
+
+def estimate(config: Config, traces: Iterable[Trace], calibration: Calibration, limited: bool = True) -> Estimate:
+    """Predict the verdict and the memory of one point, faster than a whole record.
+
+    ``calibration``: gives the release delays of blocks that side streams used.
+    ``limited``: whether the memory of the device limits the allocator. If not, ``used`` is what the plan would need.
+    """
+    traces = list(traces)
+    gpu = gpu_memory(config, traces)
+    capacity = gpu.capacity if limited else UNLIMITED
+    ranks = [RankReplays(config, [trace], capacity, calibration) for trace in traces]
+    replays = [rank.likely[0] for rank in ranks]
+    used = max(replay.peak_reserved for replay in replays) + gpu.outside
+    return Estimate(
+        verdict=worst(rank.verdict(0) for rank in ranks) if limited else FITS,
+        used=used,
+        free=gpu.total - used if gpu.total else None,
+        host=max(host_peak(trace).process for trace in traces),
+        held=_held(replays, gpu.outside),
+    )
+
+
+def needs(config: Config, traces: Sequence[Trace], calibration: Calibration) -> Estimate:
+    """Return the verdict on the device, and the memory that the point would need on a device of any size."""
+    verdict = estimate(config, traces, calibration).verdict
+    return replace(estimate(config, traces, calibration, limited=False), verdict=verdict)
+
+
+def _held(replays: Sequence[Replay], outside: int) -> dict[str, int]:
+    phases = {name for replay in replays for name in replay.phases}
+    return {
+        name: max(replay.phases[name].peak_allocated_bytes for replay in replays if name in replay.phases) + outside
+        for name in sorted(phases)
+    }
+
+
+@dataclass(frozen=True)
+class CommandMemory:
+    """Keys and units as in the file of a measured rank (memlab/attach/__init__.py). ``steps``: step, from 1 -> figures
+    of its row; the steps that the replay reached the end of."""
+
+    phases: dict[str, dict[str, Any]]
+    peak: dict[str, Any]
+    steps: dict[int, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Part:
+    phase: str
+    piece: Piece
+    memory: PieceMemory
+    host: int
+    outside: int
+
+
+def command_memory(trace: Trace, replay: Replay, outside: Sequence[OutsidePart]) -> CommandMemory:
+    """Fold the pieces that the replay reached. ``outside``: what is used outside the allocator."""
+    parts = _parts(trace, replay, outside)
+    names = dict.fromkeys(part.phase for part in parts if part.phase)
+    highest = max(parts, key=lambda part: part.memory.peak_allocated)
+    return CommandMemory(
+        phases={name: _phase([part for part in parts if part.phase == name]) for name in names},
+        peak={
+            "step": highest.piece.step,
+            "phase": highest.phase or None,
+            "where": highest.piece.where,
+            "bytes": highest.memory.peak_allocated,
+        },
+        steps=_steps(parts),
+    )
+
+
+def out_of_memory(trace: Trace, replay: Replay) -> dict[str, Any]:
+    """Return the replay's out-of-memory with the step and the user's line, as the meters name them."""
+    piece = trace.pieces[len(replay.pieces) - 1]
+    line = trace.sites[trace.events[replay.oom["event"]].site].user_line
+    return {**replay.oom, "step": piece.step, "where": line or piece.where}
+
+
+def _parts(trace: Trace, replay: Replay, outside: Sequence[OutsidePart]) -> list[_Part]:
+    begins = [index for index, event in enumerate(trace.events) if isinstance(event, BeginPhase)]
+    phases = [trace.phases[event.phase] for event in trace.events if isinstance(event, BeginPhase)]
+    at_ends = [outside_bytes(outside, end) for end in [*begins[1:], None]]
+    pieces = zip(phases, trace.pieces, replay.pieces, host_peaks_of_pieces(trace), at_ends, strict=False)
+    return [_Part(*piece) for piece in pieces]
+
+
+def _phase(parts: Sequence[_Part]) -> dict[str, Any]:
+    highest = max(parts, key=lambda part: part.memory.peak_allocated)
+    return {
+        "count": sum(part.piece.ends_phase for part in parts),
+        "seconds": None,
+        "where": highest.piece.where,
+        "step": highest.piece.step,
+        **_peaks(parts),
+        "end_allocated_bytes": parts[-1].memory.end_allocated,
+        "used_bytes": max(part.memory.peak_reserved + part.outside for part in parts),
+        "host_rss_bytes": None,
+    }
+
+
+def _peaks(parts: Iterable[_Part]) -> dict[str, int]:
+    parts = list(parts)
+    return {
+        "peak_allocated_bytes": max(part.memory.peak_allocated for part in parts),
+        "peak_active_bytes": max(part.memory.peak_active for part in parts),
+        "peak_reserved_bytes": max(part.memory.peak_reserved for part in parts),
+        "host_peak_bytes": max(part.host for part in parts),
+    }
+
+
+def _steps(parts: Sequence[_Part]) -> dict[int, dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    retries = 0
+    for number in dict.fromkeys(part.piece.step for part in parts if part.piece.step is not None):
+        own = [part for part in parts if part.piece.step == number]
+        phases: dict[str, list[int]] = {}
+        for part in own:
+            if part.phase:
+                known = phases.setdefault(part.phase.removeprefix("first_"), [0, 0])
+                known[:] = map(max, known, (part.memory.peak_allocated, part.memory.peak_reserved))
+        highest = max(own, key=lambda part: part.memory.peak_allocated)
+        found[number] = {
+            **_peaks(own),
+            "alloc_retries": own[-1].memory.retries - retries,
+            "ooms": 0,
+            "phase": highest.phase.removeprefix("first_") or None,
+            "phases": phases,
+        }
+        retries = own[-1].memory.retries
+    return found
 
 
 def rank_results(
@@ -120,6 +294,6 @@ def _model_flops(config: Config, trace: Trace) -> float:
 def _reason(oom: Mapping[str, Any], likely: Replay, capacity: int) -> str:
     place = [f"in {oom['phase'] or 'no phase'}", f"step {oom['step']}" if oom.get("step") else "", oom.get("where")]
     return (
-        f"{', '.join(filter(None, place))}: {in_gib(oom['requested_bytes'])} more are needed beside "
+        f"{', '.join(filter(None, place))}: {in_gib(oom['requested_bytes'])} more are needed on top of "
         f"{in_gib(likely.peak_allocated)} allocated, and the allocator has {in_gib(capacity)}"
     )

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from memlab.core.config import Config
-from memlab.predict.time.calibration import Calibration
+from memlab.predict.time.calibrate import Calibration
 from memlab.predict.time.clocks import Clocks, Costs, clocks
 from memlab.predict.trace.events import Alloc, Free, RecordStream, Synchronize
 from memlab.predict.trace.shared_launch import origin

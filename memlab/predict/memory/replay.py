@@ -76,7 +76,7 @@ def as_plain_training(trace: Trace) -> Trace:
     """Return a trace without what measuring adds before the first step: the cache is not emptied, and peaks count from
     process start (``measure.protocol=cold``). A command's trace has nothing of the kind.
 
-    Waits for no request take the place of the two events: events, steps and work keep their indices.
+    Both events become no-ops, so that indices stay valid.
     """
     start = next((index for index, event in enumerate(trace.events) if isinstance(event, BeginPoint)), None)
     if start is None:

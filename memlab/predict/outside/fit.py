@@ -21,7 +21,7 @@ from memlab.core.config import Config
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import MIB
 from memlab.files.json_file import write_json
-from memlab.predict.outside.sizes import PIECE, SHIPPED, NcclSizes, Size, Sizes, shipped
+from memlab.predict.outside.parts import PIECE, SHIPPED, NcclSizes, Size, Sizes, shipped
 
 LARGE = 6 * MIB
 """Growth from which on a reading shows something with a size of its own; further kernels take 2 or 4 MiB."""

@@ -1,10 +1,19 @@
-"""``python -m memlab.predict.time.calibrate RUNS... [--output FILE]``: fit the step time's costs to measured runs."""
+"""``python -m memlab.predict.time.calibrate RUNS... [--output FILE]``: fit the step time's costs to measured runs.
+
+A calibration keeps its errors and the records that it came from. A prediction takes the one that ships, a file, or one
+that is fitted to a folder of runs.
+"""
 
 import argparse
+import hashlib
+import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,16 +21,78 @@ from memlab.core.config import Config
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
 from memlab.core.record import Record
+from memlab.files.disk import cache_folder
+from memlab.files.json_file import read_json, write_json
 from memlab.predict.limits import unpredictable
-from memlab.predict.time.calibration import SHIPPED, Calibration
-from memlab.predict.time.clocks import has_clocks, missing_specifications
+from memlab.predict.time.clocks import Costs, has_clocks, missing_specifications
 from memlab.predict.time.cost_fit import Case, CostFit, check_enough, fit_costs
 from memlab.predict.trace.choose_traces import trace_missing, traces
 from memlab.predict.trace.shadow_process import ShadowError
-from memlab.predict.trace.store import trace_folder
+from memlab.predict.trace.store import code_digest, trace_folder
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.folder import RunFolder
 from memlab.system.terminal import safe
+
+SHIPPED = Path(__file__).parent / "calibration.json"
+"""The shipped calibration, which ``make calibration`` makes from results/."""
+
+JSON_KEYS = {"determined_once": "single", "from_shipped": "elsewhere"}
+"""Field -> its key in the file, where the key has another name."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fitted costs of one kind of GPU in one kind of machine. ``error``: quantiles of the errors on configurations that
+    the fit had not seen, as a share of the prediction, with the same weight for every configuration."""
+
+    gpu: str
+    costs: Costs
+    undetermined: list[str]  # costs that the records do not determine; they are at their bounds
+    error: dict[str, float]  # median, p90
+    records: list[str]
+    determined_once: list[str] = field(default_factory=list)  # costs that one configuration alone determines: unchecked
+    from_shipped: list[str] = field(default_factory=list)  # costs taken from the shipped calibration
+    left_out: list[str] = field(default_factory=list)  # records that depend on undetermined costs
+    errors_by_family: dict[str, float | None] = field(default_factory=dict)
+    # Median of measured / predicted - 1; ``None`` where the configuration alone determines a cost that it depends on.
+    versions: dict[str, list[str]] = field(default_factory=dict)  # of the records
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def determined(self) -> dict[str, float]:
+        """Return the costs that are determined, without the ones at their bounds."""
+        return {name: cost for name, cost in self.costs.to_json().items() if name not in self.undetermined}
+
+    def to_json(self) -> dict[str, Any]:
+        return {JSON_KEYS.get(name, name): value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], where: str) -> "Calibration":
+        try:
+            names = {key: name for name, key in JSON_KEYS.items()}
+            fields = {names.get(key, key): value for key, value in values.items()}
+            return cls(**{**fields, "costs": Costs(**values["costs"])})
+        except (KeyError, TypeError):
+            raise MemlabError(
+                f"{where} is no calibration. Give a folder of measured runs, or what "
+                "'python -m memlab.predict.time.calibrate RUNS --output FILE' writes."
+            ) from None
+
+    def save(self, path: Path) -> None:
+        write_json(path, self.to_json())
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Read a calibration from a file. Raises :class:`MemlabError` for anything else."""
+    return Calibration.from_json(read_json(path), str(path))
+
+
+@cache
+def shipped() -> Calibration:
+    return read_calibration(SHIPPED)
+
 
 VERSIONS = ("torch", "deepspeed", "transformers")
 
@@ -163,3 +234,81 @@ def describe(found: Calibration) -> str:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+@dataclass(frozen=True)
+class Calibrations:
+    """The calibrations of one prediction.
+
+    ``step``: for the step time; ``None`` if there is none for the GPU, or if there are several nodes. ``host``: for the
+    release delays of blocks, which depend on the host's costs; the shipped one if ``step`` is ``None``, because host
+    times depend on Python and the engine, not on the GPU.
+    """
+
+    step: Calibration | None
+    host: Calibration
+
+
+def resolve(config: Config) -> Calibrations:
+    """Choose the calibrations of a prediction, and fit them where ``predict.calibrate`` names a folder of runs.
+
+    Raises :class:`MemlabError` where ``predict.calibrate`` names nothing usable.
+    """
+    step = _for_steps(config)
+    return Calibrations(step, step or shipped())
+
+
+def _for_steps(config: Config) -> Calibration | None:
+    if config.hardware.nodes > 1:
+        return None  # no hardware entry describes the links between nodes
+    path = config.predict.calibrate
+    found = _load(Path(path).resolve()) if path else shipped()
+    if path and found.gpu != config.hardware.gpu:
+        raise MemlabError(f"predict.calibrate={path}: measured on {found.gpu!r}, not on {config.hardware.gpu!r}.")
+    return found if found.gpu == config.hardware.gpu else None
+
+
+def check_calibrations(configs: Iterable[Config]) -> None:
+    """Raise :class:`MemlabError` where ``predict.calibrate`` is not there, or no calibration. Fits nothing."""
+    for given in dict.fromkeys(config.predict.calibrate for config in configs if config.predict.calibrate):
+        path = Path(given)
+        if not path.exists():
+            raise MemlabError(f"predict.calibrate={given}: no such file or folder.")
+        if path.is_dir():
+            _check_runs(path, given)
+        else:
+            _load(path.resolve())
+
+
+def _check_runs(folder: Path, given: str) -> None:
+    if not any(folder.rglob(RunFolder.RECORD)):
+        raise MemlabError(f"predict.calibrate={given}: the folder holds no run with a record.")
+    try:
+        check(usable([folder]))
+    except MemlabError as error:
+        raise MemlabError(f"predict.calibrate={given}: {error}") from error
+
+
+@cache
+def _load(path: Path) -> Calibration:
+    """Read a calibration from a file, or fit one to the runs of a folder. The fitted one is kept until the runs
+    change."""
+    if not path.is_dir():
+        return read_calibration(path)
+    records = usable([path])
+    file = cache_folder("calibrations") / f"{_digest(records)}.json"
+    if file.exists():
+        return read_calibration(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    found = calibrate(records, fallback=shipped())
+    found.save(file)
+    return found
+
+
+def _digest(records: Sequence[Record]) -> str:
+    """Return a digest of the runs, of the code that counts and fits, and of the shipped calibration, which gives the
+    costs that the runs do not determine."""
+    digest = hashlib.sha256(f"{code_digest()} {shipped().digest}\n".encode())
+    for record in records:
+        digest.update(f"{record.run_id} {record.fingerprint} {record.summary['step_seconds']}\n".encode())
+    return digest.hexdigest()[:16]

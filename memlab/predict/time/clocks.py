@@ -12,11 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from memlab.core.config import Config
-from memlab.core.unknown_figures import WORK
-from memlab.predict.constants import host_link_share
+from memlab.core.record import WORK
+from memlab.predict.constants import TF32_SHARE, host_link_share
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import (
     EVERYTHING,
+    HALF,
+    SINGLE,
+    TF32,
     Collective,
     Copy,
     HostWaits,
@@ -78,6 +81,7 @@ class Speeds:
 
     half_flops: float
     single_flops: float
+    tf32_flops: float
     memory: float
     link: float
     host_link: float
@@ -102,6 +106,7 @@ def speeds(config: Config) -> Speeds:
     return Speeds(
         half_flops=hardware.bf16_tflops * 1e12,
         single_flops=hardware.fp32_tflops * 1e12,
+        tf32_flops=max(hardware.fp32_tflops, TF32_SHARE * hardware.bf16_tflops) * 1e12,
         memory=hardware.memory_gb_per_s * 1e9,
         link=(hardware.link_gb_per_s or 0.0) * 1e9,
         host_link=hardware.host_gb_per_s * 1e9,
@@ -148,7 +153,8 @@ class Clocks:
 
     def run(self, work: Sequence[Item], after_each: Callable[[], None] | None = None) -> None:
         streams, costs, module_s = self.streams, self.costs, self.module_s
-        by_flops = (costs.compute / self.speeds.single_flops, costs.compute / self.speeds.half_flops)
+        peaks = {SINGLE: self.speeds.single_flops, HALF: self.speeds.half_flops, TF32: self.speeds.tf32_flops}
+        by_flops = {precision: costs.compute / peak for precision, peak in peaks.items()}
         by_byte = costs.memory / self.speeds.memory
         operator_s = costs.operator_s
         events: list[float] = []
@@ -159,7 +165,7 @@ class Clocks:
             self.host += item.operators * operator_s + item.modules * module_s
             if kind is KernelLaunch:
                 stream = item.stream
-                by_compute, by_memory = item.flops * by_flops[item.is_half], sum(item.sizes) * by_byte
+                by_compute, by_memory = item.flops * by_flops[item.precision], sum(item.sizes) * by_byte
                 begins = self._begins[stream]
                 if len(begins) == LAUNCH_QUEUE and begins[0] > self.host:
                     self.host = begins[0]

@@ -1,70 +1,69 @@
-"""Step time of a prediction: the seconds, the error they may have, and when they are only a lower bound."""
+"""Step time of a prediction: the seconds, and how they are known: with the calibration's error, or as a lower bound."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from memlab.core.basis import BOUND, CALIBRATED, Basis
 from memlab.core.config import Config
-from memlab.predict.time.calibration import Calibration
+from memlab.predict.time.calibrate import Calibration
 from memlab.predict.time.clocks import LOWER_BOUND, has_clocks, step_seconds
 from memlab.predict.time.cost_fit import depends_on_undetermined, spends_time_on
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import Item
 
-CALIBRATED = "calibrated"
-BOUND = "lower bound"
-
-OWN_PYTHON = "the costs are those of memlab's own training, and what a script does between its operators is not counted"
+OWN_PYTHON = "what a script does between its operators is not counted"
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step. ``seconds_range``: for nine in ten configurations that the calibration had not seen, the
-    measured time was within this range; its end is ``None`` for a lower bound. ``error``: the calibration's errors, as
-    shares of ``seconds``."""
+    """Seconds of a step. ``basis``: with the calibration's error, or a lower bound; then ``seconds`` are
+    ``lower_bound``.
+
+    ``calibrated``: seconds by the calibrated costs; ``None`` without a calibration. Of a lower bound they are kept to
+    compare with a measurement, and are no prediction.
+    """
 
     seconds: float
-    seconds_range: tuple[float, float | None]
+    basis: Basis
     lower_bound: float  # seconds at full datasheet speed, with a host that takes no time
-    basis: str  # CALIBRATED or BOUND
-    why: str | None = None  # why it is a lower bound, or why the error may be larger
-    error: dict[str, float] | None = None
-    calibration: str | None = None  # digest of the calibration
-
-    def of_a_script(self, seconds: float) -> "StepTime":
-        """Return a lower bound for a step of a script that takes ``seconds`` by the same costs."""
-        bound = self.lower_bound * seconds / self.seconds
-        why = self.why if self.basis == BOUND else OWN_PYTHON
-        return StepTime(seconds, (seconds, None), bound, BOUND, why, calibration=self.calibration)
+    calibrated: float | None = None
+    calibration: Calibration | None = None
 
     def steps(self) -> dict[str, Any]:
         """Return the fields of ``Record.steps``."""
         return {
             "seconds": [self.seconds],
-            "basis": self.basis,
-            "basis_reason": self.why,
-            "error": self.error,
-            "calibration": self.calibration,
+            "basis": self.basis.kind,
+            "basis_reason": self.basis.reason,
+            "error": None if self.basis.is_bound or self.calibration is None else self.calibration.error,
+            "calibration": self.calibration and self.calibration.digest,
         }
 
     def summary(self) -> dict[str, Any]:
         """Return the fields of ``Record.summary`` that do not follow from ``seconds``."""
-        low, high = self.seconds_range
+        low, high = self._range()
         return {
             "step_seconds_min": low,
             "step_seconds_max": high,
             "step_seconds_lower_bound": self.lower_bound,
-            "step_seconds_basis": self.basis,
+            "step_seconds_basis": self.basis.kind,
         }
 
     def timing(self) -> dict[str, Any]:
         """Return the fields of ``Record.timing``."""
         return {
             "step_s": self.seconds,
-            "step_s_range": list(self.seconds_range),
+            "step_s_range": list(self._range()),
             "step_s_lower_bound": self.lower_bound,
+            "step_s_calibrated": self.calibrated,
         }
+
+    def _range(self) -> tuple[float, float | None]:
+        """For nine in ten configurations that the calibration had not seen, the measured time was within this range."""
+        low, high = self.basis.range(self.seconds)
+        return max(self.lower_bound, low), high
 
 
 def predict_step_time(config: Config, traces: Mapping[int, Trace], calibration: Calibration | None) -> StepTime | None:
@@ -76,32 +75,29 @@ def predict_step_time(config: Config, traces: Mapping[int, Trace], calibration: 
         return None
     bound = step_seconds(config, traces, LOWER_BOUND)
     if calibration is None:
-        why = f"no calibration for {config.hardware.gpu}"
-        return StepTime(bound, (bound, None), bound, BOUND, why if config.hardware.nodes == 1 else "several nodes")
+        return StepTime(bound, Basis(BOUND, reason=_why_not_calibrated(config)), bound)
     seconds = step_seconds(config, traces, calibration.costs)
-    known = StepTime(
-        seconds,
-        _within_error(seconds, bound, calibration.error["p90"]),
-        bound,
-        CALIBRATED,
-        calibration=calibration.digest,
-    )
     if depends_on_undetermined(config, traces, calibration.costs, calibration.undetermined):
         why = f"it depends on what was not calibrated ({', '.join(calibration.undetermined)})"
-        return replace(known, seconds_range=(seconds, None), basis=BOUND, why=why)
+        return StepTime(bound, Basis(BOUND, reason=why), bound, seconds, calibration)
     alone = spends_time_on(config, traces, calibration.costs, calibration.determined_once)
     why = (
         f"only one configuration determines {', '.join(calibration.determined_once)}, so the error may be larger"
         if alone
         else None
     )
-    return replace(known, error=calibration.error, why=why)
+    return StepTime(seconds, Basis(CALIBRATED, calibration.error["p90"], why), bound, seconds, calibration)
+
+
+def _why_not_calibrated(config: Config) -> str:
+    return f"no calibration for {config.hardware.gpu}" if config.hardware.nodes == 1 else "several nodes"
 
 
 def predict_steps(
     config: Config, traces: Mapping[int, Trace], calibration: Calibration | None
 ) -> tuple[dict[int, float], StepTime | None]:
-    """Predict the steps of a command, which may differ.
+    """Predict the steps of a command, which may differ. Their times are lower bounds: a calibration's error is that of
+    memlab's own training, and measured commands took up to eight times as long (docs/step_time.md).
 
     Returns step, from 1 -> its seconds, for each step whose work all traces have, and the median of the usual steps.
     Without speeds, or without a step whose work is known on all ranks: no seconds, and ``None``.
@@ -115,12 +111,13 @@ def predict_steps(
     }
     if not steps:
         return {}, None
-    costs = LOWER_BOUND if calibration is None else calibration.costs
-    seconds = {step: step_seconds(config, work, costs) for step, work in steps.items()}
-    usual = sorted(usual_steps(traces, seconds), key=seconds.__getitem__)
-    middle = usual[len(usual) // 2]
-    known = predict_step_time(config, steps[middle], calibration)
-    return seconds, known and known.of_a_script(median(seconds[step] for step in usual))
+    seconds = {step: step_seconds(config, work, LOWER_BOUND) for step, work in steps.items()}
+    usual = usual_steps(traces, seconds)
+    bound = median(seconds[step] for step in usual)
+    if calibration is None:
+        return seconds, StepTime(bound, Basis(BOUND, reason=_why_not_calibrated(config)), bound)
+    calibrated = median(step_seconds(config, steps[step], calibration.costs) for step in usual)
+    return seconds, StepTime(bound, Basis(BOUND, reason=OWN_PYTHON), bound, calibrated, calibration)
 
 
 def usual_steps(traces: Mapping[int, Trace], steps: Iterable[int]) -> list[int]:
@@ -133,7 +130,3 @@ def usual_steps(traces: Mapping[int, Trace], steps: Iterable[int]) -> list[int]:
 def _work_by_step(trace: Trace) -> dict[int, list[Item]]:
     works = [*trace.earlier_work, trace.work]
     return dict(enumerate(works, start=len(trace.steps) - len(works) + 1))
-
-
-def _within_error(seconds: float, bound: float, error: float) -> tuple[float, float]:
-    return max(bound, seconds * (1 - error)), seconds * (1 + error)

@@ -74,7 +74,7 @@ class ReadAhead:
 
 @dataclass(frozen=True)
 class Window:
-    """The batches of one optimizer step, in which ``dearest`` is one of the dearest of the epoch."""
+    """The batches of an optimizer step that contains one of the largest batches of the epoch, ``dearest``."""
 
     dearest: Batch
     first: int  # index of the window's first batch in the epoch of its rank

@@ -1,4 +1,7 @@
-"""The shadow process: what to trace is requested from it as plain data, so that this process does not import torch."""
+"""The shadow process: what to trace is requested from it as plain data, so that this process does not import torch.
+
+Every rank of a predicted command also reads the folder of a user's own stand-ins.
+"""
 
 import contextlib
 import json
@@ -12,12 +15,31 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from memlab.core.errors import MemlabError
+from memlab.core.errors import FolderError, MemlabError
 from memlab.core.plan import Plan
 from memlab.predict.trace.shadow.unpredictable import EXPLAINED
-from memlab.predict.trace.trace_format import Trace
 from memlab.system.environment import own_variables
 from memlab.system.machine import Machine
+
+VARIABLE = "MEMLAB_STAND_INS"
+"""Environment variable with the path of the folder."""
+
+
+def choose(folder: Path) -> None:
+    """Let the ranks that this process starts read ``folder``. Raises :class:`FolderError` if it has no stand-ins."""
+    if not any(folder.glob("*.py")):
+        raise FolderError(
+            f"{folder} holds no stand-ins: files NAME.py with a function stand_in(config, gpu), as "
+            "docs/your_own_command.md shows."
+        )
+    os.environ[VARIABLE] = str(folder.resolve())
+
+
+def files() -> list[Path]:
+    """Return the files of the chosen folder, in the order of their names."""
+    folder = os.environ.get(VARIABLE)
+    return sorted(Path(folder).glob("*.py")) if folder else []
+
 
 STEPS = 2
 """Steps of a shadow run. The first step creates the optimizer states. The second is like all later ones: ZeRO-3
@@ -125,17 +147,6 @@ class Request:
         return cls(**values)
 
 
-def shadow_traces(plan: Plan, keys: Sequence[TraceKey], folder: Path) -> dict[TraceKey, Trace]:
-    """Trace ``keys`` of ``plan`` in a separate process that works in ``folder``.
-
-    Raises :class:`ShadowError` when the model or the engine cannot be run.
-    """
-    tasks = [Task(plan, key, folder / key.file_name) for key in keys]
-    if failures := run_shadow(tasks, folder):
-        raise ShadowError(failures[0][1])
-    return {task.key: Trace.load(task.path) for task in tasks}
-
-
 def run_shadow(
     tasks: Sequence[Task],
     folder: Path,
@@ -182,6 +193,9 @@ _OF_A_LAUNCHER = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedE
 """Exceptions of torchrun and accelerate about a rank that has failed with one of its own."""
 
 
+_OF_ARGPARSE = "SystemExit: The script ended itself with exit code 2"
+
+
 def last_exception(log: Path) -> str:
     """Return the last line of a log that names an exception, or else its last line, at most 500 characters.
 
@@ -197,6 +211,8 @@ def last_exception(log: Path) -> str:
     explained = [line for line in text if EXPLAINED in line]  # a launcher has the last word
     exceptions = [" ".join(found.split()) for found in _EXCEPTION.findall("\n".join(text))]
     of_ranks = [line for line in exceptions if not line.startswith(_OF_A_LAUNCHER)]
+    if of_ranks and of_ranks[-1].startswith(_OF_ARGPARSE):  # which has printed the reason
+        of_ranks = [line for line in text if ": error: " in line] or of_ranks
     last_words = explained or of_ranks or exceptions or [line for line in text if line.strip()]
     return last_words[-1].rpartition(EXPLAINED)[2][:500] if last_words else "its log is empty"
 

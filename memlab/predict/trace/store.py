@@ -1,21 +1,80 @@
 """Traces on disk. A trace depends on the plan and the versions alone, so plans share traces.
 
-Each group of plans that share traces has a folder, with a file for each traced rank, batch and length.
+Each group of plans that share traces has a folder, with a file for each traced rank, batch and length. A traced rank
+represents all ranks that do not differ from it. A cached result is valid only for the code that made it.
 """
 
+import ast
 import hashlib
 import json
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from memlab.core.config import to_dict
 from memlab.core.plan import Plan
-from memlab.files.cache_folder import cache_folder
-from memlab.predict.trace.code_digest import code_digest
+from memlab.files.disk import cache_folder, write_whole
 from memlab.predict.trace.micro_steps import with_few
 from memlab.predict.trace.shadow_process import TraceKey
 from memlab.predict.trace.trace_format import Trace
 from memlab.system.environment import versions_used
+
+
+@cache
+def code_digest(folder: str = "") -> str:
+    """Return a digest of the code of ``memlab.predict``, or of its subfolder ``folder``, with the sizes and ratios that
+    are shipped beside it as JSON. Docstrings and comments are left out, because no result depends on them.
+
+    Parsing takes 0.1 s, so the digest is kept in the cache under the digest of the whole files.
+    """
+    files = sorted((Path(__file__).parents[1] / folder).rglob("*.*"))
+    modules, tables = ([file.read_bytes() for file in files if file.suffix == suffix] for suffix in (".py", ".json"))
+    kept = cache_folder("code") / _digest([*modules, *tables])
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, _digest([*map(code_of, modules), *tables]).encode())
+    return kept.read_text()
+
+
+def code_of(source: bytes) -> bytes:
+    """Return the syntax tree of a module without its docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [statement for statement in node.body if not _is_text(statement)]
+    return ast.dump(tree).encode()
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """Return whether a statement is a text alone: a docstring, of an attribute too."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def _digest(parts: list[bytes]) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def traced_ranks(plan: Plan) -> list[int]:
+    """Return the ranks to trace.
+
+    Stages 0 and 3 need one rank. Without ZeRO all ranks hold the same; at stage 3 every rank holds ceil(n / ranks)
+    elements of every parameter, padding included. Stages 1 and 2 need up to three ranks, because they cut the flattened
+    parameters anywhere: the first rank owns the embedding, the last the head, and the norms and copies of whole
+    parameters follow them.
+    """
+    if plan.deepspeed["zero_optimization"]["stage"] in (0, 3):
+        return [0]
+    last = plan.world_size - 1
+    return sorted({0, plan.world_size // 2, last})
+
+
+def stands_for(rank: int, traced: list[int]) -> int:
+    """Return the traced rank that represents ``rank``: ``rank`` itself, else the middle or the only traced rank."""
+    return rank if rank in traced else traced[len(traced) // 2]
+
 
 IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode", "predict")
 """Configuration groups that do not change the trace folder. Batch and tokens are part of the trace's file name."""

@@ -1,7 +1,11 @@
-"""Format of a trace: the events and the work of one rank at one batch and length, as a shadow run writes them."""
+"""Format of a trace: the events and the work of one rank at one batch and length, as a shadow run writes them.
+
+The events can be applied to an allocator, one by one.
+"""
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +13,10 @@ from typing import Any
 from memlab.attach.owner import Owner
 from memlab.core.errors import RecordError
 from memlab.files.disk import write_whole
+from memlab.predict.allocator import CachingAllocator, OutOfMemory
 from memlab.predict.outside.appearances import Appearance
 from memlab.predict.trace import events, work_items
-from memlab.predict.trace.events import Event
+from memlab.predict.trace.events import Alloc, EmptyCache, Event, Free, RecordStream, Synchronize
 from memlab.predict.trace.work_items import Item, Launcher
 
 GENERATION, ROUTING = "generation", "routing"
@@ -137,3 +142,31 @@ class Trace:
 def _site(values: dict[str, Any]) -> Site:
     owner = values.get("owner")  # traces of older versions have none
     return Site(**{**values, "shape": tuple(values["shape"]), "owner": None if owner is None else Owner(*owner)})
+
+
+def apply(event: Event, allocator: CachingAllocator) -> None:
+    """Let ``allocator`` do what the event says; events of other memory and marks change nothing.
+
+    Raises :class:`OutOfMemory` for a request without room.
+    """
+    match event:
+        case Alloc(key, nbytes, stream):
+            allocator.malloc(key, nbytes, stream)
+        case Free(key, release_delay):
+            allocator.free(key, release_delay)
+        case RecordStream(key, stream):
+            allocator.record_stream(key, stream)
+        case Synchronize(requests):
+            allocator.synchronize(requests)
+        case EmptyCache():
+            allocator.empty_cache()
+
+
+def replayed(trace: Trace, allocator: CachingAllocator) -> Iterator[CachingAllocator]:
+    """Yield the ``allocator``, which must be new, after each event, until a request finds no room."""
+    for event in trace.events:
+        try:
+            apply(event, allocator)
+        except OutOfMemory:
+            return
+        yield allocator

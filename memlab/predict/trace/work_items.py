@@ -4,6 +4,7 @@ Every item begins with two counts: ``operators`` that the host dispatched, and `
 since the item before. Two items of different kinds can be equal as tuples, so compare their types as well.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
@@ -16,13 +17,13 @@ class Launcher(NamedTuple):
 
 
 class KernelLaunch(NamedTuple):
-    """Launch of a kernel on a stream. ``is_half``: computes in half precision; ``sizes``: bytes of each tensor that
-    is read or written; ``launcher``: index in ``Trace.launchers``, ``NOT_NAMED`` in a trace without names."""
+    """Launch of a kernel on a stream. ``precision``: SINGLE, HALF or TF32; ``sizes``: bytes of each tensor that is read
+    or written; ``launcher``: index in ``Trace.launchers``, ``NOT_NAMED`` in a trace without names."""
 
     operators: int
     modules: int
     stream: int
-    is_half: bool
+    precision: int
     flops: int
     sizes: tuple[int, ...]
     launcher: int = -1
@@ -128,6 +129,9 @@ EVERYTHING = -1
 
 NOT_NAMED = -1
 
+SINGLE, HALF, TF32 = range(3)
+"""Precision in which a kernel computes. TF32: tensor cores read numbers in single precision and round them."""
+
 PINNED, PAGEABLE, CONVERTED_TO_HOST, CONVERTED_FROM_HOST = range(4)
 """Host memory that a copy uses: pinned, pageable, or a temporary buffer for a conversion on the host. The buffer's new
 pages take the longest: one thread of the driver touches them in a copy to the host, all converting threads in a copy
@@ -161,7 +165,7 @@ def fixed_fields(item: Item) -> tuple[int, ...]:
     """Return the fields that do not depend on batch and tokens, with the number of FLOPs and bytes. ``operators`` is
     left out: it may depend on the batch, because views are counted. Views take no memory."""
     if isinstance(item, KernelLaunch):
-        return item.modules, item.stream, item.is_half, len(item.sizes)
+        return item.modules, item.stream, item.precision, len(item.sizes)
     if isinstance(item, Copy):
         return item.modules, item.stream, item.blocking, item.route
     if isinstance(item, Collective):
@@ -189,3 +193,35 @@ def link_bytes(collective: int, ranks: int, nbytes: int) -> float:
     if name == "all_reduce":
         return 2 * others * nbytes
     return nbytes if name in ("broadcast", "reduce") and ranks > 1 else others * nbytes
+
+
+def cut_work(items: Sequence[Item], keep: Sequence[bool], collectives_before: int) -> list[Item]:
+    """Return the items to ``keep``, with events and collectives numbered from 0.
+
+    ``collectives_before``: number of collectives that ran before ``items``. A wait for something that is not kept is
+    over before the step: only its operators and modules stay.
+    """
+    numbers: dict[type, dict[int, int]] = {RecordEvent: {}, Collective: {}}
+    collectives, found = collectives_before, []
+    for item, kept in zip(items, keep, strict=True):
+        if isinstance(item, Collective):
+            if kept:
+                numbers[Collective][collectives] = len(numbers[Collective])
+            collectives += 1
+        elif kept and isinstance(item, RecordEvent):
+            numbers[RecordEvent][item.event] = len(numbers[RecordEvent])
+        if kept:
+            found.append(_renumbered(item, numbers))
+    return found
+
+
+def _renumbered(item: Any, numbers: dict[type, dict[int, int]]) -> Any:
+    if type(item) not in NUMBERED:
+        return item
+    field, kind = NUMBERED[type(item)]
+    number = getattr(item, field)
+    if number < 0:  # EVERYTHING
+        return item
+    if number not in numbers[kind]:
+        return HostWork(item.operators, item.modules, ())
+    return item._replace(**{field: numbers[kind][number]})

@@ -5,10 +5,9 @@ from itertools import accumulate
 from typing import Any
 
 from memlab.analyse.explain.accounting import Share, line_of, module_of
-from memlab.analyse.explain.event_times import event_times
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.phases import parts_of
-from memlab.analyse.explain.placements import Block, Segment, placements
+from memlab.analyse.explain.placements import Block, Segment, event_times, placements
 from memlab.core.record import Record
 from memlab.predict.memory.host import host_changes
 from memlab.predict.trace.trace_format import Site, Trace

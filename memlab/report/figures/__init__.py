@@ -8,14 +8,17 @@ from matplotlib.figure import Figure
 from memlab.analyse.effects import Effects
 from memlab.analyse.run_view import RunView
 from memlab.report.figures import canvas
-from memlab.report.figures.cost import cost
-from memlab.report.figures.fit import fit
-from memlab.report.figures.over_axis import memory_over_batch, memory_over_seq_len, speed_over_batch, speed_over_seq_len
-from memlab.report.figures.overlay import overlays, slices_overlay
-from memlab.report.figures.pareto import pareto
-from memlab.report.figures.phases import phases
-from memlab.report.figures.predicted import predicted_against_measured
-from memlab.report.figures.reserved import reserved_against_allocated
+from memlab.report.figures.bars import cost, phases
+from memlab.report.figures.over_axis import (
+    fit,
+    memory_over_batch,
+    memory_over_seq_len,
+    overlays,
+    slices_overlay,
+    speed_over_batch,
+    speed_over_seq_len,
+)
+from memlab.report.figures.scatter import pareto, predicted_against_measured, reserved_against_allocated
 from memlab.report.figures.sheet import NothingToDraw, Sheet, sheets
 from memlab.report.figures.step_memory import step_memory
 

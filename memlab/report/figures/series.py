@@ -37,10 +37,13 @@ class Series:
         return _columns(rows)
 
     def rate(self, key: str) -> Columns:
-        """Return positions, and lowest, mean and highest value of a summary figure at each position, over repeats."""
+        """Return positions, and lowest, mean and highest value of a rate at each position, over repeats.
+
+        Rates that are only bounds are left out.
+        """
         rows = []
         for position, repeats in sorted(self.points.items()):
-            found = [run.summary[key] for run in repeats if run.summary.get(key) is not None]
+            found = [value for run in repeats if (value := run.comparable(key)) is not None]
             if found:
                 rows.append((position, min(found), mean(found), max(found)))
         return _columns(rows)

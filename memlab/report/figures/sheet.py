@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from memlab.analyse.identity import configurations, subject_of
 from memlab.analyse.run_view import RunView, peak, value_at
+from memlab.report import units
 from memlab.report.palette import Style, styles
 
 
@@ -52,6 +53,12 @@ class Sheet:
         """Figure for memory in live tensors: allocated, or active if allocated was not measured."""
         key = "peak_allocated_bytes"
         return key if any(peak(run, key) is not None for run in self.runs) else "peak_active_bytes"
+
+    @property
+    def unknown_speed(self) -> str:
+        """Why speeds are not known where they are only bounds, for a message; empty otherwise."""
+        bases = (run.basis for run in self.runs if run.summary.get("step_seconds"))
+        return units.not_known("; speed", bases)
 
     @property
     def memory_gib(self) -> float | None:

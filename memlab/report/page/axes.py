@@ -60,6 +60,8 @@ def _effect_sentence(effects: Effects, base: str, other: str, pairs: Sequence[Pa
             noise = f"{each.within_noise} within the noise" if each.within_noise else ""
             notes = ", ".join(filter(None, [several if each.pairs > 1 else "", noise]))
             parts.append(f"{units.name(key)} {units.signed_percent(each.median)}" + f" ({notes})" * bool(notes))
+    if "samples_per_second" not in ranges and effects.bounds:
+        parts.append("speed: not known")
     count = f"median of {len(pairs):,} pairs" if len(pairs) > 1 else "one pair"
     sentence = f"{effects.by} from {base} to {other}, {count}: {'; '.join(parts)}."
     return sentence + _effect_over_length(pairs)

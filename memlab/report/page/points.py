@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memlab.analyse.diff import deepspeed_json
-from memlab.analyse.estimators import deepspeed_estimate
-from memlab.analyse.identity import MICRO, REPEATS, SHAPE, TOKENS, causes, changed_keys, of_repeats
+from memlab.analyse.identity import MICRO, TOKENS, axis_value, causes, what_varies
 from memlab.analyse.quantities import Quantity
-from memlab.analyse.run_view import RunView, peak, value_at
-from memlab.core.config import GROUPS
+from memlab.analyse.run_view import RunView, value_at
+from memlab.core.basis import follows_from_step, is_rate
 from memlab.core.errors import RecordError
 from memlab.core.noise import doubts
 from memlab.core.record import PHASES, PREDICTED
@@ -70,6 +69,8 @@ def points_of(runs: Sequence[RunView], places: Mapping[int, int], root: str, sha
         "source": encoded([run.source for run in runs]),
         "status": encoded([run.status for run in runs]),
         "reason": encoded([run.reason for run in runs]),
+        "bound": encoded([(run.basis.reason or True) if run.basis.is_bound else None for run in runs]),
+        "error": encoded([run.basis.error for run in runs]),
         "doubts": encoded(["; ".join(doubts(run.step_seconds)) or None for run in runs]),
         "incomplete": encoded(["; ".join(run.incomplete) or None for run in runs]),
         "explained": encoded([_has_history(run) for run in runs]),
@@ -92,6 +93,8 @@ def quantity_columns(runs: Sequence[RunView], quantities: Quantities) -> dict[st
             if all(quantity is None or quantity.noise is None for quantity in each)
             else {"noise": _numbers(each, "noise")}
         )
+        if follows_from_step(key):
+            found[key]["bound"] = "at most" if is_rate(key) else "at least"
         ranks = [run.summary.get(key) for run in runs]
         if any(isinstance(rank, dict) and rank["min"] != rank["max"] for rank in ranks):
             for end in ("min", "mean"):
@@ -140,7 +143,7 @@ def unit_of(key: str) -> str:
 
 
 def table_columns(runs: Sequence[RunView], names: Sequence[str], quantities: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the table's columns: configuration, point, status, main quantities, estimates, options that vary.
+    """List the table's columns: configuration, point, status, main quantities, options that vary.
 
     Columns of quantities have no values here: :func:`quantity_columns` has them.
     """
@@ -151,37 +154,16 @@ def table_columns(runs: Sequence[RunView], names: Sequence[str], quantities: Map
     held = held_quantity(runs)
     main = {held: units.name(held), **MAIN}
     columns += [{"key": key, "name": name, "unit": unit_of(key)} for key, name in main.items() if key in quantities]
-    return columns + _estimates(runs) + _options(runs)
+    return columns + _options(runs)
 
 
 def _options(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     """List columns of the options that vary, and of values that differ in groups whose option does not vary."""
-    varied = [group for group in GROUPS if len({run.choices.get(group) for run in runs}) > 1]
-    configs = [run.config for run in runs]
-    loose = [
-        key
-        for key in changed_keys(configs)
-        if key not in SHAPE and not of_repeats(key) and key.partition(".")[0] not in (*varied, "seq_len", "batch")
-    ]
-    groups = [group for group in varied if group not in ("seq_len", "batch", *REPEATS)]
-    columns = [_column(group, group, "text", [run.choices.get(group) for run in runs]) for group in groups]
-    columns += [_column(key, key, "text", [_text(value_at(config, key)) for config in configs]) for key in loose]
+    axes = what_varies(runs)
+    columns = [_column(axis, axis, "text", [_text(axis_value(run, axis)) for run in runs]) for axis in axes]
     if len({run.source for run in runs}) > 1:
         columns.append(_column("source", "source", "text", [run.source for run in runs]))
     return columns
-
-
-def _estimates(runs: Sequence[RunView]) -> list[dict[str, Any]]:
-    """List columns of DeepSpeed's estimate and its error against peak reserved memory; empty without estimates."""
-    estimates = [deepspeed_estimate(run) for run in runs]
-    if not any(estimates):
-        return []
-    pairs = [(estimate, peak(run, "peak_reserved_bytes")) for estimate, run in zip(estimates, runs, strict=True)]
-    errors = [short(estimate / truth - 1) if estimate and truth else None for estimate, truth in pairs]
-    return [
-        _column("estimate", "DeepSpeed's estimate", "bytes", estimates),
-        _column("estimate_error", "its error", "share", errors),
-    ]
 
 
 def _has_history(run: RunView) -> bool:

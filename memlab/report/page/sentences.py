@@ -34,13 +34,15 @@ def answer(named: Named) -> str:
         ooms = sum(run.status == "gpu_oom" for run in runs)
         lacked = f" and {ooms:,} ran out of GPU memory" if ooms else ""
         where = subjects.pop() if len(subjects) == 1 else f"{len(subjects):,} combinations of model and GPUs"
-        return f"With {where}, {ran:,} of {len(runs):,} points {verb}{lacked}."
+        speed = "" if best else unknown_speeds(runs)
+        return f"With {where}, {ran:,} of {len(runs):,} points {verb}{lacked}{speed and f'; {speed}'}."
     name, run = best
     price = run.summary.get("usd_per_million_tokens")
-    cost = f" for {units.usd(price)} per million tokens" if price else ""
+    cost = f" for {units.known(units.usd(price), run.basis)} per million tokens" if price else ""
+    rate = units.known(f"{units.number(run.summary['tokens_per_second'])} tokens/s", run.basis, is_rate=True)
     return (
-        f"{subjects.pop()} is fastest with {at_point(run, name)}: {units.number(run.summary['tokens_per_second'])} "
-        f"tokens/s{cost}{reserved_of(run)}. {ran:,} of {len(runs):,} points {verb}."
+        f"{subjects.pop()} is fastest with {at_point(run, name)}: {rate}{cost}{reserved_of(run)}. "
+        f"{ran:,} of {len(runs):,} points {verb}."
     )
 
 
@@ -81,9 +83,14 @@ def reserved_of(run: RunView) -> str:
 
 
 def fastest(named: Named) -> tuple[str, RunView] | None:
-    """Find the run with the most tokens/s, and the name of its configuration."""
-    known = [(name, run) for name, members in named.items() for run in members if run.summary.get("tokens_per_second")]
+    """Find the run with the most tokens/s that are not only a bound, and the name of its configuration."""
+    known = [(name, run) for name, members in named.items() for run in members if run.comparable("tokens_per_second")]
     return max(known, key=lambda each: each[1].summary["tokens_per_second"], default=None)
+
+
+def unknown_speeds(runs: Sequence[RunView]) -> str:
+    """Write that speeds are not known where they are only bounds, and why; empty otherwise."""
+    return units.not_known("speed", (run.basis for run in runs if run.summary.get("step_seconds")))
 
 
 # --- what was run -----------------------------------------------------------------------------------------------------
@@ -125,7 +132,8 @@ def _what_fits(named: Named) -> Iterator[str]:
         name, largest = max(fitting, key=lambda each: tokens_of(each[1]))
         point = f"{tokens_of(largest):,} ({at_point(largest, name)}){reserved_of(largest)}"
         verb = ran_or_fit([run for _, run in ended])
-        yield f"The most tokens in one forward that {verb}: {point}."
+        above = any(run.status != "ok" and tokens_of(run) > tokens_of(largest) for _, run in ended)
+        yield f"The most tokens in one forward that {verb if above else 'were tried'}: {point}."
     ooms = sorted((each for each in ended if each[1].status == "gpu_oom"), key=lambda each: tokens_of(each[1]))
     if ooms:
         name, least = ooms[0]
@@ -137,7 +145,7 @@ def _what_fits(named: Named) -> Iterator[str]:
 def slowdowns(name: str, members: Sequence[RunView]) -> Iterator[str]:
     """Yield a sentence for each larger batch with fewer samples/s: it fits, but thrashes."""
     known = sorted(
-        (run for run in members if run.summary.get("samples_per_second")), key=lambda run: point_of(run)[::-1]
+        (run for run in members if run.comparable("samples_per_second")), key=lambda run: point_of(run)[::-1]
     )
     for smaller, larger in pairwise(known):
         (before, tokens), (after, length) = point_of(smaller), point_of(larger)
@@ -159,6 +167,10 @@ def _care(runs: Sequence[RunView], skipped: Sequence[tuple[str, str]]) -> Iterat
             f"{key}: {_few(list(dict.fromkeys(map(str, values))))}" for key, values in list(changes.items())[:FEW]
         )
         yield f"The runs were made in different environments ({named})."
+    bounds = [run for run in runs if run.basis.is_bound and run.summary.get("step_seconds")]
+    if bounds:
+        what = f"The speed of {len(bounds):,} of {len(runs):,} points"
+        yield units.not_known(what, (run.basis for run in bounds)) + "."
     timed = [run for run in runs if run.summary.get("step_seconds") and run.source != "predicted"]
     unknown = sum(len(run.step_seconds) < 3 for run in timed)
     if unknown:

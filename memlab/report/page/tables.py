@@ -10,53 +10,60 @@ from memlab.analyse.run_view import RunView, peak
 from memlab.report import units
 from memlab.report.fit_text import equation
 from memlab.report.page.points import short
-from memlab.report.page.sentences import Named, fastest, notes, ran_or_fit, slowdowns
+from memlab.report.page.sentences import Named, fastest, notes, ran_or_fit, slowdowns, unknown_speeds
 
 Table = dict[str, Any]
 """A table: ``columns`` have name and unit, each of ``rows`` is a list of cells."""
 
 
 def leaderboard(named: Named) -> Table:
-    """Make a row for each configuration: its fastest point, its largest point, its smallest out-of-memory."""
+    """Make a row for each configuration: its fastest point, its largest point, its smallest out-of-memory.
+
+    The fastest is first. Where no speed is known, it shows each largest point instead, the one with the most tokens
+    first, then the one with the least memory.
+    """
+    by_speed = fastest(named) is not None
     verb = ran_or_fit([run for members in named.values() for run in members])
     columns = [
         ("model and GPUs", "text"),
         ("configuration", "text"),
         ("tokens/s", "rate"),
-        ("fastest at", "text"),
+        ("fastest at" if by_speed else "largest at", "text"),
         ("peak reserved there", "bytes"),
         ("per million tokens", "usd"),
         ("points", "number"),
-        (f"most tokens of a forward that {verb}", "number"),
+        (f"most tokens tried in a forward that {verb}", "number"),
         ("fewest tokens out of memory", "number"),
         ("note", "text"),
     ]
-    rows = [_leader(name, members) for name, members in named.items()]
+    rows = [_leader(name, members, by_speed) for name, members in named.items()]
     counts: dict[str, int] = {}
     for row in rows:
         counts[row[0]] = counts.get(row[0], 0) + row[6]
-    rows.sort(key=lambda row: (-counts[row[0]], row[0], -(row[2] or 0)))
+    rows.sort(key=lambda row: (-counts[row[0]], row[0], -(row[2 if by_speed else 7] or 0), row[4] or 0))
     return _table(columns, rows)
 
 
-def _leader(name: str, members: Sequence[RunView]) -> list[Any]:
-    ran = [tokens_of(run) for run in members if run.status == "ok"]
+def _leader(name: str, members: Sequence[RunView], by_speed: bool) -> list[Any]:
+    ran = [run for run in members if run.status == "ok"]
     ooms = [tokens_of(run) for run in members if run.status == "gpu_oom"]
-    thrashes = any(slowdowns(name, members))
-    best = fastest({name: members})
+    notes = ["its larger batches thrash" if any(slowdowns(name, members)) else ""]
+    notes += ["speed not known"] if unknown_speeds(members) else []
+    _, run = fastest({name: members}) or ("", None if by_speed else max(ran, key=tokens_of, default=None))
     fastest_point: list[Any] = [None] * 4
-    if best:
-        run, (micro, tokens) = best[1], point_of(best[1])
-        rate, price = (run.summary.get(key) for key in ("tokens_per_second", "usd_per_million_tokens"))
+    if run:
+        micro, tokens = point_of(run)
+        rate, price = (run.comparable(key) for key in ("tokens_per_second", "usd_per_million_tokens"))
+        notes += [f"predicted, speed \N{PLUS-MINUS SIGN} {units.percent(run.basis.error)}"] if run.basis.error else []
         fastest_point = [short(rate), f"{micro:,} x {tokens:,}", peak(run, "peak_reserved_bytes"), short(price)]
     return [
         subject_of(members[0]),
         name,
         *fastest_point,
         len(members),
-        max(ran, default=None),
+        max(map(tokens_of, ran), default=None),
         min(ooms, default=None),
-        "its larger batches thrash" if thrashes else None,
+        "; ".join(filter(None, notes)) or None,
     ]
 
 
@@ -79,7 +86,7 @@ def fits_table(runs: Sequence[RunView], names: Mapping[str, str]) -> Table:
             tokens = found.tokens
             remarks = {
                 "a larger run ran out of memory": found.limit == "oom",
-                "extrapolated": found.extrapolated,
+                f"by the line; the most that was tried is {max(fit.tokens):,}": found.extrapolated,
                 "a larger run fitted, with less memory free": tokens is not None and max(fit.tokens) > tokens,
             }
             note = "; ".join(remark for remark, holds in remarks.items() if holds)

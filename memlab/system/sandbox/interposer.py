@@ -6,8 +6,7 @@ import subprocess
 from pathlib import Path
 
 from memlab.core.errors import MemlabError
-from memlab.files.cache_folder import cache_folder
-from memlab.files.disk import replacing
+from memlab.files.disk import cache_folder, replacing
 
 SOURCE = Path(__file__).with_name("interposer.cpp")
 

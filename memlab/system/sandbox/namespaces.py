@@ -1,4 +1,5 @@
-"""A program run in namespaces of its own: ``python namespaces.py SCRATCH [network] [keep=FOLDER]... -- WORDS``.
+"""A program run in namespaces of its own: ``python namespaces.py SCRATCH [network] [keep=FOLDER]... [below=FOLDER
+layer=LAYER...] -- WORDS``.
 
 The program sees the whole machine, but each change of a file stays in SCRATCH, in overlays (mount_namespaces(7), and
 Documentation/filesystems/overlayfs.rst of the kernel)::
@@ -6,9 +7,10 @@ Documentation/filesystems/overlayfs.rst of the kernel)::
     SCRATCH/root        the root that the program sees
     SCRATCH/upper/N     what the program changed in the N-th folder that SCRATCH/layers lists
 
-``keep=FOLDER``: a folder that the program may really change. Without ``network``, it can connect to its own loopback
-device only. Its process ids, System V memory, /dev (with no GPU) and /dev/shm are its own; /sys and the settings of the
-machine in /proc are read-only.
+``keep=FOLDER``: a folder that the program may really change. ``below=FOLDER layer=LAYER...``: a folder in which the
+program finds the files of the layers, too, where it has none of the same name. Without ``network``, it can connect to
+its own loopback device only. Its process ids, System V memory, /dev (with no GPU) and /dev/shm are its own; /sys and
+the settings of the machine in /proc are read-only.
 
 The kernel gives an overlay no folder that has mounts below it (in a user namespace, these are locked). Such a folder is
 made anew, and each of its entries is an overlay. Read-only are then the files directly in it, and file systems that an
@@ -28,10 +30,11 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 LAYERS, UPPER, ROOT = "layers", "upper", "root"
-NETWORK, KEEP = "network", "keep="
+NETWORK, KEEP, BELOW, LAYER = "network", "keep=", "below=", "layer="
 
 FAILED = 125
 """Exit code if the namespaces cannot be made."""
@@ -69,8 +72,12 @@ def main() -> int:
     child = os.fork()
     if child:
         return attend(child)
-    keep = [Path(option.removeprefix(KEEP)) for option in options if option.startswith(KEEP)]
-    return _first_process(Path(scratch), NETWORK not in options, keep, sys.argv[here + 1 :])
+    keep, below, layers = (
+        [Path(option.removeprefix(name)) for option in options if option.startswith(name)]
+        for name in (KEEP, BELOW, LAYER)
+    )
+    with_layers = dict.fromkeys(below, layers)
+    return _first_process(Path(scratch), NETWORK not in options, keep, with_layers, sys.argv[here + 1 :])
 
 
 def _enter(flags: int) -> None:
@@ -108,14 +115,16 @@ def _map_ids(process: Path, user: int, group: int) -> None:
         (process / "gid_map").write_text(f"{group} {group} 1")
 
 
-def _first_process(scratch: Path, closed: bool, keep: list[Path], words: list[str]) -> int:
+def _first_process(
+    scratch: Path, closed: bool, keep: list[Path], with_layers: dict[Path, list[Path]], words: list[str]
+) -> int:
     """Make the program's view of the machine, and run the program. Returns its exit code."""
     _call("prctl", SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
     folder = os.getcwd()
     try:
         if closed:
             _start_loopback()
-        View(scratch).enter(keep)
+        View(scratch).enter(keep, with_layers)
         os.chdir(folder)
     except OSError as error:
         return _failed(error)
@@ -157,12 +166,17 @@ class View:
         self._mounts = mount_points()
         self._layers: list[str] = []
 
-    def enter(self, keep: list[Path]) -> None:
-        """Make the view below SCRATCH/root, and make that the root of this process."""
+    def enter(self, keep: list[Path], with_layers: dict[Path, list[Path]]) -> None:
+        """Make the view below SCRATCH/root, and make that the root of this process. ``with_layers``: folder -> what it
+        shows below its own files."""
         _mount(None, "/", RECURSIVE | PRIVATE)
         self._root.mkdir()
         _mount(self._root, self._root, BIND)
         self._show(Path("/"))
+        for folder, layers in with_layers.items():
+            with contextlib.suppress(OSError):  # the program then makes again what the layers hold
+                self._inside(folder).mkdir(parents=True, exist_ok=True)
+                self._overlay(folder, self._inside(folder), layers)
         for folder in keep:
             _mount(folder, self._inside(folder), BIND | RECURSIVE)
         self._make_special()
@@ -203,14 +217,15 @@ class View:
                     _make_read_only(inside / entry.name)
         _make_alike(folder, inside)
 
-    def _overlay(self, folder: Path, inside: Path) -> None:
+    def _overlay(self, folder: Path, inside: Path, layers: Sequence[Path] = ()) -> None:
         number = str(len(self._layers))
         upper, work = self._scratch / UPPER / number, self._scratch / "work" / number
         for each in (upper, work):
             each.mkdir(parents=True, exist_ok=True)
-        _make_alike(folder, upper)
-        folders = {"lowerdir": folder, "upperdir": upper, "workdir": work}
-        options = (name + "=" + re.sub(r"([\\:,])", r"\\\1", str(path)) for name, path in folders.items())
+        _make_alike(inside if layers else folder, upper)
+        lower = [folder, *layers] if folder.is_dir() else layers
+        folders = {"lowerdir": lower, "upperdir": [upper], "workdir": [work]}
+        options = (f"{name}={':'.join(map(_escaped, paths))}" for name, paths in folders.items())
         _mount("overlay", inside, 0, "overlay", ",".join(["userxattr", *options]))
         self._layers.append(str(folder))
 
@@ -239,6 +254,10 @@ def mount_points() -> list[Path]:
     fields = (line.split(b" ")[4] for line in Path("/proc/self/mountinfo").read_bytes().splitlines())
     escape = re.compile(rb"\\([0-7]{3})")
     return [Path(os.fsdecode(escape.sub(lambda code: bytes([int(code[1], 8)]), field))) for field in fields]
+
+
+def _escaped(path: Path) -> str:
+    return re.sub(r"([\\:,])", r"\\\1", str(path))
 
 
 def _make_alike(folder: Path, copy: Path) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from memlab.accuracy import commands
-from memlab.accuracy.commands import measured_commands
-from memlab.cli.commands.accuracy import judged_commands
 from memlab.core.sizes import GIB, MIB
-from memlab.report.accuracy_text import document
+from tools.accuracy import commands
+from tools.accuracy.__main__ import judged_commands
+from tools.accuracy.commands import measured_commands
+from tools.accuracy.page import document
 
 WORDS = ["torchrun", "train.py", "--model", "llama"]
 VERSIONS = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memlab.accuracy.errors import QUANTITIES, Judged, errors_of, judge, reserved_ratios, summary, verdicts_of
+from tools.accuracy.errors import QUANTITIES, Judged, errors_of, judge, reserved_ratios, summary, verdicts_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -114,12 +114,11 @@ def test_the_readme_says_what_is_published(published):
         abs(found["reserved"]["worst"]),
         found["reserved"]["percentile_90"],
     ]
-    sentence = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split()).partition("docs/accuracy.md")[0]
-    told = re.search(
-        r"Of (\d+) points .* for (\d+) correctly .* the (\d+) that ran, .* within ([\d.]+) % .*"
-        r" within ([\d.]+) %, within ([\d.]+) % for nine of ten",
-        sentence,
-    ).groups()
-    assert [int(count) for count in told[:3]] == counts
-    for share, upper in zip(shares, told[3:], strict=True):
+    points, right, ran, *uppers = re.search(
+        r"\| (\d+) points of memlab's own training, (\d+) ran \| (\d+) \| within ([\d.]+) % "
+        r"\| within ([\d.]+) %, nine of ten within ([\d.]+) % \|",
+        (ROOT / "README.md").read_text(encoding="utf-8"),
+    ).group(1, 3, 2, 4, 5, 6)
+    assert [int(points), int(right), int(ran)] == counts
+    for share, upper in zip(shares, uppers, strict=True):
         assert share <= float(upper) / 100 < share + 0.001

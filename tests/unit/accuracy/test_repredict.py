@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from memlab.accuracy.repredict import launches
 from memlab.core.config import from_dict, to_dict
+from tools.accuracy.repredict import launches
 
 
 def test_records_that_say_it(measured):

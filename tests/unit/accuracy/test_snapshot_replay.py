@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from memlab.accuracy.snapshot_replay import Step, load, replayed, steps
 from memlab.predict.allocator import Options
+from tools.accuracy.snapshot_replay import Step, load, replayed, steps
 
 MIB = 1 << 20
 RECORDINGS = sorted((Path(__file__).parents[2] / "data").glob("allocator_*.json"))

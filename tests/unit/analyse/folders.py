@@ -20,7 +20,7 @@ def make_config(tokens: int = 512, micro: int = 1, stage: int = 2, **parts: Any)
         allocator=Allocator(conf=""),
         seq_len=SeqLen(tokens=tokens),
         batch=Batch(micro=micro),
-        hardware=Hardware(gpu="A100", gpus=2, memory_gib=80.0, usd_per_hour=3.6),
+        hardware=Hardware(gpu="A100", gpus=2, memory_gib=80.0, usd_per_gpu_hour=1.8),
         measure=Measure(steps=4),
     )
     for name, part in parts.items():

@@ -55,8 +55,15 @@ def test_a_smaller_gpu_leaves_out_what_does_not_fit(runs):
     assert "does not fit in 40 GiB" in reasons
 
 
+def test_a_run_that_does_not_last_is_left_out(runs):
+    for run in runs:
+        run.summary["verdict"] = "does_not_last" if run.config["batch"]["micro"] == 2 else "fits"
+    advice = advise(runs, Training(1000, 1, 512))
+    assert advice.best.micro == 1 and "does not last: its memory grows with each step" in dict(advice.excluded).values()
+
+
 def test_the_price_can_be_given(runs):
-    advice = advise(runs, Training(1000, 1, 512, usd_per_hour=36.0))
+    advice = advise(runs, Training(1000, 1, 512, usd_per_gpu_hour=18.0))
     assert advice.best.usd == pytest.approx(advice.best.seconds / 100)
 
 

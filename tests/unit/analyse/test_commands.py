@@ -39,6 +39,8 @@ def run(*words) -> int:
     ("words", "told"),
     [
         (["table"], "6 points"),
+        (["table", "--estimates"], "accelerate's estimate"),
+        (["show"], "6 points"),
         (["table", "--phases"], "backward"),
         (["table", "--where", "offload=none"], "3 points"),
         (["diff", "--by", "offload"], "Effect of offload over all pairs"),
@@ -58,7 +60,7 @@ def test_diff_of_two_folders_of_runs_names_the_folders_without_their_paths(tmp_p
         for tokens in (256, 512):
             write(tmp_path / name, make_record(make_config(tokens), seconds=seconds))
     assert run("diff", tmp_path / "before", tmp_path / "after") == 0
-    assert "after instead of before changes" in capsys.readouterr().out.split(str(tmp_path))[0]
+    assert "after instead of before: " in capsys.readouterr().out.split(str(tmp_path))[0]
 
 
 def test_diff_of_two_runs(sweep, capsys):

@@ -2,7 +2,7 @@
 
 from folders import make_config, make_ranks, make_record
 
-from memlab.analyse.completeness import shortcomings
+from memlab.analyse.run_view import shortcomings
 
 
 def record_with(**changes):

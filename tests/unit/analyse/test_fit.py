@@ -6,6 +6,7 @@ from folders import MIB, make_config, make_record, write
 from memlab.analyse.collect import collect
 from memlab.analyse.fit import fit_all, longest
 from memlab.analyse.regression import fit_line, flat_until, leave_one_out
+from memlab.report.fit_text import capacity_text
 
 WOBBLE = (0.3, -0.5, 0.1, 0.4, -0.3)
 
@@ -84,6 +85,13 @@ def test_what_fits(sweep):
     assert answer.extrapolated
     assert longest(fit, 1.0, margin=0.5).tokens == 512 - 120
     assert longest(fit, 0.05).tokens is None
+
+
+def test_what_fits_by_the_line_names_the_most_that_was_tried(sweep):
+    (fit,), _ = fit_all(collect([sweep]).runs)
+    beyond, within = (capacity_text(fit, longest(fit, memory, 0.0), memory, 0.0) for memory in (0.6, 0.4))
+    assert beyond.endswith("This is by the line: the most that was tried is 400 tokens.")
+    assert "up to 494 tokens" in beyond and "tried" not in within
 
 
 def test_an_out_of_memory_limits_the_answer(sweep):

@@ -1,7 +1,7 @@
 """Points of commands: batches without tokens count in samples, and what is not known is left out."""
 
 from memlab.analyse.fit import fit_all
-from memlab.analyse.points import points_of
+from memlab.analyse.identity import points_of
 from memlab.analyse.run_view import view_of
 
 

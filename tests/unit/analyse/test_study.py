@@ -12,8 +12,8 @@ from memlab.analyse.effects import effects_by, effects_of_sets
 from memlab.analyse.fit import fit_all, longest
 from memlab.analyse.identity import point_of, select
 from memlab.analyse.run_view import view_of
+from memlab.importers.csv_table import write_records
 from memlab.importers.gpjt_study import guess_configuration, to_records
-from memlab.importers.records import write_records
 
 BESIDE = Path(__file__).resolve().parents[4] / "shared" / "reference" / "gpjt"
 

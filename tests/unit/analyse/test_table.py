@@ -12,7 +12,7 @@ run_id path source status reason isolation fingerprint
 model zero_stage offload allocator checkpointing seq_len batch precision attention optimizer adapter kernels data
 training hardware measure predict sweep
 model.path seq_len.tokens batch.micro batch.accumulation hardware.gpu hardware.gpus hardware.memory_gib
-hardware.usd_per_hour
+hardware.usd_per_gpu_hour
 offload.optimizer
 environment_torch
 peak_allocated_bytes_max peak_allocated_bytes_mean peak_allocated_bytes_min

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memlab.attach.install import environment, install
+from memlab.attach.install import environment, install, remove
 from memlab.attach.options import Options
 
 SAYS_WHAT_IT_MEETS = """
@@ -41,6 +41,14 @@ def run(tmp_path: Path):
     return run_python
 
 
+def test_nothing_stays_behind_not_even_byte_code(run, tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    run("import torch")
+    assert list((tmp_path / "run" / ".attach").glob("__pycache__/*.pyc"))
+    remove(tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir())
+
+
 def test_meters_start_after_the_import_of_torch(run):
     assert run(SAYS_WHAT_IT_MEETS).split() == ["False", "False", "True", "True"]
 
@@ -71,9 +79,10 @@ def test_the_hidden_sitecustomize_runs_once_and_has_its_name(run):
     assert mine == "mine" and Path(file).parent.name == "own"
 
 
-def test_without_another_sitecustomize_there_is_none(run):
-    code = "import importlib.util; print(importlib.util.find_spec('sitecustomize'))"
-    assert run(code).strip() == "None"
+def test_the_hidden_sitecustomize_is_the_one_that_python_finds_without_memlab(run):
+    """None, or that of Debian, whose folder comes before the environment's."""
+    code = "import importlib.util; print(getattr(importlib.util.find_spec('sitecustomize'), 'origin', None))"
+    assert run(code) == subprocess.check_output([sys.executable, "-c", code], text=True)
 
 
 def test_the_path_is_the_callers(run, tmp_path):

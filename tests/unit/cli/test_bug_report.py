@@ -22,7 +22,7 @@ def logs(tmp_path, monkeypatch) -> Path:
 
 
 def test_a_bug_is_three_lines_and_a_log(logs, capsys):
-    assert cli._guarded(fail) == os.EX_SOFTWARE == 70
+    assert cli.guarded(fail) == os.EX_SOFTWARE == 70
     what, where, log = capsys.readouterr().err.splitlines()
     mark = "\N{REPLACEMENT CHARACTER}"
     assert what == f"memlab: unexpected LookupError: no {mark}[2J such{mark}thing: <redacted>"
@@ -36,7 +36,7 @@ def test_a_bug_is_three_lines_and_a_log(logs, capsys):
 
 def test_the_traceback_is_printed_for_who_wants_it(logs, capsys, monkeypatch):
     monkeypatch.setenv("MEMLAB_TRACEBACK", "1")
-    assert cli._guarded(fail) == 70
+    assert cli.guarded(fail) == 70
     err = capsys.readouterr().err
     assert err.startswith("Traceback (most recent call last):")
     assert len(re.findall("^memlab: ", err, re.MULTILINE)) == 3
@@ -44,7 +44,7 @@ def test_the_traceback_is_printed_for_who_wants_it(logs, capsys, monkeypatch):
 
 def test_without_room_for_the_log_the_lines_are_still_there(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    assert cli._guarded(fail) == 70
+    assert cli.guarded(fail) == 70
     assert capsys.readouterr().err.splitlines()[-1].startswith("memlab: log: could not be written: No such file")
 
 

@@ -5,7 +5,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from memlab.cli import local_hardware
 from memlab.cli.compose import compose_config
-from memlab.cli.override_words import check_overrides, options_of
+from memlab.cli.override_words import OF_A_GPU, check_overrides, options_of
 from memlab.core.errors import ConfigError
 from memlab.core.sizes import GIB
 from memlab.system import machine
@@ -191,17 +191,93 @@ def test_auto_is_two_cpu_ranks_without_a_gpu(local):
     assert (found["device"], found["gpus"]) == ("cpu", 2)
 
 
-def test_auto_predicts_for_a_gpu_without_a_gpu(local):
-    found = local(machine.Machine(), "predict")
-    assert (found["device"], found["gpus"], found["bf16_tflops"]) == ("cuda", 1, 989.5)
+@pytest.fixture
+def without_gpus(local):
+    local(machine.Machine(), "predict")
+
+
+def test_auto_predicts_no_gpu_that_was_not_named(without_gpus):
+    assert compose_refusal("mode=predict").startswith("A prediction is for GPUs that you name: add hardware=")
+
+
+def test_auto_has_the_published_figures_of_a_gpu_that_is_named(without_gpus):
+    hardware = compose_config(["mode=predict", "hardware.gpu=NVIDIA GeForce RTX 4090"])[0].hardware
+    assert (hardware.gpus, hardware.memory_gib, hardware.bf16_tflops) == (1, 23.52, 165.2)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["hardware.gpu=RTX6000"], "Did you mean 'rtx4090_x1'"),
+        (["hardware.gpu=RTX6000", "hardware.memory_gib=48"], "add hardware.memory_gib, hardware.bf16_tflops, "),
+        (["hardware=a100_80g_x1", "hardware.gpu=RTX6000"], "would have the memory and speeds of hardware=a100_80g_x1"),
+        (["hardware=a100_80g_x1", "hardware.gpu=H100 80GB HBM3"], "Did you mean 'h100_x8'"),
+        (["hardware.gpu=4"], "Their number is hardware.gpus=4."),
+    ],
+)
+def test_a_gpu_never_has_the_memory_and_speeds_of_another(without_gpus, words, hint):
+    refused = compose_refusal("mode=predict", *words)
+    assert hint in refused and "\n" not in refused
+
+
+@pytest.mark.parametrize("option", [(), ("hardware=a100_80g_x1",)])
+def test_a_gpu_that_memlab_does_not_know_is_described(without_gpus, option):
+    values = {key: None for key in OF_A_GPU} | {"hardware.memory_gib": 48.0, "hardware.gpu": "RTX6000"}
+    words = [f"{key}={'null' if value is None else value}" for key, value in values.items()]
+    hardware = compose_config(["mode=predict", *option, *words])[0].hardware
+    assert (hardware.gpu, hardware.memory_gib, hardware.bf16_tflops) == ("RTX6000", 48.0, None)
 
 
 def test_auto_is_the_gpus_of_the_machine_with_their_published_figures(local):
     found = local(machine.Machine((H100, H100)), "measure")
-    assert (found["gpu"], found["gpus"], found["memory_gib"]) == ("NVIDIA H100 80GB HBM3", 2, 80.0)
+    assert (found["gpu"], found["gpus"], found["memory_gib"]) == ("NVIDIA H100 80GB HBM3", 2, 79.19)
     assert found["bf16_tflops"] == 989.5
 
 
 def test_auto_claims_no_figures_for_a_gpu_that_it_does_not_know(local):
     found = local(machine.Machine((ODD,)), "measure")
-    assert (found["gpu"], found["bf16_tflops"], found["usd_per_hour"]) == ("NVIDIA Riva 128", None, None)
+    assert (found["gpu"], found["bf16_tflops"], found["usd_per_gpu_hour"]) == ("NVIDIA Riva 128", None, None)
+
+
+# --- prices -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "usd_per_hour"),
+    [
+        (["hardware=a100_80g_x8"], 14.32),
+        (["hardware=a100_80g_x8", "hardware.gpus=4"], 7.16),  # the share that is used
+        (["hardware=h100_x8", "hardware.gpus=1"], 3.29),  # a machine of one
+        (["hardware=a100_80g_x8", "hardware.gpus=4", "hardware.usd_per_gpu_hour=1"], 4.0),
+        (["hardware=h200_x8", "hardware.nodes=2"], 56.0),
+        (["hardware=rtx4090_x1"], None),
+    ],
+)
+def test_the_gpus_that_are_used_are_paid(words, usd_per_hour):
+    found = compose_config(["mode=predict", *words])[0].hardware.total_usd_per_hour
+    assert found == (usd_per_hour and pytest.approx(usd_per_hour))
+
+
+def test_auto_has_the_list_price_of_the_gpus_of_the_machine(monkeypatch):
+    h200 = machine.Gpu("0", "NVIDIA H200", 140 * GIB, (9, 0))
+    monkeypatch.setattr(machine, "detect", lambda: machine.Machine((h200, h200)))
+    local_hardware._hardware.cache_clear()
+    try:
+        assert compose_config(["hardware=auto"])[0].hardware.total_usd_per_hour == 7.0
+    finally:
+        local_hardware._hardware.cache_clear()
+
+
+def test_auto_counts_no_memory_that_the_driver_keeps(local):
+    """NVML says 140.4 GiB of an H200, torch 139.8. A part of a GPU (MIG) has what NVML says."""
+    whole = machine.Gpu("0", "NVIDIA H200", 143_771 * 2**20, (9, 0))
+    assert local(machine.Machine((whole,)), "measure")["memory_gib"] == 139.8
+    part = machine.Gpu("0", "NVIDIA H200 MIG 1g.18gb", 16 * GIB, (9, 0))
+    assert local(machine.Machine((part,)), "measure")["memory_gib"] == 16
+
+
+def test_the_price_of_a_node_names_the_price_of_a_gpu():
+    with pytest.raises(
+        ConfigError, match=r"'hardware.usd_per_hour' is now hardware.usd_per_gpu_hour, the price of one"
+    ):
+        compose_config(["hardware=h200_x8", "hardware.usd_per_hour=28"])

@@ -8,7 +8,7 @@ from memlab.cli.experiments import EXIT_CODES, with_repeats
 from memlab.core.config import to_dict
 from memlab.core.record import STATUSES
 from memlab.runs.folder import RunFolder
-from memlab.runs.results import JobResult
+from memlab.runs.job import JobResult
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """``memlab explain`` and mistakes: one line that says what, where and what to do, before any history is read."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,13 @@ def test_a_run_without_gpus_is_explained_by_its_prediction(capsys, tmp_path):
     for rank in record.ranks:
         rank["device"] = "cpu"
     assert "No rank used a GPU, whose memory alone is recorded: explain a prediction of this run." in error(
+        capsys, str(write(tmp_path, record))
+    )
+
+
+def test_a_prediction_without_an_answer_is_not_explained(capsys, tmp_path):
+    record = replace(make_record(), source="predicted", status="failed", reason="train.py:11: KeyError")
+    assert "nothing was predicted that could be explained. The run ended as failed: train.py:11: KeyError." in error(
         capsys, str(write(tmp_path, record))
     )
 

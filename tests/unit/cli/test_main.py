@@ -32,7 +32,7 @@ def test_every_trouble_with_a_path_is_one_line_that_says_what_to_do(capsys, numb
     def fail():
         raise OSError(number, os.strerror(number), path)
 
-    assert cli._guarded(fail) == 1
+    assert cli.guarded(fail) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"memlab: {(path or 'a file')[:100]}") and os.strerror(number) in line and advice in line
     assert len(line) < 400
@@ -42,7 +42,7 @@ def test_trouble_that_no_path_explains_is_a_bug(capsys):
     def fail():
         raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
-    assert cli._guarded(fail) == os.EX_SOFTWARE
+    assert cli.guarded(fail) == os.EX_SOFTWARE
     assert "ConnectionResetError" in capsys.readouterr().err
 
 
@@ -56,7 +56,9 @@ def test_show_prints_the_run(tmp_path, record, capsys):
     RunFolder(tmp_path).finish(record())
     assert called("show", str(tmp_path)) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Trained") and "tiny-zero2-s512-b1-2xH200-0123abcd" in out and "2,048 tokens/s" in out
+    assert out.startswith("Fits on 2 x H200: ") and "2,048 tokens/s" in out and "0123abcd" not in out
+    assert called("show", "--all", str(tmp_path)) == 0
+    assert "tiny-zero2-s512-b1-2xH200-0123abcd" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", [None, "{", '{"schema_version": 99}'])
@@ -131,9 +133,7 @@ def test_python_m_memlab_is_the_console_script(tmp_path):
 
 def test_a_folder_behind_an_option_is_refused_with_the_order(capsys):
     assert called("explain", "a", "--time", "b") == 2
-    assert (
-        "unrecognized arguments: b (what has no option stands together, before the options)" in capsys.readouterr().err
-    )
+    assert "unrecognized arguments: b (put positional arguments before the options)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["shew"], ["diff"]])
@@ -141,18 +141,36 @@ def test_a_wrong_command_is_an_error_of_input(capsys, words):
     assert called(*words) == 2
 
 
+def test_a_misspelt_command_is_answered_with_the_nearest(capsys):
+    assert called("shew", "outputs/run") == 2
+    assert capsys.readouterr().err == "memlab: No command 'shew'. Did you mean 'show'?\n"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (
             "hardware=h200_x1 python train.py --lr 1",
-            "unrecognized arguments: --lr 1 (before a training command stands --)",
+            "unrecognized arguments: --lr 1 (put -- before the training command)",
+        ),
+        ("hardware=h200_x1 python train.py", "Put -- before the training command: -- python train.py"),
+        (
+            "--hardware h200_x1 -- python train.py",
+            "unrecognized arguments: --hardware (hardware is a word without dashes",
         ),
         ("hardware=h200_x1 --", "No command to predict: it comes after --."),
-        ("-- python train.py", "A command is predicted for GPUs that you name: add hardware="),
+        ("-- python train.py", "A prediction is for GPUs that you name: add hardware="),
         (
             "hardware=a100 -- python train.py",
             "Unknown option 'a100' of config group 'hardware'. Did you mean 'a100_40g_x8'",
+        ),
+        (
+            "hardware=a100_40g_x4 -- python train.py",
+            "Unknown option 'a100_40g_x4' of config group 'hardware'. Did you mean 'a100_40g_x8'? hardware.gpus=N sets",
+        ),
+        (
+            "hardwre=h200_x1 -- python train.py",
+            "hardwre=h200_x1: before -- come only memlab's options and the words of",
         ),
         ("hardware=h200_x8 hardware.gpu=4 -- python train.py", "'hardware.gpu' is the name of a GPU, not '4'."),
         ("model=llama3_8b -- python train.py", "model=llama3_8b: before -- come only memlab's options and the words"),

@@ -32,7 +32,8 @@ def refusal(words: list[str], capsys) -> str:
         (["--samples", "1.5"], "argument --samples: must be a whole number, not '1.5'"),
         (["--samples", "1" + "0" * 30], "argument --samples: must be at most 9223372036854775807, not 1000"),
         (["--effective-batch", "0"], "argument --effective-batch: must be at least 1, not 0"),
-        (["--usd-per-hour=-1"], "argument --usd-per-hour: must be at least 0.0, not -1"),
+        (["--usd-per-gpu-hour=-1"], "argument --usd-per-gpu-hour: must be at least 0.0, not -1"),
+        (["--usd-per-hour=1"], "argument --usd-per-hour: it is now --usd-per-gpu-hour, the price of one GPU"),
         (["--gpu-memory", "inf"], "argument --gpu-memory: must be a finite number, not inf"),
     ],
 )

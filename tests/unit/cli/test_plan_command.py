@@ -1,13 +1,16 @@
 """``memlab plan``: which configurations it walks, which changes it tries, and what it refuses. Nothing is predicted."""
 
+import sys
+
 import pytest
 
 from memlab.cli.commands.plan import AXES, combinations, combined_axes
 from memlab.cli.compose import compose_config
 from memlab.cli.main import main
 from memlab.cli.override_words import check_overrides, expand
-from memlab.cli.single_changes import CHANGES, possible_changes
+from memlab.cli.single_changes import possible_changes
 from memlab.core.plan import make_plan
+from memlab.planner.changes import CHANGES
 
 HERE = ("model=tiny", "hardware=h100_x8")
 
@@ -43,7 +46,7 @@ def test_several_machines(capsys):
     }
 
 
-@pytest.mark.parametrize("words", [words for words, _ in CHANGES])
+@pytest.mark.parametrize("words", [words for words, _, _ in CHANGES])
 def test_every_change_and_every_axis_is_there(words):
     check_overrides([words])
     for group, options in AXES.items():
@@ -53,7 +56,7 @@ def test_every_change_and_every_axis_is_there(words):
 def changes(*words):
     given = expand([*HERE, *words])
     config, choices = compose_config([*HERE, *words, "mode=predict"])
-    return [word for word, _, _ in possible_changes(given, make_plan(config, choices))]
+    return [change.told for change in possible_changes(given, make_plan(config, choices))]
 
 
 def test_the_changes_that_mean_something():
@@ -66,7 +69,7 @@ def test_the_changes_that_mean_something():
 def test_a_change_keeps_the_other_words():
     given = expand([*HERE, "zero_stage=zero3", "offload=all", "batch=b4", "seq_len.tokens=77"])
     config, choices = compose_config([*HERE, "zero_stage=zero3", "offload=all", "batch=b4", "seq_len.tokens=77"])
-    plans = {word: plan for word, _, plan in possible_changes(given, make_plan(config, choices))}
+    plans = {change.told: change.plan for change in possible_changes(given, make_plan(config, choices))}
     assert not {"offload=optimizer", "zero_stage=zero2"} & set(plans)
     assert plans["batch.micro=2"].config.seq_len.tokens == 77
     assert plans["checkpointing=full"].config.batch.micro == 4
@@ -76,12 +79,12 @@ def test_a_change_keeps_the_other_words():
     ("words", "message"),
     [
         (["hardware=a100_80_x8"], "Did you mean 'a100_80g_x8'"),
-        (["batch=b4"], "'batch': memlab plan searches the batch"),
-        (["batch.micro=1,2"], "'batch.micro': memlab plan searches the batch"),
+        ([*HERE, "batch=b4"], "'batch': memlab plan searches the batch"),
+        ([*HERE, "batch.micro=1,2"], "'batch.micro': memlab plan searches the batch"),
         (["mode=measure"], "'mode': memlab plan always predicts"),
         (["sweep.prune=false"], "'sweep.prune': memlab plan always predicts"),
-        (["--changes", "zero_stage=zero2,zero3"], "give 'zero_stage' one value"),
-        (["--changes", "zero_stage=zero2", "offload=param"], "only ZeRO stage 3 partitions parameters"),
+        (["--changes", *HERE, "zero_stage=zero2,zero3"], "give 'zero_stage' one value"),
+        (["--changes", *HERE, "zero_stage=zero2", "offload=param"], "only ZeRO stage 3 partitions parameters"),
         (["hardware=cpu"], "None of these combinations can be predicted"),
     ],
 )
@@ -144,7 +147,7 @@ def test_a_place_is_an_axis_of_a_command():
 def test_single_changes_of_a_command_are_those_that_reach_it():
     words = [*COMMAND, "zero_stage=zero2", "offload=none"]
     config, choices = compose_config([*words, "mode=predict", "measure=quick"])
-    found = [word for word, _, _ in possible_changes(expand([*words, "measure=quick"]), make_plan(config, choices))]
+    found = [change.told for change in possible_changes(expand([*words, "measure=quick"]), make_plan(config, choices))]
     assert found == [
         *("allocator=expandable", "zero_stage=zero3", "zero_stage.reduce_bucket_size=50000000", "offload=optimizer")
     ]
@@ -153,7 +156,7 @@ def test_single_changes_of_a_command_are_those_that_reach_it():
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("python train.py", "batch.micro does not reach training.command"),
+        (f"{sys.executable} train.py", "batch.micro does not reach training.command"),
         ("python train.py {batch.mirco}", "Did you mean 'batch.micro'?"),
         ("bake train.py {batch.micro}", "no program 'bake' on the path"),
     ],

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from memlab.core.run_id import config_hash, run_id
+from memlab.core.plan import config_hash, run_id
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_what_is_not_measured_does_not_make_another_run(config, key, value):
     ("key", "value"),
     [
         *(("seed", 1), ("measure.steps", 11), ("zero_stage.reduce_bucket_size", 1), ("mode", "predict")),
-        *(("model.overrides", {"num_hidden_layers": 1}), ("optimizer.lr", 2e-5), ("hardware.usd_per_hour", 1.0)),
+        *(("model.overrides", {"num_hidden_layers": 1}), ("optimizer.lr", 2e-5), ("hardware.usd_per_gpu_hour", 1.0)),
         ("measure.repeat", 2),
     ],
 )

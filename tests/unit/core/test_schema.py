@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from memlab.core.ranges import Range
+from memlab.core.config_fields import Range
 from memlab.core.schema import Limits, Others, PlainOf, SchemaError, Together, check_of
 
 
@@ -66,7 +66,7 @@ def test_what_is_allowed(values):
         ({"numbers": [1, "2"]}, "'numbers[1]' must be a number, or null, not '2'."),
         ({"pair": [1]}, "'pair' must be a list of 2 numbers, not [1]."),
         ({"pair": [1, None]}, "'pair[1]' must be a whole number, not None."),
-        ({"loose": {"low": 1}}, "'loose.high' is missing beside 'low'."),
+        ({"loose": {"low": 1}}, "'loose.high' is missing next to 'low'."),
         ({"loose": {"other": 1}}, "'loose.other' must be text, not 1."),
         ({"plain": [{"bytes": 1}, {"bytes": None}]}, "'plain[1].bytes' must be a whole number, not None."),
         ({"share": 1.5}, "'share' must be at most 1.0, not 1.5."),

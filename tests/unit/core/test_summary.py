@@ -5,7 +5,7 @@ import pytest
 from memlab.core.summary import peak_flops, slowest, summarise
 
 H200X2 = {
-    **{"hardware.device": "cuda", "hardware.gpu": "H200", "hardware.gpus": 2, "hardware.usd_per_hour": 7.2},
+    **{"hardware.device": "cuda", "hardware.gpu": "H200", "hardware.gpus": 2, "hardware.usd_per_gpu_hour": 3.6},
     **{"hardware.bf16_tflops": 1000.0, "hardware.fp32_tflops": 60.0, "batch.micro": 2, "batch.accumulation": 3},
 }
 

@@ -1,6 +1,6 @@
 """A figure that cannot be told does not end what it stands beside."""
 
-from memlab.core.unknown_figures import MODEL_FLOPS, left_out
+from memlab.core.record import MODEL_FLOPS, left_out
 
 
 def test_the_reason_is_kept_and_nothing_is_raised():

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from memlab.core.errors import ConfigError
-from memlab.files.jsonl import check
+from memlab.files.json_file import check
 
 
 @pytest.fixture

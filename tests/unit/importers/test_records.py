@@ -5,8 +5,8 @@ import pytest
 from memlab.analyse.collect import collect
 from memlab.analyse.diff import compare
 from memlab.core.errors import MemlabError
+from memlab.importers.csv_table import write_records
 from memlab.importers.gpjt_study import guess_configuration, to_records
-from memlab.importers.records import write_records
 
 TWO_GPUS = """\
 1, 0, 0, 900, 1000, 2.0

@@ -328,7 +328,7 @@ def test_without_an_offload_host_memory_is_no_matter():
 
 def test_removed_locks_are_told_of():
     assert findings(checks.check_locks, facts()) == []
-    assert "removed 2" in only(checks.check_locks, facts(removed_locks=2))[1]
+    assert "removed /x/lock" in only(checks.check_locks, facts(removed_locks=(Path("/x/lock"),)))[1]
 
 
 @pytest.mark.parametrize(("hub", "status"), [("reached", OK), ("offline", WARN), ("timed out", FAIL)])

@@ -11,11 +11,12 @@ import pytest
 
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB
+from memlab.files import build_locks
 from memlab.launch import job_launch, process
 from memlab.launch.job_launch import LaunchControl, measure_job, measure_jobs
-from memlab.launch.pool import GpuPool
+from memlab.launch.nodes import GpuPool
 from memlab.system import shared_memory as segments
-from memlab.system.environment import fingerprint
+from memlab.system.environment import extensions_dir, fingerprint
 from memlab.system.machine import Gpu, Machine
 
 CPU = Machine()
@@ -44,6 +45,18 @@ def test_a_build_is_told_before_it_begins(deepspeed, job, monkeypatch):
     told = []
     measure_job(job(), on_wait=told.append)
     assert told == ["building DeepSpeed's ShareMemComm, CPUAdam, once for these versions: this takes minutes"]
+
+
+def test_a_lock_that_the_ranks_wait_for_in_vain_is_named_once(deepspeed, job, monkeypatch):
+    """A build is killed while another launch runs: nothing removes its lock before the ranks wait for it."""
+    deepspeed("time.sleep(1); both(folders[0])")
+    lock = extensions_dir() / "cpu_adam" / "lock"
+    monkeypatch.setattr(job_launch, "sweep_stale_locks", lambda: (lock.parent.mkdir(parents=True), lock.touch()))
+    monkeypatch.setattr(job_launch, "STALE_S", 0.1)
+    monkeypatch.setattr(build_locks, "STALE_S", 0.1)
+    told = []
+    measure_job(job(), on_wait=told.append)
+    assert told == [build_locks.told(lock)] and lock.exists()
 
 
 def test_what_is_finished_is_not_run_again_unless_forced(deepspeed, job):

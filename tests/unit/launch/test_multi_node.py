@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from memlab.core.errors import ConfigError
-from memlab.core.plan import make_plan
-from memlab.core.run_id import config_hash
+from memlab.core.plan import config_hash, make_plan
 from memlab.core.summary import summarise
 from memlab.launch.command import command
 from memlab.launch.nodes import failed_node, for_nodes, takes_sigterm
@@ -17,7 +16,7 @@ from memlab.runs.folder import RunFolder
 from memlab.system.environment import own_variables
 from memlab.system.hostfile import read_hostfile
 from memlab.system.machine import Gpu, Machine
-from memlab.worker.rendezvous import find_rank
+from memlab.worker.__main__ import find_rank
 
 PORT = 12345
 
@@ -219,8 +218,8 @@ def test_a_bad_hostfile(tmp_path, line):
 
 
 def test_figures_are_of_all_nodes(config, changes, rank):
-    one = config(changes() | {"hardware.nodes": 1, "hardware.usd_per_hour": 36.0})
-    two = config(changes() | {"hardware.usd_per_hour": 36.0})
+    one = config(changes() | {"hardware.nodes": 1, "hardware.usd_per_gpu_hour": 9.0})
+    two = config(changes() | {"hardware.usd_per_gpu_hour": 9.0})
     of_one, of_two = (summarise(c, [rank(0)], 100.0) for c in (one, two))
     assert of_two["usd"] == pytest.approx(2.0) == 2 * of_one["usd"]
     assert of_two["tokens_per_second"] == 2 * of_one["tokens_per_second"]

@@ -13,7 +13,7 @@ from memlab.launch import orphans
 from memlab.launch.job_launch import measure_job
 from memlab.launch.orphans import locked
 from memlab.launch.sweep import MeasuredSweep
-from memlab.runs.results import SweepObserver
+from memlab.runs.job import SweepObserver
 from memlab.system import shared_memory as segments
 from memlab.system.deadman import TOKEN_VARIABLE, marked
 from memlab.system.machine import Machine

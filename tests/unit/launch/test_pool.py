@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memlab.launch.pool import GpuPool
+from memlab.launch.nodes import GpuPool
 from memlab.system.machine import Gpu
 
 GPUS = tuple(Gpu(str(index), "NVIDIA H200", 1, (9, 0)) for index in range(4))

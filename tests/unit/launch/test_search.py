@@ -7,7 +7,7 @@ import pytest
 
 from memlab.core.config import Sweep
 from memlab.launch.search import CONFIRMATION, MeasuredSearch, at_size, next_sizes
-from memlab.runs.results import SearchResult, SweepObserver
+from memlab.runs.job import SearchResult, SweepObserver
 from memlab.system.machine import Machine
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -107,6 +107,6 @@ def test_what_fits_but_is_slower_or_retries_thrashes(deepspeed, batch_job, rate,
 
 def test_a_budget_in_dollars_ends_a_search(deepspeed, job):
     played = deepspeed(acts=TOO_LARGE)
-    priced = job({"sweep.search": "batch", "hardware.usd_per_hour": 1e9})
+    priced = job({"sweep.search": "batch", "hardware.usd_per_gpu_hour": 1e9})
     (found,) = searched(priced, max_usd=1.0).found.values()
     assert found.best is None and played.launches <= 1

@@ -15,11 +15,9 @@ from memlab.core.record import Record
 from memlab.core.sizes import GIB
 from memlab.files.json_file import write_json
 from memlab.planner import command_point
-from memlab.planner.command_predictor import CommandPredictor
-from memlab.planner.command_sweep import PredictedSearch, PredictedSweep
+from memlab.planner.command_sweep import CommandPredictor, PredictedSearch, PredictedSweep
 from memlab.runs.folder import RunFolder
-from memlab.runs.job import Job
-from memlab.runs.results import SweepObserver
+from memlab.runs.job import Job, SweepObserver
 
 MOST = 40 * GIB
 """Bytes of the stand-in's GPU."""

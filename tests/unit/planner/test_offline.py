@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from memlab.planner.offline import offline_variables
+from memlab.planner.user_command import offline_variables
 from memlab.system.deadman import TOKEN_VARIABLE
 from memlab.system.sandbox import INTERCEPTION, NETWORK, OPEN, Sandbox
 

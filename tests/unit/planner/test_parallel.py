@@ -68,11 +68,13 @@ def test_an_exception_ends_one_estimate_alone(plans, monkeypatch):
     monkeypatch.setattr(parallel, "ProcessPoolExecutor", lambda *arguments, **options: Here())
     monkeypatch.setattr(parallel, "known_traces", known_traces)
     monkeypatch.setattr(parallel, "estimate", lambda config, traces, calibration, limited: "fits")
-    monkeypatch.setattr(parallel, "predict", lambda plan: known_traces(plan) or SimpleNamespace(summary={"known": 1}))
+    monkeypatch.setattr(
+        parallel, "predict", lambda plan: known_traces(plan) or SimpleNamespace(summary={"known": 1}, basis="measured")
+    )
     with ParallelPredictor(lambda *done: None) as predictor:
         first, second, third = predictor.estimates(plans(1, 2, 3))
         assert (first, third) == ("fits", "fits") and "ZeroDivisionError: no such layer" in second
-        assert predictor.summaries(plans(1, 2)) == [{"known": 1}, {}]
+        assert predictor.summaries(plans(1, 2)) == [({"known": 1}, "measured"), parallel.NO_SUMMARY]
 
 
 def _estimate_or_die(plan, limited):

@@ -6,8 +6,9 @@ import pytest
 from rich.console import Console
 
 from memlab.core.sizes import GIB
-from memlab.planner.remedies import remedies
-from memlab.report.run_text import show_run
+from memlab.planner.changes import remedies
+from memlab.report.details_text import show_answer
+from memlab.runs.folder import RunFolder
 
 KINDS = {
     "weights": 16 * GIB,
@@ -34,40 +35,40 @@ def predicted(record, rank, config):
             for number, size, of in ((0, 1, {"weights": 1}), (1, 99, kinds), (2, 1, {}), (3, 1, {}))
         ]
         summary = {"verdict": "does_not_fit"}
-        return record(source="predicted", ranks=ranks, config=config(changes), summary=summary)
+        return record(source="predicted", ranks=ranks, config=config({"hardware.gpus": 4, **changes}), summary=summary)
 
     return build
 
 
 def test_stage_1(predicted):
     found = remedies(predicted({"zero_stage.stage": 1, "batch.micro": 3}))
-    assert {each.change: each.nbytes / GIB for each in found} == {
+    assert {change.told: nbytes / GIB for change, nbytes in found} == {
         "checkpointing=full": 20,
         "batch.micro=1": pytest.approx(28 * 2 / 3),
         "offload=optimizer": 16,
         "zero_stage=zero2": 6,  # three of four shares of 8
         "allocator=expandable": 1,
     }
-    assert [each.nbytes for each in found] == sorted((each.nbytes for each in found), reverse=True)
+    assert [nbytes for _, nbytes in found] == sorted((nbytes for _, nbytes in found), reverse=True)
 
 
 def test_stage_3_with_its_optimizer_offloaded(predicted):
     changes = {"zero_stage.stage": 3, "offload.optimizer": "cpu", "checkpointing.enabled": True}
     found = remedies(predicted({**changes, "allocator.conf": "expandable_segments:True"}))
-    assert {each.change: each.nbytes / GIB for each in found} == {"offload=all": 16}
+    assert {change.told: nbytes / GIB for change, nbytes in found} == {"offload=all": 16}
 
 
 def test_what_is_not_there_cannot_be_taken_off(predicted):
     found = remedies(predicted({"zero_stage.stage": 2}, kinds={"activations": 7}))
-    assert [(each.change, each.nbytes) for each in found] == [("checkpointing=full", 7)]
+    assert [(change.told, nbytes) for change, nbytes in found] == [("checkpointing=full", 7)]
 
 
 def test_a_record_without_a_breakdown(record):
     assert remedies(record(source="predicted")) == []
 
 
-def test_show_names_them(predicted):
+def test_show_names_them(predicted, tmp_path):
     out = io.StringIO()
-    show_run(predicted({"zero_stage.stage": 2}), Console(file=out, width=200))
+    show_answer(predicted({"zero_stage.stage": 2}), RunFolder(tmp_path), Console(file=out, width=200), everything=True)
     assert "checkpointing=full: at most 20.0 GiB (activations)" in out.getvalue()
     assert "memlab plan --changes model=tiny" in out.getvalue()

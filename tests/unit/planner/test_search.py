@@ -4,7 +4,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from memlab.core.basis import EXACT, Basis
 from memlab.core.plan import make_plan
+from memlab.planner.changes import Change
 from memlab.planner.search import (
     Candidate,
     Row,
@@ -15,7 +17,7 @@ from memlab.planner.search import (
     rows_to_measure,
     single_changes,
 )
-from memlab.predict.memory.estimate import Estimate
+from memlab.predict.memory.rank_results import Estimate
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
 
 CAPACITY = 1000
@@ -47,13 +49,13 @@ class Formula:
         return self.computed(low, high)
 
     def summaries(self, plans):
-        return [{} for _ in plans]
+        return [({}, EXACT) for _ in plans]
 
 
 @pytest.fixture
 def candidate(config):
     def build(usd_per_hour=10.0, **options):
-        return Candidate(options, config({"hardware.usd_per_hour": usd_per_hour}), {})
+        return Candidate(options, config({"hardware.usd_per_gpu_hour": usd_per_hour and usd_per_hour / 2}), {})
 
     return build
 
@@ -141,6 +143,14 @@ def test_the_cheapest_by_the_hour_where_speed_is_not_known(candidate):
     assert cheapest([dear, row(candidate, 1, usd_per_hour=None)]) is None
 
 
+def test_bounds_of_speed_rank_nothing(candidate):
+    """By the bounds, the second costs less a token; by the hour, the first costs less."""
+    rows = [row(candidate, 2, 1e4, 5.0, offload="none"), row(candidate, 8, 1e5, 20.0, offload="all")]
+    bounds = [replace(each, basis=Basis("lower bound")) for each in rows]
+    assert cheapest(rows) is rows[1] and cheapest(bounds) is bounds[0]
+    assert rows_to_measure(rows, ["offload"]) == rows[::-1] and rows_to_measure(bounds, ["offload"]) == bounds
+
+
 def test_the_cheapest_by_the_token_where_all_speeds_are_known(candidate):
     dear, cheap = row(candidate, 8, 1e5, 20.0), row(candidate, 2, 1e4, 5.0)
     assert dear.usd_per_million_tokens == pytest.approx(20 / 3600 / 1e5 * 1e6)
@@ -174,7 +184,7 @@ def test_single_changes_are_ordered_and_say_what_they_save(config):
     def plan(micro):
         return make_plan(config({"batch.micro": micro}), {})
 
-    changes = [("a", "", plan(12)), ("b", "", plan(7)), ("c", "", plan(9)), ("d", "", plan(11))]
+    changes = [Change(told, "", {}, plan=plan(size)) for told, size in (("a", 12), ("b", 7), ("c", 9), ("d", 11))]
     base, found = single_changes(plan(11), changes, Formula(lambda b: 100 * b))
     assert (base.used, base.verdict) == (1100, DOES_NOT_FIT)
     assert [(change.word, change.saved, fits(change.outcome)) for change in found] == [

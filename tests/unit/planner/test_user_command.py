@@ -8,7 +8,7 @@ import pytest
 from memlab.core.config import Hardware
 from memlab.core.errors import FolderError, MemlabError
 from memlab.planner import user_command
-from memlab.planner.offline import HUB, TRACKERS
+from memlab.planner.user_command import HUB, TRACKERS
 from memlab.predict.trace.run_command import LOG, SimulationError
 from memlab.runs.folder import RunFolder
 from memlab.system.deadman import guarded

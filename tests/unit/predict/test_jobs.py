@@ -6,12 +6,11 @@ from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import make_plan
 from memlab.predict import jobs as sweep
 from memlab.predict import prediction as predict
-from memlab.predict.time.calibration_choice import Calibrations
+from memlab.predict.time.calibrate import Calibrations
 from memlab.predict.trace import choose_traces
 from memlab.predict.trace.store import trace_folder
 from memlab.runs.folder import RunFolder
-from memlab.runs.job import Job
-from memlab.runs.results import SweepObserver
+from memlab.runs.job import Job, SweepObserver
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from memlab.analyse.explain.accounting import by_kind, side_by_side
-from memlab.analyse.explain.device import ModelledDevice
 from memlab.analyse.explain.explained import Explained, History, explain_history
 from memlab.analyse.explain.explained_run import ExplainedRun
+from memlab.analyse.explain.outside import ModelledDevice
 from memlab.analyse.explain.remedies import Needs, Remedies, Remedy
 from memlab.core.config import Config, Hardware
 from memlab.core.record import PHASES

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import pytest
 from sweeps import small_sweep
@@ -15,6 +16,8 @@ from memlab.report.diff_text import comparison_answer, effects_answer, show_comp
 from memlab.report.text import console
 
 GIB = 2**30
+
+POINT = {"hardware": {"gpus": 4}, "seq_len": {"tokens": 512}, "batch": {"micro": 1}}
 
 
 def run(name: str, reserved=40.0, seconds=0.5, status="ok", **summary) -> RunView:
@@ -67,13 +70,13 @@ def test_a_run_without_figures_is_how_it_ended():
 def test_the_main_figures_are_shown_and_what_changed_by_more_than_the_noise(monkeypatch):
     comparison = compare([run("a", num_alloc_retries=0), run("bb", reserved=30.0, num_alloc_retries=3)])
     lines = shown(comparison, monkeypatch)
-    names = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
+    names = [line.split("  ")[0] for line in lines]
     main = ["peak allocated", "peak reserved", "host peak", "step time", "USD per million tokens"]
     assert [name for name in names if name in main] == main
     assert "num alloc retries" in names
     assert not {"device used", "tokens per second"} & set(names)
     assert any(line.endswith("that follow from these: 2 (--all shows them).") for line in lines)
-    every = [line.split("│")[1].strip() for line in shown(comparison, monkeypatch, True) if line.startswith("│")]
+    every = [line.split("  ")[0] for line in shown(comparison, monkeypatch, True)]
     assert {"device used", "tokens per second"} <= set(every)
 
 
@@ -84,23 +87,66 @@ def test_it_fits_80_columns_and_no_name_breaks(monkeypatch):
     assert f"A  {name}  (ok)" in lines
 
 
-def test_the_effect_of_an_axis_is_a_sentence():
+def test_the_effect_of_an_axis_is_a_short_sentence():
     differences = [{"peak_reserved_bytes": Difference(Quantity(10.0), Quantity(value))} for value in (8.0, 9.0, 6.0)]
     pairs = [Pair("", 1, 512, "none", "full", each) for each in differences]
-    assert effects_answer(Effects("checkpointing", pairs=pairs)) == (
-        "checkpointing: full instead of none changes peak reserved memory by -20.0 % (-40.0 % to -10.0 %, 3 pairs)."
-    )
+    answer = effects_answer(Effects("checkpointing", pairs=pairs))
+    assert answer == "full instead of none: -20.0 % reserved memory (median of 3 pairs)."
     assert effects_answer(Effects("offload")) == "offload: no two runs differ only in it."
 
 
-def test_figures_that_change_alike_are_told_together_and_few_options_in_all():
-    half = Difference(Quantity(2.0), Quantity(1.0))
-    differences = {"step_seconds": half, "usd_per_million_tokens": half}
+def test_quantities_that_change_alike_share_their_words_and_the_table_has_the_other_options():
+    half = Difference(Quantity(2.0, 0.1), Quantity(1.0))
+    differences = {"peak_reserved_bytes": half, "step_seconds": half, "usd_per_million_tokens": half}
     pairs = [Pair("", 1, 512, "a", other, differences) for other in ("b", "c", "d", "e", "e")]
-    told = effects_answer(Effects("offload", pairs=pairs))
-    alike = "changes the step time and the price of a token by -50.0 %"
-    assert told.startswith(f"offload: e instead of a {alike} (-50.0 % to -50.0 %, 2 pairs); b instead of a {alike}")
-    assert told.endswith(f"; c instead of a {alike} (one pair); 1 more in the table.")
+    assert effects_answer(Effects("offload", pairs=pairs)) == (
+        "e instead of a: -50.0 % reserved memory and step time and price (median of 2 pairs); 3 more in the table."
+    )
+
+
+def test_changes_within_the_noise_are_called_that():
+    pair = Pair("", 1, 512, "a", "b", {"step_seconds": Difference(Quantity(2.0, 0.1), Quantity(2.02))})
+    assert effects_answer(Effects("offload", pairs=[pair])).startswith(
+        "b instead of a: +1.0 % step time (within the noise) (one pair)"
+    )
+
+
+def test_bounds_are_written_as_such_and_not_compared(monkeypatch):
+    """Predicted without a calibration, ZeRO-3 was "2 to 8 % faster" than ZeRO-2; it takes 1.4 to 3.2 times as long."""
+    runs = run("a"), run("bb", reserved=30.0, seconds=0.48)
+    for each in runs:
+        each.source, each.steps = "predicted", {"basis_reason": "no calibration for A100"}
+    comparison = compare(runs)
+    assert comparison_answer(comparison) == (
+        "B takes 30.0 GiB of reserved memory (A 40.0 GiB, -25.0 %); step time: not known (no calibration for A100)."
+    )
+    step = next(line for line in shown(comparison, monkeypatch, width=100) if line.startswith("step time"))
+    assert re.split(r"\s{2,}", step.strip())[:4] == ["step time", "at least 0.500 s", "at least 0.480 s", "not known"]
+    for each, stage in zip(runs, ("zero2", "zero3"), strict=True):
+        each.choices, each.config = {"zero_stage": stage}, {**POINT, "zero_stage": {"stage": stage}}
+    effects = effects_by(runs, "zero_stage")
+    assert effects_answer(effects) == (
+        "zero3 instead of zero2: -25.0 % reserved memory (one pair); step time: not known (no calibration for A100)."
+    )
+    assert not {"step_seconds", "tokens_per_second", "usd_per_million_tokens"} & set(effects.pairs[0].differences)
+
+
+def test_times_with_an_error_are_compared_and_their_error_is_noise():
+    runs = run("a"), run("bb", seconds=0.55)
+    for each in runs:
+        each.source, each.steps = "predicted", {"error": {"p90": 0.23}}
+    assert "0.550 s a step (A 0.500 s, +10.0 %, within the noise)" in comparison_answer(compare(runs))
+
+
+def test_both_columns_are_there_where_one_side_is_empty(monkeypatch):
+    """Default against expandable, the first question: the default sets nothing."""
+    runs = run("a"), run("bb")
+    for each, conf in zip(runs, ("", "expandable_segments:True"), strict=True):
+        each.config["allocator"] = {"conf": conf}
+    lines = shown(compare(runs), monkeypatch)
+    assert ["allocator.conf", "(empty)", "expandable_segments:True"] in [
+        re.split(r"\s{2,}", line.strip()) for line in lines
+    ]
 
 
 def test_pairs_are_named_by_what_differs_beside_the_axis_and_the_batch(monkeypatch, tmp_path):
@@ -131,7 +177,7 @@ def test_of_two_commands_only_the_words_that_differ_are_shown(monkeypatch):
     command = "deepspeed --num_gpus {} train.py --deepspeed {} --bf16 true --max_length 1024"
     runs = [with_command("a", command.format(1, "zero2.json")), with_command("b", command.format(2, "zero3.json"))]
     row = next(line for line in shown(compare(runs), monkeypatch, width=120) if "training.command" in line)
-    cells = [cell.strip() for cell in row.strip("│ ").split("│")]
+    cells = re.split(r"\s{2,}", row.strip())
     assert cells == ["training.command", "--num_gpus 1 --deepspeed zero2.json", "--num_gpus 2 --deepspeed zero3.json"]
 
 

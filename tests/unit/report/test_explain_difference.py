@@ -6,8 +6,8 @@ from dataclasses import replace
 from histories import MIB, explained, out_of_memory, training
 from rich.console import Console
 
-from memlab.analyse.explain.device import ModelledDevice
 from memlab.analyse.explain.explained import Explained
+from memlab.analyse.explain.outside import ModelledDevice
 from memlab.predict.outside.parts import OutsidePart
 from memlab.report.explain_text import difference, show_difference
 

@@ -14,8 +14,8 @@ from histories import MIB, explained, explained_run, out_of_memory, remedies_of,
 from rich.console import Console
 
 from memlab.analyse.diff import ChangedKey
-from memlab.analyse.explain.device import ModelledDevice
 from memlab.analyse.explain.out_of_memory import LastPart
+from memlab.analyse.explain.outside import ModelledDevice
 from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS
 from memlab.predict.outside.parts import OutsidePart
 from memlab.predict.trace.memory_kinds import ACTIVATIONS

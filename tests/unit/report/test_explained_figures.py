@@ -7,8 +7,8 @@ import pytest
 from memlab.analyse.collect import collect
 from memlab.analyse.explain.explained_run import explain
 from memlab.core.sizes import GIB
-from memlab.predict.trace.code_digest import code_digest
 from memlab.predict.trace.events import Alloc, BeginPhase, Free, HostAlloc, HostFree
+from memlab.predict.trace.store import code_digest
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 from memlab.report.figures import canvas
 from memlab.report.figures.explained import draw_explained

@@ -1,9 +1,8 @@
 """The page of families counts them, and says of each that is not predicted why."""
 
-from memlab.core.unknown_figures import MODEL_FLOPS
-from memlab.predict.families import Attempt
-from memlab.predict.trace.model_family import ModelFamily
-from memlab.report.families_text import document
+from memlab.core.record import MODEL_FLOPS
+from tools.families.attempts import Attempt, ModelFamily
+from tools.families.page import document
 
 VERSIONS = {"torch": "2.8.0", "deepspeed": "0.19.8", "transformers": "5.0.0"}
 MAMBA = ModelFamily("mamba", "MambaForCausalLM", {"model_type": "mamba"}, "eager")

@@ -10,8 +10,8 @@ from memlab.analyse.collect import collect
 from memlab.cli.main import main
 from memlab.core.config import to_dict
 from memlab.report.figures import KINDS, canvas, draw
-from memlab.report.figures.pareto import front
-from memlab.report.figures.phases import stack
+from memlab.report.figures.bars import stack
+from memlab.report.figures.scatter import front
 from memlab.report.figures.sheet import NothingToDraw, sheets
 from memlab.report.palette import styles
 from memlab.runs.folder import RunFolder
@@ -97,6 +97,16 @@ def test_an_out_of_memory_is_marked(runs):
     assert [list(line.get_xdata()) for line in crosses] == [[4]]
 
 
+@pytest.mark.parametrize("kind", ["cost", "pareto"])
+def test_a_speed_that_is_only_a_bound_ranks_no_configuration(tmp_path, kind):
+    path = add_point(tmp_path, 512, mode="predict")
+    file = RunFolder(path).path / RunFolder.RECORD
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps({**record, "source": "predicted", "steps": {"basis": "lower bound"}}))
+    with pytest.raises(NothingToDraw):
+        figures_of(collect([tmp_path]).runs, kind)
+
+
 def test_one_point_is_no_line_but_a_pareto_front(tmp_path):
     add_point(tmp_path, 128)
     told = dict(draw(collect([tmp_path]).runs, tmp_path, ["memory_over_seq_len", "overlay", "fit", "pareto"]))
@@ -175,3 +185,15 @@ def test_hostile_names_stay_text(tmp_path):
     for _, files in draw(collect([tmp_path / "runs"]).runs, tmp_path, KINDS):
         if not isinstance(files, str):
             assert all(file.parent == tmp_path for file in files)
+
+
+def test_speeds_that_are_only_bounds_are_in_no_figure(tmp_path):
+    steps = {"basis": "lower bound", "basis_reason": "no calibration for A100"}
+    for tokens in (128, 256, 512):
+        add_point(tmp_path, tokens, mode="predict", steps=steps)
+    told = dict(
+        draw(collect([tmp_path]).runs, tmp_path, ["cost", "pareto", "speed_over_seq_len", "memory_over_seq_len"])
+    )
+    for kind in ("cost", "pareto", "speed_over_seq_len"):
+        assert "known speed; speed: not known (no calibration for A100)" in told[kind]
+    assert [file.suffix for file in told["memory_over_seq_len"]] == [".png", ".svg"]

@@ -98,10 +98,10 @@ def test_the_page_begins_with_the_answer(runs):
 
 
 def test_predicted_points_fit_and_their_speed_has_no_noise(tmp_path):
-    add_point(tmp_path, 128, mode="predict", steps={})
+    add_point(tmp_path, 128, mode="predict", steps={"error": {"median": 0.1, "p90": 0.2}})
     values = payload(collect([tmp_path]).runs, [], "sweep")
-    assert "1 of 1 points fit." in values["answer"]
-    assert "The most tokens in one forward that fit: 128" in sentences(values, "What fits")
+    assert "1 of 1 points fit." in values["answer"] and "tokens/s \N{PLUS-MINUS SIGN} 20 %" in values["answer"]
+    assert "The most tokens in one forward that were tried: 128" in sentences(values, "What fits")
     assert "Read with care" not in [part["title"] for part in values["sections"]]
 
 
@@ -172,7 +172,7 @@ def test_the_leaderboard_has_a_row_for_each_configuration(runs):
         "measured",
         "predicted",
     ]
-    assert rows[0]["fastest at"] == "3 x 1,024" and rows[0]["most tokens of a forward that ran"] == 3072
+    assert rows[0]["fastest at"] == "3 x 1,024" and rows[0]["most tokens tried in a forward that ran"] == 3072
     assert rows[1]["fewest tokens out of memory"] == 4096
     assert rows[0]["tokens/s"] == pytest.approx(max(run.summary.get("tokens_per_second", 0) for run in runs))
 
@@ -340,4 +340,23 @@ def test_the_command_writes_one_file(tmp_path, capsys):
 def test_a_predicted_page_does_not_say_that_points_ran(tmp_path):
     runs = [replace(run, source="predicted") for run in collect([small_sweep(tmp_path)]).runs]
     heads = [column["name"] for column in payload(runs, [], "predicted")["tables"]["leaderboard"]["columns"]]
-    assert "most tokens of a forward that fit" in heads and not any(" ran" in head for head in heads)
+    assert "most tokens tried in a forward that fit" in heads and not any(" ran" in head for head in heads)
+
+
+def test_bounds_of_speeds_rank_nothing_and_are_written_as_such(tmp_path):
+    """By the bounds, the smaller batch of one configuration would be the fastest; memory ranks instead."""
+    steps = {"basis": "lower bound", "basis_reason": "no calibration for A100"}
+    for allocator, micro in (("default", 1), ("expandable", 2)):
+        add_point(tmp_path, 512, micro, allocator, mode="predict", steps=steps)
+    values = payload(collect([tmp_path]).runs, [], "sweep")
+    assert values["answer"].endswith("2 of 2 points fit; speed: not known (no calibration for A100).")
+    board = values["tables"]["leaderboard"]
+    assert [row[2] for row in board["rows"]] == [None, None] and [row[7] for row in board["rows"]] == [1024, 512]
+    assert [row[3] for row in board["rows"]] == ["2 x 512", "1 x 512"] and board["columns"][3]["name"] == "largest at"
+    assert all(row[4] and row[9] == "speed not known" for row in board["rows"])
+    care = "The speed of 2 of 2 points: not known (no calibration for A100)."
+    assert care in sentences(values, "Read with care")
+    assert column(values, values["points"]["bound"]) == ["no calibration for A100"] * 2
+    assert values["quantities"]["step_seconds"]["bound"] == "at least"
+    assert values["quantities"]["tokens_per_second"]["bound"] == "at most"
+    assert {row[2] for row in values["tables"]["effects"]["rows"]} <= {"peak allocated", "peak reserved"}

@@ -4,9 +4,10 @@ import io
 
 import pytest
 
+from memlab.core.basis import EXACT, Basis
 from memlab.core.config import Batch, Config, Hardware
 from memlab.planner.search import Candidate, Row, SingleChange
-from memlab.predict.memory.estimate import Estimate
+from memlab.predict.memory.rank_results import Estimate
 from memlab.report.plan_text import changes_answer, plan_answer, show_rows
 from memlab.report.text import console
 
@@ -18,10 +19,14 @@ def estimate(used=46.5, verdict="fits", free=32.7) -> Estimate:
     return Estimate(verdict, int(used * GIB), int(free * GIB), 2 * GIB, {})
 
 
-def row(batch=4, options=None, best=None, **summary) -> Row:
-    config = Config(hardware=Hardware(gpu="H100", gpus=8, usd_per_hour=20.0), batch=Batch())
+BOUND = Basis("lower bound", reason="no calibration for A100")
+
+
+def row(batch=4, options=None, best=None, basis=EXACT, **summary) -> Row:
+    config = Config(hardware=Hardware(gpu="H100", gpus=8, usd_per_gpu_hour=2.5), batch=Batch())
     best = (best or estimate()) if batch else None
-    return Row(Candidate(options or OPTIONS, config, {}), batch, estimate(verdict="does_not_fit"), best, None, summary)
+    of_one = estimate(verdict="does_not_fit")
+    return Row(Candidate(options or OPTIONS, config, {}), batch, of_one, best, None, summary, basis)
 
 
 SUPPORTED = {"fit_probability": 0.97, "fit_probability_same_gpu": 127, "fit_probability_same_kind": 16}
@@ -37,10 +42,19 @@ def test_the_fastest_that_fits_is_named_with_what_it_needs():
 
 
 def test_a_bound_and_what_nobody_measured_are_called_that():
-    rows = [row(fit_probability=0.97, fit_probability_same_gpu=0, tokens_per_second=1000.0)]
+    rows = [row(basis=BOUND, fit_probability=0.97, fit_probability_same_gpu=0, tokens_per_second=1000.0)]
     answer = plan_answer(rows, rows[0], rows)
-    assert "the cheapest is" in answer
-    assert "probability unknown (not calibrated for this GPU); 1,000 tokens/s at best" in answer
+    assert "the cheapest by the hour is" in answer
+    assert answer.endswith(
+        "probability unknown (not calibrated for this GPU); at most 1,000 tokens/s (at least $5.56 a million, $20.00 "
+        "an hour); speed: not known (no calibration for A100)."
+    )
+
+
+def test_where_speeds_are_bounds_the_largest_batch_is_named():
+    rows = [row(batch, basis=BOUND, tokens_per_second=1000.0 / batch) for batch in (4, 6)]
+    assert plan_answer(rows, None, rows).startswith("2 of 2 configurations fit; the one with the largest batch is")
+    assert "batch.micro=6: " in plan_answer(rows, None, rows)
 
 
 def test_nothing_fits():

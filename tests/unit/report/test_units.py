@@ -2,8 +2,10 @@
 
 import pytest
 
+from memlab.core.basis import BOUND, CALIBRATED, EXACT, Basis
 from memlab.report.units import (
     about,
+    duration_of,
     name,
     percent,
     places,
@@ -14,6 +16,7 @@ from memlab.report.units import (
     signed_size,
     size,
     usd,
+    usd_of,
 )
 
 GIB = 2**30
@@ -97,3 +100,39 @@ def test_a_short_step_is_not_a_row_of_zeros():
     assert name("step_seconds") == "step time"
     assert quantity("step_seconds", 0.00003653) == "36.5 µs"
     assert signed_quantity("step_seconds", -0.00003653) == "-36.5 µs"
+
+
+CALIBRATION = Basis(CALIBRATED, 0.23)
+LOWER = Basis(BOUND, reason="no calibration for RTX 4090")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "basis", "text"),
+    [
+        ("step_seconds", 0.35, EXACT, "0.350 s"),
+        ("step_seconds", 0.35, CALIBRATION, "0.350 s ± 23 %"),
+        ("step_seconds", 0.4, LOWER, "at least 0.400 s"),
+        ("step_seconds", None, LOWER, "-"),
+        ("tokens_per_second", 5120.0, LOWER, "at most 5,120/s"),
+        ("tokens_per_second", 5120.0, CALIBRATION, "5,120/s ± 23 %"),
+        ("usd_per_million_tokens", 0.14, LOWER, "at least $0.14"),
+        ("peak_reserved_bytes", 2 * GIB, LOWER, "2.000 GiB"),
+    ],
+)
+def test_a_quantity_says_how_it_is_known(key, value, basis, text):
+    assert quantity(key, value, basis) == text
+
+
+@pytest.mark.parametrize(
+    ("basis", "seconds", "time", "dollars"),
+    [
+        (EXACT, 875, "14 min 35 s", "$0.85"),
+        (CALIBRATION, 875, "11 to 18 min", "$0.65 to $1.05"),
+        (CALIBRATION, 36_000, "7.7 to 12 h", "$0.65 to $1.05"),
+        (Basis(CALIBRATED, 0.001), 875, "15 min", "$0.85"),
+        (LOWER, 875, "at least 14 min 35 s", "at least $0.85"),
+    ],
+)
+def test_a_run_takes_and_costs_what_its_step_lets_know(basis, seconds, time, dollars):
+    assert duration_of(seconds, basis) == time
+    assert usd_of(0.85, basis) == dollars

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from memlab.core.errors import RecordError
+from memlab.core.plan import config_hash
 from memlab.core.record import SCHEMA_VERSION, Record
 from memlab.files.json_file import write_json
 from memlab.runs.folder import RunFolder
@@ -37,7 +38,7 @@ def folder(tmp_path):
         ({"summary": None}, "damaged record: 'summary' must be keys with values, not None."),
         ({"config": {"hardware": {"gpus": "x"}}}, "'config.hardware.gpus' must be a whole number, not 'x'."),
         ({"config": {}}, "damaged record: 'config.seq_len.tokens' is missing."),
-        ({"summary": {"step_seconds": 1.0}}, "'summary.step_seconds_min' is missing beside 'step_seconds'."),
+        ({"summary": {"step_seconds": 1.0}}, "'summary.step_seconds_min' is missing next to 'step_seconds'."),
     ],
 )
 def test_a_record_that_is_none_is_refused(folder, record, change, words):
@@ -55,8 +56,11 @@ def of_then(record: Record) -> dict[str, Any]:
     for key in ("profile", "snapshot_ranks"):
         values["config"]["measure"].pop(key)
     values["config"]["predict"].pop("outside", None)
+    hardware = values["config"]["hardware"]
+    price = hardware.pop("usd_per_gpu_hour")
+    hardware["usd_per_hour"] = price and price * hardware["gpus"]
     for rank in values["ranks"]:
-        del rank["attached"]
+        del rank["attached"], rank["host_probe"]
     return values
 
 
@@ -67,3 +71,14 @@ def test_every_record_of_results_is_what_it_was(name):
         text = json.dumps(of_then(RunFolder(file.parent).read_record()), sort_keys=True)
         digest.update(hashlib.sha256(text.encode()).hexdigest().encode())
     assert digest.hexdigest() == SWEEPS[name]
+
+
+OLDEST = ("tinyllama_1b_1xH200", "qwen15_05b_1xH200")
+"""Sweeps of before the hash of a configuration was what it is now."""
+
+
+@pytest.mark.parametrize("name", [name for name in SWEEPS if name not in OLDEST])
+def test_a_run_of_results_keeps_its_name_although_prices_are_by_gpu_now(name):
+    records = [RunFolder(file.parent).read_record() for file in (TESTS.parent / "results" / name).glob("*/record.json")]
+    assert records
+    assert [record.run_id.rpartition("-")[2] for record in records] == [config_hash(each.config) for each in records]

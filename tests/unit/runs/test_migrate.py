@@ -6,8 +6,7 @@ import pytest
 
 from memlab.core.config import Batch
 from memlab.core.record import Record
-from memlab.runs.decode import decode_record
-from memlab.runs.migrate import migrate
+from memlab.runs.decode import decode_record, migrate
 
 
 def test_groups_added_since_are_none_in_older_records(config, record):

@@ -95,7 +95,11 @@ def test_another_file_is_refused(tmp_path, text):
         read_operators(tmp_path / "file")
 
 
-@pytest.mark.parametrize("content", [b"", b"text", gzip.compress(b"{}"), gzip.compress(b'{"traceEvents": [1]}')])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"text", gzip.compress(b"{}", mtime=0), gzip.compress(b'{"traceEvents": [1]}', mtime=0)],
+    ids=["empty", "text", "no events", "an event that is none"],
+)
 def test_another_trace_is_refused(tmp_path, content):
     (tmp_path / "file.gz").write_bytes(content)
     with pytest.raises(RecordError, match="not a Chrome trace"):

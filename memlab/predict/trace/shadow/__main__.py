@@ -8,7 +8,7 @@ Tracing has its own process, because the simulated GPUs and the changes to torch
 import sys
 from pathlib import Path
 
-from memlab.files.cache_folder import cache_folder
+from memlab.files.disk import cache_folder
 from memlab.predict.trace.shadow import native
 from memlab.predict.trace.shadow_process import Request
 

@@ -1,4 +1,4 @@
-"""What a program read that nobody knows: the expression, its line, the value that it was given, and what followed."""
+"""Reads of unknown values: expression, line, assumed value, branch."""
 
 import ast
 import contextlib
@@ -27,7 +27,7 @@ class Assumptions:
         self._expressions: dict[tuple[CodeType, int], tuple[str, bool]] = {}
 
     def note(self, taken: str) -> None:
-        """Note that the program now reads a value that nobody knows. ``taken``: "as 1.0", "from ..."."""
+        """Note that the program now reads an unknown value. ``taken``: "as 1.0", "from ..."."""
         frame = _reader()
         if frame is None:
             return

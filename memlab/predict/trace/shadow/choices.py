@@ -1,7 +1,7 @@
-"""Indices that a program chooses by floats which nobody knows: next tokens by their logits, experts by their scores.
+"""Data-dependent indices: next tokens and experts, where logits and scores are unknown.
 
 In an ordinary run a generation is as long as it may be, and experts are drawn at random, so that they share the tokens
-about evenly. The other end of what can happen is traced in a run of its own (``OTHER_ENDS``).
+about evenly. The other extreme is traced in a run of its own (``OTHER_ENDS``).
 """
 
 from collections.abc import Collection, Iterator, Sequence

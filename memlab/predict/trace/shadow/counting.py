@@ -11,17 +11,21 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from memlab.core.unknown_figures import WORK, left_out
+from memlab.core.record import WORK, left_out
 from memlab.predict.trace.shadow import device
+from memlab.predict.trace.shadow.tf32 import uses_tf32
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import (
     COLLECTIVES,
     CONVERTED_FROM_HOST,
     CONVERTED_TO_HOST,
     EVERYTHING,
+    HALF,
     HOST_MINIMUM_BYTES,
     PAGEABLE,
     PINNED,
+    SINGLE,
+    TF32,
     BeginWorkPhase,
     Collective,
     Copy,
@@ -166,7 +170,8 @@ class Counter:
         elif device.NAME in where:
             sizes = self._sizes(known, args, read, written)
             half = any(tensor.dtype in _HALF for tensor in read)
-            self._kernel(str(func), half, self._flops(known, args, kwargs, out), sizes)
+            precision = HALF if half else TF32 if known.flops and uses_tf32(func.overloadpacket) else SINGLE
+            self._kernel(str(func), precision, self._flops(known, args, kwargs, out), sizes)
         else:
             self._host_work(self._sizes(known, args, read, written))
 
@@ -191,15 +196,15 @@ class Counter:
         """Count a kernel that the dispatcher does not see. ``function``: what launches it. ``sizes``: bytes of each
         tensor that it reads or writes."""
         if self.on:
-            self._kernel(function, False, 0, sizes)
+            self._kernel(function, SINGLE, 0, sizes)
 
-    def _kernel(self, operator: str, is_half: bool, flops: int, sizes: tuple[int, ...]) -> None:
+    def _kernel(self, operator: str, precision: int, flops: int, sizes: tuple[int, ...]) -> None:
         launcher = Launcher(operator, self._running_module())
         number = self._numbers.get(launcher)
         if number is None:
             number = self._numbers[launcher] = len(self._launchers)
             self._launchers.append(launcher)
-        self._add(KernelLaunch, device.current_stream(), is_half, flops, sizes, number)
+        self._add(KernelLaunch, device.current_stream(), precision, flops, sizes, number)
 
     def _host_work(self, sizes: tuple[int, ...]) -> None:
         if sum(sizes) >= HOST_MINIMUM_BYTES:
@@ -229,7 +234,7 @@ class Counter:
             self._conversion(source, destination)
 
     def _conversion(self, source: torch.Tensor, destination: torch.Tensor) -> None:
-        self._kernel(str(_TO_COPY), False, 0, (bytes_in_memory(source), bytes_in_memory(destination)))
+        self._kernel(str(_TO_COPY), SINGLE, 0, (bytes_in_memory(source), bytes_in_memory(destination)))
 
     def _sizes(self, known: _Operator, args: tuple, read: list, written: list) -> tuple[int, ...]:
         if known.writes_only:

@@ -12,8 +12,7 @@ import torch
 import torch.cuda
 
 from memlab.predict.outside.appearances import STREAM
-from memlab.predict.outside.parts import outside_bytes, parts_of
-from memlab.predict.outside.sizes import shipped
+from memlab.predict.outside.parts import outside_bytes, parts_of, shipped
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.unpredictable import ONE_GPU, UnpredictableError
 from memlab.predict.trace.shadow.values import HEALTHY

@@ -1,4 +1,4 @@
-"""Which calls really run on the host: those on host tensors alone, unless they make large floats.
+"""Calls that run for real: on host tensors only, except factories of large floats.
 
 Batches, tokens and indices of samples are then real. Weights and buffers of optimizers are fake wherever they are, so
 that they take no memory.

@@ -1,5 +1,4 @@
-"""Operators that autograd calls out of place for tensor subclasses, such as fake tensors, and in place for ordinary
-tensors: then they take no memory."""
+"""In-place variants of operators that autograd uses for plain tensors but not for fake ones."""
 
 import sys
 from typing import Any

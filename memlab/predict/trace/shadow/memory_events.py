@@ -6,7 +6,10 @@ from typing import Any
 
 import torch
 
+from memlab.attach.owner import Owner
+from memlab.attach.ownership import Ownership
 from memlab.core.sizes import MIB
+from memlab.predict.allocator import CachingAllocator, parse
 from memlab.predict.trace.events import (
     Alloc,
     BeginPhase,
@@ -19,11 +22,67 @@ from memlab.predict.trace.events import (
     RecordStream,
     Synchronize,
 )
+from memlab.predict.trace.memory_kinds import SMALL, name_casts
 from memlab.predict.trace.reduction_scratch import Scratch
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.allocation_sites import AllocationSites
 from memlab.predict.trace.shadow.kernel import Blocks
 from memlab.predict.trace.shadow.unpredictable import ONE_GPU, UnpredictableError
+from memlab.predict.trace.trace_format import Site, Trace, apply
+
+
+class OwnedBlocks:
+    """Notes the owners of blocks while ``trace`` is recorded. ``ownership``: made with :func:`block_of`."""
+
+    def __init__(self, trace: Trace, ownership: Ownership):
+        self._trace, self._ownership = trace, ownership
+        self._owners: dict[int, Owner] = {}  # by the block's key
+
+    def look(self, phase: str | None) -> None:
+        """Note the owners at the end of a phase. A later look knows more."""
+        self._owners.update(self._ownership.after(phase))
+
+    def write(self) -> None:
+        """Name the owners in the trace. Its sites get copies with owners; kinds and modules are then the owners'."""
+        numbers: dict[Site, int] = {}
+        sites = self._trace.sites
+        for index, event in enumerate(self._trace.events):
+            if isinstance(event, Alloc) and event.key in self._owners and sites[event.site].kind != SMALL:
+                site = sites[event.site].owned_by(self._owners[event.key])
+                if site not in numbers:
+                    numbers[site] = len(sites)
+                    sites.append(site)
+                self._trace.events[index] = event._replace(site=numbers[site])
+        name_casts(self._trace)
+
+
+def block_of(tensor: torch.Tensor) -> int | None:
+    """Return the key of the block in which a tensor lies; ``None`` if it lies in none."""
+    return getattr(tensor.untyped_storage(), "_memlab_key", None)
+
+
+class LiveAllocator:
+    """The caching allocator of the running rank, caught up on demand. It has no limit: the verdict is made later."""
+
+    def __init__(self, trace: Trace):
+        self._events = trace.events
+        self._done = 0
+        self._allocator = CachingAllocator()
+
+    def configure(self, settings: str) -> None:
+        """Set options, in the form of PYTORCH_ALLOC_CONF, before the first request."""
+        self._allocator = CachingAllocator(parse(settings))
+
+    def now(self) -> CachingAllocator:
+        allocator, events = self._allocator, self._events
+        for index in range(self._done, len(events)):
+            apply(events[index], allocator)
+        self._done = len(events)
+        return allocator
+
+    def reset_peaks(self) -> None:
+        self.now().reset_peaks()
+
 
 OTHER_GPU_BYTES = MIB
 """Tensors on another GPU than the process uses are refused from this size on. Smaller ones are mistakes of scripts, as

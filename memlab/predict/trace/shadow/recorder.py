@@ -21,8 +21,7 @@ from memlab.predict.trace.shadow.counting import Counter, tensors_in
 from memlab.predict.trace.shadow.fake_results import FakeResults
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.libraries import Libraries
-from memlab.predict.trace.shadow.live_allocator import LiveAllocator
-from memlab.predict.trace.shadow.memory_events import MemoryEvents
+from memlab.predict.trace.shadow.memory_events import LiveAllocator, MemoryEvents
 from memlab.predict.trace.shadow.value_reads import ValueReads
 from memlab.predict.trace.shadow.values import Values
 from memlab.predict.trace.trace_format import Trace

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from memlab.attach.rank_file import RankFile
+    from memlab.predict.trace.run_command import Simulation
     from memlab.predict.trace.shadow.device import Gpus
     from memlab.predict.trace.shadow.recorder import Recorder
     from memlab.predict.trace.shadow.script_steps import ScriptSteps
-    from memlab.predict.trace.simulation import Simulation
 
 OLDEST_TORCH = (2, 11)
 """The oldest version of torch that predictions are tested with."""
@@ -42,9 +42,9 @@ def prepare() -> None:
 
 def _load() -> "CDLL":
     """Load what torch must find when it is imported. Ends the process where it cannot be had."""
-    from memlab.files.cache_folder import cache_folder
+    from memlab.files.disk import cache_folder
+    from memlab.predict.trace.run_command import own_folder, refuse
     from memlab.predict.trace.shadow import native
-    from memlab.predict.trace.simulation import own_folder, refuse
 
     try:
         native.check_torch(OLDEST_TORCH)
@@ -54,7 +54,7 @@ def _load() -> "CDLL":
 
 
 def _start(start: "Callable[[Simulation, CDLL], None]", library: "CDLL") -> None:
-    from memlab.predict.trace.simulation import Simulation
+    from memlab.predict.trace.run_command import Simulation
 
     simulation = Simulation.of_this_process()
     simulation.note_loaded()
@@ -91,7 +91,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     from memlab.attach.options import Options
     from memlab.core.config import Config
     from memlab.core.config_experiment import Training
-    from memlab.predict.trace import own_stand_ins
+    from memlab.predict.trace import shadow_process
     from memlab.predict.trace.shadow import beside_dispatcher, device, exits, patches, stand_ins, unpredictable
     from memlab.predict.trace.shadow.recorder import Recorder
     from memlab.predict.trace.shadow.script_steps import ScriptSteps
@@ -107,7 +107,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     beside_dispatcher.install_in_threads(recorder)
     config = Config(training=Training(loop="command"))
     stand_ins.install(recorder, config, gpus.model)
-    stand_ins.install_own(recorder, config, gpus.model, own_stand_ins.files())
+    stand_ins.install_own(recorder, config, gpus.model, shadow_process.files())
     unpredictable.explain_at_the_end()
     faulthandler.enable()  # compiled code may read memory that is not there
     ending = _Ending(recorder)

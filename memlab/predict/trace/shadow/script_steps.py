@@ -11,14 +11,13 @@ from memlab.attach.ownership import Ownership
 from memlab.attach.phases import Piece as Cut
 from memlab.attach.session import Session
 from memlab.attach.where import user_line
-from memlab.core.unknown_figures import WORK
-from memlab.predict.trace.cut_work import cut_work
+from memlab.core.record import WORK
 from memlab.predict.trace.events import BeginPhase
 from memlab.predict.trace.memory_kinds import name_kinds
-from memlab.predict.trace.shadow.owned_blocks import OwnedBlocks, block_of
+from memlab.predict.trace.shadow.memory_events import OwnedBlocks, block_of
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.trace_format import Piece
-from memlab.predict.trace.work_items import BeginWorkPhase, Item
+from memlab.predict.trace.work_items import BeginWorkPhase, Item, cut_work
 
 STEPS_TIMED = 16
 """Most steps whose work a trace keeps, the last ones: a step of a large model has 30,000 items."""

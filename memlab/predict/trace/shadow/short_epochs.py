@@ -1,4 +1,4 @@
-"""Short epochs: a script's loaders give the first batches, the dearest of the epoch and one more, and leave out others.
+"""Short epochs: each DataLoader yields its first batches, the largest of the epoch, and one more.
 
 The script's own code runs these batches, then what it does at the end of an epoch and of training: evaluation, saving.
 Nothing of it is changed. An evaluation keeps all batches where its memory grows from batch to batch (logits that are
@@ -20,6 +20,7 @@ from memlab.attach.rank_file import rank_number
 from memlab.attach.session import Session
 from memlab.core.sizes import MIB
 from memlab.predict.trace.epoch_batches import ReadAhead, ShortEpoch, Window, dearest_windows
+from memlab.predict.trace.shadow.more_steps import MORE_STEPS, MoreSteps
 from memlab.predict.trace.shadow.read_ahead import read_ahead
 from memlab.predict.trace.shadow.recorder import Recorder
 
@@ -43,10 +44,13 @@ class ShortEpochs:
         self._seen: set[tuple] = set()
         self._evaluated: dict[tuple, list] = {}  # batches of first evaluations, which the second ones give, too
         self._epoch_is_over = False
+        self._more = MoreSteps(session, recorder.trace)
+        self._steps_of_epochs: list[int | None] = []  # that the script would make; None: not known
 
     def install(self) -> None:
         """Shorten the loaders that are made from now on, and let the session stop a script that goes on without."""
         self._session.last_step = MOST_STEPS
+        self._session.callbacks.goes_on = self._more.goes_on
         begin = _SingleProcessDataLoaderIter.__init__
 
         def begin_short(iterator: Any, loader: DataLoader) -> None:
@@ -83,6 +87,7 @@ class ShortEpochs:
         self._epoch_is_over = False
         if is_first:
             self._session.last_step = None
+        self._session.growth.steps_of_script = self._steps_of_script
         yield from self._of_training(loader, own, fetcher, is_first)
         self._epoch_is_over = True
         if is_first:
@@ -126,7 +131,17 @@ class ShortEpochs:
                 steps=window // per_step,
             )
             yield from self._windows(chosen, read, own, fetcher, given, window)
-            yield from _first(own, window)  # a step that finds what the dearest left in the allocator
+            last = list(_first(own, window))  # a step that finds what the dearest left in the allocator
+            yield from last
+            run = given + len(last) + window * len(chosen)
+            yield from self._more.repeated(last, (_length(loader) or run + window * MORE_STEPS) - run)
+        length = _length(loader)
+        self._steps_of_epochs.append(None if length is None or not per_step else length // per_step)
+
+    def _steps_of_script(self) -> int | None:
+        """Return the optimizer steps of all epochs that were begun."""
+        known = [steps for steps in self._steps_of_epochs if steps is not None]
+        return sum(known) if len(known) == len(self._steps_of_epochs) else None
 
     def _batches_left(self, loader: DataLoader) -> int | None:
         """The number of batches that a Trainer still uses, by its arguments."""
@@ -194,6 +209,14 @@ class ShortEpochs:
     def _note(self, purpose: str, **facts: Any) -> None:
         """Append what was read and chosen to the trace. ``facts``: those of :class:`ShortEpoch`."""
         self._trace.epochs.append(ShortEpoch(purpose, rank_number(), **facts).to_json())
+
+
+def _length(loader: DataLoader) -> int | None:
+    """Return the number of batches of an epoch; ``None``: of a stream, or of a sampler that does not know it."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _together(loader: DataLoader) -> int:

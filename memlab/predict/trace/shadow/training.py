@@ -12,10 +12,10 @@ from memlab.attach.facts.models import parameter_counts
 from memlab.attach.ownership import Ownership
 from memlab.core.config import Config
 from memlab.core.plan import Plan
-from memlab.core.unknown_figures import MODEL_FLOPS, left_out
+from memlab.core.record import MODEL_FLOPS, left_out
 from memlab.predict.trace.memory_kinds import name_kinds
 from memlab.predict.trace.shadow import device
-from memlab.predict.trace.shadow.owned_blocks import OwnedBlocks, block_of
+from memlab.predict.trace.shadow.memory_events import OwnedBlocks, block_of
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.runs.folder import RunFolder
 from memlab.worker.data import Batches, Shape

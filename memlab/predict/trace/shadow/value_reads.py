@@ -12,8 +12,8 @@ CHOSEN = {GENERATION: "from tokens that memlab chose", ROUTING: "from indices th
 
 
 class ValueReads:
-    """Answers the operators that read values. Each read of a value that nobody knows is noted in ``assumptions``, and
-    in ``choices``, a trace's, what memlab chose where the read decides what the program does."""
+    """Answers the operators that read values. Each read of an unknown value is noted in ``assumptions``, and in
+    ``trace.choices`` the choice behind it, if the read decides a branch."""
 
     def __init__(self, values: Values, assumptions: Assumptions, choices: list[str]):
         self._values, self._assumptions, self._choices = values, assumptions, choices

@@ -216,7 +216,7 @@ class Values:
         chosen = self._run(facts, func, (floats, *args[1:]), kwargs)
         if chosen is None:
             raise UnpredictableError(
-                f"{func} chooses by values that nobody knows, and cannot be run on the host to choose for it: "
+                f"{func} chooses by unknown values, and cannot be run on the host to choose for it: "
                 f"{_told(args[0])}. Predict without it, or {OWN_STAND_IN}"
             )
         found = zip(tensors_in(out), tensors_in(chosen), strict=True)

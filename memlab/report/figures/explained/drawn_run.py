@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from memlab.analyse.explain.explained import Explained
-from memlab.analyse.explain.timeline import Timeline, timeline
+from memlab.analyse.explain.placements import Timeline, timeline
 from memlab.analyse.run_view import RunView
 from memlab.core.record import Record
 from memlab.report.figures.sheet import Sheet, sheets

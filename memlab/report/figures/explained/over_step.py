@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from memlab.analyse.explain.phases import Part
-from memlab.analyse.explain.timeline import ROUNDING, by_kind
+from memlab.analyse.explain.placements import ROUNDING, by_kind
 from memlab.predict.memory.host import host_changes
 from memlab.predict.trace.trace_format import Trace
 from memlab.report import units

@@ -14,7 +14,7 @@ const DEEPSPEED = decodedAll(DATA.deepspeed);
 const TIMING = decodedAll(DATA.timing);
 const ENDS = decodedAll(DATA.ends);
 const QUANTITIES = Object.fromEntries(
-  Object.entries(DATA.quantities).map(([key, { name, unit, ...columns }]) => [key, { name, unit, ...decodedAll(columns) }]),
+  Object.entries(DATA.quantities).map(([key, { name, unit, bound, ...columns }]) => [key, { name, unit, bound, ...decodedAll(columns) }]),
 );
 const COLUMNS = DATA.columns.map((column) => ({ ...column, values: column.values ? decoded(column.values) : QUANTITIES[column.key].values }));
 
@@ -38,6 +38,16 @@ const logsOf = (point) => Object.entries(DATA.logs[point.index] ?? {}).map(([nam
 /** Value of a quantity of a point, and its noise; null if the point has none. */
 const quantityOf = (point, key) => QUANTITIES[key]?.values[point.index] ?? null;
 const noiseOf = (point, key) => QUANTITIES[key]?.noise?.[point.index] ?? null;
+
+/** "at least" or "at most" where the value of a point is only a bound, which is not compared with any other. */
+const boundOf = (point, key) => (point.bound && QUANTITIES[key]?.bound) || null;
+const comparableOf = (point, key) => (boundOf(point, key) ? null : quantityOf(point, key));
+
+/** Writes how a quantity of a point is known, with its text: "at least 0.400 s", "0.350 s \u00b1 23 %". */
+function asKnown(point, key, text) {
+  if (text === DASH || !QUANTITIES[key]?.bound) return text;
+  return boundOf(point, key) ? `${boundOf(point, key)} ${text}` : point.error ? `${text} \u00b1 ${WHOLE.format(100 * point.error)} %` : text;
+}
 
 /** Lowest, mean and highest rank of a quantity; null if unknown or all equal. */
 function ranksOf(point, key) {

@@ -2,11 +2,16 @@
 
 const hidden = new Set();
 const cards = [];
-// Axes with lines: name, and the value that all points of a line share.
-const LINES = { "seq_len.tokens": ["sequence length, tokens", microOf], "batch.micro": ["micro batch, samples per GPU", tokensOf] };
+// Axes with lines: name, the value that all points of a line share, and how this value is written.
+const LINES = {
+  "seq_len.tokens": ["sequence length, tokens", microOf, (micro) => `batch ${number(micro)}`],
+  "batch.micro": ["micro batch, samples per GPU", tokensOf, (tokens) => `${WHOLE.format(tokens)} tokens`],
+};
 const NEAR = 40; // pixels between the pointer and a point that responds
 const MOST_DRAWN = 2000; // most points of a chart; more would hide each other
 const MOST_NAMED = 40; // most configurations in the legend
+const MOST_MARKS = 60; // most marks on a line
+const MARKS = [..."\u25cf\u25a0\u25b2\u25c6\u25bc\u2605\u25cb\u25a1\u25b3\u25c7\u25bd\u2606"]; // one for each batch, or length, of the lines of a chart
 const DASHES = { solid: [], dashed: [7, 4], dotted: [2, 3], dashdot: [8, 3, 2, 3] };
 
 /** Possible axes: key -> name, unit, value of a point. */
@@ -17,7 +22,7 @@ function axesOfData() {
     forward: { name: "tokens of one forward", unit: "number", value: (point) => microOf(point) * tokensOf(point) },
   };
   for (const [key, { name, unit }] of Object.entries(QUANTITIES)) {
-    if (!key.includes(".")) found[key] = { name, unit, value: (point) => quantityOf(point, key) };
+    if (!key.includes(".")) found[key] = { name, unit, value: (point) => comparableOf(point, key) };
   }
   return found;
 }
@@ -99,14 +104,17 @@ function makeCard(x, y) {
   const place = h("div", { className: "plot", role: "img" });
   const tip = h("div", { className: "tip", hidden: true });
   const thin = h("span", {});
+  const key = h("div", { className: "key" });
   const controls = h("div", { className: "axes" }, h("label", {}, "y ", select(y, (key) => (card.y = key))), h("label", {}, "x ", select(x, (key) => (card.x = key))), thin);
-  const element = h("article", { className: "card" }, title, controls, h("div", { className: "plot-frame" }, place, tip));
+  const element = h("article", { className: "card" }, title, controls, key, h("div", { className: "plot-frame" }, place, tip));
   card.draw = () => {
     const all = groupsOf(card.x, card.y);
     const groups = thinned(all);
     title.textContent = `${AXES[card.y].name} over ${AXES[card.x].name.split(",")[0]}`;
     const [count, drawn] = [all, groups].map((each) => each.reduce((sum, group) => sum + group.rows.length, 0));
     place.setAttribute("aria-label", `${title.textContent}: ${count} points; the table below has the numbers`);
+    key.replaceChildren(...keyOf(groups, card.x));
+    key.hidden = !key.childElementCount;
     thin.textContent = drawn < count ? `${WHOLE.format(drawn)} of ${WHOLE.format(count)} points are drawn` : "";
     card.plot?.destroy();
     tip.hidden = true;
@@ -126,7 +134,7 @@ function groupsOf(x, y) {
     if (at === null || !(fit || oom) || hidden.has(point.configuration)) continue;
     const other = LINES[x]?.[1](point);
     const name = `${point.configuration} ${other}`;
-    if (!groups.has(name)) groups.set(name, { configuration: DATA.configurations[point.configuration], rows: [], ooms: [] });
+    if (!groups.has(name)) groups.set(name, { configuration: DATA.configurations[point.configuration], other, rows: [], ooms: [] });
     const ranks = x in LINES ? ranksOf(point, y) : null;
     const row = { point, x: scaled(AXES[x].unit, at), y: scaled(AXES[y].unit, ranks ? ranks[1] : value) };
     if (ranks) [row.low, row.high] = [scaled("bytes", ranks[0]), scaled("bytes", ranks[2])];
@@ -136,7 +144,17 @@ function groupsOf(x, y) {
   const found = [...groups.values()];
   found.forEach((group) => group.rows.sort((a, b) => a.x - b.x));
   const lines = found.filter((group) => group.rows.length + group.ooms.length > 1);
-  return x in LINES && lines.length ? lines : found; // drop single points if there are lines: they belong to lines along the other axis
+  if (!(x in LINES)) return found;
+  const drawn = lines.length ? lines : found; // drop single points if there are lines: they belong to lines along the other axis
+  const others = [...new Set(drawn.map((group) => group.other))].sort((a, b) => a - b);
+  if (others.length > 1) drawn.forEach((group) => (group.mark = MARKS[others.indexOf(group.other) % MARKS.length]));
+  return drawn;
+}
+
+/** Names the batch, or the length, that each mark of a chart's lines stands for. */
+function keyOf(groups, x) {
+  const marks = new Map(groups.filter((group) => group.mark).map((group) => [group.other, group.mark]));
+  return [...marks].sort(([a], [b]) => a - b).map(([other, mark]) => h("span", {}, `${mark} ${LINES[x][2](other)}`));
 }
 
 /** Thins out groups with more than MOST_DRAWN points in all: every n-th point of each, with its first and last. */
@@ -192,7 +210,10 @@ function drawGroups(u, groups, areLines) {
   ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
   ctx.clip();
   ctx.lineWidth = 1.75 * ratio;
-  for (const { configuration, rows } of groups) {
+  ctx.textAlign = "center";
+  ctx.textBaseline = "middle";
+  ctx.font = `${11 * ratio}px system-ui`;
+  for (const { configuration, rows, mark } of groups) {
     const places = rows.map((row) => [u.valToPos(row.x, "x", true), u.valToPos(row.y, "y", true)]);
     ctx.strokeStyle = ctx.fillStyle = colorOf(configuration);
     if (areLines) {
@@ -200,6 +221,11 @@ function drawGroups(u, groups, areLines) {
       ctx.beginPath();
       places.forEach(([x, y], at) => ctx[at ? "lineTo" : "moveTo"](x, y));
       ctx.stroke();
+    }
+    if (mark) {
+      const every = Math.ceil(rows.length / MOST_MARKS);
+      places.forEach(([x, y], at) => at % every === 0 && ctx.fillText(mark, x, y));
+      continue;
     }
     if (areLines && rows.length > 60) continue;
     ctx.setLineDash([]);

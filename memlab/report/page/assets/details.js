@@ -44,7 +44,7 @@ function quantitiesBlock(point) {
     .filter(([key]) => !key.includes(".") && quantityOf(point, key) !== null)
     .map(([key, { name, unit }]) => {
       const ranks = ranksOf(point, key);
-      return [name, write(unit, quantityOf(point, key)), ranks ? `${write(unit, ranks[0])} to ${write(unit, ranks[2])}` : DASH, write(unit, noiseOf(point, key))];
+      return [name, asKnown(point, key, write(unit, quantityOf(point, key))), ranks ? `${write(unit, ranks[0])} to ${write(unit, ranks[2])}` : DASH, write(unit, noiseOf(point, key))];
     });
   for (const [key, column] of Object.entries(TIMING)) {
     const value = column[point.index];

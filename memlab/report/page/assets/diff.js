@@ -76,7 +76,7 @@ const environmentChanges = (a, b) => changes(flatten(causesOf(a)), flatten(cause
 function warnings(a, b) {
   const axes = [...new Set(configChanges(a, b).map(([key]) => key.split(".")[0]))];
   const found = [];
-  if (axes.length > 1) found.push(`${axes.length} axes differ (${axes.join(", ")}): their effects cannot be told apart. Compare runs that differ in one.`);
+  if (axes.length > 1) found.push(`${axes.length} axes differ (${axes.join(", ")}): their effects cannot be separated. Compare runs that differ in one.`);
   const versions = environmentChanges(a, b);
   if (versions.length) {
     const told = versions.map(([key, x, y]) => `${key}: ${plain(x)} / ${plain(y)}`).join("; ");
@@ -97,7 +97,8 @@ function effectTable(a, b) {
   const known = Object.entries(QUANTITIES).filter(([key]) => quantityOf(a, key) !== null || quantityOf(b, key) !== null);
   const rows = known.map(([key, { name, unit }]) => {
     const [x, y] = [quantityOf(a, key), quantityOf(b, key)];
-    const cells = [name, write(unit, x), write(unit, y)];
+    const cells = [name, asKnown(a, key, write(unit, x)), asKnown(b, key, write(unit, y))];
+    if (boundOf(a, key) || boundOf(b, key)) return [...cells, "not known", DASH, DASH];
     if (x === null || y === null) return [...cells, DASH, DASH, DASH];
     const difference = y - x;
     const sign = difference < 0 ? "-" : "+";

@@ -19,7 +19,7 @@ function showSummary() {
 
 function showLeaderboard() {
   const usual = Object.entries(DATA.usual).map(([group, option]) => `${group}=${option}`).join(" ");
-  const hint = "The fastest point of each configuration.";
+  const hint = "The fastest point of each configuration; where no speed is known, its largest.";
   byId("leaderboard").append(
     h("p", { className: "hint" }, hint, usual ? " Names omit the usual options: " : "", usual ? h("code", {}, usual) : null),
     findingTable("leaders", "Leaderboard", DATA.tables.leaderboard, LEADERS),

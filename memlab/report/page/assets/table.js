@@ -12,8 +12,8 @@ const pointsTable = sortingTable({
   id: "table",
   name: "Table of points",
   columns: COLUMNS,
-  value: (point, index) => COLUMNS[index].values[point.index],
-  show: (point, index) => (COLUMNS[index].key === "status" ? statusMark(point) : null),
+  value: (point, index) => (boundOf(point, COLUMNS[index].key) ? null : COLUMNS[index].values[point.index]),
+  show: showCell,
   lead: leadOf,
   decorate: (line, point) => {
     line.dataset.index = String(point.index);
@@ -48,6 +48,13 @@ function makeTable() {
   document.addEventListener("pickchange", () => byId("table").querySelectorAll("tbody tr").forEach(markLine));
   document.addEventListener("themechange", pointsTable.draw);
   refresh();
+}
+
+/** Writes what is more than a value: a status, and how a step time is known. */
+function showCell(point, index) {
+  const { key, unit, values } = COLUMNS[index];
+  if (key === "status") return statusMark(point);
+  return QUANTITIES[key]?.bound ? asKnown(point, key, bare(unit, values[point.index])) : null;
 }
 
 /** Applies the filters to the table and the charts. */

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from memlab.analyse.explain.chrome_trace import HOST, STEP, STREAMS, write_chrome_trace
 from memlab.analyse.explain.explained_run import ExplainedRun, explain
-from memlab.analyse.explain.timeline import timeline
+from memlab.analyse.explain.exports import HOST, STEP, STREAMS, write_chrome_trace
+from memlab.analyse.explain.placements import timeline
 from memlab.core.config import Allocator, Config, Hardware
 from memlab.core.errors import RecordError
 from memlab.predict.time.clocks import LOWER_BOUND, step_seconds
@@ -84,7 +84,7 @@ def random_trace(seed: int) -> Trace:
 def predicted(tmp_path, **facts) -> ExplainedRun:
     """Explain the command whose traces lie in a folder."""
     values = {"run_id": "mine", "source": "predicted", "command": {}, "config": CONFIG, "steps": STEPS, **facts}
-    record = SimpleNamespace(environment={}, ranks=[], **values)
+    record = SimpleNamespace(status="ok", environment={}, ranks=[], **values)
     return explain(SimpleNamespace(path=tmp_path, read_record=lambda: record))
 
 
@@ -147,7 +147,7 @@ def test_every_kernel_of_the_step_is_in_its_stream_with_its_name(tmp_path):
 @pytest.mark.parametrize("seed", range(3))
 def test_an_arrow_leads_from_each_launch_to_what_it_launches(tmp_path, monkeypatch, seed):
     costs = replace(LOWER_BOUND, operator_s=1e-5)
-    monkeypatch.setattr("memlab.analyse.explain.chrome_trace.LOWER_BOUND", costs)
+    monkeypatch.setattr("memlab.analyse.explain.exports.LOWER_BOUND", costs)
     events = written(tmp_path, random_trace(seed))["traceEvents"]
     names = defaultdict(set)
     for event in events:

@@ -8,9 +8,9 @@ import pytest
 from recordings import CONTEXT, keep, marks, snapshot
 from rich.console import Console
 
-from memlab.analyse.explain import predicted_rank
+from memlab.analyse.explain import explained
+from memlab.analyse.explain.explained import explain_prediction
 from memlab.analyse.explain.explained_run import explain
-from memlab.analyse.explain.predicted_rank import explain_prediction
 from memlab.analyse.explain.recorded_ranks import RecordedRanks
 from memlab.core.config import Allocator, Config, Hardware, Measure
 from memlab.core.errors import RecordError
@@ -74,7 +74,7 @@ def test_a_prediction_that_cannot_be_made_again_is_named(tmp_path, monkeypatch):
     def fails(plans):
         raise ShadowError("the model is gone")
 
-    monkeypatch.setattr(predicted_rank, "traces_in_launch", fails)
+    monkeypatch.setattr(explained, "traces_in_launch", fails)
     record = SimpleNamespace(source="predicted", command=None)
     folder = RunFolder(tmp_path)
     monkeypatch.setattr(RunFolder, "read_record", lambda self: record)

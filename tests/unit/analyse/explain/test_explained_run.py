@@ -11,8 +11,8 @@ from recordings import MIB, keep, marks, snapshot
 from memlab.analyse.explain.explained_run import explain
 from memlab.core.errors import RecordError
 from memlab.core.record import Record
-from memlab.predict.trace.code_digest import code_digest
 from memlab.predict.trace.events import Alloc, BeginPhase
+from memlab.predict.trace.store import code_digest
 from memlab.predict.trace.trace_format import Site, Trace
 from memlab.runs.folder import RunFolder
 

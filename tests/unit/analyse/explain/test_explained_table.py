@@ -9,7 +9,7 @@ from memlab.analyse.explain import table
 from memlab.analyse.explain.accounting import Share, used
 from memlab.analyse.explain.explained import Explained, History, Position
 from memlab.analyse.explain.explained_run import ExplainedRun
-from memlab.analyse.explain.stack_sites import OTHER
+from memlab.analyse.explain.snapshot_trace import OTHER
 from memlab.predict.allocator import RecordingAllocator
 from memlab.predict.memory.ledger import Holding, Moment, Slack
 from memlab.predict.trace.trace_format import Site, Trace

@@ -135,8 +135,17 @@ def test_activations_and_temporaries_of_the_optimizer_step_are_no_clones(stays):
         for phase, end in (("forward", alike), ("backward", start), ("optimizer_step", alike if stays else start))
     ]
     device = SimpleNamespace(index=0, outside=lambda event: [])
-    rank = SimpleNamespace(phases=step, peak=alike, history=SimpleNamespace(trace=Trace(0, 1)), device=device)
+    history = SimpleNamespace(trace=Trace(0, 1))
+    rank = SimpleNamespace(phases=step, peak=alike, history=history, device=device, growth=None)
     assert [finding.name for finding in findings.findings(rank)] == [findings.WEIGHTS_CLONED] * stays
+
+
+def test_the_copy_of_a_model_is_the_one_that_no_optimizer_trains():
+    names = "Model", "Model 2"  # the one that was found first may be the copy; gradients are required of both
+    both = [owned(f"{n}.weight", MIB, model=name, where=f"{name}.py:1") for name in names for n in range(10)]
+    for copy, model in (names, names[::-1]):
+        (finding,) = (each for each in found_in(both, {model: 4 * MIB}) if each.name == findings.MODEL_TWICE)
+        assert (finding.subject, finding.where) == (copy, f"{copy}.py:1")
 
 
 def test_gradients_kept_through_an_evaluation():

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pytest
 
 from memlab.analyse.explain.explained import History
-from memlab.analyse.explain.memory_viz import NO_CATEGORY, write_memory_viz
+from memlab.analyse.explain.exports import NO_CATEGORY, write_memory_viz
 from memlab.analyse.explain.snapshot import read_snapshot
 from memlab.analyse.explain.snapshot_trace import Marks, trace_of
 from memlab.core.errors import WriteError
@@ -17,9 +17,8 @@ from memlab.core.sizes import UNLIMITED
 from memlab.files.plain_pickle import read_plain_pickle
 from memlab.predict.allocator import CachingAllocator, RecordingAllocator, parse
 from memlab.predict.memory.ledger import by_kind, moments
-from memlab.predict.trace.apply_events import apply
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream, Synchronize
-from memlab.predict.trace.trace_format import Piece, Site, Trace
+from memlab.predict.trace.trace_format import Piece, Site, Trace, apply
 
 MIB = 1 << 20
 SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:20")

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 
-from memlab.analyse.explain.marks import read_marks
 from memlab.analyse.explain.outside import (
     CONTEXT,
     CUBLAS,
@@ -20,6 +19,7 @@ from memlab.analyse.explain.outside import (
     Readings,
     handles_made,
 )
+from memlab.analyse.explain.recorded_ranks import read_marks
 from memlab.analyse.explain.snapshot import Entry, Frame
 from memlab.core.errors import RecordError
 

@@ -3,15 +3,14 @@
 import pytest
 
 from memlab.analyse.explain.accounting import Share
-from memlab.analyse.explain.device import ModelledDevice
 from memlab.analyse.explain.explained import Explained, History, explain_history
+from memlab.analyse.explain.outside import ModelledDevice
 from memlab.analyse.explain.phases import Part, PhaseRun, changes, highest_runs, parts_of
 from memlab.core.errors import MemlabError
 from memlab.predict.allocator import CachingAllocator, RecordingAllocator
 from memlab.predict.memory.ledger import moments
-from memlab.predict.trace.apply_events import replayed
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
-from memlab.predict.trace.trace_format import Piece, Site, Trace
+from memlab.predict.trace.trace_format import Piece, Site, Trace, replayed
 from memlab.report.explain_text import (
     _rows,
     phase_sentence,

@@ -6,9 +6,8 @@ import pytest
 
 from memlab.analyse.explain.placements import placements
 from memlab.predict.allocator import CachingAllocator, Options, RecordingAllocator, parse
-from memlab.predict.trace.apply_events import apply
 from memlab.predict.trace.events import Alloc, EmptyCache, Free, RecordStream
-from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.trace_format import Trace, apply
 
 MIB = 1 << 20
 

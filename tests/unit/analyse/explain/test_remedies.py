@@ -10,7 +10,8 @@ from rich.console import Console
 from memlab.analyse.explain.remedies import choose, held_at_the_peak, needs_of, remedies
 from memlab.core.config import Allocator, Config, Hardware
 from memlab.core.sizes import GIB
-from memlab.planner.changed_runs import Candidate, TracedPlan
+from memlab.planner.changed_runs import TracedPlan
+from memlab.planner.changes import Change
 from memlab.predict.trace.events import Alloc, BeginPhase, Free
 from memlab.predict.trace.trace_format import Site, Trace
 from memlab.report.remedies_text import show_remedies
@@ -38,15 +39,15 @@ class Runs:
 
     def __init__(self, base, changed):
         self.base, self._changed = base, changed
-        self.candidates = [
-            Candidate("checkpointing=full", "a second forward pass", {"activations": 1.0}),
-            Candidate("kernels=liger", "one more package", {"logits and loss": 1.0}),
-            Candidate("batch.micro=1", "more steps", {"activations": 0.5}),
-            Candidate("offload=optimizer", "an optimizer step on the CPU", {"optimizer states": 1.0}),
+        self.changes = [
+            Change("checkpointing=full", "a second forward pass", {"activations": 1.0}),
+            Change("kernels=liger", "one more package", {"logits and loss": 1.0}),
+            Change("batch.micro=1", "more steps", {"activations": 0.5}),
+            Change("offload=optimizer", "an optimizer step on the CPU", {"optimizer states": 1.0}),
         ]
 
     def predict(self, chosen):
-        return (self._changed[candidate.change] for candidate in chosen)
+        return (self._changed[change.told] for change in chosen)
 
 
 @pytest.fixture
@@ -60,9 +61,9 @@ def test_the_changes_that_reach_the_largest_holders_are_chosen():
     base = run_that_holds(6)
     held = held_at_the_peak(needs_of(base).rank)
     assert held == {"weights": 2 * GIB, "activations": 6 * GIB, "allocator slack": 0}
-    chosen, others = choose(Runs(base, {}).candidates, held, 1)
-    assert [each.change for each in chosen] == ["checkpointing=full"]
-    assert [each.change for each in others] == ["batch.micro=1"]  # the others reach nothing that is there
+    chosen, others = choose(Runs(base, {}).changes, held, 1)
+    assert [each.told for each in chosen] == ["checkpointing=full"]
+    assert [each.told for each in others] == ["batch.micro=1"]  # the others reach nothing that is there
 
 
 def test_an_effect_is_the_difference_of_two_predictions(found):

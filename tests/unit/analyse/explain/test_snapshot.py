@@ -14,14 +14,12 @@ import pytest
 from memlab.analyse.explain import accounting
 from memlab.analyse.explain.accounting import line_of
 from memlab.analyse.explain.snapshot import Entry, Frame, Snapshot, read_snapshot
-from memlab.analyse.explain.snapshot_trace import BEFORE, Marks, trace_of
-from memlab.analyse.explain.stack_sites import OTHER
+from memlab.analyse.explain.snapshot_trace import BEFORE, OTHER, Marks, trace_of
 from memlab.attach.owner import Owner
 from memlab.core.errors import RecordError
 from memlab.predict.allocator import CachingAllocator, RecordingAllocator
 from memlab.predict.memory.ledger import by_kind, moments
-from memlab.predict.trace.apply_events import apply
-from memlab.predict.trace.trace_format import Piece, Site
+from memlab.predict.trace.trace_format import Piece, Site, apply
 
 RECORDED = Path(__file__).parents[3] / "data" / "memory_snapshot_h200.pickle.gz"
 

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from memlab.analyse.explain.time_by_kind import Comparison, KindTime, compare, predicted_step, profiled
+from memlab.core.basis import BOUND, Basis
 from memlab.core.config import Config, Hardware, Training
 from memlab.core.errors import RecordError
 from memlab.files.json_file import write_json
+from memlab.predict.time.calibrate import shipped
 from memlab.predict.time.work_kinds import ATTENTION, COMMUNICATION, COPIES, ELEMENTWISE, MATRIX_PRODUCTS, OPTIMIZER
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import PINNED, BeginWorkPhase, Collective, Copy, KernelLaunch, Launcher
@@ -84,7 +86,7 @@ def test_the_clocks_of_the_prediction_by_kind():
     assert found.kinds[MATRIX_PRODUCTS].seconds == pytest.approx(3e-3)
     assert found.kinds[COMMUNICATION].seconds == pytest.approx(1e-3)
     assert (found.busy_seconds, found.step_seconds) == (pytest.approx(6e-3), pytest.approx(6e-3))
-    assert found.note == "a lower bound: no calibration for a round one"
+    assert found.basis == Basis(BOUND, reason="no calibration for a round one")
 
 
 def test_a_command_is_compared_with_its_prediction(tmp_path, capsys):
@@ -118,10 +120,10 @@ def test_a_step_that_only_the_profiler_timed_is_called_so(capsys):
     assert "step with the profiler" in text and "without the profiler" not in text
 
 
-def test_the_step_of_a_command_is_a_lower_bound():
+def test_the_step_of_a_command_has_no_error_that_is_known():
     config = replace(CONFIG, hardware=replace(CONFIG.hardware, gpu="NVIDIA H200"), training=Training(loop="command"))
-    assert "what a script does between its operators is not counted" in predicted_step(config, TRACE).note
-    assert predicted_step(replace(config, training=Training()), TRACE).note == ""
+    assert "what a script does between its operators is not counted" in predicted_step(config, TRACE).basis.reason
+    assert predicted_step(replace(config, training=Training()), TRACE).basis.error == shipped().error["p90"]
 
 
 def test_a_run_that_was_not_profiled_is_told_how(tmp_path):

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from memlab.analyse.explain.explained import History
+from memlab.analyse.explain.placements import ROUNDING, Part, by_kind, timeline
 from memlab.analyse.explain.snapshot import Entry, LiveBlock, Snapshot
 from memlab.analyse.explain.snapshot_trace import trace_of
-from memlab.analyse.explain.timeline import ROUNDING, Part, by_kind, timeline
 from memlab.predict.allocator import CachingAllocator, Options, RecordingAllocator
 from memlab.predict.memory.ledger import by_kind as kinds_of
 from memlab.predict.memory.ledger import moments

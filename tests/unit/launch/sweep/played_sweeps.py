@@ -3,8 +3,7 @@
 from memlab.core.config import Sweep
 from memlab.core.sizes import GIB
 from memlab.launch.sweep import MeasuredSweep
-from memlab.runs.job import Job
-from memlab.runs.results import JobResult, Schedule, SweepObserver
+from memlab.runs.job import Job, JobResult, Schedule, SweepObserver
 from memlab.system.machine import Gpu, Machine
 
 CPU = Machine()

@@ -7,8 +7,7 @@ from played_sweeps import CPU, Told, ends, swept
 
 from memlab.core.config import Sweep
 from memlab.launch.sweep import MeasuredSweep
-from memlab.runs.job import Job
-from memlab.runs.results import is_complete
+from memlab.runs.job import Job, is_complete
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("options", [{"max_hours": 1e-9}, {"max_usd": 1e-9}])
 def test_a_budget_ends_the_sweep_with_what_is_done_kept(deepspeed, jobs, options):
     played = deepspeed(acts={"2/1x2": "hang"})
-    wanted = jobs([1, 2, 3], {"hardware.usd_per_hour": 100.0})
+    wanted = jobs([1, 2, 3], {"hardware.usd_per_gpu_hour": 100.0})
     sweep = MeasuredSweep(CPU, Sweep(**options), False, Told())
     monotonic = time.monotonic
     sweep._began = monotonic() + 3600  # not over it yet

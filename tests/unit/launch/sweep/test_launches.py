@@ -6,9 +6,8 @@ import pytest
 from played_sweeps import GPUS, ON_ONE, Told, swept
 
 from memlab.core.config import Sweep
-from memlab.launch.schedule import group_into_launches
-from memlab.launch.sweep import MeasuredSweep
-from memlab.runs.results import is_complete
+from memlab.launch.sweep import MeasuredSweep, group_into_launches
+from memlab.runs.job import is_complete
 from memlab.system.machine import Machine
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -37,7 +36,7 @@ def test_a_job_that_is_asked_for_twice_runs_once(deepspeed, jobs):
 
 
 def test_many_jobs_are_several_launches(jobs, monkeypatch):
-    monkeypatch.setattr("memlab.launch.schedule.JOBS_PER_LAUNCH", 2)
+    monkeypatch.setattr("memlab.launch.sweep.JOBS_PER_LAUNCH", 2)
     launches = group_into_launches(jobs([5, 4, 3, 2, 1]), "shared", 0)
     assert [[job.config.seq_len.tokens for job in launch] for launch in launches] == [[1, 2], [3, 4], [5]]
 

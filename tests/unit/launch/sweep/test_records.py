@@ -6,7 +6,7 @@ import pytest
 from played_sweeps import TROUBLE, ends, scheduled, swept
 
 from memlab.files.json_file import read_json
-from memlab.runs.results import is_complete
+from memlab.runs.job import is_complete
 
 pytestmark = pytest.mark.usefixtures("quick")
 

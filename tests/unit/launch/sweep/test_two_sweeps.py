@@ -9,7 +9,7 @@ from played_sweeps import CPU, Told, ends, swept
 
 from memlab.core.config import Sweep
 from memlab.launch.sweep import MeasuredSweep
-from memlab.runs.results import JobResult, is_complete
+from memlab.runs.job import JobResult, is_complete
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -112,3 +112,8 @@ def test_ranks_on_a_cpu_are_on_one_node_whatever_accelerate_says():
 def test_the_allocators_variable_is_known_also_if_it_is_not_set():
     assert found().choices["allocator"] == "default"
     assert found(environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}).choices["allocator"] == "expandable"
+
+
+def test_a_command_on_a_known_gpu_has_its_list_price():
+    assert found("cuda:0", world_size=2, local_world_size=2).config.hardware.total_usd_per_hour == 7.0
+    assert found("cpu", world_size=2).config.hardware.total_usd_per_hour is None

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from memlab.attach import install
+from memlab.attach.options import Options
 from memlab.core.errors import FolderError
 from memlab.core.record import RankResult
 from memlab.launch.user_command import supervise
@@ -67,7 +68,7 @@ def memlab(*words: str, **options) -> subprocess.Popen:
 
 
 def test_a_command_becomes_an_ordinary_run_folder(folder):
-    record = measure(python(STAND_IN + "leave()"), folder, steps=3, timeout_s=None)
+    record = measure(python(STAND_IN + "leave()"), folder, Options(steps=3))
     assert (record.status, record.command["exit_code"]) == ("ok", 0)
     assert folder.read_record().summary == record.summary
     assert folder.read_plan().config.training.loop == "command"
@@ -78,7 +79,7 @@ def test_a_command_becomes_an_ordinary_run_folder(folder):
 
 
 def test_what_was_not_found_out_is_absent_and_named(folder):
-    record = measure(python(STAND_IN + "leave()"), folder, None, None)
+    record = measure(python(STAND_IN + "leave()"), folder)
     assert {"model", "zero_stage", "optimizer", "data"} <= set(record.unknown_config)
     assert (
         not {"model", "zero_stage", "optimizer", "data"}
@@ -98,19 +99,19 @@ def test_its_exit_code_is_passed_on(folder):
 
 @pytest.mark.parametrize("flag", ["-I", "-S", "-E"])
 def test_a_python_that_ignores_the_path_ends_as_not_attached(folder, flag):
-    record = measure(python("pass", flag), folder, None, None)
+    record = measure(python("pass", flag), folder)
     assert (record.status, record.reason) == ("failed", NOT_ATTACHED)
 
 
 def test_a_command_without_an_optimizer_has_no_step(folder):
-    record = measure(python(STAND_IN), folder, None, None)
+    record = measure(python(STAND_IN), folder)
     assert (record.status, record.reason) == ("failed", NO_STEP)
 
 
 def test_an_out_of_memory_says_where_and_how_much(folder):
     oom = '{"phase": "forward", "step": 2, "where": "train.py:7", "requested_bytes": 1024}'
     code = f'leave(status="gpu_oom", reason="no memory", oom=json.loads({oom!r})); sys.exit(1)'
-    record = measure(python(STAND_IN + code), folder, None, None)
+    record = measure(python(STAND_IN + code), folder)
     assert (record.status, record.reason) == ("gpu_oom", "rank 0 in forward, step 2, at train.py:7: no memory")
     assert record.ranks[0]["oom"]["requested_bytes"] == 1024
 
@@ -122,12 +123,12 @@ def test_the_rank_that_broke_is_named_rather_than_one_that_lost_its_connection(f
         '(folder / "rank1.json").write_text(json.dumps({**rank, "rank": 1, "attached": two, "status": STATUS, '
         '"reason": "it broke"}))\nsys.exit(1)'
     )
-    record = measure(python(STAND_IN + lost.replace("STATUS", "'failed'")), folder, None, None)
+    record = measure(python(STAND_IN + lost.replace("STATUS", "'failed'")), folder)
     assert (record.status, record.reason) == ("failed", "rank 1: it broke")
-    record = measure(python(STAND_IN + lost.replace("STATUS", "'interrupted'")), folder, None, None, force=True)
+    record = measure(python(STAND_IN + lost.replace("STATUS", "'interrupted'")), folder, force=True)
     assert record.status == "failed"
     assert "ranks [1] died without a word" in record.reason and "rank 0: Connection closed by peer" in record.reason
-    record = measure(python(STAND_IN + lost.replace("STATUS", "'infra'")), folder, None, None, force=True)
+    record = measure(python(STAND_IN + lost.replace("STATUS", "'infra'")), folder, force=True)
     assert record.status == "infra"
 
 
@@ -138,7 +139,7 @@ def test_a_timeout_ends_every_process_and_says_where(folder, tmp_path):
         "import subprocess; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
         f"pathlib.Path({str(tmp_path / 'token')!r}).write_text(os.environ['MEMLAB_LAUNCH'])\ntime.sleep(60)"
     )
-    record = measure(python(STAND_IN + code), folder, None, timeout_s=2)
+    record = measure(python(STAND_IN + code), folder, timeout_s=2)
     assert record.status == "timeout"
     assert record.reason.endswith("rank 0 was last seen in backward, step 5, train.py:9")
     assert list(marked((tmp_path / "token").read_text())) == []
@@ -217,7 +218,7 @@ def test_without_a_terminal_standard_output_and_error_stay_apart(folder):
 def test_the_environment_differs_in_the_path_and_the_mark_alone(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "5")
     seen = tmp_path / "seen"
-    measure(python(f"import json, os; json.dump(dict(os.environ), open({str(seen)!r}, 'w'))"), folder, None, None)
+    measure(python(f"import json, os; json.dump(dict(os.environ), open({str(seen)!r}, 'w'))"), folder)
     environment = json.loads(seen.read_text())
     changed = {key for key in {*environment, *os.environ} if environment.get(key) != os.environ.get(key)}
     assert changed - {"LC_CTYPE"} == {"PYTHONPATH", "MEMLAB_LAUNCH"}
@@ -226,33 +227,35 @@ def test_the_environment_differs_in_the_path_and_the_mark_alone(folder, tmp_path
 def test_no_secret_lands_in_the_folder(folder, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "a-very-secret-key")
     code = STAND_IN + "print(os.environ['WANDB_API_KEY'], sys.argv[1]); leave()"
-    measure([*python(code), TOKEN], folder, None, None)
+    measure([*python(code), TOKEN], folder)
     for path in folder.path.rglob("*"):
         if path.is_file():
             assert TOKEN not in path.read_text() and "a-very-secret-key" not in path.read_text(), path
 
 
 def test_an_earlier_run_is_not_replaced_by_mistake(folder):
-    measure(python("pass"), folder, None, None)
+    measure(python("pass"), folder)
     with pytest.raises(FolderError, match="--force"):
-        measure(python("pass"), folder, None, None)
-    assert measure(python(STAND_IN + "leave()"), folder, None, None, force=True).status == "ok"
+        measure(python("pass"), folder)
+    assert measure(python(STAND_IN + "leave()"), folder, force=True).status == "ok"
 
 
 def test_what_was_interrupted_is_measured_again_without_force(folder):
     """As ``memlab measure`` advises after Ctrl-C."""
-    record = measure(python("pass"), folder, None, None)
+    record = measure(python("pass"), folder)
     folder.finish(replace(record, status="interrupted"))
-    assert measure(python(STAND_IN + "leave()"), folder, None, None).status == "ok"
+    assert measure(python(STAND_IN + "leave()"), folder).status == "ok"
 
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(FolderError, match="not memlab's"):
-        measure(python("pass"), RunFolder(tmp_path), None, None)
+        measure(python("pass"), RunFolder(tmp_path))
 
 
 def test_a_program_that_does_not_exist_is_no_run(folder):
     with pytest.raises(CommandNotFound, match="nonesuch"):
-        measure(["nonesuch"], folder, None, None)
+        measure(["nonesuch"], folder)
+    with pytest.raises(CommandNotFound, match=r"Write python3 train\.py\."):
+        measure(["train.py"], folder)
     assert not folder.path.exists()

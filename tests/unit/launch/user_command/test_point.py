@@ -13,8 +13,7 @@ from memlab.launch import preflight
 from memlab.launch.search import MeasuredSearch
 from memlab.launch.sweep import MeasuredSweep
 from memlab.runs.folder import RunFolder
-from memlab.runs.job import Job
-from memlab.runs.results import SweepObserver
+from memlab.runs.job import Job, SweepObserver
 from memlab.system.machine import Machine
 
 

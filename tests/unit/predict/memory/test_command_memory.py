@@ -1,7 +1,7 @@
 """Memory of a command by phase and by step, from the replay of its trace."""
 
 from memlab.predict.allocator import Options
-from memlab.predict.memory.command_memory import command_memory, out_of_memory
+from memlab.predict.memory.rank_results import command_memory, out_of_memory
 from memlab.predict.memory.replay import replay
 from memlab.predict.outside.parts import OutsidePart
 from memlab.predict.trace.events import Alloc, BeginPhase, Event, Free, HostAlloc

@@ -6,13 +6,12 @@ import pytest
 
 from memlab.core.sizes import GIB
 from memlab.predict.memory import rank_replays
-from memlab.predict.memory.estimate import estimate
 from memlab.predict.memory.rank_replays import FAST_HOST
-from memlab.predict.memory.rank_results import rank_results
+from memlab.predict.memory.rank_results import estimate, rank_results
 from memlab.predict.memory.release_delay import furthest_ahead
-from memlab.predict.outside import sizes
+from memlab.predict.outside import parts
 from memlab.predict.outside.parts import outside_bytes, parts_of
-from memlab.predict.time.calibration import shipped
+from memlab.predict.time.calibrate import shipped
 from memlab.predict.trace.events import Alloc, BeginPhase, BeginPoint, EmptyCache, Free, RecordStream, Synchronize
 from memlab.predict.trace.trace_format import Site, Trace
 
@@ -44,7 +43,7 @@ def verdict(config):
 
 
 def test_beside_the_context_all_of_it(verdict):
-    room = 100 - outside_bytes(parts_of([], sizes.shipped())) / GIB
+    room = 100 - outside_bytes(parts_of([], parts.shipped())) / GIB
     assert verdict(room - 0.01, "") == "fits"
     assert verdict(room + 0.01, "") == "does_not_fit"
 
@@ -71,7 +70,7 @@ def test_without_figures_for_the_clocks_one_gpu_is_at_once_and_several_wait(conf
     hardware = {"hardware.device": "cuda", "hardware.gpu": "a round one", "hardware.gpus": gpus}
     values = config({**hardware, "hardware.memory_gib": 100.0, "hardware.memory_gb_per_s": None})
     used = estimate(values, [side_streams(gpus)], shipped()).used
-    assert used - outside_bytes(parts_of([], sizes.shipped())) == reserved * GIB
+    assert used - outside_bytes(parts_of([], parts.shipped())) == reserved * GIB
 
 
 @pytest.mark.parametrize(("memory_gib", "replays"), [(100.0, 1), (4.0, 2)])

@@ -6,9 +6,8 @@ import pytest
 
 from memlab.predict.allocator import CachingAllocator, Options, parse
 from memlab.predict.memory.ledger import Slack, by_kind, holdings_at, moments
-from memlab.predict.trace.apply_events import apply
 from memlab.predict.trace.events import Alloc, EmptyCache, Free, RecordStream, Synchronize
-from memlab.predict.trace.trace_format import Site, Trace
+from memlab.predict.trace.trace_format import Site, Trace, apply
 
 MIB = 1 << 20
 KINDS = ("weights", "activations", "gradients")

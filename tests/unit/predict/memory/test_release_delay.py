@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from memlab.core.config import Config, Hardware
 from memlab.predict.memory.release_delay import furthest_ahead, with_release_delays
-from memlab.predict.time.calibration import shipped
+from memlab.predict.time.calibrate import shipped
 from memlab.predict.time.clocks import LAUNCH_QUEUE, LOWER_BOUND
 from memlab.predict.trace.events import Alloc, Free, RecordStream, Synchronize
 from memlab.predict.trace.trace_format import Site, Trace

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from memlab.core.errors import MemlabError
-from memlab.predict.memory.gpu_memory import gpu_memory
+from memlab.predict.memory.rank_results import gpu_memory
 from memlab.predict.outside.fit import check_sizes, fit, read_ranks, sizes_from
-from memlab.predict.outside.sizes import SHIPPED, shipped
+from memlab.predict.outside.parts import SHIPPED, shipped
 from memlab.predict.trace.events import Alloc
 from memlab.predict.trace.trace_format import Trace
 

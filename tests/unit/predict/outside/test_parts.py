@@ -12,8 +12,16 @@ from memlab.predict.outside.appearances import (
     STREAM,
     Appearance,
 )
-from memlab.predict.outside.parts import CONTEXT, CUBLAS, KERNELS, NCCL, group_in_words, outside_bytes, parts_of
-from memlab.predict.outside.sizes import shipped
+from memlab.predict.outside.parts import (
+    CONTEXT,
+    CUBLAS,
+    KERNELS,
+    NCCL,
+    group_in_words,
+    outside_bytes,
+    parts_of,
+    shipped,
+)
 from memlab.predict.trace.events import Alloc, BeginPhase, HostAlloc, HostFree
 from memlab.predict.trace.trace_format import Trace
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from memlab.core.config import Config, Hardware, ZeroStage
-from memlab.core.unknown_figures import WORK
+from memlab.core.record import WORK
 from memlab.predict.constants import HOST_LINK_SHARES, host_link_share
 from memlab.predict.time.clocks import LOWER_BOUND, Costs, has_clocks, missing_specifications, step_seconds
 from memlab.predict.time.work_by_phase import work_by_phase
@@ -17,6 +17,7 @@ from memlab.predict.trace.work_items import (
     EVERYTHING,
     PAGEABLE,
     PINNED,
+    TF32,
     BeginWorkPhase,
     Collective,
     Copy,
@@ -52,6 +53,7 @@ def test_a_kernel_takes_the_longer_of_arithmetic_and_memory():
     assert seconds(KernelLaunch(1, 0, 0, True, 5 * MILLI_FLOPS, (MILLI_BYTES,))) == pytest.approx(5e-3)
     assert seconds(KernelLaunch(1, 0, 0, True, MILLI_FLOPS, (2 * MILLI_BYTES, 3 * MILLI_BYTES))) == pytest.approx(5e-3)
     assert seconds(KernelLaunch(1, 0, 0, False, MILLI_FLOPS, (0,))) == pytest.approx(10e-3)  # single precision
+    assert seconds(KernelLaunch(1, 0, 0, TF32, MILLI_FLOPS, (0,))) == pytest.approx(2e-3)  # half the peak of bf16
 
 
 def test_the_host_runs_ahead_and_the_slower_of_the_two_decides():

@@ -9,8 +9,7 @@ import pytest
 
 from memlab.core.config import Config, Hardware, ZeroStage
 from memlab.core.errors import MemlabError
-from memlab.predict.time.calibration import Calibration, read_calibration, shipped
-from memlab.predict.time.calibration_choice import check_calibrations
+from memlab.predict.time.calibrate import Calibration, check_calibrations, read_calibration, shipped
 from memlab.predict.time.clocks import LOWER_BOUND, Costs, step_seconds
 from memlab.predict.time.cost_fit import Case, fit_costs, non_negative_least_squares, weighted_quantile
 from memlab.predict.trace.trace_format import Trace

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from memlab.core.plan import make_plan
-from memlab.files import cache_folder
-from memlab.predict.trace import choose_traces, known_traces, store
+from memlab.files import disk
+from memlab.predict.trace import choose_traces, store
 from memlab.predict.trace.events import Alloc
 from memlab.predict.trace.shadow_process import TraceKey
 from memlab.predict.trace.trace_format import Site, Trace
@@ -41,7 +41,7 @@ def made(request, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(choose_traces, "run_shadow", make)
     store.load.cache_clear()
-    known_traces._interpolator.cache_clear()
+    choose_traces._interpolator.cache_clear()
     return points
 
 
@@ -64,7 +64,7 @@ def test_three_points_of_the_first_rank_and_two_of_the_others(made, plan):
     choose_traces.trace_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
     assert sizes(made, 0) == [(1, 64), (2, 64), (3, 64)]
     assert sizes(made, 4) == sizes(made, 7) == [(1, 64), (2, 64)]
-    found = known_traces.known_traces(plan(stage=1, micro=20))
+    found = choose_traces.known_traces(plan(stage=1, micro=20))
     assert {rank: trace.events[0].nbytes for rank, trace in found.items()} == {
         rank: line(20) * (rank + 1) * 64 for rank in (0, 4, 7)
     }
@@ -72,10 +72,10 @@ def test_three_points_of_the_first_rank_and_two_of_the_others(made, plan):
 
 def test_at_another_length_the_others_are_traced_again(made, plan):
     choose_traces.trace_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
-    assert known_traces.known_traces(plan(stage=1, micro=2, tokens=128)) is None
+    assert choose_traces.known_traces(plan(stage=1, micro=2, tokens=128)) is None
     choose_traces.trace_missing([plan(stage=1, micro=2, tokens=128)])
     assert sizes(made, 4)[2:] == sizes(made, 7)[2:] == [(2, 128)]
-    assert known_traces.known_traces(plan(stage=1, micro=2, tokens=128)) is not None
+    assert choose_traces.known_traces(plan(stage=1, micro=2, tokens=128)) is not None
 
 
 def test_beside_a_second_point_a_third_is_traced_at_once(made, plan):
@@ -96,7 +96,7 @@ def test_two_points_of_as_many_tokens_need_one_more(made, plan):
 @pytest.mark.parametrize("made", [bent], indirect=True)
 def test_two_points_say_nothing_where_the_first_rank_follows_no_law(made, plan):
     choose_traces.trace_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
-    assert known_traces.known_traces(plan(stage=1, micro=3)) is None
+    assert choose_traces.known_traces(plan(stage=1, micro=3)) is None
     found = choose_traces.traces(plan(stage=1, micro=3))
     assert {rank: trace.events[0].nbytes for rank, trace in found.items()} == {
         rank: bent(3) * (rank + 1) * 64 for rank in (0, 4, 7)
@@ -110,14 +110,16 @@ def test_nodes_tell_traces_apart(plan):
 
 
 def test_steps_of_many_micro_steps_share_what_is_traced_of_a_few(made, plan, monkeypatch):
-    monkeypatch.setattr(known_traces, "repeated", lambda trace, micro_steps: replace(trace, seconds=float(micro_steps)))
+    monkeypatch.setattr(
+        choose_traces, "repeated", lambda trace, micro_steps: replace(trace, seconds=float(micro_steps))
+    )
     found = [choose_traces.traces(plan(stage=3, micro=1, accumulation=number))[0].seconds for number in (8, 16)]
     assert found == [8.0, 16.0]
     assert made == [TraceKey(0, 1, 64)]
 
 
 def test_all_micro_steps_are_traced_where_a_few_do_not_tell_the_others(made, plan, monkeypatch):
-    monkeypatch.setattr(known_traces, "repeated", lambda trace, micro_steps: None)
+    monkeypatch.setattr(choose_traces, "repeated", lambda trace, micro_steps: None)
     for _ in range(2):
         assert choose_traces.traces(plan(stage=3, micro=1, accumulation=16))[0].events
     assert made == [TraceKey(0, 1, 64)] * 2  # with a few, then with all
@@ -132,11 +134,9 @@ def test_a_prediction_goes_on_without_its_cache_and_says_so_once(made, plan, tmp
         def refuse(dir):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(dir))
 
-        monkeypatch.setattr(cache_folder.tempfile, "TemporaryFile", refuse)
+        monkeypatch.setattr(disk.tempfile, "TemporaryFile", refuse)
     if place == "a full disk":
-        monkeypatch.setattr(
-            cache_folder.shutil, "disk_usage", lambda folder: SimpleNamespace(free=cache_folder.ROOM - 1)
-        )
+        monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: SimpleNamespace(free=disk.ROOM - 1))
     first = choose_traces.traces(plan(2, 1))
     traced = len(made)
     assert (

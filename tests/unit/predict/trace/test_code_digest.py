@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.predict.trace.code_digest import code_digest, code_of
+from memlab.predict.trace.store import code_digest, code_of
 
 CODE = b'''"""Module."""
 
@@ -36,7 +36,7 @@ def test_another_statement_is_other_code(done, instead):
 
 def test_other_sizes_beside_the_code_are_another_digest(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("memlab.predict.trace.code_digest.__file__", str(tmp_path / "predict" / "trace" / "module.py"))
+    monkeypatch.setattr("memlab.predict.trace.store.__file__", str(tmp_path / "predict" / "trace" / "module.py"))
     sizes = tmp_path / "predict" / "outside" / "sizes.json"
     sizes.parent.mkdir(parents=True)
     digests = set()
@@ -53,6 +53,6 @@ def test_the_digest_is_kept(tmp_path, monkeypatch):
     code_digest.cache_clear()
     first = code_digest("trace")
     code_digest.cache_clear()
-    monkeypatch.setattr("memlab.predict.trace.code_digest.code_of", None)  # the second time nothing is parsed
+    monkeypatch.setattr("memlab.predict.trace.store.code_of", None)  # the second time nothing is parsed
     assert code_digest("trace") == first
     code_digest.cache_clear()

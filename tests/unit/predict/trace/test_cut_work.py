@@ -1,6 +1,5 @@
 """Work of one optimizer step, cut out of that of a whole run."""
 
-from memlab.predict.trace.cut_work import cut_work
 from memlab.predict.trace.work_items import (
     EVERYTHING,
     Collective,
@@ -10,6 +9,7 @@ from memlab.predict.trace.work_items import (
     RecordEvent,
     StreamWaitsForCollective,
     StreamWaitsForEvent,
+    cut_work,
 )
 
 

@@ -3,8 +3,7 @@
 import os
 import subprocess
 
-from memlab.predict.trace.run_command import LOG, simulate
-from memlab.predict.trace.simulation import Node
+from memlab.predict.trace.run_command import LOG, Node, simulate
 
 TOKEN = "hf_" + "a1" * 17
 

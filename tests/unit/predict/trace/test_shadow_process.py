@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.predict.trace.shadow_process import LOG, EngineStart, ShadowError, TraceKey, shadow_traces
+from memlab.predict.trace.shadow_process import LOG, EngineStart, Task, TraceKey, run_shadow
 
 FAMILY = EngineStart(plan=0, rank=0)
 POINTS = [TraceKey(0, micro, 8) for micro in (1, 2)]
@@ -21,9 +21,9 @@ def reasons(tmp_path, monkeypatch, config):
             return Ended()
 
         monkeypatch.setattr(shadow_process.subprocess, "Popen", process)
-        with pytest.raises(ShadowError) as raised:
-            shadow_traces(make_plan(config(), {}), POINTS, tmp_path)
-        return str(raised.value)
+        plan = make_plan(config(), {})
+        failures = run_shadow([Task(plan, point, tmp_path / point.file_name) for point in POINTS], tmp_path)
+        return failures[0][1]
 
     return told
 
@@ -61,6 +61,13 @@ def test_a_launcher_does_not_speak_for_the_rank_that_failed(reasons):
 def test_a_message_may_begin_with_an_empty_line(reasons):
     text = "ImportError: \nA library was not found. See its page.\nRestart then.\n"
     assert reasons({LOG: text}) == "ImportError: A library was not found. See its page."
+
+
+def test_a_wrong_argument_of_the_script_is_what_it_said(reasons):
+    end = "SystemExit: The script ended itself with exit code 2 at bin/trl:8"
+    said = "trl sft: error: argument --bf16: expected one argument"
+    assert reasons({LOG: f"usage: trl sft [-h]\n{said}\n{end}\n"}) == said
+    assert reasons({LOG: f"{end}\n"}) == end
 
 
 def test_where_nobody_said_anything(reasons):

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from memlab.predict.trace.simulation import VARIABLE, Node, Simulation, lines_where_time_ended
+from memlab.predict.trace.run_command import VARIABLE, Node, Simulation, lines_where_time_ended
 
 
 def test_a_process_tells_the_line_of_its_script_where_its_time_ended(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ class RefuseTorch:
 
     @staticmethod
     def find_spec(name, path=None, target=None):
-        """Say why as memlab.predict.trace.simulation does, which this Python cannot import."""
+        """Say why as memlab.predict.trace.run_command does, which this Python cannot import."""
         if name != "torch":
             return
         with open(os.path.join(os.environ["MEMLAB_SIMULATION"], "refusal.txt"), "w") as file:

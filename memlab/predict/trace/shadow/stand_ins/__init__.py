@@ -21,9 +21,8 @@ from memlab.attach import import_hook
 from memlab.core.config import Config
 from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow.kernel import Kernel
-from memlab.predict.trace.shadow.packages import Package, offer
 from memlab.predict.trace.shadow.recorder import Recorder
-from memlab.predict.trace.shadow.unpredictable import UnpredictableError
+from memlab.predict.trace.shadow.unpredictable import Package, UnpredictableError, offer
 
 __all__ = ["Kernel", "Package", "StandIn", "add_kernels", "install", "install_own"]
 

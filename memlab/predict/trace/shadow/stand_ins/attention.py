@@ -26,6 +26,9 @@ _MATH = torch._C._nn.scaled_dot_product_attention
 _aten = torch.ops.aten
 _HALF = (torch.bfloat16, torch.float16)
 
+Shape = tuple[int, ...]
+"""Batch, heads, tokens and head size."""
+
 _ALIGNMENT = 8
 """Elements to which the efficient kernel aligns the rows of a mask."""
 
@@ -39,7 +42,11 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
         functional.scaled_dot_product_attention = _Sdpa(gpu)
 
     return StandIn(
-        changes={"torch.nn.functional": choose_kernels, "transformers.masking_utils": _register},
+        changes={
+            "torch.nn.functional": choose_kernels,
+            "torch.utils.flop_counter": _count_shared_heads,
+            "transformers.masking_utils": _register,
+        },
         configured=_without_flash_attn,
         kernels={
             _aten._scaled_dot_product_flash_attention_backward.default: Kernel(
@@ -55,6 +62,31 @@ def _register(masking_utils: ModuleType, recorder: Recorder) -> None:
 
     AttentionInterface.register(FLASH, _flash_attention)
     masking_utils.ALL_MASK_ATTENTION_FUNCTIONS.register(FLASH, masking_utils.flash_attention_mask)
+
+
+def _count_shared_heads(flop_counter: ModuleType, recorder: Recorder) -> None:
+    """Count FLOPs also where several query heads share a key head, for which torch before 2.13 has no formula."""
+    flop_counter.sdpa_flop_count = _forward_flops
+    flop_counter.sdpa_backward_flop_count = _backward_flops
+
+
+def _forward_flops(query: Shape, key: Shape, value: Shape) -> int:
+    """FLOPs of the scores and of their product with the values, both for every query head.
+
+    Source: Dao et al., FlashAttention-2 (2023), section 4.1, whose ``4 * tokens**2 * head * heads`` is the case of
+    equal lengths and head sizes.
+    """
+    batch, heads, tokens, head = query
+    return 2 * batch * heads * tokens * key[2] * (head + value[3])
+
+
+def _backward_flops(grad_out: Shape, query: Shape, key: Shape, value: Shape) -> int:
+    """FLOPs of five products: the scores once more, and the gradients of query, key, value and scores.
+
+    Source: Dao et al., FlashAttention-2 (2023), sections 2.2 and 4.1: 2.5 times those of forward.
+    """
+    batch, heads, tokens, head = query
+    return 2 * batch * heads * tokens * key[2] * (3 * head + 2 * value[3])
 
 
 def _without_flash_attn(config: Config) -> Config:

@@ -1,4 +1,5 @@
-"""DeepSpeed's compiled operators, which are only counted, and ZeRO-3's comparisons of ranks, which are skipped.
+"""DeepSpeed's compiled operators, which are only counted, ZeRO-3's comparisons of ranks, which are skipped, and the
+free memory of a GPU, which is that of the simulated one.
 
 The operators write into existing tensors, so no allocation is missed.
 """
@@ -19,10 +20,16 @@ from memlab.predict.trace.shadow.stand_ins import StandIn
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(
         changes={
+            "deepspeed.accelerator.cuda_accelerator": _ask_no_driver,
             "deepspeed.ops.op_builder.builder": _build_nothing,
             "deepspeed.runtime.zero.utils": _compare_nothing,
         }
     )
+
+
+def _ask_no_driver(cuda_accelerator: ModuleType, recorder: Recorder) -> None:
+    """Read the free memory from the simulated GPU. DeepSpeed asks NVIDIA's driver for it, where there is one."""
+    cuda_accelerator.CUDA_Accelerator.available_memory = lambda self, index=None: torch.cuda.mem_get_info(index)[0]
 
 
 def _build_nothing(builder: ModuleType, recorder: Recorder) -> None:

@@ -20,7 +20,7 @@ from memlab.predict.constants import GpuModel
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.recorder import Recorder
 from memlab.predict.trace.shadow.stand_ins import StandIn
-from memlab.system.sandbox.changes import SIZE
+from memlab.system.sandbox import SIZE
 
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:

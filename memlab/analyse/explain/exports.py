@@ -1,0 +1,416 @@
+"""Exports of a memory history: for chrome://tracing and Perfetto, and for PyTorch's memory_viz."""
+
+import gzip
+import json
+import pickle
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import count, groupby
+from pathlib import Path
+from typing import Any
+
+from memlab.analyse.explain.explained import Explained, History
+from memlab.analyse.explain.explained_run import ExplainedRun
+from memlab.analyse.explain.placements import Timeline, timeline
+from memlab.core.basis import BOUND, CALIBRATED
+from memlab.core.errors import RecordError
+from memlab.core.record import PREDICTED, Record
+from memlab.files.disk import write_whole
+from memlab.predict.allocator import OutOfMemory
+from memlab.predict.allocator.blocks import Block
+from memlab.predict.allocator.recording import Action
+from memlab.predict.time.calibrate import resolve
+from memlab.predict.time.clocks import COMMUNICATION, LOWER_BOUND, has_clocks, step_seconds
+from memlab.predict.time.step_intervals import (
+    Interval,
+    StepIntervals,
+    events_after_each_item,
+    merged,
+    phases_of,
+    step_intervals,
+)
+from memlab.predict.time.work_kinds import item_kinds
+from memlab.predict.trace.events import Alloc, BeginPhase
+from memlab.predict.trace.trace_format import Site, Trace, apply
+from memlab.predict.trace.work_items import (
+    COLLECTIVES,
+    NOT_NAMED,
+    BeginWorkPhase,
+    Collective,
+    Copy,
+    HostWork,
+    Item,
+    KernelLaunch,
+)
+
+NO_CATEGORY = "unknown"
+"""The page fails on a file with categories that lacks this one."""
+
+NOWHERE = "??"
+"""torch's file of a C++ frame, and its name of a function that is not known."""
+
+
+def write_memory_viz(path: Path, history: History, seconds: Mapping[int, float]) -> None:
+    """Write what the allocator does in a replay of the history, and what it holds at the end.
+
+    Each entry has the label that memlab's recorder gives it: "number of the piece of the run|module". Frames are those
+    that the trace knows: the operator, the line that explains the request, the line of the user's script. ``seconds``:
+    when each event of the trace happened; entries of other events have no time. Phases are the ``external_annotations``
+    between two events with times. Raises :class:`WriteError`, which names ``path``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, pickle.dumps(_Writer(history, seconds).snapshot(), protocol=4))
+
+
+class _Writer:
+    def __init__(self, history: History, seconds: Mapping[int, float]):
+        self.trace, self.settings, self.seconds = history.trace, history.settings, seconds
+        self.allocator = history.recorder()
+        self.sites: dict[int, Site] = {}  # address -> site of the last request that got it
+        self.frames_of = cache(_frames)  # one list for each site: pickle writes it once
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "device_traces": [list(self._entries())],
+            "segments": [self._segment(blocks) for blocks in self.allocator.segments()],
+            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": self.settings},
+            "external_annotations": list(self._phases()),
+        }
+
+    def _phases(self) -> Iterator[dict[str, Any]]:
+        """Yield the beginning and the end of each phase whose times are known, in the form of torch's annotations."""
+        running = ""
+        for index, event in enumerate(self.trace.events):
+            if isinstance(event, BeginPhase) and index in self.seconds:
+                if running:
+                    yield self._annotation("END", running, index)
+                running = self.trace.phases[event.phase]
+                if running:
+                    yield self._annotation("START", running, index)
+        if running:
+            yield self._annotation("END", running, max(self.seconds))
+
+    def _annotation(self, stage: str, phase: str, event: int) -> dict[str, Any]:
+        return {"stage": stage, "name": phase, "device": 0, "time_us": round(1e6 * self.seconds[event])}
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        piece, actions = -1, self.allocator.actions
+        for index, event in enumerate(self.trace.events):
+            piece += isinstance(event, BeginPhase)
+            site = self.trace.sites[event.site] if isinstance(event, Alloc) else None
+            is_out_of_memory = False
+            try:
+                apply(event, self.allocator)
+            except OutOfMemory:
+                is_out_of_memory = True
+            label = f"{piece}|{site.module if site else ''}"
+            time = {"time_us": round(1e6 * self.seconds[index])} if index in self.seconds else {}
+            yield from ({**self._entry(action, site, label), **time} for action in actions)
+            actions.clear()
+            if is_out_of_memory:
+                return
+
+    def _entry(self, action: Action, site: Site | None, label: str) -> dict[str, Any]:
+        """``site``: of the request that the allocator serves. A free has the frames of its request, as in torch."""
+        if action.name == "alloc" and site:
+            self.sites[action.address] = site
+        elif action.name.startswith("free"):
+            site = self.sites[action.address]
+        return {
+            "action": action.name,
+            "device_free" if action.name == "oom" else "addr": action.address,
+            "size": action.nbytes,
+            "stream": action.stream,
+            "frames": self.frames_of(site) if site else [],
+            "compile_context": "N/A",
+            "user_metadata": label,
+            "category": site.kind if site and action.name == "alloc" else NO_CATEGORY,
+        }
+
+    def _segment(self, blocks: list[Block]) -> dict[str, Any]:
+        first = blocks[0]
+        return {
+            "device": 0,
+            "address": first.address,
+            "total_size": sum(block.size for block in blocks),
+            "allocated_size": sum(block.size for block in blocks if block.allocated),
+            "active_size": sum(block.size for block in blocks if not block.is_free),
+            "requested_size": sum(self.allocator.requested.get(block.address, 0) for block in blocks),
+            "stream": first.pool.stream,
+            "segment_type": "small" if first.pool.small else "large",
+            "segment_pool_id": (0, 0),
+            "is_expandable": first.base is not None,
+            "frames": [],
+            "blocks": [self._block(block) for block in blocks],
+        }
+
+    def _block(self, block: Block) -> dict[str, Any]:
+        values = {"address": block.address, "size": block.size}
+        if block.is_free:
+            return {**values, "requested_size": 0, "state": "inactive", "frames": []}
+        return {
+            **values,
+            "requested_size": self.allocator.requested[block.address],
+            "state": "active_allocated" if block.allocated else "active_pending_free",
+            "frames": self.frames_of(self.sites[block.address]),
+        }
+
+
+def _frames(site: Site) -> list[dict[str, Any]]:
+    """Return the frames of a site, the innermost first, named as torch names them."""
+    operator = site.op.split(".")[1:2] or [site.op]
+    frames = [_frame(NOWHERE, 0, f"at::_ops::{name}::call") for name in operator if name]
+    if site.where and not _is_line(site.where):  # a backward node: its thread runs no line of the script
+        return [*frames, _frame(NOWHERE, 0, f"torch::autograd::{site.where}::apply")]
+    if site.where:
+        frames.append(_frame_of(site.where, site.function or NOWHERE))
+    if site.user_line not in ("", site.where):
+        frames.append(_frame_of(site.user_line, NOWHERE))
+    return frames or [_frame(NOWHERE, 0, site.kind)]
+
+
+def _is_line(where: str) -> bool:
+    return where.rpartition(":")[2].isdecimal()
+
+
+def _frame_of(where: str, name: str) -> dict[str, Any]:
+    file, _, line = where.rpartition(":")
+    return _frame(file, int(line), name)
+
+
+def _frame(file: str, line: int, name: str) -> dict[str, Any]:
+    return {"filename": file, "line": line, "name": name}
+
+
+STEP, HOST, GPU_LINK, HOST_LINK, STREAMS = 0, 1, 2, 3, 10
+"""Numbers of the rows; streams follow from the last one on, in the order of their numbers in the trace."""
+
+SAMPLES = 20_000
+"""Intervals of a measured history, each with at most four points of the counters."""
+
+Event = dict[str, Any]
+
+
+def write_chrome_trace(path: Path, run: ExplainedRun) -> None:
+    """Write the step of the slowest rank of a prediction, or the memory of the fullest rank of a measured run.
+
+    A name that ends with ``.gz`` gives a compressed file. Raises
+    :class:`RecordError` where no clock is known, :class:`WriteError` where the file cannot be written.
+    """
+    record = run.record
+    events, facts = _predicted(run.ranks, record) if record.source == PREDICTED else _measured(run.shown)
+    values = {"displayTimeUnit": "ns", "otherData": {"run": record.run_id, **facts}, "traceEvents": events}
+    content = json.dumps(values, separators=(",", ":")).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+def _predicted(ranks: Sequence[Explained], record: Record) -> tuple[list[Event], dict[str, Any]]:
+    config, calibration = record.config, resolve(record.config).step
+    if not has_clocks(config, [rank.history.trace for rank in ranks]) or not record.steps:
+        raise RecordError(f"{record.run_id}: no step time is predicted, so there is no step to draw.")
+    costs = LOWER_BOUND if calibration is None else calibration.costs
+    rank = max(ranks, key=lambda rank: step_seconds(config, {rank.rank: rank.history.trace}, costs))
+    found = step_intervals(config, rank.history.trace.work, costs)
+    basis = ": ".join(filter(None, (BOUND if calibration is None else CALIBRATED, record.steps.get("basis_reason"))))
+    facts = {"source": "predicted", "rank": rank.rank, "step_seconds": found.seconds, "step_time": basis}
+    if record.command is not None:
+        facts["step"] = len(rank.history.trace.steps)
+    return list(_PredictedStep(rank, found, f"rank {rank.rank}, predicted ({basis})").events()), facts
+
+
+class _PredictedStep:
+    """The events of one step. ``name``: of the process."""
+
+    def __init__(self, rank: Explained, step: StepIntervals, name: str):
+        self.rank, self.trace, self.step, self.name = rank, rank.history.trace, step, name
+        self.kinds = item_kinds(rank.history.trace)
+        self.phases, self.modules = _phases_and_modules(rank.history.trace)
+
+    def events(self) -> Iterator[Event]:
+        yield self._named("process_name", STEP, self.name)
+        yield from self._row(STEP, "step", [self._slice(STEP, "predicted step", Interval(0, 0.0, self.step.seconds))])
+        yield from self._row(HOST, "host: phase, module, operator", self._host())
+        yield from self._row(GPU_LINK, "link between GPUs", self._busy(GPU_LINK, _uses_gpu_link))
+        yield from self._row(HOST_LINK, "link to the host", self._busy(HOST_LINK, lambda item: isinstance(item, Copy)))
+        for row, (stream, intervals) in enumerate(self.step.streams.items(), STREAMS):
+            name = "collectives" if stream == COMMUNICATION else f"stream {stream}"
+            yield from self._row(row, f"GPU {name}", [self._on_device(row, each) for each in intervals])
+        yield from self._launches()
+        yield from self._memory()
+
+    def _row(self, row: int, name: str, slices: Iterable[Event]) -> Iterator[Event]:
+        """Yield the slices of a row that take a nanosecond at least, with its name if there are any."""
+        found = [each for each in slices if each["dur"]]
+        if found:
+            yield self._named("thread_name", row, name)
+            yield {**self._named("thread_sort_index", row, ""), "args": {"sort_index": row}}
+            yield from found
+
+    def _named(self, what: str, row: int, name: str) -> Event:
+        return {"ph": "M", "name": what, "pid": self.rank.rank, "tid": row, "args": {"name": name}}
+
+    def _slice(self, row: int, name: str, interval: Interval, **args: Any) -> Event:
+        return {
+            **{"ph": "X", "name": name, "pid": self.rank.rank, "tid": row},
+            **_times(interval.begin, interval.end),
+            "args": args,
+        }
+
+    def _host(self) -> Iterator[Event]:
+        """Yield phases, modules inside phases, and inside these what the host does until it has launched an item."""
+        for phase, in_phase in _runs(self.step.host, lambda each: self.phases[each.item]):
+            yield self._slice(HOST, phase or "between phases", _whole(in_phase))
+            for module, in_module in _runs(in_phase, lambda each: self.modules[each.item]):
+                if module:
+                    yield self._slice(HOST, module, _whole(in_module))
+                for each in in_module:
+                    item = self.trace.work[each.item]
+                    if each.waits:
+                        yield self._slice(HOST, "waits for the GPU", each)
+                    else:
+                        args = {"operators": item.operators, "modules": item.modules}
+                        yield self._slice(HOST, self._launched(item), each, **args)
+
+    def _launched(self, item: Item) -> str:
+        """Name what the host does until it has launched an item."""
+        match item:
+            case KernelLaunch(launcher=launcher):
+                return "kernel" if launcher == NOT_NAMED else self.trace.launchers[launcher].operator
+            case Collective(kind=kind):
+                return COLLECTIVES[kind]
+            case Copy():
+                return "copy to or from the host"
+            case HostWork(sizes=sizes) if sizes:
+                return "work on host memory"
+        return "operators without a kernel"
+
+    def _on_device(self, row: int, interval: Interval) -> Event:
+        item = self.trace.work[interval.item]
+        args: dict[str, Any] = {"kind": self.kinds[interval.item], "phase": self.phases[interval.item]}
+        match item:
+            case KernelLaunch(flops=flops, sizes=sizes):
+                args |= {"module": self.modules[interval.item], "flops": flops, "memory_bytes": sum(sizes)}
+            case Collective(ranks=ranks, nbytes=nbytes):
+                args |= {"ranks": ranks, "bytes": nbytes}
+            case Copy(nbytes=nbytes):
+                args |= {"bytes": nbytes}
+        return self._slice(row, self._launched(item), interval, **args)
+
+    def _launches(self) -> Iterator[Event]:
+        """Yield an arrow from the host to each item on the device whose launch lies in the step, too."""
+        hosts: dict[int, list[Interval]] = defaultdict(list)
+        for each in filter(_is_visible, self.step.host):
+            if not each.waits:
+                hosts[each.item].append(each)
+        number = count()
+        for row, intervals in enumerate(self.step.streams.values(), STREAMS):
+            for each in filter(_is_visible, intervals):
+                before = [host for host in hosts[each.item] if host.end <= each.begin]
+                if before:
+                    arrow = {"name": "launch", "cat": "launch", "id": next(number), "pid": self.rank.rank}
+                    yield {**arrow, "ph": "s", "tid": HOST, "ts": _microseconds(before[-1].begin)}
+                    yield {**arrow, "ph": "f", "bp": "e", "tid": row, "ts": _microseconds(each.begin)}
+
+    def _busy(self, row: int, uses: Callable[[Item], bool]) -> list[Event]:
+        """Return when at least one item that ``uses`` a link runs."""
+        intervals = [each for stream in self.step.streams.values() for each in stream]
+        own = [each for each in intervals if uses(self.trace.work[each.item])]
+        return [self._slice(row, "busy", each) for each in merged(own)]
+
+    def _memory(self) -> Iterator[Event]:
+        """Yield the memory at each moment of the host: first the most since the last moment, then what is left."""
+        memory = timeline(self.rank)
+        events_after = events_after_each_item(self.trace)
+        for second, done in self.step.moments:
+            if events := events_after[done - 1]:
+                highest = max(events, key=memory.allocated.__getitem__)
+                for event in dict.fromkeys((highest, events[-1])):
+                    yield from _counters(self.rank.rank, max(second, 0.0), memory, event)
+
+
+def _uses_gpu_link(item: Item) -> bool:
+    return isinstance(item, Collective) and item.ranks > 1
+
+
+def _phases_and_modules(trace: Trace) -> tuple[list[str], list[str]]:
+    """Return phase and module of each item. What is no kernel belongs to the module of the kernel before.
+
+    The phase is the one of the events around an item: in the work of a command's step, the phase that begins behind the
+    step has no name yet.
+    """
+    begins = phases_of(trace)
+    events, names = list(begins), ["", *begins.values()]
+    module, phases, modules = "", [], []
+    for item, before in zip(trace.work, trace.events_before, strict=True):
+        begins_phase = isinstance(item, BeginWorkPhase)  # the operators before it are of the phase so far
+        phases.append(names[bisect_left(events, before - begins_phase)])
+        if isinstance(item, KernelLaunch) and item.launcher != NOT_NAMED:
+            module = trace.launchers[item.launcher].module
+        modules.append(module)
+        if begins_phase:
+            module = ""
+    return phases, modules
+
+
+def _runs(intervals: Iterable[Interval], key: Callable[[Interval], str]) -> Iterator[tuple[str, list[Interval]]]:
+    """Yield the intervals in groups of neighbours with the same ``key``."""
+    for name, members in groupby(intervals, key):
+        yield name, list(members)
+
+
+def _whole(intervals: Sequence[Interval]) -> Interval:
+    return intervals[0]._replace(end=intervals[-1].end)
+
+
+def _times(begin: float, end: float) -> dict[str, float]:
+    """Return the time of a slice in microseconds.
+
+    A slice ends where the next one begins, on whole nanoseconds. Otherwise Perfetto drops the next one, and
+    chrome://tracing draws it below.
+    """
+    return {"ts": _microseconds(begin), "dur": (_nanoseconds(end) - _nanoseconds(begin)) / 1e3}
+
+
+def _is_visible(interval: Interval) -> bool:
+    return _nanoseconds(interval.end) > _nanoseconds(interval.begin)
+
+
+def _microseconds(second: float) -> float:
+    return _nanoseconds(second) / 1e3
+
+
+def _nanoseconds(second: float) -> int:
+    return round(1e9 * second)
+
+
+def _counters(rank: int, second: float, memory: Timeline, event: int) -> Iterator[Event]:
+    for name, values in (("allocated", memory.allocated), ("reserved", memory.reserved)):
+        args = {"bytes": values[event]}
+        yield {"ph": "C", "name": name, "pid": rank, "ts": _microseconds(second), "args": args}
+
+
+def _measured(rank: Explained) -> tuple[list[Event], dict[str, Any]]:
+    """Return the parts of the run and the memory of a recorded history, on the host's clock."""
+    memory = timeline(rank)
+    if memory.seconds is None:
+        raise RecordError(f"rank {rank.rank}: the recorded history has no clock.")
+    seconds = memory.seconds
+    names = [("process_name", STEP, f"rank {rank.rank}, measured"), ("thread_name", HOST, "host: parts of the run")]
+    events: list[Event] = [
+        {"ph": "M", "name": what, "pid": rank.rank, "tid": row, "args": {"name": name}} for what, row, name in names
+    ]
+    for part in memory.parts:
+        begin, end = seconds[part.begin], seconds[min(part.end, len(seconds) - 1)]
+        events.append(
+            {
+                **{"ph": "X", "name": part.phase or "between phases", "pid": rank.rank, "tid": HOST},
+                **_times(begin, end),
+                "args": {"step": part.step},
+            }
+        )
+    for event in memory.sampled(0, len(memory.allocated), SAMPLES):
+        events += _counters(rank.rank, seconds[event], memory, event)
+    return events, {"source": "measured", "rank": rank.rank}

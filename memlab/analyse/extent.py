@@ -1,0 +1,60 @@
+"""How long a command's training is: the steps of the whole run or of an epoch, as its record knows them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from memlab.core.record import Record
+
+
+class Extent(NamedTuple):
+    """A part of the training whose number of steps is known: ``name`` is empty for a whole run."""
+
+    name: str
+    steps: int
+
+
+def extent(record: Record) -> Extent | None:
+    """Return the whole run where its end is known, else the epoch that a prediction read; ``None``: not known."""
+    command = record.command or {}
+    if end := (command.get("growth") or {}).get("end_step"):
+        return Extent("", end)
+    facts: Mapping[str, Any] = next((rank["attached"] for rank in record.ranks if rank["attached"]), {})
+    arguments = (facts.get("training_arguments") or {}).get("values") or {}
+    if (arguments.get("max_steps") or 0) > 0:
+        return Extent("", arguments["max_steps"])
+    epoch = next((one for one in over_ranks(command.get("epochs") or ()) if one["purpose"] == "training"), None)
+    if epoch is None or not epoch["batches"]:
+        return None
+    ranks = epoch.get("ranks", 1) if epoch.get("is_shared") else 1
+    steps = max(1, epoch["batches"] // (ranks * epoch["batches_per_step"]))
+    epochs = arguments.get("num_train_epochs") or 1
+    return Extent("one epoch" if epochs == 1 else f"{epochs:g} epochs", round(epochs * steps))
+
+
+def over_ranks(epochs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Join what the traced ranks read, with the largest batches of all of them: shares of an epoch are added up."""
+    joined: dict[tuple, Mapping[str, Any]] = {}
+    numbers: Counter[int] = Counter()
+    for epoch in epochs:
+        if epoch.get("is_shared"):
+            numbers[epoch["read_by"]] += 1
+            key: tuple = epoch["purpose"], numbers[epoch["read_by"]]
+        else:
+            key = tuple(epoch[name] for name in ("purpose", "batches", "batches_read", "failure", "is_run_whole"))
+        joined[key] = _with_share(joined[key], epoch) if key in joined else epoch
+    return list(joined.values())
+
+
+_OF_ALL_RANKS = ("batches", "batches_read", "batches_in_reach", "ranks", "ranks_read")
+
+
+def _with_share(known: Mapping[str, Any], epoch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add what another rank read of an epoch."""
+    dearest = [*known["dearest"], *epoch["dearest"]]
+    if not epoch.get("is_shared"):
+        return {**known, "dearest": dearest, "ranks": max(known.get("ranks", 1), epoch.get("ranks", 1))}
+    added = {key: None if None in (known[key], epoch[key]) else known[key] + epoch[key] for key in _OF_ALL_RANKS}
+    is_whole = known["is_run_whole"] or epoch["is_run_whole"]
+    seconds = max(known["seconds"], epoch["seconds"])
+    return {**known, **added, "dearest": dearest, "seconds": seconds, "is_run_whole": is_whole}

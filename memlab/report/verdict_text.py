@@ -1,0 +1,236 @@
+"""First line of the answer: the verdict, the GPUs, the memory that decides, and the place of the peak."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from memlab.core.basis import MEASURED
+from memlab.core.record import (
+    DOES_NOT_FIT,
+    DOES_NOT_LAST,
+    EDGE,
+    FITS,
+    HOST,
+    LIVE_TENSORS,
+    OUT_OF_MEMORY,
+    Record,
+)
+from memlab.core.sizes import GIB
+from memlab.predict import allocator
+from memlab.predict.memory.fit_probability import FEW
+from memlab.report import units
+from memlab.report.growth_text import when_memory_ends
+
+WORDS = {FITS: "Fits", EDGE: "At the edge", DOES_NOT_FIT: "Does not fit", DOES_NOT_LAST: "Does not last"}
+
+NO_ANSWER = "No answer"
+
+DIFFERENT = 0.01
+"""Smallest difference of two ranks that is named, as a share of the memory of the fullest."""
+
+_BOARD = re.compile(r"\b(?:NVIDIA|GeForce|Tesla|SXM\d*|HBM\d\w*)\b|-")
+"""Words of a GPU's name that tell no two GPUs apart."""
+
+
+def verdict(record: Record) -> str:
+    """Write the sentence that answers whether a run fits: with the GPUs, memory in GiB and the place of the peak."""
+    if record.status not in ("ok", *OUT_OF_MEMORY):
+        return f"{NO_ANSWER}: {_reason(record)}."
+    parts = [_out_of_memory(record)] if record.status in OUT_OF_MEMORY else [_memory(record), _end(record)]
+    return f"{_word(record)} on {machine(record)}: {'; '.join(filter(None, parts))}."
+
+
+def machine(record: Record) -> str:
+    """Write the number and the name of the GPUs: ``4 x A100 80GB``, ``2 CPU ranks``."""
+    hardware = record.config.hardware
+    known = "hardware" not in record.unknown_config
+    number = max(hardware.world_size if known else 1, len(record.ranks))
+    if on_cpu(record) if record.ranks else hardware.device == "cpu":
+        return units.counted(number, "CPU rank")
+    name = next((rank["device_name"] for rank in record.ranks if rank["device_name"]), "") or hardware.gpu
+    return f"{number} x {' '.join(_BOARD.sub(' ', name).split()) or 'GPU'}"
+
+
+def on_cpu(record: Record) -> bool:
+    """Return whether no rank ran on a GPU, so that no memory of a GPU can be full."""
+    return bool(record.ranks) and record.ranks[0]["memory_source"] in (HOST, LIVE_TENSORS)
+
+
+def how_sure(summary: Mapping[str, Any]) -> str:
+    """Write the probability of a predicted run's verdict; at the edge, the probability that the run fits.
+
+    The text also gives the number of measured configurations of the same GPU and kind. If these are too few, the
+    probability is called unknown. Empty if no probability was computed.
+    """
+    probability = summary.get("fit_probability")
+    if probability is None:
+        return ""
+    if not is_calibrated(summary):
+        lacking = "configuration" if summary.get("fit_probability_same_gpu") else "GPU"
+        return f"probability unknown (not calibrated for this {lacking})"
+    found = summary.get("verdict")
+    percent = units.percent(1 - probability if found == DOES_NOT_FIT else probability)
+    sure = "sure to fit" if found == EDGE else "sure"
+    return f"{percent} {sure} ({summary['fit_probability_same_kind']} similar configurations were measured)"
+
+
+def is_calibrated(summary: Mapping[str, Any]) -> bool:
+    """Return whether enough configurations of the same GPU and kind were measured to show a probability."""
+    return (summary.get("fit_probability_same_kind") or 0) >= FEW
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Write whole numbers with consecutive ones as a range: ``0-3, 7``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], number]
+        else:
+            spans.append([number])
+    return ", ".join("-".join(map(str, span)) for span in spans)
+
+
+def fullest(record: Record) -> Mapping[str, Any]:
+    """Return the rank that takes the most memory."""
+    key = taken_key(record)
+    return max(record.ranks, key=lambda rank: rank[key] or 0)
+
+
+def taken_key(record: Record) -> str:
+    """Choose the quantity to compare with the limit: memory given out by the driver, or the next best that is known."""
+    if on_cpu(record):
+        return "host_peak_bytes"
+    keys = ("device_used_bytes", "peak_reserved_bytes", "peak_active_bytes", "peak_allocated_bytes")
+    return next((key for key in keys[_fraction(record) < 1 :] if _highest(record.ranks, key)), keys[-1])
+
+
+def memory_limit(record: Record) -> float | None:
+    """Return the bytes that a rank can have: device memory times the allocator's fraction; ``None`` if unknown."""
+    total = _highest(record.ranks, "device_total_bytes") or (record.config.hardware.memory_gib or 0) * GIB
+    return total * _fraction(record) or None
+
+
+def needed(record: Record) -> float | None:
+    """Return the bytes that the fullest rank needs on a GPU of any size, if they are not those that it takes."""
+    growth = (record.command or {}).get("growth") or {}
+    if growth.get("agreed") and growth["out_of_memory_step"] is None and growth["need_bytes"] is not None:
+        return growth["need_bytes"]
+    return record.summary.get("needed_bytes")
+
+
+def place(at: Mapping[str, Any], rank: Mapping[str, Any]) -> str:
+    """Write ``backward, step 4, train.py:31``. ``at``: a peak or an out-of-memory of ``rank``."""
+    step = f"step {at['step']}" if at.get("step") else ""
+    phase = (at.get("phase") or ("" if step else "a part of the script without a phase")).replace("_", " ")
+    line = at.get("where") or ""
+    line = "" if is_of_a_library(line, rank) else PurePath(line).name
+    return ", ".join(filter(None, (phase.removeprefix("first ") if step else phase, step, line)))
+
+
+def is_of_a_library(where: str, rank: Mapping[str, Any]) -> bool:
+    """Return whether a line is in the code of a package that the script uses, and not in the script's own folder."""
+    facts = rank.get("attached") or {}
+    packages = {*(facts.get("versions") or ()), "torch", "trl", "site-packages"}
+    folder = PurePath((facts.get("script") or {}).get("path") or "script.py").parent
+    path = PurePath(where)
+    return bool(packages & set(path.parts[:-1])) and not (folder.name and path.is_relative_to(folder))
+
+
+def peak_of(rank: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return step, phase and line of a rank's peak; of memlab's own training the phase alone. Empty if unknown."""
+    found = (rank.get("attached") or {}).get("peak")
+    if found:
+        return found
+    peaks = {name: phase.get("peak_allocated_bytes") or 0 for name, phase in rank["phases"].items()}
+    return {"phase": max(peaks, key=peaks.__getitem__)} if peaks else {}
+
+
+def _word(record: Record) -> str:
+    found = record.summary.get("verdict")
+    if record.status in OUT_OF_MEMORY:
+        return WORDS[EDGE if found == EDGE else DOES_NOT_FIT]
+    if on_cpu(record) and found != DOES_NOT_LAST:
+        return "Trained"
+    is_unknown = record.source != MEASURED and not memory_limit(record)
+    return NO_ANSWER if is_unknown else WORDS[found or FITS]
+
+
+def _reason(record: Record) -> str:
+    return (record.reason or "no reason given").splitlines()[0].rstrip(".;: ")
+
+
+def _memory(record: Record) -> str:
+    if not record.ranks:
+        return "no values"
+    if on_cpu(record):
+        tensors = _highest(record.ranks, "peak_allocated_bytes")
+        resident = f"{_taken(record)} resident"
+        return resident if tensors is None else f"{units.about(tensors)} GiB of tensors, {resident}"
+    if record.summary.get("verdict") == DOES_NOT_LAST:
+        return f"{_taken(record)} now"
+    need = needed(record)
+    if need is not None:
+        return f"needs {_of_limit(units.about(need), record)}"
+    kind = "allocated" if _fraction(record) < 1 else "reserved"
+    inside = _highest(record.ranks, f"peak_{kind}_bytes")
+    return f"{_taken(record)}{f' ({kind} {units.about(inside)})' if inside else ''}"
+
+
+def _taken(record: Record) -> str:
+    """Write ``46.5 of 79.2 GiB``; of ranks that differ, those of the fullest and of the emptiest."""
+    key = taken_key(record)
+    known = {rank["rank"]: rank[key] for rank in record.ranks if rank[key] is not None}
+    if not known:
+        return "memory not known"
+    most, least = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
+    text = _of_limit(units.about(known[most]), record)
+    if known[most] - known[least] < DIFFERENT * known[most]:
+        return text
+    return f"{text} on rank {most}, {units.about(known[least])} on rank {least}"
+
+
+def _of_limit(size: str, record: Record) -> str:
+    limit = None if on_cpu(record) else memory_limit(record)
+    allowed = " that the allocator may take" if limit and _fraction(record) < 1 else ""
+    return f"{size}{f' of {units.about(limit)}' if limit else ''} GiB{allowed}"
+
+
+def _end(record: Record) -> str:
+    """Write where the peak is, or where memory ends."""
+    if record.summary.get("verdict") == DOES_NOT_LAST:
+        return when_memory_ends((record.command or {})["growth"])
+    if not record.ranks:
+        return ""
+    rank = fullest(record)
+    at = peak_of(rank)
+    return f"the peak is in {place(at, rank)}" if at else ""
+
+
+def _out_of_memory(record: Record) -> str:
+    failed = [rank for rank in record.ranks if rank["status"] == "gpu_oom"]
+    if record.status != "gpu_oom" or not failed:  # of the host, implied by another point, or imported
+        return f"{'out of host memory: ' if record.status == 'host_oom' else ''}{_reason(record)}"
+    at, need = failed[0]["oom"] or {}, needed(record)
+    numbers = [rank["rank"] for rank in failed]
+    some = f" on rank{'s' * (len(numbers) > 1)} {ranges(numbers)}" if len(record.ranks) > len(numbers) else ""
+    likely = "likely " if record.summary.get("verdict") == EDGE else ""
+    where = f" in {place(at, failed[0])}" if at.get("phase") or at.get("step") else ""
+    if need is not None:
+        size = _of_limit(units.about(need), record)
+    else:
+        taken, more = _highest(failed, taken_key(record)), at.get("requested_bytes")
+        size = f"{_of_limit(units.about(taken), record)} taken" if taken else ""
+        size += f", {units.about(more)} GiB more requested" if size and more else ""
+    return "; ".join(filter(None, (size, f"{likely}out of memory{some}{where}")))
+
+
+def _fraction(record: Record) -> float:
+    """Return the share of the device's memory that the allocator may take; all of it if its settings are not known."""
+    if "allocator" in record.unknown_config:  # a script that failed before its first step
+        return 1.0
+    return allocator.parse(record.config.allocator.conf).memory_fraction
+
+
+def _highest(ranks: Sequence[Mapping[str, Any]], key: str) -> int | None:
+    return max((rank[key] for rank in ranks if rank.get(key)), default=None)

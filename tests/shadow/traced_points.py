@@ -1,0 +1,15 @@
+"""Traces of single points of memlab's own training."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from memlab.core.plan import Plan
+from memlab.predict.trace.shadow_process import Task, TraceKey, run_shadow
+from memlab.predict.trace.trace_format import Trace
+
+
+def shadow_traces(plan: Plan, keys: Sequence[TraceKey], folder: Path) -> dict[TraceKey, Trace]:
+    """Trace ``keys`` of ``plan`` in a separate process that works in ``folder``."""
+    tasks = [Task(plan, key, folder / key.file_name) for key in keys]
+    assert not run_shadow(tasks, folder)
+    return {task.key: Trace.load(task.path) for task in tasks}

@@ -1,0 +1,60 @@
+"""Locks of torch's builds: which are stale, and who says so."""
+
+import os
+import shutil
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from memlab.files import build_locks
+from memlab.files.build_locks import is_stale, stale_locks
+from memlab.system.environment import sweep_locks_of_commands
+
+
+@pytest.fixture
+def lock(tmp_path, monkeypatch):
+    """A lock in the folder where torch builds the extensions of commands, older than any that a build has just made."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    lock = tmp_path / "cache" / "torch_extensions" / "py311_cu130" / "fused_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    os.utime(lock, (0, time.time() - 2 * build_locks.STALE_S))
+    return lock
+
+
+@contextmanager
+def ninja(folder: Path, tmp_path: Path):
+    """A process that the kernel calls ninja."""
+    program = tmp_path / "ninja"
+    shutil.copy(shutil.which("sleep"), program)
+    with subprocess.Popen([program, "60"], cwd=folder) as process:
+        try:
+            while Path(f"/proc/{process.pid}/comm").read_text().strip() != "ninja":  # the kernel sets it last
+                time.sleep(0.01)
+            yield
+        finally:
+            process.kill()
+
+
+def test_a_lock_without_a_build_is_removed_by_the_doctor(lock, tmp_path):
+    with ninja(lock.parent, tmp_path):
+        assert not is_stale(lock) and sweep_locks_of_commands() == []
+    with ninja(tmp_path, tmp_path):  # of another extension
+        assert stale_locks(tmp_path) == [lock]
+    assert sweep_locks_of_commands() == [lock] and not lock.exists()
+
+
+def test_a_lock_that_was_just_made_is_left_alone(lock):
+    lock.touch()
+    assert not is_stale(lock) and sweep_locks_of_commands() == [] and lock.exists()
+
+
+def test_the_folder_that_the_user_named_is_looked_at(lock, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "none"))
+    assert sweep_locks_of_commands() == []
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(lock.parents[1]))
+    assert sweep_locks_of_commands() == [lock]

@@ -1,0 +1,104 @@
+"""The table of a sweep: what varies, free and reserved memory, step time, price."""
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from folders import MIB, make_config, make_record, write
+
+from memlab.analyse.collect import collect
+from memlab.core.config import Hardware, Offload
+from memlab.report.points_text import show_points
+from memlab.report.text import console
+
+CHOICES = {"zero_stage": "zero2", "offload": "none"}
+
+
+@pytest.fixture
+def shown(tmp_path, monkeypatch):
+    """``shown(records, width)``: the title of the table, and its rows as column -> cell."""
+
+    def show(*records, width: int = 160, **options) -> tuple[str, list[dict[str, str]]]:
+        for number, record in enumerate(records):
+            write(tmp_path / str(number), record)
+        monkeypatch.setenv("COLUMNS", str(width))
+        out = console(io.StringIO())
+        show_points(collect([tmp_path]).runs, out, **options)
+        lines = out.file.getvalue().splitlines()
+        head = next(place for place, line in enumerate(lines) if "step" in line.split())
+        title = " ".join(line.strip() for line in lines[:head])
+        columns = re.split(r"\s{2,}", lines[head].strip())
+        rows = [re.split(r"\s{2,}", line.strip()) for line in lines[head + 1 : head + 1 + len(records)]]
+        return title, [dict(zip(columns, row, strict=False)) for row in rows]
+
+    return show
+
+
+def bound(tokens: int, **parts):
+    """Return a prediction whose step time is only a lower bound."""
+    record = make_record(make_config(tokens, mode="predict", **parts), CHOICES)
+    record.source, record.steps = "predicted", {"basis": "lower bound", "basis_reason": "no calibration for A100"}
+    record.summary["step_seconds_max"] = None
+    return record
+
+
+def test_what_varies_is_first_then_memory_step_and_price(shown):
+    offloaded = make_config(offload=Offload(optimizer="cpu"))
+    title, (plain, other) = shown(
+        make_record(allocated=1000 * MIB), make_record(offloaded, {**CHOICES, "offload": "optimizer"}, seconds=2.0)
+    )
+    assert title == "2 points; memory is the fullest rank's; source measured; batch 1; tokens 512"
+    assert list(plain)[:5] == ["offload", "free GiB", "reserved GiB", "step", "$ per million tokens"]
+    assert (plain["free GiB"], plain["reserved GiB"], plain["step"]) == ("79.00", "1.00", "0.500 s")
+    assert (other["offload"], other["step"]) == ("optimizer", "2.00 s")
+    # 2 GPUs, 1 x 512 tokens each, 2 s a step, at 3.6 dollars an hour: not the cost of the launch.
+    assert other["$ per million tokens"] == "$1.953"
+
+
+def test_a_value_that_varies_within_one_option_is_a_column(shown):
+    machines = [replace(make_config().hardware, gpus=gpus) for gpus in (2, 4)]
+    _, rows = shown(*(make_record(make_config(hardware=each), CHOICES) for each in machines))
+    assert [row["hardware.gpus"] for row in rows] == ["2", "4"]
+
+
+def test_a_bound_is_written_as_one_and_a_missing_price_is_a_dash(shown):
+    free = Hardware(gpu="A100", gpus=2, memory_gib=80.0)
+    _, (row, measured) = shown(bound(512), make_record(make_config(1024, hardware=free), CHOICES))
+    assert (row["step"], row["$ per million tokens"]) == ("at least 0.500 s", "at least $0.4883")
+    assert row["tokens/s"] == "at most 2,048"
+    assert (measured["step"], measured["$ per million tokens"]) == ("0.500 s", "-")
+
+
+def test_a_run_that_does_not_fit_has_its_reason_in_place_of_the_step(shown):
+    failed = make_record(make_config(4096), CHOICES, "gpu_oom")
+    failed.reason = "rank 0 in first_forward, step 0: OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB"
+    edge = make_record(make_config(2048), CHOICES)
+    edge.summary["verdict"] = "edge"
+    _, (fits, at_edge, too_large) = shown(make_record(), edge, failed)
+    assert (fits["tokens"], at_edge["tokens"], too_large["tokens"]) == ("512", "2048", "4096")
+    assert at_edge["step"] == "0.500 s" and at_edge["note"] == "at the edge"
+    assert list(too_large.values())[1:5] == ["-", "-", "out of memory", "-"]
+    assert list(too_large.values())[-1] == "in first forward"
+
+
+def test_estimates_of_other_tools_are_shown_on_request(shown):
+    assert not any("estimate" in name for name in shown(make_record())[1][0])
+    assert shown(make_record(), estimates=True)[1][0]["accelerate's estimate"] == "0.01"
+
+
+def test_options_that_take_half_the_terminal_are_one_column_of_short_names(shown):
+    """The names leave out what most configurations have; the title says what that is."""
+    records = [make_record(make_config(stage=stage)) for stage in (1, 2, 3)]
+    records.append(make_record(make_config(offload=Offload(optimizer="cpu")), {**CHOICES, "offload": "optimizer"}))
+    records[0].config.hardware.memory_gib = 40.0
+    title, rows = shown(*records, width=84)
+    assert "unless named: offload=none" in title
+    assert "zero2 offload=optimizer" in [row["configuration"] for row in rows]
+
+
+def test_points_whose_batches_are_not_known_have_a_table(shown):
+    """Scripts of people's own may have batches that memlab does not find out."""
+    record = make_record()
+    record.unknown_config = ["batch.micro", "seq_len.tokens"]
+    assert shown(record)[1][0]["reserved GiB"] == "0.12"

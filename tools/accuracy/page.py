@@ -1,0 +1,297 @@
+"""Text of docs/accuracy.md: errors of the predictions as tables."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from memlab.core.record import COMMAND_PHASES
+from memlab.predict.memory.fit_probability import FEW
+from memlab.report import units
+from tools.accuracy.commands import JudgedCommand
+from tools.accuracy.errors import (
+    GROUPS,
+    MARGIN,
+    QUANTITIES,
+    Compared,
+    Errors,
+    Judged,
+    by,
+    cell,
+    errors_of,
+    verdicts_of,
+)
+
+NAMES = {
+    "allocated": "peak allocated",
+    "reserved": "peak reserved",
+    "active": "peak active",
+    "after_init": "allocated after engine init",
+    "host": "host memory, peak resident",
+}
+
+WITHOUT_CALIBRATION = """\
+Predictions of device memory have no fitted parameter. The real engine makes the allocations; a copy of PyTorch's
+allocator, which reproduces a recorded memory history exactly, replays them.
+"""
+
+
+WHERE_PROBABLE = f"""\
+A prediction computes the probability that it fits from the errors of reserved memory of all measured configurations.
+memlab shows this probability only for a GPU and a kind of configuration of which at least {FEW} configurations were
+measured; otherwise it says "not calibrated". Configurations of one kind differ in model, ZeRO stage, checkpointing and
+shape.
+"""
+
+
+COMMANDS = """\
+Training scripts that people write themselves, unmodified (`results/commands/`). `memlab measure -- COMMAND` measured
+each, and `memlab predict -- COMMAND` predicted it from the same words. Peaks are from process start, of the highest
+rank. *First* is the error of the prediction that was made first: by the code as it was before the causes of its errors
+were known. *Worst phase* is the phase whose peak of allocated memory is the furthest off. A measured command ran two to
+four optimizer steps; its prediction ran the first two, those with the dearest batches that the script's loader could
+still give, and one more, so for a loop that counts its own steps it is the peak of the whole epoch.
+"""
+
+
+def document(
+    points: Sequence[Judged],
+    commands: Sequence[JudgedCommand],
+    predictor: dict[str, str],
+    sources: Sequence[tuple[str, str, str]],
+    refused: Sequence[tuple[str, str]],
+    imported: Sequence[Judged],
+    kinds: Mapping[str, Mapping[str, int]],
+    note: str = "",
+) -> str:
+    """Write the whole page as Markdown.
+
+    ``commands``: training commands, in a section of their own. ``predictor``: package -> version. ``sources``: a
+    quantity that a trace cannot see, its value, and the source of the value. ``refused``: runs that could not be
+    predicted, with the reason. ``imported``: points of imported tables, in a section of their own. ``kinds``: GPU ->
+    kind of configuration -> number of measured engine configurations. ``note``: a remark on the sweeps.
+    """
+    return "\n".join(
+        [
+            "# Accuracy of predictions\n",
+            _meaning(predictor),
+            *(_own_training(points, refused, kinds) if points else []),
+            *(_commands(commands) if commands else []),
+            *([*_by_sweep(points, note), *_by_family(points)] if points else []),
+            _sources(sources),
+            *(_imported(imported) if imported else []),
+        ]
+    )
+
+
+def _own_training(
+    points: Sequence[Judged], refused: Sequence[tuple[str, str]], kinds: Mapping[str, Mapping[str, int]]
+) -> list[str]:
+    return [
+        _introduction(points),
+        "![Predicted against measured](accuracy/predicted_against_measured.png)\n",
+        "## All points\n",
+        _overall(points),
+        _verdicts(points),
+        _refused(refused),
+        _kinds(kinds),
+    ]
+
+
+def _meaning(predictor: dict[str, str]) -> str:
+    predicted = " ".join(f"{name} {predictor[name]}" for name in ("torch", "deepspeed", "transformers"))
+    return (
+        "An error is `predicted / measured - 1` of the highest rank; median, 90th percentile and worst are of its "
+        f"absolute value. *Under* is the share of points whose prediction is too low, *under {units.percent(MARGIN)}* "
+        "the share whose prediction is too low by more than that. memlab's own training is predicted with "
+        f"{predicted}.\n"
+    )
+
+
+def _introduction(points: Sequence[Judged]) -> str:
+    sweeps = sorted({point.sweep for point in points})
+    measured = sorted({" ".join(f"{name} {version}" for name, version in point.versions.items()) for point in points})
+    return (
+        f"`make accuracy` predicts every record of `results/` ({len(points)} points of {len(sweeps)} sweeps, and the "
+        "training commands) and wrote this page; [accuracy.json](accuracy.json) has every point. A point that shared "
+        "its launch is predicted behind the points that ran before it, as it was measured.\n\n"
+        f"Measured with {'; '.join(measured)}. Sweeps: {', '.join(f'`{sweep}`' for sweep in sweeps)}.\n"
+    )
+
+
+def _overall(points: Sequence[Judged]) -> str:
+    rows = [(NAMES[quantity], errors_of(points, quantity)) for quantity in QUANTITIES]
+    return _table("quantity", rows)
+
+
+def _verdicts(points: Sequence[Compared]) -> str:
+    found = verdicts_of(points)
+    return (
+        f"Verdict (runs or out of memory): right for {found.right} of {found.n} points "
+        f"({units.percent(found.right / found.n, 1)}); "
+        f"{found.out_of_memory} of them ran out of memory, {found.edge} were predicted to be at the edge.\n"
+    )
+
+
+def _refused(refused: Sequence[tuple[str, str]]) -> str:
+    lines = [f"- `{where}`: {reason}" for where, reason in refused]
+    return "\n".join(["Not predicted:\n", *lines]) + "\n" if lines else ""
+
+
+def _kinds(kinds: Mapping[str, Mapping[str, int]]) -> str:
+    rows = [
+        f"| {gpu} | {kind} | {count} | {'yes' if count >= FEW else 'no'} |"
+        for gpu, counts in kinds.items()
+        for kind, count in sorted(counts.items(), key=lambda item: -item[1])
+    ]
+    head = ["| GPU | kind of configuration | measured | probability shown |", "|---|---|---|---|"]
+    return "\n".join(["## Where a probability is shown\n", WHERE_PROBABLE, *head, *rows]) + "\n"
+
+
+def _commands(commands: Sequence[JudgedCommand]) -> list[str]:
+    """Write the section of training commands: errors over all, and one table for each sweep."""
+    measured = _versions(each.versions for each in commands)
+    predicted = _versions(each.predictor for each in commands)
+    versions = f"Measured with {measured}; predicted with {predicted}.\n"
+    rows = [
+        (f"{sweep}: {NAMES[quantity]}", errors_of(some, quantity))
+        for sweep, some in sorted(by(commands, lambda command: command.sweep).items())
+        for quantity in ("allocated", "reserved")
+    ]
+    parts = ["## Training commands\n", COMMANDS + versions, _table("sweep", rows)]
+    parts += [_verdicts(commands), *_commands_by_phase(commands)]
+    for sweep, some in sorted(by(commands, lambda command: command.sweep).items()):
+        parts.append(_commands_of(sweep, some))
+    return parts
+
+
+def _versions(found: Iterable[Mapping[str, str]]) -> str:
+    return ", ".join(dict.fromkeys(f"{name} {version}" for each in found for name, version in each.items() if version))
+
+
+def _commands_by_phase(commands: Sequence[JudgedCommand]) -> list[str]:
+    parts = []
+    for quantity in ("allocated", "reserved"):
+        rows = []
+        for phase in COMMAND_PHASES:
+            seen = [replace(each, errors=each.phases[phase]) for each in commands if phase in each.phases]
+            rows.append((f"{phase.replace('_', ' ')}: {NAMES[quantity]}", errors_of(seen, quantity)))
+        parts.append(_table("phase", rows))
+    return parts
+
+
+def _commands_of(sweep: str, commands: Sequence[JudgedCommand]) -> str:
+    head = [
+        f"| {sweep} | GPUs | measured | predicted | allocated, GiB | error | first | reserved, GiB | error | first "
+        "| worst phase |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    rows = []
+    for each in sorted(commands, key=lambda command: command.name):
+        cells = [each.name, str(each.gpus), each.measured, each.predicted]
+        for quantity in ("allocated", "reserved"):
+            cells += [units.gib(each.measured_bytes[quantity], 2), _error(each.errors.get(quantity))]
+            cells.append("" if each.first is None else _first(each.first, quantity))
+        cells.append(_worst_phase(each))
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def _first(first: JudgedCommand, quantity: str) -> str:
+    return _error(first.errors[quantity]) if quantity in first.errors else first.predicted
+
+
+def _worst_phase(command: JudgedCommand) -> str:
+    errors = {phase: each["allocated"] for phase, each in command.phases.items() if "allocated" in each}
+    if not errors:
+        return "-"
+    worst = max(errors, key=lambda phase: abs(errors[phase]))
+    return f"{worst.replace('_', ' ')} {_error(errors[worst])}"
+
+
+def _error(error: float | None) -> str:
+    return "-" if error is None else units.with_sign(error, units.percent(abs(error), 2))
+
+
+def _by_sweep(points: Sequence[Judged], note: str) -> list[str]:
+    sweeps = sorted(by(points, lambda point: point.sweep).items())
+    parts = ["## By sweep\n", note]
+    for quantity in ("allocated", "reserved"):
+        rows = [(f"{name}: {NAMES[quantity]}", errors_of(some, quantity)) for name, some in sweeps]
+        parts.append(_table("sweep", rows))
+    verdicts = [(name, verdicts_of(some)) for name, some in sweeps]
+    lines = ["| sweep | points | out of memory | verdict right |", "|---|---|---|---|"]
+    lines += [
+        f"| {name} | {each.n} | {each.out_of_memory} | {units.percent(each.right / each.n, 1)} |"
+        for name, each in verdicts
+    ]
+    return [*parts, "\n".join(lines) + "\n"]
+
+
+def _by_family(points: Sequence[Judged]) -> list[str]:
+    parts = []
+    for quantity in ("allocated", "reserved", "after_init"):
+        parts.append(f"## {NAMES[quantity].capitalize()}, by what was varied\n")
+        parts.append(_table("points", _by_axis(points, quantity)))
+    parts.append("## Peak reserved, by cell\n")
+    rows = [(" ".join(words), errors_of(some, "reserved")) for words, some in sorted(by(points, cell).items())]
+    parts.append(_table("cell", rows))
+    return parts
+
+
+def _option_of(group: str) -> Callable[[Judged], str]:
+    return lambda point: point.choices[group]
+
+
+def _by_axis(points: Sequence[Judged], quantity: str) -> list[tuple[str, Errors | None]]:
+    axes = {group: by(points, _option_of(group)) for group in GROUPS}
+    axes["GPUs"] = by(points, lambda point: str(point.gpus))
+    axes["launch"] = by(points, lambda point: point.isolation)
+    return [
+        (f"{axis}: {option}", errors_of(some, quantity))
+        for axis, options in axes.items()
+        for option, some in sorted(options.items())
+        if len(options) > 1
+    ]
+
+
+def _sources(sources: Sequence[tuple[str, str, str]]) -> str:
+    rows = [f"| {what} | {value} | {source} |" for what, value, source in sources]
+    head = ["| value that a trace lacks | value | source |", "|---|---|---|"]
+    return "\n".join(["## Sources of the numbers\n", WITHOUT_CALIBRATION, *head, *rows]) + "\n"
+
+
+def _imported(points: Sequence[Judged]) -> list[str]:
+    """Write the section on an imported study, measured with other versions: errors by series."""
+    versions = sorted({" ".join(f"{name} {version}" for name, version in point.versions.items()) for point in points})
+    parts = [
+        "## Against a public study\n",
+        "[gpjt/fine-tune-2024-04](https://github.com/gpjt/fine-tune-2024-04) measured Llama-3-8B on 8 x A100-80GB and "
+        f"Qwen1.5-0.5B on one 24 GB card, in fp16, with {'; '.join(versions)}. These versions are two years older than "
+        "the versions that predict. The study measured active memory instead of allocated memory, from process start "
+        "(`measure.protocol=cold`). It built its model outside zero.Init, so ZeRO-3 is predicted with "
+        "`memory_efficient_linear=false`. Its files are not part of this repository. The points are spread evenly over "
+        "each series and predicted with random tokens.\n\n"
+        "The versions differ visibly. DeepSpeed 0.14.2 moves the parameters of ZeRO-2 to the host while it flattens "
+        "them; 0.19.8 flattens them on a GPU that has room for both copies, and there the peak from process start "
+        "arises. transformers 4.40 keeps more memory for each token: it repeats the key heads, and its loss copies the "
+        "logits once more. These data do not separate the errors of the versions from the errors of the prediction. "
+        "The predicted peak with ZeRO-3 and checkpointing is too low for an unknown reason.\n",
+    ]
+    for quantity in ("active", "reserved"):
+        rows = [(series, errors_of(some, quantity)) for series, some in sorted(by(points, lambda p: p.sweep).items())]
+        parts += [f"{NAMES[quantity].capitalize()}:\n", _table("series", [*rows, ("all", errors_of(points, quantity))])]
+    return [*parts, _verdicts(points)]
+
+
+def _table(first: str, rows: Sequence[tuple[str, Errors | None]]) -> str:
+    lines = [
+        f"| {first} | n | median | 90th percentile | worst | under | under {units.percent(MARGIN)} |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, errors in rows:
+        if errors is not None:
+            lines.append(
+                f"| {name} | {errors.n} | {units.percent(errors.median, 2)} | {units.percent(errors.percentile_90, 2)} "
+                f"| {_error(errors.worst)} "
+                f"| {units.percent(errors.under)} | {units.percent(errors.under_by_margin)} |"
+            )
+    return "\n".join(lines) + "\n"

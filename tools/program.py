@@ -1,0 +1,18 @@
+"""Start of a maintainers' program: its arguments, and one line for a user's mistake."""
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from memlab.cli.main import guarded
+
+
+def start(
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[argparse.Namespace], int],
+    description: str | None,
+) -> None:
+    """Run a program with the words of its command line, and exit."""
+    parser = argparse.ArgumentParser(description=description)
+    add_arguments(parser)
+    sys.exit(guarded(lambda: run(parser.parse_args())))
