@@ -39,7 +39,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.long(25)
-@pytest.mark.parametrize("launcher", [pytest.param("pdsh", marks=pytest.mark.core), "slurm", "openmpi"])
+@pytest.mark.parametrize("launcher", ["pdsh", "slurm", "openmpi"])
 def test_two_hosts_are_one_run(hosts_by, launcher):
     hosts = hosts_by(launcher)
     before = segments_left()
