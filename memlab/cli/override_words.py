@@ -16,6 +16,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeS
 from memlab.cli.hydra_errors import COMPOSITION_ERRORS, one_line
 from memlab.core.config import FREE_DICTS, GROUPS, Config, from_dict
 from memlab.core.errors import ConfigError, nearest
+from memlab.core.foreign_words import foreign_word
 from memlab.files.conf_files import conf_dir, known_gpu, option_values
 from memlab.files.redaction import has_credentials
 
@@ -143,7 +144,7 @@ def _check_override(override: Override, config_dir: str | None) -> None:
     elif "/" in key:
         raise ConfigError(f"Unknown config group '{key}'. {nearest(key.split('/')[0], GROUPS)}")
     else:
-        check_key(key)
+        check_key(key, override.input_line.partition("=")[2] or "<value>")
     if key == "name" and not override.is_sweep_override():  # checked before Hydra makes a folder of this name
         value = override.value()
         from_dict({"name": None if value is None else str(value)})
@@ -201,8 +202,8 @@ def instead_of_a_name(gpu: str) -> str:
     )
 
 
-def check_key(key: str) -> None:
-    """Raise :class:`ConfigError`, with the nearest valid name, unless ``key`` is in the schema."""
+def check_key(key: str, value: str) -> None:
+    """Raise :class:`ConfigError`, with the word that is meant or the nearest name, unless ``key`` is in the schema."""
     if key == "hardware.usd_per_hour":
         raise ConfigError(f"'{key}' is now hardware.usd_per_gpu_hour, the price of one GPU: divide by hardware.gpus.")
     values: Any = Config()
@@ -215,6 +216,8 @@ def check_key(key: str) -> None:
             raise ConfigError(f"Unknown key '{key}': '{here}' is a single value. Write {here}=<value>.")
         fields = _fields(values)
         if part not in fields:
+            if word := foreign_word(key, value):
+                raise ConfigError(f"Unknown key '{key}': here it is {word} (docs/howto/words.md).")
             where = f"config group '{here}'" if here else "the configuration"
             hint = nearest(part, fields)
             raise ConfigError(f"Unknown key '{key}': {where} has no '{part}'. {hint}")

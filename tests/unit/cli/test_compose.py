@@ -49,6 +49,11 @@ def test_values_follow_the_words(composed):
             "batch.micro.x=2",
             "Unknown key 'batch.micro.x': 'batch.micro' is a single value. Write batch.micro=<value>.",
         ),
+        (
+            "gradient_accumulation_steps=4",
+            "Unknown key 'gradient_accumulation_steps': here it is batch.accumulation=4 (docs/howto/words.md).",
+        ),
+        ("optimizer.learning_rate=1e-4", "Unknown key 'optimizer.learning_rate': here it is optimizer.lr=1e-4 "),
         ("hydrated=1", "Unknown key 'hydrated': the configuration has no 'hydrated'. "),
     ],
 )
