@@ -13,7 +13,7 @@ from memlab.predict.time.cost_fit import depends_on_undetermined, spends_time_on
 from memlab.predict.trace.trace_format import Trace
 from memlab.predict.trace.work_items import Item
 
-OWN_PYTHON = "what a script does between its operators is not counted"
+OWN_PYTHON = "the script's own time between operators is not counted"
 
 
 @dataclass(frozen=True)

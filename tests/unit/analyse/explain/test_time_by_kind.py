@@ -122,7 +122,7 @@ def test_a_step_that_only_the_profiler_timed_is_called_so(capsys):
 
 def test_the_step_of_a_command_has_no_error_that_is_known():
     config = replace(CONFIG, hardware=replace(CONFIG.hardware, gpu="NVIDIA H200"), training=Training(loop="command"))
-    assert "what a script does between its operators is not counted" in predicted_step(config, TRACE).basis.reason
+    assert "the script's own time between operators is not counted" in predicted_step(config, TRACE).basis.reason
     assert predicted_step(replace(config, training=Training()), TRACE).basis.error == shipped().error["p90"]
 
 
