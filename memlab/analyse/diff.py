@@ -1,18 +1,18 @@
 """Diff of two or more runs: configuration, environment, and the effect on memory, speed and cost, with warnings."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from memlab.analyse.identity import changed_keys, differing_axes, environment_changes, of_repeats
 from memlab.analyse.quantities import Difference, Quantity, differences, quantities_of
-from memlab.analyse.run_view import RunView, value_at
-from memlab.core.config import GROUPS, MISSING, from_dict, to_dict
+from memlab.analyse.run_view import RunView, is_command, value_at
+from memlab.core.config import GROUPS, MISSING, Config, from_dict, to_dict
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, MemlabError
-from memlab.core.plan import run_id
+from memlab.core.plan import run_id, training_arguments
 from memlab.files.conf_files import parse_yaml
 from memlab.files.disk import explained
 from memlab.files.json_file import read_json
@@ -51,6 +51,7 @@ class Comparison:
     choices: tuple[ChangedKey, ...]
     values: tuple[ChangedKey, ...]
     deepspeed: tuple[ChangedKey, ...]
+    training_args: tuple[ChangedKey, ...]
     environment: tuple[ChangedKey, ...]
     quantities: tuple[QuantityRow, ...]
 
@@ -61,13 +62,14 @@ def compare(runs: Sequence[RunView], by: str | None = None) -> Comparison:
         raise MemlabError("A diff needs two runs or more.")
     options = [ChangedKey(group, tuple(run.choices.get(group) for run in runs)) for group in GROUPS]
     configs = [run.config for run in runs]
-    jsons = [deepspeed_json(run) for run in runs]
+    jsons, arguments = ([composed(run) for run in runs] for composed in (deepspeed_json, training_args))
     return Comparison(
         runs=tuple(runs),
         warnings=tuple(confounds(runs, by) + _protocols(runs) + _unknown(runs) + _not_ok(runs)),
         choices=tuple(change for change in options if len(set(change.values) - {None}) > 1),
         values=_changes(configs, [key for key in changed_keys(configs) if not of_repeats(key)]) + _other_words(runs),
         deepspeed=_changes(jsons, changed_keys(jsons)) if all(jsons) else (),
+        training_args=_changes(arguments, changed_keys(arguments)) if all(arguments) else (),
         environment=tuple(ChangedKey(key, tuple(values)) for key, values in environment_changes(runs).items()),
         quantities=_quantity_rows(runs),
     )
@@ -102,12 +104,21 @@ def environment_confounds(runs: Sequence[RunView]) -> list[str]:
 
 def deepspeed_json(run: RunView) -> dict[str, Any]:
     """Return the DeepSpeed JSON of a run: from its folder, else composed again from its configuration, else empty."""
-    file = RunFolder(run.path).path / RunFolder.DEEPSPEED
+    return _kept_or_composed(run, RunFolder.DEEPSPEED, deepspeed_config)
+
+
+def training_args(run: RunView) -> dict[str, Any]:
+    """Return the TrainingArguments of memlab's own training, found as :func:`deepspeed_json`; empty for a command."""
+    return {} if is_command(run) else _kept_or_composed(run, RunFolder.TRAINING_ARGS, training_arguments)
+
+
+def _kept_or_composed(run: RunView, name: str, compose: Callable[[Config], dict[str, Any]]) -> dict[str, Any]:
+    file = RunFolder(run.path).path / name
     if run.status != PLANNED and file.is_file() and not file.is_symlink():
         kept = read_json(file)
         return kept if isinstance(kept, dict) else {}
     try:
-        return deepspeed_config(from_dict(run.config))
+        return compose(from_dict(run.config))
     except ConfigError:  # written by a release with other keys
         return {}
 

@@ -50,14 +50,12 @@ def show_comparison(comparison: Comparison, out: Console, all_quantities: bool =
         "Options": comparison.choices,
         "Values": comparison.values,
         "DeepSpeed JSON": comparison.deepspeed,
+        "TrainingArguments": comparison.training_args,
         "Environment": comparison.environment,
     }
-    hidden = [] if all_quantities or not comparison.values else parts.pop("DeepSpeed JSON")
     for title, changes in parts.items():
         if rows := [row for change in changes if (row := _change_row(change))]:
             show_table(out, title, ["key", *names], rows, left=1 + len(names), always=names)
-    if hidden:
-        say(f"Keys of the DeepSpeed JSON that differ as a result: {len(hidden)} (--all shows them).", out)
     for place, name in enumerate(names[1:]):
         _show_quantities(comparison.quantities, place, names[0], name, out, all_quantities)
 

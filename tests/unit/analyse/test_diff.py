@@ -130,6 +130,16 @@ def test_the_deepspeed_json_that_ran_is_the_one_compared(pair):
     assert changes["own"] == (1, None)
 
 
+def test_training_arguments_that_differ_are_those_of_memlabs_own_training(tmp_path):
+    base, larger = saved(tmp_path), saved(tmp_path, make_config(micro=4))
+    (change,) = compare([base, larger]).training_args
+    assert (change.key, change.values) == ("per_device_train_batch_size", (1, 4))
+    (RunFolder(base.path).path / RunFolder.TRAINING_ARGS).write_text(json.dumps({"own": 1}))
+    assert "own" in {change.key for change in compare([base, larger]).training_args}
+    larger.config["training"] = {**larger.config["training"], "loop": "command"}
+    assert compare([base, larger]).training_args == ()
+
+
 @pytest.mark.parametrize("form", ["plan.json", "config.json", "config.yaml"])
 def test_configurations_are_compared_before_anything_ran(tmp_path, form):
     sides = []

@@ -5,9 +5,10 @@ import json
 import re
 
 import pytest
+from folders import make_config, make_record, write
 from sweeps import small_sweep
 
-from memlab.analyse.collect import collect
+from memlab.analyse.collect import collect, read_run
 from memlab.analyse.diff import Comparison, compare
 from memlab.analyse.effects import Effects, Pair, effects_by
 from memlab.analyse.quantities import Difference, Quantity
@@ -147,6 +148,21 @@ def test_both_columns_are_there_where_one_side_is_empty(monkeypatch):
     assert ["allocator.conf", "(empty)", "expandable_segments:True"] in [
         re.split(r"\s{2,}", line.strip()) for line in lines
     ]
+
+
+def test_groups_come_before_values_and_what_they_compose_into_comes_last(monkeypatch, tmp_path):
+    runs = [
+        read_run(write(tmp_path, make_record(make_config(micro=micro, stage=stage), {"zero_stage": f"zero{stage}"})))
+        for stage, micro in ((2, 1), (3, 4))
+    ]
+    lines = [re.split(r"\s{2,}", line.strip()) for line in shown(compare(runs), monkeypatch)]
+    rows = [
+        ["zero_stage", "zero2", "zero3"],
+        ["batch.micro", "1", "4"],
+        ["zero_optimization.stage", "2", "3"],
+        ["per_device_train_batch_size", "1", "4"],
+    ]
+    assert [row for row in lines if row in rows] == rows
 
 
 def test_pairs_are_named_by_what_differs_beside_the_axis_and_the_batch(monkeypatch, tmp_path):
