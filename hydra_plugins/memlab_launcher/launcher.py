@@ -3,14 +3,18 @@
 Hydra imports this module at every start, also for tab completion. So heavy modules are imported only where used.
 """
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper, BasicSweeperConf
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
 
 
 @dataclass
@@ -19,8 +23,10 @@ class MemlabLauncherConf:
 
 
 @dataclass
-class MemlabSweeperConf(BasicSweeperConf):
+class MemlabSweeperConf:
     _target_: str = "hydra_plugins.memlab_launcher.launcher.MemlabSweeper"
+    max_batch_size: int | None = None
+    params: dict[str, Any] | None = field(default_factory=dict)
 
 
 for group, node in (("hydra/launcher", MemlabLauncherConf), ("hydra/sweeper", MemlabSweeperConf)):
@@ -31,36 +37,59 @@ class MemlabLauncher(Launcher):
     def setup(self, *, hydra_context, task_function, config) -> None:
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int):
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from memlab.cli.compose import compose_batch
 
-        loader = self.hydra_context.config_loader
-        return self.task_function.run_batch(self.config, list(compose_batch(loader, self.config, job_overrides)))
+        jobs = compose_batch(self.hydra_context.config_loader, self.config, job_overrides, initial_job_idx)
+        return self.task_function.run_batch(self.config, list(jobs))
 
 
-class MemlabSweeper(BasicSweeper):
-    """Hydra's basic sweeper, but it writes nothing before all jobs of the sweep are composed, and never a secret."""
+class MemlabSweeper(Sweeper):
+    """Sweeper over every combination of the values, like Hydra's basic one.
+
+    It writes nothing before all jobs of the sweep are composed, and never a secret.
+    """
+
+    def __init__(self, max_batch_size: int | None, params: dict[str, Any] | None = None):
+        self.max_batch_size, self.params = max_batch_size, params or {}
+
+    def setup(self, *, hydra_context, task_function, config) -> None:
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         from memlab.cli.override_words import check_total, count_values
 
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
-        overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        overrides = parser.parse_overrides([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
         check_total(count_values(overrides))
-        batches = self.split_arguments(overrides, self.max_batch_size)
+        jobs = [list(job) for job in itertools.product(*_words_by_key(overrides).values())]
         if not isinstance(self.launcher, MemlabLauncher):  # memlab's launcher itself composes all jobs before it writes
-            self.begin(batches)
+            self.begin(jobs)
+        size = self.max_batch_size or len(jobs)
         returned: list[Sequence[JobReturn]] = []
-        for batch in batches:
-            returned.append(self.launcher.launch(batch, initial_job_idx=sum(map(len, returned))))
+        for first in range(0, len(jobs), size):
+            returned.append(self.launcher.launch(jobs[first : first + size], initial_job_idx=first))
             for job in returned[-1]:
                 _ = job.return_value  # raises the exception of a failed job
         return returned
 
-    def begin(self, batches: Sequence[Sequence[Sequence[str]]]) -> None:
-        from memlab.cli.compose import compose_batch, resolve
-        from memlab.cli.experiments import begin_sweep, check_inputs
+    def begin(self, jobs: Sequence[Sequence[str]]) -> None:
+        from memlab.cli.compose import compose_batch
+        from memlab.cli.experiments import begin_sweep, jobs_of_sweep
 
-        words = [job for batch in batches for job in batch]
-        check_inputs([resolve(job) for job in compose_batch(self.hydra_context.config_loader, self.config, words)])
+        jobs_of_sweep(self.config, list(compose_batch(self.hydra_context.config_loader, self.config, jobs)))
         begin_sweep(self.config)
+
+
+def _words_by_key(overrides: Sequence[Override]) -> dict[str, list[str]]:
+    """Return key -> its words of one value. A later word replaces an earlier one: the command line a study's."""
+    words = {}
+    for override in overrides:
+        key = override.get_key_element()
+        is_sweep = override.is_sweep_override()
+        values = override.sweep_string_iterator() if is_sweep else [override.get_value_element_as_str()]
+        words[key] = [f"{key}={value}" for value in values]
+    return words

@@ -33,7 +33,7 @@ from memlab.report.sweep_files import leave_table_and_page
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary
 from memlab.report.text import console
 from memlab.runs.folder import RunFolder, SweepFolder
-from memlab.runs.job import Job, JobResult, SweepObserver, is_complete, unique
+from memlab.runs.job import Job, JobResult, SweepObserver, check_folders, is_complete, unique
 from memlab.system.machine import Machine, detect
 from memlab.system.signals import interrupt
 
@@ -41,19 +41,32 @@ INCOMPLETE = 1
 """Exit code of a sweep in which a job has no final record. It is 0 if all jobs have one, 130 after an interrupt."""
 
 
-def run_composed(composed: DictConfig) -> tuple[str, int]:
-    """Run one composed configuration in the folder that Hydra made for it. Returns its status and the exit code."""
+def prepare_run(composed: DictConfig) -> None:
+    """Check one composed configuration and its run folder, then mark the folder as memlab's.
+
+    Hydra writes into the folder, too; so this happens before. Raises :class:`MemlabError`.
+    """
+    config, hydra_config = resolve(composed), composed.hydra
+    folder = RunFolder(str(hydra_config.run.dir))
+    _check([config], with_repeats(config, choices_of(composed), folder, composed, hydra_config))
+    folder.claim()
+
+
+def run_composed(composed: DictConfig) -> int:
+    """Run one composed configuration in the folder that Hydra made for it. Returns the exit code.
+
+    Whatever composed it and whichever launcher started it, a folder with the run of another configuration is refused.
+    """
     signal.signal(signal.SIGTERM, interrupt)  # in a Slurm job, submitit has set SIGTERM to be ignored
     config = resolve(composed)
     hydra_config: Any = HydraConfig.get()  # its type is DictConfig, not HydraConf
     choices = choices_of({"hydra": hydra_config})
     folder = RunFolder(hydra_config.runtime.output_dir)
-    if config.measure.repeats > 1 or config.sweep.dry_run or config.sweep.search != "none":
-        jobs = with_repeats(config, choices, folder, composed, hydra_config)
-        return "swept", run_jobs(jobs, config, folder.path.parent)
-    saver = _saver(folder, composed, hydra_config, config.measure.repeat)
-    record = run_single(Job(make_plan(config, choices), folder, saver), config)
-    return record.status, exit_code(record)
+    jobs = with_repeats(config, choices, folder, composed, hydra_config)
+    check_folders(jobs)
+    if len(jobs) > 1 or config.sweep.dry_run or config.sweep.search != "none":
+        return run_jobs(jobs, config, folder.path.parent)
+    return exit_code(run_single(jobs[0], config))
 
 
 def run_single(job: Job, config: Config) -> Record:
@@ -81,25 +94,31 @@ def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> int:
 
     ``config`` is the configuration that Hydra composed for the multirun as a whole.
     """
+    configs, jobs = jobs_of_sweep(config, batch)
+    begin_sweep(config)
+    return run_jobs(jobs, configs[0], Path(str(config.hydra.sweep.dir)))
+
+
+def jobs_of_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> tuple[list[Config], list[Job]]:
+    """Make the jobs of a multirun, before anything is written. Raises :class:`MemlabError` if one cannot run.
+
+    Also returns the configurations that Hydra composed; each is one job, or several repeats.
+    """
     root = Path(str(config.hydra.sweep.dir))
     configs = [resolve(composed) for composed in batch]
     if len({repr(one.sweep) for one in configs}) > 1:
         raise ConfigError("sweep.* cannot be swept, since it says how the sweep runs: give each of its keys one value.")
-    check_inputs(configs)
     jobs: list[Job] = []
     for one, composed in zip(configs, batch, strict=True):
         folder = RunFolder(root / str(composed.hydra.sweep.subdir))
         jobs += with_repeats(one, choices_of(composed), folder, composed, composed.hydra)
-    for job in jobs:
-        job.folder.check()
-    begin_sweep(config)
-    return run_jobs(jobs, configs[0], root)
+    _check(configs, jobs)
+    return configs, jobs
 
 
-def check_inputs(configs: Sequence[Config]) -> None:
-    """Raise :class:`MemlabError` if a configuration names a file, folder or key that cannot be used.
-
-    It is also raised for a search by prediction, and for too many runs in all.
+def _check(configs: Sequence[Config], jobs: Sequence[Job]) -> None:
+    """Raise :class:`MemlabError` if a configuration names a file, folder or key that cannot be used, or if the folder
+    of a job is not its own. It is also raised for a search by prediction, and for too many runs in all.
     """
     check_runs(configs)
     predicted = [config for config in configs if config.mode == "predict"]
@@ -108,6 +127,7 @@ def check_inputs(configs: Sequence[Config]) -> None:
     preflight.check(configs)
     check_calibrations(predicted)
     check_sizes(predicted)
+    check_folders(jobs)
 
 
 def begin_sweep(config: DictConfig) -> None:

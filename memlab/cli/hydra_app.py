@@ -1,26 +1,26 @@
-"""Hydra application: the task that Hydra calls, and the help page.
+"""Hydra application: the task that Hydra calls, what memlab does before and after it, and the help page.
 
 Functions that run something import ``memlab.cli.experiments`` themselves, so that help and completion start fast.
 """
 
+import argparse
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
 import hydra
-from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from memlab.cli.compose import CONFIG_NAME, compose_config, compose_run, register, run_dir_word
+from memlab.cli.compose import CONFIG_NAME, register
 from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line
 from memlab.cli.override_words import ADDED_GROUPS, check_overrides, options_of
 from memlab.core.config import GROUPS
 from memlab.files.conf_files import conf_dir, parse_yaml
-from memlab.runs.folder import RunFolder
 
 register()  # at import: a Slurm job unpickles Hydra's task and then composes its configuration at once
 
@@ -35,16 +35,14 @@ class HydraTask:
         self.exit_code = 0
         self.error: Exception | None = None
 
-    def __call__(self, composed: DictConfig) -> str:
-        """Run one composed configuration. Returns its status."""
+    def __call__(self, composed: DictConfig) -> None:
+        """Run one composed configuration."""
         from memlab.cli.experiments import run_composed
 
         try:
-            status, self.exit_code = run_composed(composed)
+            self.exit_code = run_composed(composed)
         except Exception as error:
             self.error = error
-            return "refused"
-        return status
 
     def run_batch(self, config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn]:
         """Run all jobs of a sweep, for the multirun launcher."""
@@ -54,59 +52,67 @@ class HydraTask:
         return [JobReturn(status=JobStatus.COMPLETED, _return_value=None) for _ in batch]
 
 
+class BeforeHydra(Callback):
+    """Callback that refuses a single run before Hydra makes the run's folder.
+
+    Hydra turns an exception of a callback into a warning and goes on, but it lets SystemExit through.
+    """
+
+    def __init__(self):
+        self.error: Exception | None = None
+
+    def on_run_start(self, config: DictConfig, **_) -> None:
+        from memlab.cli.experiments import prepare_run
+
+        try:
+            HydraConfig.instance().set_config(config)  # for ${hydra:...} in the name of the folder
+            prepare_run(config)
+        except Exception as error:
+            self.error = error
+            raise SystemExit from error
+
+
+_before = BeforeHydra()
+
+
+def before_hydra() -> BeforeHydra:
+    """Return the callback that conf/hydra/memlab.yaml names, for Hydra."""
+    return _before
+
+
 def run_hydra() -> int:
-    """Compose the configuration of the command line and run it. Returns the exit code."""
-    arguments, words = read_arguments(sys.argv[1:])
-    check_overrides(words, arguments.config_dir)
-    if arguments.help:
-        print(help_page(arguments.config_dir))
+    """Run what the command line composes. Returns the exit code."""
+    flags, words = read_arguments(sys.argv[1:])
+    check_overrides(words, flags.config_dir)
+    if flags.help:
+        print(help_page(flags.config_dir))
         return 0
-    if is_single_run(arguments):
-        place = _behind_the_words(sys.argv, words)
-        sys.argv.insert(place, run_dir_word(claimed_folder(words, arguments.config_dir)))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let Hydra raise: otherwise it prints errors itself and exits with 1
+    HydraConfig.instance().cfg = _before.error = None
     task = HydraTask()
     try:
         hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(task)()
+        if HydraConfig.initialized():  # after --cfg, which has printed what it composed without memlab's checks
+            _ = HydraConfig.get().run.dir
+    except SystemExit:
+        if _before.error is None:
+            raise
     except COMPOSITION_ERRORS as error:
         raise as_one_line(error) from error
-    if arguments.cfg in ("job", "all"):  # Hydra has printed the configuration without memlab's checks
-        compose_config(words, arguments.config_dir)
-    if task.error:
-        raise task.error
+    if raised := _before.error or task.error:
+        raise as_one_line(raised) if isinstance(raised, COMPOSITION_ERRORS) else raised
     return task.exit_code
 
 
-def read_arguments(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
-    """Parse the command line into Hydra's flags and the override words."""
-    parsed, _ = get_args_parser().parse_known_args(arguments)
-    words = [] if parsed.shell_completion else parsed.overrides  # "install=bash" is a word to Hydra's completion
-    return parsed, words
-
-
-def is_single_run(arguments: Namespace) -> bool:
-    other = (arguments.multirun, arguments.cfg, arguments.info, arguments.hydra_help, arguments.shell_completion)
-    return not any(other) and not any(word.startswith("hydra.mode=") for word in arguments.overrides)
-
-
-def claimed_folder(words: Sequence[str], config_dir: str | None) -> str:
-    """Mark the folder of a single run (``hydra.run.dir``) as memlab's and return its path.
-
-    This happens before Hydra starts: Hydra would write into the folder even if it holds foreign files. A configuration
-    that cannot be composed is refused before the folder is made. The caller passes the path to Hydra, since the time of
-    day may be part of the name.
-    """
-    from memlab.cli.experiments import check_inputs
-
-    config, path = compose_run(words, config_dir)
-    check_inputs([config])
-    RunFolder(path).claim()
-    return path
-
-
-def _behind_the_words(arguments: Sequence[str], words: Sequence[str]) -> int:
-    """Return the index in ``arguments`` behind the last override word: argparse needs all words in a row."""
-    return len(arguments) - arguments[::-1].index(words[-1]) if words else len(arguments)
+def read_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Parse the flags that memlab answers itself. Also returns the override words, for memlab's checks."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--shell-completion", "-sc", action="store_true")
+    flags, others = parser.parse_known_args(arguments)
+    words = [word for word in others if not word.startswith("-") and ("=" in word or word.startswith("~"))]
+    return flags, [] if flags.shell_completion else words  # "install=bash" is a word to Hydra's completion
 
 
 def help_page(config_dir: str | None = None) -> str:

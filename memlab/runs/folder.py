@@ -207,6 +207,15 @@ class RunFolder:
         path = self.path / self.PLAN
         return decode_plan(read_json(path), str(path))
 
+    def earlier(self) -> dict[str, Any]:
+        """Return the plan of an earlier run here, else its record, as plain values; empty if neither can be read."""
+        for name in (self.PLAN, self.RECORD):
+            with contextlib.suppress(RecordError):
+                values = read_json(self.path / name)
+                if isinstance(values, dict):
+                    return values
+        return {}
+
     def read_ranks(self, world_size: int) -> list[dict[str, Any]]:
         """Read the files of the ranks. A rank without a readable, valid file is left out."""
         ranks = []

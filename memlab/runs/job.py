@@ -2,17 +2,18 @@
 sweep, and its observer interface.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from memlab.core.command_template import PORT, parse
-from memlab.core.config import Config
-from memlab.core.errors import RecordError
+from memlab.core.command_template import PORT, flat, parse
+from memlab.core.config import Config, to_dict, without
+from memlab.core.errors import FolderError, RecordError
 from memlab.core.noise import doubts
-from memlab.core.plan import Plan, engine_key, memory_key, subject_key
+from memlab.core.plan import NOT_MEASURED, Plan, engine_key, memory_key, subject_key
 from memlab.core.record import FINAL, FITS, OUT_OF_MEMORY, Record
+from memlab.core.schema import shown
 from memlab.core.summary import slowest, summarise
 from memlab.runs.command_inputs import are_unchanged
 from memlab.runs.folder import RunFolder
@@ -72,6 +73,17 @@ class Job:
     def is_command(self) -> bool:
         """Whether the job runs a command of the user's own, not memlab's training loop."""
         return self.config.training.loop == "command"
+
+    def check_folder(self, force: bool = False) -> None:
+        """Raise :class:`FolderError` if the folder holds foreign files or, unless ``force``, the run of another
+        configuration. How a configuration was composed does not count, only its values."""
+        self.folder.check()
+        there = self.folder.earlier()
+        if not force and there.get("run_id", self.plan.run_id) != self.plan.run_id:
+            raise FolderError(
+                f"{self.folder} holds the run of another configuration ({_difference(there, self.plan)}). Choose "
+                "another folder, or replace that run with force=true (memlab measure and predict: --force)."
+            )
 
     def start(self, command: list[str]) -> None:
         self.folder.claim()
@@ -137,6 +149,30 @@ class Job:
             timing={name: max(rank["timing"].get(name, 0.0) for rank in ranks) for name in names}
             | {"total_s": total_s},
         )
+
+
+def _difference(there: Mapping[str, Any], plan: Plan) -> str:
+    """Name the first keys that differ between an earlier plan or record and a new plan."""
+    new = flat(without(to_dict(plan.config), NOT_MEASURED))
+    config = there.get("config")
+    old = flat(config) if isinstance(config, dict) else {}
+    differing = [key for key in new if key in old and old[key] != new[key]]
+    told = [f"{key}: {shown(old[key])} there, {shown(new[key])} here" for key in differing[:3]]
+    return "; ".join(told) or shown(there["run_id"])
+
+
+def check_folders(jobs: Iterable[Job]) -> None:
+    """Raise :class:`FolderError` if the folder of a job holds another run, or is that of another point, too."""
+    by_folder: dict[str, Job] = {}
+    for job in jobs:
+        first = by_folder.setdefault(str(job.folder), job)
+        if first.plan.run_id != job.plan.run_id:
+            both = _difference(first.plan.to_json(), job.plan)
+            raise FolderError(
+                f"Two points of the sweep would run in {job.folder} ({both}). Leave out hydra.sweep.subdir, or "
+                "write ${hydra.job.num} into it."
+            )
+        job.check_folder(job.config.force)
 
 
 def unique(jobs: Iterable[Job]) -> list[Job]:

@@ -110,6 +110,8 @@ def test_the_launcher_plugin_costs_tab_completion_nothing():
         "collections",
         "dataclasses",
         "hydra",
+        "itertools",
+        "typing",
     }
 
 

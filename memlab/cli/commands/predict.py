@@ -53,12 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from memlab.launch.user_command.measure import plan_of
     from memlab.planner.user_command import predict_command
     from memlab.predict.memory.verdicts import FITS
     from memlab.report.command_progress import CommandProgress
     from memlab.report.details_text import show_answer, show_predicted_changes
     from memlab.report.text import console
     from memlab.runs.folder import RunFolder
+    from memlab.runs.job import Job
 
     hardware, command = arguments.hardware, arguments.training
     others = [word for word in hardware if not word.startswith(HARDWARE)]
@@ -76,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     words = ["mode=predict", "training=command", "training.command=''", *hardware]
     config, _ = compose_config(words, arguments.config_dir)
     folder = RunFolder(arguments.output or new_folder(command))
+    Job(plan_of(command), folder).check_folder(arguments.force)
     if folder.holds_result() and not arguments.force:
         raise FolderError(f"{folder} holds an earlier run. Choose another --output, or replace it with --force.")
     print(EFFECTS, file=sys.stderr)

@@ -59,10 +59,10 @@ def callback(folder: str | os.PathLike | None = None, force: bool = False) -> An
 
 def _prepare(run: RunFolder, force: bool, held: ExitStack) -> None:
     """Lock the folder and begin the run in it."""
-    run.check()
+    job = Job(plan_of(sys.orig_argv), run)
+    job.check_folder(force)
     if run.holds_result() and not force:
         raise FolderError(f"{run} holds an earlier run: choose another folder, or replace it with force=True.")
-    job = Job(plan_of(sys.orig_argv), run)
     held.enter_context(exclusively(job))
     install.remove(run.path)
     job.start(sys.orig_argv)

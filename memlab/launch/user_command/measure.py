@@ -133,12 +133,12 @@ def measure(
     :class:`MemlabError` before anything runs.
     """
     check_program(words)
-    folder.check()
+    job = Job(plan_of(words), folder)
+    job.check_folder(force)
     if folder.holds_result() and not force:
         raise FolderError(
             f"{folder} holds an earlier run: nothing was started. Choose another --output, or replace it with --force."
         )
-    job = Job(plan_of(words), folder)
     with exclusively(job):
         job.start(list(words))
         streams = ToTerminal(folder.launcher_log)

@@ -112,8 +112,9 @@ def test_hydra_composes_once_for_each_combination_of_options(multirun, monkeypat
     assert multirun(*SWEPT, "sweep.dry_run=true")[0] == 0
     assert len(composed) == 16 and len(words) == 4
     loader, master = loaders[0]
-    for job in composed:
+    for number, job in enumerate(composed):
         alone = load(loader, master, OmegaConf.to_container(job.hydra.overrides.task))
+        alone.hydra.job.num = alone.hydra.job.id = number  # as Hydra's own launcher does
         assert OmegaConf.to_yaml(job) == OmegaConf.to_yaml(alone)
         assert OmegaConf.to_container(job, resolve=True) == OmegaConf.to_container(alone, resolve=True)
         assert job.hydra.job.override_dirname.count("seq_len.tokens=") == 1
@@ -153,13 +154,12 @@ def test_the_jobs_of_a_launcher_that_composes_elsewhere_are_looked_at_first(monk
         return [JobReturn(status=JobStatus.COMPLETED)]
 
     monkeypatch.setattr(compose, "compose_batch", lambda loader, config, batch: batch)
-    monkeypatch.setattr(compose, "resolve", lambda job: job)
-    monkeypatch.setattr(experiments, "check_inputs", lambda jobs: happened.append(("check", jobs)))
+    monkeypatch.setattr(experiments, "jobs_of_sweep", lambda config, jobs: happened.append(("check", jobs)))
     monkeypatch.setattr(experiments, "begin_sweep", lambda config: happened.append(("begin",)))
     for launcher in (MemlabLauncher(), BasicLauncher()):
         monkeypatch.setattr(launcher, "launch", launch)
         sweeper = MemlabSweeper(max_batch_size=1)
-        sweeper.launcher = launcher
+        sweeper.launcher, sweeper.config = launcher, None
         sweeper.hydra_context = SimpleNamespace(config_loader=None)
         sweeper.sweep(["seed=1,2"])
     launched = [(0, [["seed=1"]]), (1, [["seed=2"]])]
@@ -204,6 +204,20 @@ def test_a_secret_among_the_words_reaches_no_file_of_a_sweep(multirun, tmp_path,
 def test_a_sweep_into_a_folder_of_ones_own(multirun, tmp_path):
     multirun("seed=1,2", "offload=param", "hydra.sweep.dir=mine", "hydra.sweep.subdir='${seed}'")
     assert [RunFolder(tmp_path / "mine" / seed).read_record().config.seed for seed in "12"] == [1, 2]
+
+
+@pytest.mark.parametrize("launcher", [[], ["hydra/launcher=basic"]])
+def test_points_can_be_named_by_their_number(multirun, tmp_path, launcher):
+    name = "hydra.sweep.subdir='${hydra.job.num}-${hydra.job.id}-${hydra.job.override_dirname}'"
+    words = ["seed=7,8", "hydra.job.config.override_dirname.exclude_keys=[name,offload,hardware]", name]
+    multirun("offload=param", *words, *launcher)
+    assert [path.parent.name for path in records(tmp_path)] == ["0-0-seed=7", "1-1-seed=8"]
+
+
+@pytest.mark.parametrize("launcher", [[], ["hydra/launcher=basic"]])
+def test_two_points_cannot_share_a_folder(multirun, tmp_path, capfd, launcher):
+    assert multirun("seed=7,8", "offload=param", "hydra.sweep.subdir=same", *launcher)[0] == 2
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("word", ["sweep=tiny_cpu", "+search=batch", "sweep=none"])

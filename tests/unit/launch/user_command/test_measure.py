@@ -241,9 +241,11 @@ def test_an_earlier_run_is_not_replaced_by_mistake(folder):
 
 
 def test_what_was_interrupted_is_measured_again_without_force(folder):
-    """As ``memlab measure`` advises after Ctrl-C."""
-    record = measure(python("pass"), folder)
+    """As ``memlab measure`` advises after Ctrl-C. Another command would replace what is not its own."""
+    record = measure(python(STAND_IN + "leave()"), folder)
     folder.finish(replace(record, status="interrupted"))
+    with pytest.raises(FolderError, match=r"the run of another configuration \(training\.command: .* --force"):
+        measure(python("pass"), folder)
     assert measure(python(STAND_IN + "leave()"), folder).status == "ok"
 
 
