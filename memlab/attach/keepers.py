@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from pathlib import Path
+from types import FunctionType, ModuleType, NoneType
 from typing import Any, NamedTuple
 
 import torch
@@ -40,10 +41,14 @@ LEAST_SHARE = 0.5
 DEPTH = 3
 """Levels of objects between a container and its tensors."""
 
+PLAIN = (NoneType, bool, int, float, str, bytes, type, FunctionType, ModuleType)
+"""Types of objects that are not searched for tensors."""
+
 
 class _Grown(NamedTuple):
     """A container, or the variable of a tensor, that grew since the first look. ``each``: elements a step, or nodes of
-    its graph; ``filled``: elements now; ``nbytes``: of the tensors of one step, without their graphs."""
+    its graph; ``filled``: elements now; ``nbytes``: of the tensors of one step, without their graphs; ``was_there``: at
+    the first look; ``is_whole``: the newest element was searched to its end."""
 
     holder: Any
     each: float
@@ -51,6 +56,8 @@ class _Grown(NamedTuple):
     bound: int | None
     nbytes: float
     keeps_graph: bool
+    was_there: bool = True
+    is_whole: bool = True
 
 
 class Keepers:
@@ -63,7 +70,11 @@ class Keepers:
         self._nodes: dict[Variable, int] = {}  # of graphs at the first look
 
     def look(self, step: int, bytes_per_step: int) -> None:
-        """Look at the end of a step. Later looks are compared with the first one."""
+        """Look at the end of a step. Later looks are compared with the first one.
+
+        The size of a graph is not known. So nothing is named for its graph where another container may hold more: one
+        that has no name, or whose tensors may lie deeper than the search goes. A wrong name is worse than none.
+        """
         if self._first_step is None:
             self._first_step = step
             self._places = {id(each): (_taken(each), len(each)) for each in _containers()}
@@ -72,14 +83,20 @@ class Keepers:
         if not (steps := step - self._first_step):
             return
         grown = sorted(self._grown_containers(steps), key=lambda each: -each.nbytes)
-        large = [each for each in grown if each.nbytes >= LEAST_SHARE * bytes_per_step]
+        least = LEAST_SHARE * bytes_per_step
+        large = [each for each in grown if each.nbytes >= least]
         with_graph = [each for each in grown if each.keeps_graph]
+        unnamed = [each for each in grown if each.was_there and each.each >= 1 and not each.is_whole]
         self.found, until = None, time.monotonic() + MOST_S
         for each in (*large, *self._grown_graphs(steps), *with_graph):
+            if each.nbytes < least and any(other is not each for other in unnamed):
+                continue
             variable = each.holder if isinstance(each.holder, Variable) else variable_of(each.holder, until)
             if variable is not None:
                 self.found = _described(each, variable, step)
                 return
+            if each.was_there:
+                unnamed.append(each)
 
     def _grown_containers(self, steps: int) -> Iterator[_Grown]:
         for container in _containers():
@@ -87,15 +104,15 @@ class Keepers:
             taken = _taken(container)
             if taken <= before:
                 continue
-            storages = {}
-            for tensor in (tensors := _newest_tensors(container)):
-                storage = tensor.untyped_storage()
-                storages[storage._cdata] = storage.nbytes()
-            if tensors:
+            if found := _newest_tensors(container):
+                tensors = [tensor for tensor in found if tensor is not None]
+                storages = {storage._cdata: storage.nbytes() for storage in map(torch.Tensor.untyped_storage, tensors)}
                 each = (taken - before) / steps
                 bound = len(container) if len(container) == places else getattr(container, "maxlen", None)
                 keeps_graph = any(tensor.requires_grad for tensor in tensors)
-                yield _Grown(container, each, taken, bound, each * sum(storages.values()), keeps_graph)
+                whole = len(tensors) == len(found)
+                size = each * sum(storages.values())
+                yield _Grown(container, each, taken, bound, size, keeps_graph, id(container) in self._places, whole)
 
     def _grown_graphs(self, steps: int) -> Iterator[_Grown]:
         for variable, nodes in _graphs():
@@ -133,26 +150,34 @@ def _taken(container: Any) -> int:
     return len(container)
 
 
-def _newest_tensors(container: Any) -> list[torch.Tensor]:
+def _newest_tensors(container: Any) -> list[torch.Tensor | None]:
     """Return the tensors of the last element that has some; where it has none, of the first one: of a deque that is
-    filled from the left."""
+    filled from the left. ``None`` stands for objects that were not searched."""
     elements = list(container.values() if isinstance(container, Mapping) else container)
     taken = [each for each in elements if each is not None]
     return list(_tensors(taken[-1:], DEPTH)) or list(_tensors(taken[:1], DEPTH))
 
 
-def _tensors(elements: Iterable[Any], depth: int) -> Iterator[torch.Tensor]:
-    """Yield the tensors on a GPU among objects, and in them."""
+def _tensors(elements: Iterable[Any], depth: int) -> Iterator[torch.Tensor | None]:
+    """Yield the tensors on a GPU among objects, and in them; ``None`` for objects that are not searched."""
     for element in elements:
         if issubclass(type(element), torch.Tensor):
             if element.device.type == GPU:
                 yield element
-        elif depth and issubclass(type(element), Mapping):
-            yield from _tensors(list(element.values())[-MOST_INSIDE:], depth - 1)
-        elif depth and issubclass(type(element), list | tuple | set | deque):
-            yield from _tensors(list(element)[-MOST_INSIDE:], depth - 1)
-        elif depth and isinstance(getattr(element, "__dict__", None), dict):
-            yield from _tensors(list(vars(element).values())[-MOST_INSIDE:], depth - 1)
+        elif members := [each for each in _members(element) if type(each) not in PLAIN]:
+            found = list(_tensors(members[-MOST_INSIDE:], depth - 1)) if depth else [None]
+            yield from found
+            if found and len(members) > MOST_INSIDE:
+                yield None
+
+
+def _members(element: Any) -> list[Any]:
+    if issubclass(type(element), Mapping):
+        return list(element.values())
+    if issubclass(type(element), list | tuple | set | deque):
+        return list(element)
+    inner = getattr(element, "__dict__", None)
+    return list(inner.values()) if isinstance(inner, dict) else []
 
 
 def _graphs() -> Iterator[tuple[Variable, int]]:

@@ -156,6 +156,35 @@ def test_a_sum_that_keeps_the_graph_of_each_step_is_named(growth, output):
     assert (kept_by["name"], Path(kept_by["where"]).name, kept_by["keeps_graph"]) == ("total", where, True)
 
 
+def deep(output, levels):
+    return deep([{"of": output}], levels - 1) if levels else output
+
+
+@pytest.mark.parametrize("kept", ["too deep", "in a long list", "without a name"])
+def test_a_graph_is_not_named_where_a_larger_container_is_not(growth, output, monkeypatch, kept):
+    """The sum keeps one element a step: what keeps the outputs is not found, and no other variable stands for it."""
+    outputs, total = [], 0
+    if kept == "without a name":
+        named = keepers.variable_of
+        monkeypatch.setattr(keepers, "variable_of", lambda held, until: None if held is outputs else named(held, until))
+    for number in range(1, 10):
+        of_step = [output().detach(), *(torch.empty(1) for _ in range(keepers.MOST_INSIDE))]
+        outputs.append({"too deep": deep(of_step[0], 3), "in a long list": of_step}.get(kept, of_step[0]))
+        total = total + output().mean()
+        ends(growth, number, number)
+    assert growth.facts("stopped")["kept_by"] is None
+    assert len(outputs) == 9 and total.requires_grad
+
+
+def test_outputs_with_a_graph_are_named_though_they_hold_more(growth, output):
+    outputs = []
+    for number in range(1, 10):
+        outputs.append((torch.empty(1) * output().mean(), deep(torch.empty(1), 3)))
+        ends(growth, number, number)
+    kept_by = growth.facts("stopped")["kept_by"]
+    assert (kept_by["name"], kept_by["keeps_graph"]) == ("outputs", True)
+
+
 def test_small_tensors_that_are_kept_are_not_named_for_large_growth(growth, output):
     small = []
     for number in range(1, 10):
