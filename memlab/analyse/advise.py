@@ -14,12 +14,11 @@ from typing import Any
 
 from memlab.analyse.diff import deepspeed_json
 from memlab.analyse.identity import configurations, families, point_of
-from memlab.analyse.run_view import RunView, is_command, peak, value_at
+from memlab.analyse.run_view import RunView, is_command, taken_bytes, value_at, why_not
 from memlab.core.basis import Basis, comparable
 from memlab.core.config import MISSING, Hardware, from_dict
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import MemlabError
-from memlab.core.record import DOES_NOT_LAST
 from memlab.core.sizes import GIB
 from memlab.files.conf_files import list_price, overrides_of
 
@@ -133,8 +132,9 @@ def _completed(training: Training, runs: Sequence[RunView]) -> Training:
         return training
     found = {known for run in runs if (known := _samples_of(run)) is not None}
     if len(found) != 1:
-        why = f"differ in the samples of their training ({_listed(sorted(found))})" if found else "do not say how many"
-        raise MemlabError(f"The runs {why}: give the samples of the training set as --samples.")
+        several = f"The runs have training sets of several sizes ({_listed(sorted(found))} samples)"
+        why = several if found else "The runs do not say how many samples the training set has"
+        raise MemlabError(f"{why}: give the number as --samples NUMBER.")
     return replace(training, samples=found.pop())
 
 
@@ -150,10 +150,8 @@ def _samples_of(run: RunView) -> int | None:
 
 def _projection(run: RunView, label: str, training: Training, members: Iterable[RunView]) -> Projection | str:
     """Return the projection, or the reason why the run cannot do the training."""
-    if run.status != "ok":
-        return f"ended as {run.status}"
-    if run.summary.get("verdict") == DOES_NOT_LAST:
-        return "does not last: its memory grows with each step"
+    if not run.fits_and_lasts:
+        return why_not(run)
     gpu = value_at(run.config, "hardware.gpu") or "an unknown GPU"
     if training.gpu.lower() not in gpu.lower():
         return f"is of {gpu}, not {training.gpu}"
@@ -170,8 +168,8 @@ def _projection(run: RunView, label: str, training: Training, members: Iterable[
             )
         accumulation = training.effective_batch // (micro * gpus)
     memory = training.memory_gib or hardware.memory_gib
-    reserved = peak(run, "peak_reserved_bytes") or peak(run, "peak_allocated_bytes")
-    headroom = None if memory is None or reserved is None else memory * GIB - reserved
+    taken = taken_bytes(run)
+    headroom = None if memory is None or taken is None else memory * GIB - taken
     if headroom is not None and headroom < 0:
         return f"does not fit in {memory:g} GiB"
     seconds = training.samples * training.epochs / run.summary["samples_per_second"]

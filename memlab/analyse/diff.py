@@ -8,7 +8,7 @@ from typing import Any
 
 from memlab.analyse.identity import changed_keys, differing_axes, environment_changes, of_repeats
 from memlab.analyse.quantities import Difference, Quantity, differences, quantities_of
-from memlab.analyse.run_view import RunView, is_command, value_at
+from memlab.analyse.run_view import RunView, is_command, value_at, why_not
 from memlab.core.config import GROUPS, MISSING, Config, from_dict, to_dict
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, MemlabError
@@ -197,8 +197,10 @@ def _unknown(runs: Sequence[RunView]) -> list[str]:
 def _not_ok(runs: Sequence[RunView]) -> list[str]:
     return [
         f"{run.run_id} ended as {run.status} ({run.reason or 'no reason given'}): its values are partial or absent."
+        if run.ending == run.status
+        else f"{run.run_id} {why_not(run)}."
         for run in runs
-        if run.status not in ("ok", PLANNED)
+        if run.ending not in ("ok", PLANNED)
     ] + [f"{run.run_id} is incomplete: {'; '.join(run.incomplete)}." for run in runs if run.incomplete]
 
 

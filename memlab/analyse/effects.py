@@ -16,7 +16,7 @@ from statistics import median
 from memlab.analyse.diff import confounds, environment_confounds
 from memlab.analyse.identity import MODE, TOKENS, changed_keys, configurations, families, point_of
 from memlab.analyse.quantities import Difference, Quantity, differences, interpolate, merge_repeats, quantities_of
-from memlab.analyse.run_view import RunView, value_at
+from memlab.analyse.run_view import RunView, value_at, why_not
 from memlab.core.basis import Basis
 from memlab.core.config import GROUPS
 from memlab.core.errors import MemlabError, nearest
@@ -207,7 +207,7 @@ def _pair_lengths(effects: Effects, where: str, base: Side, other: Side) -> None
     for tokens in sorted({*base[1], *other[1]}):
         here = [by_length[tokens][0] for _, by_length, _ in (base, other) if tokens in by_length]
         found = [_at(table, tokens) for *_, table in (base, other)]
-        bad = [run for run in here if run.status != "ok"]
+        bad = [run for run in here if not run.fits_and_lasts]
         if bad or not all(found):
             unknown = [name for (name, *_), known in zip((base, other), found, strict=True) if not known]
             reason = _reason(bad, tokens, unknown)
@@ -223,12 +223,12 @@ def _pair_lengths(effects: Effects, where: str, base: Side, other: Side) -> None
 
 def _reason(bad: Sequence[RunView], tokens: int, missing: Sequence[str]) -> str:
     if bad:
-        return f"{bad[0].run_id} ended as {bad[0].status}"
+        return f"{bad[0].run_id} {why_not(bad[0])}"
     return f"no measurement of {' or '.join(missing)} at or around {tokens} tokens"
 
 
 def _quantities_by_tokens(by_length: RunsByLength, quantities: QuantitiesOf) -> dict[int, dict[str, Quantity]]:
-    ok = {tokens: [run for run in repeats if run.status == "ok"] for tokens, repeats in by_length.items()}
+    ok = {tokens: [run for run in repeats if run.fits_and_lasts] for tokens, repeats in by_length.items()}
     return {tokens: merge_repeats([quantities(run) for run in found]) for tokens, found in sorted(ok.items()) if found}
 
 

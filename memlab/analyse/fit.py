@@ -66,7 +66,7 @@ def fit_all(runs: Iterable[RunView], quantity: str = "peak_reserved_bytes") -> t
     """Fit each configuration. Returns the fits, and the configurations without a fit with the reason."""
     fits, without = [], []
     for label, members in configurations(runs).items():
-        measured = [run for run in members if run.status == "ok" and peak(run, quantity)]
+        measured = [run for run in members if run.fits_and_lasts and peak(run, quantity)]
         if len({tokens_of(run) for run in measured}) < 3:
             without.append((label, f"{len(measured)} points with {quantity}; a fit needs three different token counts"))
         else:

@@ -50,9 +50,16 @@ def what_varies(runs: Sequence[RunView]) -> list[str]:
     and without the keys in which repeats may differ."""
     groups = [group for group in GROUPS if len({run.choices.get(group) for run in runs}) > 1]
     named = {*groups} - {"seq_len", "batch"}
-    keys = [key for key in changed_keys([run.config for run in runs]) if key not in SHAPE and not of_repeats(key)]
-    loose = [key for key in keys if key.partition(".")[0] not in named and key != MODE]
+    loose = [key for key in varied_keys(runs) if key.partition(".")[0] not in named and key != MODE]
     return [group for group in groups if group in named and not of_repeats(group)] + loose
+
+
+def varied_keys(runs: Sequence[RunView]) -> list[str]:
+    """List the dotted keys that vary, without the point, the keys in which repeats may differ, and the steps that were
+    seen of commands."""
+    left_out = (*SHAPE, "measure.steps") if any(map(is_command, runs)) else SHAPE
+    keys = changed_keys([run.config for run in runs])
+    return [key for key in keys if key not in left_out and not of_repeats(key)]
 
 
 def axis_value(run: RunView, axis: str) -> Any:

@@ -11,8 +11,10 @@ from memlab.analyse.extent import extent
 from memlab.analyse.other_words import other_words
 from memlab.core.basis import Basis, basis_of, follows_from_step
 from memlab.core.config import MISSING, to_dict, with_missing
-from memlab.core.record import Record
+from memlab.core.record import DOES_NOT_LAST, Record
 from memlab.core.summary import slowest
+
+GROWS = "its memory grows with each step"
 
 
 def shortcomings(record: Record) -> list[str]:
@@ -107,6 +109,16 @@ class RunView:
         return self._parsed_detail[1]
 
     @property
+    def ending(self) -> str:
+        """How the run ends: its status, or ``does_not_last``: memory that grows from step to step ends a later step."""
+        return DOES_NOT_LAST if self.summary.get("verdict") == DOES_NOT_LAST else self.status
+
+    @property
+    def fits_and_lasts(self) -> bool:
+        """Whether the memory suffices for the whole run, as far as the run has shown."""
+        return self.ending == "ok"
+
+    @property
     def basis(self) -> Basis:
         """How the run's times, rates and prices are known."""
         return basis_of(self.source, self.steps, self.summary)
@@ -134,6 +146,11 @@ def view_of(record: Record, path: str) -> RunView:
         other_words=other_words(record),
         detail=json.dumps([_phases(record.ranks), slowest(record.ranks, "step_seconds")]),
     )
+
+
+def why_not(run: RunView) -> str:
+    """Say how a run ended that does not fit, or that it does not last."""
+    return f"does not last: {GROWS}" if run.ending == DOES_NOT_LAST else f"ended as {run.status}"
 
 
 def is_command(run: RunView) -> bool:
@@ -166,6 +183,12 @@ def peak(run: RunView, quantity: str) -> float | None:
     """Return the largest value over ranks of a quantity of the summary, in bytes: it decides whether the run fits."""
     values = run.summary.get(quantity)
     return values.get("max") if isinstance(values, dict) else None
+
+
+def taken_bytes(run: RunView) -> float | None:
+    """Return the most bytes in use on a GPU: as the driver reports, or else as far as the allocator knows."""
+    keys = ("device_used_bytes", "peak_reserved_bytes", "peak_allocated_bytes")
+    return next((taken for key in keys if (taken := peak(run, key))), None)
 
 
 def _phases(ranks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, int]]]:

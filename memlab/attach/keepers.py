@@ -47,8 +47,8 @@ PLAIN = (NoneType, bool, int, float, str, bytes, type, FunctionType, ModuleType)
 
 class _Grown(NamedTuple):
     """A container, or the variable of a tensor, that grew since the first look. ``each``: elements a step, or nodes of
-    its graph; ``filled``: elements now; ``nbytes``: of the tensors of one step, without their graphs; ``was_there``: at
-    the first look; ``is_whole``: the newest element was searched to its end."""
+    its graph; ``filled``: elements now; ``nbytes``: of the tensors of one step, without their graphs;
+    ``is_whole``: the newest element was searched to its end."""
 
     holder: Any
     each: float
@@ -56,7 +56,6 @@ class _Grown(NamedTuple):
     bound: int | None
     nbytes: float
     keeps_graph: bool
-    was_there: bool = True
     is_whole: bool = True
 
 
@@ -86,7 +85,8 @@ class Keepers:
         least = LEAST_SHARE * bytes_per_step
         large = [each for each in grown if each.nbytes >= least]
         with_graph = [each for each in grown if each.keeps_graph]
-        unnamed = [each for each in grown if each.was_there and each.each >= 1 and not each.is_whole]
+        old = [each for each in grown if id(each.holder) in self._places]
+        unnamed = [each for each in old if each.each >= 1 and not each.is_whole]
         self.found, until = None, time.monotonic() + MOST_S
         for each in (*large, *self._grown_graphs(steps), *with_graph):
             if each.nbytes < least and any(other is not each for other in unnamed):
@@ -95,8 +95,7 @@ class Keepers:
             if variable is not None:
                 self.found = _described(each, variable, step)
                 return
-            if each.was_there:
-                unnamed.append(each)
+            unnamed += [other for other in old if other is each]
 
     def _grown_containers(self, steps: int) -> Iterator[_Grown]:
         for container in _containers():
@@ -111,8 +110,7 @@ class Keepers:
                 bound = len(container) if len(container) == places else getattr(container, "maxlen", None)
                 keeps_graph = any(tensor.requires_grad for tensor in tensors)
                 whole = len(tensors) == len(found)
-                size = each * sum(storages.values())
-                yield _Grown(container, each, taken, bound, size, keeps_graph, id(container) in self._places, whole)
+                yield _Grown(container, each, taken, bound, each * sum(storages.values()), keeps_graph, whole)
 
     def _grown_graphs(self, steps: int) -> Iterator[_Grown]:
         for variable, nodes in _graphs():

@@ -11,6 +11,7 @@ from memlab.analyse.effects import EffectRange, Effects
 from memlab.analyse.quantities import Difference, Quantity
 from memlab.analyse.run_view import RunView
 from memlab.core.basis import is_rate
+from memlab.core.record import DOES_NOT_LAST
 from memlab.report import units
 from memlab.report.short_names import names_by_label
 from memlab.report.terminal_table import show_table
@@ -45,7 +46,7 @@ def show_comparison(comparison: Comparison, out: Console, all_quantities: bool =
     show_warnings(comparison.warnings, out)
     names = letters(comparison.runs)
     for name, run in zip(names, comparison.runs, strict=True):
-        say(f"{name}  {run.run_id}  ({run.status})", out)
+        say(f"{name}  {run.run_id}  ({run.ending})", out)
     parts = {
         "Options": comparison.choices,
         "Values": comparison.values,
@@ -63,7 +64,7 @@ def show_comparison(comparison: Comparison, out: Console, all_quantities: bool =
 def comparison_answer(comparison: Comparison) -> str:
     """Compare memory, step time and price of the other runs with the first run, in a sentence."""
     first, *others = names = letters(comparison.runs)
-    if any(run.status not in ("ok", PLANNED) for run in comparison.runs):
+    if any(run.ending not in ("ok", PLANNED) for run in comparison.runs):
         return ", ".join(f"{name} {_ending(run)}" for name, run in zip(names, comparison.runs, strict=True)) + "."
     rows = [row for row in comparison.quantities if row.key in ANSWERED]
     clauses = [
@@ -91,8 +92,9 @@ def _ending(run: RunView) -> str:
         PLANNED: "has not run",
         "gpu_oom": "ran out of GPU memory",
         "host_oom": "ran out of host memory",
+        DOES_NOT_LAST: "does not last",
     }
-    return endings.get(run.status, f"ended as {run.status}")
+    return endings.get(run.ending, f"ended as {run.status}")
 
 
 def _against(base: str, other: str, differences: Sequence[tuple[str, Difference | None]]) -> str:

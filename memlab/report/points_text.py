@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
+from textwrap import shorten
 
 from rich.console import Console
 
 from memlab.analyse.estimators import accelerate_estimate, deepspeed_estimate
 from memlab.analyse.identity import SHAPE, axis_value, configurations, what_varies
-from memlab.analyse.run_view import RunView, is_command, peak, value_at
-from memlab.core.record import DOES_NOT_LAST, EDGE, FITS
+from memlab.analyse.run_view import RunView, is_command, peak, taken_bytes, value_at
+from memlab.core.record import DOES_NOT_LAST, EDGE, FITS, OUT_OF_MEMORY
 from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.short_names import names_by_label
@@ -23,6 +24,13 @@ POINT = ("source", "batch", "tokens")
 """Columns that identify a point within a configuration."""
 
 VERDICTS = {EDGE: "at the edge", DOES_NOT_LAST: "does not last"}
+
+ERROR = re.compile(r"\b(?:\w+\.)*(\w*(?:Error|Exception|Exit|Interrupt))\b")
+FILE = re.compile(r"[^\s\"']+\.py:\d+")
+"""Exception and line of a script in the reason of a run that failed."""
+
+WIDEST = 60
+"""Most letters of a reason without an exception."""
 
 PLACE = re.compile(r"(?:rank \d+ )?(in \w+)")
 """Beginning of the reason of a run that ran out of memory, measured or predicted."""
@@ -87,10 +95,10 @@ def _quantities(runs: Sequence[RunView], estimates: bool) -> dict[str, list[str]
 
 
 def free_bytes(run: RunView) -> float | None:
-    """Return the memory that stays free on the fullest GPU; ``None`` if it is not known, or if the run did not fit."""
-    memory = value_at(run.config, "hardware.memory_gib")
-    taken = peak(run, "device_used_bytes") or peak(run, "peak_reserved_bytes")
-    return memory * GIB - taken if memory and taken and run.status == "ok" else None
+    """Return the memory that stays free on the fullest GPU; ``None`` if it is not known, or if the run does not fit
+    or does not last."""
+    memory, taken = value_at(run.config, "hardware.memory_gib"), taken_bytes(run)
+    return memory * GIB - taken if memory and taken and run.fits_and_lasts else None
 
 
 def _known(run: RunView, key: str) -> str:
@@ -108,6 +116,13 @@ def _note(run: RunView) -> str:
     verdict = run.summary.get("verdict", FITS)
     notes = [VERDICTS[verdict]] if verdict in VERDICTS else []
     if run.status != "ok" and run.reason:
-        place = PLACE.match(run.reason)
-        notes.append(place[1].replace("_", " ") if place else run.reason.splitlines()[0])
+        place = PLACE.match(run.reason) if run.status in OUT_OF_MEMORY else None
+        notes.append(place[1].replace("_", " ") if place else _in_short(run.reason))
     return "; ".join([*notes, *run.incomplete])
+
+
+def _in_short(reason: str) -> str:
+    """Write the exception and the file of a reason, or else its first clause; ``memlab show`` has all of it."""
+    error, file = ERROR.search(reason), FILE.search(reason)
+    parts = [error and error[1], file and PurePath(file[0]).name]
+    return ", ".join(filter(None, parts)) if error else shorten(reason.partition(";")[0], WIDEST, placeholder=" ...")

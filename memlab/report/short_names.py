@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from memlab.analyse.identity import REPEATS, SHAPE, changed_keys, numbered, of_repeats, scripts
+from memlab.analyse.identity import REPEATS, numbered, scripts, varied_keys
 from memlab.analyse.run_view import RunView, value_at
 from memlab.core.config import GROUPS
 
@@ -34,8 +34,8 @@ def short_names(firsts: Sequence[RunView]) -> list[str]:
         for run, script in zip(firsts, scripts(firsts), strict=True)
     ]
     order = sorted(range(len(firsts)), key=words.__getitem__)
-    for _, alike in groupby(order, key=words.__getitem__):
-        places = list(alike)
+    for _, equal in groupby(order, key=words.__getitem__):
+        places = list(equal)
         if len(places) > 1:
             for place, values in zip(places, _values_apart([firsts[place] for place in places]), strict=True):
                 words[place] = [*words[place], *values]
@@ -62,8 +62,7 @@ def _options(run: RunView, shown: Sequence[str], usual: dict[str, str]) -> list[
 
 def _values_apart(runs: Sequence[RunView]) -> list[list[str]]:
     """List for each run the ``key=value`` words in which these runs differ."""
-    told = (*SHAPE, "training.command")  # the shape is named elsewhere, and a command's script already
-    keys = [key for key in changed_keys([run.config for run in runs]) if not of_repeats(key) and key not in told]
+    keys = [key for key in varied_keys(runs) if key != "training.command"]  # its script is named already
     keys = [key for key in keys if not any(isinstance(value_at(run.config, key), list) for run in runs)]  # too long
     return [
         [f"{key}={value}" for key in keys[:MOST_KEYS] if (value := value_at(run.config, key)) is not None]

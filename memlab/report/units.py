@@ -135,9 +135,12 @@ def percent(share: float, places: int = 0) -> str:
     return f"{100 * share:.{places}f} %"
 
 
-def duration(seconds: float) -> str:
-    """Write seconds as hours and minutes, below an hour as minutes and seconds, below a minute as seconds."""
-    minutes, rest = divmod(round(seconds), 60)
+def duration(value: float) -> str:
+    """Write a time as hours and minutes, below an hour as minutes and seconds, below a minute as seconds, below a
+    second with three significant digits."""
+    if 0 < value < 1:
+        return seconds(value)
+    minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     if not hours:
         return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

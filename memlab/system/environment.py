@@ -18,7 +18,7 @@ import memlab
 from memlab.core.command_template import effect, named_files
 from memlab.core.config import Config
 from memlab.core.plan import Plan, config_hash, needs_hub
-from memlab.files.build_locks import stale_locks
+from memlab.files.build_locks import may_be_removed, stale_locks
 from memlab.files.disk import cache_dir
 from memlab.files.redaction import is_secret_name, redact
 from memlab.system.deadman import marked_by
@@ -137,7 +137,10 @@ def _cpu_model() -> str:
 
 
 def sweep_stale_locks() -> list[Path]:
-    """Remove the locks of killed builds, for which torch would wait forever. Returns the removed locks."""
+    """Remove the locks of killed builds, for which torch would wait forever. Returns the removed locks.
+
+    A lock whose build may run on another machine, or in another container, is removed after an hour.
+    """
     folder = extensions_dir()
     folder.mkdir(parents=True, exist_ok=True)
     locks = list(folder.glob("*/lock"))
@@ -146,14 +149,20 @@ def sweep_stale_locks() -> list[Path]:
 
 def sweep_locks_of_commands() -> list[Path]:
     """Remove the stale locks in the folder where torch builds the extensions of users' own commands. Returns them."""
+    return _removed(stale_locks(extensions_of_commands()))
+
+
+def extensions_of_commands() -> Path:
+    """Return the folder where torch builds the extensions of users' own commands."""
     named = os.environ.get("TORCH_EXTENSIONS_DIR")
-    return _removed(stale_locks(Path(named) if named else cache_dir().parent / "torch_extensions"))
+    return Path(named) if named else cache_dir().parent / "torch_extensions"
 
 
 def _removed(locks: list[Path]) -> list[Path]:
-    for lock in locks:
+    removable = list(filter(may_be_removed, locks))
+    for lock in removable:
         lock.unlink(missing_ok=True)
-    return locks
+    return removable
 
 
 # --- facts for the record ---------------------------------------------------------------------------------------------
@@ -213,8 +222,8 @@ def fingerprint(plan: Plan, machine: Machine) -> str:
 
 
 def command_fingerprint(plan: Plan, predictor: Sequence[str | None]) -> str:
-    """Hash everything that decides the prediction of a command. Plans that reach the command alike are equal, and so
-    are repeats. ``predictor``: digests of the predictor's code and of what it takes from its user.
+    """Hash everything that decides the prediction of a command. Plans that reach the command in the same way are
+    equal, and so are repeats. ``predictor``: digests of the predictor's code and of what it takes from its user.
     """
     config = replace(plan.config, measure=replace(plan.config.measure, repeat=1))
     reaches = [effect(config), asdict(config.hardware), predictor]

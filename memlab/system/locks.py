@@ -13,7 +13,7 @@ from pathlib import Path
 def hold(path: Path, shared: bool = False) -> Iterator[bool]:
     """Hold the lock of this file while the block runs. Yields False, without the lock, if another process holds it.
 
-    ``shared``: other processes that also ask for a shared lock can hold it at the same time.
+    ``shared``: other processes with a shared lock can hold it at the same time.
     """
     with path.open("a") as file:  # "w" would erase the name of the holder
         try:

@@ -7,7 +7,7 @@ from itertools import chain
 
 from memlab.cli.commands.run_selection import latest_run, run_folder
 from memlab.cli.commands.shared_arguments import output_file, whole
-from memlab.core.errors import MemlabError
+from memlab.core.errors import MemlabError, RecordError
 from memlab.core.record import PREDICTED
 from memlab.runs.folder import RunFolder
 from memlab.system.terminal import safe
@@ -69,13 +69,20 @@ def run(arguments: argparse.Namespace) -> int:
         show_phase,
         uses_more,
     )
+    from memlab.report.growth_text import growth_sentence
     from memlab.report.text import console, say
 
     folders = [run_folder(folder) for folder in arguments.folders or [latest_run()]]
     _check_options(arguments, len(folders))
     if arguments.time:
         return _show_time(*folders)
-    runs = [explain(folder, arguments.rank) for folder in folders]
+    try:
+        runs = [explain(folder, arguments.rank) for folder in folders]
+    except RecordError:
+        for command in (folder.read_record().command or {} for folder in folders):
+            if growth := command.get("growth"):  # the meters saw it, without a history
+                say(f"- {growth_sentence(growth)}", console())
+        raise
     for problem in chain.from_iterable(run.problems for run in runs):
         print(safe(problem), file=sys.stderr)
     if any(getattr(arguments, option) is not None for option in OF_A_HISTORY):

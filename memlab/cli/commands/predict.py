@@ -84,7 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(EFFECTS, file=sys.stderr)
 
     def wants_changes(record: Record) -> bool:
-        return arguments.changes or record.summary["verdict"] != FITS
+        leaks = ((record.command or {}).get("growth") or {}).get("agreed")  # no single change mends that
+        return arguments.changes or (record.summary["verdict"] != FITS and not leaks)
 
     with CommandProgress(folder, console(sys.stderr)) as progress:
         record = predict_command(

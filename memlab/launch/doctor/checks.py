@@ -235,6 +235,9 @@ def _pins(facts: Facts) -> bool:
 def check_locks(facts: Facts) -> Iterator[Finding]:
     for lock in facts.removed_locks:
         yield Finding(OK, "build lock", f"removed {lock}, left by a build that was killed: torch waited for it")
+    for lock in facts.kept_locks:
+        what = f"torch waits for {lock}; its build may run on another machine or in another container"
+        yield Finding(WARN, "build lock", what, "if no build runs, remove the file; memlab doctor does after an hour")
 
 
 def check_hub(facts: Facts) -> Iterator[Finding]:

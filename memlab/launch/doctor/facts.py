@@ -19,9 +19,17 @@ import psutil
 
 from memlab.core.config import Config
 from memlab.core.plan import Plan, needs_hub
+from memlab.files.build_locks import stale_locks
 from memlab.launch.outcome import control_group
 from memlab.rules.unsupported import unsupported
-from memlab.system.environment import cache_dir, rank_environment, sweep_locks_of_commands, sweep_stale_locks
+from memlab.system.environment import (
+    cache_dir,
+    extensions_dir,
+    extensions_of_commands,
+    rank_environment,
+    sweep_locks_of_commands,
+    sweep_stale_locks,
+)
 from memlab.system.machine import Gpu, Machine, nvml_handle
 
 PROBE_TIMEOUT_S = 120
@@ -84,6 +92,7 @@ class Facts:
     free_host_memory: int = 0
     lockable: int | None = None  # RLIMIT_MEMLOCK; None: unlimited
     removed_locks: tuple[Path, ...] = ()
+    kept_locks: tuple[Path, ...] = ()  # stale, but the build may run where this machine cannot look
     hub: str | None = None  # "reached", "offline", or the error
 
     @property
@@ -113,6 +122,7 @@ def gather(plan: Plan, machine: Machine) -> Facts:
         free_host_memory=free_host_memory(),
         lockable=None if locked == resource.RLIM_INFINITY else locked,
         removed_locks=_remove_locks(),
+        kept_locks=(*stale_locks(extensions_dir()), *stale_locks(extensions_of_commands())),
         hub=_reach_hub(environment) if _asks_hub(config) else None,
     )
 

@@ -20,7 +20,7 @@ def cost(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     """Draw a bar for the cheapest point of each configuration, cheapest first, and a tick for every other point."""
     priced = {}
     for label, members in sheet.configurations.items():
-        points = [run for run in members if run.status == "ok" and run.comparable(KEY)]
+        points = [run for run in members if run.fits_and_lasts and run.comparable(KEY)]
         if points:
             priced[label] = sorted(points, key=lambda run: run.summary[KEY])
     if not priced:
@@ -63,10 +63,10 @@ COLUMNS, MOST = 3, 9
 
 
 def phases(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    """Draw the largest point with status ok of each configuration, for at most nine configurations."""
+    """Draw the largest point of each configuration, for at most nine configurations."""
     chosen = {}
     for label, members in sheet.configurations.items():
-        known = [run for run in members if run.status == "ok" and any(phase in run.phases for phase in PHASES)]
+        known = [run for run in members if run.fits_and_lasts and any(phase in run.phases for phase in PHASES)]
         if known:
             chosen[label] = max(known, key=tokens_of)
     if not chosen:

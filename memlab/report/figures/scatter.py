@@ -35,7 +35,7 @@ def reserved_against_allocated(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         points = sorted(
             (tokens_of(run), peak(run, held) / GIB, peak(run, "peak_reserved_bytes") / GIB)
             for run in members
-            if run.status == "ok" and peak(run, held) is not None and peak(run, "peak_reserved_bytes") is not None
+            if run.fits_and_lasts and peak(run, held) is not None and peak(run, "peak_reserved_bytes") is not None
         )
         if not points:
             continue
@@ -117,7 +117,7 @@ def pareto(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     axes = panels[0][0]
     drawn = []
     for label, members in sheet.configurations.items():
-        points = [run for run in members if run.status == "ok" and _memory(run) and _speed(run)]
+        points = [run for run in members if run.fits_and_lasts and _memory(run) and _speed(run)]
         drawn += points
         look = sheet.styles[label]
         marks = {"color": look.color, "marker": look.marker, "linestyle": "none", "markeredgewidth": 0, "alpha": 0.75}

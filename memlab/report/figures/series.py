@@ -77,7 +77,7 @@ def _all_series(sheet: Sheet, axis: str) -> Iterator[Series]:
         for fixed, runs in sorted(groups.items()):
             points: dict[int, list[RunView]] = {}
             for run in runs:
-                if run.status == "ok":
+                if run.fits_and_lasts:
                     points.setdefault(point_of(run)[here], []).append(run)
             ooms = tuple(sorted({point_of(run)[here] for run in runs if run.status == "gpu_oom"}))
             point = f"batch {fixed:,}" if axis == TOKENS else f"{fixed:,} tokens"

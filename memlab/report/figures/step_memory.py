@@ -36,7 +36,7 @@ def step_memory(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
 
 
 def _largest(members: list[RunView]) -> tuple[RunView, Mapping[str, Any]] | None:
-    for run in sorted((run for run in members if run.status == "ok"), key=tokens_of, reverse=True):
+    for run in sorted((run for run in members if run.fits_and_lasts), key=tokens_of, reverse=True):
         curve = _curve(run)
         if curve:
             return run, curve

@@ -67,7 +67,7 @@ def points_of(runs: Sequence[RunView], places: Mapping[int, int], root: str, sha
         "name": encoded([None if name == run.run_id else name for name, run in zip(names, runs, strict=True)]),
         "configuration": encoded([places[id(run)] for run in runs]),
         "source": encoded([run.source for run in runs]),
-        "status": encoded([run.status for run in runs]),
+        "status": encoded([run.ending for run in runs]),
         "reason": encoded([run.reason for run in runs]),
         "bound": encoded([(run.basis.reason or True) if run.basis.is_bound else None for run in runs]),
         "error": encoded([run.basis.error for run in runs]),
@@ -150,7 +150,7 @@ def table_columns(runs: Sequence[RunView], names: Sequence[str], quantities: Map
     columns = [_column("configuration", "configuration", "text", names)]
     for key, name in ((MICRO, "batch"), (TOKENS, "tokens")):
         columns.append(_column(key, name, "number", [value_at(run.config, key) for run in runs]))
-    columns.append(_column("status", "status", "text", [run.status for run in runs]))
+    columns.append(_column("status", "status", "text", [run.ending for run in runs]))
     held = held_quantity(runs)
     main = {held: units.name(held), **MAIN}
     columns += [{"key": key, "name": name, "unit": unit_of(key)} for key, name in main.items() if key in quantities]

@@ -8,8 +8,9 @@ from typing import Any
 from memlab.analyse.advise import THRASH
 from memlab.analyse.effects import Effects
 from memlab.analyse.identity import environment_changes, point_of, subject_of, tokens_of
-from memlab.analyse.run_view import RunView, peak, value_at
+from memlab.analyse.run_view import GROWS, RunView, peak, value_at
 from memlab.core.noise import doubts
+from memlab.core.record import DOES_NOT_LAST
 from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.page.axes import confounded, effect_sentences
@@ -26,7 +27,7 @@ Named = Mapping[str, Sequence[RunView]]
 def answer(named: Named) -> str:
     """Write one sentence: the fastest point if all runs share model and machine, else how many points ran."""
     runs = [run for members in named.values() for run in members]
-    ran = sum(run.status == "ok" for run in runs)
+    ran = sum(run.fits_and_lasts for run in runs)
     verb = ran_or_fit(runs)
     subjects = {subject_of(run) for run in runs}
     best = fastest(named)
@@ -47,7 +48,7 @@ def answer(named: Named) -> str:
 
 
 def ran_or_fit(runs: Sequence[RunView]) -> str:
-    """Choose the verb for points with status ok: "fit" if all are predicted, else "ran"."""
+    """Choose the verb for points that fit and last: "fit" if all are predicted, else "ran"."""
     return "fit" if all(run.source == "predicted" for run in runs) else "ran"
 
 
@@ -83,8 +84,9 @@ def reserved_of(run: RunView) -> str:
 
 
 def fastest(named: Named) -> tuple[str, RunView] | None:
-    """Find the run with the most tokens/s that are not only a bound, and the name of its configuration."""
-    known = [(name, run) for name, members in named.items() for run in members if run.comparable("tokens_per_second")]
+    """Find the run that fits and lasts with the most tokens/s that are not only a bound, and its configuration."""
+    lasting = [(name, run) for name, members in named.items() for run in members if run.fits_and_lasts]
+    known = [each for each in lasting if each[1].comparable("tokens_per_second")]
     return max(known, key=lambda each: each[1].summary["tokens_per_second"], default=None)
 
 
@@ -104,8 +106,8 @@ def _what_was_run(runs: Sequence[RunView], configurations: int) -> Iterator[str]
     yield f"{len(runs):,} points of {configurations:,} configurations, {sources}: {named}{more}."
     micros, lengths = ({point_of(run)[place] for run in runs} for place in (0, 1))
     yield f"Sequence lengths of {_span(lengths, ' tokens')}, micro batches of {_span(micros)}."
-    statuses = Counter(run.status for run in runs)
-    yield f"How they ended: {', '.join(f'{count:,} {status}' for status, count in statuses.most_common())}."
+    endings = Counter(run.ending for run in runs)
+    yield f"How they end: {', '.join(f'{count:,} {ending}' for ending, count in endings.most_common())}."
     versions = [f"{key} {value}" for key in VERSIONS if (value := _same(runs, key))]
     if versions:
         yield f"With {', '.join(versions)}."
@@ -127,12 +129,12 @@ def _same(runs: Sequence[RunView], key: str) -> Any:
 
 def _what_fits(named: Named) -> Iterator[str]:
     ended = [(name, run) for name, members in named.items() for run in members]
-    fitting = [each for each in ended if each[1].status == "ok"]
+    fitting = [each for each in ended if each[1].fits_and_lasts]
     if fitting:
         name, largest = max(fitting, key=lambda each: tokens_of(each[1]))
         point = f"{tokens_of(largest):,} ({at_point(largest, name)}){reserved_of(largest)}"
         verb = ran_or_fit([run for _, run in ended])
-        above = any(run.status != "ok" and tokens_of(run) > tokens_of(largest) for _, run in ended)
+        above = any(not run.fits_and_lasts and tokens_of(run) > tokens_of(largest) for _, run in ended)
         yield f"The most tokens in one forward that {verb if above else 'were tried'}: {point}."
     ooms = sorted((each for each in ended if each[1].status == "gpu_oom"), key=lambda each: tokens_of(each[1]))
     if ooms:
@@ -192,7 +194,9 @@ def notes(runs: Sequence[RunView], skipped: Sequence[tuple[str, str]]) -> Iterat
         if found := doubts(run.step_seconds):
             yield "of doubtful speed", run.run_id, "; ".join(found)
     for run in runs:
-        if run.status in ("timeout", "failed", "infra", "interrupted"):
+        if run.ending == DOES_NOT_LAST:
+            yield "does not last", run.run_id, GROWS
+        elif run.status in ("timeout", "failed", "infra", "interrupted"):
             yield "without a result", run.run_id, f"{run.status}: {run.reason or 'no reason given'}"
     for place, reason in skipped:
         yield "skipped", place, reason

@@ -45,7 +45,7 @@ def leaderboard(named: Named) -> Table:
 
 
 def _leader(name: str, members: Sequence[RunView], by_speed: bool) -> list[Any]:
-    ran = [run for run in members if run.status == "ok"]
+    ran = [run for run in members if run.fits_and_lasts]
     ooms = [tokens_of(run) for run in members if run.status == "gpu_oom"]
     notes = ["its larger batches thrash" if any(slowdowns(name, members)) else ""]
     notes += ["speed not known"] if unknown_speeds(members) else []

@@ -117,7 +117,11 @@ def _stamp(path: str) -> list[int] | None:
 
 
 def _are_unchanged(sources: Path) -> bool:
-    return all(_stamp(path) == stamp for path, stamp in json.loads(sources.read_text()).items())
+    try:
+        return all(_stamp(path) == stamp for path, stamp in json.loads(sources.read_text()).items())
+    except (ValueError, AttributeError):  # a damaged file: without it, the folder is no layer
+        sources.unlink()
+        return False
 
 
 def _entries() -> list[Path]:

@@ -55,6 +55,14 @@ def test_a_smaller_gpu_leaves_out_what_does_not_fit(runs):
     assert "does not fit in 40 GiB" in reasons
 
 
+def test_the_headroom_is_what_the_driver_has_left(runs):
+    for run in runs:
+        run.summary["device_used_bytes"] = {"max": 60 * 2**30}
+    assert advise(runs, Training(1000, 1, 512)).best.headroom_bytes == 20 * 2**30
+    with pytest.raises(MemlabError, match="does not fit in 40 GiB"):
+        advise(runs, Training(1000, 1, 512, memory_gib=40))
+
+
 def test_a_run_that_does_not_last_is_left_out(runs):
     for run in runs:
         run.summary["verdict"] = "does_not_last" if run.config["batch"]["micro"] == 2 else "fits"

@@ -11,6 +11,7 @@ from memlab.analyse.quantities import Difference, Quantity, interpolate, merge_r
 from memlab.core.config import Checkpointing, Offload, to_dict
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
+from memlab.report.diff_text import comparison_answer
 from memlab.runs.folder import RunFolder
 
 OFFLOAD = {"offload": Offload(optimizer="cpu")}
@@ -34,6 +35,13 @@ def test_only_what_differs_is_shown(pair):
     assert "zero_optimization.offload_optimizer.device" in {change.key for change in comparison.deepspeed}
     assert comparison.environment == ()
     assert comparison.warnings == ()
+
+
+def test_a_run_that_does_not_last_is_warned_of(pair):
+    pair[1].summary["verdict"] = "does_not_last"
+    comparison = compare(pair)
+    assert comparison.warnings == (f"{pair[1].run_id} does not last: its memory grows with each step.",)
+    assert comparison_answer(comparison) == "A ran, B does not last."
 
 
 def test_figures_with_their_noise(pair):

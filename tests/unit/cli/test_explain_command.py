@@ -114,6 +114,18 @@ def test_a_run_without_gpus_is_explained_by_its_prediction(capsys, tmp_path):
     )
 
 
+def test_what_the_meters_saw_grow_needs_no_history(capsys, tmp_path):
+    kept_by = {"name": "losses", "where": "train.py:13", "bound": None, "keeps_graph": True}
+    growth = {"rank": 0, "bytes_per_step": 1 << 28, "steps_seen": 29, "last_step": 550, "kept_by": kept_by}
+    growth |= {"agreed": True, "end_step": None, "out_of_memory_step": 551, "need_bytes": None}
+    record = replace(make_record(status="gpu_oom"), command={"words": ["train.py"], "growth": growth})
+    with pytest.raises(SystemExit):
+        raise SystemExit(main(["explain", str(write(tmp_path, record))]))
+    told = capsys.readouterr()
+    assert "- 0.25 GiB more a step: train.py:13 keeps tensors of each step in `losses`" in told.out
+    assert "no memory history is in this folder" in told.err
+
+
 def test_a_prediction_without_an_answer_is_not_explained(capsys, tmp_path):
     record = replace(make_record(), source="predicted", status="failed", reason="train.py:11: KeyError")
     assert "nothing was predicted that could be explained. The run ended as failed: train.py:11: KeyError." in error(

@@ -3,9 +3,12 @@
 import pytest
 
 from memlab.cli.exit_codes import EXIT_CODES, GROWS_WITHOUT_END, exit_code
+from memlab.cli.main import main
+from memlab.core.errors import MemlabError
 from memlab.core.growth import with_growth
 from memlab.core.record import DOES_NOT_LAST
 from memlab.core.sizes import GIB
+from memlab.planner import user_command
 from memlab.report.growth_text import growth_sentence, when_memory_ends
 
 
@@ -99,3 +102,21 @@ def test_the_rank_whose_memory_ends_first_decides(grown):
     one, other = grown(), grown(used=40 * GIB)
     both = with_growth(one.__class__(**{**vars(one), "ranks": [*one.ranks, {**other.ranks[0], "rank": 1}]}))
     assert both.command["growth"]["rank"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "is_kept", "tried"), [([], True, False), ([], False, True), (["--changes"], True, True)]
+)
+def test_no_change_is_tried_against_a_leak_unless_requested(grown, monkeypatch, tmp_path, options, is_kept, tried):
+    record = grown(status="gpu_oom", used=80 * GIB, oom={"requested_bytes": GIB}, is_kept=is_kept)
+    record.summary["verdict"] = "does_not_fit"
+    found = []
+
+    def predict(command, hardware, folder, steps, wants_changes, *rest):
+        found.append(wants_changes(record))
+        raise MemlabError("enough")
+
+    monkeypatch.setattr(user_command, "predict_command", predict)
+    with pytest.raises(SystemExit):
+        main(["predict", *options, "--output", str(tmp_path / "run"), "hardware=h100_x1", "--", "python", "train.py"])
+    assert found == [tried]

@@ -19,6 +19,7 @@ def lock(tmp_path, monkeypatch):
     """A lock in the folder where torch builds the extensions of commands, older than any that a build has just made."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    monkeypatch.setattr(build_locks, "file_system", lambda folder: "overlay")
     lock = tmp_path / "cache" / "torch_extensions" / "py311_cu130" / "fused_adam" / "lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
@@ -46,6 +47,23 @@ def test_a_lock_without_a_build_is_removed_by_the_doctor(lock, tmp_path):
     with ninja(tmp_path, tmp_path):  # of another extension
         assert stale_locks(tmp_path) == [lock]
     assert sweep_locks_of_commands() == [lock] and not lock.exists()
+
+
+@pytest.mark.parametrize(("kind", "namespace"), [("nfs4", build_locks.ALL_PROCESSES), ("ext4", "pid:[4026532201]")])
+def test_a_lock_whose_build_may_be_out_of_sight_is_removed_after_an_hour(lock, monkeypatch, kind, namespace):
+    monkeypatch.setattr(build_locks, "file_system", lambda folder: kind)
+    monkeypatch.setattr(os, "readlink", lambda path: namespace)
+    assert sweep_locks_of_commands() == [] and stale_locks(lock.parents[1]) == [lock]
+    os.utime(lock, (0, time.time() - build_locks.FOREIGN_S - 1))
+    assert sweep_locks_of_commands() == [lock]
+
+
+def test_the_file_system_is_that_of_the_deepest_mount(tmp_path, monkeypatch):
+    mounts = [("/", "ext4"), (tmp_path, "tmpfs"), (tmp_path / "a b", "nfs4"), (tmp_path / "a b", "xfs")]
+    lines = [f"22 27 0:21 / {at} rw shared:1 - {kind} dev rw" for at, kind in mounts]
+    monkeypatch.setattr(Path, "read_text", lambda self: "\n".join(lines).replace("a b", r"a\040b"))
+    places = [Path("/"), tmp_path, tmp_path / "a", tmp_path / "a b" / "c"]
+    assert [build_locks.file_system(place) for place in places] == ["ext4", "tmpfs", "tmpfs", "xfs"]
 
 
 def test_a_lock_that_was_just_made_is_left_alone(lock):

@@ -329,6 +329,8 @@ def test_without_an_offload_host_memory_is_no_matter():
 def test_removed_locks_are_told_of():
     assert findings(checks.check_locks, facts()) == []
     assert "removed /x/lock" in only(checks.check_locks, facts(removed_locks=(Path("/x/lock"),)))[1]
+    status, what, fix = only(checks.check_locks, facts(kept_locks=(Path("/x/lock"),)))
+    assert (status, "waits for /x/lock" in what, "after an hour" in fix) == (WARN, True, True)
 
 
 @pytest.mark.parametrize(("hub", "status"), [("reached", OK), ("offline", WARN), ("timed out", FAIL)])

@@ -84,6 +84,6 @@ def test_a_command_knows_its_samples_its_length_and_whether_it_was_measured(tmp_
     assert "The command that was predicted;" in out.file.getvalue()
 
 
-def test_runs_that_do_not_know_their_samples_ask_for_them(tmp_path):
-    with pytest.raises(MemlabError, match="The runs do not say how many: give the samples"):
+def test_runs_that_do_not_know_their_samples_are_answered_with_the_option(tmp_path):
+    with pytest.raises(MemlabError, match="do not say how many samples the training set has: give the number"):
         advise(collect([small_sweep(tmp_path)]).runs, Training(tokens=512))

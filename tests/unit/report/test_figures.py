@@ -187,6 +187,16 @@ def test_hostile_names_stay_text(tmp_path):
             assert all(file.parent == tmp_path for file in files)
 
 
+def test_a_run_that_does_not_last_is_in_no_figure(tmp_path):
+    for tokens in (128, 256, 512):
+        add_point(tmp_path, tokens)
+    runs = collect([tmp_path]).runs
+    for run in runs:
+        run.summary["verdict"] = "does_not_last"
+    told = dict(draw(runs, tmp_path, [*KINDS]))
+    assert [kind for kind, found in told.items() if not isinstance(found, str)] == []
+
+
 def test_speeds_that_are_only_bounds_are_in_no_figure(tmp_path):
     steps = {"basis": "lower bound", "basis_reason": "no calibration for A100"}
     for tokens in (128, 256, 512):

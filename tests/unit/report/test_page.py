@@ -105,6 +105,18 @@ def test_predicted_points_fit_and_their_speed_has_no_noise(tmp_path):
     assert "Read with care" not in [part["title"] for part in values["sections"]]
 
 
+def test_a_point_that_does_not_last_is_no_answer(tmp_path, runs):
+    grows = max(runs, key=lambda run: run.summary.get("tokens_per_second", 0))
+    grows.summary["verdict"] = "does_not_last"
+    values = payload(runs, [], "sweep")
+    assert "allocator=expandable measured, batch 3" not in values["answer"] and "13 of 15 points" in values["answer"]
+    assert "13 ok, 1 does_not_last, 1 gpu_oom" in sentences(values, "What was run")
+    board = {row[1]: row for row in values["tables"]["leaderboard"]["rows"]}
+    assert board["allocator=expandable measured"][3] != "3 x 1,024"
+    assert ["does not last", grows.run_id, "its memory grows with each step"] in values["tables"]["notes"]["rows"]
+    assert column(values, values["points"]["status"]).count("does_not_last") == 1
+
+
 def test_of_several_models_the_answer_is_how_many_ran(tmp_path, runs):
     add_point(tmp_path / "other", 128, choices={"model": "large", "zero_stage": "zero2", "allocator": "default"})
     told = payload([*runs, *collect([tmp_path / "other"]).runs], [], "sweep")["answer"]

@@ -8,7 +8,7 @@ import pytest
 from folders import MIB, make_config, make_record, write
 
 from memlab.analyse.collect import collect
-from memlab.core.config import Hardware, Offload
+from memlab.core.config import Hardware, Offload, Training
 from memlab.report.points_text import show_points
 from memlab.report.text import console
 
@@ -80,6 +80,45 @@ def test_a_run_that_does_not_fit_has_its_reason_in_place_of_the_step(shown):
     assert at_edge["step"] == "0.500 s" and at_edge["note"] == "at the edge"
     assert list(too_large.values())[1:5] == ["-", "-", "out of memory", "-"]
     assert list(too_large.values())[-1] == "in first forward"
+
+
+def test_a_run_that_does_not_last_leaves_nothing_free(shown):
+    grows = make_record(make_config(2048), CHOICES)
+    grows.summary["verdict"] = "does_not_last"
+    _, (lasts, does_not) = shown(make_record(), grows)
+    assert (lasts["free GiB"], does_not["free GiB"]) == ("79.88", "-") and does_not["note"] == "does not last"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "note"),
+    [
+        (
+            "failed",
+            "rank 1 at /home/me/project/train.py:31: RuntimeError: mat1 and mat2 shapes differ (4x8 and 9)",
+            "RuntimeError, train.py:31",
+        ),
+        (
+            "failed",
+            "the command ended with exit code 1; its last line: torch.distributed.DistBackendError: NCCL error",
+            "DistBackendError",
+        ),
+        ("timeout", "the command had not ended after 600 s; rank 0 was last seen in step 3, train.py:31", None),
+        ("failed", "a word " * 30, ("a word " * 8)[:-1] + " ..."),
+    ],
+)
+def test_the_reason_of_a_failure_is_short(shown, status, reason, note):
+    failed = make_record(make_config(4096), CHOICES, status)
+    failed.reason = reason
+    _, (_, row) = shown(make_record(), failed)
+    assert list(row.values())[-1] == (note or "the command had not ended after 600 s")
+
+
+def test_the_steps_that_were_seen_of_commands_are_no_choice(shown):
+    records = [make_record(make_config(tokens)) for tokens in (512, 1024)]
+    for steps, record in enumerate(records, start=40):
+        record.config.training = Training("command", f"train.py --steps {steps}")
+        record.config.measure.steps = steps
+    assert not any("steps" in name for name in shown(*records)[1][0])
 
 
 def test_estimates_of_other_tools_are_shown_on_request(shown):

@@ -131,6 +131,9 @@ def test_a_quantity_says_how_it_is_known(key, value, basis, text):
         (CALIBRATION, 36_000, "7.7 to 12 h", "$0.65 to $1.05"),
         (Basis(CALIBRATED, 0.001), 875, "15 min", "$0.85"),
         (LOWER, 875, "at least 14 min 35 s", "at least $0.85"),
+        (LOWER, 0.35, "at least 0.350 s", "at least $0.85"),
+        (EXACT, 0.0352, "35.2 ms", "$0.85"),
+        (EXACT, 0, "0 s", "$0.85"),
     ],
 )
 def test_a_run_takes_and_costs_what_its_step_lets_know(basis, seconds, time, dollars):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from memlab.core.plan import make_plan
+from memlab.files import build_locks
 from memlab.system import environment
 from memlab.system.environment import describe_environment, fingerprint, rank_environment, sweep_stale_locks
 from memlab.system.machine import Gpu, Machine
@@ -102,7 +103,8 @@ def test_the_cores_are_shared_out(plan, monkeypatch):
 
 
 @pytest.fixture
-def lock():
+def lock(monkeypatch):
+    monkeypatch.setattr(build_locks, "file_system", lambda folder: "overlay")
     path = environment.extensions_dir() / "fused_adam" / "lock"
     path.parent.mkdir(parents=True)
     path.touch()
@@ -112,6 +114,11 @@ def lock():
 def test_a_lock_that_a_killed_build_left_is_removed(lock):
     assert sweep_stale_locks() == [lock]
     assert not lock.exists() and sweep_stale_locks() == []
+
+
+def test_a_lock_that_another_machine_may_hold_is_left_alone(lock, monkeypatch):
+    monkeypatch.setattr(build_locks, "file_system", lambda folder: "nfs4")
+    assert sweep_stale_locks() == [] and lock.exists()
 
 
 def test_a_lock_is_left_alone_while_somebody_uses_the_folder(lock):

@@ -83,7 +83,8 @@ function warnings(a, b) {
     found.push(`The environments differ (${told}): they may cause part of the difference.`);
   }
   for (const point of [a, b]) {
-    if (point.status !== "ok") found.push(`${point.id} ended as ${point.status} (${point.reason ?? "no reason given"}): its values are partial or absent.`);
+    if (point.status === "does_not_last") found.push(`${point.id} does not last: its memory grows with each step.`);
+    else if (point.status !== "ok") found.push(`${point.id} ended as ${point.status} (${point.reason ?? "no reason given"}): its values are partial or absent.`);
     if (point.incomplete) found.push(`${point.id} is incomplete: ${point.incomplete}.`);
   }
   return found;

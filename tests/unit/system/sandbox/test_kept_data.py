@@ -93,6 +93,16 @@ def test_data_files_that_changed_end_what_was_made_of_them(place):
     assert layers_of(kept()) == []
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "\udcff"])
+def test_a_layer_whose_sources_are_damaged_is_none(place, text):
+    data = kept()
+    with data.layers():
+        data.keep(written(place), [str(place / "rows.jsonl")])
+    [sources] = place.glob("cache/**/sources.json")
+    sources.write_text(text, errors="surrogateescape")
+    assert layers_of(kept()) == [] and not sources.exists()
+
+
 def test_the_cache_has_a_limit_and_the_oldest_script_loses_its_data(place, monkeypatch):
     monkeypatch.setattr(kept_data, "LIMIT", 300)
     for text in ("one", "two", "three"):
