@@ -108,12 +108,22 @@ def jobs_of_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> tuple[list
     configs = [resolve(composed) for composed in batch]
     if len({repr(one.sweep) for one in configs}) > 1:
         raise ConfigError("sweep.* cannot be swept, since it says how the sweep runs: give each of its keys one value.")
+    if any(_swept(composed) != _swept(config) for composed in batch):
+        raise ConfigError(
+            "+experiment: an experiment that is a sweep cannot be one of several values, since all would get the "
+            "values of one. Run one after the other."
+        )
     jobs: list[Job] = []
     for one, composed in zip(configs, batch, strict=True):
         folder = RunFolder(root / str(composed.hydra.sweep.subdir))
         jobs += with_repeats(one, choices_of(composed), folder, composed, composed.hydra)
     _check(configs, jobs)
     return configs, jobs
+
+
+def _swept(composed: DictConfig) -> Any:
+    """Return the values that an experiment sweeps."""
+    return OmegaConf.select(composed, "hydra.sweeper.params")
 
 
 def _check(configs: Sequence[Config], jobs: Sequence[Job]) -> None:

@@ -20,7 +20,7 @@ from memlab.core.foreign_words import foreign_word
 from memlab.files.conf_files import conf_dir, known_gpu, option_values
 from memlab.files.redaction import has_credentials
 
-ADDED_GROUPS = ("search",)
+ADDED_GROUPS = ("experiment",)
 """Groups that are not in the defaults list: ``+group=option`` adds one. Their options set fields of other groups."""
 
 MOST_POINTS = 10_000
@@ -137,6 +137,8 @@ def _check_override(override: Override, config_dir: str | None) -> None:
     key = override.key_or_group
     if override.is_delete():
         raise ConfigError(f"'~{key}': keys cannot be deleted. Choose an option or a value instead.")
+    if new := _new_word(override, config_dir):
+        raise ConfigError(f"'{override.input_line}' is now {new}.")
     if override.package is not None:
         raise ConfigError(f"'{key}@{override.package}': a config group cannot be moved. Write {key}=<option>.")
     if key in GROUPS or key in ADDED_GROUPS:
@@ -148,6 +150,15 @@ def _check_override(override: Override, config_dir: str | None) -> None:
     if key == "name" and not override.is_sweep_override():  # checked before Hydra makes a folder of this name
         value = override.value()
         from_dict({"name": None if value is None else str(value)})
+
+
+def _new_word(override: Override, config_dir: str | None) -> str | None:
+    """Return the word that replaced an old one: studies were options of ``sweep``, and ``search`` was a group."""
+    key, value = override.key_or_group, str(override.input_line).partition("=")[2]
+    if key == "search":
+        return f"sweep.search={value}"
+    is_study = key == "sweep" and set(value.split(",")) & set(options_of("experiment", config_dir))
+    return f"+experiment={value}" if is_study or (key == "experiment" and not override.is_add()) else None
 
 
 def _check_options(group: str, override: Override, config_dir: str | None) -> None:

@@ -44,7 +44,7 @@ def records(folder: Path) -> dict[int, dict]:
 
 @pytest.mark.long(60)
 def test_the_largest_batch_of_a_script_is_searched(start, command, tmp_path):
-    search = start("-m", *command, "+search=batch", "hydra.sweep.dir=sweep")
+    search = start("-m", *command, "sweep.search=batch", "hydra.sweep.dir=sweep")
     assert search.wait() == 0, search.output
     assert {size: record["status"] for size, record in records(tmp_path).items()} == {
         **{1: "ok", 2: "ok"},

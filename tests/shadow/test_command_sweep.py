@@ -32,7 +32,7 @@ def own_cache(monkeypatch, tmp_path):
 def test_the_largest_batch_is_computed_from_three_and_then_run(tmp_path: Path):
     (tmp_path / "train.py").write_text(SCRIPT)
     command = f'training.command="{sys.executable} {tmp_path}/train.py {{batch.micro}}"'
-    words = ["mode=predict", "training=command", command, "hardware=t4_x1", "+search=batch", "measure=quick"]
+    words = ["mode=predict", "training=command", command, "hardware=t4_x1", "sweep.search=batch", "measure=quick"]
     config, choices = compose_config(words)
     job = Job(make_plan(config, choices), RunFolder(tmp_path / "runs" / "first"))
     search = PredictedSearch(config.sweep, False, SweepObserver())

@@ -39,18 +39,12 @@ def test_every_folder_is_a_group_and_every_group_has_a_folder():
     assert folders - {"hydra", "local"} == {*GROUPS, *ADDED_GROUPS}
 
 
-@pytest.mark.parametrize("option", ADDED["search"])
-def test_an_added_search_sets_the_sweeps_search(composed, option):
-    config, choices = composed(f"+search={option}", "hardware=cpu")
-    assert config.sweep.search == option and "search" not in choices
-
-
-@pytest.mark.parametrize("study", [name for name in OPTIONS["sweep"] if name != "none"])
-def test_a_named_study_is_a_sweep_under_its_name(composed, study):
-    values = yaml.safe_load((CONF / "sweep" / f"{study}.yaml").read_text())
+@pytest.mark.parametrize("study", ADDED["experiment"])
+def test_a_study_is_a_sweep_under_its_name(composed, study):
+    values = yaml.safe_load((CONF / "experiment" / f"{study}.yaml").read_text())
     assert values["hydra"]["mode"] == "MULTIRUN" and values["hydra"]["sweeper"]["params"]
-    config, _ = composed(f"sweep={study}")
-    assert config.name == study
+    config, choices = composed(f"+experiment={study}")
+    assert config.name == study and "experiment" not in choices
 
 
 def test_the_options_are_frozen(golden):

@@ -76,6 +76,9 @@ def test_an_unknown_key_is_refused_whatever_stands_before_it(plus, word, message
         ("offlod/x=none", "Unknown config group 'offlod/x'. Did you mean 'offload'?"),
         ("zero_stage@batch=zero3", "'zero_stage@batch': a config group cannot be moved. Write zero_stage=<option>."),
         ("~model", "'~model': keys cannot be deleted. Choose an option or a value instead."),
+        ("sweep=tiny_cpu", "'sweep=tiny_cpu' is now +experiment=tiny_cpu."),
+        ("experiment=tiny_cpu", "'experiment=tiny_cpu' is now +experiment=tiny_cpu."),
+        ("+search=batch", "'+search=batch' is now sweep.search=batch."),
         ("batch.micro=[1", "Cannot read the command line: "),
     ],
 )

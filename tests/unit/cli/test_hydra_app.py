@@ -17,7 +17,6 @@ from omegaconf import OmegaConf
 from memlab.cli import compose, experiments
 from memlab.cli import main as cli
 from memlab.cli.hydra_app import HydraTask
-from memlab.cli.override_words import check_overrides
 from memlab.files.json_file import read_json
 from memlab.launch import job_launch
 from memlab.runs.folder import RunFolder
@@ -39,7 +38,7 @@ def multirun(tmp_path, tmp_path_factory, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
 
     def sweep(*words: str, multirun: bool = True) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["launch.py", *["-m"] * multirun, "hardware=cpu", "name=mine", *words])
+        monkeypatch.setattr(sys, "argv", ["launch.py", *["-m"] * multirun, *words, "hardware=cpu", "name=mine"])
         capfd.readouterr()
         with pytest.raises(SystemExit) as left:
             cli.launch()
@@ -133,12 +132,11 @@ def test_a_refused_sweep_leaves_nothing(multirun, tmp_path, words):
 
 def test_the_points_of_a_study_are_counted_before_they_are_made(multirun, tmp_path):
     """They come from the file, not from the command line."""
-    (tmp_path / "mine" / "sweep").mkdir(parents=True)
-    (tmp_path / "mine" / "sweep" / "huge.yaml").write_text(
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "huge.yaml").write_text(
         "# @package _global_\nhydra:\n  sweeper:\n    params:\n      seq_len.tokens: range(1,1000000000)\n"
     )
-    code, _ = multirun("--config-dir", "mine", "sweep=huge")
-    assert code == 2
+    assert multirun("--config-dir", "mine", "+experiment=huge")[0] == 2
     assert not list(tmp_path.glob("outputs/**/*.json"))
 
 
@@ -220,9 +218,29 @@ def test_two_points_cannot_share_a_folder(multirun, tmp_path, capfd, launcher):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("word", ["sweep=tiny_cpu", "+search=batch", "sweep=none"])
-def test_the_groups_of_sweeps_are_known(word):
-    check_overrides([word])
+def test_a_study_is_a_sweep_without_a_word_of_hydras(multirun, tmp_path):
+    code, out = multirun(
+        "+experiment=tiny_cpu", "offload=param", "zero_stage=zero1", "seq_len.tokens=8,9", multirun=False
+    )
+    assert code == 0 and "4 jobs: 4 unsupported" in out
+    folders = {path.parent.name for path in records(tmp_path)}
+    assert (
+        len(folders) == 4
+        and {path.name for path in (tmp_path / "outputs" / "mine").iterdir() if path.is_dir()} == folders
+    )
+
+
+def test_studies_that_are_sweeps_are_not_swept(multirun, tmp_path):
+    assert multirun("+experiment=tiny_cpu,seed_seq_len_8b")[0] == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_experiments_of_ones_own_are_swept(multirun, tmp_path):
+    (tmp_path / "my" / "experiment").mkdir(parents=True)
+    for name, seed in (("one", 1), ("two", 2)):
+        (tmp_path / "my" / "experiment" / f"{name}.yaml").write_text(f"# @package _global_\nseed: {seed}\n")
+    assert multirun("--config-dir", "my", "+experiment=one,two", "offload=param")[0] == 0
+    assert sorted(RunFolder(path.parent).read_record().config.seed for path in records(tmp_path)) == [1, 2]
 
 
 def test_a_single_run_saves_it_for_every_repeat(multirun, tmp_path):

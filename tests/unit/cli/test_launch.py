@@ -319,9 +319,12 @@ def test_a_folder_that_is_not_memlabs_is_refused_before_anything_is_written(laun
     [
         *(
             ["hydra.run.dir=new/folder", word]
-            for word in ("batch.micro=0", "bogus=1", "zero_stage=zero4", "+search=batch")
+            for word in ("batch.micro=0", "bogus=1", "zero_stage=zero4", "sweep.search=batch")
         ),
-        *(["-m", "hydra.sweep.dir=new", word] for word in ("batch.micro=0", "seed=1,x", "model=hf", "+search=batch")),
+        *(
+            ["-m", "hydra.sweep.dir=new", word]
+            for word in ("batch.micro=0", "seed=1,x", "model=hf", "sweep.search=batch")
+        ),
         *(["hydra.run.dir=file"], ["-m", "hydra.sweep.dir=file"], ["name=../x"]),
     ],
 )
