@@ -18,7 +18,7 @@ from memlab.analyse.identity import MODE, TOKENS, changed_keys, configurations, 
 from memlab.analyse.quantities import Difference, Quantity, differences, interpolate, merge_repeats, quantities_of
 from memlab.analyse.run_view import RunView, value_at, why_not
 from memlab.core.basis import Basis
-from memlab.core.config import GROUPS
+from memlab.core.config import GROUPS, LIBRARIES
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.plan import UNREMARKABLE
 
@@ -97,7 +97,7 @@ def effects_by(runs: Sequence[RunView], by: str, quantities: QuantitiesOf = quan
     Raises :class:`MemlabError` for an unknown axis.
     """
     group, _, key = by.partition(".")
-    if group not in (*GROUPS, MODE) or (key and all(value_at(run.config, by) is None for run in runs)):
+    if group not in (*GROUPS, *LIBRARIES, MODE) or (key and all(value_at(run.config, by) is None for run in runs)):
         raise MemlabError(f"--by {by}: no such axis. {nearest(by, (*GROUPS, MODE))}")
     option_of = _option_of(runs, by)
     alike = families(runs, (by, TOKENS))

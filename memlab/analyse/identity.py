@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from memlab.analyse.run_view import RunView, flatten, is_command, value_at
-from memlab.core.config import GROUPS, MISSING
+from memlab.core.config import GROUPS, LIBRARIES, MISSING
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.plan import NOT_MEASURED, SHAPE
 
@@ -102,7 +102,7 @@ def families(runs: Sequence[RunView], without: Iterable[str] = SHAPE) -> list[li
 def _text_without(name: str, part: Any, removed: Container[str]) -> str:
     """Return one entry of a configuration as text, without the dotted keys in ``removed``."""
     if isinstance(part, dict):
-        part = {key: value for key, value in part.items() if f"{name}.{key}" not in removed}
+        part = {key: value for key, value in flatten(part, f"{name}.").items() if key not in removed}
     return json.dumps(part, sort_keys=True)
 
 
@@ -180,7 +180,8 @@ def differing_axes(runs: Sequence[RunView]) -> list[str]:
     """
     changed = changed_keys([run.config for run in runs])
     keys = [key for key in changed if not of_repeats(key) and key != "training.command"]
-    return list(dict.fromkeys(key.partition(".")[0] for key in keys))
+    roots = [key.partition(".")[0] for key in keys]
+    return list(dict.fromkeys(key if root in LIBRARIES else root for key, root in zip(keys, roots, strict=True)))
 
 
 def environment_changes(runs: Sequence[RunView]) -> dict[str, list[Any]]:

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line
+from memlab.cli.library_values import check_library_values
 from memlab.cli.local_hardware import local
 from memlab.cli.override_words import check_overrides
 from memlab.core.config import FREE_DICTS, GROUPS, Config, from_dict
@@ -75,7 +76,9 @@ def resolve(composed: DictConfig) -> Config:
                 values[str(key)] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     except OmegaConfBaseException as error:
         raise as_one_line(error) from error
-    return from_dict(values)
+    config = from_dict(values)
+    check_library_values(config)
+    return config
 
 
 def choices_of(composed: Mapping[str, Any]) -> dict[str, str]:

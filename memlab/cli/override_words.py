@@ -14,6 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep, Sweep, ValueType
 
 from memlab.cli.hydra_errors import COMPOSITION_ERRORS, one_line
+from memlab.cli.library_values import library_word
 from memlab.core.config import FREE_DICTS, GROUPS, Config, from_dict
 from memlab.core.errors import ConfigError, nearest
 from memlab.core.foreign_words import foreign_word
@@ -227,8 +228,8 @@ def check_key(key: str, value: str) -> None:
             raise ConfigError(f"Unknown key '{key}': '{here}' is a single value. Write {here}=<value>.")
         fields = _fields(values)
         if part not in fields:
-            if word := foreign_word(key, value):
-                raise ConfigError(f"Unknown key '{key}': here it is {word} (docs/howto/words.md).")
+            if word := foreign_word(key, value) or library_word(key, value):
+                raise ConfigError(f"Unknown key '{key}': here it is {word}.")
             where = f"config group '{here}'" if here else "the configuration"
             hint = nearest(part, fields)
             raise ConfigError(f"Unknown key '{key}': {where} has no '{part}'. {hint}")

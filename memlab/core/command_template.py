@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config import Config, to_dict
+from memlab.core.config import ALL_LEVELS, Config, flat, to_dict
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, nearest
 from memlab.core.plan import NOT_MEASURED
@@ -22,9 +22,6 @@ DEEPSPEED_JSON, RUN_DIR, PORT = "deepspeed_json", "run_dir", "master_port"
 
 PLACES = (DEEPSPEED_JSON, RUN_DIR, PORT)
 """Places that are no keys of the configuration."""
-
-FREE_DICTS_TOO = 9
-"""Levels of a configuration that are opened for places: also those inside model.overrides."""
 
 BRACES = "A brace of your own is written twice: {{ or }}."
 
@@ -81,18 +78,7 @@ def check_places(config: Config) -> None:
 
 def text_values(config: Config) -> dict[str, str | None]:
     """Return dotted key -> its value as a word of a command line; ``None`` for a key without a value."""
-    return {key: _text(value) for key, value in flat(to_dict(config), FREE_DICTS_TOO).items()}
-
-
-def flat(values: Mapping[str, Any], deeper: int = 1, prefix: str = "") -> dict[str, Any]:
-    """Return dotted key -> value. ``deeper``: how many levels of groups are opened."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict) and value and deeper:
-            found |= flat(value, deeper - 1, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
+    return {key: _text(value) for key, value in flat(to_dict(config), ALL_LEVELS).items()}
 
 
 def _text(value: Any) -> str | None:

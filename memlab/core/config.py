@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -52,6 +52,10 @@ class Config:
     measure: Measure = field(default_factory=Measure)
     predict: Predict = field(default_factory=Predict)
     sweep: Sweep = field(default_factory=Sweep)
+    deepspeed: dict[str, Any] = field(default_factory=dict)
+    """Keys of the DeepSpeed JSON that no group sets: deepspeed.steps_per_print=10."""
+    training_args: dict[str, Any] = field(default_factory=dict)
+    """Fields of transformers' TrainingArguments that no group sets: training_args.torch_empty_cache_steps=4."""
     mode: str = one_of("measure", "predict")
     seed: int = at_least(0, 0, 2**32 - 1)
     """At most 32 bits: transformers also seeds numpy, which accepts no more."""
@@ -64,8 +68,15 @@ class Config:
 GROUPS = tuple(f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.type))
 """Names of the config groups, in the order of display."""
 
-FREE_DICTS = ("model.config", "model.overrides", "zero_stage.zenflow", "zero_stage.leaf_module")
+LIBRARIES = ("deepspeed", "training_args")
+"""Keys whose values pass by the groups: to the DeepSpeed JSON, and to TrainingArguments."""
+
+FREE_DICTS = (*LIBRARIES, "model.config", "model.overrides", "zero_stage.zenflow", "zero_stage.leaf_module")
 """Fields whose keys belong to the schema of transformers or DeepSpeed. memlab passes them on as they are."""
+
+
+ALL_LEVELS = 9
+"""Levels of a configuration for :func:`flat` that open all: also those inside model.overrides."""
 
 
 def from_dict(values: dict[str, Any], prefix: str = "") -> Config:
@@ -84,6 +95,28 @@ def from_dict(values: dict[str, Any], prefix: str = "") -> Config:
 def to_dict(config: Config) -> dict[str, Any]:
     """Convert a configuration to a plain dictionary; the inverse of :func:`from_dict`."""
     return dataclasses.asdict(config)
+
+
+def merged(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Copy nested dictionaries with the values of ``more`` at their places in ``values``."""
+    inner = {key: merged(values[key], value) for key, value in more.items() if isinstance(values.get(key), dict)}
+    return {**values, **more, **inner}
+
+
+def flat(values: Mapping[str, Any], deeper: int = 1, prefix: str = "") -> dict[str, Any]:
+    """Return dotted key -> value. ``deeper``: how many levels of groups are opened."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value and deeper:
+            found |= flat(value, deeper - 1, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def library_values(config: Config) -> dict[str, Any]:
+    """Return dotted key -> value of everything in :data:`LIBRARIES`."""
+    return flat({name: value for name in LIBRARIES if (value := getattr(config, name))}, ALL_LEVELS)
 
 
 def without(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:

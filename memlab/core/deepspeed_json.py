@@ -7,7 +7,7 @@ values left to DeepSpeed's defaults. So it works in any script, and a diff of tw
 from dataclasses import asdict
 from typing import Any
 
-from memlab.core.config import Config, Offload, Precision, ZeroStage
+from memlab.core.config import Config, Offload, Precision, ZeroStage, merged
 from memlab.core.optimizers import DEEPSPEED, TORCH_ADAM
 
 STAGE3_ONLY = (
@@ -53,7 +53,7 @@ def deepspeed_config(config: Config) -> dict[str, Any]:
         ds["zero_force_ds_cpu_optimizer"] = False
     if config.training.loop == "command" and config.training.auto:
         _leave_to_transformers(ds, precision)
-    return ds
+    return merged(ds, config.deepspeed)
 
 
 def _leave_to_transformers(ds: dict[str, Any], precision: Precision) -> None:

@@ -4,7 +4,7 @@ same. docs/howto/words.md shows them as tables; a test holds both to what memlab
 from dataclasses import asdict, fields
 
 from memlab.core.config import Config
-from memlab.core.config_training import ZeroStage
+from memlab.core.config_training import Checkpointing, ZeroStage
 
 Here = str | dict[str, str]
 """Words here: with ``{}`` in the place of the value, or for each value that the foreign word can have."""
@@ -61,6 +61,12 @@ OF_DEEPSPEED: dict[str, Here] = {
     **{f"optimizer.params.{key}": f"optimizer.{key}={{}}" for key in ("lr", "betas", "eps", "weight_decay")},
     **{f"zero_optimization.{field.name}": f"zero_stage.{field.name}={{}}" for field in fields(ZeroStage)},
     "zero_optimization.stage": "zero_stage=zero{}",
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save": (
+        "zero_stage.stage3_gather_16bit_weights_on_model_save={}"
+    ),
+    "zero_optimization.cpu_offload": {"true": "offload=optimizer", "false": "offload=none"},
+    "zero_optimization.cpu_offload_param": {"true": "offload=param", "false": "offload.param=none"},
+    "zero_optimization.cpu_offload_use_pin_memory": "offload.pin_memory={}",
     "zero_optimization.offload_optimizer.device": OFFLOADED,
     "zero_optimization.offload_optimizer.buffer_count": "offload.optimizer_buffer_count={}",
     **{
@@ -75,6 +81,11 @@ OF_DEEPSPEED: dict[str, Here] = {
     "zero_optimization.offload_param.buffer_size": "offload.param_buffer_size={}",
     **{f"zero_optimization.offload_param.{key}": f"offload.{key}={{}}" for key in ("pin_memory", "nvme_path")},
     "zero_optimization.offload_param.max_in_cpu": "offload.max_in_cpu={}",
+    **{
+        f"activation_checkpointing.{field.name}": f"checkpointing.{field.name}={{}}"
+        for field in fields(Checkpointing)
+        if field.name not in ("enabled", "reentrant")
+    },
 }
 
 ELSEWHERE: dict[str, Here] = {

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
-from memlab.core.config import Config, Offload, to_dict, without
+from memlab.core.config import ALL_LEVELS, LIBRARIES, Config, Offload, flat, merged, to_dict, without
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.schema import PlainOf
 
@@ -26,7 +26,10 @@ LATER_GROUPS = {"adapter": "none", "kernels": "none", "training": "memlab"}
 """Groups that older records lack -> the option that they stand for, whose values are the group's defaults. Defaults are
 left out of the hash, so the names of older run folders stay valid."""
 
-LATER_KEYS = {"measure.protocol": "steps", "measure.profile": False, "measure.snapshot_ranks": []}
+LATER_KEYS: dict[str, Any] = {
+    **{"measure.protocol": "steps", "measure.profile": False, "measure.snapshot_ranks": []},
+    **{name: {} for name in LIBRARIES},
+}
 """Single keys that older records lack -> their defaults, which are also left out of the hash."""
 
 UNREMARKABLE = frozenset({"none", "default", "bf16", "sdpa", "AdamW", "random", "memlab"})
@@ -103,6 +106,7 @@ def _slug(config: Config, unknown: Collection[str]) -> str:
         "adapter.method": f"{adapter.method}{adapter.rank}" if adapter.method != "none" else "none",
         "kernels.implementation": config.kernels.implementation,
         "data.source": config.data.source,
+        **{name: _values_word(getattr(config, name)) for name in LIBRARIES},
         "hardware.nodes": f"{hardware.nodes}nodes" if hardware.nodes > 1 else "none",
         "hardware.gpus": f"{hardware.gpus}x{hardware.gpu.removeprefix('NVIDIA ') or hardware.device}",
         "measure.repeat": f"r{config.measure.repeat}" if config.measure.repeat > 1 else "none",
@@ -120,6 +124,12 @@ def _offload_word(offload: Offload) -> str:
         places = {"all": offload.optimizer}
     words = [name if place == "cpu" else f"{name}_{place}" for name, place in places.items() if place != "none"]
     return "_and_".join(words) or "none"
+
+
+def _values_word(values: dict[str, Any]) -> str:
+    """Write the values of a library, each under the last part of its key: torch_empty_cache_steps_4."""
+    words = [f"{key.rpartition('.')[2]}_{value}" for key, value in flat(values, ALL_LEVELS).items()]
+    return "-".join(words) or "none"
 
 
 def _allocator_word(conf: str) -> str:
@@ -215,7 +225,7 @@ def training_arguments(config: Config) -> dict[str, Any]:
         arguments["optim"] = optimizer.name
     if config.hardware.device == "cpu":
         arguments["use_cpu"] = True
-    return arguments
+    return merged(arguments, config.training_args)
 
 
 def environment(config: Config) -> dict[str, str]:

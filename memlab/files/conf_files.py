@@ -14,7 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config import GROUPS, Config, from_dict
+from memlab.core.config import ALL_LEVELS, GROUPS, LIBRARIES, Config, flat, from_dict
 from memlab.core.config_fields import MISSING
 from memlab.core.errors import ConfigError, nearest
 from memlab.core.plan import NOT_MEASURED
@@ -188,7 +188,8 @@ def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:
         for key, value in config.get(group, {}).items():
             if value != given.get(key, MISSING) and value not in ({}, MISSING):
                 words.append(f"{group}.{key}={_word(value)}")
-    return words
+    free = flat({name: config[name] for name in LIBRARIES if config.get(name)}, ALL_LEVELS)
+    return [*words, *(f"{key}={_word(value)}" for key, value in free.items())]
 
 
 def _known_option(group: str, option: str | None) -> dict[str, Any]:

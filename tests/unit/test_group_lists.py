@@ -2,7 +2,7 @@
 
 import pytest
 
-from memlab.core.config import GROUPS, Config
+from memlab.core.config import GROUPS, LIBRARIES, Config
 from memlab.predict.memory.fit_probability import kind
 from memlab.predict.time.calibrate import family
 from tools.accuracy import errors
@@ -33,7 +33,7 @@ class Read:
 def test_a_name_of_configurations_reads_every_group_that_tells_them_apart(naming, alike, config):
     read = Read(config())
     naming(read)
-    assert read.names == set(GROUPS) - alike
+    assert read.names == {*GROUPS, *LIBRARIES} - alike
 
 
 def test_errors_are_broken_down_by_every_group_that_is_not_left_out():

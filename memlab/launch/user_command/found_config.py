@@ -9,14 +9,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from memlab.core.config import GROUPS, Adapter, Checkpointing, Config, Offload, Precision, ZeroStage, from_dict
+from memlab.core.config import (
+    GROUPS,
+    LIBRARIES,
+    Adapter,
+    Checkpointing,
+    Config,
+    Offload,
+    Precision,
+    ZeroStage,
+    from_dict,
+)
 from memlab.core.deepspeed_json import applies
 from memlab.core.errors import ConfigError
 from memlab.core.record import Facts, first_engine, trained_model
 from memlab.core.sizes import GIB
 from memlab.files.conf_files import known_gpu, list_price, matching_option, option_values, shipped_model
 
-SETTINGS = ("predict", "sweep", "mode", "name", "force", "measure.timeout_s", "measure.repeats", "measure.repeat")
+SETTINGS = (
+    *(*LIBRARIES, "predict", "sweep", "mode", "name", "force"),
+    *("measure.timeout_s", "measure.repeats", "measure.repeat"),
+)
 """Groups and keys that say nothing about the command."""
 
 OPTIMIZERS = {

@@ -16,8 +16,8 @@ from typing import Any
 
 import memlab
 from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP, Options
-from memlab.core.command_template import DEEPSPEED_JSON, command_environment, filled, flat, parse
-from memlab.core.config import Config, to_dict
+from memlab.core.command_template import DEEPSPEED_JSON, command_environment, filled, parse
+from memlab.core.config import Config, flat, to_dict
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.growth import with_growth
 from memlab.core.noise import doubts
@@ -252,7 +252,8 @@ def beside(config: Config, choices: Mapping[str, str], found: FoundConfig) -> tu
         if key in given and composed[key] not in (value, None)
     ]
     own = {key: value for key, value in composed.items() if key.partition(".")[0] in OF_MEMLAB}
-    passed = {key: value for key, value in composed.items() if key in places or key.startswith("hardware.")}
+    reached = ("hardware.", "deepspeed.") if DEEPSPEED_JSON in places else ("hardware.",)
+    passed = {key: value for key, value in composed.items() if key in places or key.startswith(reached)}
     merged = from_values({**passed, **found.values, **own, "measure.protocol": "cold"})
     doubtful = {key.partition(".")[0] for key in (*merged.unknown, *(each["key"] for each in disagreements))}
     agreed = {group: option for group, option in choices.items() if group not in doubtful}

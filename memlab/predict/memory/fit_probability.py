@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config import Config
+from memlab.core.config import Config, library_values
 from memlab.core.plan import engine_key
 from memlab.predict import allocator
 
@@ -54,6 +54,7 @@ def kind(config: Config) -> str:
         "allocator": _allocator_kind(config.allocator.conf),
         "protocol": config.measure.protocol,
         "training": config.training.loop,
+        "with": " ".join(f"{key}={value}" for key, value in library_values(config).items()) or "none",
     }
     return ", ".join([count, *(f"{name} {word}" for name, word in parts.items() if word not in USUAL)])
 

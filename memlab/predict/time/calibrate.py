@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from memlab.core.config import Config
+from memlab.core.config import Config, library_values
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
 from memlab.core.record import Record
@@ -199,6 +199,7 @@ def family(config: Config) -> str:
         "adapter": None if config.adapter.method == "none" else config.adapter.method,
         "kernels": None if config.kernels.implementation == "none" else config.kernels.implementation,
         "gpus": config.hardware.gpus,
+        **library_values(config),
     }
     return " ".join(f"{name}={value}" for name, value in facts.items() if value is not None)
 

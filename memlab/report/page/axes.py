@@ -26,7 +26,7 @@ def all_effects(runs: Sequence[RunView], quantities: Mapping[int, Mapping[str, Q
     ``quantities`` is keyed by ``id(run)``.
     """
     axes = [axis for axis in differing_axes(runs) if axis not in POINT]
-    axes = [axis for axis in axes if isinstance(runs[0].config.get(axis), dict) or axis == MODE]
+    axes = [axis for axis in axes if isinstance(runs[0].config.get(axis), dict) or "." in axis or axis == MODE]
     keys = (held, *COMPARED)
     compared = {place: {key: found[key] for key in keys if key in found} for place, found in quantities.items()}
     return [effects_by(runs, axis, lambda run: compared[id(run)]) for axis in axes]

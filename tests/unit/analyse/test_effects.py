@@ -8,7 +8,7 @@ from folders import MIB, make_config, make_record, write
 
 from memlab.analyse.collect import collect
 from memlab.analyse.effects import effects_by, effects_of_sets
-from memlab.analyse.identity import select
+from memlab.analyse.identity import differing_axes, select, what_varies
 from memlab.analyse.run_view import value_at
 from memlab.core.config import Checkpointing, Measure, Offload
 from memlab.core.errors import MemlabError
@@ -82,6 +82,18 @@ def test_the_sequence_length_can_be_the_axis(tmp_path):
     add(tmp_path, 200)
     (pair,) = effects_by(runs_of(tmp_path), "seq_len.tokens").pairs
     assert pair.differences["peak_allocated_bytes"].absolute == 100 * MIB
+
+
+def test_a_value_of_a_library_is_an_axis(tmp_path):
+    """Also where one run leaves it to the library, and where the key is deeper than those of memlab."""
+    for tokens in (100, 200):
+        add(tmp_path, tokens)
+        add(tmp_path, tokens, deepspeed={"aio": {"block_size": 4}})
+    runs = runs_of(tmp_path)
+    assert differing_axes(runs[:2]) in (["deepspeed.aio.block_size"], ["seq_len", "deepspeed.aio.block_size"])
+    pairs = effects_by(runs, "deepspeed.aio.block_size").pairs
+    assert [(pair.tokens, pair.base, pair.other) for pair in pairs] == [(100, "4", "null"), (200, "4", "null")]
+    assert what_varies(runs) == ["deepspeed.aio.block_size"]
 
 
 def test_an_unknown_axis(tmp_path):

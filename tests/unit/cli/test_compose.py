@@ -51,9 +51,11 @@ def test_values_follow_the_words(composed):
         ),
         (
             "gradient_accumulation_steps=4",
-            "Unknown key 'gradient_accumulation_steps': here it is batch.accumulation=4 (docs/howto/words.md).",
+            "Unknown key 'gradient_accumulation_steps': here it is batch.accumulation=4.",
         ),
-        ("optimizer.learning_rate=1e-4", "Unknown key 'optimizer.learning_rate': here it is optimizer.lr=1e-4 "),
+        ("optimizer.learning_rate=1e-4", "Unknown key 'optimizer.learning_rate': here it is optimizer.lr=1e-4."),
+        ("torch_empty_cache_steps=4", "Unknown key 'torch_empty_cache_steps': here it is training_args.torch_empty_"),
+        ("steps_per_print=4", "Unknown key 'steps_per_print': here it is deepspeed.steps_per_print=4."),
         ("hydrated=1", "Unknown key 'hydrated': the configuration has no 'hydrated'. "),
     ],
 )

@@ -50,6 +50,7 @@ def test_groups_added_since_leave_the_identity_of_a_run_without_them(config):
     assert run_id(config()) == "tiny-zero2-s512-b1-2xCPU-927089ec"
     assert run_id(config({"adapter.method": "lora"})).startswith("tiny-zero2-s512-b1-lora16-2xCPU-")
     assert run_id(config({"kernels.implementation": "liger"})).startswith("tiny-zero2-s512-b1-liger-2xCPU-")
+    assert run_id(config({"deepspeed": {}, "training_args": {}})) == run_id(config())
 
 
 def test_a_run_id_says_what_a_person_looks_for(config):
