@@ -1,7 +1,7 @@
 """Diff of two or more runs: configuration, environment, and the effect on memory, speed and cost, with warnings."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,29 +77,28 @@ def compare(runs: Sequence[RunView], by: str | None = None) -> Comparison:
 
 def confounds(runs: Sequence[RunView], by: str | None = None) -> list[str]:
     """List the reasons why a difference between these runs may have several causes, a sentence each."""
-    found = []
-    axes = differing_axes(runs)
-    if by is None and len(axes) > 1:
-        found.append(
+    return axis_confounds(differing_axes(runs), by) + environment_confounds([runs])
+
+
+def axis_confounds(axes: Sequence[str], by: str | None) -> list[str]:
+    """Warn, in one sentence, if more than one axis differs, or other axes than ``by``."""
+    if by is None:
+        return [
             f"{len(axes)} axes differ ({', '.join(axes)}): their effects cannot be separated. "
             "Compare runs that differ in only one."
-        )
-    elif by is not None and set(axes) - {by.partition(".")[0]}:
-        others = [axis for axis in axes if axis != by.partition(".")[0]]
-        found.append(f"These also differ: {', '.join(others)}. The effect may not come from {by} alone.")
-    return found + environment_confounds(runs)
+        ] * (len(axes) > 1)
+    others = [axis for axis in axes if axis != by.partition(".")[0]]
+    return [f"These also differ: {', '.join(others)}. The effect may not come from {by} alone."] * bool(others)
 
 
-def environment_confounds(runs: Sequence[RunView]) -> list[str]:
-    """Warn of different versions, drivers or machines in one sentence; empty if the environments agree."""
-    changes = environment_changes([run for run in runs if run.status != PLANNED])
-    if not changes:
-        return []
-    described = "; ".join(
-        f"{key}: {' / '.join(dict.fromkeys(str(value) for value in values if value is not None))}"
-        for key, values in changes.items()
-    )
-    return [f"The environments differ ({described}): they may cause part of the difference."]
+def environment_confounds(groups: Iterable[Sequence[RunView]]) -> list[str]:
+    """Warn in one sentence of versions, drivers or machines that differ within a group; empty if none does."""
+    found: dict[str, dict[str, None]] = {}
+    for runs in groups:
+        for key, values in environment_changes([run for run in runs if run.status != PLANNED]).items():
+            found.setdefault(key, {}).update(dict.fromkeys(str(value) for value in values if value is not None))
+    described = "; ".join(f"{key}: {' / '.join(values)}" for key, values in found.items())
+    return [f"The environments differ ({described}): they may cause part of the difference."] if found else []
 
 
 def deepspeed_json(run: RunView) -> dict[str, Any]:

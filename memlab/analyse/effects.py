@@ -1,22 +1,24 @@
-"""Effect of one axis over a whole sweep, or of one set of runs against another: pair by pair, and its range.
+"""Effect of one axis over a whole sweep, pair by pair, and its range.
 
-The two runs of a pair have the same micro batch and sequence length. If one side was not measured at a length, its
-quantities are interpolated linearly between its neighbours, and the pair records this. Nothing is extrapolated.
+The two runs of a pair have the same micro batch and sequence length. If one option of an axis was not measured at a
+length, its quantities are interpolated linearly between its neighbours, and the pair records this. Nothing is
+extrapolated.
 """
 
 import json
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import PurePath
 from statistics import median
 
-from memlab.analyse.diff import confounds, environment_confounds
+from memlab.analyse.diff import environment_confounds
 from memlab.analyse.identity import MODE, TOKENS, changed_keys, configurations, families, point_of
 from memlab.analyse.quantities import Difference, Quantity, differences, interpolate, merge_repeats, quantities_of
-from memlab.analyse.run_view import RunView, value_at, why_not
+from memlab.analyse.run_view import LACKS_MEMORY, RunView, value_at, why_not
 from memlab.core.basis import Basis
 from memlab.core.config import GROUPS, LIBRARIES
 from memlab.core.errors import MemlabError, nearest
@@ -40,6 +42,7 @@ class Pair:
     other: str
     differences: dict[str, Difference]
     interpolated: str | None = None
+    endings: tuple[str, str] = ("ok", "ok")
 
 
 @dataclass(frozen=True)
@@ -62,18 +65,21 @@ class EffectRange:
 
 @dataclass
 class Effects:
-    """Pairs of runs that differ in the axis ``by``. Show ``warnings`` first.
+    """Pairs of runs that differ in the axis ``by``, or pairs of the points of two ``sets``. Show ``warnings`` first.
 
-    ``configurations``: ``where`` of a pair -> a run of this configuration, without the option of the axis; empty when
-    two sets of runs are compared. ``bounds``: those of the times that are not compared. ``unpaired``: run ids with the
-    reason.
+    Between sets, ``by`` is the only axis in which they differ, and empty if there is none or several.
+    ``configurations``: ``where`` of a pair -> a run of this configuration, without the option of the axis. ``bounds``:
+    those of the times that are not compared. ``ended``: pairs without values, because a side did not end as ok.
+    ``unpaired``: runs with the reason.
     """
 
     by: str
+    sets: tuple[str, str] | None = None
     configurations: dict[str, RunView] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     bounds: list[Basis] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
+    ended: list[Pair] = field(default_factory=list)
     unpaired: list[tuple[str, str]] = field(default_factory=list)
 
     @cached_property
@@ -101,55 +107,38 @@ def effects_by(runs: Sequence[RunView], by: str, quantities: QuantitiesOf = quan
         raise MemlabError(f"--by {by}: no such axis. {nearest(by, (*GROUPS, MODE))}")
     option_of = _option_of(runs, by)
     alike = families(runs, (by, TOKENS))
-    firsts = [_without(members[0], by) for members in alike]
-    named = configurations(firsts)
-    effects = Effects(by, {where: members[0] for where, members in named.items()})
-    where_of = {id(run): where for where, members in named.items() for run in members}
-    for first, members in zip(firsts, alike, strict=True):
+    effects = Effects(by)
+    for where, members in named(effects, alike, [by]):
         sides: dict[str, dict[int, list[RunView]]] = {}
         for run in members:
             tokens = 0 if group == "seq_len" else value_at(run.config, TOKENS)
             sides.setdefault(option_of(run), {}).setdefault(tokens, []).append(run)
-        _pair_all(effects, where_of[id(first)], sides, by, quantities)
-        effects.warnings += [w for w in environment_confounds(members) if w not in effects.warnings]
+        pair_all(effects, where, sides, f"no run differs from it in {by} alone", quantities)
     return effects
 
 
-def _without(run: RunView, by: str) -> RunView:
-    """Return the run without its option of the axis, so that both runs of a pair have the same label."""
-    if by == MODE:
-        return replace(run, source="")
-    config, choices = ({key: value for key, value in each.items() if key != by} for each in (run.config, run.choices))
-    return replace(run, config=config, choices=choices)
+def named(
+    effects: Effects, alike: Sequence[Sequence[RunView]], axes: Collection[str]
+) -> Iterator[tuple[str, Sequence[RunView]]]:
+    """Yield each group of runs to pair with the label that they share without their options of ``axes``.
 
-
-def effects_of_sets(
-    base: Sequence[RunView], other: Sequence[RunView], names: tuple[str, str], by: str | None = None
-) -> Effects:
-    """Pair the points of two configurations, whatever differs between them; ``warnings`` lists the confounds.
-
-    Raises :class:`MemlabError` if a set holds several configurations.
+    Notes the labels in ``effects``, and what differs between the environments of a group.
     """
-    for name, members in zip(names, (base, other), strict=True):
-        count = len(families(members))
-        if count > 1:
-            raise MemlabError(f"{name} holds {count} configurations; choose one with --where, or pair with --by AXIS.")
-    effects = Effects(by or "set")
-    batches: dict[int, dict[str, dict[int, list[RunView]]]] = {}
-    for name, members in zip(names, (base, other), strict=True):
-        for run in members:
-            micro, tokens = point_of(run)
-            batches.setdefault(micro, {}).setdefault(name, {}).setdefault(tokens, []).append(run)
-    for sides in batches.values():
-        _pair_all(effects, "", sides, "point", quantities_of, names[0])
-    effects.warnings += confounds(_at_one_point([base[0], other[0]]), by)
-    return effects
+    effects.warnings += environment_confounds(alike)
+    firsts = [_without(members[0], axes) for members in alike]
+    found = configurations(firsts)
+    effects.configurations = {where: members[0] for where, members in found.items()}
+    where_of = {id(run): where for where, members in found.items() for run in members}
+    for first, members in zip(firsts, alike, strict=True):
+        yield where_of[id(first)], members
 
 
-def _at_one_point(runs: Sequence[RunView]) -> list[RunView]:
-    """Give all runs the sequence length and batch of the first, so that a comparison ignores the point."""
-    first = runs[0].config
-    return [replace(run, config={**run.config, "seq_len": first["seq_len"], "batch": first["batch"]}) for run in runs]
+def _without(run: RunView, axes: Collection[str]) -> RunView:
+    """Return the run without its options of the axes, so that both runs of a pair have the same label."""
+    config, choices = (
+        {key: value for key, value in each.items() if key not in axes} for each in (run.config, run.choices)
+    )
+    return replace(run, config=config, choices=choices, source="" if MODE in axes else run.source)
 
 
 def _option_of(runs: Sequence[RunView], by: str) -> Callable[[RunView], str]:
@@ -185,18 +174,19 @@ def _names_of_parts(runs: Sequence[RunView], group: str) -> dict[int, str]:
     return names
 
 
-def _pair_all(
+def pair_all(
     effects: Effects,
     where: str,
     sides: Mapping[str, RunsByLength],
-    what: str,
+    lonely: str,
     quantities: QuantitiesOf,
     base: str | None = None,
 ) -> None:
+    """Pair each option with the first one. ``lonely``: why the runs of a single option have no partner."""
     names = sorted(sides, key=lambda name: (name != base, name not in UNREMARKABLE, _natural(name)))
     if len(names) < 2:
-        lonely = [run for by_length in sides.values() for repeats in by_length.values() for run in repeats]
-        effects.unpaired += [(run.run_id, f"no run differs from it in {what} alone") for run in lonely]
+        points = [repeats[0] for by_length in sides.values() for repeats in by_length.values()]
+        effects.unpaired += [(name_of(run), lonely) for run in points]
         return
     tables = {name: _quantities_by_tokens(by_length, quantities) for name, by_length in sides.items()}
     for other in names[1:]:
@@ -204,32 +194,49 @@ def _pair_all(
 
 
 def _pair_lengths(effects: Effects, where: str, base: Side, other: Side) -> None:
+    both = (base, other)
     for tokens in sorted({*base[1], *other[1]}):
-        here = [by_length[tokens][0] for _, by_length, _ in (base, other) if tokens in by_length]
-        found = [_at(table, tokens) for *_, table in (base, other)]
-        bad = [run for run in here if not run.fits_and_lasts]
-        if bad or not all(found):
-            unknown = [name for (name, *_), known in zip((base, other), found, strict=True) if not known]
-            reason = _reason(bad, tokens, unknown)
-            effects.unpaired += [(run.run_id, reason) for run in here]
-            continue
-        sides = zip(("base", "other"), (base[1], other[1]), strict=True)
-        missing = next((side for side, by_length in sides if tokens not in by_length), None)
-        micro, length = point_of(here[0])
-        effects.pairs.append(Pair(where, micro, length, base[0], other[0], differences(*found), missing))
-        bases = dict.fromkeys(quantity.basis for table in found for quantity in table.values())
-        effects.bounds += [basis for basis in bases if basis.is_bound and basis not in effects.bounds]
+        here = [by_length[tokens][0] for _, by_length, _ in both if tokens in by_length]
+        endings = [_ending(by_length[tokens]) for _, by_length, _ in both if tokens in by_length]
+        found = [_at(table, tokens) for *_, table in both]
+        point = (where, *point_of(here[0]), base[0], other[0])
+        if len(here) == 2 and set(endings) != {"ok"}:
+            effects.ended.append(Pair(*point, {}, endings=(endings[0], endings[1])))
+        elif endings[0] == "ok" and all(found):
+            sides = zip(("base", "other"), (base[1], other[1]), strict=True)
+            missing = next((side for side, by_length in sides if tokens not in by_length), None)
+            effects.pairs.append(Pair(*point, differences(*found), missing))
+            bases = dict.fromkeys(quantity.basis for table in found for quantity in table.values())
+            effects.bounds += [basis for basis in bases if basis.is_bound and basis not in effects.bounds]
+        else:
+            unknown = [name for (name, *_), known in zip(both, found, strict=True) if not known]
+            effects.unpaired.append((name_of(here[0]), _reason(here[0], tokens, unknown)))
 
 
-def _reason(bad: Sequence[RunView], tokens: int, missing: Sequence[str]) -> str:
-    if bad:
-        return f"{bad[0].run_id} {why_not(bad[0])}"
+def _ending(repeats: Sequence[RunView]) -> str:
+    """Return how a point ended: ok, unless more of its repeats lacked memory than ended as ok, or none did."""
+    counts = Counter(run.ending for run in repeats if run.ending in ("ok", *LACKS_MEMORY))
+    return max(counts, key=lambda ending: (counts[ending], ending == "ok")) if counts else repeats[0].ending
+
+
+def name_of(run: RunView) -> str:
+    """Name a run by its folder: the id of a training command says little."""
+    return PurePath(run.path).name
+
+
+def _reason(run: RunView, tokens: int, missing: Sequence[str]) -> str:
+    if not run.fits_and_lasts:
+        return why_not(run)
     return f"no measurement of {' or '.join(missing)} at or around {tokens} tokens"
 
 
 def _quantities_by_tokens(by_length: RunsByLength, quantities: QuantitiesOf) -> dict[int, dict[str, Quantity]]:
-    ok = {tokens: [run for run in repeats if run.fits_and_lasts] for tokens, repeats in by_length.items()}
-    return {tokens: merge_repeats([quantities(run) for run in found]) for tokens, found in sorted(ok.items()) if found}
+    ok = {
+        tokens: [quantities(run) for run in repeats if run.fits_and_lasts]
+        for tokens, repeats in sorted(by_length.items())
+        if _ending(repeats) == "ok"
+    }
+    return {tokens: merge_repeats(found) for tokens, found in ok.items()}
 
 
 def _at(table: Mapping[int, Mapping[str, Quantity]], tokens: int) -> Mapping[str, Quantity] | None:

@@ -3,20 +3,29 @@
 import json
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import Any
 
 from memlab.analyse.run_view import RunView, flatten, is_command, value_at
-from memlab.core.config import GROUPS, LIBRARIES, MISSING
+from memlab.core.config import GROUPS, LIBRARIES, MISSING, Measure
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.plan import NOT_MEASURED, SHAPE
 
 REPEATS = (*NOT_MEASURED, "measure.repeat", "seed")
 """Groups and keys in which repeats of one experiment may differ."""
 
+HOW_MEASURED = (
+    *(f"measure.{key.name}" for key in fields(Measure) if key.name != "protocol"),
+    "hardware.usd_per_gpu_hour",
+)
+"""Keys that say how, and at which price, a point is measured. Its memory and its step time do not depend on them."""
+
 TOKENS, MICRO = SHAPE
 """Dotted keys of a point within its configuration: sequence length and micro batch."""
+
+COMMAND = "training.command"
+"""Key of the words of a command. What they set is in the other keys."""
 
 MODE = "mode"
 """Name of the axis whose options are predicted and measured."""
@@ -135,7 +144,7 @@ def scripts(firsts: Sequence[RunView]) -> list[list[str]]:
 
     memlab's own training has none. The program stands for a command without a Python file.
     """
-    found = [_script(value_at(run.config, "training.command") or "") for run in firsts]
+    found = [_script(value_at(run.config, COMMAND) or "") for run in firsts]
     return found if len({*map(tuple, found)}) > 1 else [[] for _ in firsts]
 
 
@@ -179,9 +188,13 @@ def differing_axes(runs: Sequence[RunView]) -> list[str]:
     The words of a command are no axis: what they set is in the other keys.
     """
     changed = changed_keys([run.config for run in runs])
-    keys = [key for key in changed if not of_repeats(key) and key != "training.command"]
-    roots = [key.partition(".")[0] for key in keys]
-    return list(dict.fromkeys(key if root in LIBRARIES else root for key, root in zip(keys, roots, strict=True)))
+    return list(dict.fromkeys(axis_of(key) for key in changed if not of_repeats(key) and key != COMMAND))
+
+
+def axis_of(key: str) -> str:
+    """Return the group of a dotted key; a value of a library is an axis by itself."""
+    root = key.partition(".")[0]
+    return key if root in LIBRARIES else root
 
 
 def environment_changes(runs: Sequence[RunView]) -> dict[str, list[Any]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean, median, stdev
+from statistics import median, stdev
 
 from memlab.analyse.run_view import RunView, value_at
 from memlab.core.basis import EXACT, Basis, comparable
@@ -103,7 +103,7 @@ def quantities_of(run: RunView) -> dict[str, Quantity]:
 
 
 def merge_repeats(repeats: Sequence[Mapping[str, Quantity]]) -> dict[str, Quantity]:
-    """Average each quantity over repeats of one experiment; the noise is at least the spread over the repeats."""
+    """Take the median of each quantity over repeats of one experiment; the noise is at least their spread."""
     if len(repeats) == 1:
         return dict(repeats[0])
     merged = {}
@@ -111,7 +111,7 @@ def merge_repeats(repeats: Sequence[Mapping[str, Quantity]]) -> dict[str, Quanti
         values = [each[key].value for each in repeats]
         noises = [each[key].noise for each in repeats if each[key].noise is not None]
         noise = max([max(values) - min(values), *noises])
-        merged[key] = replace(repeats[0][key], value=mean(values), noise=noise)
+        merged[key] = replace(repeats[0][key], value=median(values), noise=noise)
     return merged
 
 

@@ -11,10 +11,13 @@ from memlab.analyse.extent import extent
 from memlab.analyse.other_words import other_words
 from memlab.core.basis import Basis, basis_of, follows_from_step
 from memlab.core.config import MISSING, to_dict, with_missing
-from memlab.core.record import DOES_NOT_LAST, Record
+from memlab.core.record import DOES_NOT_LAST, OUT_OF_MEMORY, Record
 from memlab.core.summary import slowest
 
 GROWS = "its memory grows with each step"
+
+LACKS_MEMORY = (*OUT_OF_MEMORY, DOES_NOT_LAST)
+"""Values of ``RunView.ending`` of a run whose memory does not suffice."""
 
 
 def shortcomings(record: Record) -> list[str]:

@@ -1,30 +1,25 @@
-"""Terminal output of a comparison of runs, and of the effects of an axis."""
+"""Terminal output of a comparison of runs."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 
 from memlab.analyse.diff import PLANNED, ChangedKey, Comparison, QuantityRow
-from memlab.analyse.effects import EffectRange, Effects
+from memlab.analyse.identity import COMMAND
 from memlab.analyse.quantities import Difference, Quantity
 from memlab.analyse.run_view import RunView
 from memlab.core.basis import is_rate
 from memlab.core.record import DOES_NOT_LAST
 from memlab.report import units
-from memlab.report.short_names import names_by_label
 from memlab.report.terminal_table import show_table
-from memlab.report.text import SHOWN, say
+from memlab.report.text import say
 
 MAIN = ("peak_allocated_bytes", "peak_reserved_bytes", "host_peak_bytes", "step_seconds", "usd_per_million_tokens")
 """Quantities that are always shown. Other quantities are shown if they changed by more than the noise."""
 
 FOLLOWING = ("device_used_bytes", "process_used_bytes", "iterations_per_second", "samples_per_second")
 """Quantities that follow from reserved memory or the step time."""
-
-COMMAND = "training.command"
-"""Key of a command line, of which only what differs is shown."""
 
 DIFFERENCE_DIGITS = 3
 """Significant digits of a difference of speeds and of its noise. Differences of memory have the sizes' decimals."""
@@ -65,7 +60,7 @@ def comparison_answer(comparison: Comparison) -> str:
     """Compare memory, step time and price of the other runs with the first run, in a sentence."""
     first, *others = names = letters(comparison.runs)
     if any(run.ending not in ("ok", PLANNED) for run in comparison.runs):
-        return ", ".join(f"{name} {_ending(run)}" for name, run in zip(names, comparison.runs, strict=True)) + "."
+        return ", ".join(f"{name} {ended(run.ending)}" for name, run in zip(names, comparison.runs, strict=True)) + "."
     rows = [row for row in comparison.quantities if row.key in ANSWERED]
     clauses = [
         _against(first, name, [(row.key, row.differences[place]) for row in rows]) for place, name in enumerate(others)
@@ -86,7 +81,8 @@ def letters(runs: Sequence[RunView]) -> list[str]:
     return [chr(ord("A") + index) for index in range(len(runs))]
 
 
-def _ending(run: RunView) -> str:
+def ended(ending: str) -> str:
+    """Write how a run ended (``RunView.ending``), as a verb."""
     endings = {
         "ok": "ran",
         PLANNED: "has not run",
@@ -94,7 +90,7 @@ def _ending(run: RunView) -> str:
         "host_oom": "ran out of host memory",
         DOES_NOT_LAST: "does not last",
     }
-    return endings.get(run.ending, f"ended as {run.status}")
+    return endings.get(ending, f"ended as {ending}")
 
 
 def _against(base: str, other: str, differences: Sequence[tuple[str, Difference | None]]) -> str:
@@ -174,20 +170,20 @@ def _show_quantities(
         title = f"{other} against {base}: largest rank, memory in GiB; * marks a difference within the noise"
         columns = ["quantity", base, other, f"{other} - {base}", "%", "noise"]
         show_table(out, title, columns, rows, spare=("noise", "%"), always=(base, other))
-    _show_omitted(len(known) - len(shown), out)
+    show_omitted(len(known) - len(shown), out)
 
 
-def _show_omitted(count: int, out: Console) -> None:
+def show_omitted(count: int, out: Console) -> None:
     """Print how many quantities are not shown, unless all are."""
     if count:
         say(f"Quantities within the noise, or that follow from these: {count} (--all shows them).", out)
 
 
 def _is_shown(row: QuantityRow, difference: Difference | None) -> bool:
-    return row.key in MAIN or (difference is not None and difference.is_finding and not _follows(row.key))
+    return row.key in MAIN or (difference is not None and difference.is_finding and not follows(row.key))
 
 
-def _follows(key: str) -> bool:
+def follows(key: str) -> bool:
     """Return whether a quantity follows from others; a phase's reserved memory follows from earlier, fuller phases."""
     return key in FOLLOWING or key.endswith(".peak_reserved_bytes")
 
@@ -220,103 +216,3 @@ def _difference(key: str, difference: Difference | None, places: int, missing: s
     change = units.with_sign(difference.absolute, _value(key, abs(difference.absolute), places, DIFFERENCE_DIGITS))
     noise = "-" if difference.noise is None else _value(key, difference.noise, places, DIFFERENCE_DIGITS)
     return change, units.signed_percent(difference.relative), noise + STAR * bool(difference.within_noise)
-
-
-# --- the effect of an axis --------------------------------------------------------------------------------------------
-
-
-def show_effects(effects: Effects, out: Console, all_quantities: bool = False) -> None:
-    """Print the answer, warnings, the range over all pairs, the pairs, and the runs without a partner."""
-    say(effects_answer(effects), out, "bold")
-    show_warnings(effects.warnings, out)
-    rows = [
-        (
-            f"{each.base} -> {each.other}",
-            units.name(each.key),
-            units.signed_percent(each.lowest),
-            units.signed_percent(each.median),
-            units.signed_percent(each.highest),
-            each.pairs,
-            each.within_noise if each.unknown_noise < each.pairs else "unknown",
-        )
-        for each in effects.ranges
-        if all_quantities or each.key in MAIN or (_is_finding(each) and not _follows(each.key))
-    ]
-    if effects.pairs:
-        columns = [effects.by, "quantity", "lowest", "median", "highest", "pairs", "within noise"]
-        title = f"Effect of {effects.by} over all pairs"
-        show_table(out, title, columns, rows, left=2, common=[effects.by], spare=("within noise",))
-        _show_omitted(len(effects.ranges) - len(rows), out)
-        _show_pairs(effects, out)
-    _show_unpaired(effects, out)
-
-
-def _is_finding(found: EffectRange) -> bool:
-    """Return whether any pair changed by more than its noise, and the change does not round to zero."""
-    seen = units.signed_percent(max(abs(found.lowest), abs(found.highest))) != units.signed_percent(0)
-    return seen and found.within_noise < found.pairs - found.unknown_noise
-
-
-def effects_answer(effects: Effects) -> str:
-    """Write the effect of the two options with the most pairs in a short sentence."""
-    counts = Counter((pair.base, pair.other) for pair in effects.pairs)
-    if not counts:
-        return f"{effects.by}: no two runs differ only in it."
-    ((base, other), count), *more = counts.most_common()
-    found = {each.key: each for each in effects.ranges if (each.base, each.other) == (base, other)}
-    alike: dict[tuple[str, str], list[str]] = {}
-    for key, (_, name) in ANSWERED.items():
-        if key in found:
-            noise = " (within the noise)" if found[key].within_noise == found[key].pairs else ""
-            alike.setdefault((units.signed_percent(found[key].median), noise), []).append(name)
-    changes = ", ".join(f"{median} {' and '.join(names)}{noise}" for (median, noise), names in alike.items())
-    pairs = "one pair" if count == 1 else f"median of {count} pairs"
-    clauses = [f"{other} instead of {base}: {changes or 'nothing to compare'} ({pairs})"]
-    clauses.append("" if "step_seconds" in found else units.not_known("step time", effects.bounds))
-    clauses.append(f"{len(more)} more in the table" if more else "")
-    return f"{'; '.join(filter(None, clauses))}."
-
-
-def _show_pairs(effects: Effects, out: Console) -> None:
-    pairs = effects.pairs
-    names, usual = names_by_label(effects.configurations)
-    keys = [key for key in (*MAIN, "samples_per_second") if any(key in pair.differences for pair in pairs)]
-    rows = [
-        (
-            names.get(pair.where, pair.where),
-            f"{pair.base} -> {pair.other}",
-            pair.micro,
-            pair.tokens,
-            *(_effect(key, pair.differences.get(key)) for key in keys),
-            {"base": f"{pair.base} interpolated", "other": f"{pair.other} interpolated", None: ""}[pair.interpolated],
-        )
-        for pair in pairs[:SHOWN]
-    ]
-    columns = ["configuration", "from -> to", "batch", "tokens", *(units.name(key) for key in keys), "note"]
-    title = f"{len(pairs):,} pairs; {STAR.strip()} marks a difference within the noise"
-    title += f"; unless named: {usual}" if usual else ""
-    spare = tuple(units.name(key) for key in ("samples_per_second", "host_peak_bytes", "usd_per_million_tokens"))
-    spare = (*spare, units.name("peak_allocated_bytes"))
-    show_table(out, title, columns, rows, left=2, notes=1, common=columns[:3], spare=spare)
-    if len(pairs) > SHOWN:
-        out.print(f"{len(pairs) - SHOWN:,} more pairs")
-
-
-def _effect(key: str, difference: Difference | None) -> str:
-    if difference is None:
-        return "-"
-    change = (
-        units.signed_quantity(key, difference.absolute)
-        if difference.relative is None
-        else units.signed_percent(difference.relative)
-    )
-    return change + STAR * bool(difference.within_noise)
-
-
-def _show_unpaired(effects: Effects, out: Console) -> None:
-    if effects.unpaired:
-        out.print(f"Runs without a partner: {len(effects.unpaired):,}")
-        for run_id, reason in effects.unpaired[:SHOWN]:
-            say(f"{run_id}: {reason}", out, indent=2)
-        if len(effects.unpaired) > SHOWN:
-            out.print(f"  and {len(effects.unpaired) - SHOWN:,} more")

@@ -8,7 +8,7 @@ from textwrap import shorten
 from rich.console import Console
 
 from memlab.analyse.estimators import accelerate_estimate, deepspeed_estimate
-from memlab.analyse.identity import SHAPE, axis_value, configurations, what_varies
+from memlab.analyse.identity import COMMAND, SHAPE, axis_value, configurations, what_varies
 from memlab.analyse.run_view import RunView, is_command, peak, taken_bytes, value_at
 from memlab.core.record import DOES_NOT_LAST, EDGE, FITS, OUT_OF_MEMORY
 from memlab.core.sizes import GIB
@@ -38,7 +38,7 @@ PLACE = re.compile(r"(?:rank \d+ )?(in \w+)")
 
 def show_points(runs: Sequence[RunView], out: Console, estimates: bool = False) -> None:
     """Print a row for each point. ``estimates``: also what the estimators of DeepSpeed and accelerate say."""
-    axes = [axis for axis in what_varies(runs) if axis != "training.command"]  # too long, and the folder names it
+    axes = [axis for axis in what_varies(runs) if axis != COMMAND]  # too long, and the folder names it
     ordered = sorted(runs, key=lambda run: _place(run, axes))
     title, options = f"{units.counted(len(runs), 'point')}; memory is the fullest rank's", _options(ordered, axes)
     if sum(len(axis) + 3 for axis in axes) > out.width // 2:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from memlab.analyse.identity import REPEATS, numbered, scripts, varied_keys
+from memlab.analyse.identity import COMMAND, REPEATS, numbered, scripts, varied_keys
 from memlab.analyse.run_view import RunView, value_at
 from memlab.core.config import GROUPS
 
@@ -62,7 +62,7 @@ def _options(run: RunView, shown: Sequence[str], usual: dict[str, str]) -> list[
 
 def _values_apart(runs: Sequence[RunView]) -> list[list[str]]:
     """List for each run the ``key=value`` words in which these runs differ."""
-    keys = [key for key in varied_keys(runs) if key != "training.command"]  # its script is named already
+    keys = [key for key in varied_keys(runs) if key != COMMAND]  # its script is named already
     keys = [key for key in keys if not any(isinstance(value_at(run.config, key), list) for run in runs)]  # too long
     return [
         [f"{key}={value}" for key in keys[:MOST_KEYS] if (value := value_at(run.config, key)) is not None]

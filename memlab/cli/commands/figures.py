@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _slices(runs, arguments: argparse.Namespace):
-    from memlab.analyse.effects import effects_of_sets
     from memlab.analyse.identity import select
+    from memlab.analyse.paired_sets import effects_of_sets
     from memlab.report.figures import draw_slices
 
     sides = [select(runs, words.split(",")) for words in arguments.slices]
@@ -59,6 +59,8 @@ def _slices(runs, arguments: argparse.Namespace):
             raise MemlabError(f"--slices {words}: no run has these values. memlab table lists the runs.")
     first, second = arguments.slices
     effects = effects_of_sets(sides[0], sides[1], names=(first, second))
+    if (count := len(effects.configurations)) > 1:
+        raise MemlabError(f"--slices: these slices hold {count} configurations. Add KEY=VALUE until each holds one.")
     return draw_slices([*sides[0], *sides[1]], effects, arguments.output)
 
 

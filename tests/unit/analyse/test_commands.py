@@ -63,6 +63,55 @@ def test_diff_of_two_folders_of_runs_names_the_folders_without_their_paths(tmp_p
     assert "after instead of before: " in capsys.readouterr().out.split(str(tmp_path))[0]
 
 
+def test_diff_of_two_sweeps_pairs_all_points_and_fails_over_a_limit(tmp_path, capsys):
+    for name, more, last in (("before", 0, "ok"), ("after", 10, "gpu_oom")):
+        for tokens in (256, 512):
+            for optimizer in ("none", "cpu"):
+                config = make_config(tokens, offload=Offload(optimizer=optimizer))
+                choices = {"zero_stage": "zero2", "offload": optimizer}
+                grown = more * (tokens == 512 and optimizer == "cpu")
+                write(tmp_path / name, make_record(config, choices, allocated=(180 + grown) * 2**20))
+        write(tmp_path / name, make_record(make_config(2048), status=last))
+    write(tmp_path / "before", make_record(make_config(4096)))
+    folders = (tmp_path / "before", tmp_path / "after")
+    assert run("diff", *folders) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == (
+        "4 pairs, after instead of before: median and largest change of peak allocated +0.0 % and +5.6 %, "
+        "peak reserved +0.0 % and +5.0 %, step time +0.0 % and +0.0 %."
+    )
+    ended, unpaired = "before ran, after ran out of GPU memory", "1 point without a partner"
+    assert lines[0].startswith("1 more pair: ") and ended in lines[0]
+    assert lines[1].startswith(unpaired) and "-s4096-" in lines[1] and "only in before" in lines[1]
+    rows = [line.split() for line in lines if line.startswith("offload=")]
+    assert rows[0][:2] == ["offload=cpu", "512"] and len(rows) == 4
+    words = ["diff", *folders, "--where", "status=ok", "--fail-over"]
+    assert (run(*words, "5%"), run(*words, "0.5GiB")) == (0, 0)
+    capsys.readouterr()
+    assert (run(*words, "2"), run("diff", *folders, "--fail-over", "9GiB")) == (1, 1)
+    over = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Over ")]
+    assert over == [
+        "Over 2 % of peak reserved memory: 1 of 4 pairs, worst offload=cpu batch 1 x 512 tokens "
+        "(+5.0 %, 0.20 to 0.21 GiB).",
+        "Over 9 GiB of peak reserved memory: 1 of 5 pairs, worst offload=none batch 1 x 2,048 tokens "
+        "(before ran, after ran out of GPU memory).",
+    ]
+
+
+def test_a_folder_is_not_compared_with_itself(sweep, capsys):
+    assert run("diff", sweep, sweep) == 2
+    assert "both are the same folder. Name two." in capsys.readouterr().err
+
+
+def test_diff_of_two_runs_fails_over_a_limit(sweep, capsys):
+    small, large = (next(sweep.glob(f"*zero2-s{tokens}-*")) for tokens in (256, 512))
+    assert run("diff", large, small, "--fail-over", "2%") == 0
+    capsys.readouterr()
+    assert run("diff", small, large, "--fail-over", "2%") == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("Over 2 % of peak reserved memory: 1 of 1 pair, worst B against A batch 1 x 512 tokens (+")
+
+
 def test_diff_of_two_runs(sweep, capsys):
     first, second = sorted(sweep.glob("*-s512-*"))
     assert run("diff", first, second) == 0
@@ -123,6 +172,11 @@ def test_markdown_escapes_names(tmp_path, capsys):
     [
         (["table", "nowhere"], "no such folder"),
         (["diff", "."], "memlab diff needs two runs or more"),
+        (
+            ["diff", ".", ".", "--fail-over", "much"],
+            "--fail-over: must be a percentage such as 2% or a size such as 0.5",
+        ),
+        (["diff", ".", ".", "--fail-over", "-1%"], "--fail-over"),
         (["fit", ".", "--figure", "peak_reserved"], "Did you mean 'peak_reserved_bytes'"),
         (["fit", ".", "--margin", "5"], "argument --margin: must be less than 1.0, not 5 (memlab fit --help"),
         (["table", "."], "no readable run"),

@@ -7,10 +7,10 @@ import pytest
 from folders import MIB, make_config, make_record, write
 
 from memlab.analyse.collect import collect
-from memlab.analyse.effects import effects_by, effects_of_sets
+from memlab.analyse.effects import effects_by
 from memlab.analyse.identity import differing_axes, select, what_varies
 from memlab.analyse.run_view import value_at
-from memlab.core.config import Checkpointing, Measure, Offload
+from memlab.core.config import Measure, Offload
 from memlab.core.errors import MemlabError
 
 
@@ -65,8 +65,18 @@ def test_an_out_of_memory_is_no_partner(tmp_path):
     add(tmp_path, 100)
     add(tmp_path, 100, "cpu", status="gpu_oom")
     effects = effects_by(runs_of(tmp_path), "offload")
-    assert not effects.pairs
-    assert all("ended as gpu_oom" in reason for _, reason in effects.unpaired)
+    assert not effects.pairs and not effects.unpaired
+    assert [pair.endings for pair in effects.ended] == [("ok", "gpu_oom")]
+
+
+def test_a_repeat_that_ran_out_of_memory_counts_only_among_most(tmp_path):
+    add(tmp_path, 100)
+    for repeat, status in ((1, "gpu_oom"), (2, "ok"), (3, "failed")):
+        add(tmp_path, 100, "cpu", status, measure=Measure(steps=4, repeat=repeat))
+    assert len(effects_by(runs_of(tmp_path), "offload").pairs) == 1
+    add(tmp_path, 100, "cpu", "gpu_oom", measure=Measure(steps=4, repeat=4))
+    (pair,) = effects_by(runs_of(tmp_path), "offload").ended
+    assert pair.endings == ("ok", "gpu_oom")
 
 
 def test_other_environments_are_told(tmp_path):
@@ -100,28 +110,6 @@ def test_an_unknown_axis(tmp_path):
     add(tmp_path, 100)
     with pytest.raises(MemlabError, match="Did you mean 'offload'"):
         effects_by(runs_of(tmp_path), "offlod")
-
-
-def test_sets_are_compared_by_point_and_their_confounds_told(tmp_path):
-    add(tmp_path / "a", 100)
-    add(tmp_path / "b", 100, "cpu", checkpointing=Checkpointing(enabled=True))
-    sides = runs_of(tmp_path / "a"), runs_of(tmp_path / "b")
-    effects = effects_of_sets(*sides, names=("a", "b"))
-    assert len(effects.pairs) == 1
-    assert effects.warnings[0].startswith("2 axes differ (offload, checkpointing)")
-    assert (
-        effects_of_sets(*sides, names=("a", "b"), by="offload")
-        .warnings[0]
-        .startswith("These also differ: checkpointing.")
-    )
-
-
-def test_a_set_of_several_configurations_is_refused(tmp_path):
-    add(tmp_path, 100)
-    add(tmp_path, 100, "cpu")
-    runs = runs_of(tmp_path)
-    with pytest.raises(MemlabError, match="holds 2 configurations"):
-        effects_of_sets(runs, runs[:1], names=("a", "b"))
 
 
 def test_select(tmp_path):

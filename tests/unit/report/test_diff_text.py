@@ -13,7 +13,9 @@ from memlab.analyse.diff import Comparison, compare
 from memlab.analyse.effects import Effects, Pair, effects_by
 from memlab.analyse.quantities import Difference, Quantity
 from memlab.analyse.run_view import RunView
-from memlab.report.diff_text import comparison_answer, effects_answer, show_comparison, show_effects
+from memlab.core.basis import Basis
+from memlab.report.diff_text import comparison_answer, show_comparison
+from memlab.report.pairs_text import effects_answer, sets_answer, show_effects
 from memlab.report.text import console
 
 GIB = 2**30
@@ -179,7 +181,30 @@ def test_effects_without_pairs_have_no_empty_tables(monkeypatch, all_figures):
     out = console(io.StringIO())
     show_effects(Effects("offload", unpaired=[("run", "because")]), out, all_figures)
     lines = out.file.getvalue().splitlines()
-    assert lines == ["offload: no two runs differ only in it.", "Runs without a partner: 1", "  run: because"]
+    assert lines == ["offload: no two runs differ only in it.", "1 point without a partner (run: because)."]
+
+
+def test_many_points_without_a_partner_are_one_line(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    out = console(io.StringIO())
+    show_effects(
+        Effects("", ("a", "b"), unpaired=[(f"run{n}", "only in a") for n in range(9)] + [("last", "failed")]), out
+    )
+    assert out.file.getvalue().splitlines() == [
+        "a and b share no point that ran in both.",
+        "10 points without a partner (run0, run1, run2 and 6 more: only in a; last: failed).",
+    ]
+
+
+def test_steps_of_two_sets_that_are_bounds_are_not_compared(monkeypatch):
+    memory = {"peak_reserved_bytes": Difference(Quantity(10.0), Quantity(9.0))}
+    timed = {**memory, "step_seconds": Difference(Quantity(2.0), Quantity(1.0))}
+    pairs = [Pair("", 1, 512, "a", "b", each) for each in (memory, memory, timed)]
+    effects = Effects("", ("a", "b"), pairs=pairs, bounds=[Basis("lower bound", reason="no calibration for A100")])
+    assert sets_answer(effects) == (
+        "3 pairs, b instead of a: median and largest change of peak reserved -10.0 % and -10.0 %, "
+        "step time -50.0 % and -50.0 % (of 1 pair); step time of the other pairs: not known (no calibration for A100)."
+    )
 
 
 def with_command(name: str, command: str | None) -> RunView:

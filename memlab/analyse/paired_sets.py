@@ -1,0 +1,86 @@
+"""Pairs of two sets of runs, such as two sweeps: measured and predicted, or before and after an upgrade."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+
+from memlab.analyse.diff import axis_confounds
+from memlab.analyse.effects import Effects, name_of, named, pair_all
+from memlab.analyse.identity import COMMAND, HOW_MEASURED, MODE, TOKENS, axis_of, families, of_repeats
+from memlab.analyse.quantities import quantities_of
+from memlab.analyse.run_view import RunView, flatten, value_at
+from memlab.core.config import MISSING
+from memlab.core.errors import MemlabError
+from memlab.core.plan import SHAPE
+
+
+def effects_of_sets(
+    base: Sequence[RunView], other: Sequence[RunView], names: tuple[str, str], by: str | None = None
+) -> Effects:
+    """Pair the points of two sets of runs, such as two sweeps, whichever of them were measured or predicted.
+
+    The sets differ in the keys that have no value in both. ``warnings`` lists several of these, unless ``by`` names
+    them. All other keys tell the points apart. A measurement is paired with a prediction only where the sets have no
+    point of the same source. Lengths are interpolated only between sets that differ.
+
+    Raises :class:`MemlabError` if a set has several configurations for one of the other set.
+    """
+    sides = [[_as_point(run) for run in runs] for runs in (base, other)]  # copies, since a run may be in both sets
+    side_of = {id(run): name for name, runs in zip(names, sides, strict=True) for run in runs}
+    apart, axes = _what_differs(*sides)
+    effects = Effects(by or (axes[0] if len(axes) == 1 else ""), names, warnings=axis_confounds(axes, by))
+    of_point = (*HOW_MEASURED, *apart, *([TOKENS] if axes else []))
+    alike = [
+        members
+        for mixed in families([*sides[0], *sides[1]], (*of_point, MODE))
+        for members in (families(mixed, of_point) if _share_a_source(mixed, side_of) else [mixed])
+    ]
+    modes = [MODE] * any(len({run.source for run in members}) > 1 for members in alike)
+    for where, members in named(effects, alike, [*axes, "measure", *modes]):
+        found: dict[str, dict[int, list[RunView]]] = {}
+        for run in members:
+            found.setdefault(side_of[id(run)], {}).setdefault(value_at(run.config, TOKENS) or 0, []).append(run)
+        for name, by_length in found.items():
+            kinds = len(families([run for repeats in by_length.values() for run in repeats], (*HOW_MEASURED, TOKENS)))
+            if kinds > 1:
+                reason = f"{name} holds {kinds} configurations for one of the other folder, since the folders differ in"
+                raise MemlabError(f"{reason} {', '.join(apart)}. Choose one with --where.")
+        folders = {name_of(run) for run in members} - {run.run_id for run in members}  # named by the user
+        label = folders.pop() if len(folders) == 1 else where
+        pair_all(effects, label, found, f"only in {next(iter(found))}", quantities_of, names[0])
+    return effects
+
+
+def _as_point(run: RunView) -> RunView:
+    """Copy a run without its mode, and its command without the program's folder, which an upgrade changes."""
+    config = {name: part for name, part in run.config.items() if name != MODE}
+    if command := value_at(config, COMMAND):
+        program, space, words = command.partition(" ")
+        config["training"] = {**config["training"], "command": PurePath(program).name + space + words}
+    return replace(run, config=config)
+
+
+def _share_a_source(runs: Sequence[RunView], side_of: Mapping[int, str]) -> bool:
+    """Whether both sets have measured, or both have predicted, one of these runs."""
+    return len({(run.source, side_of[id(run)]) for run in runs}) > len({run.source for run in runs})
+
+
+def _what_differs(base: Sequence[RunView], other: Sequence[RunView]) -> tuple[list[str], list[str]]:
+    """List the keys that have no value in both sets, except those of a point; and the axes of those that are known.
+
+    A value that is not known is no value. The words of a command are no axis: what they set is in the other keys.
+    """
+    apart: list[str] = []
+    axes: dict[str, None] = {}
+    for name in dict.fromkeys(name for run in (*base, *other) for name in run.config):
+        sides = [{id(part): part for part in (run.config.get(name) for run in runs)} for runs in (base, other)]
+        parts = [[flatten({name: part}) for part in side.values()] for side in sides]  # runs share equal parts
+        for key in dict.fromkeys(key for side in parts for part in side for key in part):
+            if key in (*SHAPE, *HOW_MEASURED) or of_repeats(key):
+                continue
+            values = [{json.dumps(part.get(key)) for part in side if part.get(key) != MISSING} for side in parts]
+            if not values[0] & values[1]:
+                apart.append(key)
+                axes |= {axis_of(key): None} if all(values) and key != COMMAND else {}
+    return apart, list(axes)
