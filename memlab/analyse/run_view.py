@@ -12,6 +12,7 @@ from memlab.analyse.other_words import other_words
 from memlab.core.basis import Basis, basis_of, follows_from_step
 from memlab.core.config import MISSING, to_dict, with_missing
 from memlab.core.record import DOES_NOT_LAST, OUT_OF_MEMORY, Record
+from memlab.core.sizes import GIB
 from memlab.core.summary import slowest
 
 GROWS = "its memory grows with each step"
@@ -192,6 +193,13 @@ def taken_bytes(run: RunView) -> float | None:
     """Return the most bytes in use on a GPU: as the driver reports, or else as far as the allocator knows."""
     keys = ("device_used_bytes", "peak_reserved_bytes", "peak_allocated_bytes")
     return next((taken for key in keys if (taken := peak(run, key))), None)
+
+
+def free_bytes(run: RunView) -> float | None:
+    """Return the memory that stays free on the fullest GPU; ``None`` if it is not known, or if the run does not fit
+    or does not last."""
+    memory, taken = value_at(run.config, "hardware.memory_gib"), taken_bytes(run)
+    return memory * GIB - taken if memory and taken and run.fits_and_lasts else None
 
 
 def _phases(ranks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, int]]]:

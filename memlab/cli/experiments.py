@@ -24,16 +24,18 @@ from memlab.launch.job_launch import measure_job
 from memlab.launch.search import MeasuredSearch
 from memlab.launch.sweep import MeasuredSweep
 from memlab.planner.command_sweep import PredictedSearch, PredictedSweep
+from memlab.planner.quote import Quote, QuotedSweep, quote
 from memlab.predict.jobs import predict_jobs, schedule_predictions
 from memlab.predict.outside.fit import check_sizes
 from memlab.predict.prediction import finished, predict_one
 from memlab.predict.time.calibrate import check_calibrations
 from memlab.report.details_text import show_answer
+from memlab.report.plan_text import PlanProgress
 from memlab.report.sweep_files import leave_table_and_page
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary
 from memlab.report.text import console
 from memlab.runs.folder import RunFolder, SweepFolder
-from memlab.runs.job import Job, JobResult, SweepObserver, check_folders, is_complete, unique
+from memlab.runs.job import Job, JobResult, Schedule, SweepObserver, check_folders, is_complete, unique
 from memlab.system.machine import Machine, detect
 from memlab.system.signals import interrupt
 
@@ -131,7 +133,10 @@ def _check(configs: Sequence[Config], jobs: Sequence[Job]) -> None:
     of a job is not its own. It is also raised for a search by prediction, and for too many runs in all.
     """
     check_runs(configs)
-    predicted = [config for config in configs if config.mode == "predict"]
+    quoted = [config.sweep for config in configs if config.sweep.guide == "quote"]
+    if not all(sweep.dry_run and sweep.search == "none" for sweep in quoted):
+        raise ConfigError("sweep.guide=quote needs sweep.dry_run=true, and sweep.search=none: it prices known points.")
+    predicted = [config for config in configs if config.mode == "predict" or quoted]
     if any(config.sweep.search != "none" and config.training.loop == "memlab" for config in predicted):
         raise ConfigError("A search measures. To predict the largest batch, use memlab plan ...")
     preflight.check(configs)
@@ -182,7 +187,7 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
         found = schedule_predictions(own, config.force)
         for sweep, its_jobs in _sweeps(jobs, config, machine, SweepObserver()):
             found += sweep.schedule(its_jobs, config.seed)
-        show_preview(found, root, console)
+        show_preview(found, root, console, _quote(found, config) if config.sweep.guide == "quote" else None)
         return 0
     try:
         with progress(console) as observer:
@@ -201,6 +206,14 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
     return _sweep_exit_code([sweep for sweep, _ in sweeps], results)
 
 
+def _quote(found: Schedule, config: Config) -> Quote | None:
+    """Return the quote of the points to measure; ``None`` if there are none."""
+    if not found.to_measure:
+        return None
+    with PlanProgress(console(sys.stderr)) as progress:
+        return quote(found.to_measure, config.sweep.prune, progress.update)
+
+
 def _sweeps(
     jobs: Sequence[Job], config: Config, machine: Machine, observer: SweepObserver
 ) -> list[tuple[MeasuredSweep, list[Job]]]:
@@ -209,6 +222,8 @@ def _sweeps(
     commands = [job for job in jobs if job.config.mode == "predict" and job.is_command]
     to_measure = [job for job in jobs if job.config.mode == "measure"]
     predicts, measures = (PredictedSearch, MeasuredSearch) if searching else (PredictedSweep, MeasuredSweep)
+    if config.sweep.guide == "quote":
+        measures = QuotedSweep
     found: list[tuple[MeasuredSweep, list[Job]]] = []
     if commands:
         found.append((predicts(config.sweep, config.force, observer), commands))

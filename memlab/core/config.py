@@ -29,6 +29,9 @@ from memlab.core.config_training import (
 from memlab.core.errors import ConfigError, nearest
 from memlab.core.schema import Check, SchemaError, check_field, shown
 
+OBJECTIVES = ("usd_per_million_tokens", "step_seconds", "peak_reserved_bytes", "free_bytes")
+"""Figures of a record that a sweeper can search by (memlab/analyse/objective.py)."""
+
 
 @dataclass
 class Config:
@@ -61,6 +64,9 @@ class Config:
     """At most 32 bits: transformers also seeds numpy, which accepts no more."""
     name: str | None = None
     """Name of the folder under outputs/; ``None``: today's date."""
+    objective: str | None = field(default=None, metadata={"choices": OBJECTIVES})
+    """What another sweeper of Hydra, such as Optuna's, minimises over the points of its sweep (``free_bytes``:
+    maximises)."""
     force: bool = False
     """Run again, even if the run folder already holds a finished record of the same experiment."""
 

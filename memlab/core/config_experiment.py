@@ -113,5 +113,7 @@ class Sweep:
     """Largest value that the search tries."""
     dry_run: bool = False
     """Show what would run, and run nothing."""
+    guide: str = one_of("none", "quote")
+    """``quote``: a dry run also predicts which points fit, and the hours and dollars of the sweep."""
     max_usd: float | None = not_negative(None)
     max_hours: float | None = not_negative(None)

@@ -16,7 +16,9 @@ from memlab.core.config import ALL_LEVELS, LIBRARIES, Config, Offload, flat, mer
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.schema import PlainOf
 
-NOT_MEASURED = ("name", "force", "predict", "sweep", "measure.timeout_s", "measure.repeats", "hardware.hostfile")
+NOT_MEASURED = (
+    *("name", "force", "objective", "predict", "sweep", "measure.timeout_s", "measure.repeats", "hardware.hostfile"),
+)
 """Keys that do not change what is measured, so they are left out of the hash of a run."""
 
 SHAPE = ("seq_len.tokens", "batch.micro")

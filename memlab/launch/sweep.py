@@ -244,11 +244,8 @@ class MeasuredSweep:
         """Return an out-of-memory record of the same configuration whose batch and sequence are not larger."""
         if not self.options.prune:
             return None
-        for result in self._ooms.get(job.memory_key, []):
-            smaller, config = result.job.config, job.config
-            if smaller.batch.micro <= config.batch.micro and smaller.seq_len.tokens <= config.seq_len.tokens:
-                return result.record
-        return None
+        known = self._ooms.get(job.memory_key, [])
+        return next((result.record for result in known if job.is_implied_by(result.job)), None)
 
     def _must_stop(self) -> bool:
         return self.stop.is_set() or self.over_budget() is not None

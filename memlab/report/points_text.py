@@ -9,9 +9,8 @@ from rich.console import Console
 
 from memlab.analyse.estimators import accelerate_estimate, deepspeed_estimate
 from memlab.analyse.identity import COMMAND, SHAPE, axis_value, configurations, what_varies
-from memlab.analyse.run_view import RunView, is_command, peak, taken_bytes, value_at
+from memlab.analyse.run_view import RunView, free_bytes, is_command, peak
 from memlab.core.record import DOES_NOT_LAST, EDGE, FITS, OUT_OF_MEMORY
-from memlab.core.sizes import GIB
 from memlab.report import units
 from memlab.report.short_names import names_by_label
 from memlab.report.terminal_table import show_table
@@ -92,13 +91,6 @@ def _quantities(runs: Sequence[RunView], estimates: bool) -> dict[str, list[str]
         **in_gib,
         "note": [_note(run) for run in runs],
     }
-
-
-def free_bytes(run: RunView) -> float | None:
-    """Return the memory that stays free on the fullest GPU; ``None`` if it is not known, or if the run does not fit
-    or does not last."""
-    memory, taken = value_at(run.config, "hardware.memory_gib"), taken_bytes(run)
-    return memory * GIB - taken if memory and taken and run.fits_and_lasts else None
 
 
 def _known(run: RunView, key: str) -> str:

@@ -18,7 +18,9 @@ from rich.text import Text
 from memlab.core.noise import NOISY
 from memlab.core.record import Record
 from memlab.core.sizes import GIB
+from memlab.planner.quote import Quote
 from memlab.report import units
+from memlab.report.quote_text import show_quote, verdict
 from memlab.report.terminal_table import show_table
 from memlab.runs.job import Job, JobResult, Schedule, SearchResult, SweepObserver, usd_per_hour
 from memlab.system.machine import used_bytes
@@ -37,31 +39,28 @@ def _launches(launches: Sequence[Sequence[Job]]) -> str:
 # --- before -----------------------------------------------------------------------------------------------------------
 
 
-def show_preview(found: Schedule, root: Path, console: Console) -> None:
-    """Print each job's state (done, unsupported, to predict, or its launch), and the most that the sweep costs."""
+def show_preview(found: Schedule, root: Path, console: Console, quote: Quote | None = None) -> None:
+    """Print each job's state (done, unsupported, to predict, or its launch), and the quote of those to run."""
     rows = []
     for result in found.known:
         reason = result.record.status if result.record else "unsupported"
         state = f"{result.how}: {reason}" if result.how == "done" else reason
         rows.append((result.job.plan.run_id, "-", state))
-    launches = [jobs for jobs in found.launches if jobs[0].config.mode == "measure"]
+    launches = found.to_measure
     to_predict = [job for jobs in found.launches for job in jobs if job.config.mode == "predict"]
     rows += [(job.plan.run_id, "-", "to predict") for job in to_predict]
-    rows += [(job.plan.run_id, str(number), "to run") for number, jobs in enumerate(launches, 1) for job in jobs]
+    verdicts = {str(point.job.folder): f": {verdict(point)}" for point in quote.points} if quote else {}
+    for number, jobs in enumerate(launches, 1):
+        rows += [(job.plan.run_id, str(number), f"to run{verdicts.get(str(job.folder), '')}") for job in jobs]
     show_table(console, f"Sweep into {root} (nothing is started)", ("job", "launch", "state"), rows, notes=1)
     if to_predict:
         console.print(f"{len(to_predict)} to predict, without cost", highlight=False)
-    to_run = [job for jobs in launches for job in jobs]
-    limit_s = sum(job.config.measure.timeout_s for job in to_run)
-    rate = next(
-        (job.config.hardware.total_usd_per_hour for job in to_run if job.config.hardware.total_usd_per_hour), None
-    )
-    cost = "" if rate is None else f", at most ${limit_s / 3600 * rate:,.2f} at ${rate}/h"
-    console.print(
-        f"{len(to_run)} to run in {_launches(launches)}, {len(found.known)} known without running; "
-        f"the time limits add up to {limit_s / 3600:.1f} h{cost}",
-        highlight=False,
-    )
+    count = sum(map(len, launches))
+    console.print(f"{count} to run in {_launches(launches)}, {len(found.known)} known without running", highlight=False)
+    if quote:
+        show_quote(quote, console)
+    elif count:
+        console.print("sweep.guide=quote predicts which fit, and the hours and dollars", highlight=False)
 
 
 # --- while it runs ----------------------------------------------------------------------------------------------------

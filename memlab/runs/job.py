@@ -11,7 +11,7 @@ from memlab.core.command_template import PORT, flat, parse
 from memlab.core.config import Config, to_dict, without
 from memlab.core.errors import FolderError, RecordError
 from memlab.core.noise import doubts
-from memlab.core.plan import NOT_MEASURED, Plan, engine_key, memory_key, subject_key
+from memlab.core.plan import NOT_MEASURED, Plan, engine_key, memory_key, shape_of, subject_key
 from memlab.core.record import FINAL, FITS, OUT_OF_MEMORY, Record
 from memlab.core.schema import shown
 from memlab.core.summary import slowest, summarise
@@ -68,6 +68,12 @@ class Job:
         if side_by_side == "auto":
             return (self.config.offload.optimizer, self.config.offload.param) != ("none", "none")
         return side_by_side == "never"
+
+    def is_implied_by(self, other: "Job") -> bool:
+        """Whether this job runs out of memory if ``other`` does: the same configuration at a batch and length that are
+        not smaller."""
+        mine, others = shape_of(self.config), shape_of(other.config)
+        return self.memory_key == other.memory_key and others[0] <= mine[0] and others[1] <= mine[1]
 
     @property
     def is_command(self) -> bool:
@@ -208,6 +214,11 @@ class Schedule:
 
     known: list[JobResult] = field(default_factory=list)
     launches: list[list[Job]] = field(default_factory=list)
+
+    @property
+    def to_measure(self) -> list[list[Job]]:
+        """The launches that measure; the others predict."""
+        return [jobs for jobs in self.launches if jobs[0].config.mode == "measure"]
 
     def __add__(self, other: "Schedule") -> "Schedule":
         return Schedule(self.known + other.known, self.launches + other.launches)

@@ -76,7 +76,7 @@ def stands_for(rank: int, traced: list[int]) -> int:
     return rank if rank in traced else traced[len(traced) // 2]
 
 
-IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode", "predict")
+IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode", "predict", "sweep", "objective")
 """Configuration groups that do not change the trace folder. Batch and tokens are part of the trace's file name."""
 
 IN_MEMORY = 16

@@ -1,0 +1,147 @@
+"""Quote of a sweep that measures, before it runs: which points fit, and its time and price, from predictions."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from memlab.core.basis import EXACT, Basis
+from memlab.core.config import Sweep
+from memlab.core.plan import Plan, make_plan
+from memlab.core.record import DOES_NOT_FIT, DOES_NOT_LAST
+from memlab.launch.sweep import MeasuredSweep
+from memlab.planner.command_sweep import CommandPredictor
+from memlab.planner.parallel import ParallelPredictor
+from memlab.predict.limits import unpredictable
+from memlab.rules.unsupported import unsupported
+from memlab.runs.job import Job
+
+Range = tuple[float, float | None]
+"""The lowest and the highest value; highest ``None``: not known."""
+
+LAUNCH_S: Range = (16.0, 37.0)
+"""Seconds of a launch beside its points, for start-up, model and engine: nine in ten launches of results/, on H200s."""
+
+POINT_S: Range = (0.3, 0.7)
+"""Seconds of a point beside its steps: nine in ten of results/. tests/unit/planner/test_quote.py recomputes both."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with the progress: ("tracing", 3, 12)."""
+
+
+class QuotedSweep(MeasuredSweep):
+    """A sweep that is not run. It is for the machine of the hardware entry, which this machine need not be."""
+
+    def refusals(self, job: Job) -> list[str]:
+        return unsupported(job.config, machine=None)
+
+
+@dataclass(frozen=True)
+class QuotedPoint:
+    """The prediction of a point to measure. ``missing``: why its time is not known; ``None`` if it is."""
+
+    job: Job
+    summary: Mapping[str, Any]
+    basis: Basis
+    missing: str | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether no prediction says that the point runs out of memory."""
+        return self.summary.get("verdict") not in (DOES_NOT_FIT, DOES_NOT_LAST)
+
+    @property
+    def seconds(self) -> Range:
+        """The time of the point in its launch. A point that does not fit ends before its steps do."""
+        if self.missing or not self.fits:
+            return (0.0, None) if self.missing else POINT_S
+        measure = self.job.config.measure
+        return _sum([POINT_S, self.basis.range((measure.warmup + measure.steps) * self.summary["step_seconds_mean"])])
+
+
+@dataclass(frozen=True)
+class Quote:
+    """A quote. ``launches``: how many start, with one more where an out-of-memory ends a launch before its last point.
+    ``seconds``, ``usd``: of all launches, one after another; ``usd`` is ``None`` if a price is not known."""
+
+    points: list[QuotedPoint]
+    launches: int
+    seconds: Range
+    usd: Range | None
+
+
+def quote(launches: Sequence[Sequence[Job]], prune: bool, on_progress: Progress) -> Quote:
+    """Predict the points of these launches and add up their times. ``prune``: as ``sweep.prune``."""
+    points = _predicted([job for launch in launches for job in launch], on_progress)
+    started = list(_started(launches, points, prune))
+    seconds = [_sum([_start(launch[0].job), *(point.seconds for point in launch)]) for launch in started]
+    prices = [launch[0].job.config.hardware.total_usd_per_hour for launch in started]
+    usd = [
+        (low / 3600 * price, None if high is None else high / 3600 * price)
+        for (low, high), price in zip(seconds, prices, strict=True)
+        if price is not None
+    ]
+    return Quote(list(points.values()), len(started), _sum(seconds), None if None in prices else _sum(usd))
+
+
+def _predicted(jobs: Sequence[Job], on_progress: Progress) -> dict[str, QuotedPoint]:
+    """Return folder -> prediction. Repeats of an experiment share one."""
+    found: dict[str, tuple[Mapping[str, Any], Basis]] = {}
+    for is_command in (False, True):
+        plans = {
+            job.subject_key: _to_predict(job.plan)
+            for job in jobs
+            if job.is_command == is_command and not unpredictable(job.config)
+        }
+        if plans:
+            with _predictor(is_command, on_progress) as predictor:
+                predictor.prepare(list(plans.values()))
+                found |= zip(plans, predictor.summaries(list(plans.values())), strict=True)
+    return {str(job.folder): _point(job, *found.get(job.subject_key, ({}, EXACT))) for job in jobs}
+
+
+def _to_predict(plan: Plan) -> Plan:
+    return make_plan(replace(plan.config, mode="predict", sweep=Sweep()), plan.choices)
+
+
+def _predictor(is_command: bool, on_progress: Progress) -> AbstractContextManager[CommandPredictor | ParallelPredictor]:
+    return nullcontext(CommandPredictor(on_progress)) if is_command else ParallelPredictor(on_progress)
+
+
+def _point(job: Job, summary: Mapping[str, Any], basis: Basis) -> QuotedPoint:
+    point = QuotedPoint(job, summary, basis)
+    if reasons := unpredictable(job.config):
+        return replace(point, missing=reasons[0])
+    if not summary:
+        return replace(point, missing="its prediction failed; mode=predict says why")
+    if point.fits and "step_seconds_mean" not in summary:
+        return replace(point, missing="the hardware entry lacks speeds")
+    return point
+
+
+def _started(
+    launches: Sequence[Sequence[Job]], points: Mapping[str, QuotedPoint], prune: bool
+) -> Iterator[list[QuotedPoint]]:
+    """Yield the points of each launch that starts. An out-of-memory ends its launch; the points that it implies do not
+    run, and a new launch runs the others."""
+    too_large: list[Job] = []
+    for launch in launches:
+        left = [points[str(job.folder)] for job in launch]
+        while left := [point for point in left if not (prune and any(map(point.job.is_implied_by, too_large)))]:
+            ran = next((number for number, point in enumerate(left, 1) if not point.fits), len(left))
+            too_large += [point.job for point in left[:ran] if not point.fits]
+            yield left[:ran]
+            left = left[ran:]
+
+
+def _start(job: Job) -> Range:
+    return (0.0, None) if job.is_command else LAUNCH_S
+
+
+def _sum(ranges: Iterable[Range]) -> Range:
+    low, high = 0.0, 0.0
+    bound = False
+    for least, most in ranges:
+        low, high = low + least, high + (most or 0.0)
+        bound |= most is None
+    return low, None if bound else high
