@@ -192,7 +192,7 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str]:
 
 
 def describe_environment(plan: Plan, machine: Machine) -> dict[str, Any]:
-    """Return the facts that a measurement depends on besides its configuration, without host name and paths."""
+    """Return the facts that a measurement depends on apart from its configuration, without host name and paths."""
     variables = {**inherited_variables(), **own_variables(plan, machine)}
     private = ("PATH", "PYTHONPATH", "TORCH_EXTENSIONS_DIR")
     return {
@@ -231,7 +231,7 @@ def command_fingerprint(plan: Plan, predictor: Sequence[str | None]) -> str:
 
 
 def _facts(plan: Plan, machine: Machine) -> list[Any]:
-    """Return what decides a run besides its configuration: versions, machine, variables, files that it names."""
+    """Return what decides a run apart from its configuration: versions, machine, variables, files that it names."""
     versions = {name: version for name, version in versions_used(plan).items() if name != "memlab"}
     return [
         platform.python_version_tuple()[:2],

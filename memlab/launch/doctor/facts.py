@@ -123,7 +123,7 @@ def gather(plan: Plan, machine: Machine) -> Facts:
         lockable=None if locked == resource.RLIM_INFINITY else locked,
         removed_locks=_remove_locks(),
         kept_locks=(*stale_locks(extensions_dir()), *stale_locks(extensions_of_commands())),
-        hub=_reach_hub(environment) if _asks_hub(config) else None,
+        hub=_reach_hub(environment) if _uses_hub(config) else None,
     )
 
 
@@ -238,7 +238,7 @@ def free_host_memory() -> int:
     return available
 
 
-def _asks_hub(config: Config) -> bool:
+def _uses_hub(config: Config) -> bool:
     """Whether a run needs the Hugging Face hub. A model and its tokenizer in a local folder do not need it."""
     return needs_hub(config) and (config.data.source == "guanaco" or not Path(config.model.path).is_dir())
 
