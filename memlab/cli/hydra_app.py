@@ -16,10 +16,12 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from memlab.cli.compose import CONFIG_NAME, register
+from memlab.cli.compose import CONFIG_NAME, choices_of, register, resolve
 from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line
 from memlab.cli.override_words import ADDED_GROUPS, check_overrides, options_of
 from memlab.core.config import GROUPS
+from memlab.core.errors import ConfigError
+from memlab.core.plan import make_plan
 from memlab.files.conf_files import conf_dir, parse_yaml
 
 register()  # at import: a Slurm job unpickles Hydra's task and then composes its configuration at once
@@ -46,9 +48,12 @@ class HydraTask:
 
     def run_batch(self, config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn]:
         """Run all jobs of a sweep, for the multirun launcher."""
-        from memlab.cli.experiments import run_sweep
+        if any(composed.mode == COMPOSE for composed in batch):
+            show_compositions(batch)
+        else:
+            from memlab.cli.experiments import run_sweep
 
-        self.exit_code = run_sweep(config, batch)
+            self.exit_code = run_sweep(config, batch)
         return [JobReturn(status=JobStatus.COMPLETED, _return_value=None) for _ in batch]
 
 
@@ -62,15 +67,21 @@ class BeforeHydra(Callback):
         self.error: Exception | None = None
 
     def on_run_start(self, config: DictConfig, **_) -> None:
-        from memlab.cli.experiments import prepare_run
-
         try:
+            if config.mode == COMPOSE:
+                show_compositions([config])
+                raise SystemExit
+            from memlab.cli.experiments import prepare_run
+
             HydraConfig.instance().set_config(config)  # for ${hydra:...} in the name of the folder
             prepare_run(config)
         except Exception as error:
             self.error = error
             raise SystemExit from error
 
+
+COMPOSE = "compose"
+"""The mode that shows what a configuration composes into."""
 
 _before = BeforeHydra()
 
@@ -102,6 +113,15 @@ def run_hydra() -> int:
     if raised := _before.error or task.error:
         raise as_one_line(raised) if isinstance(raised, COMPOSITION_ERRORS) else raised
     return task.exit_code
+
+
+def show_compositions(jobs: Sequence[DictConfig]) -> None:
+    """Print what each job composes into as a JSON object, and write nothing. Raises :class:`ConfigError`."""
+    from memlab.launch.composition import as_json, composition
+
+    if any(job.mode != COMPOSE for job in jobs):
+        raise ConfigError(f"mode={COMPOSE} cannot be one of several values: it shows what the points compose into.")
+    print(as_json([composition(make_plan(resolve(job), choices_of(job))) for job in jobs]))
 
 
 def read_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

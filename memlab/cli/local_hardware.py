@@ -31,6 +31,8 @@ def local(key: str, mode: str, gpu: str | None = None) -> Any:
 @cache
 def _hardware(mode: str) -> dict[str, Any]:
     nothing_known = {field.name: None for field in dataclasses.fields(Hardware)}
+    if mode == "compose":  # nothing is asked of this machine
+        return {**nothing_known, "device": "cuda", "gpu": "", "gpus": 1}
     found = machine.detect().gpus
     if not found and mode != "predict":
         return {**nothing_known, "device": "cpu", "gpu": "CPU", "gpus": 2}

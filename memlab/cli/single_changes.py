@@ -35,14 +35,18 @@ def possible_changes(given: dict[str, list[str]], base: Plan, config_dir: str | 
     """List every change, with its plan, that can be predicted and that can save memory."""
     found = []
     for change in changes_of(base.config):
-        replaced = BATCH_WORDS if change.told.startswith("batch") else change.told.split("=")[:1]
-        rest = [words[0] for key, words in given.items() if key not in replaced]
-        config, choices = compose_config([*rest, change.told, "mode=predict"], config_dir)
+        config, choices = compose_config([*words_changed(given, change.told), "mode=predict"], config_dir)
         plan = make_plan(config, choices)
         is_other = effect(config) != effect(base.config) if is_command(given) else plan.run_id != base.run_id
         if is_other and not unpredictable(config):
             found.append(replace(change, plan=plan))
     return found
+
+
+def words_changed(given: dict[str, list[str]], change: str) -> list[str]:
+    """Return the words of one configuration with the word of a change in its place."""
+    replaced = BATCH_WORDS if change.startswith("batch") else change.split("=")[:1]
+    return [*(words[0] for key, words in given.items() if key not in replaced), change]
 
 
 def changes_of_record(record: Record) -> tuple[Plan, list[Change]]:

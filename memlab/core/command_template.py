@@ -88,7 +88,7 @@ def _text(value: Any) -> str | None:
     return json.dumps(value)
 
 
-def filled(config: Config, deepspeed_json: Path, run_dir: Path, port: int) -> list[str]:
+def filled(config: Config, deepspeed_json: Path, run_dir: Path, port: int | str) -> list[str]:
     """Return the words of the command for one point. ``port``: a free one."""
     values = {key: text for key, text in text_values(config).items() if text is not None}
     own = {DEEPSPEED_JSON: str(deepspeed_json), RUN_DIR: str(run_dir), PORT: str(port)}

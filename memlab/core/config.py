@@ -59,7 +59,7 @@ class Config:
     """Keys of the DeepSpeed JSON that no group sets: deepspeed.steps_per_print=10."""
     training_args: dict[str, Any] = field(default_factory=dict)
     """Fields of transformers' TrainingArguments that no group sets: training_args.torch_empty_cache_steps=4."""
-    mode: str = one_of("measure", "predict")
+    mode: str = one_of("measure", "predict", "compose")
     seed: int = at_least(0, 0, 2**32 - 1)
     """At most 32 bits: transformers also seeds numpy, which accepts no more."""
     name: str | None = None

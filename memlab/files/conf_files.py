@@ -188,7 +188,7 @@ def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:
         for key, value in config.get(group, {}).items():
             if value != given.get(key, MISSING) and value not in ({}, MISSING):
                 words.append(f"{group}.{key}={_word(value)}")
-    free = flat({name: config[name] for name in LIBRARIES if config.get(name)}, ALL_LEVELS)
+    free = flat({name: config[name] for name in (*LIBRARIES, "seed") if config.get(name)}, ALL_LEVELS)
     return [*words, *(f"{key}={_word(value)}" for key, value in free.items())]
 
 

@@ -14,7 +14,7 @@ NO_HOSTFILE = "none"
 """Hostfile that does not exist: DeepSpeed then uses only this machine. By default it would read /job/hostfile."""
 
 
-def command(plan: Plan, folders: Sequence[RunFolder], gpu_ids: Sequence[str], port: int) -> list[str]:
+def command(plan: Plan, folders: Sequence[RunFolder | str], gpu_ids: Sequence[str], port: int | str) -> list[str]:
     """Return the command that runs memlab.worker with DeepSpeed's launcher.
 
     ``gpu_ids``: indices or UUIDs of this machine's GPUs; empty for ranks on a CPU.

@@ -54,11 +54,13 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """One configuration. ``options``: group or key -> option, where it differs from the other configurations."""
+    """One configuration. ``options``: group or key -> option, where it differs from the other configurations.
+    ``words``: the words for launch.py that compose it, but for the batch."""
 
     options: dict[str, str]
     config: Config
     choices: dict[str, str]
+    words: tuple[str, ...] = ()
 
     def plan(self, micro: int) -> Plan:
         return make_plan(replace(self.config, batch=replace(self.config.batch, micro=micro)), self.choices)

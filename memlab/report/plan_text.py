@@ -1,5 +1,6 @@
 """Terminal output of ``memlab plan``: which configurations fit, by prediction."""
 
+import shlex
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -12,7 +13,7 @@ from memlab.predict.memory.rank_results import Estimate
 from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
 from memlab.report import units
 from memlab.report.terminal_table import show_table
-from memlab.report.text import say
+from memlab.report.text import say, show_command
 from memlab.report.verdict_text import how_sure, is_calibrated
 from memlab.system.terminal import safe
 
@@ -115,6 +116,15 @@ def show_measure(measure: Sequence[Row], shown: int, out: Console) -> None:
         say(_line(row), out, indent=2)
     if len(measure) > shown:
         out.print(f"  and {len(measure) - shown} more")
+    if measure:
+        first = measure[0]
+        show_launch([*first.candidate.words, f"batch.micro={first.batch}"], "The first", out)
+
+
+def show_launch(words: Sequence[str], what: str, out: Console) -> None:
+    """Print the command that measures what a plan proposes."""
+    say(f"{what} (mode=compose prints its DeepSpeed JSON, its TrainingArguments and the launcher's line):", out)
+    show_command(["python", "launch.py", *map(shlex.quote, words)], out)
 
 
 def changes_answer(base: Outcome, changes: Sequence[SingleChange]) -> str:

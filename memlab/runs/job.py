@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from memlab.core.command_template import PORT, flat, parse
-from memlab.core.config import Config, to_dict, without
+from memlab.core.command_template import PORT, parse
+from memlab.core.config import Config, flat, to_dict, without
 from memlab.core.errors import FolderError, RecordError
 from memlab.core.noise import doubts
 from memlab.core.plan import NOT_MEASURED, Plan, engine_key, memory_key, shape_of, subject_key

@@ -10,7 +10,7 @@ from typing import Any
 from memlab.cli.commands.shared_arguments import add_config_dir, add_files, write_files
 from memlab.cli.compose import compose_config
 from memlab.cli.override_words import check_total, expand
-from memlab.cli.single_changes import BATCH_WORDS, is_command, plan_of, possible_changes
+from memlab.cli.single_changes import BATCH_WORDS, is_command, plan_of, possible_changes, words_changed
 from memlab.core.command_template import effect
 from memlab.core.errors import MemlabError
 from memlab.launch import preflight
@@ -20,7 +20,15 @@ from memlab.planner.search import Candidate, Outcome, Row, cheapest, largest_bat
 from memlab.predict.limits import unpredictable
 from memlab.predict.outside.fit import check_sizes
 from memlab.predict.time.calibrate import check_calibrations
-from memlab.report.plan_text import PlanProgress, ending, plan_answer, show_changes, show_measure, show_rows
+from memlab.report.plan_text import (
+    PlanProgress,
+    ending,
+    plan_answer,
+    show_changes,
+    show_launch,
+    show_measure,
+    show_rows,
+)
 from memlab.report.text import console, say
 
 AXES = {
@@ -162,7 +170,8 @@ def combinations(
         if not unpredictable(config) and runs not in seen:
             seen.add(runs)
             options = {key: word.partition("=")[2] for key, word in zip(axes, words, strict=True)}
-            found.append(Candidate(options, config, choices))
+            typed = (*(("--config-dir", config_dir) if config_dir else ()), *fixed, *words)
+            found.append(Candidate(options, config, choices, typed))
     return found
 
 
@@ -201,6 +210,10 @@ def _plan_changes(given: dict[str, list[str]], arguments: argparse.Namespace) ->
         outcome, changes = single_changes(base, possible_changes(given, base, arguments.config_dir), predictor)
     if not write_files(_changes_frame(outcome, changes), arguments):
         show_changes(outcome, changes, out)
+        best = next((change.word for change in changes if change.saved and change.saved > 0), None)
+        if best is not None:
+            folder = ("--config-dir", arguments.config_dir) if arguments.config_dir else ()
+            show_launch([*folder, *words_changed(given, best)], f"With {best}", out)
     return 0
 
 

@@ -1,6 +1,7 @@
 """A plan begins with what fits, and which of it to take."""
 
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from memlab.core.basis import EXACT, Basis
 from memlab.core.config import Batch, Config, Hardware
 from memlab.planner.search import Candidate, Row, SingleChange
 from memlab.predict.memory.rank_results import Estimate
-from memlab.report.plan_text import changes_answer, plan_answer, show_rows
+from memlab.report.plan_text import changes_answer, plan_answer, show_measure, show_rows
 from memlab.report.text import console
 
 GIB = 2**30
@@ -73,6 +74,15 @@ def test_the_table_fits_and_names_are_whole(monkeypatch, width):
     text = "\n".join(lines)
     assert all(name in text for name in ("optimizer", "expandable", "checkpointing", "46.50"))
     assert ("97 %" in text) == (width == 120)
+
+
+def test_the_first_to_measure_has_its_command(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    out = console(io.StringIO())
+    one = row(**SUPPORTED)
+    show_measure([replace(one, candidate=replace(one.candidate, words=("model=tiny", "model.path=a b")))], 5, out)
+    assert "mode=compose prints" in out.file.getvalue()
+    assert out.file.getvalue().endswith(f"\npython launch.py model=tiny 'model.path=a b' batch.micro={one.batch}\n")
 
 
 def test_what_a_single_change_does():

@@ -1,0 +1,67 @@
+"""What a configuration composes into, for ``mode=compose``: what the libraries, the ranks and the launcher get."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from memlab.core.command_template import DEEPSPEED_JSON, PORT, RUN_DIR, command_environment, filled, parse
+from memlab.core.errors import RecordError
+from memlab.core.plan import Plan, make_plan
+from memlab.files.conf_files import overrides_of
+from memlab.launch.command import command
+from memlab.rules.unsupported import unsupported
+from memlab.runs.folder import RunFolder
+
+LATER = {RUN_DIR: f"{{{RUN_DIR}}}", PORT: f"{{{PORT}}}"}
+"""Places of a launcher's line that only a run fills."""
+
+
+def composition(plan: Plan, words: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a plan as one JSON object. Nothing is asked of this machine.
+
+    - ``words``: the words that compose it; ``unsupported``: why the combination cannot run, empty if it can.
+    - ``deepspeed``, ``training_args``, ``environment``: ``None`` for what a command of the user's own is not given.
+    - ``command``: the launcher's line. ``words`` are those of a run; without them ``{run_dir}`` and ``{master_port}``
+      stand for what a run fills in. ``None`` for several nodes whose hostfile or launcher is not named.
+    """
+    config = plan.config
+    is_command = config.training.loop == "command"
+    has_json = not is_command or DEEPSPEED_JSON in parse(config.training.command).places
+    told = overrides_of(plan.choices, plan.to_json()["config"])
+    return {
+        "words": [word for line in told for word in shlex.split(line)],
+        "unsupported": unsupported(config, None),
+        "world_size": plan.world_size,
+        "deepspeed": plan.deepspeed if has_json else None,
+        "training_args": None if is_command else plan.training_args,
+        "environment": command_environment(config, {}) if is_command else plan.environment,
+        "command": list(words) or _command(plan),
+    }
+
+
+def kept_composition(folder: RunFolder) -> dict[str, Any]:
+    """Return the composition of a run from its folder: as it ran, or composed again where no plan is kept."""
+    try:
+        plan = folder.read_plan()
+    except RecordError:
+        record = folder.read_record()
+        plan = replace(make_plan(record.config, record.choices), unknown_config=record.unknown_config)
+    return composition(plan, folder.earlier().get("command") or ())
+
+
+def as_json(compositions: Sequence[dict[str, Any]]) -> str:
+    """Write one object over several lines, and several objects in a line each."""
+    return "\n".join(json.dumps(each, indent=2 if len(compositions) == 1 else None) for each in compositions)
+
+
+def _command(plan: Plan) -> list[str] | None:
+    hardware = plan.config.hardware
+    if plan.config.training.loop == "command":
+        return filled(plan.config, Path("deepspeed.json"), Path(LATER[RUN_DIR]), LATER[PORT])
+    if plan.is_multi_node and None in (hardware.hostfile, hardware.launcher):
+        return None
+    gpus = range(hardware.gpus) if hardware.device == "cuda" else ()
+    return command(plan, [LATER[RUN_DIR]], [*map(str, gpus)], LATER[PORT])
