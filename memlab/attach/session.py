@@ -344,7 +344,8 @@ class Session:
     def is_worth_a_file(self, error: BaseException | None) -> bool:
         """Whether this process trained, or failed on its way there. ``error``: what ends the process."""
         failed = error is not None or self.ending.failure is not None
-        if self.is_rank or (failed and (LOAD in self.figures.phases or self.memory.device is not None)):
+        has_begun = self.is_simulated or LOAD in self.figures.phases or self.memory.device is not None
+        if self.is_rank or (failed and has_begun):
             return True
         return (failed or bool(self.ending.exit_code)) and _is_started_as_rank()
 

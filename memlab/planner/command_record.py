@@ -15,6 +15,7 @@ from memlab.launch.user_command.found_config import FoundConfig, found_config, f
 from memlab.launch.user_command.measure import command_record
 from memlab.launch.user_command.supervise import Finished
 from memlab.predict.memory.rank_results import Estimate, estimate, needs, rank_results
+from memlab.predict.memory.shared_gpus import gpus_of_ranks
 from memlab.predict.prediction import judged
 from memlab.predict.time.calibrate import resolve
 from memlab.predict.time.step_time import predict_steps, usual_steps
@@ -45,6 +46,19 @@ class TracedCommand:
     allocator_conf: str | None = None
 
     @property
+    def gpus_of_ranks(self) -> list[int]:
+        """Index of each rank's GPU on its node."""
+        return gpus_of_ranks(self.traces, self._facts["world_size"], self.ranks_of_node, self.hardware.gpus)
+
+    @property
+    def ranks_of_node(self) -> int:
+        return self._facts["local_world_size"] or self._facts["world_size"]
+
+    @property
+    def _facts(self) -> Mapping[str, Any]:
+        return self.meters[min(self.meters)]["attached"]
+
+    @property
     def config(self) -> Config:
         """What the script used, on the hardware entry that was asked for."""
         return _found(self).config
@@ -57,7 +71,8 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     calibrations = resolve(config)
     (results,) = rank_results([config], [command.traces], calibrations.host)
     ran = all(result.status == "ok" for result in results)
-    seconds, step_time = predict_steps(config, command.traces, calibrations.step) if ran else ({}, None)
+    is_alone = not any(trace.beside for trace in command.traces.values())  # else ranks wait for each other's kernels
+    seconds, step_time = predict_steps(config, command.traces, calibrations.step) if ran and is_alone else ({}, None)
     rows = {result.rank: _rows(command, result, seconds) for result in results}
     usual = usual_steps(command.traces, seconds)
     outcome = judged(
@@ -70,10 +85,15 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     if not ran:
         traces = command.traces.values()
         outcome["summary"]["needed_bytes"] = estimate(config, traces, calibrations.host, limited=False).used
+    paid, used = command.hardware.gpus, config.hardware.gpus
+    if usd := outcome["summary"].get("usd_per_million_tokens"):
+        outcome["summary"]["usd_per_million_tokens"] = usd * paid / used
     finished = Finished(
         Ended("exited", 0, command.seconds), outcome["status"], outcome["reason"], outcome["ranks"], rows
     )
     record = command_record(finished, found, command.words, command.steps, Machine())
+    idle = [{"key": "hardware.gpus", "composed": paid, "found": used}] if paid != used else []
+    told = {**(record.command or {}), "disagreements": idle}
     assumed = {line: times for trace in command.traces.values() for line, times in trace.assumed.items()}
     epochs = [epoch for trace in command.traces.values() for epoch in trace.epochs]
     record = replace(
@@ -83,7 +103,7 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
         summary=outcome["summary"],
         steps={**record.steps, "doubts": [], **outcome["steps"]},
         timing={**outcome["timing"], "total_s": command.seconds},
-        command={**(record.command or {}), "assumed": assumed, "epochs": epochs, "effects": command.effects},
+        command={**told, "assumed": assumed, "epochs": epochs, "effects": command.effects},
     )
     return with_growth(record), rows
 
@@ -131,8 +151,7 @@ def _with_meters(command: TracedCommand, result: RankResult, rows: Mapping[int, 
     meters = command.meters[_like(result)]
     attached, memory = meters["attached"], dict(result.attached or {})
     memory.pop("steps")
-    ranks_here = attached["local_world_size"] or attached["world_size"]
-    local_rank = result.rank % ranks_here
+    local_rank = result.rank % command.ranks_of_node
     batch = next((row for row in rows[result.rank] if row["step"] == memory["peak"]["step"]), {})
     peak = {**memory["peak"], **{key: batch.get(key) for key in ("samples", "tokens", "longest_sample")}}
     ended = {}
@@ -140,7 +159,7 @@ def _with_meters(command: TracedCommand, result: RankResult, rows: Mapping[int, 
         ended = {"ended": "exception", "failed_in": result.oom["phase"], "where": result.oom["where"]}
     return replace(
         result,
-        device=f"cuda:{local_rank}",
+        device=f"cuda:{command.gpus_of_ranks[result.rank]}",
         parameters=meters["parameters"],
         trainable_parameters=meters["trainable_parameters"],
         skipped_steps=meters["skipped_steps"],

@@ -45,7 +45,8 @@ def largest_interpolated(folders: Mapping[int, Path], config: Config, low: int, 
     give and a third confirms (trace/interpolate.py).
     """
     traces = {size: traces_in(folder) for size, folder in folders.items()}
-    if len(traces) < CHECKED or not all(traces.values()):
+    is_shared = any(trace.beside for each in traces.values() for trace in each.values())  # bytes of one size alone
+    if len(traces) < CHECKED or not all(traces.values()) or is_shared:
         return None
     ranks = _by_rank(traces)
     calibration = resolve(config).host

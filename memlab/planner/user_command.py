@@ -22,8 +22,10 @@ from memlab.launch.user_command.outcome import NO_STEP
 from memlab.launch.user_command.supervise import Finished
 from memlab.planner.command_changes import predicted_changes
 from memlab.planner.command_record import TracedCommand, record_of
+from memlab.predict.memory.shared_gpus import with_memory_of_others
+from memlab.predict.outside.appearances import COMMUNICATOR
 from memlab.predict.trace.run_command import LOG, Node, Simulated, simulate
-from memlab.predict.trace.shadow.unpredictable import NAME
+from memlab.predict.trace.shadow.unpredictable import NAME, SET_DEVICE
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
@@ -208,7 +210,22 @@ def traced_command(
         data.keep(sandbox.written_in(data.folder), sources)
     rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}
     traces = {rank: simulated.traces[rank] for rank in meters}
-    return TracedCommand(words, steps, hardware, traces, meters, rows, time.time() - began, effects)
+    traced = TracedCommand(words, steps, hardware, traces, meters, rows, time.time() - began, effects)
+    return _with_shared_gpus(traced, folder)
+
+
+def _with_shared_gpus(traced: TracedCommand, folder: RunFolder) -> TracedCommand:
+    """Note in the traces what ranks take of each other's GPU, also in their files. Raises :class:`CommandFailed` if
+    such ranks have a communicator of NCCL, which ends them with this error (initTransportsRank in its init.cc)."""
+    gpus = traced.gpus_of_ranks
+    traces = with_memory_of_others(traced.traces, gpus, traced.ranks_of_node)
+    shared = {rank: trace for rank, trace in traces.items() if trace.beside}
+    if any(each.what == COMMUNICATOR and each.ranks > 1 for trace in shared.values() for each in trace.appearances):
+        where = f"{len(gpus)} ranks are on {', '.join(f'cuda:{gpu}' for gpu in sorted(set(gpus)))}"
+        raise CommandFailed(f'{where}, and NCCL ends with "Duplicate GPU detected": {SET_DEVICE}', traced.effects)
+    for rank, trace in shared.items():
+        trace.save(folder.rank_file(rank).with_suffix(".trace.json"))
+    return replace(traced, traces=traces)
 
 
 def _failure(simulated: Simulated, meters: Mapping[int, Mapping[str, Any]]) -> str | None:

@@ -23,5 +23,6 @@ def growth_sentence(growth: Mapping[str, Any]) -> str:
         until = f"{kept_by['bound']} of them" if kept_by["bound"] else f"step {growth['end_step']:,}"
         need = units.about(growth["need_bytes"])
         return f"{more}, until {until}: {line} tensors in `{kept_by['name']}`; {need} GiB are needed then."
-    instead = "loss.item() or loss.detach()" if kept_by["keeps_graph"] else "what you need of it on the host, .cpu()"
+    copy = "a detached copy on the CPU, .detach().cpu()" if kept_by["keeps_graph"] else "a copy on the CPU, .cpu()"
+    instead = "each number, .item()" if kept_by.get("is_scalar") else f"{copy}, or only what is needed"
     return f"{more}: {line} tensors of each step in `{kept_by['name']}`; keep {instead}."

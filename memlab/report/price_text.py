@@ -1,12 +1,23 @@
 """Text of the price of GPUs: the share that is used, and the whole machine where it is only rented whole."""
 
+from dataclasses import replace
+
 from memlab.core.config import Hardware
+from memlab.core.record import PREDICTED, Record
 from memlab.files.conf_files import list_price
 from memlab.report import units
 
 
+def paid_hardware(record: Record) -> Hardware:
+    """Return the hardware with the GPUs of each node that are paid: of a predicted command, those that were asked for,
+    also where it leaves some idle."""
+    disagreements = (record.command or {}).get("disagreements", ()) if record.source == PREDICTED else ()
+    asked = next((each["composed"] for each in disagreements if each["key"] == "hardware.gpus"), None)
+    return record.config.hardware if asked is None else replace(record.config.hardware, gpus=asked)
+
+
 def hourly(hardware: Hardware) -> str:
-    """Write the price of the GPUs that are used, and of the machine where it is larger: ``$3.50 an hour``, ``$7.16 an
+    """Write the price of the GPUs that are paid, and of the machine where it is larger: ``$3.50 an hour``, ``$7.16 an
     hour for 4 GPUs; Lambda rents 8, for $14.32``. Empty if the price is not known."""
     if hardware.total_usd_per_hour is None:
         return ""

@@ -6,11 +6,13 @@ from typing import Any
 from memlab.analyse.run_view import shortcomings
 from memlab.core.record import DOES_NOT_FIT, EDGE, FITS, GPU_MODEL, OUT_OF_MEMORY, PREDICTED, WITHOUT_RESULT, Record
 from memlab.planner.changes import remedies
+from memlab.predict.trace.shadow.unpredictable import SET_DEVICE
 from memlab.predict.trace.trace_format import DECIDED
 from memlab.report import units
 from memlab.report.growth_text import growth_sentence
+from memlab.report.price_text import paid_hardware
 from memlab.report.read_ahead_text import read_ahead_sentences
-from memlab.report.verdict_text import how_sure, is_of_a_library, memory_limit, needed, on_cpu
+from memlab.report.verdict_text import how_sure, is_of_a_library, memory_limit, needed, on_cpu, ranges, sharing
 
 NEAR = 0.9
 """Share of the memory that a rank can have from which on other library versions could change the verdict."""
@@ -44,7 +46,7 @@ def remark(record: Record) -> str:
 
 def assumed(record: Record) -> list[str]:
     """Write what the answer takes for granted and what could change its verdict, the most doubtful first."""
-    finders = (_edge, _range, _peak, _gpu, _values, _triton, _versions, read_ahead_sentences)
+    finders = (_edge, _idle, _range, _peak, _gpu, _values, _triton, _versions, read_ahead_sentences)
     return [sentence for find in finders for sentence in find(record)]
 
 
@@ -67,6 +69,8 @@ def best_change(record: Record) -> str:
 
 
 def _remarks(record: Record) -> Iterator[str]:
+    for gpu, sharers in sharing(record):
+        yield f"Ranks {ranges(sharers)} all use {gpu}, and share its memory: {SET_DEVICE}."
     growth = (record.command or {}).get("growth")
     if growth:
         yield growth_sentence(growth)
@@ -98,6 +102,12 @@ def _edge(record: Record) -> Iterator[str]:
             "Whether it fits depends on when side streams free memory, or on whether the allocator returns cached "
             f"memory in time{f'; {known}' if known else ''}."
         )
+
+
+def _idle(record: Record) -> Iterator[str]:
+    """Write how many of the GPUs that are paid the command leaves idle."""
+    if (used := record.config.hardware.gpus) < (paid := paid_hardware(record).gpus):
+        yield f"The command uses {used} of the {paid} GPUs; all {paid} are paid."
 
 
 def _range(record: Record) -> Iterator[str]:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from memlab.core.record import COMMAND_PHASES, FIRST_STEP_PHASES, HOST, OUT_OF_MEMORY, PREDICTED, Record
+from memlab.predict.trace.run_command import LOG
 from memlab.report import units
 from memlab.report.remarks_text import assumed, remark
 from memlab.report.speed_text import speed
@@ -115,6 +116,8 @@ def _last_line(record: Record, folder: RunFolder, width: int) -> str:
     held = folder.ranks_out_of_memory() or folder.ranks_with_history()
     if (record.source == PREDICTED and record.status in ("ok", *OUT_OF_MEMORY)) or held:
         command, why = f"memlab explain {path}", "where every byte is"
+    elif record.source == PREDICTED and record.command:
+        command, why = f"{path}/{LOG}", "what the script printed"
     else:
         command, why = f"memlab show --all {path}", "all figures"
     line = f"{path}     {command}   {why}"

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from memlab.analyse.extent import extent
 from memlab.core.basis import MEASURED
-from memlab.core.record import WORK, Record
+from memlab.core.record import PREDICTED, WORK, Record
 from memlab.report import units
-from memlab.report.price_text import hourly, whole_machine
+from memlab.report.price_text import hourly, paid_hardware, whole_machine
 
 
 def speed(record: Record) -> str:
@@ -25,7 +25,7 @@ def speed(record: Record) -> str:
 
 def _of_training(record: Record) -> Iterator[str]:
     """Write time and dollars of the epoch or the run; without either, the rate and the price of a million tokens."""
-    summary, basis, per_hour = record.summary, record.basis, record.config.hardware.total_usd_per_hour
+    summary, basis, per_hour = record.summary, record.basis, paid_hardware(record).total_usd_per_hour
     at = _hourly(record)
     price = f" (at {at})" if at else ""
     known = extent(record) if record.source != MEASURED else None
@@ -41,6 +41,8 @@ def _of_training(record: Record) -> Iterator[str]:
             yield units.known(f"{units.number(rate)} tokens/s", basis, is_rate=True)
         if (usd := summary.get("usd_per_million_tokens")) is not None:
             yield f"{units.usd_of(usd, basis)} a million tokens{price}"
+    if per_hour is None and record.source == PREDICTED:
+        yield "no price is known (hardware.usd_per_gpu_hour=...)"
     if any(one.get("is_stream") and one["batches"] is None for one in (record.command or {}).get("epochs") or ()):
         yield "the data decide how long an epoch is"
     if any(one["choice"] == "generation" for one in (record.command or {}).get("ranges") or ()):
@@ -49,7 +51,7 @@ def _of_training(record: Record) -> Iterator[str]:
 
 def _hourly(record: Record) -> str:
     """Write the price of an hour: of a prediction also that of the whole machine; of a bound nothing else."""
-    hardware = record.config.hardware
+    hardware = paid_hardware(record)
     if record.source != MEASURED:
         return hourly(hardware) if whole_machine(hardware) or not record.basis.is_bound else ""
     return "" if hardware.total_usd_per_hour is None else f"{units.usd(hardware.total_usd_per_hour)} an hour"

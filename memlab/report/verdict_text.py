@@ -14,6 +14,7 @@ from memlab.core.record import (
     HOST,
     LIVE_TENSORS,
     OUT_OF_MEMORY,
+    PREDICTED,
     Record,
 )
 from memlab.core.sizes import GIB
@@ -46,10 +47,20 @@ def machine(record: Record) -> str:
     hardware = record.config.hardware
     known = "hardware" not in record.unknown_config
     number = max(hardware.world_size if known else 1, len(record.ranks))
+    number -= sum(len(ranks) - 1 for _, ranks in sharing(record))
     if on_cpu(record) if record.ranks else hardware.device == "cpu":
         return units.counted(number, "CPU rank")
     name = next((rank["device_name"] for rank in record.ranks if rank["device_name"]), "") or hardware.gpu
     return f"{number} x {' '.join(_BOARD.sub(' ', name).split()) or 'GPU'}"
+
+
+def sharing(record: Record) -> list[tuple[str, list[int]]]:
+    """Return each GPU that several ranks of a predicted command use, with these ranks."""
+    of_node = record.config.hardware.gpus
+    found: dict[tuple[int, str], list[int]] = {}
+    for rank in record.ranks if record.source == PREDICTED and record.command else ():
+        found.setdefault((rank["rank"] // of_node, rank["device"]), []).append(rank["rank"])
+    return [(gpu, ranks) for (_, gpu), ranks in found.items() if len(ranks) > 1]
 
 
 def on_cpu(record: Record) -> bool:

@@ -1,5 +1,7 @@
 """A new kernel is one file: what it says it takes and launches is in the trace."""
 
+import os
+
 import pytest
 
 from memlab.predict.trace.events import Alloc, Free
@@ -95,3 +97,21 @@ def test_a_boolean_mask_becomes_numbers_in_the_dtype_of_the_query_at_once(tmp_pa
     trace, _ = run(tmp_path, MASKED)
     sizes = [event.nbytes for event in trace.events if isinstance(event, Alloc) and event.nbytes >= 1 << 20]
     assert sizes == [1 << 20, 2 << 20]
+
+
+MPI = """
+class World:
+    Get_rank, Get_size = (lambda self: 0), (lambda self: 1)
+    bcast, allgather = (lambda self, value, root: value), (lambda self, value: [value])
+class MPI:
+    COMM_WORLD, Get_processor_name = World(), (lambda: "here")
+"""
+
+
+def test_deepspeed_finds_an_address_without_a_launcher(tmp_path, monkeypatch):
+    (tmp_path / "mpi4py.py").write_text(MPI)
+    (tmp_path / "hostname").write_text("#!/bin/sh\n")  # as in a sandbox, which has its loopback device alone
+    (tmp_path / "hostname").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    lines = "import os, deepspeed\ndeepspeed.init_distributed()\nprint(os.environ['MASTER_ADDR'], os.environ['RANK'])\n"
+    assert run(tmp_path, lines)[1].splitlines()[-1] == "127.0.0.1 0"

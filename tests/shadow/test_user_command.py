@@ -8,6 +8,7 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.planner.user_command import predict_command
+from memlab.report.screen import screen
 from memlab.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.shadow, pytest.mark.long(20), pytest.mark.core]
@@ -62,6 +63,36 @@ def test_what_does_not_fit_is_said(tmp_path):
     assert (oom["phase"], oom["step"], oom["requested_bytes"]) == ("first_backward", 1, 40_000_000_000)
     assert oom["where"].endswith("big.py:4") and "step 1" in record.reason
     assert record.steps["rows"] == [] and "optimizer_step" not in "".join(record.ranks[0]["phases"])
+
+
+WITHOUT_A_CHOICE = """
+import sys, torch
+if sys.argv[1:]:
+    torch.distributed.init_process_group("nccl")
+model = torch.nn.Linear(20_000, 20_000, bias=False).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(2):
+    model(torch.ones(1, 20_000, device="cuda")).sum().backward()
+    if sys.argv[1:]:
+        torch.distributed.all_reduce(model.weight.grad)
+    optimizer.step()
+"""
+
+
+def test_ranks_that_choose_no_gpu_share_the_first_one(tmp_path):
+    (tmp_path / "loop.py").write_text(WITHOUT_A_CHOICE)
+    words = ["torchrun", "--nproc-per-node", "2", str(tmp_path / "loop.py")]
+    small = ("hardware=h100_x8", "hardware.memory_gib=6")  # one rank needs 5.3 GiB
+    record = predicted(tmp_path, words, small)
+    assert (record.status, record.summary["verdict"]) == ("gpu_oom", "does_not_fit")
+    assert 10 < record.summary["needed_bytes"] / 2**30 < 11
+    assert [rank["device"] for rank in record.ranks] == ["cuda:0", "cuda:0"]
+    lines = screen(record, RunFolder(tmp_path / "run"))
+    assert lines[0].startswith("Does not fit on 1 x H100") and ": 10.5 of 6.00 GiB" in lines[0]
+    assert "Ranks 0-1 all use cuda:0, and share its memory: call torch.cuda.set_device(" in " ".join(lines)
+    assert [rank["attached"]["other_devices"] for rank in record.ranks] == [[], []]
+    record = predicted(tmp_path, [*words, "nccl"], small)
+    assert record.status == "failed" and 'are on cuda:0, and NCCL ends with "Duplicate GPU' in record.reason
 
 
 def test_single_changes_are_predicted_with_the_words_that_the_command_has(tmp_path):

@@ -7,6 +7,8 @@ from memlab.predict.outside.parts import PIECE, OutsidePart, Sizes, parts_of
 from memlab.predict.trace.events import Alloc
 from memlab.predict.trace.trace_format import Trace
 
+RANKS = "other ranks on this GPU"
+
 PAGE_TABLES = "page tables of page-locked memory"
 
 PAGE_BYTES, ENTRY_BYTES = 4096, 8
@@ -22,7 +24,8 @@ def outside_parts(trace: Trace, sizes: Sizes) -> list[OutsidePart]:
     first = next((index for index, event in enumerate(trace.events) if isinstance(event, Alloc)), None)
     if first is None:
         return []
-    return sorted([*parts_of(trace.appearances, sizes, first), *_page_tables(trace)])
+    others = [OutsidePart(0, RANKS, "", trace.beside)] if trace.beside else []
+    return sorted([*others, *parts_of(trace.appearances, sizes, first), *_page_tables(trace)])
 
 
 def _page_tables(trace: Trace) -> Iterator[OutsidePart]:

@@ -73,17 +73,19 @@ def estimate(config: Config, traces: Iterable[Trace], calibration: Calibration, 
     ``limited``: whether the memory of the device limits the allocator. If not, ``used`` is what the plan would need.
     """
     traces = list(traces)
-    gpu = gpu_memory(config, traces)
-    capacity = gpu.capacity if limited else UNLIMITED
-    ranks = [RankReplays(config, [trace], capacity, calibration) for trace in traces]
+    gpus = [gpu_memory(config, [trace]) for trace in traces]
+    ranks = [
+        RankReplays(config, [trace], gpu.capacity if limited else UNLIMITED, calibration)
+        for trace, gpu in zip(traces, gpus, strict=True)
+    ]
     replays = [rank.likely[0] for rank in ranks]
-    used = max(replay.peak_reserved for replay in replays) + gpu.outside
+    used = max(replay.peak_reserved + gpu.outside for replay, gpu in zip(replays, gpus, strict=True))
     return Estimate(
         verdict=worst(rank.verdict(0) for rank in ranks) if limited else FITS,
         used=used,
-        free=gpu.total - used if gpu.total else None,
+        free=gpus[0].total - used if gpus[0].total else None,
         host=max(host_peak(trace).process for trace in traces),
-        held=_held(replays, gpu.outside),
+        held=_held(replays, max(gpu.outside for gpu in gpus)),
     )
 
 
@@ -259,7 +261,7 @@ def _rank_result(config: Config, rank: RankReplays, gpu: GpuMemory, number: int,
         peak_active_bytes=likely.peak_active,
         peak_reserved_bytes=likely.peak_reserved,
         device_used_bytes=likely.peak_reserved + gpu.outside,
-        process_used_bytes=likely.peak_reserved + gpu.outside,
+        process_used_bytes=likely.peak_reserved + gpu.outside - point.beside,
         host_peak_bytes=host.process,
         host_pinned_bytes=host.pinned,
         num_alloc_retries=likely.num_alloc_retries,

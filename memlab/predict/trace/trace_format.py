@@ -92,6 +92,8 @@ class Trace:
     earlier_work: list[list[Item]] = field(default_factory=list)  # of a command: of the steps before the last, in order
     launchers: list[Launcher] = field(default_factory=list)  # of the kernels of all work
     appearances: list[Appearance] = field(default_factory=list)  # of what takes memory outside the allocator
+    gpu: int | None = None  # of a command: index of its GPU on the node; None: not known
+    beside: int = 0  # of a command: bytes that other ranks take of the same GPU
     allocator_conf: str = ""  # of a command: the allocator's settings when the process first used a GPU
     model_flops: tuple[float, float] | None = None  # of a sample: for each token, for each pair (worker/flops.py)
     unknown: dict[str, str] = field(default_factory=dict)  # quantities that could not be computed -> reason

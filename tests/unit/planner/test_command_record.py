@@ -6,8 +6,10 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.planner.command_record import TracedCommand, estimate_of, record_of
+from memlab.predict.memory.shared_gpus import gpus_of_ranks, with_memory_of_others
 from memlab.predict.trace.events import Alloc, BeginPhase, Event, Free
 from memlab.predict.trace.trace_format import Piece, Site, Trace
+from memlab.report.verdict_text import sharing
 
 GIB = 2**30
 PHASES = ["model_build", "first_forward", "forward"]
@@ -85,6 +87,35 @@ def test_the_allocator_has_the_settings_of_the_script_or_others_in_their_place(c
         record_of(replace(command, allocator_conf="expandable_segments:True"))[0].config.allocator.conf
         == "expandable_segments:True"
     )
+
+
+def test_ranks_on_the_same_gpu_share_its_memory(command):
+    alone, _ = record_of(command)
+    for rank in command.traces.values():
+        rank.gpu = 0
+    traces = with_memory_of_others(command.traces, command.gpus_of_ranks, command.ranks_of_node)
+    record, _ = record_of(replace(command, traces=traces))
+    all_of_them = sum(rank["device_used_bytes"] for rank in alone.ranks)
+    assert [rank["device_used_bytes"] for rank in record.ranks] == [all_of_them] * 4
+    assert [rank["process_used_bytes"] for rank in record.ranks] == [one["device_used_bytes"] for one in alone.ranks]
+    assert sharing(record) == [("cuda:0", [0, 1, 2, 3])] and sharing(alone) == []
+    small, _ = record_of(replace(command, traces=traces, hardware=replace(command.hardware, memory_gib=20)))
+    assert small.summary["verdict"] == "does_not_fit" and small.summary["needed_bytes"] == all_of_them
+
+
+@pytest.mark.parametrize(
+    ("used", "gpus", "expected"),
+    [
+        ((0, 3), 8, [0, 1, 2, 3, 0, 1, 2, 3]),  # each its own, on two nodes
+        ((None, None), 8, [0, 1, 2, 3, 0, 1, 2, 3]),  # by names of GPUs in CUDA_VISIBLE_DEVICES
+        ((4, 7), 8, [0, 1, 2, 3, 0, 1, 2, 3]),
+        ((0, 1), 2, [0, 1, 0, 1, 0, 1, 0, 1]),  # more ranks than GPUs
+        ((0, 0), 8, [0] * 8),
+    ],
+)
+def test_the_gpu_of_each_rank(used, gpus, expected):
+    traces = {rank: Trace(rank, 8, gpu=gpu) for rank, gpu in zip((0, 7), used, strict=True)}
+    assert gpus_of_ranks(traces, 8, 4, gpus) == expected
 
 
 def test_an_estimate_is_of_the_memory_on_a_gpu_of_any_size(command):

@@ -143,11 +143,12 @@ GROWTH = {
 def test_a_run_whose_memory_grows(run, folder):
     summary = fits(0.23, verdict="does_not_last", step_seconds_max=None)
     record = run("A100-SXM4-80GB", gib=79.2, command={"growth": GROWTH}, summary=summary, steps=BOUND)
-    assert shown(record, folder).splitlines()[:4] == [
+    assert shown(record, folder).splitlines()[:5] == [
         "Does not last on 1 x A100 80GB: 21.0 of 79.2 GiB now; out of memory near step 290 of 400.",
-        "At least 0.230 s a step (no calibration for RTX 4090); 400 steps: at least 1 min 32 s.",
-        "0.25 GiB more a step: train.py:13 keeps tensors of each step in `losses`; keep loss.item() or",
-        "loss.detach().",
+        "At least 0.230 s a step (no calibration for RTX 4090); 400 steps: at least 1 min 32 s; no price is",
+        "known (hardware.usd_per_gpu_hour=...).",
+        "0.25 GiB more a step: train.py:13 keeps tensors of each step in `losses`; keep a detached copy on",
+        "the CPU, .detach().cpu(), or only what is needed.",
     ]
 
 
@@ -200,8 +201,24 @@ def test_what_depends_on_side_streams_is_at_the_edge(run, folder):
 def test_a_prediction_that_cannot_be_made_says_why_and_nothing_else(run, folder):
     reason = "train.py:58 reads the value of a tensor, and its way could not be followed (train.py:60)"
     assert shown(run(status="failed", reason=reason), folder) == (
-        f"No answer: {reason}.\n\noutputs/sft     memlab show --all outputs/sft   all figures"
+        f"No answer: {reason}.\n\noutputs/sft     outputs/sft/command.log   what the script printed"
     )
+
+
+def test_gpus_that_stay_idle_are_paid_and_a_price_that_is_not_known_is_named(run, folder):
+    idle = {"epochs": [EPOCH], "disagreements": [{"key": "hardware.gpus", "composed": 4, "found": 2}]}
+    text = " ".join(shown(run(gpus=2, usd=3.5, command=idle, summary=fits(0.35), steps=CALIBRATED), folder).split())
+    assert "at $14.00 an hour for 4 GPUs; Nebius rents 8, for $28.00" in text, text
+    assert "The command uses 2 of the 4 GPUs; all 4 are paid." in text
+    text = " ".join(shown(run(gpus=2, command=idle, summary=fits(0.35), steps=CALIBRATED), folder).split())
+    assert "11 to 18 min; no price is known (hardware.usd_per_gpu_hour=...)." in text
+
+
+def test_ranks_that_share_a_gpu_are_named(run, folder):
+    record = run(ranks=[{"device": "cuda:0"}] * 2, gpus=2, summary={"verdict": "fits"})
+    text = " ".join(shown(record, folder).split())
+    assert text.startswith("Fits on 1 x H200") and "The step time is not known." in text
+    assert "Ranks 0-1 all use cuda:0, and share its memory: call torch.cuda.set_device(" in text
 
 
 def test_a_script_that_fails_before_its_settings_are_known_has_all_its_figures_shown(run, folder):

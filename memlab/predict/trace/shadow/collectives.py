@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup, FakeWork
-from torch.distributed import distributed_c10d
+from torch.distributed import device_mesh, distributed_c10d
 
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.counting import tensors_in
@@ -61,7 +61,7 @@ def install() -> None:
     dist.Backend.register_backend(_BACKEND, create, extended_api=True, devices=["cpu", device.NAME])
     for name in _WITH_WORK:
         setattr(dist, name, _holding(getattr(dist, name)))
-    for module in (dist, distributed_c10d):
+    for module in (dist, distributed_c10d, device_mesh):
         module.init_process_group = _init_process_group
         module.new_group = _new_group
         module.broadcast_object_list = _broadcast_object_list

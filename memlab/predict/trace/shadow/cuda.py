@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 import torch.cuda
 
+from memlab.predict.allocator import CachingAllocator
 from memlab.predict.outside.appearances import STREAM
 from memlab.predict.outside.parts import outside_bytes, parts_of, shipped
 from memlab.predict.trace.shadow import device
@@ -80,7 +81,7 @@ def install() -> None:
         setattr(torch._C, name, value)
     torch.version.cuda = CUDA_VERSION
     cuda = torch.cuda
-    cuda._initialized = True
+    cuda._queued_calls.clear()  # torch's own checks of the driver
     cuda._device_count_nvml = lambda: -1  # unknown: torch then counts by _cuda_getDeviceCount
     cuda._cudart = _cudart()
     cuda._exchange_device = cuda._maybe_exchange_device = device.exchange
@@ -129,7 +130,7 @@ def _devices() -> dict:
         "_cuda_hasPrimaryContext": lambda index: index == device.current(),
         "_cuda_getDeviceCount": lambda: device.gpus.count,
         "_cuda_getDevice": device.current,
-        "_cuda_setDevice": device.exchange,
+        "_cuda_setDevice": _set_device,
         "_cuda_exchangeDevice": device.exchange,
         "_cuda_maybeExchangeDevice": device.exchange,
         "_cuda_canDeviceAccessPeer": lambda index, peer: True,
@@ -144,6 +145,11 @@ def _devices() -> dict:
         "_nccl_version_suffix": lambda: b"",
         "_scatter": _scatter,
     }
+
+
+def _set_device(index: int) -> None:
+    torch.cuda._lazy_init()  # as the C++ function does: init_device_mesh asks whether a script has chosen its GPU
+    device.exchange(index)
 
 
 def _scatter(tensor: torch.Tensor, devices: list[int], *rest) -> list[torch.Tensor]:
@@ -168,7 +174,7 @@ def _streams() -> dict:
 
 def _memory() -> dict:
     return {
-        "_cuda_memoryStats": lambda index: _statistics(),
+        "_cuda_memoryStats": _statistics,
         "_cuda_resetPeakMemoryStats": lambda index: device.recorder.allocator.reset_peaks(),
         "_cuda_resetAccumulatedMemoryStats": lambda index: None,
         "_cuda_emptyCache": lambda: device.recorder.memory.empty_cache(),
@@ -185,7 +191,7 @@ def _memory() -> dict:
         "_cuda_attach_out_of_memory_observer": lambda observer: None,
         "_cuda_memorySnapshot": lambda *args: {"segments": [], "device_traces": [], "allocator_settings": {}},
         "_accelerator_emptyCache": lambda: device.recorder.memory.empty_cache(),
-        "_accelerator_getDeviceStats": lambda index: _statistics(),
+        "_accelerator_getDeviceStats": _statistics,
         "_accelerator_resetPeakStats": lambda index: device.recorder.allocator.reset_peaks(),
         "_accelerator_resetAccumulatedStats": lambda index: None,
         "_accelerator_isAllocatorInitialized": lambda: True,
@@ -197,9 +203,10 @@ def _set_allocator(settings: str) -> None:
     device.recorder.set_allocator(settings)
 
 
-def _statistics() -> dict:
+def _statistics(index: int) -> dict:
     """The nested statistics of ``torch._C._cuda_memoryStats``: those that people read, the others 0."""
-    now = device.recorder.allocator.now()
+    recorder = device.recorder
+    now = recorder.allocator.now() if index in (device.current(), recorder.memory.gpu) else CachingAllocator()
 
     def figures(current: int, peak: int) -> dict:
         return {

@@ -5,6 +5,7 @@ devices, streams and events; ``shadow/cuda.py`` those of ``torch.cuda``.
 """
 
 import ctypes
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +22,11 @@ UNKNOWN_GIB = 80.0
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs of a node. ``index``: the one that this rank uses."""
+    """The GPUs of a node. Like a real one, a process is on the first until it chooses another."""
 
     name: str = "NVIDIA H100"
     memory_bytes: int = int(UNKNOWN_GIB * 2**30)
     count: int = 1
-    index: int = 0
 
     @property
     def model(self) -> constants.GpuModel:
@@ -43,7 +43,7 @@ def start(library: ctypes.CDLL) -> None:
     """Give torch its GPUs: of an unknown kind, until ``install``."""
     global _library
     _library = library
-    _library.memlab_install(gpus.count, gpus.index, native.CALLBACK())
+    _library.memlab_install(gpus.count, native.CALLBACK())
 
 
 def install(the_recorder, the_gpus: Gpus) -> None:
@@ -52,7 +52,7 @@ def install(the_recorder, the_gpus: Gpus) -> None:
     recorder, gpus = the_recorder, the_gpus
     torch.cuda.default_generators = tuple(torch.Generator() for _ in range(gpus.count))
     _callback = native.CALLBACK(_told)
-    _library.memlab_install(gpus.count, gpus.index, _callback)
+    _library.memlab_install(gpus.count, _callback)
 
 
 def _told(what: int, event: int, stream: int) -> None:
@@ -68,6 +68,13 @@ def _told(what: int, event: int, stream: int) -> None:
 def current() -> int:
     """Index of the current GPU."""
     return _library.memlab_device()
+
+
+def index_on_node(index: int) -> int | None:
+    """Return the index of a GPU of this process among all of the node: the script can have chosen which ones it sees.
+    ``None``: not known."""
+    seen = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus.count)))).split(",")
+    return int(seen[index]) if index < len(seen) and seen[index].isdigit() else None
 
 
 def with_index(options: dict[str, Any]) -> dict[str, Any]:

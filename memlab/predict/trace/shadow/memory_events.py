@@ -1,6 +1,8 @@
 """Events of a trace: memory that the running program requests and frees on its GPU and on the host, phases, waits."""
 
+import os
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,7 +29,7 @@ from memlab.predict.trace.reduction_scratch import Scratch
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.allocation_sites import AllocationSites
 from memlab.predict.trace.shadow.kernel import Blocks
-from memlab.predict.trace.shadow.unpredictable import ONE_GPU, UnpredictableError
+from memlab.predict.trace.shadow.unpredictable import ONE_GPU, SET_DEVICE, UnpredictableError
 from memlab.predict.trace.trace_format import Site, Trace, apply
 
 
@@ -110,7 +112,13 @@ class MemoryEvents:
         self._events, self._sites = events, sites
         self._alive: dict[int, weakref.ref] = {}
         self._next_key = 0
-        self._gpu: int | None = None  # the one that this process uses
+        self._gpu: int | None = None  # the one with large tensors
+        self._requested: Counter[int] = Counter()  # index of a GPU -> bytes of all tensors that were made there
+
+    @property
+    def gpu(self) -> int:
+        """Index of the GPU that this process uses: the one with most of its tensors, or the current one."""
+        return max(self._requested, key=self._requested.__getitem__, default=device.current())
 
     def stop(self) -> None:
         self._events = []
@@ -163,6 +171,7 @@ class MemoryEvents:
     def _see_device(self, storage: Any, nbytes: int, tensor: torch.Tensor, func: Any) -> None:
         if nbytes >= OTHER_GPU_BYTES:
             self._check_gpu(tensor.device.index)
+        self._requested[tensor.device.index] += nbytes
         storage._memlab_site = self._sites.of(tensor, nbytes, func)
         self._hold(storage, nbytes, storage._memlab_site)
 
@@ -170,8 +179,9 @@ class MemoryEvents:
         """Refuse memory on a second GPU: a trace has the allocator of one."""
         self._gpu = index if self._gpu is None else self._gpu
         if index != self._gpu:
+            remedy = f"a rank has one GPU: {SET_DEVICE}" if "LOCAL_RANK" in os.environ else ONE_GPU
             raise UnpredictableError(
-                f"the process has tensors on cuda:{self._gpu} and puts others on cuda:{index}, and {ONE_GPU}"
+                f"the process has tensors on cuda:{self._gpu} and puts others on cuda:{index}, and {remedy}"
             )
 
     def resized(self, storage: Any) -> bool:
@@ -245,6 +255,7 @@ class MemoryEvents:
 
     def _request(self, key: int, nbytes: int, site: int, reduction: Scratch | None = None) -> None:
         if not self.requests:
+            torch.cuda._lazy_init()  # which compiled code does not call
             self.on_first_request()
         self._events.append(Alloc(key, nbytes, device.current_stream(), site, reduction))
         self.requests += 1

@@ -66,7 +66,7 @@ def _gpus(simulation: "Simulation") -> "Gpus":
     from memlab.predict.trace.shadow.device import Gpus
 
     node = simulation.node
-    return Gpus(node.gpu, node.memory_bytes, node.gpus, int(os.environ.get("LOCAL_RANK", 0)))
+    return Gpus(node.gpu, node.memory_bytes, node.gpus)
 
 
 def _see_gpus(simulation: "Simulation", library: "CDLL") -> None:
@@ -151,10 +151,13 @@ class _Ending:
         from pathlib import Path
 
         from memlab.attach.rank_file import rank_number
+        from memlab.predict.trace.shadow import device
 
         self.steps.finish()
         trace = self.recorder.trace
         trace.rank, trace.world_size = rank_number(), int(os.environ.get("WORLD_SIZE", 1))
+        if self.recorder.memory.requests:
+            trace.gpu = device.index_on_node(self.recorder.memory.gpu)
         trace.seconds = time.process_time()
         ranks, own = Path(self.file.session.options.folder), self.file.path
         path = (own or ranks / f"rank{trace.rank}.json").with_suffix(".trace.json")

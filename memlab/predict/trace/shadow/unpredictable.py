@@ -111,6 +111,8 @@ ONE_GPU = (
     "hardware.gpus=1"
 )
 
+SET_DEVICE = "call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first use of a GPU"
+
 GPU_PACKAGES = frozenset(
     [
         "apex",

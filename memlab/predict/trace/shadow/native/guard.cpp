@@ -136,9 +136,8 @@ C10_REGISTER_TYPED_CLASS_WITH_PRIORITY(TimerRegistry, kCUDA, c10::REGISTRY_PREFE
 
 extern "C" {
 // Call it after the import of torch, which may put its own guard into the slot.
-void memlab_install(int devices, int device, Callback told) {
+void memlab_install(int devices, Callback told) {
   device_count = static_cast<DeviceIndex>(devices);
-  current_device = static_cast<DeviceIndex>(device);
   callback = told;
   c10::impl::device_guard_impl_registry[static_cast<size_t>(kCUDA)].store(&guard);
 }

@@ -4,9 +4,12 @@ free memory of a GPU, which is that of the simulated one.
 The operators write into existing tensors, so no allocation is missed.
 """
 
+import subprocess
 from collections.abc import Callable, Iterator
 from itertools import chain
 from types import ModuleType
+from typing import Any
+from unittest import mock
 
 import torch
 
@@ -20,6 +23,7 @@ from memlab.predict.trace.shadow.stand_ins import StandIn
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     return StandIn(
         changes={
+            "deepspeed.comm.comm": _have_an_address,
             "deepspeed.accelerator.cuda_accelerator": _ask_no_driver,
             "deepspeed.ops.op_builder.builder": _build_nothing,
             "deepspeed.runtime.zero.utils": _compare_nothing,
@@ -30,6 +34,18 @@ def stand_in(config: Config, gpu: GpuModel) -> StandIn:
 def _ask_no_driver(cuda_accelerator: ModuleType, recorder: Recorder) -> None:
     """Read the free memory from the simulated GPU. DeepSpeed asks NVIDIA's driver for it, where there is one."""
     cuda_accelerator.CUDA_Accelerator.available_memory = lambda self, index=None: torch.cuda.mem_get_info(index)[0]
+
+
+def _have_an_address(comm: ModuleType, recorder: Recorder) -> None:
+    """Let DeepSpeed ask MPI for the ranks where the only address is the loopback device's, as in a sandbox: it takes
+    the first word of ``hostname -I``, which leaves that device out."""
+    discover = comm.mpi_discovery
+
+    def mpi_discovery(*arguments: Any, **options: Any) -> None:
+        with mock.patch.object(subprocess, "check_output", lambda words: b"127.0.0.1"):
+            discover(*arguments, **options)
+
+    comm.mpi_discovery = mpi_discovery
 
 
 def _build_nothing(builder: ModuleType, recorder: Recorder) -> None:

@@ -1,0 +1,43 @@
+"""Ranks of a command that compute on the same GPU: each has what the others leave of its memory."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from memlab.core.sizes import UNLIMITED
+from memlab.predict import allocator
+from memlab.predict.memory.outside import outside_parts
+from memlab.predict.memory.replay import replay
+from memlab.predict.outside.parts import outside_bytes, shipped
+from memlab.predict.trace.store import stands_for
+from memlab.predict.trace.trace_format import Trace
+
+
+def gpus_of_ranks(traces: Mapping[int, Trace], ranks: int, ranks_of_node: int, gpus: int) -> list[int]:
+    """Return for each rank the index of its GPU among the ``gpus`` of its node.
+
+    Where the first and the last rank have chosen the same one, all have. Else each rank has its own, as far as there
+    are as many.
+    """
+    first, last = traces[min(traces)].gpu, traces[max(traces)].gpu
+    if len(traces) > 1 and first is not None and first == last:
+        return [first] * ranks
+    return [rank % ranks_of_node % gpus for rank in range(ranks)]
+
+
+def with_memory_of_others(traces: Mapping[int, Trace], gpus: Sequence[int], ranks_of_node: int) -> dict[int, Trace]:
+    """Return the traces with the bytes that other ranks take of the same GPU. ``gpus``: of :func:`gpus_of_ranks`."""
+    places = [(rank // ranks_of_node, gpu) for rank, gpu in enumerate(gpus)]
+    if len(set(places)) == len(places):
+        return dict(traces)
+    taken = {rank: _taken(trace) for rank, trace in traces.items()}
+    together: Counter[tuple[int, int]] = Counter()
+    for rank, place in enumerate(places):
+        together[place] += taken[stands_for(rank, sorted(traces))]
+    return {rank: replace(trace, beside=together[places[rank]] - taken[rank]) for rank, trace in traces.items()}
+
+
+def _taken(trace: Trace) -> int:
+    """Return the device memory of a rank: its allocator's, and what is outside of it."""
+    reserved = replay(trace, allocator.parse(trace.allocator_conf), UNLIMITED).peak_reserved
+    return reserved + outside_bytes(outside_parts(trace, shipped()))
