@@ -70,7 +70,7 @@ A second process that makes an optimizer under the same number (a command of two
     ``steps_seen`` (over how many steps), ``last_step`` (that ran), ``end_step`` (the last one of the whole run:
     Trainer's, of DeepSpeed's schedule, of loops over ranges; ``null``: not known), and ``kept_by``, the variable that
     keeps more with each step (``null``: not found): ``name``, ``where`` (the line that puts tensors there), ``bound``
-    (elements that it can have), ``full_at_step``, ``keeps_graph``, ``is_emptied`` (elsewhere in the script).
+    (elements that it can have), ``full_at_step``, ``keeps_graph``, ``is_scalar``, ``is_emptied`` (elsewhere).
 ``phases``
     Phase -> ``count``, ``seconds`` (host clock, total), ``where`` (``file:line`` in the user's code at the highest
     peak), ``step`` of that peak, ``peak_allocated_bytes``, ``peak_active_bytes``, ``peak_reserved_bytes``,

@@ -47,8 +47,8 @@ PLAIN = (NoneType, bool, int, float, str, bytes, type, FunctionType, ModuleType)
 
 class _Grown(NamedTuple):
     """A container, or the variable of a tensor, that grew since the first look. ``each``: elements a step, or nodes of
-    its graph; ``filled``: elements now; ``nbytes``: of the tensors of one step, without their graphs;
-    ``is_whole``: the newest element was searched to its end."""
+    its graph; ``filled``: elements now; ``nbytes``: of the tensors of one step, without their graphs; ``is_scalar``:
+    whether each has one element; ``is_whole``: the newest element was searched to its end."""
 
     holder: Any
     each: float
@@ -56,6 +56,7 @@ class _Grown(NamedTuple):
     bound: int | None
     nbytes: float
     keeps_graph: bool
+    is_scalar: bool
     is_whole: bool = True
 
 
@@ -77,7 +78,7 @@ class Keepers:
         if self._first_step is None:
             self._first_step = step
             self._places = {id(each): (_taken(each), len(each)) for each in _containers()}
-            self._nodes = dict(_graphs())
+            self._nodes = {variable: nodes for variable, nodes, _ in _graphs()}
             return
         if not (steps := step - self._first_step):
             return
@@ -109,13 +110,14 @@ class Keepers:
                 each = (taken - before) / steps
                 bound = len(container) if len(container) == places else getattr(container, "maxlen", None)
                 keeps_graph = any(tensor.requires_grad for tensor in tensors)
-                whole = len(tensors) == len(found)
-                yield _Grown(container, each, taken, bound, each * sum(storages.values()), keeps_graph, whole)
+                is_scalar = all(tensor.numel() == 1 for tensor in tensors)
+                nbytes, whole = each * sum(storages.values()), len(tensors) == len(found)
+                yield _Grown(container, each, taken, bound, nbytes, keeps_graph, is_scalar, whole)
 
     def _grown_graphs(self, steps: int) -> Iterator[_Grown]:
-        for variable, nodes in _graphs():
+        for variable, nodes, is_scalar in _graphs():
             if variable in self._nodes and nodes - self._nodes[variable] >= steps:
-                yield _Grown(variable, (nodes - self._nodes[variable]) / steps, nodes, None, 0, keeps_graph=True)
+                yield _Grown(variable, (nodes - self._nodes[variable]) / steps, nodes, None, 0, True, is_scalar)
 
 
 def _described(grown: _Grown, variable: Variable, step: int) -> dict[str, Any]:
@@ -131,6 +133,7 @@ def _described(grown: _Grown, variable: Variable, step: int) -> dict[str, Any]:
         "bound": grown.bound,
         "full_at_step": None if left is None else step + left,
         "keeps_graph": grown.keeps_graph,
+        "is_scalar": grown.is_scalar,
         "is_emptied": uses.is_emptied or variable.is_made_again,
     }
 
@@ -178,11 +181,11 @@ def _members(element: Any) -> list[Any]:
     return list(inner.values()) if isinstance(inner, dict) else []
 
 
-def _graphs() -> Iterator[tuple[Variable, int]]:
-    """Yield the variables of the script whose tensors have a graph, with its nodes."""
+def _graphs() -> Iterator[tuple[Variable, int, bool]]:
+    """Yield the variables of the script whose tensors have a graph, with its nodes and whether it is a scalar."""
     for variable, value in user_variables():
         if issubclass(type(value), torch.Tensor) and value.grad_fn is not None:
-            yield variable, _nodes(value.grad_fn)
+            yield variable, _nodes(value.grad_fn), value.numel() == 1
 
 
 def _nodes(function: Any) -> int:

@@ -174,6 +174,7 @@ def _check_options(group: str, override: Override, config_dir: str | None) -> No
                 numbered = [name for name in options if name.lstrip(ascii_lowercase) == option]
                 hint = f"Did you mean '{numbered[0]}'?" if numbered else nearest(option, options)
             if group == "hardware":
+                hint = _nearest_gpu(option, options)
                 hint += " hardware.gpus=N sets their number; another GPU: docs/howto/gpu_and_price.md."
             raise ConfigError(f"Unknown option '{option}' of config group '{group}'. {hint}")
 
@@ -195,6 +196,14 @@ def _check_gpu(overrides: Mapping[str, Override]) -> None:
         if option not in OF_NO_GPU and not _is_gpu_of(option, name):
             why = f"'hardware.gpu={name}' would have the memory and speeds of hardware={option}."
             raise ConfigError(f"{why} {instead_of_a_name(name)}")
+
+
+def _nearest_gpu(option: str, options: Sequence[str]) -> str:
+    """Make a hint: the options of the GPU that ``option`` names, or all. Between GPUs, one letter is no slip: an L4 is
+    no T4."""
+    gpu = re.escape(option.lower().partition("_")[0])
+    of_it = [name for name in options if re.search(rf"(^|[a-z]){gpu}(?!\d)", name.partition("_")[0])]
+    return nearest(option, of_it) if of_it else f"Choose one of: {', '.join(options)}."
 
 
 def _is_gpu_of(option: str, name: str) -> bool:

@@ -66,4 +66,5 @@ def _keeper(found: Mapping[str, Any]) -> Keeper:
         "where": found["where"],
         "bound": found["bound"],
         "keeps_graph": found["keeps_graph"],
+        "is_scalar": found.get("is_scalar", False),  # older ranks do not tell
     }

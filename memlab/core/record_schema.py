@@ -144,13 +144,19 @@ class Effects(TypedDict):
     answered: list[Told]  # uploads
 
 
-class Keeper(TypedDict):
+class _Keeper(TypedDict):
     """The variable that keeps tensors of each step. ``bound``: how many it can keep; ``None``: without a bound."""
 
     name: str  # losses, Trainer.history
     where: str | None  # line of the script that puts them there
     bound: Count | None
     keeps_graph: bool  # whether a tensor is kept together with what its backward needs
+
+
+class Keeper(_Keeper, total=False):
+    """``is_scalar``: whether each tensor has one element; older records do not tell."""
+
+    is_scalar: bool
 
 
 class GrowthOfRun(TypedDict):

@@ -25,6 +25,9 @@ MOST_LETTERS = 80
 BAR = re.compile(r"(?P<what>[^|%]*?)(?: \(num_proc=\d+\))?: +\d+%\|[^|]*\| *(?P<done>\d+)/(?P<of>\d+) ")
 """A progress bar of tqdm, for example of ``datasets``: ``Tokenizing train dataset:  40%|####  | 4000/10000 [...]``."""
 
+OF_TORCH = re.compile(r"\[[IW]\d{4} ")
+"""Beginning of a line that torch's C++ code logs: of sockets, when ranks meet."""
+
 WORK = {"Map": "preparing data", "Filter": "choosing data"}
 """What ``datasets`` calls its work by default -> what is shown."""
 
@@ -61,15 +64,18 @@ class CommandProgress:
         steps = {rank: len(read_rows(self._folder.step_rows(rank))) for rank in self._folder.ranks_with_rows()}
         if len(set(steps.values())) == 1:
             return f"{seconds}: step {min(steps.values()) + 1}"
-        told = ", ".join(f"rank {rank} is in step {number + 1}" for rank, number in steps.items())
-        return f"{seconds}: {told or _before_steps(said)}"
+        if steps:
+            reached = f"step {min(steps.values()) + 1} to {max(steps.values()) + 1}"
+            return f"{seconds}: {reached}; here, ranks do not wait for each other"
+        return f"{seconds}: {_before_steps(said)}"
 
     def _last_line(self) -> str:
         """Return the last line of the command's output."""
         try:
             with (self._folder.path / LOG).open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - 1000))
-                lines = log.read().decode(errors="replace").splitlines()
+                told = log.read().decode(errors="replace").splitlines()
+                lines = [line for line in told if not OF_TORCH.match(line)]
         except FileNotFoundError:
             return ""
         return lines[-1].strip() if lines else ""

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from memlab.analyse.other_words import other_words
 from memlab.core.config import to_dict
-from memlab.core.record import COMMAND_PHASES, FITS, Record
+from memlab.core.record import COMMAND_PHASES, FITS, PREDICTED, Record
 from memlab.files.conf_files import overrides_of
 from memlab.planner.changes import remedies
 from memlab.planner.search import Outcome, SingleChange
@@ -19,7 +19,7 @@ from memlab.report.remarks_text import assumed, deciding_values, retries
 from memlab.report.screen import show_screen
 from memlab.report.terminal_table import show_table
 from memlab.report.text import say, show_command
-from memlab.report.verdict_text import how_sure, place, ranges
+from memlab.report.verdict_text import how_sure, is_calibrated, place, ranges
 from memlab.runs.folder import RunFolder
 
 RANK_QUANTITIES = {
@@ -130,8 +130,10 @@ def _figures(record: Record) -> Iterator[tuple[str, str]]:
 
     A prediction has its step times among these, too: the figures of the run say how they are known.
     """
+    unknown: tuple[str, ...] = ("step_seconds_spread",) if record.source == PREDICTED else ()
+    unknown += () if is_calibrated(record.summary) else ("fit_probability",)
     for key, value in record.summary.items():
-        if isinstance(value, int | float):
+        if isinstance(value, int | float) and not key.startswith(unknown):
             yield units.name(key), units.quantity(key, value, record.basis)
     for key, value in record.timing.items():
         if isinstance(value, int | float) and not key.startswith("step_s"):

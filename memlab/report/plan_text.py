@@ -32,6 +32,7 @@ class PlanProgress:
         self._bar = Progress(*columns, console=out, transient=True, disable=not out.is_terminal)
         self._task = self._bar.add_task("starting", total=None)
         self._last_line = time.monotonic()
+        self._stage, self._done = (self._last_line, 0), 0  # when the stage began, and what was done then; done now
 
     def __enter__(self) -> "PlanProgress":
         self._bar.start()
@@ -42,10 +43,16 @@ class PlanProgress:
 
     def update(self, what: str, done: int, of: int) -> None:
         """Show that ``done`` of ``of`` items are done; ``what`` names the stage."""
-        self._bar.update(self._task, description=what, completed=done, total=of)
-        if not self._out.is_terminal and time.monotonic() - self._last_line > PLAIN_S:
-            self._last_line = time.monotonic()
-            self._out.print(f"{what}: {done} of {of}")
+        now = time.monotonic()
+        if done < self._done:
+            self._stage = now, done
+        self._done, (began, first) = done, self._stage
+        left = (of - done) * (now - began) / (done - first) if done > first else 0
+        more = f"; about {units.duration(left)} left" if left >= 1 else ""
+        self._bar.update(self._task, description=f"{what}{more}", completed=done, total=of)
+        if not self._out.is_terminal and now - self._last_line > PLAIN_S:
+            self._last_line = now
+            self._out.print(f"{what}: {done} of {of}{more}")
 
 
 def plan_answer(rows: Sequence[Row], cheapest: Row | None, measure: Sequence[Row]) -> str:

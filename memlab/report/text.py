@@ -19,12 +19,12 @@ SHOWN = 60
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
-def console(file: Any = None) -> Console:
-    """Make a console as wide as the variable COLUMNS says, or as the terminal."""
+def console(file: Any = None, pipe_width: int = PIPE_WIDTH) -> Console:
+    """Make a console as wide as the variable COLUMNS says, or as the terminal; ``pipe_width`` if it is none."""
     stream = file or sys.stdout
     columns = os.environ.get("COLUMNS", "")
     named = int(columns) if columns.isdecimal() else None
-    width = named or (None if stream.isatty() and named is None else PIPE_WIDTH)  # nothing fits into 0 columns
+    width = named or (None if stream.isatty() and named is None else pipe_width)  # nothing fits into 0 columns
     return Console(file=file, width=width, highlight=False, markup=False, emoji=False)
 
 

@@ -54,7 +54,7 @@ def test_a_list_that_keeps_each_output_grows_without_a_bound(growth, output):
     assert (facts["bytes_per_step"], facts["steps_seen"], facts["last_step"]) == (EACH, 29, STEPS)
     kept_by = facts["kept_by"]
     assert (kept_by["name"], Path(kept_by["where"]).name, kept_by["bound"]) == ("kept", where, None)
-    assert kept_by["keeps_graph"] and not kept_by["is_emptied"]
+    assert kept_by["keeps_graph"] and not kept_by["is_emptied"] and not kept_by["is_scalar"]
     assert (facts["end_step"], growth.facts("running")["end_step"]) == (None, None)
     assert growth.facts("finished")["end_step"] == STEPS  # the script ended itself, and lasted
     growth.steps_of_script = lambda: 3 * STEPS  # of a script that got a part of its batches
@@ -154,6 +154,7 @@ def test_a_sum_that_keeps_the_graph_of_each_step_is_named(growth, output):
         ends(growth, number, number)
     kept_by = growth.facts("stopped")["kept_by"]
     assert (kept_by["name"], Path(kept_by["where"]).name, kept_by["keeps_graph"]) == ("total", where, True)
+    assert kept_by["is_scalar"]
 
 
 def deep(output, levels):

@@ -70,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         uses_more,
     )
     from memlab.report.growth_text import growth_sentence
+    from memlab.report.screen import WIDTH
     from memlab.report.text import console, say
 
     folders = [run_folder(folder) for folder in arguments.folders or [latest_run()]]
@@ -89,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         for run in runs:
             run.need_history()
     first, *others = runs
-    rank, out = first.shown, console()
+    rank, out = first.shown, console(pipe_width=WIDTH)
     phase = None if arguments.at is None else run_of_phase(rank, arguments.at)
     remedies, changes = None, _changes(folders) if others else []
     try:
@@ -140,6 +141,7 @@ def _check_options(arguments: argparse.Namespace, folders: int) -> None:
 def _show_time(folder: RunFolder, predicted: RunFolder | None = None) -> int:
     from memlab.analyse.explain.explained import doubts
     from memlab.analyse.explain.time_by_kind import compare
+    from memlab.report.screen import WIDTH
     from memlab.report.text import console
     from memlab.report.time_text import show_time_by_kind
 
@@ -148,5 +150,5 @@ def _show_time(folder: RunFolder, predicted: RunFolder | None = None) -> int:
     if (record := of.read_record()).source == PREDICTED:
         for doubt in doubts(record):
             print(safe(f"{of}: {doubt}"), file=sys.stderr)
-    show_time_by_kind(comparison, console())
+    show_time_by_kind(comparison, console(pipe_width=WIDTH))
     return 0

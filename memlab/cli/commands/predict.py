@@ -11,6 +11,7 @@ from memlab.cli.commands.run_selection import add_all
 from memlab.cli.commands.shared_arguments import HARDWARE, add_config_dir, whole
 from memlab.cli.compose import compose_config
 from memlab.cli.exit_codes import exit_code
+from memlab.cli.override_words import options_of
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.record import Record
 from memlab.predict.trace import shadow_process
@@ -23,7 +24,7 @@ OWN_TRAINING = "(memlab's own training: python launch.py mode=predict GROUP=OPTI
 TIMEOUT_S = 1800
 """Default of ``--timeout``: many times what scripts of 8B models take, with time for preprocessing their data."""
 
-EFFECTS = "memlab: the script runs on tensors without memory, in a sandbox: what it writes or sends has no effect."
+EFFECTS = "memlab: the script runs on tensors without memory, in a sandbox: it changes and sends nothing."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "let the script connect to other machines, to read its data (default: it cannot)"
     parser.add_argument("--network", action="store_true", help=help)
     add_config_dir(parser)
-    help = "the GPUs: hardware=a100_80g_x8 hardware.gpus=4; after --, the command as you type it without memlab"
+    names = ", ".join(options_of("hardware"))
+    help = f"hardware=a100_80g_x8 hardware.gpus=4; OPTION is one of {names}; then -- and the command as you type it"
     parser.add_argument("hardware", nargs="*", metavar="hardware=OPTION", help=help)
 
 

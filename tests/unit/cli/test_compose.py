@@ -68,6 +68,10 @@ def test_an_unknown_key_is_refused_whatever_stands_before_it(plus, word, message
     [
         ("zero_stage=3", "Unknown option '3' of config group 'zero_stage'. Did you mean 'zero3'?"),
         ("hardware=h200", "Unknown option 'h200' of config group 'hardware'. Did you mean 'h200_x1' or 'h200_x8'?"),
+        ("hardware=l4_x1", "Unknown option 'l4_x1' of config group 'hardware'. Choose one of: a100_40g_x8, "),
+        ("hardware=4090", "Unknown option '4090' of config group 'hardware'. Did you mean 'rtx4090_x1'?"),
+        ("hardware=a10_x1", "Unknown option 'a10_x1' of config group 'hardware'. Did you mean 'a10g_x1'?"),
+        ("hardware=h100_x4", "Unknown option 'h100_x4' of config group 'hardware'. Did you mean 'h100_x"),
         ("model=lama3_8b", "Unknown option 'lama3_8b' of config group 'model'. Did you mean 'llama3_8b'?"),
         (
             "seq_len=731",

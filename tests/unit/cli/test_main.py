@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from memlab.cli import main as cli
+from memlab.cli.commands.predict import EFFECTS
 from memlab.cli.main import COMMANDS, main
+from memlab.report.screen import WIDTH
 from memlab.runs.folder import RunFolder
 from memlab.system.machine import Machine
 
@@ -75,6 +77,9 @@ def test_help_lists_the_commands(capsys):
     assert called("--help") == 0
     out = capsys.readouterr().out
     assert all(command in out for command in COMMANDS)
+    assert called("predict", "--help") == 0
+    assert {"rtx4090_x1,", "h200_x8,"} <= set(capsys.readouterr().out.split())
+    assert len(EFFECTS) <= WIDTH
 
 
 @pytest.fixture

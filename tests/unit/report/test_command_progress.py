@@ -16,6 +16,10 @@ def shown(folder, log: str) -> str:
     ("log", "line"),
     [
         ("", "before the first step"),
+        (
+            "loading\n[W1123 08:25:37.149389151 socket.cpp:207] [c10d] The hostname\n",
+            "before the first step; the script says: loading",
+        ),
         ("loading the model\n", "before the first step; the script says: loading the model"),
         (
             "loading\nmemlab: 1,200 of 5,000 batches of the epoch read ahead\n",
@@ -39,4 +43,4 @@ def test_the_progress_names_the_step_and_ranks_that_differ(tmp_path):
         (tmp_path / f"rank{rank}.steps.jsonl").write_text("".join(f'{{"step": {n + 1}}}\n' for n in range(steps)))
     assert shown(tmp_path, log) == "step 3"
     (tmp_path / "rank7.steps.jsonl").write_text('{"step": 1}\n')
-    assert shown(tmp_path, log) == "rank 0 is in step 3, rank 7 is in step 2"
+    assert shown(tmp_path, log) == "step 2 to 3; here, ranks do not wait for each other"

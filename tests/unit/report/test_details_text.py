@@ -167,6 +167,13 @@ def test_neighbours_are_one_range(numbers, text):
     assert ranges(numbers) == text
 
 
+def test_figures_that_a_prediction_does_not_know_are_left_out(shown):
+    summary = {"step_seconds": 0.5, "step_seconds_spread": 0.0, **ODDS}
+    text = shown(source="predicted", summary=summary)
+    assert "spread" not in text and "fit probability" not in text
+    assert "fit probability" in shown(source="predicted", summary={**summary, **H200})
+
+
 def test_a_predicted_step_is_printed_once_with_how_it_is_known(shown, record):
     steps = {**record().steps, "basis": "lower bound"}
     timing = {"step_s": 0.25, "step_s_lower_bound": 0.25, "trace_s": 3.0}

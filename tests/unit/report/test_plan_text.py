@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,8 @@ from memlab.core.basis import EXACT, Basis
 from memlab.core.config import Batch, Config, Hardware
 from memlab.planner.search import Candidate, Row, SingleChange
 from memlab.predict.memory.rank_results import Estimate
-from memlab.report.plan_text import changes_answer, plan_answer, show_measure, show_rows
+from memlab.report import plan_text
+from memlab.report.plan_text import PlanProgress, changes_answer, plan_answer, show_measure, show_rows
 from memlab.report.text import console
 
 GIB = 2**30
@@ -56,6 +58,21 @@ def test_where_speeds_are_bounds_the_largest_batch_is_named():
     rows = [row(batch, basis=BOUND, tokens_per_second=1000.0 / batch) for batch in (4, 6)]
     assert plan_answer(rows, None, rows).startswith("2 of 2 configurations fit; the one with the largest batch is")
     assert "batch.micro=6: " in plan_answer(rows, None, rows)
+
+
+def test_the_progress_says_how_long_it_still_takes(monkeypatch):
+    clock = iter(range(0, 1000, 15))
+    monkeypatch.setattr(plan_text, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    out = console(io.StringIO())
+    progress = PlanProgress(out)
+    for what, done, of in (("tracing", 0, 40), ("tracing", 1, 40), ("tracing", 2, 40), ("replaying", 1, 3)):
+        progress.update(what, done, of)
+    assert out.file.getvalue().splitlines() == [
+        "tracing: 0 of 40",
+        "tracing: 1 of 40; about 19 min 30 s left",
+        "tracing: 2 of 40; about 14 min 15 s left",
+        "replaying: 1 of 3",
+    ]
 
 
 def test_nothing_fits():

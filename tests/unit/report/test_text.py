@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from memlab.report.screen import WIDTH
 from memlab.report.terminal_table import TextTable, show_text_table
 from memlab.report.text import PIPE_WIDTH, console
 
@@ -16,6 +17,7 @@ def test_a_pipe_has_a_width_into_which_text_fits(monkeypatch, columns, width):
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
     assert console(io.StringIO()).width == width
+    assert console(io.StringIO(), pipe_width=WIDTH).width == (40 if columns == "40" else WIDTH)
 
 
 ROWS = [
