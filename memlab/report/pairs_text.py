@@ -182,11 +182,12 @@ def growth_line(over: Sequence[Pair], count: int, limit: str, configurations: Ma
     """Write how many of ``count`` pairs grow by more than the limit, and the worst one, which is the first."""
     names, _ = names_by_label(configurations)
     worst = over[0]
-    difference = worst.differences.get("peak_reserved_bytes")
-    how = f"{worst.base} {ended(worst.endings[0])}, {worst.other} {ended(worst.endings[1])}"
-    if difference:
+    if set(worst.endings) == {"ok"}:
+        difference = worst.differences["peak_reserved_bytes"]
         sizes = (units.about(each.value) for each in (difference.base, difference.other))
         how = f"{units.signed_percent(difference.relative)}, {' to '.join(sizes)} GiB"
+    else:
+        how = f"{worst.base} {ended(worst.endings[0])}, {worst.other} {ended(worst.endings[1])}"
     pairs = units.counted(count, "pair")
     return (
         f"Over {limit} of peak reserved memory: {len(over)} of {pairs}, worst {point_in_words(worst, names)} ({how})."

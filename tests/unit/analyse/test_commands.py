@@ -5,6 +5,7 @@ import gzip
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -96,6 +97,13 @@ def test_diff_of_two_sweeps_pairs_all_points_and_fails_over_a_limit(tmp_path, ca
         "Over 9 GiB of peak reserved memory: 1 of 5 pairs, worst offload=none batch 1 x 2,048 tokens "
         "(before ran, after ran out of GPU memory).",
     ]
+
+
+def test_a_run_out_of_memory_is_over_any_limit_though_it_reserved_little(tmp_path, capsys):
+    fits, record = make_record(make_config(512)), make_record(make_config(2048))
+    folders = write(tmp_path, fits), write(tmp_path, replace(record, status="gpu_oom"))
+    assert run("diff", *folders, "--fail-over", "9GiB") == 1
+    assert capsys.readouterr().out.splitlines()[-1].endswith("(A ran, B ran out of GPU memory).")
 
 
 def test_a_folder_is_not_compared_with_itself(sweep, capsys):

@@ -117,7 +117,7 @@ def test_two_configurations_for_one_of_the_other_set_are_refused(tmp_path):
     for stage in (1, 2):
         add(tmp_path / "a", stage=stage)
     add(tmp_path / "b", stage=3)
-    told = r"a holds 2 configurations for one of the other folder, since the folders differ in zero_stage\.stage"
+    told = r"a holds 2 configurations for one of the other folder, since the folders differ in zero_stage\."
     with pytest.raises(MemlabError, match=told):
         compared(tmp_path)
 
@@ -130,6 +130,16 @@ def test_a_command_is_the_same_with_another_interpreter_and_has_the_name_of_its_
     effects = compared(tmp_path)
     assert [pair.where for pair in effects.pairs] == ["one", "two"]
     assert effects.warnings == []
+
+
+def test_commands_in_folders_of_one_name_pair_though_their_words_differ(tmp_path):
+    for name, words, micro in (("a", "--batch 1", 1), ("b", "--batch 2", 2)):
+        for script in ("one", "two"):
+            command = Training(loop="command", command=f"python {script}.py {words}")
+            add(tmp_path / name, training=command, micro=micro, allocated=100 * micro, name=script)
+    effects = compared(tmp_path)
+    assert [(pair.where, allocated(pair)) for pair in effects.pairs] == [("one", 100), ("two", 100)]
+    assert effects.by == "batch"
 
 
 def grown(base, other, statuses=("ok", "ok"), where="") -> Pair:
