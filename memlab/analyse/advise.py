@@ -16,7 +16,7 @@ from memlab.analyse.diff import deepspeed_json
 from memlab.analyse.identity import configurations, families, point_of
 from memlab.analyse.run_view import RunView, is_command, taken_bytes, value_at, why_not
 from memlab.core.basis import Basis, comparable
-from memlab.core.config import MISSING, Hardware, from_dict
+from memlab.core.config import MISSING, Hardware, from_dict, with_own_apart
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import GIB
@@ -249,7 +249,7 @@ def deepspeed_of(projection: Projection) -> dict[str, Any]:
     """Return the DeepSpeed JSON for training with the projection; of a user's command, the one that it used."""
     if is_command(projection.run):
         return deepspeed_json(projection.run)
-    return deepspeed_config(from_dict(_as_advised(projection)))
+    return deepspeed_config(from_dict(with_own_apart(_as_advised(projection))))
 
 
 def _as_advised(projection: Projection) -> dict[str, Any]:

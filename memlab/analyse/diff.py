@@ -9,7 +9,7 @@ from typing import Any
 from memlab.analyse.identity import changed_keys, differing_axes, environment_changes, of_repeats
 from memlab.analyse.quantities import Difference, Quantity, differences, quantities_of
 from memlab.analyse.run_view import RunView, is_command, value_at, why_not
-from memlab.core.config import GROUPS, MISSING, Config, from_dict, to_dict
+from memlab.core.config import GROUPS, MISSING, Config, from_dict, to_dict, with_own_apart, with_own_names
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import run_id, training_arguments
@@ -117,7 +117,7 @@ def _kept_or_composed(run: RunView, name: str, compose: Callable[[Config], dict[
         kept = read_json(file)
         return kept if isinstance(kept, dict) else {}
     try:
-        return compose(from_dict(run.config))
+        return compose(from_dict(with_own_apart(run.config)))
     except ConfigError:  # written by a release with other keys
         return {}
 
@@ -125,7 +125,7 @@ def _kept_or_composed(run: RunView, name: str, compose: Callable[[Config], dict[
 def planned_run(file: Path) -> RunView:
     """Read a plan, a record or a composed configuration (JSON or YAML) as a run without quantities."""
     values = _read_values(file)
-    config = from_dict(values.get("config", values) if "run_id" in values else values)
+    config = from_dict(values.get("config", {}) if "run_id" in values else with_own_apart(values))
     choices = values.get("choices", {}) if "run_id" in values else {}
     return RunView(
         path=str(file),
@@ -135,7 +135,7 @@ def planned_run(file: Path) -> RunView:
         reason=None,
         fingerprint="",
         isolation="",
-        config=to_dict(config),
+        config=with_own_names(to_dict(config)),
         choices=choices,
     )
 

@@ -20,7 +20,7 @@ from memlab.analyse.identity import MODE, TOKENS, changed_keys, configurations, 
 from memlab.analyse.quantities import Difference, Quantity, differences, interpolate, merge_repeats, quantities_of
 from memlab.analyse.run_view import LACKS_MEMORY, RunView, value_at, why_not
 from memlab.core.basis import Basis
-from memlab.core.config import GROUPS, LIBRARIES
+from memlab.core.config import GROUPS, LIBRARIES, with_own_apart
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.plan import UNREMARKABLE
 
@@ -103,8 +103,9 @@ def effects_by(runs: Sequence[RunView], by: str, quantities: QuantitiesOf = quan
     Raises :class:`MemlabError` for an unknown axis.
     """
     group, _, key = by.partition(".")
-    if group not in (*GROUPS, *LIBRARIES, MODE) or (key and all(value_at(run.config, by) is None for run in runs)):
-        raise MemlabError(f"--by {by}: no such axis. {nearest(by, (*GROUPS, MODE))}")
+    axes = {*GROUPS, *LIBRARIES, MODE, *(own for run in runs for own in with_own_apart(run.config)["own"])}
+    if group not in axes or (key and all(value_at(run.config, by) is None for run in runs)):
+        raise MemlabError(f"--by {by}: no such axis. {nearest(by, axes - {*LIBRARIES})}")
     option_of = _option_of(runs, by)
     alike = families(runs, (by, TOKENS))
     effects = Effects(by)

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from memlab.analyse.run_view import RunView, flatten, is_command, value_at
-from memlab.core.config import GROUPS, LIBRARIES, MISSING, Measure
+from memlab.core.config import GROUPS, MISSING, Measure
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.plan import NOT_MEASURED, SHAPE
 
@@ -192,9 +192,9 @@ def differing_axes(runs: Sequence[RunView]) -> list[str]:
 
 
 def axis_of(key: str) -> str:
-    """Return the group of a dotted key; a value of a library is an axis by itself."""
+    """Return the group of a dotted key; a value of a library, or one of the user's own, is an axis by itself."""
     root = key.partition(".")[0]
-    return key if root in LIBRARIES else root
+    return root if root in GROUPS else key
 
 
 def environment_changes(runs: Sequence[RunView]) -> dict[str, list[Any]]:

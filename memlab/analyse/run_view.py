@@ -10,7 +10,7 @@ from typing import Any
 from memlab.analyse.extent import extent
 from memlab.analyse.other_words import other_words
 from memlab.core.basis import Basis, basis_of, follows_from_step
-from memlab.core.config import MISSING, to_dict, with_missing
+from memlab.core.config import MISSING, to_dict, with_missing, with_own_names
 from memlab.core.record import DOES_NOT_LAST, OUT_OF_MEMORY, Record
 from memlab.core.sizes import GIB
 from memlab.core.summary import slowest
@@ -142,7 +142,7 @@ def view_of(record: Record, path: str) -> RunView:
     same += ("choices", "environment", "summary", "timing")
     return RunView(
         path=path,
-        config=with_missing(to_dict(record.config), record.unknown_config),
+        config=with_own_names(with_missing(to_dict(record.config), record.unknown_config)),
         **{key: getattr(record, key) for key in same},
         steps={key: record.steps[key] for key in ("basis_reason", "error") if key in record.steps},
         training_steps=known.steps if (known := extent(record)) else None,

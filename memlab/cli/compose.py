@@ -1,7 +1,7 @@
 """Composition with Hydra: command-line words -> Config.
 
-Hydra accepts unknown keys after a ``+`` and suggests no similar name for a misspelt word. So memlab checks the words
-against the schema before Hydra composes, and the composed result afterwards.
+Hydra gets the names and defaults of all keys as plain values. It refuses a key that has no name; every other check is
+that of the schema (memlab/core/config.py), after Hydra has composed.
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -19,21 +19,33 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line
+from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line, with_word_here, word_here
 from memlab.cli.library_values import check_library_values
 from memlab.cli.local_hardware import local
-from memlab.cli.override_words import check_overrides
-from memlab.core.config import FREE_DICTS, GROUPS, Config, from_dict
+from memlab.cli.override_words import check_gpu, check_words, parse_words
+from memlab.core.config import (
+    FREE_DICTS,
+    GROUPS,
+    Config,
+    from_dict,
+    to_dict,
+    with_own_apart,
+    with_own_names,
+)
+from memlab.core.errors import ConfigError, UnknownKey
 from memlab.core.plan import run_id
 from memlab.files.conf_files import conf_dir, list_price
 
 CONFIG_NAME = "config"
 
+PACKAGELESS = ("experiment", "local")
+"""Groups whose files set keys of any group, so that they have no keys themselves."""
+
 
 @cache
 def register() -> None:
     """Register the schema and the resolvers that conf/ uses with Hydra. Further calls in a process do nothing."""
-    schema = OmegaConf.structured(Config)
+    schema = OmegaConf.create(with_own_names(to_dict(Config())))
     for free in FREE_DICTS:  # any key is valid in these, without a '+'
         OmegaConf.set_struct(OmegaConf.select(schema, free), False)
     ConfigStore.instance().store(name="schema", node=schema, provider="memlab")
@@ -48,22 +60,30 @@ def compose_config(overrides: Sequence[str], config_dir: str | None = None) -> t
 
     Raises :class:`ConfigError` if a word is wrong.
     """
-    check_overrides(overrides, config_dir)
+    check_words(overrides)
+    parse_words(overrides)
     register()
     GlobalHydra.instance().clear()
     words = [*overrides, *([_search_path(config_dir)] if config_dir else [])]
     try:
         with initialize_config_dir(conf_dir(), version_base="1.3"):
             composed = compose(CONFIG_NAME, words, return_hydra_config=True)
-            return resolve(composed), choices_of(composed)
+            return composed_config(composed)
     except COMPOSITION_ERRORS as error:
-        raise as_one_line(error) from error
+        raise as_one_line(error, overrides) from error
 
 
 def _search_path(config_dir: str) -> str:
     """Return the override word that adds a folder of config groups to Hydra's search path."""
     escaped = f"file://{Path(config_dir).resolve()}".replace("\\", "\\\\").replace("'", "\\'")
     return f"hydra.searchpath=['{escaped}']"
+
+
+def composed_config(composed: DictConfig) -> tuple[Config, dict[str, str]]:
+    """Convert what Hydra composed into a typed, checked configuration, and the option chosen for each group."""
+    config, choices = resolve(composed), choices_of(composed)
+    check_gpu(config, choices, composed.hydra.overrides.task)
+    return config, choices
 
 
 def resolve(composed: DictConfig) -> Config:
@@ -76,15 +96,30 @@ def resolve(composed: DictConfig) -> Config:
                 values[str(key)] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     except OmegaConfBaseException as error:
         raise as_one_line(error) from error
-    config = from_dict(values)
+    words = OmegaConf.select(composed, "hydra.overrides.task") or []
+    try:
+        config = from_dict(with_own_apart(values), strict=False)
+        _check_own(config.own)
+    except UnknownKey as error:
+        raise with_word_here(error, words) from error
     check_library_values(config)
     return config
 
 
+def _check_own(own: Mapping[str, Any]) -> None:
+    """Refuse a key of the user's own that is a word of another library: it would have no effect."""
+    for key, value in own.items():
+        if key in PACKAGELESS and isinstance(value, dict):
+            raise ConfigError(f"The first line of the file in {key}/ must be '# @package _global_': it sets any key.")
+        if not isinstance(value, dict) and word_here(key, str(value)):
+            raise UnknownKey(key, value, ())
+
+
 def choices_of(composed: Mapping[str, Any]) -> dict[str, str]:
-    """Return group -> chosen option for memlab's own groups."""
+    """Return group -> chosen option, also for groups of the user's own."""
     chosen = composed["hydra"].runtime.choices
-    return {group: chosen[group] for group in GROUPS if group in chosen}
+    own = [group for group in chosen if group not in (*GROUPS, *PACKAGELESS) and not group.startswith("hydra/")]
+    return {group: str(chosen[group]) for group in (*GROUPS, *own) if chosen.get(group) is not None}
 
 
 def compose_batch(
@@ -137,7 +172,7 @@ def _note_words(job: DictConfig, overrides: Sequence[Override]) -> None:
 
 def _price(gpu: str, gpus: int) -> float | None:
     """Resolve ``${price:GPU,GPUS}``: the list price of a GPU; ``None`` if it is not known."""
-    found = list_price(gpu, gpus)
+    found = list_price(str(gpu), gpus)
     return None if found is None else found.usd_per_gpu_hour
 
 

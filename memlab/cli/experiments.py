@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from rich.console import Console
 
-from memlab.cli.compose import choices_of, resolve
+from memlab.cli.compose import choices_of, composed_config, resolve
 from memlab.cli.exit_codes import EXIT_CODES, exit_code
 from memlab.cli.override_words import check_runs
 from memlab.core.config import Config
@@ -48,9 +48,10 @@ def prepare_run(composed: DictConfig) -> None:
 
     Hydra writes into the folder, too; so this happens before. Raises :class:`MemlabError`.
     """
-    config, hydra_config = resolve(composed), composed.hydra
+    (config, choices), hydra_config = composed_config(composed), composed.hydra
+    check_inputs([config])
     folder = RunFolder(str(hydra_config.run.dir))
-    _check([config], with_repeats(config, choices_of(composed), folder, composed, hydra_config))
+    check_folders(with_repeats(config, choices, folder, composed, hydra_config))
     folder.claim()
 
 
@@ -107,7 +108,8 @@ def jobs_of_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> tuple[list
     Also returns the configurations that Hydra composed; each is one job, or several repeats.
     """
     root = Path(str(config.hydra.sweep.dir))
-    configs = [resolve(composed) for composed in batch]
+    points = [composed_config(composed) for composed in batch]
+    configs = [one for one, _ in points]
     if len({repr(one.sweep) for one in configs}) > 1:
         raise ConfigError("sweep.* cannot be swept, since it says how the sweep runs: give each of its keys one value.")
     if any(_swept(composed) != _swept(config) for composed in batch):
@@ -115,11 +117,12 @@ def jobs_of_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> tuple[list
             "+experiment: an experiment that is a sweep cannot be one of several values, since all would get the "
             "values of one. Run one after the other."
         )
+    check_inputs(configs)
     jobs: list[Job] = []
-    for one, composed in zip(configs, batch, strict=True):
+    for (one, choices), composed in zip(points, batch, strict=True):
         folder = RunFolder(root / str(composed.hydra.sweep.subdir))
-        jobs += with_repeats(one, choices_of(composed), folder, composed, composed.hydra)
-    _check(configs, jobs)
+        jobs += with_repeats(one, choices, folder, composed, composed.hydra)
+    check_folders(jobs)
     return configs, jobs
 
 
@@ -128,9 +131,10 @@ def _swept(composed: DictConfig) -> Any:
     return OmegaConf.select(composed, "hydra.sweeper.params")
 
 
-def _check(configs: Sequence[Config], jobs: Sequence[Job]) -> None:
-    """Raise :class:`MemlabError` if a configuration names a file, folder or key that cannot be used, or if the folder
-    of a job is not its own. It is also raised for a search by prediction, and for too many runs in all.
+def check_inputs(configs: Sequence[Config]) -> None:
+    """Raise :class:`MemlabError` if a configuration names a file, folder or key that cannot be used.
+
+    It is also raised for a search by prediction, and for too many runs in all.
     """
     check_runs(configs)
     quoted = [config.sweep for config in configs if config.sweep.guide == "quote"]
@@ -142,7 +146,6 @@ def _check(configs: Sequence[Config], jobs: Sequence[Job]) -> None:
     preflight.check(configs)
     check_calibrations(predicted)
     check_sizes(predicted)
-    check_folders(jobs)
 
 
 def begin_sweep(config: DictConfig) -> None:

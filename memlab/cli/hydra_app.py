@@ -16,13 +16,12 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from memlab.cli.compose import CONFIG_NAME, choices_of, register, resolve
+from memlab.cli.compose import CONFIG_NAME, composed_config, register
 from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line
-from memlab.cli.override_words import ADDED_GROUPS, check_overrides, options_of
-from memlab.core.config import GROUPS
+from memlab.cli.override_words import check_words
 from memlab.core.errors import ConfigError
 from memlab.core.plan import make_plan
-from memlab.files.conf_files import conf_dir, parse_yaml
+from memlab.files.conf_files import conf_dir, options_of, parse_yaml
 
 register()  # at import: a Slurm job unpickles Hydra's task and then composes its configuration at once
 
@@ -93,8 +92,9 @@ def before_hydra() -> BeforeHydra:
 
 def run_hydra() -> int:
     """Run what the command line composes. Returns the exit code."""
-    flags, words = read_arguments(sys.argv[1:])
-    check_overrides(words, flags.config_dir)
+    words = sys.argv[1:]
+    flags = read_flags(words)
+    check_words(words)
     if flags.help:
         print(help_page(flags.config_dir))
         return 0
@@ -109,9 +109,9 @@ def run_hydra() -> int:
         if _before.error is None:
             raise
     except COMPOSITION_ERRORS as error:
-        raise as_one_line(error) from error
+        raise as_one_line(error, words) from error
     if raised := _before.error or task.error:
-        raise as_one_line(raised) if isinstance(raised, COMPOSITION_ERRORS) else raised
+        raise as_one_line(raised, words) if isinstance(raised, COMPOSITION_ERRORS) else raised
     return task.exit_code
 
 
@@ -121,18 +121,27 @@ def show_compositions(jobs: Sequence[DictConfig]) -> None:
 
     if any(job.mode != COMPOSE for job in jobs):
         raise ConfigError(f"mode={COMPOSE} cannot be one of several values: it shows what the points compose into.")
-    print(as_json([composition(make_plan(resolve(job), choices_of(job))) for job in jobs]))
+    print(as_json([composition(make_plan(*composed_config(job))) for job in jobs]))
 
 
-def read_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Parse the flags that memlab answers itself. Also returns the override words, for memlab's checks."""
+def read_flags(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the flags that memlab answers itself. Raises :class:`ConfigError` for one that Hydra cannot answer here."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--config-dir", "-cd")
-    parser.add_argument("--shell-completion", "-sc", action="store_true")
+    parser.add_argument("--experimental-rerun")
     flags, others = parser.parse_known_args(arguments)
-    words = [word for word in others if not word.startswith("-") and ("=" in word or word.startswith("~"))]
-    return flags, [] if flags.shell_completion else words  # "install=bash" is a word to Hydra's completion
+    if flags.experimental_rerun:
+        raise ConfigError(
+            "--experimental-rerun reads a pickle, which memlab does not write: run the words in .hydra/overrides.yaml "
+            "of the run folder again."
+        )
+    if any(word.startswith("query=") for word in others) and "COMP_LINE" not in os.environ:
+        raise ConfigError(
+            "query= is for the completion of a shell, which sets COMP_LINE. Turn completion on with "
+            'eval "$(python launch.py -sc install=bash)".'
+        )
+    return flags
 
 
 def help_page(config_dir: str | None = None) -> str:
@@ -142,6 +151,7 @@ def help_page(config_dir: str | None = None) -> str:
     which takes a second.
     """
     page = parse_yaml(Path(conf_dir(), "hydra", "memlab.yaml").read_text(encoding="utf-8"))["help"]["template"]
-    groups = sorted([*GROUPS, *ADDED_GROUPS])
+    folders = [path for root in (conf_dir(), config_dir) if root for path in Path(root).iterdir() if path.is_dir()]
+    groups = sorted({folder.name for folder in folders} - {"hydra", "local"})
     lines = [f"{group}: {', '.join(options_of(group, config_dir))}\n" for group in groups]
     return Template(page).substitute(APP_CONFIG_GROUPS="".join(lines))

@@ -21,9 +21,9 @@ def local(key: str, mode: str, gpu: str | None = None) -> Any:
     here = _hardware(mode)
     if key == "gpu" and here["gpu"] is None:
         raise ConfigError("A prediction is for GPUs that you name: add hardware=a100_80g_x8 hardware.gpus=4.")
-    if gpu in (None, here["gpu"]):
+    if gpu in (None, here["gpu"]) or str(gpu).isdigit():  # a number is refused by name, after the composition
         return here[key]
-    if not (datasheet := known_gpu(gpu)):
+    if not (datasheet := known_gpu(str(gpu))):
         raise ConfigError(f"memlab does not know the GPU '{gpu}'. {instead_of_a_name(gpu)}")
     return datasheet.get(key)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config import ALL_LEVELS, Config, flat, to_dict
+from memlab.core.config import ALL_LEVELS, Config, flat, to_dict, with_own_names
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, nearest
 from memlab.core.plan import NOT_MEASURED
@@ -78,7 +78,7 @@ def check_places(config: Config) -> None:
 
 def text_values(config: Config) -> dict[str, str | None]:
     """Return dotted key -> its value as a word of a command line; ``None`` for a key without a value."""
-    return {key: _text(value) for key, value in flat(to_dict(config), ALL_LEVELS).items()}
+    return {key: _text(value) for key, value in flat(with_own_names(to_dict(config)), ALL_LEVELS).items()}
 
 
 def _text(value: Any) -> str | None:

@@ -1,10 +1,12 @@
 """Complete configuration of an experiment: its groups, and its conversion from and to plain dictionaries."""
 
+import contextlib
 import dataclasses
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -26,7 +28,7 @@ from memlab.core.config_training import (
     SeqLen,
     ZeroStage,
 )
-from memlab.core.errors import ConfigError, nearest
+from memlab.core.errors import ConfigError, UnknownKey, nearest
 from memlab.core.schema import Check, SchemaError, check_field, shown
 
 OBJECTIVES = ("usd_per_million_tokens", "step_seconds", "peak_reserved_bytes", "free_bytes")
@@ -69,6 +71,8 @@ class Config:
     maximises)."""
     force: bool = False
     """Run again, even if the run folder already holds a finished record of the same experiment."""
+    own: dict[str, Any] = field(default_factory=dict)
+    """Keys and groups of the user's own. Everywhere else they have their own names, without ``own.``"""
 
 
 GROUPS = tuple(f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.type))
@@ -81,16 +85,20 @@ FREE_DICTS = (*LIBRARIES, "model.config", "model.overrides", "zero_stage.zenflow
 """Fields whose keys belong to the schema of transformers or DeepSpeed. memlab passes them on as they are."""
 
 
+MISSPELT = 0.8
+"""Similarity, as difflib measures it, from which a key counts as one of memlab's that is misspelt."""
+
 ALL_LEVELS = 9
 """Levels of a configuration for :func:`flat` that open all: also those inside model.overrides."""
 
 
-def from_dict(values: dict[str, Any], prefix: str = "") -> Config:
+def from_dict(values: dict[str, Any], prefix: str = "", strict: bool = True) -> Config:
     """Build the typed configuration from a resolved dictionary. Raises :class:`ConfigError` if the schema refuses it.
 
-    ``prefix`` is put before each key in error messages; it says where the dictionary was found.
+    ``prefix`` is put before each key in error messages; it says where the dictionary was found. ``strict``: False also
+    takes a number as text, as environment variables hold it, and text that reads like a number, as in ``name=7``.
     """
-    config = _build(Config, values, prefix)
+    config = _build(Config, values, prefix, strict)
     _check_optimizer(config.optimizer)
     _check_adapter(config.adapter)
     _check_allocator(config.allocator)
@@ -179,20 +187,20 @@ def _check_folder(key: str, name: str | None) -> None:
         raise ConfigError(f"'{key}' names a folder under outputs/ and cannot lead elsewhere, as '{name}' does.")
 
 
-def _build(schema: type, values: dict[str, Any], path: str) -> Any:
+def _build(schema: type, values: dict[str, Any], path: str, strict: bool) -> Any:
     keys = _keys(schema)
-    for key in values:
+    for key, value in values.items():
         if key not in keys:
-            raise ConfigError(f"Unknown key '{path}{key}'. {nearest(key, keys)}")
+            raise UnknownKey(f"{path}{key}", value, keys)
     built = {}
     for name, value in values.items():
         key, annotation, check = path + name, *keys[name]
         if check is None:
             if not isinstance(value, dict):
                 raise ConfigError(f"'{key}' is a config group with keys of its own, not the value {shown(value)}.")
-            built[name] = _build(annotation, value, f"{key}.")
+            built[name] = _build(annotation, value, f"{key}.", strict)
         else:
-            built[name] = _checked(key, value, annotation, check)
+            built[name] = _checked(key, value if strict else _converted(value, check.kinds), annotation, check)
     return schema(**built)
 
 
@@ -203,6 +211,40 @@ def _keys(schema: type) -> dict[str, tuple[Any, Check | None]]:
         spec.name: (spec.type, None if dataclasses.is_dataclass(spec.type) else check_field(spec))
         for spec in dataclasses.fields(schema)
     }
+
+
+_WORDS_OF_BOOL = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def _converted(value: Any, kinds: Container[type]) -> Any:
+    """Read text as the number or the truth value that a key takes, and a number as the text that it takes."""
+    if type(value) in kinds or value == MISSING:
+        return value
+    if type(value) in (int, float) and str in kinds:
+        return str(value)
+    for kind in (int, float) if isinstance(value, str) else ():
+        with contextlib.suppress(ValueError):
+            if kind in kinds:
+                return kind(value)
+    return _WORDS_OF_BOOL.get(value.lower(), value) if isinstance(value, str) and bool in kinds else value
+
+
+def with_own_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Copy a plain configuration with the user's own keys beside memlab's, under the names that the user typed."""
+    return {**{key: value for key, value in values.items() if key != "own"}, **values.get("own", {})}
+
+
+def with_own_apart(values: dict[str, Any]) -> dict[str, Any]:
+    """Copy a plain configuration with every key that is not memlab's under ``own``; undoes :func:`with_own_names`.
+
+    Raises :class:`UnknownKey` for a key that is nearly one of memlab's: it is misspelt.
+    """
+    known = _keys(Config)
+    own = {key: value for key, value in values.items() if key not in known}
+    for key, value in own.items():
+        if get_close_matches(key, known, n=1, cutoff=MISSPELT):
+            raise UnknownKey(key, value, known)
+    return {**{key: value for key, value in values.items() if key in known}, "own": {**own, **values.get("own", {})}}
 
 
 def _checked(key: str, value: Any, annotation: Any, check: Check) -> Any:

@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 
 class MemlabError(Exception):
@@ -14,6 +15,14 @@ class MemlabError(Exception):
 
 class ConfigError(MemlabError):
     """A configuration that cannot be composed: an unknown key, group or option, or a value of the wrong kind."""
+
+
+class UnknownKey(ConfigError):
+    """A key that the schema lacks. ``key``: the dotted key; ``value``: its value; ``known``: the keys at its place."""
+
+    def __init__(self, key: str, value: Any, known: Iterable[str]):
+        super().__init__(f"Unknown key '{key}'. {nearest(key.rpartition('.')[2], known)}")
+        self.key, self.value = key, value
 
 
 class WriteError(MemlabError):

@@ -30,7 +30,7 @@ left out of the hash, so the names of older run folders stay valid."""
 
 LATER_KEYS: dict[str, Any] = {
     **{"measure.protocol": "steps", "measure.profile": False, "measure.snapshot_ranks": []},
-    **{name: {} for name in LIBRARIES},
+    **{name: {} for name in (*LIBRARIES, "own")},
 }
 """Single keys that older records lack -> their defaults, which are also left out of the hash."""
 
@@ -108,7 +108,7 @@ def _slug(config: Config, unknown: Collection[str]) -> str:
         "adapter.method": f"{adapter.method}{adapter.rank}" if adapter.method != "none" else "none",
         "kernels.implementation": config.kernels.implementation,
         "data.source": config.data.source,
-        **{name: _values_word(getattr(config, name)) for name in LIBRARIES},
+        **{name: _values_word(getattr(config, name)) for name in (*LIBRARIES, "own")},
         "hardware.nodes": f"{hardware.nodes}nodes" if hardware.nodes > 1 else "none",
         "hardware.gpus": f"{hardware.gpus}x{hardware.gpu.removeprefix('NVIDIA ') or hardware.device}",
         "measure.repeat": f"r{config.measure.repeat}" if config.measure.repeat > 1 else "none",

@@ -14,7 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config import ALL_LEVELS, GROUPS, LIBRARIES, Config, flat, from_dict
+from memlab.core.config import ALL_LEVELS, GROUPS, LIBRARIES, Config, flat, from_dict, with_own_apart, with_own_names
 from memlab.core.config_fields import MISSING
 from memlab.core.errors import ConfigError, nearest
 from memlab.core.plan import NOT_MEASURED
@@ -25,6 +25,12 @@ def conf_dir() -> str:
     package = Path(__file__).resolve().parents[1]
     installed = package / "conf"
     return str(installed if installed.is_dir() else package.parent / "conf")
+
+
+def options_of(group: str, config_dir: str | None = None) -> list[str]:
+    """List the options of a config group: shipped ones and the user's own in ``config_dir``."""
+    folders = [Path(conf_dir()), *([Path(config_dir)] if config_dir else [])]
+    return sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
 
 
 @cache
@@ -189,7 +195,8 @@ def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:
             if value != given.get(key, MISSING) and value not in ({}, MISSING):
                 words.append(f"{group}.{key}={_word(value)}")
     free = flat({name: config[name] for name in (*LIBRARIES, "seed") if config.get(name)}, ALL_LEVELS)
-    return [*words, *(f"{key}={_word(value)}" for key, value in free.items())]
+    own = flat({"+" + key: value for key, value in with_own_apart(with_own_names(config))["own"].items()}, ALL_LEVELS)
+    return [*words, *(f"{key}={_word(value)}" for key, value in {**free, **own}.items())]
 
 
 def _known_option(group: str, option: str | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from memlab.core.command_template import PORT, parse
-from memlab.core.config import Config, flat, to_dict, without
+from memlab.core.config import Config, flat, to_dict, with_own_names, without
 from memlab.core.errors import FolderError, RecordError
 from memlab.core.noise import doubts
 from memlab.core.plan import NOT_MEASURED, Plan, engine_key, memory_key, shape_of, subject_key
@@ -159,9 +159,9 @@ class Job:
 
 def _difference(there: Mapping[str, Any], plan: Plan) -> str:
     """Name the first keys that differ between an earlier plan or record and a new plan."""
-    new = flat(without(to_dict(plan.config), NOT_MEASURED))
+    new = flat(with_own_names(without(to_dict(plan.config), NOT_MEASURED)))
     config = there.get("config")
-    old = flat(config) if isinstance(config, dict) else {}
+    old = flat(with_own_names(config)) if isinstance(config, dict) else {}
     differing = [key for key in new if key in old and old[key] != new[key]]
     told = [f"{key}: {shown(old[key])} there, {shown(new[key])} here" for key in differing[:3]]
     return "; ".join(told) or shown(there["run_id"])

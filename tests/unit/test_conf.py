@@ -6,12 +6,14 @@ import pytest
 import yaml
 
 from memlab.cli.compose import conf_dir
-from memlab.cli.override_words import ADDED_GROUPS, options_of
 from memlab.core.config import GROUPS
+from memlab.files.conf_files import options_of
 
 CONF = Path(conf_dir())
 OPTIONS = {group: options_of(group) for group in GROUPS}
-ADDED = {group: options_of(group) for group in ADDED_GROUPS}
+ADDED = {"experiment": options_of("experiment")}
+"""Groups that are not in the defaults list: ``+group=option``."""
+
 MUST_BE_GIVEN = {"model=hf": "model.path=some/model", "allocator=custom": "allocator.conf=max_split_size_mb:512"}
 
 
@@ -36,7 +38,7 @@ def test_every_option_was_composed():
 
 def test_every_folder_is_a_group_and_every_group_has_a_folder():
     folders = {path.name for path in CONF.iterdir() if path.is_dir()}
-    assert folders - {"hydra", "local"} == {*GROUPS, *ADDED_GROUPS}
+    assert folders - {"hydra", "local"} == {*GROUPS, *ADDED}
 
 
 @pytest.mark.parametrize("study", ADDED["experiment"])

@@ -11,9 +11,9 @@ from memlab.cli.commands.run_selection import add_all
 from memlab.cli.commands.shared_arguments import HARDWARE, add_config_dir, whole
 from memlab.cli.compose import compose_config
 from memlab.cli.exit_codes import exit_code
-from memlab.cli.override_words import options_of
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.record import Record
+from memlab.files.conf_files import options_of
 from memlab.predict.trace import shadow_process
 from memlab.system import sandbox
 

@@ -188,8 +188,8 @@ def keep_what_was_found(ranks: Sequence[dict], folder: RunFolder) -> None:
 OUTPUT = "output"
 """Folder inside the run folder that ``{run_dir}`` stands for: the script's files stay apart from memlab's."""
 
-OF_MEMLAB = ("measure", "predict", "sweep", "mode", "name", "force", "training")
-"""Groups and keys that memlab itself carries out: the composed value is what happened."""
+OF_MEMLAB = ("measure", "predict", "sweep", "mode", "name", "force", "training", "own")
+"""Groups and keys that memlab itself carries out, and the user's own: the composed value is what happened."""
 
 IN_THE_JSON = ("zero_stage", "offload")
 """Groups that the DeepSpeed JSON always holds."""

@@ -76,7 +76,9 @@ def stands_for(rank: int, traced: list[int]) -> int:
     return rank if rank in traced else traced[len(traced) // 2]
 
 
-IRRELEVANT = ("allocator", "measure", "name", "force", "seed", "seq_len", "mode", "predict", "sweep", "objective")
+IRRELEVANT = (
+    *("allocator", "measure", "name", "force", "seed", "seq_len", "mode", "predict", "sweep", "objective", "own"),
+)
 """Configuration groups that do not change the trace folder. Batch and tokens are part of the trace's file name."""
 
 IN_MEMORY = 16

@@ -5,15 +5,16 @@ from hydra.core.global_hydra import GlobalHydra
 
 from memlab.cli import local_hardware
 from memlab.cli.compose import compose_config
-from memlab.cli.override_words import OF_A_GPU, check_overrides, options_of
+from memlab.cli.override_words import OF_A_GPU, check_words, expand
 from memlab.core.errors import ConfigError
 from memlab.core.sizes import GIB
+from memlab.files.conf_files import options_of
 from memlab.system import machine
 
 
 def refusal(*words: str) -> str:
     with pytest.raises(ConfigError) as error:
-        check_overrides(words)
+        expand(words)
     return str(error.value)
 
 
@@ -36,19 +37,13 @@ def test_values_follow_the_words(composed):
     assert (choices["model"], choices["seq_len"], choices["hardware"]) == ("llama3_8b", "s512", "h100_x8")
 
 
-@pytest.mark.parametrize("plus", ["", "+", "++"])
+@pytest.mark.parametrize("plus", ["", "+"])
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        (
-            "zero_stge=zero3",
-            "Unknown key 'zero_stge': the configuration has no 'zero_stge'. Did you mean 'zero_stage'?",
-        ),
-        ("batch.mikro=2", "Unknown key 'batch.mikro': config group 'batch' has no 'mikro'. Did you mean 'micro'?"),
-        (
-            "batch.micro.x=2",
-            "Unknown key 'batch.micro.x': 'batch.micro' is a single value. Write batch.micro=<value>.",
-        ),
+        ("zero_stge=zero3", "Unknown key 'zero_stge'. Did you mean 'zero_stage'?"),
+        ("batch.mikro=2", "Unknown key 'batch.mikro'. Did you mean 'micro'?"),
+        ("batch.micro.x=2", "'batch.micro' must be a whole number, not {'x': "),
         (
             "gradient_accumulation_steps=4",
             "Unknown key 'gradient_accumulation_steps': here it is batch.accumulation=4.",
@@ -56,11 +51,11 @@ def test_values_follow_the_words(composed):
         ("optimizer.learning_rate=1e-4", "Unknown key 'optimizer.learning_rate': here it is optimizer.lr=1e-4."),
         ("torch_empty_cache_steps=4", "Unknown key 'torch_empty_cache_steps': here it is training_args.torch_empty_"),
         ("steps_per_print=4", "Unknown key 'steps_per_print': here it is deepspeed.steps_per_print=4."),
-        ("hydrated=1", "Unknown key 'hydrated': the configuration has no 'hydrated'. "),
+        ("search=batch", "Unknown key 'search': here it is sweep.search=batch."),
     ],
 )
 def test_an_unknown_key_is_refused_whatever_stands_before_it(plus, word, message):
-    assert refusal(plus + word).startswith(message)
+    assert compose_refusal(plus + word, "hardware=cpu").startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -78,25 +73,47 @@ def test_an_unknown_key_is_refused_whatever_stands_before_it(plus, word, message
             "Unknown option '731' of config group 'seq_len'. Set the value itself with seq_len.tokens=731.",
         ),
         ("batch=3", "Unknown option '3' of config group 'batch'. Set the value itself with batch.micro=3."),
-        ("offload=none,cpu", "Unknown option 'cpu' of config group 'offload'. Choose one of: "),
-        ("offlod/x=none", "Unknown config group 'offlod/x'. Did you mean 'offload'?"),
-        ("zero_stage@batch=zero3", "'zero_stage@batch': a config group cannot be moved. Write zero_stage=<option>."),
-        ("~model", "'~model': keys cannot be deleted. Choose an option or a value instead."),
-        ("sweep=tiny_cpu", "'sweep=tiny_cpu' is now +experiment=tiny_cpu."),
-        ("experiment=tiny_cpu", "'experiment=tiny_cpu' is now +experiment=tiny_cpu."),
-        ("+search=batch", "'+search=batch' is now sweep.search=batch."),
+        ("offload=cpu", "Unknown option 'cpu' of config group 'offload'. Choose one of: "),
+        ("offlod/x=none", "Unknown key 'offlod/x'. Did you mean 'offload'?"),
+        ("zero_stage@mine=zero3", "Could not override 'zero_stage@mine'. Did you mean to override zero_stage?"),
+        ("+zero_stage=zero3", "'zero_stage' has an option already: write zero_stage=<option> without +."),
+        ("~model", "'model.path' has no value: add model.path=<value> to the command line."),
+        ("mine=1", "Unknown key 'mine'. Did you mean 'name'? (A key of your own: +mine=...)"),
+        ("sweep=tiny_cpu", "Unknown option 'tiny_cpu' of config group 'sweep'. Studies are experiments: +experiment=t"),
+        ("experiment=tiny_cpu", "Could not override 'experiment'. No match in the defaults list. To append to your d"),
+        ("+experiment=tiny_cp", "Unknown option 'tiny_cp' of config group 'experiment'. Did you mean 'tiny_cpu'?"),
         ("batch.micro=[1", "Cannot read the command line: "),
     ],
 )
-def test_what_is_refused_before_hydra_sees_it(word, message):
-    assert refusal(word).startswith(message)
+def test_what_hydra_cannot_compose_is_one_line_with_what_is_meant(word, message):
+    refused = compose_refusal(word)
+    assert refused.startswith(message) and "\n" not in refused
+
+
+def test_keys_and_groups_of_ones_own_are_composed(tmp_path):
+    (tmp_path / "schedule").mkdir()
+    (tmp_path / "schedule" / "slow.yaml").write_text("lr_end: 0.1\nsteps: 7\n")
+    words = ["hardware=cpu", "+schedule=slow", "+schedule@other=slow", "+note=a", "+tags=[a,b]", "~seed", "~adapter"]
+    config, choices = compose_config(words, str(tmp_path))
+    slow = {"lr_end": 0.1, "steps": 7}
+    assert config.own == {"schedule": slow, "other": slow, "note": "a", "tags": ["a", "b"]}
+    assert (choices["schedule"], config.seed, config.adapter.method) == ("slow", 0, "none")
+
+
+def test_a_number_may_be_text_where_a_variable_holds_it(monkeypatch):
+    monkeypatch.setenv("MY_TOKENS", "731")
+    monkeypatch.setenv("MY_FORCE", "yes")
+    words = ["seq_len.tokens=${oc.env:MY_TOKENS}", "force=${oc.env:MY_FORCE}", "name=7", "optimizer.lr='1e-4'"]
+    config, _ = compose_config(["hardware=cpu", *words])
+    assert (config.seq_len.tokens, config.force, config.name, config.optimizer.lr) == (731, True, "7", 1e-4)
 
 
 @pytest.mark.parametrize(
     "word", ["zero_stage=glob(*)", "zero_stage=zero1,zero2", "seq_len.tokens=range(1,9,2)", "hydra.run.dir=x"]
 )
 def test_what_hydra_can_do_is_let_through(word):
-    check_overrides([word])
+    check_words([word])
+    expand([word])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +149,7 @@ def test_points_are_counted_before_they_are_made(words, count):
 
 
 def test_as_many_points_as_allowed_are_let_through():
-    check_overrides(["seq_len.tokens=range(1,10001)", "batch.micro=1", "model=glob(tiny)"])
+    expand(["seq_len.tokens=range(1,10001)", "batch.micro=1", "model=glob(tiny)"])
 
 
 @pytest.mark.parametrize("word", ["batch.micro=range(1,9,0)", "optimizer.lr=range(0,inf,0.1)", "seed=range(0,nan)"])
@@ -149,7 +166,7 @@ def test_a_password_in_a_word_is_refused_without_repeating_it(url):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["batch.micro=two"], ["batch.micro", "two", "Integer"]),
+        (["batch.micro=two"], ["'batch.micro' must be a whole number, not 'two'."]),
         (["batch.micro=0"], ["'batch.micro' must be at least 1, not 0."]),
         (["precision.dtype=bf17"], ["Did you mean 'bf16'?"]),
         (["allocator=custom"], ["'allocator.conf' has no value"]),
@@ -236,7 +253,7 @@ def test_a_gpu_never_has_the_memory_and_speeds_of_another(without_gpus, words, h
 
 @pytest.mark.parametrize("option", [(), ("hardware=a100_80g_x1",)])
 def test_a_gpu_that_memlab_does_not_know_is_described(without_gpus, option):
-    values = {key: None for key in OF_A_GPU} | {"hardware.memory_gib": 48.0, "hardware.gpu": "RTX6000"}
+    values = {f"hardware.{key}": None for key in OF_A_GPU} | {"hardware.memory_gib": 48.0, "hardware.gpu": "RTX6000"}
     words = [f"{key}={'null' if value is None else value}" for key, value in values.items()]
     hardware = compose_config(["mode=predict", *option, *words])[0].hardware
     assert (hardware.gpu, hardware.memory_gib, hardware.bf16_tflops) == ("RTX6000", 48.0, None)
@@ -292,6 +309,6 @@ def test_auto_counts_no_memory_that_the_driver_keeps(local):
 
 def test_the_price_of_a_node_names_the_price_of_a_gpu():
     with pytest.raises(
-        ConfigError, match=r"'hardware.usd_per_hour' is now hardware.usd_per_gpu_hour, the price of one"
+        ConfigError, match=r"'hardware.usd_per_hour': here it is hardware.usd_per_gpu_hour, the price of one"
     ):
         compose_config(["hardware=h200_x8", "hardware.usd_per_hour=28"])

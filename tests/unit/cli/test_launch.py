@@ -122,12 +122,12 @@ def test_what_is_no_number_of_tasks_is_none_of_srun(launch):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("bogus=1", "memlab: Unknown key 'bogus': the configuration has no 'bogus'."),
+        ("bogus=1", "memlab: Unknown key 'bogus'."),
         ("name=../x", "memlab: 'name' names a folder under outputs/ and cannot lead elsewhere, as '../x' does."),
         ("optimizer.name=AdmW", "memlab: 'optimizer.name' is none of DeepSpeed's own optimizers: 'AdmW'. Did you mean"),
         ("batch.micro=0", "memlab: 'batch.micro' must be at least 1, not 0."),
-        ("batch.micro=two", "memlab: Error merging override batch.micro=two Value 'two'"),
-        pytest.param(nested(400), "memlab: Cannot read the command line: a value is nested too deeply", id="400 deep"),
+        ("batch.micro=two", "memlab: 'batch.micro' must be a whole number, not 'two'."),
+        pytest.param(nested(400), "memlab: a value is nested too deeply", id="400 deep"),
         pytest.param(nested(100), "memlab: a value is nested too deeply", id="100 deep"),
     ],
 )
@@ -208,7 +208,6 @@ def test_help_lists_the_options_of_a_folder_of_ones_own(launch, here):
     (here / "mine" / "model").mkdir(parents=True)
     (here / "mine" / "model" / "ours.yaml").write_text("path: ours\n")
     assert ", olmo2_1b, ours, phi3_mini," in launch("--config-dir", "mine", "--help").stdout
-    assert launch("zero_stage=zero9", "--help").returncode == 2
 
 
 def test_an_unsupported_combination_is_a_record_at_once(launch, here):

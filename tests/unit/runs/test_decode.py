@@ -53,6 +53,8 @@ def of_then(record: Record) -> dict[str, Any]:
     values = {key: value for key, value in record.to_json().items() if key not in ADDED_SINCE}
     for place in (values["config"], values["choices"]):
         place.pop("training", None)
+    for key in ("deepspeed", "training_args", "own"):
+        values["config"].pop(key, None)
     for key in ("profile", "snapshot_ranks"):
         values["config"]["measure"].pop(key)
     values["config"]["predict"].pop("outside", None)
