@@ -7,9 +7,11 @@ import pytest
 from folders import MIB, make_config, make_record, write
 
 from memlab.analyse.collect import collect
+from memlab.analyse.diff import compare
 from memlab.analyse.effects import effects_by
-from memlab.analyse.identity import differing_axes, select, what_varies
+from memlab.analyse.identity import TOKENS, axis_value, differing_axes, select, what_varies
 from memlab.analyse.run_view import value_at
+from memlab.analyse.table import points_table
 from memlab.core.config import Measure, Offload
 from memlab.core.errors import MemlabError
 
@@ -168,3 +170,16 @@ def test_an_option_is_named_with_the_values_that_its_parts_differ_in(tmp_path):
     ]
     found = {(pair.base, pair.other) for pair in effects_by(runs, "offload").pairs}
     assert found == {("none", "optimizer ratio=1.0"), ("none", "optimizer ratio=0.5")}
+
+
+def test_keys_of_ones_own_are_axes_under_their_own_names(tmp_path):
+    for tokens, slow in ((100, True), (100, False), (200, True), (200, False)):
+        add(tmp_path, tokens, own={"schedule": {"slow": slow, "steps": 7}, "note": "a"})
+    runs = runs_of(tmp_path)
+    assert what_varies(runs) == differing_axes([run for run in runs if value_at(run.config, TOKENS) == 100])
+    assert what_varies(runs) == ["schedule.slow"]
+    assert {axis_value(run, "schedule.slow") for run in runs} == {True, False} and not hasattr(runs[0].config, "own")
+    assert [pair.tokens for pair in effects_by(runs, "schedule.slow").pairs] == [100, 200]
+    assert {change.key for change in compare(runs[:2]).values} <= {"schedule.slow", TOKENS}
+    assert "schedule.slow" in points_table(runs).columns
+    assert len(select(runs, ["schedule.slow=True", "note=a"])) == 2

@@ -214,6 +214,19 @@ def test_a_sweep_into_a_folder_of_ones_own(multirun, tmp_path):
     assert [RunFolder(tmp_path / "mine" / seed).read_record().config.seed for seed in "12"] == [1, 2]
 
 
+def test_groups_and_keys_of_ones_own_are_swept_and_recorded(multirun, tmp_path):
+    (tmp_path / "my" / "schedule").mkdir(parents=True)
+    for name, rate in (("slow", 0.1), ("fast", 0.5)):
+        (tmp_path / "my" / "schedule" / f"{name}.yaml").write_text(f"rate: {rate}\n")
+    code, out = multirun("--config-dir", "my", "+schedule=slow,fast", "+note=7", "offload=param")
+    assert code == 0 and "schedule.rate" in out
+    found = {path.parent.name: RunFolder(path.parent).read_record() for path in records(tmp_path)}
+    assert sorted(record.choices["schedule"] for record in found.values()) == ["fast", "slow"]
+    for name, record in found.items():
+        rate = {"slow": 0.1, "fast": 0.5}[record.choices["schedule"]]
+        assert record.config.own == {"schedule": {"rate": rate}, "note": 7} and f"-rate_{rate}_note_7-" in name
+
+
 @pytest.mark.parametrize("launcher", [[], ["hydra/launcher=basic"]])
 def test_points_can_be_named_by_their_number(multirun, tmp_path, launcher):
     name = "hydra.sweep.subdir='${hydra.job.num}-${hydra.job.id}-${hydra.job.override_dirname}'"

@@ -45,6 +45,14 @@ def test_flags_are_written_as_yaml_writes_them():
     ]
 
 
+def test_keys_of_ones_own_have_places_under_their_own_names():
+    command = "train --lr {schedule.lr} --note {note}"
+    assert words(command, own={"schedule": {"lr": 0.1}, "note": "a b"}) == ["train", "--lr", "0.1", "--note", "a b"]
+    points = [config("train {note}", own={"note": "a", "other": value}) for value in (1, 2)]
+    with pytest.raises(ConfigError, match=r"'other' varies, but training\.command has no place for it"):
+        check_effects(points)
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -84,3 +84,9 @@ def test_a_run_id_is_a_folder_name(config, path):
     name = run_id(config({"model.path": path}))
     assert re.fullmatch(r"[A-Za-z0-9_.-]+", name)
     assert len(name) < 200 and name.strip(".")
+
+
+def test_keys_of_ones_own_are_in_the_name_and_make_a_run_of_its_own(config):
+    one, two = (config({"own": {"schedule": {"slow": value}, "note": "a b"}}) for value in (1, 2))
+    assert run_id(one).startswith("tiny-zero2-s512-b1-slow_1_note_a_b-2xCPU-")
+    assert len({run_id(one), run_id(two), run_id(config())}) == 3

@@ -69,3 +69,9 @@ def test_interpolations_are_left_to_hydra():
 def test_a_value_with_a_space_is_quoted_once_for_the_shell_and_once_for_hydra():
     words = overrides_of(CHOICES, to_dict(config_of(CHOICES, {"hardware.gpu": "NVIDIA H200"})))
     assert """hardware.gpu='"NVIDIA H200"'""" in words
+
+
+def test_words_of_a_record_name_keys_of_ones_own(composed):
+    words = ["hardware=cpu", "model=tiny", "+schedule.lr=0.1", "+note=a"]
+    config, choices = compose_config(words)
+    assert sorted(overrides_of(choices, to_dict(config))) == sorted(words)

@@ -53,8 +53,9 @@ def of_then(record: Record) -> dict[str, Any]:
     values = {key: value for key, value in record.to_json().items() if key not in ADDED_SINCE}
     for place in (values["config"], values["choices"]):
         place.pop("training", None)
-    for key in ("deepspeed", "training_args", "own"):
+    for key in ("deepspeed", "training_args", "objective", "own"):
         values["config"].pop(key, None)
+    values["config"]["sweep"].pop("guide", None)
     for key in ("profile", "snapshot_ranks"):
         values["config"]["measure"].pop(key)
     values["config"]["predict"].pop("outside", None)
