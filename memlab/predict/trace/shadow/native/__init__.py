@@ -7,14 +7,13 @@ import ctypes
 import hashlib
 import re
 import shutil
-import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from memlab.core.errors import MemlabError
 from memlab.files.disk import replacing
+from memlab.files.native_library import NativeLibraryError, build
 
 SOURCE = Path(__file__).with_name("guard.cpp")
 
@@ -25,10 +24,6 @@ CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 """Receives (what, event, stream). It is called on any thread."""
 
 _COMPILE_S = 300
-
-
-class NativeLibraryError(MemlabError):
-    """The native library cannot be built or loaded."""
 
 
 def check_torch(oldest: tuple[int, ...]) -> None:
@@ -60,7 +55,6 @@ def load(folder: Path, new: Path | None = None) -> ctypes.CDLL:
     if not library.exists():
         library = (new or folder) / name
     if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
         _build(library, torch)
     found = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
     found.memlab_install.argtypes = [ctypes.c_int, CALLBACK]
@@ -78,24 +72,5 @@ def keep(new: Path, folder: Path) -> None:
 
 
 def _build(library: Path, torch: Path) -> None:
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        raise NativeLibraryError(
-            "A prediction needs a C++ compiler, once for each version of torch, and there is no g++ on the PATH: "
-            "install g++ (Debian, Ubuntu: apt install g++) and predict again."
-        )
-    with replacing(library, suffix=".so") as unfinished:
-        words = [
-            *(compiler, "-std=c++20", "-O1", "-fPIC", "-shared", "-w", str(SOURCE), "-o", str(unfinished)),
-            *(f"-I{torch / 'include'}", f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}", "-lc10", "-ltorch_cpu"),
-        ]
-        try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=_COMPILE_S)
-        except subprocess.TimeoutExpired:
-            raise NativeLibraryError(
-                f"{SOURCE.name} was not built for torch {version('torch')} within {_COMPILE_S} s: {compiler} still "
-                "ran. Predict again when the machine is less busy."
-            ) from None
-        if done.returncode:
-            why = next((line for line in done.stderr.splitlines() if "error" in line), f"{compiler} failed")
-            raise NativeLibraryError(f"{SOURCE.name} cannot be built for torch {version('torch')}: {why}")
+    places = (f"-I{torch / 'include'}", f"-L{torch / 'lib'}", f"-Wl,-rpath,{torch / 'lib'}")
+    build(SOURCE, library, ("-O1", *places, "-lc10", "-ltorch_cpu"), _COMPILE_S, f" for torch {version('torch')}")
