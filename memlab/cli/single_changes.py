@@ -26,19 +26,24 @@ def plan_of(given: dict[str, list[str]], config_dir: str | None = None) -> Plan:
     return make_plan(config, choices)
 
 
-def is_command(given: dict[str, list[str]]) -> bool:
-    """Whether the words are of a command of the user's own."""
-    return given.get("training") == ["training=command"]
+def is_command(given: dict[str, list[str]], config_dir: str | None = None) -> bool:
+    """Whether the words are of a command of the user's own, by whatever name of an option."""
+    words = [words[0] for key, words in given.items() if key.startswith("training.")]
+    options = given.get("training", ["training=memlab"])
+    loops = {compose_config([option, *words], config_dir)[0].training.loop for option in options}
+    if len(loops) > 1:
+        raise MemlabError("memlab plan takes memlab's own training or commands, not both: give 'training' one of them.")
+    return loops == {"command"}
 
 
 def possible_changes(given: dict[str, list[str]], base: Plan, config_dir: str | None = None) -> list[Change]:
     """List every change, with its plan, that can be predicted and that can save memory."""
-    found = []
+    found, of_command = [], base.config.training.loop == "command"
     for change in changes_of(base.config):
         config, choices = compose_config([*words_changed(given, change.told), "mode=predict"], config_dir)
         plan = make_plan(config, choices)
-        is_other = effect(config) != effect(base.config) if is_command(given) else plan.run_id != base.run_id
-        if is_other and not unpredictable(config):
+        same = effect(config) == effect(base.config) if of_command else plan.run_id == base.run_id
+        if not same and not unpredictable(config):
             found.append(replace(change, plan=plan))
     return found
 

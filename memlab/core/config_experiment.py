@@ -1,6 +1,7 @@
 """Config groups training, hardware, measure, predict, sweep."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from memlab.core.config_fields import Range, at_least, not_negative, one_of, positive
 
@@ -13,7 +14,19 @@ class Training:
     command: str = ""
     """The words of your command, as in a shell. {key} stands for the value of a key (model.path, batch.micro, ...),
     {deepspeed_json} for the DeepSpeed JSON that memlab writes, {run_dir} for a folder of the point's own,
-    {master_port} for a free port, {{ for a brace."""
+    {master_port} for a free port, {{ for a brace. docs/your_own_command.md has the other places."""
+    script: str = ""
+    """The script, with words of its own, where the command leaves it to you: {training.script}."""
+    words: dict[str, Any] = field(default_factory=dict)
+    """Key -> the words that it becomes, or value of the key -> words. They stand at the key's place in the command, or
+    at its end. With such words, a value that reaches the command in no way is unsupported."""
+    trainer: str = ""
+    """Name of the trainer in the names of run folders and in messages."""
+
+    @property
+    def name(self) -> str:
+        return self.trainer or self.loop
+
     auto: bool = True
     """Write "auto" into the DeepSpeed JSON for what transformers' arguments say: batch, precision, clipping, and the
     optimizer's hyperparameters. false: write all values, for scripts that call deepspeed.initialize themselves."""

@@ -30,7 +30,12 @@ left out of the hash, so the names of older run folders stay valid."""
 
 LATER_KEYS: dict[str, Any] = {
     **{"measure.protocol": "steps", "measure.profile": False, "measure.snapshot_ranks": []},
+<<<<<<< HEAD
     **{name: {} for name in (*LIBRARIES, "own")},
+=======
+    **{"training.script": "", "training.words": {}, "training.trainer": ""},
+    **{name: {} for name in LIBRARIES},
+>>>>>>> e43282e (Trainers as options of training: trl_sft, trl_dpo, hf_run_clm, accelerate_fsdp2, and own ones by the same keys)
 }
 """Single keys that older records lack -> their defaults, which are also left out of the hash."""
 
@@ -94,7 +99,7 @@ def _slug(config: Config, unknown: Collection[str]) -> str:
     offload, batch, adapter, hardware = config.offload, config.batch, config.adapter, config.hardware
     parts = {
         "model.path": config.model.path.rstrip("/").split("/")[-1],
-        "training.loop": config.training.loop,
+        "training.loop": config.training.name,
         "zero_stage.stage": f"zero{config.zero_stage.stage}",
         "offload.optimizer": _offload_word(offload),
         "allocator.conf": _allocator_word(config.allocator.conf),

@@ -151,8 +151,14 @@ def _read(file: Path) -> dict[str, Any]:
     own = parse_yaml(file.read_text(encoding="utf-8")) or {}
     values: dict[str, Any] = {}
     for entry in own.pop("defaults", ["_self_"]):
-        values |= own if entry == "_self_" else _read(file.parent / f"{entry.removesuffix('@_here_')}.yaml")
+        if isinstance(entry, str):  # else an option that the file chooses for another group
+            more = own if entry == "_self_" else _read(file.parent / f"{entry.removesuffix('@_here_')}.yaml")
+            values = {**values, **{key: _merged(values.get(key), value) for key, value in more.items()}}
     return {key: value for key, value in values.items() if not _needs_hydra(value)}
+
+
+def _merged(one: Any, other: Any) -> Any:
+    return {**one, **other} if isinstance(one, dict) and isinstance(other, dict) else other
 
 
 def _needs_hydra(value: Any) -> bool:
@@ -177,6 +183,13 @@ def default_options() -> dict[str, str]:
     entries = parse_yaml(Path(conf_dir(), "config.yaml").read_text(encoding="utf-8"))["defaults"]
     pairs = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items()]
     return {group: option for group, option in pairs if group in GROUPS}
+
+
+@cache
+def default_config() -> Config:
+    """Return the configuration of a command line without words, but of no machine and no sweep."""
+    left_out = (*NOT_MEASURED, "hardware")
+    return config_of({group: option for group, option in default_options().items() if group not in left_out}, {})
 
 
 def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from memlab.core.command_template import check_effects, check_places, filled, parse
+from memlab.core.command_template import SCRIPT, check_effects, check_places, filled, template
 from memlab.core.config import Config, Model
 from memlab.core.errors import ConfigError
 from memlab.files import json_file
 from memlab.files.conf_files import shipped_models
+from memlab.files.training_data import check_data
 
 CHECKED_BYTES = 64 * 2**20
 """Bytes of a data file that are read before a run. The ranks find mistakes after these bytes."""
@@ -54,6 +55,10 @@ def check_commands(configs: Sequence[Config]) -> None:
         program = filled(config, Path("deepspeed.json"), Path("output"), 0)[0]
         if shutil.which(program) is None:
             raise ConfigError(f"training.command: no program '{program}' on the path.")
+        script = Path(config.training.script.partition(" ")[0])
+        if script.suffix == ".py" and not script.is_file():
+            raise ConfigError(f"{SCRIPT}={script}: no such file.")
+        check_data(config)
     check_effects([*configs, *(_at_next_size(config) for config in configs if config.sweep.search != "none")])
 
 
@@ -63,9 +68,9 @@ CHECKPOINTS = ("checkpoint-*", "global_step*", "*.distcp")
 
 def shared_checkpoints(configs: Iterable[Config]) -> Path | None:
     """Return a folder with checkpoints that a command names for all its points; ``None`` if there is none."""
-    commands = dict.fromkeys(config.training.command for config in configs if config.training.loop == "command")
-    words = (word.rpartition("=")[2] for command in commands for word in parse(command).plain_words)
-    folders = (path for word in words if (path := Path(word)).is_dir())
+    commands = [config for config in configs if config.training.loop == "command"]
+    words = dict.fromkeys(word for config in commands for word in template(config).plain_words)
+    folders = (path for word in words if (path := Path(word.rpartition("=")[2])).is_dir())
     return next((path for path in folders if any(any(path.glob(pattern)) for pattern in CHECKPOINTS)), None)
 
 

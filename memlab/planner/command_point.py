@@ -13,10 +13,9 @@ from memlab.core.errors import RecordError
 from memlab.core.plan import Plan
 from memlab.core.record import FINAL, Record
 from memlab.files.disk import cache_folder
-from memlab.launch.command import free_port
 from memlab.launch.launch_control import LaunchControl
 from memlab.launch.user_command.found_config import found_config
-from memlab.launch.user_command.measure import OUTPUT, beside
+from memlab.launch.user_command.measure import beside, point_words
 from memlab.planner.user_command import predicted_record
 from memlab.predict.prediction import NOWHERE
 from memlab.predict.trace import shadow_process
@@ -46,7 +45,7 @@ def predict_point(job: Job, control: LaunchControl, force: bool = False) -> Reco
     The record is a copy where a point that reaches the command alike was predicted before, unless ``force``.
     """
     folder, kept = job.folder, kept_folder(job.plan)
-    words = filled(job.config, folder.path / RunFolder.DEEPSPEED, folder.path / OUTPUT, free_port())
+    words = point_words(job)
     record = None if force else _read_kept(kept)
     if record is None:
         job.start(words)

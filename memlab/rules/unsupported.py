@@ -6,9 +6,10 @@ say. A run that matches a rule gets the status ``unsupported`` within millisecon
 
 from collections.abc import Sequence
 
-from memlab.core.command_template import DEEPSPEED_JSON, parse
+from memlab.core.command_template import DEEPSPEED_JSON, template
 from memlab.core.config import Config
 from memlab.rules import computation, model, offload, optimizer
+from memlab.rules.command import without_words
 from memlab.rules.machine import beyond_gpus, beyond_nodes, beyond_packages
 from memlab.rules.offload import zero_keys_without_effect
 from memlab.rules.rule import Rule
@@ -21,12 +22,12 @@ def unsupported(config: Config, machine: Machine | None) -> list[str]:
     """List the reasons why this combination is not supported, each with an alternative; empty if it is supported.
 
     ``machine``: the machine to measure on; ``None`` for a prediction, so that GPUs, packages and nodes are not checked.
-    A command of the user's own has its own packages and launcher: only the number of GPUs is checked, and what memlab
-    writes into its DeepSpeed JSON.
+    A command of the user's own has its own packages and launcher: only the number of GPUs is checked, what memlab
+    writes into its DeepSpeed JSON, and which values a trainer takes.
     """
     if config.training.loop == "command":
-        in_json = _broken(config, offload.RULES) if DEEPSPEED_JSON in parse(config.training.command).places else []
-        return [*in_json, *(beyond_gpus(config, machine) if machine else ())]
+        in_json = _broken(config, offload.RULES) if DEEPSPEED_JSON in template(config).places else []
+        return [*in_json, *without_words(config), *(beyond_gpus(config, machine) if machine else ())]
     reasons = _broken(config, RULES)
     if machine is not None:
         reasons += beyond_gpus(config, machine)

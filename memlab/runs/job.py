@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from memlab.core.command_template import PORT, parse
+from memlab.core.command_template import PORT, template
 from memlab.core.config import Config, flat, to_dict, with_own_names, without
 from memlab.core.errors import FolderError, RecordError
 from memlab.core.noise import doubts
@@ -63,7 +63,7 @@ class Job:
         """
         if self.config.hardware.device == "cpu" or self.plan.is_multi_node:
             return True
-        if self.is_command and PORT not in parse(self.config.training.command).places:
+        if self.is_command and PORT not in template(self.config).places:
             return True
         if side_by_side == "auto":
             return (self.config.offload.optimizer, self.config.offload.param) != ("none", "none")

@@ -30,9 +30,10 @@ def optimizers(session: Session) -> list[dict[str, Any]]:
 
 def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    first = optimizer.param_groups[0]  # transformers gives the decay to the groups; the second has none
     return {
         "class": class_name(optimizer),
-        "defaults": optimizer.defaults,
+        "defaults": {**optimizer.defaults, **{key: first[key] for key in first.keys() & {"weight_decay"}}},
         "groups": len(optimizer.param_groups),
         "parameters": sum(map(parameter_size, parameters)),
         "dtypes": _dtypes(parameters),

@@ -67,11 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     given = expand(arguments.words, arguments.config_dir)
-    if is_command(given) and not any(key.split(".")[0] == "measure" for key in given):
-        given["measure"] = [COMMAND_STEPS]
     for key in given:
         if key.split(".")[0] in REFUSED:
             raise MemlabError(f"'{key}': memlab plan always predicts and searches the largest batch. Leave it out.")
+    if is_command(given, arguments.config_dir) and not any(key.split(".")[0] == "measure" for key in given):
+        given["measure"] = [COMMAND_STEPS]
     _check_files(given, arguments.config_dir)
     return _plan_changes(given, arguments) if arguments.changes else _plan_batches(given, arguments)
 
@@ -102,9 +102,10 @@ def _plan_batches(given: dict[str, list[str]], arguments: argparse.Namespace) ->
         raise MemlabError(
             "None of these combinations can be predicted. Run one with launch.py mode=predict to see the reason."
         )
-    kept = "predictions" if is_command(given) else "traces"
+    of_command = candidates[0].config.training.loop == "command"
+    kept = "predictions" if of_command else "traces"
     progress_out.print(f"{len(candidates)} configurations; after Ctrl-C, finished {kept} are kept")
-    with PlanProgress(progress_out) as progress, _predictor(given, progress) as predictor:
+    with PlanProgress(progress_out) as progress, _predictor(of_command, progress) as predictor:
         rows = largest_batches(candidates, predictor)
     measure = rows_to_measure(rows, [name for name in axes if name not in ("hardware", "allocator")])
     several = len({row.candidate.options.get("hardware") for row in rows}) > 1
@@ -122,7 +123,7 @@ def combined_axes(given: dict[str, list[str]], config_dir: str | None = None) ->
     line sets, wholly (``offload=none``) or in part (``offload.ratio=0.5``).
     """
     settled = {key for key in AXES if key in given or any(word.startswith(f"{key}.") for word in given)}
-    if is_command(given):
+    if is_command(given, config_dir):
         settled |= {key for key in AXES if not _reaches(given, key, config_dir)}
     defaults = {key: [f"{key}={option}" for option in options] for key, options in AXES.items() if key not in settled}
     return {key: words for key, words in given.items() if len(words) > 1} | defaults
@@ -149,9 +150,9 @@ def _check_batch(candidates: Sequence[Candidate]) -> None:
 
 
 def _predictor(
-    given: dict[str, list[str]], progress: PlanProgress
+    of_command: bool, progress: PlanProgress
 ) -> AbstractContextManager[ParallelPredictor | CommandPredictor]:
-    if is_command(given):
+    if of_command:
         return nullcontext(CommandPredictor(progress.update))
     return ParallelPredictor(progress.update)
 
@@ -206,7 +207,8 @@ def _plan_changes(given: dict[str, list[str]], arguments: argparse.Namespace) ->
         raise MemlabError(f"--changes needs one configuration: give '{several}' one value.")
     out = console()
     base = plan_of(given, arguments.config_dir)
-    with PlanProgress(console(sys.stderr)) as progress, _predictor(given, progress) as predictor:
+    of_command = base.config.training.loop == "command"
+    with PlanProgress(console(sys.stderr)) as progress, _predictor(of_command, progress) as predictor:
         outcome, changes = single_changes(base, possible_changes(given, base, arguments.config_dir), predictor)
     if not write_files(_changes_frame(outcome, changes), arguments):
         show_changes(outcome, changes, out)

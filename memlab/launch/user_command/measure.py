@@ -16,7 +16,7 @@ from typing import Any
 
 import memlab
 from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP, Options
-from memlab.core.command_template import DEEPSPEED_JSON, command_environment, filled, parse
+from memlab.core.command_template import DEEPSPEED_JSON, TRAINING_ARGS, command_environment, filled, given, template
 from memlab.core.config import Config, flat, to_dict
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.growth import with_growth
@@ -24,6 +24,7 @@ from memlab.core.noise import doubts
 from memlab.core.plan import Plan, config_hash, run_id
 from memlab.core.record import Record, first_engine
 from memlab.core.summary import Work, slowest, summarise
+from memlab.files.training_data import training_data
 from memlab.launch.command import free_port
 from memlab.launch.launch_control import LaunchControl
 from memlab.launch.orphans import exclusively
@@ -191,17 +192,21 @@ OUTPUT = "output"
 OF_MEMLAB = ("measure", "predict", "sweep", "mode", "name", "force", "training", "own")
 """Groups and keys that memlab itself carries out, and the user's own: the composed value is what happened."""
 
-IN_THE_JSON = ("zero_stage", "offload")
-"""Groups that the DeepSpeed JSON always holds."""
 
-UNLESS_AUTO = ("precision", "batch", "optimizer")
-"""Groups that it holds too with ``training.auto=false``."""
+TARGETS = "adapter.target_modules"
+
+
+def point_words(job: Job) -> list[str]:
+    """Return the words of the command of one point, and make the data set that it names."""
+    folder = job.folder.path
+    data = training_data(job.config)
+    return filled(job.config, folder / RunFolder.DEEPSPEED, folder / OUTPUT, free_port(), data)
 
 
 def launch_command(job: Job, machine: Machine, gpus: Sequence[Gpu], control: LaunchControl) -> Record:
     """Run the command of a point and write its record."""
     config, folder = job.config, job.folder
-    words = filled(config, folder.path / RunFolder.DEEPSPEED, folder.path / OUTPUT, free_port())
+    words = point_words(job)
     job.start(words)
     environment = command_environment(config, os.environ)
     if config.hardware.device == "cuda":
@@ -241,20 +246,20 @@ def beside(config: Config, choices: Mapping[str, str], found: FoundConfig) -> tu
     What the script used counts. A composed value counts for what memlab itself carries out, for the machine, and for a
     key that has a place in the command and was not found out: the command was given it. Every other key is unknown.
     """
-    composed, places = flat(to_dict(config)), parse(config.training.command).places
-    given = {key for key in composed if key in places or key in ("allocator.conf", "hardware.gpus")}
-    if DEEPSPEED_JSON in places:
-        groups = IN_THE_JSON if config.training.auto else IN_THE_JSON + UNLESS_AUTO
-        given |= {key for key in composed if key.partition(".")[0] in groups}
+    composed, places, was_given = flat(to_dict(config)), template(config).places, given(config)
+    used = dict(found.values)
+    if TARGETS in was_given and composed[TARGETS] == ["all-linear"]:
+        used.pop(TARGETS, None)  # peft has put the names of the layers in its place
     disagreements = [
         {"key": key, "composed": composed[key], "found": value}
-        for key, value in found.values.items()
-        if key in given and composed[key] not in (value, None)
+        for key, value in used.items()
+        if key in was_given and composed[key] not in (value, None)
     ]
     own = {key: value for key, value in composed.items() if key.partition(".")[0] in OF_MEMLAB}
-    reached = ("hardware.", "deepspeed.") if DEEPSPEED_JSON in places else ("hardware.",)
+    libraries = {"deepspeed": DEEPSPEED_JSON, "training_args": TRAINING_ARGS}
+    reached = ("hardware.", *(f"{name}." for name, place in libraries.items() if place in places))
     passed = {key: value for key, value in composed.items() if key in places or key.startswith(reached)}
-    merged = from_values({**passed, **found.values, **own, "measure.protocol": "cold"})
+    merged = from_values({**passed, **used, **own, "measure.protocol": "cold"})
     doubtful = {key.partition(".")[0] for key in (*merged.unknown, *(each["key"] for each in disagreements))}
     agreed = {group: option for group, option in choices.items() if group not in doubtful}
     return replace(merged, choices={**merged.choices, **agreed}), disagreements
