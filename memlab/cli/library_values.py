@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-from memlab.core.command_template import parse
+from memlab.core.command_template import TRAINING_ARGS, template
 from memlab.core.config import ALL_LEVELS, Config, flat
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, nearest
@@ -98,7 +98,7 @@ def _check_free(library: str, config: Config, words: Mapping[str, Here], compose
         if path.startswith("optimizer.") and "optimizer" not in composed:
             raise ConfigError(f"'{library}.{path}' is of DeepSpeed's own optimizers: add optimizer.source=deepspeed.")
         place = f"{library}.{path}"
-        if is_command and library == "training_args" and place not in parse(config.training.command).places:
+        if is_command and library == TRAINING_ARGS and not {place, TRAINING_ARGS} & template(config).places:
             raise ConfigError(
                 f"'{place}' has no effect: training.command has no place for it. Write {{{place}}} where your script "
                 "takes it."

@@ -30,12 +30,8 @@ left out of the hash, so the names of older run folders stay valid."""
 
 LATER_KEYS: dict[str, Any] = {
     **{"measure.protocol": "steps", "measure.profile": False, "measure.snapshot_ranks": []},
-<<<<<<< HEAD
-    **{name: {} for name in (*LIBRARIES, "own")},
-=======
     **{"training.script": "", "training.words": {}, "training.trainer": ""},
-    **{name: {} for name in LIBRARIES},
->>>>>>> e43282e (Trainers as options of training: trl_sft, trl_dpo, hf_run_clm, accelerate_fsdp2, and own ones by the same keys)
+    **{name: {} for name in (*LIBRARIES, "own")},
 }
 """Single keys that older records lack -> their defaults, which are also left out of the hash."""
 

@@ -8,8 +8,9 @@ from memlab.cli.commands.plan import AXES, combinations, combined_axes
 from memlab.cli.compose import compose_config
 from memlab.cli.main import main
 from memlab.cli.override_words import expand
-from memlab.cli.single_changes import possible_changes
+from memlab.cli.single_changes import is_command, possible_changes
 from memlab.core.config import Config, flat, to_dict
+from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
 from memlab.files.conf_files import options_of as shipped
 from memlab.planner.changes import CHANGES
@@ -143,6 +144,15 @@ def test_a_place_is_an_axis_of_a_command():
     command = 'training.command="python train.py {batch.micro} {checkpointing.enabled}"'
     given = expand(["hardware=h100_x1,h200_x1", "training=command", command])
     assert list(combined_axes(given)) == ["hardware", "checkpointing"]
+
+
+def test_a_command_may_have_any_name(tmp_path):
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "mine.yaml").write_text("loop: command\ncommand: python train.py {batch.micro}\n")
+    given = expand(["hardware=h100_x1", "training=mine"], str(tmp_path))
+    assert is_command(given, str(tmp_path)) and combined_axes(given, str(tmp_path)) == {}
+    with pytest.raises(MemlabError, match="not both"):
+        is_command(expand(["training=mine,memlab"], str(tmp_path)), str(tmp_path))
 
 
 def test_single_changes_of_a_command_are_those_that_reach_it():

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from memlab.core.command_template import check_effects, check_places, command_environment, filled, parse
-from memlab.core.config import Allocator, Batch, Config, Model, Training, ZeroStage
+from memlab.core.command_template import check_effects, check_places, command_environment, filled, given, parse
+from memlab.core.config import Adapter, Allocator, Batch, Checkpointing, Config, Model, Training, ZeroStage
 from memlab.core.errors import ConfigError
 
 
@@ -16,7 +16,16 @@ def config(command: str, **groups) -> Config:
 
 
 def words(command: str, **groups) -> list[str]:
-    return filled(config(command, **groups), Path("run/deepspeed.json"), Path("run/output"), 29501)
+    return words_of(config(command, **groups))
+
+
+def words_of(point: Config) -> list[str]:
+    return filled(point, Path("run/deepspeed.json"), Path("run/output"), 29501, Path("run/data"))
+
+
+def trainer(command: str, words: dict, script: str = "", **groups) -> Config:
+    point = config(command, **groups)
+    return replace(point, training=replace(point.training, words=words, script=script, trainer="mine"))
 
 
 def test_places_are_filled():
@@ -102,3 +111,63 @@ def test_the_environment_is_the_callers_with_the_composed_allocator():
 
 def test_words_without_places_are_known_before_anything_is_filled():
     assert parse("train --out here -b {batch.micro} '{{x}}'").plain_words == ["train", "--out", "here", "-b", "{x}"]
+
+
+GC = {"checkpointing.enabled": {"true": "--gc 'all layers'", "false": ""}}
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("run {checkpointing.enabled} train.py", ["run", "--gc", "all layers", "train.py"]),
+        ("run train.py", ["run", "train.py", "--gc", "all layers"]),
+    ],
+)
+def test_a_value_becomes_its_words_at_its_place_or_at_the_end(command, expected):
+    assert words_of(trainer(command, GC, checkpointing=Checkpointing(enabled=True))) == expected
+    assert words_of(trainer(command, GC)) == ["run", "train.py"]
+
+
+def test_words_of_a_key_have_places_too_and_a_list_is_spread():
+    words = {
+        "model.path": "--model {model.path}",
+        "adapter.method": {"lora": "--targets *{adapter.target_modules} --data {data_dir}/train.json"},
+    }
+    point = trainer("train", words, adapter=Adapter(method="lora", target_modules=["q proj", "{v}"]))
+    assert words_of(point) == [
+        *("train", "--model", "owner/name", "--targets", "q proj", "{v}", "--data", "run/data/train.json")
+    ]
+    assert {"model.path", "adapter.method", "adapter.target_modules"} <= given(point)
+
+
+def test_a_script_brings_words_of_its_own():
+    point = trainer("run {training.script} -b {batch.micro}", {}, "'my train.py' --lr {optimizer.lr}")
+    assert words_of(point) == ["run", "my train.py", "--lr", "1e-05", "-b", "1"]
+    with pytest.raises(ConfigError, match=r"mine needs a script: add training\.script="):
+        check_places(replace(point, training=replace(point.training, script="")))
+
+
+def test_the_arguments_of_transformers_are_words():
+    point = config("train {training_args}", checkpointing=Checkpointing(enabled=True), batch=Batch(micro=3))
+    found = words_of(replace(point, training_args={"torch_empty_cache_steps": 4}))
+    for name, value in {
+        **{"--per_device_train_batch_size": "3", "--bf16": "true", "--report_to": "none"},
+        **{"--gradient_checkpointing_kwargs": '{"use_reentrant": false}', "--torch_empty_cache_steps": "4"},
+    }.items():
+        assert found[found.index(name) + 1] == value
+    assert not {"--output_dir", "--deepspeed"} & set(found)
+    check_effects([point, replace(point, seed=3)])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"batch.mirco": "-b {batch.micro}"}, "training.words: no key 'batch.mirco'. Did you mean 'batch.micro'"),
+        ({"batch.micro": 3}, "'batch.micro' has words as text"),
+        ({"batch.micro": {"1": ["-b", "1"]}}, "'batch.micro' has words as text"),
+        ({"batch.micro": "-b {batch.mirco}"}, "no key 'batch.mirco'"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused(words, message):
+    with pytest.raises(ConfigError, match=message):
+        check_places(trainer("train", words))
