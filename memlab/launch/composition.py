@@ -7,7 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memlab.core.command_template import DEEPSPEED_JSON, PORT, RUN_DIR, command_environment, filled, parse
+from memlab.core.command_template import (
+    DATA_DIR,
+    DEEPSPEED_JSON,
+    PORT,
+    RUN_DIR,
+    TRAINING_ARGS,
+    command_environment,
+    filled,
+    template,
+)
 from memlab.core.errors import RecordError
 from memlab.core.plan import Plan, make_plan
 from memlab.files.conf_files import overrides_of
@@ -15,7 +24,7 @@ from memlab.launch.command import command
 from memlab.rules.unsupported import unsupported
 from memlab.runs.folder import RunFolder
 
-LATER = {RUN_DIR: f"{{{RUN_DIR}}}", PORT: f"{{{PORT}}}"}
+LATER = {RUN_DIR: f"{{{RUN_DIR}}}", PORT: f"{{{PORT}}}", DATA_DIR: f"{{{DATA_DIR}}}"}
 """Places of a launcher's line that only a run fills."""
 
 
@@ -24,19 +33,19 @@ def composition(plan: Plan, words: Sequence[str] = ()) -> dict[str, Any]:
 
     - ``words``: the words that compose it; ``unsupported``: why the combination cannot run, empty if it can.
     - ``deepspeed``, ``training_args``, ``environment``: ``None`` for what a command of the user's own is not given.
-    - ``command``: the launcher's line. ``words`` are those of a run; without them ``{run_dir}`` and ``{master_port}``
-      stand for what a run fills in. ``None`` for several nodes whose hostfile or launcher is not named.
+    - ``command``: the launcher's line. ``words`` are those of a run; without them ``{run_dir}``, ``{data_dir}`` and
+      ``{master_port}`` stand for what a run fills in. ``None`` for several nodes without hostfile or launcher.
     """
     config = plan.config
     is_command = config.training.loop == "command"
-    has_json = not is_command or DEEPSPEED_JSON in parse(config.training.command).places
+    given = template(config).places if is_command else {DEEPSPEED_JSON, TRAINING_ARGS}
     told = overrides_of(plan.choices, plan.to_json()["config"])
     return {
         "words": [word for line in told for word in shlex.split(line)],
         "unsupported": unsupported(config, None),
         "world_size": plan.world_size,
-        "deepspeed": plan.deepspeed if has_json else None,
-        "training_args": None if is_command else plan.training_args,
+        "deepspeed": plan.deepspeed if DEEPSPEED_JSON in given else None,
+        "training_args": plan.training_args if TRAINING_ARGS in given else None,
         "environment": command_environment(config, {}) if is_command else plan.environment,
         "command": list(words) or _command(plan),
     }
@@ -60,7 +69,7 @@ def as_json(compositions: Sequence[dict[str, Any]]) -> str:
 def _command(plan: Plan) -> list[str] | None:
     hardware = plan.config.hardware
     if plan.config.training.loop == "command":
-        return filled(plan.config, Path("deepspeed.json"), Path(LATER[RUN_DIR]), LATER[PORT])
+        return filled(plan.config, Path("deepspeed.json"), Path(LATER[RUN_DIR]), LATER[PORT], LATER[DATA_DIR])
     if plan.is_multi_node and None in (hardware.hostfile, hardware.launcher):
         return None
     gpus = range(hardware.gpus) if hardware.device == "cuda" else ()
