@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test test-rest test-short fuzz cluster faults lint oldest architecture study accuracy same families calibration outside results-report clean
+.PHONY: help setup demo test test-rest test-short fuzz cluster faults lint oldest optuna architecture study accuracy same families calibration outside results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -53,6 +53,18 @@ oldest: setup    ## the meters of commands with Python 3.10, torch 2.4 and trans
 	$(OLDEST)/bin/python -m pip install --quiet --requirement tests/attach/oldest.txt
 	MEMLAB_TEST_PYTHON=$$PWD/$(OLDEST)/bin/python $(BIN)/python -m pytest tests/attach/test_plain_loop.py \
 		tests/attach/test_compile.py tests/attach/test_oldest_versions.py
+
+OPTUNA ?= outputs/optuna
+
+$(OPTUNA)/.ready: $(VENV)/.ready
+	$(PYTHON) -m venv $(OPTUNA)
+	packages=$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') && \
+		echo "import site; site.addsitedir('$$packages')" > $$($(OPTUNA)/bin/python -c 'import site; print(site.getsitepackages()[0])')/memlab.pth
+	$(OPTUNA)/bin/python -m pip install --quiet --constraint constraints.txt hydra-optuna-sweeper==1.3.0
+	touch $@
+
+optuna: setup $(OPTUNA)/.ready  ## Optuna's sweeper, in an environment of its own beside memlab's: 20 trials against the whole grid
+	MEMLAB_OPTUNA_PYTHON=$$PWD/$(OPTUNA)/bin/python $(BIN)/python -m pytest tests/unit/cli/test_other_sweepers.py
 
 architecture: setup  ## the picture of the imports and the list of modules, from the code
 	PYTHONPATH=tests $(BIN)/python docs/architecture/make.py

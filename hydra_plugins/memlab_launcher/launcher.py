@@ -72,7 +72,7 @@ class MemlabSweeper(Sweeper):
         returned: list[Sequence[JobReturn]] = []
         for first in range(0, len(jobs), size):
             returned.append(self.launcher.launch(jobs[first : first + size], initial_job_idx=first))
-            for job in returned[-1]:
+            for job in returned[-1] if not isinstance(self.launcher, MemlabLauncher) else ():
                 _ = job.return_value  # raises the exception of a failed job
         return returned
 

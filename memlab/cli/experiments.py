@@ -5,16 +5,22 @@ import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from rich.console import Console
 
+from memlab.analyse.objective import bound_error, objective_of
+from memlab.analyse.run_view import view_of
 from memlab.cli.compose import choices_of, composed_config, resolve
 from memlab.cli.exit_codes import EXIT_CODES, exit_code
 from memlab.cli.override_words import check_runs
+from memlab.core.basis import follows_from_step
 from memlab.core.config import Config
 from memlab.core.errors import ConfigError
 from memlab.core.plan import make_plan
@@ -29,6 +35,8 @@ from memlab.predict.jobs import predict_jobs, schedule_predictions
 from memlab.predict.outside.fit import check_sizes
 from memlab.predict.prediction import finished, predict_one
 from memlab.predict.time.calibrate import check_calibrations
+from memlab.predict.time.calibrate import resolve as calibrations_of
+from memlab.predict.time.step_time import OWN_PYTHON, why_not_calibrated
 from memlab.report.details_text import show_answer
 from memlab.report.plan_text import PlanProgress
 from memlab.report.sweep_files import leave_table_and_page
@@ -55,8 +63,8 @@ def prepare_run(composed: DictConfig) -> None:
     folder.claim()
 
 
-def run_composed(composed: DictConfig) -> int:
-    """Run one composed configuration in the folder that Hydra made for it. Returns the exit code.
+def run_composed(composed: DictConfig) -> tuple[int, float | None]:
+    """Run one composed configuration in the folder that Hydra made for it. Returns the exit code and the objective.
 
     Whatever composed it and whichever launcher started it, a folder with the run of another configuration is refused.
     """
@@ -68,8 +76,10 @@ def run_composed(composed: DictConfig) -> int:
     jobs = with_repeats(config, choices, folder, composed, hydra_config)
     check_folders(jobs)
     if len(jobs) > 1 or config.sweep.dry_run or config.sweep.search != "none":
-        return run_jobs(jobs, config, folder.path.parent)
-    return exit_code(run_single(jobs[0], config))
+        code = run_jobs(jobs, config, folder.path.parent)
+    else:
+        code = exit_code(run_single(jobs[0], config))
+    return code, objective(jobs) if HydraConfig.get().mode is RunMode.MULTIRUN else None
 
 
 def run_single(job: Job, config: Config) -> Record:
@@ -92,14 +102,25 @@ def _predict_command(job: Job, config: Config) -> Record:
     return result.record
 
 
-def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> int:
-    """Run the jobs that Hydra composed for a multirun. Returns the exit code.
+def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> tuple[int, list[list[Job]]]:
+    """Run the jobs that Hydra composed for a multirun. Returns the exit code, and the repeats of each experiment.
 
     ``config`` is the configuration that Hydra composed for the multirun as a whole.
     """
     configs, jobs = jobs_of_sweep(config, batch)
     begin_sweep(config)
-    return run_jobs(jobs, configs[0], Path(str(config.hydra.sweep.dir)))
+    code = run_jobs(jobs, configs[0], Path(str(config.hydra.sweep.dir)))
+    left = iter(jobs)
+    return code, [list(islice(left, one.measure.repeats)) for one in configs]
+
+
+def objective(repeats: Sequence[Job]) -> float | None:
+    """Return the objective of an experiment from its records, the median of its repeats; ``None`` if the configuration
+    asks for none. Raises :class:`MemlabError` if a run has none."""
+    name, sweep = repeats[0].config.objective, repeats[0].config.sweep
+    if name is None or sweep.dry_run:
+        return None
+    return median(objective_of(view_of(job.folder.read_record(), str(job.folder)), name) for job in repeats)
 
 
 def jobs_of_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> tuple[list[Config], list[Job]]:
@@ -145,7 +166,21 @@ def check_inputs(configs: Sequence[Config]) -> None:
         raise ConfigError("A search measures. To predict the largest batch, use memlab plan ...")
     preflight.check(configs)
     check_calibrations(predicted)
+    for config in configs:
+        _check_objective(config)
     check_sizes(predicted)
+
+
+def _check_objective(config: Config) -> None:
+    """Raise :class:`MemlabError` for an objective that a search has not, or whose predicted values are bounds."""
+    name = config.objective
+    if name and config.sweep.search != "none":
+        raise ConfigError("sweep.search finds a size, and has no objective: leave one of the two out.")
+    if name and config.mode == "predict" and follows_from_step(name):
+        if config.training.loop != "memlab":
+            raise bound_error(name, OWN_PYTHON)
+        if calibrations_of(config).step is None:
+            raise bound_error(name, why_not_calibrated(config))
 
 
 def begin_sweep(config: DictConfig) -> None:

@@ -14,12 +14,13 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from memlab.cli.compose import CONFIG_NAME, composed_config, register
 from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line
 from memlab.cli.override_words import check_words
-from memlab.core.errors import ConfigError
+from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import make_plan
 from memlab.files.conf_files import conf_dir, options_of, parse_yaml
 
@@ -36,24 +37,36 @@ class HydraTask:
         self.exit_code = 0
         self.error: Exception | None = None
 
-    def __call__(self, composed: DictConfig) -> None:
-        """Run one composed configuration."""
+    def __call__(self, composed: DictConfig) -> float | None:
+        """Run one composed configuration. Returns its objective; a sweeper that needs one is told of the exception."""
         from memlab.cli.experiments import run_composed
 
         try:
-            self.exit_code = run_composed(composed)
+            self.exit_code, value = run_composed(composed)
+            return value
         except Exception as error:
+            if composed.objective and HydraConfig.get().mode is RunMode.MULTIRUN:
+                raise
             self.error = error
+            return None
 
     def run_batch(self, config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn]:
         """Run all jobs of a sweep, for the multirun launcher."""
         if any(composed.mode == COMPOSE for composed in batch):
             show_compositions(batch)
-        else:
-            from memlab.cli.experiments import run_sweep
+            return [JobReturn(status=JobStatus.COMPLETED) for _ in batch]
+        from memlab.cli.experiments import objective, run_sweep
 
-            self.exit_code = run_sweep(config, batch)
-        return [JobReturn(status=JobStatus.COMPLETED, _return_value=None) for _ in batch]
+        self.exit_code, experiments = run_sweep(config, batch)
+        returned = []
+        for composed, repeats in zip(batch, experiments, strict=True):
+            job = JobReturn(list(composed.hydra.overrides.task), status=JobStatus.COMPLETED)
+            try:
+                job.return_value = objective(repeats)
+            except MemlabError as error:  # for the sweeper, which may go on without this job
+                job.status, job.return_value = JobStatus.FAILED, error
+            returned.append(job)
+        return returned
 
 
 class BeforeHydra(Callback):

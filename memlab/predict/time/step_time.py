@@ -75,7 +75,7 @@ def predict_step_time(config: Config, traces: Mapping[int, Trace], calibration: 
         return None
     bound = step_seconds(config, traces, LOWER_BOUND)
     if calibration is None:
-        return StepTime(bound, Basis(BOUND, reason=_why_not_calibrated(config)), bound)
+        return StepTime(bound, Basis(BOUND, reason=why_not_calibrated(config)), bound)
     seconds = step_seconds(config, traces, calibration.costs)
     if depends_on_undetermined(config, traces, calibration.costs, calibration.undetermined):
         why = f"it depends on what was not calibrated ({', '.join(calibration.undetermined)})"
@@ -89,7 +89,8 @@ def predict_step_time(config: Config, traces: Mapping[int, Trace], calibration: 
     return StepTime(seconds, Basis(CALIBRATED, calibration.error["p90"], why), bound, seconds, calibration)
 
 
-def _why_not_calibrated(config: Config) -> str:
+def why_not_calibrated(config: Config) -> str:
+    """Say why the step time of a configuration without a calibration is a lower bound."""
     return f"no calibration for {config.hardware.gpu}" if config.hardware.nodes == 1 else "several nodes"
 
 
@@ -115,7 +116,7 @@ def predict_steps(
     usual = usual_steps(traces, seconds)
     bound = median(seconds[step] for step in usual)
     if calibration is None:
-        return seconds, StepTime(bound, Basis(BOUND, reason=_why_not_calibrated(config)), bound)
+        return seconds, StepTime(bound, Basis(BOUND, reason=why_not_calibrated(config)), bound)
     calibrated = median(step_seconds(config, steps[step], calibration.costs) for step in usual)
     return seconds, StepTime(bound, Basis(BOUND, reason=OWN_PYTHON), bound, calibrated, calibration)
 

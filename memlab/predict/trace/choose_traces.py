@@ -153,12 +153,12 @@ def _deciding(plans: Iterable[Plan]) -> list[Plan]:
     Of the plans that share a trace folder, all are chosen if they are at most one more than ``CHECKED``. Otherwise four
     are chosen by their number of tokens in a batch: the two smallest, the middle one and the largest.
     """
-    sharing: dict[Path, list[Plan]] = {}
+    sharing: dict[Path, dict[tuple[int, int], Plan]] = {}  # plans of one shape, such as with two allocators, are one
     for plan in plans:
-        sharing.setdefault(trace_folder(plan), []).append(plan)
+        sharing.setdefault(trace_folder(plan), {}).setdefault(shape_of(plan.config), plan)
     found = []
-    for group in sharing.values():
-        group.sort(key=_tokens_in_batch)
+    for by_shape in sharing.values():
+        group = sorted(by_shape.values(), key=_tokens_in_batch)
         few = len(group) <= CHECKED + 1
         found += group if few else [group[0], group[1], group[len(group) // 2], group[-1]]
     return found

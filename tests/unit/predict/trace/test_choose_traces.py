@@ -70,6 +70,17 @@ def test_three_points_of_the_first_rank_and_two_of_the_others(made, plan):
     }
 
 
+def test_points_that_differ_in_the_allocator_alone_are_one_point_to_choose_from(made, plan):
+    lengths = [plan(stage=0, micro=1, tokens=tokens) for tokens in (1, 101, 201, 301, 401, 501)]
+    twice = [
+        replace(one.config, allocator=replace(one.config.allocator, conf="expandable_segments:True")) for one in lengths
+    ]
+    plans = [*lengths, *(make_plan(config, {}) for config in twice)]
+    choose_traces.trace_missing(plans)
+    assert sizes(made, 0) == [(1, 1), (1, 101), (1, 301), (1, 501)]
+    assert all(map(choose_traces.known_traces, plans))
+
+
 def test_at_another_length_the_others_are_traced_again(made, plan):
     choose_traces.trace_missing([plan(stage=1, micro=micro) for micro in (1, 2, 3)])
     assert choose_traces.known_traces(plan(stage=1, micro=2, tokens=128)) is None
