@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from memlab.cli.compose import CONFIG_NAME, composed_config, register
+from memlab.cli.exit_codes import EXIT_CODES
 from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line
 from memlab.cli.override_words import check_words
 from memlab.core.errors import ConfigError, MemlabError
@@ -58,6 +59,8 @@ class HydraTask:
         from memlab.cli.experiments import objective, run_sweep
 
         self.exit_code, experiments = run_sweep(config, batch)
+        if self.exit_code == EXIT_CODES["interrupted"]:  # a sweeper would go on with its next batch
+            raise KeyboardInterrupt
         returned = []
         for composed, repeats in zip(batch, experiments, strict=True):
             job = JobReturn(list(composed.hydra.overrides.task), status=JobStatus.COMPLETED)

@@ -104,6 +104,11 @@ def test_a_job_that_failed_is_a_failed_job_of_the_sweeper(told):
         _ = returned[0].return_value
 
 
+def test_an_interrupt_ends_a_sweep_of_several_batches(told, monkeypatch):
+    monkeypatch.setattr("memlab.cli.experiments._sweep_exit_code", lambda *_: 130)
+    assert told()[:2] == (130, [])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
