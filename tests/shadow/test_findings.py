@@ -1,7 +1,6 @@
 """A predicted script that holds memory by mistake: ``memlab explain`` calls each mistake by name."""
 
 import gzip
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -26,9 +25,7 @@ LOGITS = 256 * 4096 * 4  # batch, vocabulary, bytes of float32
 def rank(tmp_path_factory):
     config, _ = compose_config(["mode=predict", "hardware=h200_x1"])
     folder = RunFolder(tmp_path_factory.mktemp("mistakes") / "run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
-        record = predict_command(["python", str(SCRIPT)], config.hardware, folder, steps=None)
+    record = predict_command([sys.executable, str(SCRIPT)], config.hardware, folder, steps=None)
     assert record.status == "ok"
     (rank,) = explain(folder).ranks
     return rank

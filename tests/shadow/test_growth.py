@@ -1,6 +1,5 @@
 """A predicted script whose memory grows with each step: its verdict is about its whole run, and names the variable."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -28,9 +27,7 @@ def run(tmp_path_factory):
     """The folder and the record of the script's prediction."""
     config, _ = compose_config(["mode=predict", "hardware=a100_80g_x1"])
     folder = RunFolder(tmp_path_factory.mktemp("grows") / "run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
-        return folder, predict_command(["python", str(SCRIPT)], config.hardware, folder, steps=None)
+    return folder, predict_command([sys.executable, str(SCRIPT)], config.hardware, folder, steps=None)
 
 
 @pytest.mark.long(10)
