@@ -149,11 +149,15 @@ def _effect(key: str, difference: Difference | None) -> str:
 def _show_ended(effects: Effects, out: Console) -> None:
     """Print a line for each way in which pairs have no values: one side or both ran out of memory, or failed."""
     names, _ = names_by_label(effects.configurations)
-    for (base, other, ends), count in Counter((pair.base, pair.other, pair.endings) for pair in effects.ended).items():
-        alike = [pair for pair in effects.ended if (pair.base, pair.other, pair.endings) == (base, other, ends)]
-        points = _first([point_in_words(pair, names) for pair in alike])
-        how = f"{base} {ended(ends[0])}, {other} {ended(ends[1])}"
-        say(f"{units.counted(count, 'more pair')}: {how} ({points}).", out)
+    alike: dict[str, list[str]] = {}
+    for pair in effects.ended:
+        alike.setdefault(_how_ended(pair), []).append(point_in_words(pair, names))
+    for how, points in alike.items():
+        say(f"{units.counted(len(points), 'more pair')}: {how} ({_first(points)}).", out)
+
+
+def _how_ended(pair: Pair) -> str:
+    return ", ".join(f"{name} {ended(how)}" for name, how in zip((pair.base, pair.other), pair.endings, strict=True))
 
 
 def point_in_words(pair: Pair, names: Mapping[str, str]) -> str:
@@ -181,13 +185,11 @@ def pairs_of(comparison: Comparison) -> list[Pair]:
 def growth_line(over: Sequence[Pair], count: int, limit: str, configurations: Mapping[str, RunView]) -> str:
     """Write how many of ``count`` pairs grow by more than the limit, and the worst one, which is the first."""
     names, _ = names_by_label(configurations)
-    worst = over[0]
+    worst, how = over[0], _how_ended(over[0])
     if set(worst.endings) == {"ok"}:
         difference = worst.differences["peak_reserved_bytes"]
         sizes = (units.about(each.value) for each in (difference.base, difference.other))
         how = f"{units.signed_percent(difference.relative)}, {' to '.join(sizes)} GiB"
-    else:
-        how = f"{worst.base} {ended(worst.endings[0])}, {worst.other} {ended(worst.endings[1])}"
     pairs = units.counted(count, "pair")
     return (
         f"Over {limit} of peak reserved memory: {len(over)} of {pairs}, worst {point_in_words(worst, names)} ({how})."
