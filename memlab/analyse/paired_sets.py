@@ -40,7 +40,7 @@ def effects_of_sets(
     alike = of_one_name + [
         members
         for mixed in families([*rest[0], *rest[1]], (*of_point, MODE))
-        for members in (families(mixed, of_point) if _share_a_source(mixed, side_of) else [mixed])
+        for members in _of_one_source(mixed, side_of)
     ]
     modes = [MODE] * any(len({run.source for run in members}) > 1 for members in alike)
     for where, members in named(effects, alike, [*axes, "measure", *modes]):
@@ -48,7 +48,7 @@ def effects_of_sets(
         for run in members:
             tokens = 0 if id(run) in paired else value_at(run.config, TOKENS) or 0
             found.setdefault(side_of[id(run)], {}).setdefault(tokens, []).append(run)
-        for name, by_length in found.items():
+        for name, by_length in found.items() if apart else ():
             kinds = len(families([run for repeats in by_length.values() for run in repeats], (*HOW_MEASURED, TOKENS)))
             if kinds > 1:
                 reason = f"{name} holds {kinds} configurations for one of the other folder, since the folders differ in"
@@ -79,9 +79,12 @@ def _of_one_name(base: Sequence[RunView], other: Sequence[RunView]) -> list[list
     return [pair for pair in both if len(pair) == 2]
 
 
-def _share_a_source(runs: Sequence[RunView], side_of: Mapping[int, str]) -> bool:
-    """Whether both sets have measured, or both have predicted, one of these runs."""
-    return len({(run.source, side_of[id(run)]) for run in runs}) > len({run.source for run in runs})
+def _of_one_source(runs: list[RunView], side_of: Mapping[int, str]) -> list[list[RunView]]:
+    """Part the measured from the predicted runs of a point, if both sets have measured, or both have predicted, it."""
+    sources = dict.fromkeys(run.source for run in runs)
+    by_source = {source: [run for run in runs if run.source == source] for source in sources}
+    shared = any(len({side_of[id(run)] for run in members}) > 1 for members in by_source.values())
+    return list(by_source.values()) if shared else [runs]
 
 
 def _what_differs(base: Sequence[RunView], other: Sequence[RunView]) -> tuple[list[str], list[str]]:
