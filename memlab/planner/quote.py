@@ -1,14 +1,14 @@
 """Quote of a sweep that measures, before it runs: which points fit, and its time and price, from predictions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from memlab.core.basis import EXACT, Basis
 from memlab.core.config import Sweep
-from memlab.core.plan import Plan, make_plan
-from memlab.core.record import DOES_NOT_FIT, DOES_NOT_LAST
+from memlab.core.plan import make_plan
+from memlab.core.record import DOES_NOT_FIT
 from memlab.launch.sweep import MeasuredSweep
 from memlab.planner.command_sweep import CommandPredictor
 from memlab.planner.parallel import ParallelPredictor
@@ -38,17 +38,23 @@ class QuotedSweep(MeasuredSweep):
 
 @dataclass(frozen=True)
 class QuotedPoint:
-    """The prediction of a point to measure. ``missing``: why its time is not known; ``None`` if it is."""
+    """The prediction of a point to measure; ``summary`` is empty if there is none."""
 
     job: Job
     summary: Mapping[str, Any]
     basis: Basis
-    missing: str | None = None
 
     @property
     def fits(self) -> bool:
-        """Whether no prediction says that the point runs out of memory."""
-        return self.summary.get("verdict") not in (DOES_NOT_FIT, DOES_NOT_LAST)
+        """Whether no prediction says that the few steps of the point run out of memory."""
+        return self.summary.get("verdict") != DOES_NOT_FIT
+
+    @property
+    def missing(self) -> str | None:
+        """Why the time of the point is not known; ``None`` if it is."""
+        if not self.summary:
+            return next(iter(unpredictable(self.job.config)), "its prediction failed; mode=predict says why")
+        return "the hardware entry lacks speeds" if self.fits and "step_seconds_mean" not in self.summary else None
 
     @property
     def seconds(self) -> Range:
@@ -74,10 +80,11 @@ def quote(launches: Sequence[Sequence[Job]], prune: bool, on_progress: Progress)
     """Predict the points of these launches and add up their times. ``prune``: as ``sweep.prune``."""
     points = _predicted([job for launch in launches for job in launch], on_progress)
     started = list(_started(launches, points, prune))
-    seconds = [_sum([_start(launch[0].job), *(point.seconds for point in launch)]) for launch in started]
+    start: dict[bool, Range] = {True: (0.0, None), False: LAUNCH_S}  # of a command it is not known
+    seconds = [_sum([start[launch[0].job.is_command], *(point.seconds for point in launch)]) for launch in started]
     prices = [launch[0].job.config.hardware.total_usd_per_hour for launch in started]
     usd = [
-        (low / 3600 * price, None if high is None else high / 3600 * price)
+        (low * price / 3600, high and high * price / 3600)
         for (low, high), price in zip(seconds, prices, strict=True)
         if price is not None
     ]
@@ -89,34 +96,19 @@ def _predicted(jobs: Sequence[Job], on_progress: Progress) -> dict[str, QuotedPo
     found: dict[str, tuple[Mapping[str, Any], Basis]] = {}
     for is_command in (False, True):
         plans = {
-            job.subject_key: _to_predict(job.plan)
+            job.subject_key: make_plan(replace(job.config, mode="predict", sweep=Sweep()), job.plan.choices)
             for job in jobs
             if job.is_command == is_command and not unpredictable(job.config)
         }
         if plans:
-            with _predictor(is_command, on_progress) as predictor:
+            with (
+                nullcontext(CommandPredictor(on_progress))
+                if is_command
+                else ParallelPredictor(on_progress) as predictor
+            ):
                 predictor.prepare(list(plans.values()))
                 found |= zip(plans, predictor.summaries(list(plans.values())), strict=True)
-    return {str(job.folder): _point(job, *found.get(job.subject_key, ({}, EXACT))) for job in jobs}
-
-
-def _to_predict(plan: Plan) -> Plan:
-    return make_plan(replace(plan.config, mode="predict", sweep=Sweep()), plan.choices)
-
-
-def _predictor(is_command: bool, on_progress: Progress) -> AbstractContextManager[CommandPredictor | ParallelPredictor]:
-    return nullcontext(CommandPredictor(on_progress)) if is_command else ParallelPredictor(on_progress)
-
-
-def _point(job: Job, summary: Mapping[str, Any], basis: Basis) -> QuotedPoint:
-    point = QuotedPoint(job, summary, basis)
-    if reasons := unpredictable(job.config):
-        return replace(point, missing=reasons[0])
-    if not summary:
-        return replace(point, missing="its prediction failed; mode=predict says why")
-    if point.fits and "step_seconds_mean" not in summary:
-        return replace(point, missing="the hardware entry lacks speeds")
-    return point
+    return {str(job.folder): QuotedPoint(job, *found.get(job.subject_key, ({}, EXACT))) for job in jobs}
 
 
 def _started(
@@ -132,10 +124,6 @@ def _started(
             too_large += [point.job for point in left[:ran] if not point.fits]
             yield left[:ran]
             left = left[ran:]
-
-
-def _start(job: Job) -> Range:
-    return (0.0, None) if job.is_command else LAUNCH_S
 
 
 def _sum(ranges: Iterable[Range]) -> Range:
