@@ -11,7 +11,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from memlab.files.redaction import known_secrets, redact
 
@@ -19,28 +19,17 @@ PIECE = 2**16
 """Bytes that are copied at a time."""
 
 
-class Streams(Protocol):
-    """Where a launch reads and writes."""
-
-    own_session: bool  # whether the processes leave the caller's terminal, and so its Ctrl-C
-
-    def opened(self) -> contextlib.AbstractContextManager[dict[str, Any]]:
-        """Open the streams. Yields the arguments of ``subprocess.Popen`` for them."""
-
-    def drain(self, seconds: float) -> None:
-        """Wait until all output of the processes has arrived; ``seconds`` at most."""
-
-
 class ToLog:
     """No input; standard output and error go to a log."""
 
-    own_session = True
+    own_session = True  # whether the processes leave the caller's terminal, and so its Ctrl-C
 
     def __init__(self, log: Path):
         self.log = log
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[dict[str, Any]]:
+        """Open the streams. Yields the arguments of ``subprocess.Popen`` for them."""
         with self.log.open("ab") as output:
             yield {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
 
@@ -64,7 +53,8 @@ class ToTerminal:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[dict[str, Any]]:
-        """Open a stream for standard output and one for standard error; only one if both go to the same place."""
+        """Open a stream for standard output and one for standard error; only one if both go to the same place. Yields
+        the arguments of ``subprocess.Popen`` for them."""
         ends = {1: _Tee(1)}
         ends[2] = ends[1] if _same_place(1, 2) else _Tee(2)
         tees = list(dict.fromkeys(ends.values()))
@@ -78,8 +68,13 @@ class ToTerminal:
         self._copier.start()
 
     def drain(self, seconds: float) -> None:
+        """Wait until all output of the processes has arrived; ``seconds`` at most."""
         if self._copier is not None:
             self._copier.join(seconds)
+
+
+Streams = ToLog | ToTerminal
+"""Where a launch reads and writes."""
 
 
 class _Log:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol
 
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
@@ -27,48 +26,33 @@ Progress = Callable[[str, int, int], None]
 """Called with the progress: ("tracing", 3, 12)."""
 
 
-class PredictedRun(Protocol):
-    """A run on simulated GPUs. ``traces``: of the ranks that differ."""
-
-    @property
-    def config(self) -> Config: ...
-
-    @property
-    def traces(self) -> Mapping[int, Trace]: ...
-
-
-class ChangedRuns(Protocol):
-    """A run with all its possible single changes."""
-
-    @property
-    def changes(self) -> Sequence[Change]: ...
-
-    @property
-    def base(self) -> PredictedRun:
-        """The prediction of the run as it is. Raises :class:`MemlabError` if there can be none."""
-
-    def predict(self, chosen: Sequence[Change]) -> Iterator[PredictedRun | str]:
-        """Yield the prediction with each change alone, or the reason why there is none."""
-
-
 @dataclass(frozen=True)
 class TracedPlan:
+    """A plan on simulated GPUs. ``traces``: of the ranks that differ."""
+
     config: Config
     traces: Mapping[int, Trace]
 
 
+PredictedRun = TracedPlan | TracedCommand
+
+
 class ChangedPlans:
-    """A run of memlab's own training."""
+    """A run of memlab's own training with all its possible single changes."""
 
     def __init__(self, base: Plan, changes: Sequence[Change], on_progress: Progress):
         self._base, self.changes, self._on_progress = base, changes, on_progress
 
     @cached_property
     def base(self) -> PredictedRun:
-        return TracedPlan(self._base.config, traces(self._base))
+        """The prediction of the run as it is. Raises :class:`MemlabError` if there can be none."""
+        return _traced_plan(self._base)
 
     def predict(self, chosen: Sequence[Change]) -> Iterator[PredictedRun | str]:
-        """Trace all changes in one shadow process. The traces stay in the user's cache."""
+        """Yield the prediction with each change alone, or the reason why there is none.
+
+        All changes are traced in one shadow process. The traces stay in the user's cache.
+        """
         plans = [change.plan for change in chosen if change.plan is not None]
         trace_missing(plans, lambda done, of: self._on_progress("tracing", done, of))
         for number, plan in enumerate(plans):
@@ -77,7 +61,8 @@ class ChangedPlans:
 
 
 class ChangedCommands:
-    """A command of the user's own, from its run folder. Each change runs its script again, on simulated GPUs.
+    """A command of the user's own, from its run folder, with all its possible single changes. Each change runs its
+    script again, on simulated GPUs.
 
     ``environ``: the variables that the command would get, with the token of a launch. Raises :class:`MemlabError` if
     no rank noted what the script uses, and in another folder than the one where the command ran.
@@ -137,6 +122,9 @@ class ChangedCommands:
             command["effects"],
             record.config.allocator.conf,
         )
+
+
+ChangedRuns = ChangedPlans | ChangedCommands
 
 
 def _traced_plan(plan: Plan) -> TracedPlan:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 from memlab.analyse.explain.accounting import OUTSIDE_MODULES, Share, layers_together, sum_of
 from memlab.analyse.explain.snapshot import Entry
@@ -190,32 +190,6 @@ def tree(name: str, parts: Iterable[tuple[tuple[str, ...], int]]) -> Share:
     return sum_of(name, [tree(key, members) for key, members in groups.items()]) if groups else Share(name, total)
 
 
-class Device(Protocol):
-    """Sizes in bytes; events are indices in the trace of the history."""
-
-    @property
-    def index(self) -> int:
-        """Index of the GPU in its process."""
-
-    @property
-    def elsewhere(self) -> Mapping[int, int]:
-        """Index of each other GPU of the process -> the most bytes that the allocator held there."""
-
-    @property
-    def provenance(self) -> str:
-        """Where the sizes outside the allocator come from; empty if the run itself was read."""
-
-    @property
-    def changes(self) -> Sequence[int]:
-        """Events from which :meth:`outside` or :meth:`driver` can differ from before, in order; the first one is 0."""
-
-    def outside(self, event: int) -> tuple[Share, ...]:
-        """Return the memory outside the allocator after an event, in parts."""
-
-    def driver(self, event: int) -> int | None:
-        """Return the driver's figure after an event; ``None`` in a prediction."""
-
-
 @dataclass(frozen=True)
 class ModelledDevice:
     """The device of a prediction. ``parts``: what comes outside the allocator. ``provenance``: of their sizes."""
@@ -227,46 +201,49 @@ class ModelledDevice:
 
     @property
     def changes(self) -> Sequence[int]:
+        """Events from which :meth:`outside` or :meth:`driver` can differ from before, in order; the first one is 0."""
         return sorted({0, *(part.event for part in self.parts)})
 
     def outside(self, event: int) -> tuple[Share, ...]:
+        """Return the memory outside the allocator after an event, in parts."""
         there = [part for part in self.parts if part.event <= event]
         return tree("outside", [(tuple(filter(None, (part.name, part.detail))), part.nbytes) for part in there]).parts
 
     def driver(self, event: int) -> int | None:
+        """Return the driver's figure after an event; ``None`` in a prediction."""
         return None
 
 
+@dataclass(frozen=True)
 class MeasuredDevice:
     """The device of a recorded history, whose driver was read.
 
-    ``reserved``: of the allocator after each event, in bytes. ``until_us``: the last microsecond before the next
-    event, for each event, by the clock of ``outside``. A phase ends with a reading after its last event, and that
-    reading counts for this event.
+    ``driver_readings``: what was read. ``reserved``: of the allocator after each event, in bytes. ``until_us``: the
+    last microsecond before the next event, for each event, by the clock of the readings. A phase ends with a reading
+    after its last event, and that reading counts for this event.
     """
 
-    provenance = ""
-
-    def __init__(
-        self,
-        outside: Outside,
-        reserved: Sequence[int],
-        until_us: Sequence[float],
-        index: int = 0,
-        elsewhere: Mapping[int, int] | None = None,
-    ):
-        self.index: int = index
-        self.elsewhere: Mapping[int, int] = elsewhere or {}
-        self._outside, self._reserved, self._until_us = outside, reserved, until_us
+    driver_readings: Outside
+    reserved: Sequence[int]
+    until_us: Sequence[float]
+    index: int = 0
+    elsewhere: Mapping[int, int] = field(default_factory=dict)
+    provenance: ClassVar[str] = ""
 
     @property
     def changes(self) -> Sequence[int]:
-        times = self._until_us
-        around = {find(times, time) for time in self._outside.changes() for find in (bisect_left, bisect_right)}
+        times = self.until_us
+        around = {find(times, time) for time in self.driver_readings.changes() for find in (bisect_left, bisect_right)}
         return sorted({0, *around} - {len(times)})
 
     def outside(self, event: int) -> tuple[Share, ...]:
-        return self._outside.shares(self._until_us[event])
+        return self.driver_readings.shares(self.until_us[event])
 
     def driver(self, event: int) -> int | None:
-        return self._reserved[event] + self._outside.total(self._until_us[event])
+        return self.reserved[event] + self.driver_readings.total(self.until_us[event])
+
+
+Device = ModelledDevice | MeasuredDevice
+"""The device of a rank. Sizes in bytes; events are indices in the trace of the history. ``index``: of the GPU in its
+process. ``elsewhere``: index of each other GPU of the process -> the most bytes that the allocator held there.
+``provenance``: where the sizes outside the allocator come from; empty if the run itself was read."""
