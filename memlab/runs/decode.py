@@ -14,12 +14,8 @@ from memlab.core.plan import LATER_GROUPS, SHAPE, Plan
 from memlab.core.record import SCHEMA_VERSION, RankResult, Record
 from memlab.core.schema import SchemaError, check_of, required, shown
 
-_RANK_KEYS = frozenset(asdict(RankResult(rank=0, device="", device_name="", memory_source="")))
-_RANK_DEFAULTS = {
-    name: value
-    for name, value in asdict(RankResult(rank=0, device="", device_name="", memory_source="")).items()
-    if name not in (*required(RankResult), "runtime")
-}
+_RANK = asdict(RankResult(rank=0, device="", device_name="", memory_source=""))
+_RANK_DEFAULTS = {name: value for name, value in _RANK.items() if name not in (*required(RankResult), "runtime")}
 
 
 RENAMED = {"hardware.usd_per_hour": "hardware.usd_per_gpu_hour"}
@@ -119,7 +115,7 @@ def whole_rank(rank: Any) -> Any:
     """Return the values of a rank with defaults for the figures that it lacks, without keys that are no figures."""
     if not isinstance(rank, dict):
         return rank
-    return _RANK_DEFAULTS | {key: value for key, value in rank.items() if key in _RANK_KEYS}
+    return _RANK_DEFAULTS | {key: value for key, value in rank.items() if key in _RANK}
 
 
 def decode_plan(values: Any, where: str) -> Plan:

@@ -11,7 +11,7 @@ from memlab.core.command_template import PORT, template
 from memlab.core.config import Config, flat, to_dict, with_own_names, without
 from memlab.core.errors import FolderError, RecordError
 from memlab.core.noise import doubts
-from memlab.core.plan import NOT_MEASURED, Plan, engine_key, memory_key, shape_of, subject_key
+from memlab.core.plan import NOT_MEASURED, Plan, memory_key, shape_of, subject_key
 from memlab.core.record import FINAL, FITS, OUT_OF_MEMORY, Record
 from memlab.core.schema import shown
 from memlab.core.summary import slowest, summarise
@@ -36,10 +36,6 @@ class Job:
     def size(self) -> int:
         """Tokens of a forward pass. Memory grows with this size."""
         return self.config.batch.micro * self.config.seq_len.tokens
-
-    @cached_property
-    def engine_key(self) -> str:
-        return engine_key(self.config)
 
     @cached_property
     def memory_key(self) -> str:

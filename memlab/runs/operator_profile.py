@@ -12,6 +12,7 @@ from sys import intern
 from typing import Any, NamedTuple, TextIO
 
 from memlab.core.errors import RecordError
+from memlab.core.schema import SchemaError, check_of
 from memlab.files.json_file import read_json, write_json
 from memlab.runs.folder import RunFolder
 
@@ -84,22 +85,10 @@ def read_operators(path: Path) -> OperatorProfile:
     """Read what :func:`write_operators` wrote. Raises :class:`RecordError` for anything else."""
     values = read_json(path)
     try:
-        operators = [_operator(row) for row in values["operators"]]
-        seconds = [float(each) for each in values["step_seconds"]]
-        return OperatorProfile(int(values["steps"]), seconds, float(values["busy_seconds"]), operators)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        check_of(OperatorProfile)(values)
+        return OperatorProfile(**{**values, "operators": [OperatorTime(**row) for row in values["operators"]]})
+    except (TypeError, SchemaError) as error:
         raise RecordError(f"{path}: not the operators of a profile ({error})") from None
-
-
-def _operator(row: Mapping[str, Any]) -> OperatorTime:
-    return OperatorTime(
-        phase=str(row["phase"]),
-        operator=str(row["operator"]),
-        kernel=str(row["kernel"]),
-        calls=float(row["calls"]),
-        seconds=float(row["seconds"]),
-        allocated_bytes=float(row["allocated_bytes"]),
-    )
 
 
 def write_operators(path: Path, profile: OperatorProfile) -> None:

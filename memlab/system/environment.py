@@ -173,15 +173,16 @@ def versions_used(plan: Plan) -> dict[str, str]:
     config = plan.config
     optional: tuple[str, ...] = ADAPTER_PACKAGES if config.adapter.method == "qlora" else ()
     optional += KERNEL_PACKAGES if config.kernels.implementation == "liger" else ()
-    return {**package_versions(), **_versions(optional)}
+    return {**package_versions(), **versions_of(optional)}
 
 
 @cache
 def package_versions() -> dict[str, str]:
-    return {"memlab": memlab.__version__, **_versions(PACKAGES)}
+    return {"memlab": memlab.__version__, **versions_of(PACKAGES)}
 
 
-def _versions(packages: tuple[str, ...]) -> dict[str, str]:
+def versions_of(packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
     versions = {}
     for package in packages:
         try:

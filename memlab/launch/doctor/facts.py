@@ -1,7 +1,6 @@
 """Facts about this machine that a plan depends on. Only this module reads them from the machine."""
 
 import contextlib
-import importlib.metadata
 import json
 import os
 import resource
@@ -29,6 +28,7 @@ from memlab.system.environment import (
     rank_environment,
     sweep_locks_of_commands,
     sweep_stale_locks,
+    versions_of,
 )
 from memlab.system.machine import Gpu, Machine, nvml_handle
 
@@ -113,7 +113,7 @@ def gather(plan: Plan, machine: Machine) -> Facts:
         gpus=_ask_driver(lambda nvml: tuple(_gpu_use(nvml, gpu) for gpu in gpus)) or (),
         driver=machine.driver,
         driver_cuda=_ask_driver(_driver_cuda),
-        versions=_versions(),
+        versions=versions_of(PACKAGES),
         torch=_probe_torch(config, environment),
         compiler=_first_line([compiler, "--version"]) if compiler else None,
         ninja=shutil.which("ninja", path=environment["PATH"]),
@@ -180,15 +180,7 @@ def _process_name(pynvml, pid: int) -> str:
         return "unknown"
 
 
-# --- programs and packages --------------------------------------------------------------------------------------------
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return versions
+# --- programs ---------------------------------------------------------------------------------------------------------
 
 
 def _probe_torch(config: Config, environment: dict[str, str]) -> TorchFacts:

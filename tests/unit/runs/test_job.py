@@ -2,6 +2,7 @@
 
 import pytest
 
+from memlab.core.plan import engine_key
 from memlab.core.record import STATUSES
 from memlab.files.json_file import read_json
 from memlab.runs.folder import RunFolder
@@ -56,7 +57,7 @@ def test_the_record_of_another_configuration_is_not_its_own(job):
     ],
 )
 def test_what_may_share_a_launch_and_what_is_a_repeat(job, changes, same_engine, same_subject):
-    assert (job(changes).engine_key == job().engine_key) is same_engine
+    assert (engine_key(job(changes).config) == engine_key(job().config)) is same_engine
     assert (job(changes).subject_key == job().subject_key) is same_subject
 
 
