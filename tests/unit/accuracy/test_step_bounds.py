@@ -1,4 +1,4 @@
-"""No lower bound of a step is above the step that was measured: all of results/ whose bound is stored."""
+"""No lower bound of a step is above the step that was measured, in all of results/."""
 
 import csv
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from memlab.predict.limits import unpredictable
 from memlab.runs.folder import RunFolder
 
 RESULTS = Path(__file__).parents[3] / "results"
@@ -33,12 +34,27 @@ def test_no_bound_of_a_stored_prediction_is_above_its_measurement(sweep, least):
     assert [name for name, measured, of in runs if of["step_seconds_lower_bound"] > measured["step_seconds"]] == []
 
 
+NOT_YET = {"unseen_families_4xH200", "capped_1xH200", "one_gpu_grid_1xH200"}
+"""Sweeps whose bounds are not in step_bounds.csv yet."""
+
+
+def measured_steps() -> dict[tuple[str, str], float]:
+    """Seconds of the measured steps of results/ by sweep and run: of runs that ended well and can be predicted."""
+    records = {path.parent: RunFolder(path.parent).read_record() for path in RESULTS.glob(f"*/*/{RunFolder.RECORD}")}
+    return {
+        (folder.parent.name, folder.name): record.summary["step_seconds"]
+        for folder, record in records.items()
+        if record.status == "ok" and "step_seconds" in record.summary
+        if record.command or not unpredictable(record.config)
+    }
+
+
 def test_no_bound_of_a_measured_step_is_above_it():
     with (RESULTS / "step_bounds.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len({row["sweep"] for row in rows}) >= 4
-    for row in rows:
-        record = RunFolder(RESULTS / row["sweep"] / row["run"]).read_record()
-        assert float(row["measured_s"]) == pytest.approx(record.summary["step_seconds"], rel=1e-5)
+        rows = {(row["sweep"], row["run"]): row for row in csv.DictReader(file)}
+    measured = measured_steps()
+    assert rows.keys() == {run for run in measured if run[0] not in NOT_YET}
+    for run, row in rows.items():
+        assert float(row["measured_s"]) == pytest.approx(measured[run], rel=1e-5)
         assert float(row["lower_bound_s"]) <= float(row["measured_s"]), row
         assert float(row["lower_bound_s"]) <= float(row["calibrated_s"]), row
