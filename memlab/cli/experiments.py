@@ -196,8 +196,10 @@ def with_repeats(
     """Make ``measure.repeats`` jobs of a configuration, numbered from ``measure.repeat``.
 
     The first job runs in ``folder``, the others in folders beside it. Each job saves ``composed`` and ``hydra_config``
-    (what Hydra composed) in its folder.
+    (what Hydra composed) in its folder. Raises :class:`ConfigError` for ``mode=compose``, which runs nothing.
     """
+    if config.mode == "compose":
+        raise ConfigError("mode=compose runs nothing, so no launcher of Hydra can start it: leave hydra/launcher out.")
     first = config.measure.repeat
     jobs = []
     for repeat in range(first, first + config.measure.repeats):

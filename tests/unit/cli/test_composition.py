@@ -113,6 +113,10 @@ def test_modes_are_not_mixed(composed):
     assert "mode=compose cannot be one of several values" in composed("mode=compose,predict", flags=("-m",))
 
 
+def test_other_launchers_start_nothing(composed):
+    assert "leave hydra/launcher out" in composed("hydra/launcher=basic", "hardware=cpu", flags=("-m",))
+
+
 def test_a_wrong_word_is_one_line(composed):
     assert composed("hardware=cpu", "batch.micro=0") == "memlab: 'batch.micro' must be at least 1, not 0.\n"
 
