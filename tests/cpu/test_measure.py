@@ -103,8 +103,11 @@ def test_text_is_tokenised_and_accumulated_and_no_secret_is_written(start, monke
 
 @pytest.mark.long(20)
 def test_a_single_token_has_a_loss(start):
-    run = start("zero_stage=zero3", "seq_len.tokens=1")
+    loud = ("training_args.log_level=info", "deepspeed.log_level=info", "deepspeed.steps_per_print=1")
+    run = start("zero_stage=zero3", "seq_len.tokens=1", *loud)
     assert run.wait() == 0, run.output
+    log = (run.folder / "logs" / "rank0.log").read_text()
+    assert "***** Running training *****" in log and "skipped=0, lr=" in log  # values that no group sets
     assert 7 < run.record["summary"]["last_loss"] < 8.5  # ln(2048) is 7.6
 
 

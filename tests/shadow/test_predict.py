@@ -1,5 +1,6 @@
 """Shadow runs of the real engine and the real Trainer, a few seconds each. No GPU, no compiler, two cores."""
 
+import itertools
 import json
 
 import pytest
@@ -100,14 +101,20 @@ def test_tables_and_diffs_can_read_the_record(tmp_path, words):
 
 
 def test_ranks_of_stage_3_are_alike(tmp_path):
-    """What lets one rank stand for all: whatever the padding, every rank's events are the same."""
-    plan = plan_of("zero_stage=zero3")
+    """What lets one rank stand for all: whatever the padding, every rank's events are the same.
+
+    The cache is emptied in each step, as a value beside the groups says.
+    """
+    plan = plan_of("zero_stage=zero3 training_args.torch_empty_cache_steps=1")
     assert traced_ranks(plan) == [0]
     found = shadow_traces(plan, [TraceKey(rank, 1, 64) for rank in (0, 1, 2)], tmp_path)
     sizes = [
         [(event.nbytes, event.stream) for event in trace.events if isinstance(event, Alloc)] for trace in found.values()
     ]
     assert sizes[0] == sizes[1] == sizes[2]
+    for trace in found.values():
+        for begins, ends in itertools.pairwise([*trace.steps, len(trace.events)]):
+            assert any(isinstance(event, EmptyCache) for event in trace.events[begins:ends])
 
 
 def phases_of(words: str) -> tuple[dict, dict]:
