@@ -131,11 +131,11 @@ def compose_batch(
     composes each combination of options once, and the values in the other words are set on a copy. ``first``: the
     number of the first job (``hydra.job.num``).
     """
-    parser = OverridesParser.create()
+    parse = cache(OverridesParser.create().parse_override)  # most words are those of many jobs
     composed: dict[tuple[str, ...], DictConfig] = {}
     groups = master.hydra.runtime.choices
     for number, words in enumerate(batch, first):
-        overrides = parser.parse_overrides(list(words))
+        overrides = [parse(word) for word in words]
         options = tuple(str(override.input_line) for override in overrides if not _is_value(override, groups))
         if options not in composed:
             composed[options] = loader.load_sweep_config(master, list(options))
