@@ -19,7 +19,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line, with_word_here, word_here
+from memlab.cli.hydra_errors import HYDRA_ERRORS, as_one_line, with_word_here, word_here
 from memlab.cli.library_values import check_library_values
 from memlab.cli.local_hardware import local
 from memlab.cli.override_words import check_gpu, check_words, parse_words
@@ -68,9 +68,9 @@ def compose_config(overrides: Sequence[str], config_dir: str | None = None) -> t
     try:
         with initialize_config_dir(conf_dir(), version_base="1.3"):
             composed = compose(CONFIG_NAME, words, return_hydra_config=True)
-            return composed_config(composed)
-    except COMPOSITION_ERRORS as error:
+    except HYDRA_ERRORS as error:
         raise as_one_line(error, overrides) from error
+    return composed_config(composed)
 
 
 def _search_path(config_dir: str) -> str:

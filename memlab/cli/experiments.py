@@ -39,7 +39,6 @@ from memlab.predict.time.calibrate import resolve as calibrations_of
 from memlab.predict.time.step_time import OWN_PYTHON, why_not_calibrated
 from memlab.report.details_text import show_answer
 from memlab.report.plan_text import PlanProgress
-from memlab.report.sweep_files import leave_table_and_page
 from memlab.report.sweep_text import progress, show_preview, show_repeats, show_searches, show_summary
 from memlab.report.text import console
 from memlab.runs.folder import RunFolder, SweepFolder
@@ -51,16 +50,20 @@ INCOMPLETE = 1
 """Exit code of a sweep in which a job has no final record. It is 0 if all jobs have one, 130 after an interrupt."""
 
 
-def prepare_run(composed: DictConfig) -> None:
+def prepare_run(composed: DictConfig) -> Path | None:
     """Check one composed configuration and its run folder, then mark the folder as memlab's.
 
-    Hydra writes into the folder, too; so this happens before. Raises :class:`MemlabError`.
+    Hydra writes into the folder, too; so this happens before. Returns the folder of all runs, if there will be several.
+    Raises :class:`MemlabError`.
     """
     (config, choices), hydra_config = composed_config(composed), composed.hydra
     check_inputs([config])
     folder = RunFolder(str(hydra_config.run.dir))
-    check_folders(with_repeats(config, choices, folder, composed, hydra_config))
+    jobs = with_repeats(config, choices, folder, composed, hydra_config)
+    check_folders(jobs)
     folder.claim()
+    is_sweep = len(jobs) > 1 or config.sweep.search != "none"
+    return folder.path.parent if is_sweep and not config.sweep.dry_run else None
 
 
 def run_composed(composed: DictConfig) -> tuple[int, float | None]:
@@ -229,20 +232,17 @@ def run_jobs(jobs: Sequence[Job], config: Config, root: Path) -> int:
             found += sweep.schedule(its_jobs, config.seed)
         show_preview(found, root, console, _quote(found, config) if config.sweep.guide == "quote" else None)
         return 0
-    try:
-        with progress(console) as observer:
-            results = predict_jobs(own, config.force, observer) if own else []
-            sweeps = _sweeps(jobs, config, machine, observer)
-            for sweep, its_jobs in sweeps:
-                if not any(each.interrupted for each, _ in sweeps):
-                    results += sweep.run(its_jobs, config.seed)
-        for sweep, _ in sweeps:
-            if isinstance(sweep, MeasuredSearch):
-                show_searches(sweep.found.values(), console)
-        show_repeats(results, console)
-        show_summary(results, root, observer.seconds, console)
-    finally:  # also after an interrupt, for the predictions that are done
-        leave_table_and_page(root, console)
+    with progress(console) as observer:
+        results = predict_jobs(own, config.force, observer) if own else []
+        sweeps = _sweeps(jobs, config, machine, observer)
+        for sweep, its_jobs in sweeps:
+            if not any(each.interrupted for each, _ in sweeps):
+                results += sweep.run(its_jobs, config.seed)
+    for sweep, _ in sweeps:
+        if isinstance(sweep, MeasuredSearch):
+            show_searches(sweep.found.values(), console)
+    show_repeats(results, console)
+    show_summary(results, root, observer.seconds, console)
     return _sweep_exit_code([sweep for sweep, _ in sweeps], results)
 
 

@@ -16,10 +16,11 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
+from rich.console import Console
 
 from memlab.cli.compose import CONFIG_NAME, composed_config, register
 from memlab.cli.exit_codes import EXIT_CODES
-from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line
+from memlab.cli.hydra_errors import COMPOSITION_ERRORS, HYDRA_ERRORS, as_one_line
 from memlab.cli.override_words import check_words
 from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import make_plan
@@ -37,13 +38,17 @@ class HydraTask:
     def __init__(self):
         self.exit_code = 0
         self.error: Exception | None = None
+        self.ran = False
 
     def __call__(self, composed: DictConfig) -> float | None:
         """Run one composed configuration. Returns its objective; a sweeper that needs one is told of the exception."""
         from memlab.cli.experiments import run_composed
 
         try:
+            if composed.mode == COMPOSE:
+                raise ConfigError(f"mode={COMPOSE} runs nothing: leave out hydra/launcher.")
             self.exit_code, value = run_composed(composed)
+            self.ran = True
             return value
         except Exception as error:
             if composed.objective and HydraConfig.get().mode is RunMode.MULTIRUN:
@@ -59,6 +64,7 @@ class HydraTask:
         from memlab.cli.experiments import objective, run_sweep
 
         self.exit_code, experiments = run_sweep(config, batch)
+        self.ran = True
         if self.exit_code == EXIT_CODES["interrupted"]:  # a sweeper would go on with its next batch
             raise KeyboardInterrupt
         returned = []
@@ -73,13 +79,14 @@ class HydraTask:
 
 
 class BeforeHydra(Callback):
-    """Callback that refuses a single run before Hydra makes the run's folder.
+    """Callback that refuses a single run before Hydra makes the run's folder, and notes where a sweep leaves its runs.
 
     Hydra turns an exception of a callback into a warning and goes on, but it lets SystemExit through.
     """
 
     def __init__(self):
         self.error: Exception | None = None
+        self.sweep: Path | None = None  # the folder of a sweep, or of the repeats of a run
 
     def on_run_start(self, config: DictConfig, **_) -> None:
         try:
@@ -89,10 +96,14 @@ class BeforeHydra(Callback):
             from memlab.cli.experiments import prepare_run
 
             HydraConfig.instance().set_config(config)  # for ${hydra:...} in the name of the folder
-            prepare_run(config)
+            self.sweep = prepare_run(config)
         except Exception as error:
             self.error = error
             raise SystemExit from error
+
+    def on_multirun_start(self, config: DictConfig, **_) -> None:
+        if config.mode != COMPOSE and not config.sweep.dry_run:
+            self.sweep = Path(str(config.hydra.sweep.dir))
 
 
 COMPOSE = "compose"
@@ -115,20 +126,36 @@ def run_hydra() -> int:
         print(help_page(flags.config_dir))
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let Hydra raise: otherwise it prints errors itself and exits with 1
-    HydraConfig.instance().cfg = _before.error = None
+    HydraConfig.instance().cfg = _before.error = _before.sweep = None
     task = HydraTask()
     try:
         hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(task)()
         if HydraConfig.initialized():  # after --cfg, which has printed what it composed without memlab's checks
             _ = HydraConfig.get().run.dir
-    except SystemExit:
-        if _before.error is None:
-            raise
-    except COMPOSITION_ERRORS as error:
+    except (*HYDRA_ERRORS, MemlabError) as error:
+        if task.ran:
+            leave_results()
         raise as_one_line(error, words) from error
+    except BaseException:
+        if _before.error is None:
+            leave_results()
+            raise
+    else:
+        leave_results()
     if raised := _before.error or task.error:
         raise as_one_line(raised, words) if isinstance(raised, COMPOSITION_ERRORS) else raised
     return task.exit_code
+
+
+def leave_results() -> None:
+    """Print and write the table of a sweep, and write its page, whichever launcher or sweeper of Hydra ran it.
+
+    Hydra's own callback for this, on_multirun_end, is left out after a failed job, sys.exit or Ctrl-C.
+    """
+    if _before.sweep and _before.sweep.exists():
+        from memlab.report.sweep_files import leave_table_and_page
+
+        leave_table_and_page(_before.sweep, Console())
 
 
 def show_compositions(jobs: Sequence[DictConfig]) -> None:

@@ -17,8 +17,11 @@ from memlab.core.errors import ConfigError, MemlabError, UnknownKey, nearest
 from memlab.core.foreign_words import foreign_word
 from memlab.files.conf_files import options_of
 
-COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError, ValueError)
-"""Exceptions of Hydra for a command line, or for a file in ``--config-dir``, that cannot be composed."""
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, RecursionError)
+"""Exceptions for a command line, or for a file in ``--config-dir``, that cannot be composed."""
+
+HYDRA_ERRORS = (*COMPOSITION_ERRORS, ValueError)
+"""Exceptions of Hydra itself. A ValueError of memlab's own would be a bug."""
 
 FREE_VALUE = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 """Groups whose options are numbers -> the field that takes any other number."""

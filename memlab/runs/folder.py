@@ -271,7 +271,8 @@ class RunFolder:
 class SweepFolder:
     """The folder that holds the run folders of a sweep."""
 
-    HYDRA = "multirun.yaml"
+    MULTIRUN = "multirun.yaml"
+    HYDRA = (MULTIRUN, "optimization_results.yaml")  # of sweepers: the second is Optuna's
     TABLE = "table.csv"
     PAGE = "report.html"
 
@@ -283,8 +284,9 @@ class SweepFolder:
         marker.claim(self.path, self._holds_runs)
 
     def claim_around_runs(self) -> None:
-        """Mark the folder that holds the folders of a run's repeats. Raises :class:`FolderError` if it holds files."""
-        marker.claim(self.path, lambda: all(path.is_dir() for path in self.path.iterdir()))
+        """Mark the folder that holds the folders of runs. Raises :class:`FolderError` if it holds files of anybody but
+        Hydra's sweepers."""
+        marker.claim(self.path, lambda: all(path.is_dir() or path.name in self.HYDRA for path in self.path.iterdir()))
 
     def _holds_runs(self) -> bool:
         """Whether a folder inside is a run folder: single runs, or an old memlab without sweep markers, made it."""
@@ -297,4 +299,4 @@ class SweepFolder:
 
     def save_hydra(self, text: str) -> None:
         """Save what Hydra composed for the whole sweep."""
-        write_whole(self.path / self.HYDRA, redact(text).encode())
+        write_whole(self.path / self.MULTIRUN, redact(text).encode())

@@ -83,6 +83,8 @@ def test_jobs_outlive_the_login_process_and_a_cancelled_one_is_resumed(cluster, 
 
     assert start(tmp_path, cluster).wait(240) == 0, story()
     assert statuses(tmp_path) == ["ok", "ok", "ok"], story()
+    table = tmp_path / "outputs" / "slurm" / "table.csv"
+    assert len(table.read_text().splitlines()) == 4 and table.with_name("report.html").exists(), story()
     after = [record(tmp_path, length) for length in LENGTHS]
     assert (after[0], after[2]) == (before[0], before[2])
     # The run folders are those of a sweep without Slurm, which so has nothing left to do.

@@ -1,5 +1,7 @@
 """From words to a configuration, and how wrong words are refused."""
 
+from pathlib import Path
+
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
@@ -8,7 +10,7 @@ from memlab.cli.compose import compose_config
 from memlab.cli.override_words import OF_A_GPU, check_words, expand
 from memlab.core.errors import ConfigError
 from memlab.core.sizes import GIB
-from memlab.files.conf_files import options_of
+from memlab.files.conf_files import conf_dir, options_of
 from memlab.system import machine
 
 
@@ -98,6 +100,17 @@ def test_keys_and_groups_of_ones_own_are_composed(tmp_path):
     slow = {"lr_end": 0.1, "steps": 7}
     assert config.own == {"schedule": slow, "other": slow, "note": "a", "tags": ["a", "b"]}
     assert (choices["schedule"], config.seed, config.adapter.method) == ("slow", 0, "none")
+
+
+def test_defaults_of_ones_own_machine_are_a_file_that_git_ignores(tmp_path):
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "default.yaml").write_text("# @package _global_\nhardware:\n  usd_per_gpu_hour: 9.0\n")
+    config, choices = compose_config(["hardware=h200_x1"], str(tmp_path))
+    assert config.hardware.usd_per_gpu_hour == 9.0 and "local" not in choices and config.own == {}
+    assert "/conf/local/" in (Path(conf_dir()).parent / ".gitignore").read_text().splitlines()
+    (tmp_path / "local" / "default.yaml").write_text("hardware:\n  usd_per_gpu_hour: 9.0\n")
+    with pytest.raises(ConfigError, match=r"first line of the file in local/ must be '# @package _global_'"):
+        compose_config(["hardware=h200_x1"], str(tmp_path))
 
 
 def test_a_number_may_be_text_where_a_variable_holds_it(monkeypatch):

@@ -175,6 +175,40 @@ def test_the_jobs_of_a_launcher_that_composes_elsewhere_are_looked_at_first(monk
     assert happened == [*launched, *checked, *launched]
 
 
+BASIC = ("hydra/launcher=basic", "hydra.sweep.dir=place")
+OTHERS = {
+    "launcher": BASIC,
+    "sweeper": (*BASIC, "hydra/sweeper=basic"),
+    "processes": ("hydra/launcher=submitit_local", "hydra.sweep.dir=place"),
+}
+
+
+@pytest.mark.parametrize("other", ["launcher", "sweeper", pytest.param("processes", marks=pytest.mark.long(20))])
+def test_a_sweep_leaves_table_and_page_whatever_launcher_and_sweeper_ran(multirun, tmp_path, other):
+    if other == "processes":
+        pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    for _ in range(2):  # the second finds the records
+        _, out = multirun("seed=1,2", "offload=param", "mode=predict", *OTHERS[other])
+        assert "2 points; " in out and "table: place/table.csv" in out and "page: " in out
+        assert len((tmp_path / "place" / "table.csv").read_text().splitlines()) == 3
+        assert (tmp_path / "place" / "report.html").exists()
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit, ValueError])
+def test_table_and_page_are_left_however_a_sweep_ends(multirun, tmp_path, monkeypatch, ending):
+    run = experiments.run_single
+
+    def interrupted(job, config):
+        if config.seed == 2:
+            raise ending
+        return run(job, config)
+
+    monkeypatch.setattr(experiments, "run_single", interrupted)
+    code, out = multirun("seed=1,2", "offload=param", *BASIC)
+    assert code == {KeyboardInterrupt: 130, SystemExit: 0, ValueError: 70}[ending]
+    assert "1 point; " in out and len((tmp_path / "place" / "table.csv").read_text().splitlines()) == 2
+
+
 def test_what_a_job_of_another_launcher_raises_is_raised(monkeypatch, capsys):
     Plugins.instance()
     from hydra_plugins.memlab_launcher.launcher import MemlabSweeper

@@ -100,6 +100,24 @@ def test_cfg_says_what_is_wrong_with_what_it_prints(launch, here, shown, word, m
     assert len(lines(done)) == 1 and message in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--experimental-rerun", "config.pickle"], "run the words in .hydra/overrides.yaml of the run folder again."),
+        (["-sc", "query=bash"], "Turn completion on with "),
+        (
+            ["-m", "--cfg", "job"],
+            "Only one of --run, --multirun, --cfg, --info and --shell_completion can be s",
+        ),
+        (["--config-name", "nothing"], "Cannot find primary config 'nothing'"),
+        (["--resolve"], "The --resolve flag can only be used in conjunction with --cfg or --help"),
+    ],
+)
+def test_what_hydra_cannot_do_is_one_line(launch, here, words, message):
+    done = launch(*words)
+    assert (done.returncode, len(lines(done)), list(here.iterdir())) == (2, 1, []) and message in done.stderr
+
+
 def test_help_is_for_people(launch, here):
     done = launch("--help")
     assert done.returncode == 0
