@@ -111,7 +111,8 @@ def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> tuple[int, lis
     ``config`` is the configuration that Hydra composed for the multirun as a whole.
     """
     configs, jobs = jobs_of_sweep(config, batch)
-    begin_sweep(config)
+    if not configs[0].sweep.dry_run:
+        begin_sweep(config)
     code = run_jobs(jobs, configs[0], Path(str(config.hydra.sweep.dir)))
     left = iter(jobs)
     return code, [list(islice(left, one.measure.repeats)) for one in configs]

@@ -15,18 +15,19 @@ VERDICTS = {FITS: "fits", EDGE: "at the edge", DOES_NOT_FIT: "cannot fit", DOES_
 
 
 def verdict(point: QuotedPoint) -> str:
-    """Write whether a point fits: ``fits``, ``cannot fit``, or ``not predicted`` with the reason."""
-    return VERDICTS.get(point.summary.get("verdict", ""), f"not predicted: {point.missing}")
+    """Write whether a point fits: ``fits``, ``at the edge``, ``cannot fit``, ``not predicted``."""
+    return VERDICTS.get(point.summary.get("verdict", ""), "not predicted")
 
 
 def show_quote(quote: Quote, out: Console) -> None:
     """Print how many points fit, the hours and dollars of the sweep, and what these rest on."""
-    verdicts = Counter(verdict(point).partition(":")[0] for point in quote.points)
-    say(f"Quote: {', '.join(f'{name} {count:,}' for name, count in verdicts.most_common())}.", out)
-    price = "an unknown price (hardware.usd_per_gpu_hour)" if quote.usd is None else _known(units.usd_of, quote.usd)
-    count = f"{quote.launches:,} launch{'es' * (quote.launches != 1)}"
-    time = _known(units.duration_of, quote.seconds)
-    say(f"{time[:1].upper()}{time[1:]} and {price}, for {count} one after another.", out, "bold")
+    verdicts = Counter(verdict(point).replace("fits", "fit") for point in quote.points)
+    say(f"Quote: {', '.join(f'{count:,} {word}' for word, count in verdicts.most_common())}.", out)
+    if not all(point.missing for point in quote.points):
+        price = "an unknown price (hardware.usd_per_gpu_hour)" if quote.usd is None else _known(units.usd_of, quote.usd)
+        count = f"{quote.launches:,} launch{'es' * (quote.launches != 1)}"
+        time = _known(units.duration_of, quote.seconds)
+        say(f"{time[:1].upper()}{time[1:]} and {price}, for {count} one after another.", out, "bold")
     for sentence in _rests_on(quote):
         say(sentence, out)
 
@@ -46,7 +47,7 @@ def _rests_on(quote: Quote) -> Iterator[str]:
         reason = f" ({basis.reason})" if basis.reason else ""
         known = "a lower bound" if basis.is_bound else f"calibrated, ± {units.percent(basis.error)}"
         yield f"Step time of {units.counted(count, 'point')}: {known}{reason}."
-    if not all(point.job.is_command for point in quote.points):
+    if not all(point.job.is_command for point in timed):
         yield f"Beside its points a launch takes {LAUNCH_S[0]:.0f} to {LAUNCH_S[1]:.0f} s, as measured on H200s."
     if any(point.job.is_command for point in quote.points):
         yield "Not counted: how long a command takes to start."

@@ -64,11 +64,10 @@ def test_a_dry_run_shows_the_jobs_and_starts_nothing(multirun, tmp_path):
 def test_a_dry_run_with_a_guide_is_a_quote_and_nothing_else_is(multirun, tmp_path):
     code, out = multirun("seed=1,2", "sweep.dry_run=true", "sweep.guide=quote")
     assert code == 0 and "2 to run in 2 launches" in out
-    assert "Quote: not predicted 2.\nAt least 32 s and an unknown price (" in out
-    assert "Not counted: 2 points (a CPU has no caching allocator to predict; " in out
+    assert "Quote: 2 not predicted.\nNot counted: 2 points (a CPU has no caching allocator to predict; " in out
     assert multirun("seed=1,2", "sweep.guide=quote")[0] == 2
     assert multirun("seed=1,2", "sweep.guide=quote", "sweep.dry_run=true", "sweep.search=batch")[0] == 2
-    assert not list(tmp_path.rglob("record.json"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_dry_run_knows_what_is_done(multirun, tmp_path):

@@ -85,7 +85,7 @@ def test_steps_launches_and_points_add_up_and_have_their_errors(predicted, gpu_j
     )
     assert {plan.config.mode for plan in predicted.plans} == {"predict"}
     shown = text(found)
-    assert "Quote: fits 2.\n32 to 63 s and $0.32 to $0.63, for 1 launch one after another.\n" in shown
+    assert "Quote: 2 fit.\n32 to 63 s and $0.32 to $0.63, for 1 launch one after another.\n" in shown
     assert "Step time of 2 points: calibrated, ± 25 %.\n" in shown and "16 to 37 s, as measured on H200s." in shown
 
 
@@ -101,7 +101,7 @@ def test_what_is_not_predicted_is_named_and_makes_the_rest_a_bound(predicted, gp
     found = quoted(gpu_job(), gpu_job(seed=13), job())  # the last one on CPU ranks
     assert found.seconds[1] is None
     shown = text(found)
-    assert "Quote: not predicted 2, fits 1.\nAt least " in shown and "and an unknown price (" in shown
+    assert "Quote: 2 not predicted, 1 fit.\nAt least " in shown and "and an unknown price (" in shown
     assert "Not counted: 1 point (its prediction failed; mode=predict says why).\n" in shown
     assert "Not counted: 1 point (a CPU has no caching allocator to predict; instead: " in shown
 
@@ -112,7 +112,7 @@ def test_an_out_of_memory_ends_a_launch_and_what_it_implies_costs_nothing(predic
     found = quoted(*jobs, prune=prune)
     assert found.launches == launches
     assert found.seconds[1] == pytest.approx(launches * LAUNCH_S[1] + points * POINT_S[1] + 12.5)
-    assert "Quote: cannot fit 4, fits 1.\n" in text(found)
+    assert "Quote: 4 cannot fit, 1 fit.\n" in text(found)
 
 
 def test_repeats_share_a_prediction_and_cost_their_time(predicted, gpu_job):
