@@ -16,7 +16,6 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from rich.console import Console
 
 from memlab.cli.compose import CONFIG_NAME, composed_config, register
 from memlab.cli.exit_codes import EXIT_CODES
@@ -153,6 +152,8 @@ def leave_results() -> None:
     Hydra's own callback for this, on_multirun_end, is left out after a failed job, sys.exit or Ctrl-C.
     """
     if _before.sweep and _before.sweep.exists():
+        from rich.console import Console
+
         from memlab.report.sweep_files import leave_table_and_page
 
         leave_table_and_page(_before.sweep, Console())
