@@ -54,10 +54,13 @@ def as_one_line(error: Exception, words: Sequence[str] = ()) -> MemlabError:
 
 def with_word_here(error: UnknownKey, words: Sequence[str]) -> ConfigError:
     """Add to an unknown key the word here that has its meaning, if there is one. ``words``: the command line."""
-    value = next((word.partition("=")[2] for word in words if word.lstrip("+").startswith(f"{error.key}=")), None)
-    text = value or (error.value if isinstance(error.value, str) else json.dumps(error.value))
-    here = word_here(error.key, text)
-    return ConfigError(f"Unknown key '{error.key}': here it is {here}.") if here else error
+    typed = (word.lstrip("+").partition("=") for word in words)
+    deeper = (
+        (key, value) for key, _, value in typed if f"{key}.".startswith(f"{error.key}.")
+    )  # a.b, of which a is new
+    key, value = next(deeper, (error.key, None))
+    here = word_here(key, value or (error.value if isinstance(error.value, str) else json.dumps(error.value)))
+    return ConfigError(f"Unknown key '{key}': here it is {here}.") if here else error
 
 
 def word_here(key: str, value: str) -> str | None:

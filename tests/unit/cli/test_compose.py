@@ -51,6 +51,7 @@ def test_values_follow_the_words(composed):
             "Unknown key 'gradient_accumulation_steps': here it is batch.accumulation=4.",
         ),
         ("optimizer.learning_rate=1e-4", "Unknown key 'optimizer.learning_rate': here it is optimizer.lr=1e-4."),
+        ("zero_optimization.stage=3", "Unknown key 'zero_optimization.stage': here it is zero_stage=zero3."),
         ("torch_empty_cache_steps=4", "Unknown key 'torch_empty_cache_steps': here it is training_args.torch_empty_"),
         ("steps_per_print=4", "Unknown key 'steps_per_print': here it is deepspeed.steps_per_print=4."),
         ("search=batch", "Unknown key 'search': here it is sweep.search=batch."),
