@@ -14,7 +14,6 @@ from memlab.core.record import (
     HOST,
     LIVE_TENSORS,
     OUT_OF_MEMORY,
-    PREDICTED,
     Record,
 )
 from memlab.core.sizes import GIB
@@ -55,12 +54,14 @@ def machine(record: Record) -> str:
 
 
 def sharing(record: Record) -> list[tuple[str, list[int]]]:
-    """Return each GPU that several ranks of a predicted command use, with these ranks."""
-    of_node = record.config.hardware.gpus
-    found: dict[tuple[int, str], list[int]] = {}
-    for rank in record.ranks if record.source == PREDICTED and record.command else ():
-        found.setdefault((rank["rank"] // of_node, rank["device"]), []).append(rank["rank"])
-    return [(gpu, ranks) for (_, gpu), ranks in found.items() if len(ranks) > 1]
+    """Return each GPU that several ranks of a command use, with these ranks."""
+    found: dict[tuple[int, str | None, str], list[int]] = {}
+    for rank in record.ranks if record.command and not on_cpu(record) else ():
+        attached = (rank["attached"] or {}) if record.source == MEASURED else {}
+        node = rank["rank"] // (attached.get("local_world_size") or record.config.hardware.gpus)
+        visible = attached.get("environment", {}).get("CUDA_VISIBLE_DEVICES")  # a measured device is one of these
+        found.setdefault((node, visible, rank["device"]), []).append(rank["rank"])
+    return [(gpu, ranks) for (*_, gpu), ranks in found.items() if len(ranks) > 1]
 
 
 def on_cpu(record: Record) -> bool:

@@ -221,6 +221,15 @@ def test_ranks_that_share_a_gpu_are_named(run, folder):
     assert "Ranks 0-1 all use cuda:0, and share its memory: call torch.cuda.set_device(" in text
 
 
+@pytest.mark.parametrize(("visible", "gpus"), [(["0,1", "0,1"], 1), ([None, None], 1), (["0", "1"], 2)])
+def test_measured_ranks_share_a_gpu_unless_each_sees_one_of_its_own(run, folder, visible, gpus):
+    seen = [{} if each is None else {"CUDA_VISIBLE_DEVICES": each} for each in visible]
+    ranks = [{"device": "cuda:0", "attached": {"local_world_size": 2, "environment": each}} for each in seen]
+    record = run(ranks=ranks, gpus=2, source="measured", summary={"step_seconds": 0.5})
+    text = " ".join(shown(record, folder).split())
+    assert text.startswith(f"Fits on {gpus} x H200") and ("share its memory" in text) == (gpus == 1)
+
+
 def test_a_script_that_fails_before_its_settings_are_known_has_all_its_figures_shown(run, folder):
     failed = run(status="failed", reason="train.py:11: AttributeError: vocabsize", unknown_config=["allocator"])
     failed.config.allocator.conf = "???"  # as a record is read
