@@ -24,15 +24,18 @@ from memlab.cli.library_values import check_library_values
 from memlab.cli.local_hardware import local
 from memlab.cli.override_words import check_gpu, check_words, parse_words
 from memlab.core.config import (
+    ALL_LEVELS,
     FREE_DICTS,
     GROUPS,
     Config,
+    flat,
     from_dict,
     to_dict,
     with_own_apart,
     with_own_names,
 )
 from memlab.core.errors import ConfigError, UnknownKey
+from memlab.core.foreign_words import OF_DEEPSPEED
 from memlab.core.plan import run_id
 from memlab.files.conf_files import conf_dir, list_price
 
@@ -113,6 +116,9 @@ def _check_own(own: Mapping[str, Any]) -> None:
             raise ConfigError(f"The first line of the file in {key}/ must be '# @package _global_': it sets any key.")
         if not isinstance(value, dict) and word_here(key, str(value)):
             raise UnknownKey(key, value, ())
+    for path, value in flat(own, ALL_LEVELS).items():
+        if path in OF_DEEPSPEED:
+            raise UnknownKey(path, value, ())
 
 
 def choices_of(composed: Mapping[str, Any]) -> dict[str, str]:
