@@ -27,7 +27,7 @@ from memlab.core.sizes import GIB
 from memlab.files.conf_files import known_gpu, list_price, matching_option, option_values, shipped_model
 
 SETTINGS = (
-    *(*LIBRARIES, "own", "predict", "sweep", "mode", "name", "force"),
+    *(*LIBRARIES, "own", "predict", "sweep", "mode", "name", "objective", "force"),
     *("measure.timeout_s", "measure.repeats", "measure.repeat"),
 )
 """Groups and keys that say nothing about the command."""

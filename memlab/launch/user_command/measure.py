@@ -189,7 +189,7 @@ def keep_what_was_found(ranks: Sequence[dict], folder: RunFolder) -> None:
 OUTPUT = "output"
 """Folder inside the run folder that ``{run_dir}`` stands for: the script's files stay apart from memlab's."""
 
-OF_MEMLAB = ("measure", "predict", "sweep", "mode", "name", "force", "training", "own")
+OF_MEMLAB = ("measure", "predict", "sweep", "mode", "name", "objective", "force", "training", "own")
 """Groups and keys that memlab itself carries out, and the user's own: the composed value is what happened."""
 
 
