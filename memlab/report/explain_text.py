@@ -6,8 +6,6 @@ from functools import partial
 from typing import TypeVar
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from memlab.analyse.diff import ChangedKey
 from memlab.analyse.explain import accounting
@@ -32,7 +30,6 @@ from memlab.report.out_of_memory_text import (
 )
 from memlab.report.terminal_table import TextTable, show_text_table
 from memlab.report.text import say
-from memlab.system.terminal import safe
 
 Node = TypeVar("Node", Share, Row)
 
@@ -72,7 +69,7 @@ def accounting_table(rank: Explained, depth: int) -> TextTable:
         (
             units.gib(share.nbytes),
             f"{100 * share.nbytes / tree.nbytes:.1f}" if tree.nbytes else "-",
-            "  " * level + share.name,
+            _name(level, share),
         )
         for level, share in _rows(tree, depth, tree.nbytes * SMALLEST, lambda share: abs(share.nbytes))
     ]
@@ -100,13 +97,14 @@ def run_of_phase(rank: Explained, phase: str) -> PhaseRun:
 def show_phase(rank: Explained, run: PhaseRun, out: Console, depth: int) -> None:
     """Print the memory of a rank at the start, the peak and the end of a run of a phase, as one tree."""
     say(phase_sentence(run), out, "bold")
-    title = f"memory in {run.part.phase}, rank {rank.rank}"
-    table = _tree_table(("start, GiB", "peak, GiB", "added, GiB", "end, GiB"), title)
     whole = side_by_side([rank.used(moment) for moment in (run.start, run.peak, run.end)])
-    for level, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: max(row.sizes)):
-        start, peak, end = row.sizes
-        table.add_row(units.gib(start), units.gib(peak), _signed(peak - start), units.gib(end), _name(level, row))
-    out.print(table)
+    head = ("start, GiB", "peak, GiB", "added, GiB", "end, GiB", f"memory in {run.part.phase}, rank {rank.rank}")
+    rows = [
+        (*map(units.gib, (start, peak)), _signed(peak - start), units.gib(end), _name(level, row))
+        for level, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: max(row.sizes))
+        for start, peak, end in [row.sizes]
+    ]
+    show_text_table(TextTable(head, rows, numbers=(0, 1, 2, 3)), out)
 
 
 def show_difference(before: Explained, after: Explained, out: Console, depth: int) -> None:
@@ -123,10 +121,12 @@ def show_difference(before: Explained, after: Explained, out: Console, depth: in
     if before.source != after.source:
         trees = list(map(accounting.without_details_outside, trees))
     whole = side_by_side(trees)
-    table = _tree_table(("first, GiB", "second, GiB", "difference, GiB"), "memory at the peak")
-    for level, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: row.spread):
-        table.add_row(*map(units.gib, row.sizes), _signed(row.change), _name(level, row))
-    out.print(table)
+    rows = [
+        (*map(units.gib, row.sizes), _signed(row.change), _name(level, row))
+        for level, row in _rows(whole, depth, max(whole.sizes) * SMALLEST, lambda row: row.spread)
+    ]
+    head = ("first, GiB", "second, GiB", "difference, GiB", "memory at the peak")
+    show_text_table(TextTable(head, rows, numbers=(0, 1, 2)), out)
 
 
 def settings(changes: Sequence[ChangedKey]) -> str:
@@ -135,16 +135,8 @@ def settings(changes: Sequence[ChangedKey]) -> str:
     return f"The runs differ in {'; '.join(named)}." if named else "The runs have the same settings."
 
 
-def _tree_table(columns: Sequence[str], title: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column(title, overflow="fold")
-    return table
-
-
-def _name(level: int, node: Share | Row) -> Text:
-    return Text("  " * level + safe(node.name))
+def _name(level: int, node: Share | Row) -> str:
+    return "  " * level + node.name
 
 
 def _signed(nbytes: int) -> str:

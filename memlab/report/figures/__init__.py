@@ -1,23 +1,17 @@
 """Figures for print as PNG and SVG: every kind of figure, for each model and machine."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from memlab.analyse.effects import Effects
+from memlab.analyse.identity import MICRO, TOKENS
 from memlab.analyse.run_view import RunView
 from memlab.report.figures import canvas
 from memlab.report.figures.bars import cost, phases
-from memlab.report.figures.over_axis import (
-    fit,
-    memory_over_batch,
-    memory_over_seq_len,
-    overlays,
-    slices_overlay,
-    speed_over_batch,
-    speed_over_seq_len,
-)
+from memlab.report.figures.over_axis import fit, memory_over, overlays, slices_overlay, speed_over
 from memlab.report.figures.scatter import pareto, predicted_against_measured, reserved_against_allocated
 from memlab.report.figures.sheet import NothingToDraw, Sheet, sheets
 from memlab.report.figures.step_memory import step_memory
@@ -26,11 +20,11 @@ Kind = Callable[[Sheet], Iterator[tuple[str, Figure]]]
 """Function that yields figures, each with its part of the file name; raises :class:`NothingToDraw`."""
 
 KINDS: dict[str, Kind] = {
-    "memory_over_seq_len": memory_over_seq_len,
-    "memory_over_batch": memory_over_batch,
+    "memory_over_seq_len": partial(memory_over, axis=TOKENS),
+    "memory_over_batch": partial(memory_over, axis=MICRO),
     "reserved_against_allocated": reserved_against_allocated,
-    "speed_over_seq_len": speed_over_seq_len,
-    "speed_over_batch": speed_over_batch,
+    "speed_over_seq_len": partial(speed_over, axis=TOKENS),
+    "speed_over_batch": partial(speed_over, axis=MICRO),
     "overlay": overlays,
     "phases": phases,
     "step_memory": step_memory,

@@ -217,23 +217,7 @@ RATES = {"iterations_per_second": "iterations/s", "tokens_per_second": "tokens/s
 TITLES = {TOKENS: "sequence length", MICRO: "micro batch"}
 
 
-def memory_over_seq_len(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    yield "", _memory(sheet, TOKENS)
-
-
-def memory_over_batch(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    yield "", _memory(sheet, MICRO)
-
-
-def speed_over_seq_len(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    yield "", _speed(sheet, TOKENS)
-
-
-def speed_over_batch(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
-    yield "", _speed(sheet, MICRO)
-
-
-def _memory(sheet: Sheet, axis: str) -> Figure:
+def memory_over(sheet: Sheet, axis: str) -> Iterator[tuple[str, Figure]]:
     all_series = series_over(sheet, axis)
     figure, panels = new_figure(1, 2, sharey=True)
     for axes, key in zip(panels[0], (sheet.held, "peak_reserved_bytes"), strict=True):
@@ -247,10 +231,10 @@ def _memory(sheet: Sheet, axis: str) -> Figure:
     _mark_ooms(panels[0], sheet, all_series)
     several = any((run.config.get("hardware") or {}).get("gpus", 1) > 1 for run in sheet.runs)
     notes = ["line: mean over ranks; band: lowest to highest rank"] if several else []
-    return finish(figure, sheet, f"Peak memory over {TITLES[axis]}", notes)
+    yield "", finish(figure, sheet, f"Peak memory over {TITLES[axis]}", notes)
 
 
-def _speed(sheet: Sheet, axis: str) -> Figure:
+def speed_over(sheet: Sheet, axis: str) -> Iterator[tuple[str, Figure]]:
     all_series = series_over(sheet, axis)
     if not any(series.rate("tokens_per_second")[0] for series in all_series):
         raise NothingToDraw(f"no run has a known speed{sheet.unknown_speed}")
@@ -264,7 +248,7 @@ def _speed(sheet: Sheet, axis: str) -> Figure:
         counted(axes, NAMES[axis])
         from_zero([axes])
     _mark_ooms(panels[0], sheet, all_series)
-    return finish(figure, sheet, f"Speed over {TITLES[axis]}")
+    yield "", finish(figure, sheet, f"Speed over {TITLES[axis]}")
 
 
 def _line(axes: Any, sheet: Sheet, series: Series, positions: Sequence[int], values: Sequence[Sequence[float]]) -> None:
