@@ -133,7 +133,7 @@ def read_marks(path: Path) -> tuple[Marks, Driver]:
         check_of(MarksFile)(values)
         pieces = [(piece["phase"] or "", _piece(piece)) for piece in values["pieces"]]
         owners = owner.from_json(values["owners"])
-        paths = [str(path) for path in values.get("import_paths", ()) if path]
+        paths = list(filter(None, values.get("import_paths", ())))
         ends = None if "last_parts" not in values else [_part_end(part) for part in values["last_parts"]]
         marks = Marks(
             pieces,
@@ -144,7 +144,7 @@ def read_marks(path: Path) -> tuple[Marks, Driver]:
             ends,
             values.get("snapshot_sha256", ""),
         )
-        return marks, _driver(values["outside"], int(values.get("device", 0)))
+        return marks, _driver(values["outside"], values.get("device", 0))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not the marks of a memory history ({error})") from None
 
@@ -157,39 +157,34 @@ def _driver(values: dict[str, Any], device: int) -> Driver:
 
 def _readings(values: dict[str, Any], pid: str) -> Readings:
     before = values["before"]
-    first = None if before is None else (int(before["used_bytes"]), _others(before, pid))
-    return Readings(first, [_reading(reading, pid) for reading in values["readings"]], _whole(values.get("gpu")))
+    first = None if before is None else (before["used_bytes"], _others(before, pid))
+    return Readings(first, [_reading(reading, pid) for reading in values["readings"]], values.get("gpu"))
 
 
 def _reading(values: dict[str, Any], pid: str) -> Reading:
     return Reading(
         phase=values["phase"] or "",
-        module=str(values["module"]),
-        call=None if values["call"] is None else str(values["call"]),
-        outside=int(values["used_bytes"]) - int(values["reserved_bytes"]),
+        module=values["module"],
+        call=values["call"],
+        outside=values["used_bytes"] - values["reserved_bytes"],
         others=_others(values, pid) if pid in values["processes"] else None,
-        time_us=int(values["time_us"]),
-        until_us=int(values["until_us"]),
-        reserved=int(values["reserved_bytes"]),
+        time_us=values["time_us"],
+        until_us=values["until_us"],
+        reserved=values["reserved_bytes"],
     )
 
 
 def _others(values: dict[str, Any], pid: str) -> dict[str, int]:
-    return {process: int(nbytes) for process, nbytes in values["processes"].items() if process != pid}
+    return {process: nbytes for process, nbytes in values["processes"].items() if process != pid}
 
 
 def _piece(values: dict[str, Any]) -> Piece:
-    where = values["where"]
-    return Piece(_whole(values["step"]), None if where is None else str(where), bool(values["ends_phase"]))
+    return Piece(values["step"], values["where"], values["ends_phase"])
 
 
 def _part_end(values: dict[str, Any]) -> PartEnd:
-    sizes = (int(values[name]) for name in ("allocated", "peak_allocated", "peak_reserved"))
-    return PartEnd(str(values["phase"]), _whole(values["step"]), 1e6 * float(values["ended_at"]), *sizes)
-
-
-def _whole(value: Any) -> int | None:
-    return None if value is None else int(value)
+    sizes = (values[name] for name in ("allocated", "peak_allocated", "peak_reserved"))
+    return PartEnd(values["phase"], values["step"], 1e6 * values["ended_at"], *sizes)
 
 
 NO_HISTORY = "no memory history is in this folder"
