@@ -17,7 +17,7 @@ from memlab.attach.owner import Owner
 from memlab.core.sizes import MIB
 from memlab.predict.allocator import Before
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
-from memlab.predict.trace.memory_kinds import EXPLAINS, KERNEL_SCRATCH, PASSES_ON, SMALL, kind_of, name_casts
+from memlab.predict.trace.memory_kinds import EXPLAINS, KERNEL_SCRATCH, PASSES_ON, SMALL, kind_of, name_owned
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 
 OTHER = "of unknown origin"
@@ -259,10 +259,10 @@ class _Builder:
                 self._free(entry.address, requests_until_completed.get(index, 0))
             emptying = gives_back or (emptying and entry.action not in ("alloc", "free_requested", "free_completed"))
             times += [entry.time_us] * (len(self.trace.events) - len(times))
-        self._name_owned()
+        self._note_owners()
+        name_owned(self.trace, self.owned)
         if self.marks.last_parts is not None:
             self._name_by_size()
-        name_casts(self.trace)
         after_each += [reserved] * (len(self.trace.events) - len(after_each))
         failed = next((entry for entry in entries if entry.action == "oom"), None)
         return MeasuredTrace(
@@ -366,17 +366,6 @@ class _Builder:
         for address, owner in self.marks.owners.get(self.marks.first + self.piece, {}).items():
             if address in self.keys:
                 self.owned[self.keys[address]] = owner  # a later look knows more: models show at their first forward
-
-    def _name_owned(self) -> None:
-        """Give the blocks that parameters, gradients and optimizer states held the kind of their owner."""
-        self._note_owners()
-        for key, owner in self.owned.items():
-            index = self.requests[key]
-            event = self.trace.events[index]
-            assert isinstance(event, Alloc)
-            site = self.trace.sites[event.site]
-            if site.kind != SMALL:
-                self.trace.events[index] = event._replace(site=self._number(site.owned_by(owner)))
 
     def _name_by_size(self) -> None:
         """Give equal blocks without an owner a line of their own, which says how many they are."""

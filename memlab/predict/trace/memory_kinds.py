@@ -1,10 +1,10 @@
 """Purposes of allocations, derived from the code that made them. For display only: no predicted quantity depends on
 them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from memlab.attach.owner import BUCKETS, GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS  # weights: or a shard
+from memlab.attach.owner import BUCKETS, GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Owner  # weights: or a shard
 from memlab.predict.trace.events import Alloc, BeginPhase
 from memlab.predict.trace.trace_format import Site, Trace
 
@@ -118,6 +118,20 @@ def name_kinds(trace: Trace, vocabularies: Collection[int]) -> None:
             if number == len(trace.sites):
                 trace.sites.append(replace(site, kind=kind))
             trace.events[index] = event._replace(site=number)
+
+
+def name_owned(trace: Trace, owners: Mapping[int, Owner]) -> None:
+    """Name the owners of blocks, by key, then the copies of weights. The sites of the blocks get copies with owners;
+    kinds and modules are then the owners'."""
+    numbers: dict[Site, int] = {}
+    for index, event in enumerate(trace.events):
+        if isinstance(event, Alloc) and event.key in owners and trace.sites[event.site].kind != SMALL:
+            site = trace.sites[event.site].owned_by(owners[event.key])
+            if site not in numbers:
+                numbers[site] = len(trace.sites)
+                trace.sites.append(site)
+            trace.events[index] = event._replace(site=numbers[site])
+    name_casts(trace)
 
 
 def name_casts(trace: Trace) -> None:

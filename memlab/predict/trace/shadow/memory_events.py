@@ -24,13 +24,13 @@ from memlab.predict.trace.events import (
     RecordStream,
     Synchronize,
 )
-from memlab.predict.trace.memory_kinds import SMALL, name_casts
+from memlab.predict.trace.memory_kinds import name_owned
 from memlab.predict.trace.reduction_scratch import Scratch
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.allocation_sites import AllocationSites
 from memlab.predict.trace.shadow.kernel import Blocks
 from memlab.predict.trace.shadow.unpredictable import ONE_GPU, SET_DEVICE, UnpredictableError
-from memlab.predict.trace.trace_format import Site, Trace, apply
+from memlab.predict.trace.trace_format import Trace, apply
 
 
 class OwnedBlocks:
@@ -45,17 +45,8 @@ class OwnedBlocks:
         self._owners.update(self._ownership.after(phase))
 
     def write(self) -> None:
-        """Name the owners in the trace. Its sites get copies with owners; kinds and modules are then the owners'."""
-        numbers: dict[Site, int] = {}
-        sites = self._trace.sites
-        for index, event in enumerate(self._trace.events):
-            if isinstance(event, Alloc) and event.key in self._owners and sites[event.site].kind != SMALL:
-                site = sites[event.site].owned_by(self._owners[event.key])
-                if site not in numbers:
-                    numbers[site] = len(sites)
-                    sites.append(site)
-                self._trace.events[index] = event._replace(site=numbers[site])
-        name_casts(self._trace)
+        """Name the owners in the trace."""
+        name_owned(self._trace, self._owners)
 
 
 def block_of(tensor: torch.Tensor) -> int | None:
