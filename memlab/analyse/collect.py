@@ -9,8 +9,8 @@ from multiprocessing import get_context
 from typing import Any
 
 from memlab.analyse import run_cache
-from memlab.analyse.garbage_collector import paused_garbage_collector
 from memlab.analyse.run_view import RunView, view_of
+from memlab.attach.garbage_collector import paused_garbage_collector
 from memlab.core.errors import MemlabError, RecordError
 from memlab.runs.folder import RunFolder
 

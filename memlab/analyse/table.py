@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from memlab.analyse.estimators import accelerate_estimate, deepspeed_estimate
-from memlab.analyse.garbage_collector import paused_garbage_collector
 from memlab.analyse.identity import changed_keys
 from memlab.analyse.run_view import RunView, flatten, peak, value_at
+from memlab.attach.garbage_collector import paused_garbage_collector
 from memlab.core.config import GROUPS
 from memlab.core.errors import RecordError
 from memlab.runs.folder import RunFolder

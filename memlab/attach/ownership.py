@@ -1,36 +1,20 @@
 """Owners of the memory of this process: its models' parameters, gradients and buffers, and its optimizers' states."""
 
-import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
 from . import model_tree
+from .garbage_collector import paused_garbage_collector
 from .nested_tensors import tensors_in
 from .owner import BUFFERS, GATHERED, GRADIENTS, MASTER, OPTIMIZER, WEIGHTS, Owner, add_owner
 from .phases import BACKWARD, ONCE, OPTIMIZER_STEP
 
 LOOKED_AT_AFTER = (*ONCE, BACKWARD, OPTIMIZER_STEP)
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Keep garbage: what memlab makes would set off collections, and free the script's memory before its time.
-
-    One collection, of the youngest objects alone, may still follow: Python has counted what memlab made.
-    """
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_on:
-            gc.enable()
 
 
 class Ownership:
@@ -62,7 +46,7 @@ class Ownership:
             self.search()
         return self.now()
 
-    @_without_garbage_collection()
+    @paused_garbage_collector()
     def search(self) -> None:
         """Name the models that exist now, those that train first, unless the only one is known."""
         if self._searches:
@@ -70,7 +54,7 @@ class Ownership:
             for model in sorted(models, key=lambda model: not _trains(model)):
                 self._name(model)
 
-    @_without_garbage_collection()
+    @paused_garbage_collector()
     def now(self) -> dict[int, Owner]:
         """Return block -> owner."""
         found: dict[int, Owner] = {}
