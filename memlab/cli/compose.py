@@ -168,6 +168,8 @@ def _set_values(job: DictConfig, overrides: Sequence[Override]) -> None:
 def _note_words(job: DictConfig, overrides: Sequence[Override]) -> None:
     """Store the words of a job where Hydra keeps them."""
     job.hydra.overrides.task = [override.input_line for override in overrides]
+    if OmegaConf.is_interpolation(job.hydra.job, "override_dirname"):  # Hydra 1.4
+        return
     names = job.hydra.job.config.override_dirname
     kept = sorted(str(word.input_line) for word in overrides if word.key_or_group not in names.exclude_keys)
     job.hydra.job.override_dirname = names.item_sep.join(kept).replace("=", names.kv_sep)
