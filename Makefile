@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test test-rest test-short fuzz cluster faults lint oldest optuna architecture study accuracy same families calibration outside results-report clean
+.PHONY: help setup demo test test-rest test-short fuzz cluster faults lint oldest optuna hydra-next architecture study accuracy same families calibration outside results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -54,17 +54,33 @@ oldest: setup    ## the meters of commands with Python 3.10, torch 2.4 and trans
 	MEMLAB_TEST_PYTHON=$$PWD/$(OLDEST)/bin/python $(BIN)/python -m pytest tests/attach/test_plain_loop.py \
 		tests/attach/test_compile.py tests/attach/test_oldest_versions.py
 
+define beside  # an environment $(1) with the packages $(2) before those of memlab's own environment
+$(PYTHON) -m venv $(1)
+packages=$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') && \
+	echo "import site; site.addsitedir('$$packages')" > $$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/memlab.pth
+$(1)/bin/python -m pip install --quiet $(2)
+endef
+
 OPTUNA ?= outputs/optuna
 
 $(OPTUNA)/.ready: $(VENV)/.ready
-	$(PYTHON) -m venv $(OPTUNA)
-	packages=$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') && \
-		echo "import site; site.addsitedir('$$packages')" > $$($(OPTUNA)/bin/python -c 'import site; print(site.getsitepackages()[0])')/memlab.pth
-	$(OPTUNA)/bin/python -m pip install --quiet --constraint constraints.txt hydra-optuna-sweeper==1.3.0
+	$(call beside,$(OPTUNA),--constraint constraints.txt hydra-optuna-sweeper==1.3.0)
 	touch $@
 
 optuna: setup $(OPTUNA)/.ready  ## Optuna's sweeper, in an environment of its own beside memlab's: 20 trials against the whole grid
 	MEMLAB_OPTUNA_PYTHON=$$PWD/$(OPTUNA)/bin/python $(BIN)/python -m pytest tests/unit/cli/test_other_sweepers.py
+
+HYDRA_NEXT ?= outputs/hydra_next
+
+$(HYDRA_NEXT)/.ready: $(VENV)/.ready
+	$(call beside,$(HYDRA_NEXT),hydra-core==1.4.0rc3)
+	touch $@
+
+# Left out: two tests of all that is printed, where 1.4 adds its own warnings, and one of values after a study (docs/sweeps.md).
+hydra-next: setup $(HYDRA_NEXT)/.ready  ## Hydra's next version, in an environment of its own beside memlab's
+	$(HYDRA_NEXT)/bin/python -m pytest tests/unit/cli -m "not long" -k "not the_script_itself_is_one_line and \
+		not neither_torch_nor_what_runs and not a_study_is_a_sweep_without_a_word_of_hydras"
+	$(HYDRA_NEXT)/bin/python launch.py -m hardware=cpu model=tiny mode=predict offload=param seed=1,2 name=hydra_next
 
 architecture: setup  ## the picture of the imports and the list of modules, from the code
 	PYTHONPATH=tests $(BIN)/python docs/architecture/make.py
