@@ -19,6 +19,7 @@ from memlab.core.errors import ConfigError
 from memlab.files import json_file
 from memlab.files.conf_files import shipped_models
 from memlab.files.training_data import check_data
+from memlab.rules.command import without_words
 
 CHECKED_BYTES = 64 * 2**20
 """Bytes of a data file that are read before a run. The ranks find mistakes after these bytes."""
@@ -59,6 +60,7 @@ def check_commands(configs: Sequence[Config]) -> None:
         if script.suffix == ".py" and not script.is_file():
             raise ConfigError(f"{SCRIPT}={script}: no such file.")
         check_data(config)
+    configs = [config for config in configs if not without_words(config)]  # these points are unsupported, one by one
     check_effects([*configs, *(_at_next_size(config) for config in configs if config.sweep.search != "none")])
 
 

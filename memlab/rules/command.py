@@ -30,12 +30,13 @@ def without_words(config: Config) -> list[str]:
         return [f"no folder holds {config.model.path}; instead: model=hf model.path=<id of the hub, or a folder>"]
     texts = text_values(config) | {name: json.dumps(getattr(config, name)) for name in LIBRARIES}
     reaches = effect(config)
-    in_json = IN_THE_JSON if DEEPSPEED_JSON in template(config).places else ()
+    places = template(config).places
+    reached = {*words, *places, *(IN_THE_JSON if DEEPSPEED_JSON in places else ())}
     unlisted = {key: ",".join(each) for key, each in words.items() if words_of(each, texts[key]) is None}
     without_effect = {
         key: default
         for key, default, without in _single_defaults(config)
-        if not {key, key.partition(".")[0]} & {*words, *in_json} and effect(without) == reaches
+        if not {key, key.partition(".")[0]} & reached and effect(without) == reaches
     }
     return [
         f"{config.training.name} has no word for {key}={texts[key]}; instead: {key}={other}"

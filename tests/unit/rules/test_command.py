@@ -1,7 +1,10 @@
 """What a trainer of conf/training/ does not take is unsupported: the reason names key, trainer and another value."""
 
+import sys
+
 import pytest
 
+from memlab.launch.preflight import check
 from memlab.rules.unsupported import unsupported
 
 TRAINERS = {
@@ -48,6 +51,13 @@ def test_a_shape_of_memlabs_own_is_no_model_of_a_trainer(composed):
     assert unsupported(composed("training=trl_sft")[0], None) == [
         "no folder holds memlab/tiny; instead: model=hf model.path=<id of the hub, or a folder>"
     ]
+
+
+def test_a_value_without_words_ends_its_own_points_alone(composed):
+    words = ["training.script=-m train", f"training.command={sys.executable}", *MODEL]
+    points = [composed("training=hf_run_clm", *words, word)[0] for word in ("attention=sdpa", "attention=eager")]
+    check(points)
+    assert [bool(unsupported(point, None)) for point in points] == [False, True]
 
 
 def test_a_plain_command_says_nothing_about_values(composed):
