@@ -16,7 +16,7 @@ SHARDS = ("FSDP", "FullyShardedDataParallel")
 def other_words(record: Record) -> dict[str, str]:
     """Return group of ``record.unknown_config`` -> what the command used, in a few words; empty without any."""
     facts: dict[str, Any] = next((rank["attached"] for rank in record.ranks if rank["attached"]), {})
-    words = {"data": _data(facts)}
+    words = {"data": ", ".join(file["name"] for file in facts.get("datasets") or ())}
     if facts and not facts.get("deepspeed"):
         words |= _without_deepspeed(facts)
     return {group: told for group, told in words.items() if told and group in record.unknown_config}
@@ -40,7 +40,3 @@ def _precision(model: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     casts = {None: "perhaps torch.autocast", "no": "no mixed precision"}.get(mixed, f"mixed precision {mixed}")
     types = " and ".join(model.get("dtypes") or ())
     return f"{types} parameters, {casts}" if types else ""
-
-
-def _data(facts: Mapping[str, Any]) -> str:
-    return ", ".join(file["name"] for file in facts.get("datasets") or ())

@@ -4,6 +4,7 @@ import functools
 import os
 import sys
 import sysconfig
+from traceback import walk_tb
 from types import FrameType
 
 _START = os.getcwd()
@@ -32,11 +33,10 @@ def user_line(frame: FrameType | None = None) -> str | None:
 
 def raised_at(error: BaseException) -> str | None:
     """Return ``file:line`` of the innermost frame of the user in the traceback of an exception."""
-    traceback, found = error.__traceback__, None
-    while traceback is not None:
-        name = user_file(traceback.tb_frame.f_code.co_filename)
-        found = f"{name}:{traceback.tb_lineno}" if name else found
-        traceback = traceback.tb_next
+    found = None
+    for frame, line in walk_tb(error.__traceback__):
+        name = user_file(frame.f_code.co_filename)
+        found = f"{name}:{line}" if name else found
     return found
 
 

@@ -149,11 +149,8 @@ def _group(call: str) -> str:
     return call.partition(" of ")[2]
 
 
-def read_ranks(path: Path, without: str = "") -> list[Rank]:
-    """Read the readings of all ranks from a table. ``without``: a run that is left out.
-
-    Raises :class:`MemlabError` for any other file.
-    """
+def read_ranks(path: Path) -> list[Rank]:
+    """Read the readings of all ranks from a table. Raises :class:`MemlabError` for any other file."""
     rows: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     try:
         with path.open(encoding="utf-8") as file:
@@ -161,7 +158,7 @@ def read_ranks(path: Path, without: str = "") -> list[Rank]:
                 rows[row["run"], row["rank"]].append(row)
         if not rows:
             raise ValueError("no rows")
-        return [Rank(list(_growths(own)), int(own[0]["ranks"])) for (run, _), own in rows.items() if run != without]
+        return [Rank(list(_growths(own)), int(own[0]["ranks"])) for own in rows.values()]
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise MemlabError(
             f"{path}: not the readings of measured runs ({type(error).__name__}: {error}). Write them with: python -m "

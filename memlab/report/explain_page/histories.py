@@ -13,9 +13,6 @@ from memlab.predict.memory.host import host_changes
 from memlab.predict.trace.trace_format import Site, Trace
 from memlab.report.explain_page.packing import packed, steps
 
-SITE = ("kind", "module", "modules", "line", "user_line", "function", "shape")
-"""Fields of a site. ``modules``: its module, with equal layers together."""
-
 
 def history(rank: Explained, record: Record, run: int) -> dict[str, Any]:
     """Return the history of one rank of a record, the run with this number. Sizes are in bytes, times in
@@ -49,7 +46,7 @@ def _failed(rank: Explained, events: int) -> int | None:
 
 
 def _site(site: Site) -> tuple[str, ...]:
-    """Return the texts of a site, as :data:`SITE` names them."""
+    """Return the texts of a site, in the order of SITE in history.js."""
     shape = " x ".join(map(str, site.shape))
     return site.kind, site.module, module_of(site), line_of(site), site.user_line, site.function, shape
 

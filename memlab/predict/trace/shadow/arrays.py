@@ -44,8 +44,7 @@ class LargeArray(np.ndarray):
     def argmax(self, axis=None, **options):  # type: ignore[override]  # of numpy's overloads
         return _first(self, axis)
 
-    def argmin(self, axis=None, **options):  # type: ignore[override]
-        return _first(self, axis)
+    argmin = argmax  # type: ignore[assignment]
 
     def astype(self, dtype, *args, **options):
         return filled(self.shape, _element(self).astype(dtype))

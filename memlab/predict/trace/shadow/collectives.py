@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup, FakeWork
 from torch.distributed import device_mesh, distributed_c10d
 
+from memlab.attach.nested_tensors import tensors_in
 from memlab.predict.trace.shadow import device
-from memlab.predict.trace.shadow.counting import tensors_in
 from memlab.predict.trace.shadow.values import Values
 
 _BACKEND = "memlab_fake"

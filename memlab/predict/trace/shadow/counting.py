@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from memlab.attach.nested_tensors import tensors_in
 from memlab.core.record import WORK, left_out
 from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.tf32 import uses_tf32
@@ -308,17 +309,6 @@ class Counter:
         self.items.append(kind(self.operators, self.modules, *rest))
         self.events_before.append(len(self._trace_events))
         self.operators = self.modules = 0
-
-
-def tensors_in(values: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested lists, tuples and dictionaries."""
-    if isinstance(values, torch.Tensor):
-        yield values
-    elif isinstance(values, tuple | list):
-        for value in values:
-            yield from tensors_in(value)
-    elif isinstance(values, dict):
-        yield from tensors_in(tuple(values.values()))
 
 
 def bytes_in_memory(tensor: torch.Tensor) -> int:

@@ -83,7 +83,15 @@ def install() -> None:
     cuda = torch.cuda
     cuda._queued_calls.clear()  # torch's own checks of the driver
     cuda._device_count_nvml = lambda: -1  # unknown: torch then counts by _cuda_getDeviceCount
-    cuda._cudart = _cudart()
+    cuda._cudart = SimpleNamespace(
+        cudaMemGetInfo=lambda index: _free_and_total(),
+        cudaProfilerStart=lambda: 0,
+        cudaProfilerStop=lambda: 0,
+        cudaHostRegister=lambda address, nbytes, flags: 0,
+        cudaHostUnregister=lambda address: 0,
+        cudaError=SimpleNamespace(success=0),
+        cudaGetErrorString=str,
+    )
     cuda._exchange_device = cuda._maybe_exchange_device = device.exchange
     cuda._get_device_properties = lambda index: _properties()
     cuda.default_generators = (torch.Generator(),)
@@ -233,18 +241,6 @@ def _free_and_total() -> tuple[int, int]:
     outside = outside_bytes(parts_of(device.recorder.trace.appearances, shipped()))
     used = device.recorder.allocator.now().reserved + outside
     return device.gpus.memory_bytes - used, device.gpus.memory_bytes
-
-
-def _cudart() -> SimpleNamespace:
-    return SimpleNamespace(
-        cudaMemGetInfo=lambda index: _free_and_total(),
-        cudaProfilerStart=lambda: 0,
-        cudaProfilerStop=lambda: 0,
-        cudaHostRegister=lambda address, nbytes, flags: 0,
-        cudaHostUnregister=lambda address: 0,
-        cudaError=SimpleNamespace(success=0),
-        cudaGetErrorString=str,
-    )
 
 
 def _properties() -> SimpleNamespace:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from memlab.attach.nested_tensors import tensors_in
 from memlab.predict.trace.shadow import device
-from memlab.predict.trace.shadow.counting import tensors_in
 
 LARGE_BYTES = 4 << 20
 """Floats that a factory makes on the host are fake from this size on."""

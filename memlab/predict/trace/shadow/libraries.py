@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from torch._ops import OpOverload
 
+from memlab.attach.nested_tensors import tensors_in
 from memlab.predict.outside.appearances import ATTENTION, ATTENTION_BACKWARD, COLLECTIVE, COMMUNICATOR, Appearance
 from memlab.predict.trace.shadow import device
-from memlab.predict.trace.shadow.counting import tensors_in
 from memlab.predict.trace.trace_format import Trace
 
 _aten = torch.ops.aten

@@ -51,7 +51,7 @@ def read_ahead(
             of_stream = partial(_of_stream, own_indices, fetcher, own_rank, most, deadline)
             read.batches, read.total = forked_copy.call(of_stream, MOST_SECONDS)
         else:
-            read.is_shared = _is_shared(loader)
+            read.is_shared = any(True for _ in _shares(loader))
             sharing = ranks if read.is_shared else (own_rank,)
             read.indices = _indices(loader, own_indices, own_rank, sharing, most, began + MOST_SECONDS_OF_INDICES)
             read.total = _number_of_batches(loader, read.indices, sharing, most)
@@ -110,10 +110,6 @@ def _length_of(loader: DataLoader, rank: int) -> int:
 def _give_share(loader: DataLoader, rank: int) -> None:
     for part, name in _shares(loader):
         setattr(part, name, rank)
-
-
-def _is_shared(loader: DataLoader) -> bool:
-    return any(True for _ in _shares(loader))
 
 
 def _shares(loader: DataLoader) -> Iterator[tuple[Any, str]]:

@@ -14,10 +14,11 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memlab.attach.nested_tensors import tensors_in
 from memlab.predict.trace.shadow import collectives, device, host, in_place, shapes
 from memlab.predict.trace.shadow.allocation_sites import AllocationSites
 from memlab.predict.trace.shadow.assumptions import Assumptions
-from memlab.predict.trace.shadow.counting import Counter, tensors_in
+from memlab.predict.trace.shadow.counting import Counter
 from memlab.predict.trace.shadow.fake_results import FakeResults
 from memlab.predict.trace.shadow.kernel import Kernel
 from memlab.predict.trace.shadow.libraries import Libraries

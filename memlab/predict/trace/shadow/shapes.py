@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from memlab.predict.trace.shadow.counting import tensors_in
+from memlab.attach.nested_tensors import tensors_in
 
 _aten = torch.ops.aten
 

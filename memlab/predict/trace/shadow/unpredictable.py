@@ -10,6 +10,7 @@ from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, DistributionFinder
 from importlib.util import find_spec
+from traceback import walk_tb
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -211,7 +212,7 @@ def _reason(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, ImportError) and (package := _missing_package(error)):
         return f"{package} is not installed, and memlab has no stand-in for it. Predict without it, or {OWN_STAND_IN}"
-    if any("/torch/nested/" in frame.tb_frame.f_code.co_filename for frame in _frames(error)):
+    if any("/torch/nested/" in frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)):
         return "nested (jagged) tensors are not predicted. Predict with padded batches, or with packed ones and lengths"
     for words, told in _TOLD.items():
         if found := re.search(words, f"{type(error).__name__}: {error}"):
@@ -239,18 +240,10 @@ def _missing_package(error: ImportError) -> str | None:
     return next((word for word in words if word in GPU_PACKAGES and find_spec(word) is None), None)
 
 
-def _frames(error: BaseException) -> list[TracebackType]:
-    found, traceback = [], error.__traceback__
-    while traceback is not None:
-        found.append(traceback)
-        traceback = traceback.tb_next
-    return found
-
-
 def _source(error: BaseException) -> str:
     """Return the line of Python that raised the error."""
-    innermost = _frames(error)[-1]
-    return linecache.getline(innermost.tb_frame.f_code.co_filename, innermost.tb_lineno).strip()
+    *_, (frame, line) = walk_tb(error.__traceback__)
+    return linecache.getline(frame.f_code.co_filename, line).strip()
 
 
 def _missing_from_the_hub(error: BaseException) -> str | None:
@@ -258,8 +251,8 @@ def _missing_from_the_hub(error: BaseException) -> str | None:
     text = str(error)
     if not any(words in text for words in _NOT_HERE):
         return None
-    for traceback in reversed(_frames(error)):
-        variables, function = traceback.tb_frame.f_locals, traceback.tb_frame.f_code.co_name
+    for frame, _ in reversed(list(walk_tb(error.__traceback__))):
+        variables, function = frame.f_locals, frame.f_code.co_name
         if function == "load_dataset":
             name = variables.get("path")
             return (

@@ -18,8 +18,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memlab.attach.nested_tensors import tensors_in
 from memlab.predict.trace.shadow.choices import Choices
-from memlab.predict.trace.shadow.counting import tensors_in
 from memlab.predict.trace.shadow.unpredictable import OWN_STAND_IN, UnpredictableError
 from memlab.predict.trace.trace_format import GENERATION, ROUTING
 

@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from memlab.analyse.explain.phases import PhaseRun
-from memlab.predict.memory.ledger import Moment, by_kind
+from memlab.predict.memory.ledger import by_kind
 from memlab.report import units
 from memlab.report.figures.canvas import finish, gib, new_figure
 from memlab.report.figures.explained.drawn_run import DrawnRun
@@ -39,7 +39,7 @@ def _draw_device(axes: Any, run: DrawnRun) -> None:
     at = [number + side * APART for number in range(len(run.rank.phases)) for side in (-1, 1)]
     held = [by_kind(moment.holdings) for moment in moments]
     kinds = {kind: [each.get(kind, 0) for each in held] for kind in set().union(*held)}
-    outside = [_outside(run, moment) for moment in moments]
+    outside = [sum(share.nbytes for share in run.rank.device.outside(moment.event)) for moment in moments]
     base = [0.0] * len(moments)
     for layer in layers(kinds, [moment.reserved for moment in moments], outside):
         sizes = gib(layer.sizes)
@@ -48,10 +48,6 @@ def _draw_device(axes: Any, run: DrawnRun) -> None:
     axes.set_xticks(range(len(run.rank.phases)), [_name(phase) for phase in run.rank.phases], fontsize=7.5)
     axes.grid(axis="x", visible=False)
     axes.set_ylabel("GiB of the device")
-
-
-def _outside(run: DrawnRun, moment: Moment) -> int:
-    return sum(share.nbytes for share in run.rank.device.outside(moment.event))
 
 
 def _name(phase: PhaseRun) -> str:
