@@ -5,6 +5,7 @@ Model, data, Trainer and phases are the worker's own code, so a prediction runs 
 
 import gc
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -31,31 +32,23 @@ from memlab.worker.session import (
 )
 
 
+@dataclass
 class Shadow:
-    """The worker's session (``memlab.worker.session.Session``), recorded instead of measured."""
+    """The worker's session (``memlab.worker.session.Session``), recorded instead of measured. It trains as in ``plan``,
+    with the model and data of ``config``.
 
-    def __init__(
-        self,
-        plan: Plan,
-        config: Config,
-        recorder: Recorder,
-        split: Callable[[], tuple[int, int]],
-        steps: int,
-        scratch: RunFolder,
-    ):
-        """Train as in ``plan``, with the model and data of ``config``.
+    ``split`` returns (batch, tokens) and is called once the engine is ready. It may fork, because nothing before
+    depends on these two values.
+    """
 
-        ``split`` returns (batch, tokens) and is called once the engine is ready. It may fork, because nothing before
-        depends on these two values.
-        """
-        self.config = config
-        self.recorder = recorder
-        self.split = split
-        self.scratch = scratch
-        self.steps = steps
-        self.step = 0
-        self.engine: torch.nn.Module | None = None
-        self.plan = plan
+    plan: Plan
+    config: Config
+    recorder: Recorder
+    split: Callable[[], tuple[int, int]]
+    steps: int
+    scratch: RunFolder
+    step: int = 0
+    engine: torch.nn.Module | None = None
 
     def run(self) -> None:
         arguments = training_arguments(self.plan, self.scratch, self.steps)
