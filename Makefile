@@ -80,7 +80,7 @@ $(HYDRA_NEXT)/.ready: $(VENV)/.ready
 hydra-next: setup $(HYDRA_NEXT)/.ready  ## Hydra's next version, in an environment of its own beside memlab's
 	$(HYDRA_NEXT)/bin/python -m pytest tests/unit/cli -m "not long" -k "not the_script_itself_is_one_line and \
 		not neither_torch_nor_what_runs and not a_study_is_a_sweep_without_a_word_of_hydras"
-	$(HYDRA_NEXT)/bin/python launch.py -m hardware=cpu model=tiny mode=predict offload=param seed=1,2 name=hydra_next
+	$(HYDRA_NEXT)/bin/python launch.py -m hardware=cpu model=tiny mode=predict offload=param seed=1,2 name=with_hydra_next
 
 architecture: setup  ## the picture of the imports and the list of modules, from the code
 	PYTHONPATH=tests $(BIN)/python docs/architecture/make.py
