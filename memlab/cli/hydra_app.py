@@ -31,13 +31,14 @@ register()  # at import: a Slurm job unpickles Hydra's task and then composes it
 class HydraTask:
     """The task that Hydra calls, with its outcome, which Hydra would discard or change.
 
-    ``error``: exception of the task; Hydra would add lines to its message. A Slurm job gets a pickled copy.
+    ``error``: exception of the task; Hydra would add lines to its message. ``began``: whether Hydra has handed over a
+    sweep; ``ran``: whether runs have ended. A Slurm job gets a pickled copy.
     """
 
     def __init__(self):
         self.exit_code = 0
         self.error: Exception | None = None
-        self.ran = False
+        self.began = self.ran = False
 
     def __call__(self, composed: DictConfig) -> float | None:
         """Run one composed configuration. Returns its objective; a sweeper that needs one is told of the exception."""
@@ -57,6 +58,7 @@ class HydraTask:
 
     def run_batch(self, config: DictConfig, batch: Sequence[DictConfig]) -> list[JobReturn]:
         """Run all jobs of a sweep, for the multirun launcher."""
+        self.began = True
         if any(composed.mode == COMPOSE for composed in batch):
             show_compositions(batch)
             return [JobReturn(status=JobStatus.COMPLETED) for _ in batch]
@@ -134,6 +136,8 @@ def run_hydra() -> int:
     except (*HYDRA_ERRORS, MemlabError) as error:
         if task.ran:
             leave_results()
+        if task.began and isinstance(error, ValueError):  # a bug of memlab's: Hydra's own come before
+            raise
         raise as_one_line(error, words) from error
     except BaseException:
         if _before.error is None:

@@ -208,6 +208,14 @@ def test_table_and_page_are_left_however_a_sweep_ends(multirun, tmp_path, monkey
     assert "1 point; " in out and len((tmp_path / "place" / "table.csv").read_text().splitlines()) == 2
 
 
+def test_a_bug_in_a_sweep_is_no_mistake_of_the_user(multirun, monkeypatch):
+    def broken(*_):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(experiments, "run_jobs", broken)
+    assert multirun("seed=1,2", "offload=param")[0] == 70
+
+
 def test_what_a_job_of_another_launcher_raises_is_raised(monkeypatch, capsys):
     Plugins.instance()
     from hydra_plugins.memlab_launcher.launcher import MemlabSweeper
