@@ -34,7 +34,7 @@ def test_no_bound_of_a_stored_prediction_is_above_its_measurement(sweep, least):
     assert [name for name, measured, of in runs if of["step_seconds_lower_bound"] > measured["step_seconds"]] == []
 
 
-NOT_YET = {"unseen_families_4xH200", "capped_1xH200", "one_gpu_grid_1xH200"}
+NOT_YET = {"one_gpu_grid_1xH200"}
 """Sweeps whose bounds are not in step_bounds.csv yet."""
 
 
