@@ -123,7 +123,7 @@ def _check_own(own: Mapping[str, Any]) -> None:
 
 def choices_of(composed: Mapping[str, Any]) -> dict[str, str]:
     """Return group -> chosen option, also for groups of the user's own."""
-    chosen = composed["hydra"].runtime.choices
+    chosen = dict(composed["hydra"].runtime.choices)
     own = [group for group in chosen if group not in (*GROUPS, *PACKAGELESS) and not group.startswith("hydra/")]
     return {group: str(chosen[group]) for group in (*GROUPS, *own) if chosen.get(group) is not None}
 

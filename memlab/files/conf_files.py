@@ -20,6 +20,7 @@ from memlab.core.errors import ConfigError, nearest
 from memlab.core.plan import NOT_MEASURED
 
 
+@cache
 def conf_dir() -> str:
     """Return the folder of the config groups: inside the package if installed from a wheel, else beside the package."""
     package = Path(__file__).resolve().parents[1]
