@@ -34,10 +34,6 @@ def test_no_bound_of_a_stored_prediction_is_above_its_measurement(sweep, least):
     assert [name for name, measured, of in runs if of["step_seconds_lower_bound"] > measured["step_seconds"]] == []
 
 
-NOT_YET = {"one_gpu_grid_1xH200"}
-"""Sweeps whose bounds are not in step_bounds.csv yet."""
-
-
 def measured_steps() -> dict[tuple[str, str], float]:
     """Seconds of the measured steps of results/ by sweep and run: of runs that ended well and can be predicted."""
     records = {path.parent: RunFolder(path.parent).read_record() for path in RESULTS.glob(f"*/*/{RunFolder.RECORD}")}
@@ -53,7 +49,7 @@ def test_no_bound_of_a_measured_step_is_above_it():
     with (RESULTS / "step_bounds.csv").open(newline="") as file:
         rows = {(row["sweep"], row["run"]): row for row in csv.DictReader(file)}
     measured = measured_steps()
-    assert rows.keys() == {run for run in measured if run[0] not in NOT_YET}
+    assert rows.keys() == measured.keys()
     for run, row in rows.items():
         assert float(row["measured_s"]) == pytest.approx(measured[run], rel=1e-5)
         assert float(row["lower_bound_s"]) <= float(row["measured_s"]), row
