@@ -64,7 +64,7 @@ def test_diff_of_two_folders_of_runs_names_the_folders_without_their_paths(tmp_p
     assert "after instead of before: " in capsys.readouterr().out.split(str(tmp_path))[0]
 
 
-def test_diff_of_two_sweeps_pairs_all_points_and_fails_over_a_limit(tmp_path, capsys):
+def test_diff_of_two_sweeps_pairs_all_points_and_fails_over_a_limit(tmp_path, capsys, monkeypatch):
     for name, more, last in (("before", 0, "ok"), ("after", 10, "gpu_oom")):
         for tokens in (256, 512):
             for optimizer in ("none", "cpu"):
@@ -75,6 +75,7 @@ def test_diff_of_two_sweeps_pairs_all_points_and_fails_over_a_limit(tmp_path, ca
         write(tmp_path / name, make_record(make_config(2048), status=last))
     write(tmp_path / "before", make_record(make_config(4096)))
     folders = (tmp_path / "before", tmp_path / "after")
+    monkeypatch.setenv("COLUMNS", "400")  # each sentence on a line of its own
     assert run("diff", *folders) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == (
