@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from memlab.cli.hydra_errors import HYDRA_ERRORS, as_one_line, with_word_here, word_here
 from memlab.cli.library_values import check_library_values
 from memlab.cli.local_hardware import local
-from memlab.cli.override_words import check_gpu, check_words, parse_words
+from memlab.cli.override_words import check_gpu, check_words
 from memlab.core.config import (
     ALL_LEVELS,
     FREE_DICTS,
@@ -64,7 +64,6 @@ def compose_config(overrides: Sequence[str], config_dir: str | None = None) -> t
     Raises :class:`ConfigError` if a word is wrong.
     """
     check_words(overrides)
-    parse_words(overrides)
     register()
     GlobalHydra.instance().clear()
     words = [*overrides, *([_search_path(config_dir)] if config_dir else [])]

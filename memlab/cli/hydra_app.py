@@ -45,8 +45,6 @@ class HydraTask:
         from memlab.cli.experiments import run_composed
 
         try:
-            if composed.mode == COMPOSE:
-                raise ConfigError(f"mode={COMPOSE} runs nothing: leave out hydra/launcher.")
             self.exit_code, value = run_composed(composed)
             self.ran = True
             return value

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from string import ascii_lowercase
 from typing import Any
 
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -37,6 +37,8 @@ def as_one_line(error: Exception, words: Sequence[str] = ()) -> MemlabError:
         if isinstance(cause, MemlabError):
             return cause
         cause = cause.__cause__ or cause.__context__
+    if isinstance(error, OverrideParseException):
+        return ConfigError(f"Cannot read the command line: {one_line(error)}")
     key = getattr(error.__cause__, "full_key", None)
     if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
         return _unknown_option(error.missing_cfg_file, error.options)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep, Sweep
 
-from memlab.cli.hydra_errors import COMPOSITION_ERRORS, one_line
+from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line
 from memlab.core.config import Config
 from memlab.core.errors import ConfigError, nearest
 from memlab.files.conf_files import known_gpu, option_values, options_of
@@ -36,14 +36,6 @@ def check_words(words: Iterable[str]) -> None:
                 "'hydra.output_subdir' cannot be set: memlab keeps the composed configuration in .hydra/ of the run "
                 "folder. Leave it out."
             )
-
-
-def parse_words(words: Sequence[str]) -> list[Override]:
-    """Parse words of the command line. Raises :class:`ConfigError` for what Hydra cannot read."""
-    try:
-        return OverridesParser.create().parse_overrides(list(words))
-    except COMPOSITION_ERRORS as error:
-        raise ConfigError(f"Cannot read the command line: {one_line(error)}") from error
 
 
 def check_total(counts: Mapping[str, int]) -> None:
@@ -103,7 +95,10 @@ def expand(words: Sequence[str], config_dir: str | None = None) -> dict[str, lis
     Raises :class:`ConfigError` if a word is wrong.
     """
     check_words(words)
-    overrides = parse_words(words)
+    try:
+        overrides = OverridesParser.create().parse_overrides(list(words))
+    except COMPOSITION_ERRORS as error:
+        raise as_one_line(error, words) from error
     check_total(count_values(overrides, config_dir))
     expanded: dict[str, list[str]] = {}
     for word, override in zip(words, overrides, strict=True):

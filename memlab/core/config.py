@@ -244,7 +244,9 @@ def with_own_apart(values: dict[str, Any]) -> dict[str, Any]:
     for key, value in own.items():
         if get_close_matches(key, known, n=1, cutoff=MISSPELT):
             raise UnknownKey(key, value, known)
-    return {**{key: value for key, value in values.items() if key in known}, "own": {**own, **values.get("own", {})}}
+    inside = values.get("own", {})  # a key of the user's own may have this very name: the schema refuses a single value
+    own = {**own, **inside} if isinstance(inside, dict) else inside
+    return {**{key: value for key, value in values.items() if key in known}, "own": own}
 
 
 def _checked(key: str, value: Any, annotation: Any, check: Check) -> Any:

@@ -32,11 +32,9 @@ def training_data(config: Config) -> Path:
     if not (places := _places(config)):
         return Path()
     data, file, pairs = config.data, _file(config), PAIRS_DIR in places
-    rows, columns = _rows(config), "pairs" if pairs else data.text_field
-    name = f"{columns}-{rows}x{config.seq_len.tokens}-{config.seed}"
-    if file:
-        name = hashlib.sha256(str(file).encode()).hexdigest()[:16]
-    folder = cache_folder("data") / name
+    rows = _rows(config)
+    identity = str(file or (pairs, data.text_field, rows, config.seq_len.tokens, config.seed))
+    folder = cache_folder("data") / hashlib.sha256(identity.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / "train.json"
     if file:

@@ -13,6 +13,7 @@ from memlab.core.command_template import (
     PORT,
     RUN_DIR,
     TRAINING_ARGS,
+    check_places,
     command_environment,
     filled,
     template,
@@ -31,6 +32,8 @@ LATER = {RUN_DIR: f"{{{RUN_DIR}}}", PORT: f"{{{PORT}}}", DATA_DIR: f"{{{DATA_DIR
 def composition(plan: Plan, words: Sequence[str] = ()) -> dict[str, Any]:
     """Return a plan as one JSON object. Nothing is asked of this machine.
 
+    Raises :class:`ConfigError` for a place that is no key.
+
     - ``words``: the words that compose it; ``unsupported``: why the combination cannot run, empty if it can.
     - ``deepspeed``, ``training_args``, ``environment``: ``None`` for what a command of the user's own is not given.
     - ``command``: the launcher's line. ``words`` are those of a run; without them ``{run_dir}``, ``{data_dir}`` and
@@ -38,6 +41,8 @@ def composition(plan: Plan, words: Sequence[str] = ()) -> dict[str, Any]:
     """
     config = plan.config
     is_command = config.training.loop == "command"
+    if is_command and not words:
+        check_places(config)
     given = template(config).places if is_command else {DEEPSPEED_JSON, TRAINING_ARGS}
     told = overrides_of(plan.choices, plan.to_json()["config"])
     return {

@@ -85,6 +85,7 @@ def test_an_unknown_key_is_refused_whatever_stands_before_it(plus, word, message
         ("sweep=tiny_cpu", "Unknown option 'tiny_cpu' of config group 'sweep'. Studies are experiments: +experiment=t"),
         ("experiment=tiny_cpu", "Could not override 'experiment'. No match in the defaults list. To append to your d"),
         ("+experiment=tiny_cp", "Unknown option 'tiny_cp' of config group 'experiment'. Did you mean 'tiny_cpu'?"),
+        ("+own=5", "'own' must be keys with values, not 5."),
         ("batch.micro=[1", "Cannot read the command line: "),
     ],
 )

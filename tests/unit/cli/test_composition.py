@@ -55,6 +55,11 @@ def composed(tmp_path, monkeypatch, capfd):
         signal.signal(number, handler)
 
 
+def test_a_place_that_is_no_key_is_refused_by_name(composed):
+    refused = composed("training=command", "training.command='train {batch.micr}'", "hardware=h200_x8")
+    assert "no key 'batch.micr'. Did you mean 'batch.micro'?" in refused
+
+
 def test_one_configuration_is_one_object(composed):
     words = ("hardware=h200_x8", "zero_stage=zero3", "offload=optimizer", "deepspeed.steps_per_print=7", "seed=3")
     (found,) = composed(*words)

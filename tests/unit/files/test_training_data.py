@@ -38,6 +38,13 @@ def test_pairs_are_longer_than_a_sample(point):
     assert row.keys() == {"prompt", "chosen", "rejected"} and len(row["chosen"].split()) == 16
 
 
+def test_pairs_and_texts_of_any_field_have_folders_of_their_own_in_the_cache(point, tmp_path):
+    texts = [point("data_dir", data__text_field=field) for field in ("pairs", "../text")]
+    folders = [training_data(each) for each in (*texts, point("pairs_dir", data__text_field="pairs"))]
+    assert len(set(folders)) == 3 and len({folder.parent for folder in folders}) == 1
+    assert rows(folders[2])[0].keys() == {"prompt", "chosen", "rejected"}
+
+
 def test_a_file_is_linked_under_the_name_that_trainers_know(point, tmp_path):
     file = tmp_path / "mine.jsonl"
     file.write_text('{"text": "a"}\n')
