@@ -22,7 +22,7 @@ def objective_of(run: RunView, name: str) -> float:
         return -inf if name == FREE else inf
     if follows_from_step(name) and run.basis.is_bound:
         raise bound_error(name, run.basis.reason)
-    value = free_bytes(run) if name == FREE else peak(run, name) or run.summary.get(name)
+    value = free_bytes(run) if name == FREE else peak(run, name) if name.startswith("peak_") else run.summary.get(name)
     if value is None:
         price = "set hardware.usd_per_gpu_hour, or " if name.startswith("usd") else ""
         raise MemlabError(f"{run.path} has no {name}, which is the objective: {price}choose another objective.")

@@ -44,6 +44,9 @@ def as_one_line(error: Exception, words: Sequence[str] = ()) -> MemlabError:
         return _unknown_option(error.missing_cfg_file, error.options)
     if isinstance(error, ConfigCompositionException) and key and "override" in str(error) and "hydra" not in key:
         return _unknown_key(key, words)
+    if str(error).startswith(("Ambiguous value for ", "Sweep parameters ")):
+        word = str(error).split("'")[1]
+        return ConfigError(f"'{word}' has several values: add -m to sweep over them. A list has brackets: key=[1,2].")
     if str(error).startswith("Multiple values for "):
         group = str(error).split()[3].rstrip(".")
         return ConfigError(f"'{group}' has an option already: write {group}=<option> without +.")

@@ -101,7 +101,8 @@ class Progress(SweepObserver):
         self.is_search |= any(job.config.sweep.search != "none" for jobs in to_run for job in jobs)
         self.usd_per_hour = self.usd_per_hour or usd_per_hour(job for jobs in to_run for job in jobs)
         self.console.print(
-            f"{count} jobs to run in {_launches(to_run)}; {len(known)} known without running", highlight=False
+            f"{units.counted(count, 'job')} to run in {_launches(to_run)}; {len(known)} known without running",
+            highlight=False,
         )
 
     def waiting(self, text: str) -> None:

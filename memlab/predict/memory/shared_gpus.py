@@ -16,13 +16,17 @@ from memlab.predict.trace.trace_format import Trace
 def gpus_of_ranks(traces: Mapping[int, Trace], ranks: int, ranks_of_node: int, gpus: int) -> list[int]:
     """Return for each rank the index of its GPU among the ``gpus`` of its node.
 
-    Where the first and the last rank have chosen the same one, all have. Else each rank has its own, as far as there
-    are as many.
+    The first and the last rank of a node tell how many GPUs the ranks have chosen between them, on which they take
+    turns: four ranks with ``set_device(rank // 2)`` choose two. Ranks that chose none by a number have one each, as far
+    as there are as many.
     """
     first, last = traces[min(traces)].gpu, traces[max(traces)].gpu
-    if len(traces) > 1 and first is not None and first == last:
-        return [first] * ranks
-    return [rank % ranks_of_node % gpus for rank in range(ranks)]
+    chosen = gpus
+    if len(traces) > 1 and first is not None and last is not None:
+        chosen = min(gpus, abs(last - first) + 1)
+        if chosen == 1:
+            return [first] * ranks
+    return [rank % ranks_of_node % chosen for rank in range(ranks)]
 
 
 def with_memory_of_others(traces: Mapping[int, Trace], gpus: Sequence[int], ranks_of_node: int) -> dict[int, Trace]:

@@ -87,6 +87,11 @@ def test_an_unknown_key_is_refused_whatever_stands_before_it(plus, word, message
         ("+experiment=tiny_cp", "Unknown option 'tiny_cp' of config group 'experiment'. Did you mean 'tiny_cpu'?"),
         ("+own=5", "'own' must be keys with values, not 5."),
         ("batch.micro=[1", "Cannot read the command line: "),
+        (
+            "batch.micro=1,2",
+            "'batch.micro=1,2' has several values: add -m to sweep over them.",
+        ),
+        ("seq_len.tokens=range(1,9)", "'seq_len.tokens=range(1,9)' has several values: add -m to sweep over them"),
     ],
 )
 def test_what_hydra_cannot_compose_is_one_line_with_what_is_meant(word, message):
@@ -185,7 +190,7 @@ def test_a_password_in_a_word_is_refused_without_repeating_it(url):
         (["batch.micro=0"], ["'batch.micro' must be at least 1, not 0."]),
         (["precision.dtype=bf17"], ["Did you mean 'bf16'?"]),
         (["allocator=custom"], ["'allocator.conf' has no value"]),
-        (["seed=1,2"], ["Ambiguous value", "seed=1,2"]),
+        (["seed=1,2"], ["add -m", "seed=1,2"]),
         (["+zero_stage=zero3"], ["zero_stage"]),
     ],
 )

@@ -111,6 +111,7 @@ def test_ranks_on_the_same_gpu_share_its_memory(command):
         ((4, 7), 8, [0, 1, 2, 3, 0, 1, 2, 3]),
         ((0, 1), 2, [0, 1, 0, 1, 0, 1, 0, 1]),  # more ranks than GPUs
         ((0, 0), 8, [0] * 8),
+        ((0, 1), 8, [0, 1, 0, 1, 0, 1, 0, 1]),  # two ranks on each: set_device(rank // 2)
     ],
 )
 def test_the_gpu_of_each_rank(used, gpus, expected):
