@@ -69,7 +69,7 @@ def _as_point(run: RunView) -> RunView:
 
 
 def _of_one_name(base: Sequence[RunView], other: Sequence[RunView]) -> list[list[RunView]]:
-    """Pair the commands whose folders have one name in both sets, of which no set has two."""
+    """Pair commands by the name of their folder, where each set has one folder of that name."""
     sides: list[dict[str, list[RunView]]] = [{}, {}]
     for side, runs in zip(sides, (base, other), strict=True):
         for run in runs:
@@ -80,7 +80,7 @@ def _of_one_name(base: Sequence[RunView], other: Sequence[RunView]) -> list[list
 
 
 def _of_one_source(runs: list[RunView], side_of: Mapping[int, str]) -> list[list[RunView]]:
-    """Part the measured from the predicted runs of a point, if both sets have measured, or both have predicted, it."""
+    """Separate measured from predicted runs of a point where both sets have runs of one kind."""
     sources = dict.fromkeys(run.source for run in runs)
     by_source = {source: [run for run in runs if run.source == source] for source in sources}
     shared = any(len({side_of[id(run)] for run in members}) > 1 for members in by_source.values())

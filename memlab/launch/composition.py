@@ -30,14 +30,14 @@ LATER = {RUN_DIR: f"{{{RUN_DIR}}}", PORT: f"{{{PORT}}}", DATA_DIR: f"{{{DATA_DIR
 
 
 def composition(plan: Plan, words: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a plan as one JSON object. Nothing is asked of this machine.
+    """Return a plan as one JSON object, without reading anything of this machine.
 
     Raises :class:`ConfigError` for a place that is no key.
 
     - ``words``: the words that compose it; ``unsupported``: why the combination cannot run, empty if it can.
-    - ``deepspeed``, ``training_args``, ``environment``: ``None`` for what a command of the user's own is not given.
-    - ``command``: the launcher's line. ``words`` are those of a run; without them ``{run_dir}``, ``{data_dir}`` and
-      ``{master_port}`` stand for what a run fills in. ``None`` for several nodes without hostfile or launcher.
+    - ``deepspeed``, ``training_args``: ``None`` if a command of the user's own has no place for them.
+    - ``command``: the launcher's line. A run passes its own line as ``words``; otherwise ``{run_dir}``, ``{data_dir}``
+      and ``{master_port}`` stand for what a run fills in. ``None`` for several nodes without hostfile or launcher.
     """
     config = plan.config
     is_command = config.training.loop == "command"

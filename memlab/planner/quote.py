@@ -30,7 +30,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class QuotedSweep(MeasuredSweep):
-    """A sweep that is not run. It is for the machine of the hardware entry, which this machine need not be."""
+    """Sweep that a quote is made for: it runs nothing, and its GPUs are those of ``hardware``, not of this machine."""
 
     def refusals(self, job: Job) -> list[str]:
         return unsupported(job.config, machine=None)
@@ -46,7 +46,7 @@ class QuotedPoint:
 
     @property
     def fits(self) -> bool:
-        """Whether no prediction says that the few steps of the point run out of memory."""
+        """Whether the point ends with a result: no prediction says that its steps run out of memory."""
         return self.summary.get("verdict") != DOES_NOT_FIT
 
     @property

@@ -19,7 +19,7 @@ TOGETHER = {"optimizer.source": ("source", "name")}
 
 
 def without_words(config: Config) -> list[str]:
-    """List the reasons why the trainer of a command cannot have the values of a configuration, each with another value.
+    """List the values that the trainer of a command cannot take, each with its reason and a value that it can take.
 
     memlab's defaults are no choice. A command without ``training.words`` does not say which values it takes.
     """
