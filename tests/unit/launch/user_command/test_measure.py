@@ -173,8 +173,8 @@ def test_in_a_terminal_the_command_sees_a_terminal_and_its_output_is_unchanged(f
 
 def test_ctrl_c_reaches_the_command_once_as_without_memlab(folder, tmp_path):
     code = (
-        f"import pathlib, time; pathlib.Path({str(tmp_path / 'ready')!r}).touch()\n"
-        "try: time.sleep(60)\n"
+        "import pathlib, time\n"
+        f"try: pathlib.Path({str(tmp_path / 'ready')!r}).touch(); time.sleep(60)\n"
         "except KeyboardInterrupt: print('caught'); time.sleep(0.2); print('saved')"
     )
     words = [sys.executable, "-m", "memlab", "measure", "--output", str(folder), "--", *python(code)]
