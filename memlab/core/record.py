@@ -3,35 +3,32 @@
 The types of the smaller parts are in memlab/core/record_schema.py. Files are read and written in memlab/runs/.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
+from memlab.core.attached_schema import Attached
 from memlab.core.basis import Basis, basis_of
 from memlab.core.config import Config, without
 from memlab.core.record_schema import (
     SPEED,
     Breakdown,
-    Bytes,
     Command,
-    Count,
     Curve,
-    Figure,
     HostProbe,
-    Index,
-    Name,
     Oom,
     OverRanks,
-    Seconds,
     Steps,
     Summary,
     Timing,
 )
 from memlab.core.schema import Limits, Others, PlainOf, Together
+from memlab.core.value_types import Bytes, Count, Figure, GpuBytes, Index, Name, Seconds
 
 MODEL_FLOPS = "model_flops_per_step"
 GPU_MODEL = "gpu_model"  # properties of the GPU that a prediction needs
+EARLY = "early"  # how a predicted rank ended that could not be followed any further
 WORK = "work"  # FLOPs, bytes and kernels of a predicted step, which give its time
 
 
@@ -56,6 +53,11 @@ def trained_model(facts: Facts) -> Mapping[str, Any]:
 def first_engine(facts: Facts) -> Mapping[str, Any]:
     """Return the first engine of DeepSpeed, which trains if one does; empty without DeepSpeed."""
     return next(iter(facts.get("deepspeed") or ()), {})
+
+
+def arguments_of(facts: Facts) -> Mapping[str, Any]:
+    """Return the values of transformers' TrainingArguments; empty without its Trainer."""
+    return (facts.get("training_arguments") or {}).get("values") or {}
 
 
 SCHEMA_VERSION = 1
@@ -98,6 +100,14 @@ COMMAND_PHASES = (
 )
 """The phases of a command of the user's own, in the order of display."""
 
+
+def phases_of(ranks: Iterable[Mapping[str, Any]]) -> list[str]:
+    """List the phases of these ranks of a record, in the order of display; phases of other versions come last."""
+    order = {phase: place for place, phase in enumerate(COMMAND_PHASES)}
+    found = dict.fromkeys(phase for rank in ranks for phase in rank["phases"])
+    return sorted(found, key=lambda phase: order.get(phase, len(order)))
+
+
 CUDA_ALLOCATOR = "cuda_caching_allocator"
 """``memory_source`` of a rank on a GPU: torch's own counters."""
 
@@ -138,7 +148,7 @@ class RankResult:
     """:data:`CUDA_ALLOCATOR`, :data:`LIVE_TENSORS` or :data:`PREDICTED`"""
     status: Annotated[str, Limits(choices=STATUSES)] = "ok"
     reason: str | None = None
-    device_total_bytes: Bytes | None = None
+    device_total_bytes: GpuBytes | None = None
     peak_allocated_bytes: Bytes | None = None
     peak_active_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None
@@ -193,7 +203,7 @@ class RankResult:
     """``fits``, ``edge`` or ``does_not_fit``, on this rank."""
     breakdown: Annotated[dict[str, Any], PlainOf(Breakdown)] | None = None
     curve: Annotated[dict[str, Any], PlainOf(Curve)] | None = None
-    attached: dict[str, Any] | None = None
+    attached: Annotated[dict[str, Any], PlainOf(Attached)] | None = None
     """Facts that were found in a rank of a command of the user's own (memlab/attach/__init__.py)."""
     work: dict[str, dict[str, Figure]] | None = None
     """Phase -> FLOPs, bytes and kernels of a step, which give its time."""
@@ -241,6 +251,10 @@ class Record:
     def basis(self) -> Basis:
         """How the record's times, rates and prices are known."""
         return basis_of(self.source, self.steps, self.summary)
+
+    def with_command(self, **values: Any) -> "Record":
+        """Copy the record with these values of ``command``."""
+        return replace(self, command={**(self.command or {}), **values})
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)

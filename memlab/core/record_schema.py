@@ -6,22 +6,9 @@ types and checks nothing again, except for keys that are optional or may be ``No
 
 from typing import Annotated, Any, TypedDict
 
-from memlab.core.config_fields import LARGEST_WHOLE, Range
+from memlab.core.attached_schema import ChoiceRange, Epoch, StepRow
 from memlab.core.schema import Limits
-
-Name = Annotated[str, Limits(printable=True)]
-Bytes = Annotated[int, Limits(range=Range(0, LARGEST_WHOLE))]
-Count = Annotated[int, Limits(range=Range(0, LARGEST_WHOLE))]
-Index = Annotated[int, Limits(range=Range(0, 1 << 16))]
-"""A rank, or a number of ranks."""
-
-Figure = Annotated[float, Limits(range=Range(-1e30, 1e30))]
-"""A number of a run. No real figure exceeds these bounds; within them, a product of a few figures cannot overflow."""
-
-Positive = Annotated[float, Limits(range=Range(1e-12, 1e30))]
-"""A number that is safe to divide by: the seconds of a step, a rate."""
-
-Seconds = Annotated[float, Limits(range=Range(0, 1e30))]
+from memlab.core.value_types import Bytes, Count, Dollars, Figure, Index, Name, Positive, Seconds
 
 
 class OverRanks(TypedDict):
@@ -50,6 +37,8 @@ class Summary(TypedDict, total=False):
     iterations_per_second: Positive
     samples_per_second: Positive | None  # None: not known, since the batches of a command need not say
     tokens_per_second: Positive | None
+    usd: Dollars | None
+    usd_per_million_tokens: Dollars | None
     parameters: Count
     verdict: Name  # of the worst rank
     needed_bytes: Bytes  # of the fullest rank on a GPU of any size, of a prediction that does not fit
@@ -73,9 +62,7 @@ class Steps(TypedDict, total=False):
     seconds: list[Seconds]  # for each measured step, the seconds of the slowest rank
     warmup_seconds: list[Seconds]
     doubts: list[str]
-    rows: list[
-        dict[str, Any]
-    ]  # of a command: optimizer steps, over all ranks; of very many a choice (runs/step_rows.py)
+    rows: list[StepRow]  # of a command: optimizer steps, over all ranks; of very many a choice (runs/step_rows.py)
     basis: Name
     basis_reason: str | None
     error: StepError | None
@@ -136,11 +123,11 @@ class Told(TypedDict):
 class Effects(TypedDict):
     """What a predicted command would have done to the machine and to others (memlab/system/sandbox)."""
 
-    protection: str  # namespaces | interception
+    protection: str  # namespaces | landlock | unprotected; of older records: interception
     network: bool  # whether it was open
     written: list[Files]
     deleted: list[Files]
-    refused: list[Told]  # connections, and signals to other processes
+    refused: list[Told]  # connections, and other system calls by their names
     answered: list[Told]  # uploads
 
 
@@ -177,17 +164,32 @@ class GrowthOfRun(TypedDict):
     need_bytes: Bytes | None  # device memory when growth ends; None: nothing is known to end it
 
 
-class Command(TypedDict, total=False):
+class EndedEarly(TypedDict):
+    """What a prediction could not follow, after ``steps`` optimizer steps: the answer is for these."""
+
+    phase: str | None
+    where: str | None
+    reason: str
+    steps: Count
+
+
+class _Words(TypedDict):
+    words: list[str]
+
+
+class Command(_Words, total=False):
     """``Record.command``: the user's command, how it ended, and where it did not use what was composed."""
 
-    words: list[str]
     exit_code: int | None  # None: memlab ended the command
     steps: Count | None  # that it was to end after
     disagreements: list[Disagreement]
     changes: Changes
     assumed: dict[str, Count]  # of a prediction: line that needed a value that is not known -> times
     effects: Effects  # of a prediction
+    epochs: list[Epoch]  # of a prediction
+    ranges: list[ChoiceRange]  # of a prediction: of each choice that steered it
     growth: GrowthOfRun  # left out: no growth was seen
+    ended_early: EndedEarly  # of a prediction; left out: the script was followed to its end
 
 
 class Timing(TypedDict, total=False):

@@ -1,15 +1,17 @@
 """Checks of plain values (as JSON and YAML hold them) against type annotations.
 
 A check is built once from the fields of a dataclass or typed dictionary, on first use. Supported types: ``Any``,
-``None``, bool, int, float, str, lists, dictionaries with text keys, dataclasses, typed dictionaries, and unions of
-these types. :class:`Limits` narrows a type: ``Annotated[list[int], Limits(length=2)]``, or as metadata of a field.
+``None``, bool, int, float, str, lists and tuples, dictionaries with text keys, dataclasses, typed dictionaries, named
+tuples (a list of their fields), and unions of these types (of named tuples alone: the list begins with the number of
+its kind). :class:`Limits` narrows a type: ``Annotated[list[int], Limits(length=2)]``, or as metadata of a field.
 """
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import repeat
 from math import isfinite
 from reprlib import Repr
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -19,8 +21,11 @@ from memlab.core.errors import nearest
 
 _REPR = Repr()
 _REPR.maxstring = _REPR.maxother = 60
-shown = _REPR.repr
-"""Format a value for an error message: short, however large or deeply nested the value is."""
+
+
+def shown(value: Any) -> str:
+    """Format a value for an error message: short, however large or deeply nested the value is."""
+    return "null" if value is None else _REPR.repr(value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,9 +124,13 @@ def check_of(annotation: Any) -> Check:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _narrowed(*arguments)
+    if origin in (Union, types.UnionType) and all(hasattr(argument, "_fields") for argument in arguments):
+        return Check(frozenset({list}), "a list", _of_kinds([check_of(argument) for argument in arguments]))
     if origin in (Union, types.UnionType):
         return _union([check_of(argument) for argument in arguments])
-    if origin is list:
+    if hasattr(annotation, "_fields"):
+        return Check(frozenset({list}), "a list", _of_fields(annotation))
+    if origin in (list, tuple):
         return Check(frozenset({list}), _LISTS.get(arguments[0], "a list"), _of_items(check_of(arguments[0])))
     if origin is dict:
         return replace(_PLAIN[dict], inside=_of_keys({}, (), check_of(arguments[1])))
@@ -176,11 +185,39 @@ def _of_items(item: Check) -> Inside:
     def inside(values: list[Any]) -> None:
         if item.inside is None and item.kinds.issuperset(map(type, values)):
             return  # fast path: most lists hold many plain numbers
-        for index, value in enumerate(values):
-            try:
-                item(value)
-            except SchemaError as error:
-                raise error.within(index) from None
+        _look_at_each(repeat(item), values)
+
+    return inside
+
+
+def _look_at_each(checks: Iterable[Check], values: list[Any]) -> None:
+    for index, (check, value) in enumerate(zip(checks, values, strict=False)):
+        try:
+            check(value)
+        except SchemaError as error:
+            raise error.within(index) from None
+
+
+def _of_fields(schema: Any) -> Inside:
+    """Build the check of a list with the fields of a named tuple; those with defaults may be missing."""
+    checks = [check_of(hint) for hint in get_type_hints(schema, include_extras=True).values()]
+    least = len(checks) - len(schema._field_defaults)
+
+    def inside(values: list[Any]) -> None:
+        if not least <= len(values) <= len(checks):
+            raise SchemaError(f"must be a list of {len(checks)} values, not {shown(values)}.")
+        _look_at_each(checks, values)
+
+    return inside
+
+
+def _of_kinds(checks: list[Check]) -> Inside:
+    """Build the check of one of several named tuples: a list with the number of its kind before the fields."""
+
+    def inside(values: list[Any]) -> None:
+        if not values or type(values[0]) is not int or not 0 <= values[0] < len(checks):
+            raise SchemaError(f"must begin with a number below {len(checks)}, not {shown(values)}.")
+        checks[values[0]](values[1:])
 
     return inside
 
@@ -228,52 +265,25 @@ def _both(first: Inside | None, second: Inside) -> Inside:
 
 def _within(limits: Limits) -> Inside:
     """Build one check of all given limits: choices, length, range, printable."""
-    kinds: tuple[tuple[Callable[[Any], Inside], Any], ...] = (
-        (_one_of, limits.choices),
-        (_as_long, limits.length),
-        (_in_range, limits.range),
-    )
-    made = [make(limit) for make, limit in kinds if limit is not None] + [_on_one_line] * limits.printable
-
-    def inside(value: Any) -> None:
-        if value is not None:
-            for look in made:
-                look(value)
-
-    return inside
-
-
-def _one_of(choices: tuple[Any, ...]) -> Inside:
-    def inside(value: Any) -> None:
-        if value not in choices:
-            hint = nearest(str(value), [str(choice) for choice in choices])
-            raise SchemaError(f"cannot be {shown(value)}. {hint}")
-
-    return inside
-
-
-def _as_long(length: int) -> Inside:
-    def inside(value: Any) -> None:
-        if len(value) != length:
-            raise SchemaError(f"must be a list of {length} numbers, not {shown(value)}.")
-
-    return inside
-
-
-def _on_one_line(value: Any) -> None:
-    if not value.isprintable():
-        raise SchemaError(f"must be one line of printable text, not {shown(value)}.")
-
-
-def _in_range(allowed: Range) -> Inside:
+    choices, length, allowed = limits.choices, limits.length, limits.range or Range()
     low, high = allowed.minimum, allowed.maximum
     closed = not (allowed.above or allowed.below) and isfinite(low) and isfinite(high)
 
     def inside(value: Any) -> None:
-        for number in value if isinstance(value, list) else (value,):
+        if value is None:
+            return
+        if choices is not None and value not in choices:
+            hint = nearest(str(value), [str(choice) for choice in choices])
+            raise SchemaError(f"cannot be {shown(value)}. {hint}")
+        if length is not None and len(value) != length:
+            raise SchemaError(f"must be a list of {length} numbers, not {shown(value)}.")
+        numbers = value if isinstance(value, list) else (value,)
+        for number in numbers if limits.range else ():
             if closed and low <= number <= high:  # fast path for most figures of a record
                 continue
             if refusal := allowed.refusal(number):
                 raise SchemaError(f"must be {refusal}, not {shown(number)}.")
+        if limits.printable and not value.isprintable():
+            raise SchemaError(f"must be one line of printable text, not {shown(value)}.")
 
     return inside

@@ -1,11 +1,12 @@
 """Locks of torch's builds of extensions. Torch waits for such a file to vanish, so for a killed build it waits forever.
 
-The file is ``lock`` in the build folder of an extension (torch.utils.file_baton). Processes of a measured command load
-a copy of this module, so it imports only the standard library.
+The file is ``lock`` in the build folder of an extension. The building process keeps it open (torch.utils.file_baton).
+Processes of a measured command load a copy of this module, so it imports only the standard library.
 """
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 STALE_S = 20.0
@@ -27,13 +28,18 @@ BUILDERS = {"ninja", "nvcc", "cc1plus"}
 
 
 def is_stale(lock: Path) -> bool:
-    """Whether the lock is older than :data:`STALE_S`, and no process that this user can see builds in its folder."""
-    return _age(lock) > STALE_S and not _is_built_in(lock.parent)
+    """Whether the lock is older than :data:`STALE_S`, and no process that this user can see holds it."""
+    return holder(lock) is None and _age(lock) > STALE_S  # in this order: a lock that was just released is gone
 
 
 def stale_locks(folder: Path) -> list[Path]:
     """List the stale locks below a folder of extensions."""
     return sorted(filter(is_stale, folder.rglob("lock")))
+
+
+def old_locks(folder: Path) -> list[Path]:
+    """List the locks below a folder of extensions that a rank may have waited for since :data:`STALE_S`."""
+    return sorted(lock for lock in folder.rglob("lock") if _age(lock) > STALE_S)
 
 
 def may_be_removed(lock: Path) -> bool:
@@ -55,9 +61,24 @@ def file_system(folder: Path) -> str:
 
 
 def told(lock: Path) -> str:
-    """Write what a stale lock does, and what to do."""
-    left = f"torch waits for {lock}, and nothing that is visible from here builds there: unless another machine does, "
-    return left + "end this command, and memlab doctor removes the lock (on a shared disk, once it is an hour old)"
+    """Write what a lock keeps waiting, who holds it, and what to do."""
+    waits = f"torch waits for {lock}"
+    if (process := holder(lock)) is not None:
+        return f"{waits}: {_described(process)} builds there; if it hangs, end it with kill {process}"
+    return (
+        f"{waits}, and nothing that is visible from here builds there: unless another machine does, end this command, "
+        "and memlab doctor removes the lock (on a shared disk, once it is an hour old)"
+    )
+
+
+def holder(lock: Path) -> int | None:
+    """Return the id of a process that has the lock open or builds in its folder, also one that a container has under
+    another name; ``None`` if no such process can be seen."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if _holds(process, lock):
+                return int(process.name)
+    return None
 
 
 def _age(lock: Path) -> float:
@@ -68,14 +89,26 @@ def _age(lock: Path) -> float:
         return 0.0
 
 
-def _is_built_in(folder: Path) -> bool:
-    """Whether a compiler or its build tool runs in a folder, also one that a container has under another name."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if (process / "comm").read_text().strip() in BUILDERS and (process / "cwd").samefile(folder):
+def _holds(process: Path, lock: Path) -> bool:
+    """Whether a process (its folder in /proc) holds the lock. Another user's files cannot be seen: its builder counts
+    if the lock is that user's."""
+    is_builder = (process / "comm").read_text().strip() in BUILDERS
+    try:
+        return (is_builder and (process / "cwd").samefile(lock.parent)) or _has_open(process, lock)
+    except PermissionError:
+        return is_builder and process.stat().st_uid == lock.stat().st_uid
+
+
+def _has_open(process: Path, lock: Path) -> bool:
+    for file in (process / "fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed
+            if os.readlink(file).endswith(f"/{lock.name}") and file.samefile(lock):
                 return True
-        except PermissionError:  # a build of another user, perhaps in this folder
-            return True
-        except OSError:  # it has ended
-            continue
     return False
+
+
+def _described(process: int) -> str:
+    folder = Path(f"/proc/{process}")
+    with suppress(OSError, KeyError):  # it has ended, or its user has no name
+        return f"process {process} ({(folder / 'comm').read_text().strip()}) of user {folder.owner()}"
+    return f"process {process}"

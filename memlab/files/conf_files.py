@@ -37,11 +37,9 @@ def options_of(group: str, config_dir: str | None = None) -> list[str]:
 @cache
 def option_values(group: str, option: str) -> dict[str, Any]:
     """Return the values that ``group=option`` sets. Raises :class:`ConfigError` for an option that is not shipped."""
-    folder = Path(conf_dir()) / group
-    file = folder / f"{option}.yaml"
+    file = Path(conf_dir(), group, f"{option}.yaml")
     if not file.is_file():
-        hint = nearest(option, (other.stem for other in folder.glob("*.yaml")))
-        raise ConfigError(f"Unknown option '{option}' of config group '{group}'. {hint}")
+        raise ConfigError(f"Unknown option '{option}' of config group '{group}'. {nearest(option, options_of(group))}")
     values = _read(file)
     if group == "hardware" and (price := list_price(values.get("gpu", ""), values.get("gpus", 1))):
         values["usd_per_gpu_hour"] = price.usd_per_gpu_hour
@@ -51,8 +49,7 @@ def option_values(group: str, option: str) -> dict[str, Any]:
 @cache
 def shipped_models() -> list[dict[str, Any]]:
     """Return ``model.config`` of each shipped option of the group ``model``."""
-    names = sorted(file.stem for file in Path(conf_dir(), "model").glob("*.yaml"))
-    return [option_values("model", name).get("config", {}) for name in names]
+    return [option_values("model", name).get("config", {}) for name in options_of("model")]
 
 
 def shipped_model(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -61,10 +58,10 @@ def shipped_model(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     The configuration may have more keys than the option, which then have transformers' defaults. The option is ``hf``,
     without ``model.config``, if no shipped model has these values.
     """
-    for file in sorted(Path(conf_dir(), "model").glob("*.yaml")):
-        known = option_values("model", file.stem).get("config", {})
+    for name in options_of("model"):
+        known = option_values("model", name).get("config", {})
         if known and all(config.get(key) == value for key, value in known.items()):
-            return file.stem, known
+            return name, known
     return "hf", {}
 
 
@@ -72,6 +69,25 @@ def known_gpu(name: str) -> dict[str, Any]:
     """Return the values of conf/hardware/gpu/ for a GPU of this name, as the driver reports it; empty if none fits."""
     files = sorted(Path(conf_dir(), "hardware", "gpu").glob("*.yaml"))
     return next((values for values in map(_read, files) if values["gpu"].lower() in name.lower()), {})
+
+
+def gpu_here(name: str, memory_gib: float | None) -> dict[str, Any]:
+    """Return the values of a GPU that a machine has, by the name and the memory that the driver or torch reports.
+
+    A GPU of conf/hardware/gpu/ has the values there, so that a measurement has the configuration of its prediction; a
+    part of a GPU keeps its own memory.
+    """
+    listed = known_gpu(name)
+    own: dict[str, Any] = {"gpu": name, "memory_gib": memory_gib}
+    if listed and _plain_name(listed["gpu"]) == _plain_name(name):
+        own["gpu"] = listed["gpu"]
+        if memory_gib is None or abs(memory_gib - listed["memory_gib"]) <= DRIVERS_SHARE * memory_gib:
+            own["memory_gib"] = listed["memory_gib"]
+    return {**listed, **own}
+
+
+DRIVERS_SHARE = 0.02
+"""Largest share of a GPU's memory by which its totals differ: NVML counts what the driver keeps, torch does not."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +140,7 @@ def matching_option(group: str, values: dict[str, Any]) -> str | None:
     """
     if group == "model":
         return shipped_model(values["config"])[0] if "config" in values else None
-    names = sorted(file.stem for file in Path(conf_dir(), group).glob("*.yaml"))
-    options = {name: _identity(group, option_values(group, name)) for name in names}
+    options = {name: _identity(group, option_values(group, name)) for name in options_of(group)}
     found = [name for name, set in options.items() if set and set.items() <= values.items()]
     return max(found, key=lambda name: len(options[name]), default=None)
 
@@ -141,8 +156,8 @@ def parse_yaml(text: str) -> Any:
     """
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """Separate class, so that the resolver added below does not change ``yaml.SafeLoader`` itself."""
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the one in C is six times as fast
+        """Separate class, so that the resolver added below does not change PyYAML's own."""
 
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
     return yaml.load(text, Loader)
@@ -204,7 +219,7 @@ def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:
         f"{group}={choices[group]}" for group in groups if group in choices and choices[group] != implied.get(group)
     ]
     for group in groups:
-        given = asdict(getattr(Config(), group)) | _known_option(group, choices.get(group))
+        given = usual_values(group, choices.get(group))
         for key, value in config.get(group, {}).items():
             if value != given.get(key, MISSING) and value not in ({}, MISSING):
                 words.append(f"{group}.{key}={_word(value)}")
@@ -213,20 +228,38 @@ def overrides_of(choices: dict[str, str], config: dict[str, Any]) -> list[str]:
     return [*words, *(f"{key}={_word(value)}" for key, value in {**free, **own}.items())]
 
 
-def _known_option(group: str, option: str | None) -> dict[str, Any]:
-    """Return the values of a shipped option, or nothing for a user's own option: its values are then all listed."""
+def usual_values(group: str, option: str | None) -> dict[str, Any]:
+    """Return the values of a group of memlab's with a shipped option; those of the schema for a user's own option or
+    group, whose values are then all listed."""
+    schema = asdict(getattr(Config(), group)) if group in GROUPS else {}
     try:
-        return option_values(group, option) if option else {}
+        return schema | option_values(group, option) if option else schema
     except ConfigError:
-        return {}
+        return schema
 
 
 def _word(value: Any) -> str:
-    """Write a value for Hydra's command line, with quotes if a shell or Hydra would split it."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    text = json.dumps(value).replace('"', "") if isinstance(value, list | dict) else str(value)
-    if isinstance(value, str) and not re.fullmatch(r"[\w./-]*", text):
-        mark = "'" if '"' in text else '"'  # double quotes: shlex.quote adds single ones
-        text = f"{mark}{text}{mark}"
-    return shlex.quote(text)
+    """Write a value for Hydra's command line in a shell."""
+    return shlex.quote(_hydra_text(value))
+
+
+def _hydra_text(value: Any) -> str:
+    """Write a value in Hydra's grammar: a text has quotes if Hydra would split it or take it for another type."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_hydra_text, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_hydra_text(each)}' for key, each in value.items())}}}"
+    if not isinstance(value, str):
+        return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+    if re.fullmatch(r"[\w./-]*", value) and not _is_number(value) and value.lower() not in ("true", "false", "null"):
+        return value
+    mark = "'" if '"' in value else '"'  # double quotes: shlex.quote adds single ones
+    return mark + re.sub(rf"(\\*)({mark}|$)", lambda end: end[1] * 2 + end[2].replace(mark, f"\\{mark}"), value) + mark
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -78,16 +78,31 @@ def is_full(error: BaseException | None) -> bool:
 def replacing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
     """Yield a temporary file to write. It replaces ``path`` after the block, or is removed if the block raises.
 
-    The file lies beside ``path``. ``suffix``: the end of its name, for writers that choose a format by it. If ``path``
-    is a device or a pipe, ``path`` itself is yielded.
-    Raises :class:`WriteError`, which names ``path``.
+    The file lies beside ``path``. ``suffix``: the end of its name, for writers that choose a format by it. A link or a
+    pipe at ``path`` is replaced, too: a script may have left it. Raises :class:`WriteError`, which names ``path``.
     """
-    try:
+    with _write_errors(path), _temporary(path, suffix) as temporary:
+        yield temporary
+
+
+@contextlib.contextmanager
+def writing(path: Path, suffix: str = ".tmp") -> Iterator[Path]:
+    """Yield a file to write at a path that the user named: as :func:`replacing`, but a link is followed.
+
+    If ``path`` is a device or a pipe, ``path`` itself is yielded.
+    """
+    with _write_errors(path):
         if path.exists() and not path.is_file():
             yield path
         else:
             with _temporary(path.resolve(), suffix) as temporary:
                 yield temporary
+
+
+@contextlib.contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise WriteError(f"Cannot write {explain(error, path)} No partial file is left.") from error
 
@@ -109,9 +124,16 @@ def _temporary(path: Path, suffix: str) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all. Raises :class:`WriteError`, which names ``path``."""
+    """Write a file of memlab's own, whole or not at all. Raises :class:`WriteError`, which names ``path``."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file at a path that the user named, and its folder. Raises :class:`WriteError` and ``OSError``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path) as file:
+        file.write_bytes(content)
 
 
 def cache_dir() -> Path:

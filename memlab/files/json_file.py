@@ -5,20 +5,18 @@ finite, integers have at most 64 bits, and text is valid Unicode. A JSONL data f
 checked; an error names the bad line.
 """
 
-import errno
 import json
 import math
-import os
 import re
-import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from memlab.core.errors import ConfigError, RecordError, nearest
 from memlab.core.sizes import MIB
-from memlab.files.disk import explained, write_whole
+from memlab.files.disk import explain, explained, write_whole
 from memlab.files.redaction import known_secrets, redact_values
+from memlab.files.regular_file import read_regular
 
 
 def check(path: Path, text_field: str, most_bytes: int | None = None) -> None:
@@ -70,8 +68,6 @@ LARGEST = 64 * MIB
 DEEPEST = 32
 """Most levels of lists and dictionaries inside one another. A predicted record has 7."""
 
-_NOT_PLAIN = "not a regular file (links are not followed)"
-
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
@@ -81,41 +77,20 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 def read_json(path: Path) -> Any:
     """Read a JSON file. Raises :class:`RecordError`, with the reason, unless it is JSON within the limits above."""
     try:
-        with explained(RecordError, path):
-            content = _read(path)
-        text = content.decode()
+        text = read_regular(path, LARGEST).decode()
         values = json.loads(text, parse_constant=_refuse_constant, parse_int=_whole, parse_float=_finite)
         _check_depth([values])
         if _HALF.search(text):
             json.dumps(values, ensure_ascii=False).encode()  # raises ValueError for a lone surrogate: not writable
+    except FileNotFoundError:
+        raise RecordError(f"{path}: no such file") from None
+    except OSError as error:
+        raise RecordError(explain(error, path)) from error
     except RecursionError:
         raise RecordError(f"{path}: unreadable (nested too deeply)") from None
     except ValueError as error:  # not UTF-8, not JSON, or a number of 4,300 digits
         raise RecordError(f"{path}: unreadable ({error})") from error
     return values
-
-
-def _read(path: Path) -> bytes:
-    """Read a regular file. Refuse anything else: a read from a pipe could wait for ever."""
-    try:
-        with open(path, "rb", opener=_open_itself) as file:
-            facts = os.fstat(file.fileno())
-            if not stat.S_ISREG(facts.st_mode):
-                raise RecordError(f"{path}: {_NOT_PLAIN}")
-            if facts.st_size > LARGEST:
-                raise RecordError(f"{path}: too large ({facts.st_size:,} bytes; the limit is {LARGEST:,})")
-            return file.read(facts.st_size)
-    except FileNotFoundError:
-        raise RecordError(f"{path}: no such file") from None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise RecordError(f"{path}: {_NOT_PLAIN}") from None
-        raise
-
-
-def _open_itself(path: str, flags: int) -> int:
-    """Open a file without following a link, and without waiting for a writer of a pipe."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _refuse_constant(name: str) -> None:
@@ -148,7 +123,10 @@ def _check_depth(values: Collection[Any], left: int = DEEPEST) -> None:
             _check_depth(value.values(), left - 1)
 
 
-def write_json(path: Path, values: Any) -> None:
-    """Write ``values`` as JSON, whole or not at all. Secrets are blanked out."""
+def write_json(path: Path, values: Any, write: Callable[[Path, bytes], None] = write_whole) -> None:
+    """Write ``values`` as JSON, whole or not at all. Secrets are blanked out.
+
+    ``write``: :func:`write_output` for a path that the user named.
+    """
     text = json.dumps(redact_values(values, known_secrets()), indent=2, allow_nan=False) + "\n"
-    write_whole(path, text.encode())
+    write(path, text.encode())

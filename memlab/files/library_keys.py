@@ -1,4 +1,4 @@
-"""Keys of transformers' TrainingArguments and of the DeepSpeed JSON, with their types.
+"""Keys of transformers' TrainingArguments and of the DeepSpeed JSON, with their types, and of model configurations.
 
 They are read from the source of the installed packages, since importing these takes seconds. DeepSpeed's keys without
 a pydantic model are in deepspeed_keys.json: each has a type, keys of its own, or the ``FILE:CLASS`` of its model.
@@ -7,19 +7,22 @@ a pydantic model are in deepspeed_keys.json: each has a type, keys of its own, o
 import ast
 import importlib.util
 import json
+import re
 from collections.abc import Callable
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
 from types import GenericAlias
-from typing import Any
+from typing import Annotated, Any, NamedTuple, get_origin
 
 from memlab.core.errors import ConfigError
+from memlab.core.schema import Limits
 
 LISTED = Path(__file__).parent / "deepspeed_keys.json"
 
 Keys = dict[str, Any]
-"""Key -> type annotation (``Any`` where the source names no simple type), or the keys inside."""
+"""Key -> type annotation (``Any`` where the source names neither a simple type nor an Enum of words), or the keys
+inside."""
 
 SIMPLE = {"bool": bool, "int": int, "float": float, "str": str, "list": list, "dict": dict, "Dict": dict, "List": list}
 
@@ -27,13 +30,36 @@ SIMPLE = {"bool": bool, "int": int, "float": float, "str": str, "list": list, "d
 @cache
 def training_arguments() -> Keys:
     """Return the fields of ``transformers.TrainingArguments``. Raises :class:`ConfigError` without the package."""
-    return _fields(_folder("transformers") / "training_args.py", "TrainingArguments", lambda name: None)
+    file = _folder("transformers") / "training_args.py"
+    return _fields(file, "TrainingArguments", lambda name: _named(file, name))
 
 
 @cache
 def deepspeed_json() -> Keys:
     """Return the keys of the DeepSpeed JSON. Raises :class:`ConfigError` without the package."""
     return _listed(json.loads(LISTED.read_text(encoding="utf-8"))["keys"])
+
+
+class Family(NamedTuple):
+    """transformers' configuration of a model family. ``words``: all of its source, of which any may be a key."""
+
+    name: str
+    keys: frozenset[str]
+    words: frozenset[str]
+
+
+@cache
+def family(model_type: str) -> Family | None:
+    """Return the configuration of a model family; ``None`` for one that transformers lacks."""
+    folder = _folder("transformers")
+    for file in folder.glob(f"models/{re.split('[-_]', model_type)[0]}*/configuration_*.py"):
+        for each in _parsed(file):
+            if isinstance(each, ast.ClassDef) and f"model_type = '{model_type}'" in map(ast.unparse, each.body):
+                shared = (folder / "configuration_utils.py", folder / "modeling_rope_utils.py")
+                text = "".join(source.read_text(encoding="utf-8") for source in (file, *shared))
+                keys = _fields(file, each.name, lambda name: None)
+                return Family(each.name, frozenset(keys), frozenset(re.findall(r"\w+", text)))
+    return None
 
 
 def _listed(values: dict[str, Any]) -> Keys:
@@ -43,7 +69,7 @@ def _listed(values: dict[str, Any]) -> Keys:
 def _written(text: str) -> Any:
     file, colon, name = text.partition(":")
     if colon:
-        return _model(_folder("deepspeed") / file, name)
+        return _named(_folder("deepspeed") / file, name)
     return _type(ast.parse(text, mode="eval").body, lambda name: None)
 
 
@@ -59,24 +85,37 @@ def _parsed(file: Path) -> list[ast.stmt]:
     return ast.parse(file.read_text(encoding="utf-8")).body
 
 
-def _model(file: Path, name: str) -> Keys | None:
-    """Return the fields of a class that the module ``file`` defines, or imports from DeepSpeed; ``None`` for others."""
+def _named(file: Path, name: str) -> Any:
+    """Return the words of an Enum, or the fields of another class, that the module ``file`` defines or imports from its
+    package; ``None`` for others."""
     for statement in _parsed(file):
         if isinstance(statement, ast.ClassDef) and statement.name == name:
-            return _fields(file, name, lambda other: _model(file, other)) or None
+            return _words(statement) or _fields(file, name, lambda other: _named(file, other)) or None
         if isinstance(statement, ast.ImportFrom) and name in {alias.name for alias in statement.names}:
             parts = (statement.module or "").split(".")
             if statement.level:
-                return _model(file.parents[statement.level - 1].joinpath(*parts).with_suffix(".py"), name)
+                return _named(file.parents[statement.level - 1].joinpath(*parts).with_suffix(".py"), name)
             if parts[0] == "deepspeed":
-                return _model(_folder("deepspeed").joinpath(*parts[1:]).with_suffix(".py"), name)
+                return _named(_folder("deepspeed").joinpath(*parts[1:]).with_suffix(".py"), name)
     return None
 
 
-def _fields(file: Path, name: str, model: Callable[[str], Keys | None]) -> Keys:
+def _words(class_: ast.ClassDef) -> Any:
+    """Return the type of an Enum's values if all are text; ``None`` for other classes."""
+    if not any(isinstance(base, ast.Name) and base.id.endswith("Enum") for base in class_.bases):
+        return None
+    values = [
+        each.value.value
+        for each in class_.body
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant)
+    ]
+    return Annotated[str, Limits(choices=tuple(values))] if all(isinstance(value, str) for value in values) else None
+
+
+def _fields(file: Path, name: str, model: Callable[[str], Any]) -> Keys:
     """Return the annotated fields of a class and of its bases in the same module, by their aliases.
 
-    ``model`` returns the keys of a class that an annotation names.
+    ``model`` returns what :func:`_named` does of a class that an annotation names.
     """
     classes = {each.name: each for each in _parsed(file) if isinstance(each, ast.ClassDef)}
     bases = [base.id for base in classes[name].bases if isinstance(base, ast.Name) and base.id in classes]
@@ -93,8 +132,9 @@ def _alias(default: ast.expr | None) -> str | None:
     return next((ast.literal_eval(keyword.value) for keyword in given if keyword.arg == "alias"), None)
 
 
-def _type(node: ast.expr, model: Callable[[str], Keys | None]) -> Any:
-    """Return the annotation of simple types that a node is, or the keys of a model; ``Any`` for all others."""
+def _type(node: ast.expr, model: Callable[[str], Any]) -> Any:
+    """Return what a type in a library's source allows: a simple type, its words, or the keys of a model. ``Any`` stands
+    for every other type."""
     match node:
         case ast.Constant(value=None):
             return None
@@ -116,8 +156,10 @@ def _type(node: ast.expr, model: Callable[[str], Keys | None]) -> Any:
 
 
 def _any_of(kinds: list[Any]) -> Any:
-    """Unite types. A class that is not simple is left out beside simple types: an Enum has its words as text too."""
+    """Unite types. A class that is neither simple nor an Enum is left out beside simple types. Text beside an Enum is
+    one of its words."""
     if keys := next((kind for kind in kinds if isinstance(kind, dict)), None):
         return keys
-    simple = [kind for kind in kinds if kind is not Any]
+    has_words = any(get_origin(kind) is Annotated for kind in kinds)
+    simple = [kind for kind in kinds if kind is not Any and not (has_words and kind is str)]
     return reduce(or_, simple) if set(simple) - {None} else Any

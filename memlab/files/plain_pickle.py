@@ -7,19 +7,14 @@ times the size of the file in memory; torch's memory history takes six times.
 """
 
 import io
-import os
 import pickle
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from memlab.core.errors import RecordError
-from memlab.core.sizes import GIB
 from memlab.files.disk import explained
-
-LARGEST = GIB
-"""Largest file that is read, in bytes. torch's memory history takes about 80 bytes for an event."""
+from memlab.files.regular_file import read_regular
 
 _PLAIN = (
     *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.MEMOIZE, pickle.BINGET, pickle.LONG_BINGET),
@@ -55,7 +50,7 @@ def read_plain_pickle(path: Path) -> Any:
     within itself: a caller that walks through the values must follow the structure that it expects.
     """
     with explained(RecordError, path):
-        content = _read(path)
+        content = read_regular(path)
     try:
         return _PlainUnpickler(content).load()
     except EOFError:
@@ -64,16 +59,6 @@ def read_plain_pickle(path: Path) -> Any:
         raise RecordError(f"{path}: unreadable ({error}): only plain data is read, and nothing is executed") from None
     except Exception as error:  # damaged content fails in as many ways as there are instructions
         raise RecordError(f"{path}: unreadable as a pickle file ({type(error).__name__}: {error})") from None
-
-
-def _read(path: Path) -> bytes:
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise RecordError(f"{path}: not a regular file")
-        if facts.st_size > LARGEST:
-            raise RecordError(f"{path}: too large ({facts.st_size:,} bytes; the limit is {LARGEST:,})")
-        return file.read()
 
 
 class _Dispatch(dict[int, Any]):

@@ -1,47 +1,71 @@
-"""Redaction of text files that other programs wrote: logs, and the files of Hydra."""
+"""Redaction of what other programs wrote: logs, the files of Hydra, and output as it arrives."""
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from memlab.files.disk import replacing
-from memlab.files.redaction import known_secrets, redact
+from memlab.files.redaction import known_secrets, redact_bytes
+from memlab.files.regular_file import ANY_SIZE, open_regular
 
 PIECE = 1 << 20
-"""Number of characters that are read from a file at a time."""
+"""Bytes that are read from a file at a time."""
+
+LONG = 1 << 16
+"""Bytes of a line that are kept back until it ends."""
+
+
+class Redactor:
+    """Blanks out secrets in output of any length that arrives in pieces. ``has_found``: whether there were any."""
+
+    def __init__(self) -> None:
+        self._secrets = list(map(os.fsencode, known_secrets()))
+        self._rest = b""
+        self.has_found = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the next part of the output, clean. The end of ``data`` is kept back: a secret may begin there."""
+        text = self._rest + data
+        cut = self._cut(text)
+        self._rest = text[cut:]
+        return self._clean(text[:cut])
+
+    def end(self) -> bytes:
+        """Return the last part of the output."""
+        return self._clean(self._rest)
+
+    def _clean(self, text: bytes) -> bytes:
+        clean = redact_bytes(text, self._secrets)
+        self.has_found = self.has_found or clean != text
+        return clean
+
+    def _cut(self, text: bytes) -> int:
+        """Return an index at which ``text`` can be cut without splitting a secret.
+
+        It lies behind the last line end or, in a line longer than :data:`LONG`, behind the last blank, if there is one.
+        """
+        of_words = max((len(secret) for secret in self._secrets if len(secret.split()) > 1), default=0)
+        end = max(0, len(text) - of_words)
+        cut = max(text.rfind(b"\n", 0, end), text.rfind(b"\r", 0, end)) + 1
+        if not cut and len(text) > LONG:
+            cut = text.rfind(b" ", 0, end) + 1 or max(0, len(text) - max(map(len, self._secrets), default=0))
+        across = (text.find(secret, max(0, cut - len(secret) + 1), cut + len(secret) - 1) for secret in self._secrets)
+        return min([cut, *(start for start in across if start >= 0)])
 
 
 def redact_file(path: Path) -> None:
-    """Blank out secrets in a text file of another program. The file is read in pieces, since a log may be very long."""
-    if any(was != clean for was, clean in _pieces(path)):
-        with replacing(path) as temporary, _as_it_is(temporary, "w") as file:
-            file.writelines(clean for _, clean in _pieces(path))
+    """Blank out secrets in a text file of another program, piece by piece. Raises ``OSError`` if it is no regular file,
+    and :class:`WriteError`."""
+    redactor = Redactor()
+    for _ in _pieces(path, redactor):
+        if redactor.has_found:
+            with replacing(path) as temporary, temporary.open("wb") as file:
+                file.writelines(_pieces(path, Redactor()))
+            return
 
 
-def _as_it_is(path: Path, mode: str = "r") -> IO[str]:
-    """Open a text file so that invalid UTF-8 bytes and line ends stay unchanged."""
-    return path.open(mode, encoding="utf-8", errors="surrogateescape", newline="")
-
-
-def _pieces(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield each piece of the file twice: as it was, and without its secrets."""
-    secrets = known_secrets()
-    with _as_it_is(path) as file:
-        rest = ""
+def _pieces(path: Path, redactor: Redactor) -> Iterator[bytes]:
+    with open_regular(path, ANY_SIZE) as file:
         while text := file.read(PIECE):
-            text = rest + text
-            cut = _cut(text, secrets)
-            yield text[:cut], redact(text[:cut], secrets)
-            rest = text[cut:]
-        yield rest, redact(rest, secrets)
-
-
-def _cut(text: str, secrets: Iterable[str]) -> int:
-    """Return an index at which ``text`` can be cut without splitting a secret.
-
-    It lies behind the last line end or, in a line longer than a piece, behind the last blank, if there is one.
-    """
-    end = len(text) - max(map(len, secrets), default=0)
-    cut = text.rfind("\n", 0, end) + 1 or text.rfind(" ", 0, end) + 1 or end
-    across = (text.find(secret, max(0, cut - len(secret) + 1), cut + len(secret) - 1) for secret in secrets)
-    return min([cut, *(start for start in across if start >= 0)])
+            yield redactor.feed(text)
+        yield redactor.end()

@@ -66,9 +66,9 @@ def kept_composition(folder: RunFolder) -> dict[str, Any]:
     return composition(plan, folder.earlier().get("command") or ())
 
 
-def as_json(compositions: Sequence[dict[str, Any]]) -> str:
-    """Write one object over several lines, and several objects in a line each."""
-    return "\n".join(json.dumps(each, indent=2 if len(compositions) == 1 else None) for each in compositions)
+def as_json(compositions: Sequence[dict[str, Any]], is_sweep: bool) -> str:
+    """Write the objects of a sweep in a line each, and that of a single run over several lines."""
+    return "\n".join(json.dumps(each, indent=None if is_sweep else 2) for each in compositions)
 
 
 def _command(plan: Plan) -> list[str] | None:

@@ -11,12 +11,12 @@ from typing import Any
 
 from memlab.core.plan import shape_of
 from memlab.core.record import Record
-from memlab.files.build_locks import STALE_S, stale_locks, told
+from memlab.files.build_locks import STALE_S, holder, old_locks, told
 from memlab.launch.command import command, free_port
 from memlab.launch.doctor.ops import unbuilt_ops
 from memlab.launch.launch_control import LaunchControl
 from memlab.launch.nodes import GpuPool, failed_node, for_nodes, takes_sigterm
-from memlab.launch.orphans import exclusively
+from memlab.launch.orphans import exclusively, noted
 from memlab.launch.outcome import host_oom_kills, outcome
 from memlab.launch.process import Ended, Launch
 from memlab.launch.streams import ToLog
@@ -100,6 +100,7 @@ class _JobsLaunch:
         self.world_size = self.plan.world_size
         on_gpus = jobs[0].config.hardware.device == "cuda"
         self.gpu_ids = [gpu.id for gpu in gpus[: self.plan.ranks_per_node]] if on_gpus else []
+        self.token = uuid.uuid4().hex
         self.records: list[Record] = []
         self.reached_at = [0.0]  # 0, then the seconds from the start of the launch to the end of each job
         self.look_for_locks_at = STALE_S  # seconds from the start of the launch
@@ -138,29 +139,24 @@ class _JobsLaunch:
         sweep_stale_locks()
         if ops := unbuilt_ops(self.plan):
             self.control.on_wait(f"building DeepSpeed's {', '.join(ops)}, once for these versions: this takes minutes")
-        plan, port, token = self.plan, free_port(), uuid.uuid4().hex
+        plan, port, token = self.plan, free_port(), self.token
         words = command(plan, [job.folder for job in self.jobs], self.gpu_ids, port)
         for job in self.jobs:
             job.start(words)
-            job.folder.keep_launch(token, port)
         self.is_started = True
         environment = rank_environment(plan, self.machine)
         environment |= {"MEMLAB_STARTED_AT": repr(time.time()), TOKEN_VARIABLE: token}
         if not plan.is_multi_node:
             environment["MEMLAB_LIFELINE"] = f"pid:{os.getpid()}"
         with ExitStack() as stack:
-            stack.callback(self._forget_launch, token)  # this and remove_segments run last, when no rank is left
+            # this and remove_segments end last, when no rank is left
+            stack.enter_context(noted([job.folder for job in self.jobs], token, port))
             stack.callback(remove_segments, port)
             environment = stack.enter_context(for_nodes(plan, self.machine, environment, port))
             launch = stack.enter_context(Launch(words, environment, ToLog(self.log), token, takes_sigterm(plan)))
             ended = launch.wait(self._deadline, lambda: self._linger(launch.seconds), self.control.stop)
         self.survivors = launch.survivors
         return ended
-
-    def _forget_launch(self, token: str) -> None:
-        if not any(marked(token)):  # the next memlab in these folders ends the processes that could not be killed
-            for job in self.jobs:
-                job.folder.forget_launch()
 
     def _report_survivors(self, pids: list[int]) -> None:
         """Note the survivors in the last record and stop the sweep.
@@ -184,7 +180,7 @@ class _JobsLaunch:
     def _linger(self, now: float) -> float | None:
         """Return the seconds that the launch may still take; ``None`` while results are expected."""
         has_failed = self._collect(now)
-        self._name_stale_locks(now)
+        self._name_locks(now)
         if self.ended_between_jobs:
             return 0.0
         if len(self.records) == len(self.jobs):
@@ -194,10 +190,11 @@ class _JobsLaunch:
             return 0.0
         return FAILURE_S if self.plan.is_multi_node and (has_failed or failed_node(self.log)) else None
 
-    def _name_stale_locks(self, now: float) -> None:
-        """Name the locks that the ranks wait for in vain, once."""
+    def _name_locks(self, now: float) -> None:
+        """Name the locks that the ranks wait for, once: those that no process of this launch holds."""
         if now > self.look_for_locks_at:
-            locks = stale_locks(extensions_dir())
+            others = [lock for lock in old_locks(extensions_dir()) if holder(lock) not in set(marked(self.token))]
+            locks = [lock for lock in others if lock.exists()]  # a lock that was just released has no holder
             self.look_for_locks_at = math.inf if locks else now + STALE_S
             for lock in locks:
                 self.control.on_wait(told(lock))

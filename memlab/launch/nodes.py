@@ -104,7 +104,10 @@ def _wait_for(path, shared: bool, held: contextlib.ExitStack, give_up, on_wait) 
                 held.enter_context(attempt.pop_all())
                 return True
         if told != (told := holder(path)):
-            on_wait(f"waiting for another memlab on this machine ({told}): side by side they would measure each other")
+            on_wait(
+                f"waiting for another memlab on this machine ({told}): side by side they would measure each other; of "
+                "several that wait, any may be next"
+            )
         time.sleep(POLL_S)
     return False
 
@@ -163,7 +166,8 @@ def for_nodes(plan: Plan, machine: Machine, environment: dict[str, str], port: i
     if plan.config.hardware.launcher == "slurm":  # srun passes on the whole environment
         yield environment
         return
-    names = {*own_variables(plan, machine), *_meeting_point(plan, port), *filter(_is_sent, environment)}
+    sent = {name for name in environment if name.startswith(SENT_PREFIXES) and not is_secret_name(name)}
+    names = {*own_variables(plan, machine), *_meeting_point(plan, port), *sent}
     with tempfile.NamedTemporaryFile("w", prefix="memlab-", suffix=".env") as file:  # mode 0600
         file.writelines(f"{name}={_in_double_quotes(environment[name])}\n" for name in sorted(names))
         file.flush()
@@ -179,10 +183,6 @@ def _meeting_point(plan: Plan, port: int) -> dict[str, str]:
         "WORLD_SIZE": str(plan.world_size),
         "LOCAL_SIZE": str(plan.ranks_per_node),
     }
-
-
-def _is_sent(name: str) -> bool:
-    return name.startswith(SENT_PREFIXES) and not is_secret_name(name)
 
 
 def _in_double_quotes(value: str) -> str:

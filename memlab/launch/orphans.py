@@ -1,13 +1,14 @@
 """Processes that a killed memlab left running in a run folder: they are ended before anything else runs there."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from memlab.core.errors import FolderError, MemlabError
 from memlab.launch.nodes import takes_sigterm
 from memlab.launch.process import TERMINATE_S
+from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
-from memlab.system.deadman import end_marked, marked_by
+from memlab.system.deadman import end_marked, marked, marked_by
 from memlab.system.shared_memory import remove_segments
 
 
@@ -34,6 +35,22 @@ def exclusively(job: Job) -> Iterator[None]:
                 "hangs, or choose another name."
             )
         yield
+
+
+@contextmanager
+def noted(folders: Sequence[RunFolder], token: str, port: int = 0) -> Iterator[None]:
+    """Note a launch in its run folders before the block, and remove the note after it.
+
+    The note stays where processes could not be killed: the next memlab in these folders ends them.
+    """
+    for folder in folders:
+        folder.keep_launch(token, port)
+    try:
+        yield
+    finally:
+        if not any(marked(token)):
+            for folder in folders:
+                folder.forget_launch()
 
 
 def end_orphans(jobs: Iterable[Job]) -> None:

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from memlab.core.record import OUT_OF_MEMORY
+from memlab.files.regular_file import read_end
 from memlab.launch.process import Ended
 from memlab.runs.folder import RunFolder
+from memlab.system.deadman import control_group
 
 KILLED = {-9, 137, 247}  # SIGKILL, as reported by subprocess, a shell and DeepSpeed's launcher
 CRASHED = {-11, 139, 245, -6, 134, 250}  # SIGSEGV and SIGABRT, likewise
 PORT_TAKEN = ("EADDRINUSE", "address already in use", "Address already in use")
 LAST_LINES = 50
-
-OUT_OF_MEMORY = ("gpu_oom", "host_oom")
-"""Statuses of a rank that ran out of memory."""
 
 
 def outcome(
@@ -118,14 +118,7 @@ def last_line(log: Path) -> str:
 
 def tail(path: Path, lines: int) -> str:
     """Return the last lines of a text file, at most 64 KiB; empty if there is no file."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - 65536))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-lines:]) + "\n"
+    return "".join(f"{line}\n" for line in read_end(path, 65536).splitlines()[-lines:])
 
 
 def host_oom_kills() -> int:
@@ -136,9 +129,3 @@ def host_oom_kills() -> int:
         return 0
     match = re.search(r"^oom_kill (\d+)", events, re.MULTILINE)
     return int(match[1]) if match else 0
-
-
-def control_group() -> Path:
-    """Return the folder of this process's control group (cgroup v2: the last line of /proc/self/cgroup)."""
-    group = Path("/proc/self/cgroup").read_text().strip().rpartition(":")[2].lstrip("/")
-    return Path("/sys/fs/cgroup") / group

@@ -10,12 +10,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from memlab.core.command_template import SCRIPT, check_effects, check_places, filled, template
 from memlab.core.config import Config, Model
 from memlab.core.errors import ConfigError
+from memlab.core.plan import size_of, with_size
 from memlab.files import json_file
 from memlab.files.conf_files import shipped_models
 from memlab.files.training_data import check_data
@@ -61,7 +62,8 @@ def check_commands(configs: Sequence[Config]) -> None:
             raise ConfigError(f"{SCRIPT}={script}: no such file.")
         check_data(config)
     configs = [config for config in configs if not without_words(config)]  # these points are unsupported, one by one
-    check_effects([*configs, *(_at_next_size(config) for config in configs if config.sweep.search != "none")])
+    searched = [with_size(config, size_of(config) + 1) for config in configs if config.sweep.search != "none"]
+    check_effects([*configs, *searched])
 
 
 CHECKPOINTS = ("checkpoint-*", "global_step*", "*.distcp")
@@ -74,13 +76,6 @@ def shared_checkpoints(configs: Iterable[Config]) -> Path | None:
     words = dict.fromkeys(word for config in commands for word in template(config).plain_words)
     folders = (path for word in words if (path := Path(word.rpartition("=")[2])).is_dir())
     return next((path for path in folders if any(any(path.glob(pattern)) for pattern in CHECKPOINTS)), None)
-
-
-def _at_next_size(config: Config) -> Config:
-    """Return the configuration with the size that a search varies increased by one."""
-    if config.sweep.search == "batch":
-        return replace(config, batch=replace(config.batch, micro=config.batch.micro + 1))
-    return replace(config, seq_len=replace(config.seq_len, tokens=config.seq_len.tokens + 1))
 
 
 def _check_place(key: str, path: str) -> None:

@@ -1,15 +1,13 @@
 """The processes of one launch: started together, watched, and ended together, whatever happens.
 
 When DeepSpeed's launcher is killed, it leaves its ranks running and reports success. So memlab never trusts its exit
-code alone. Every process of a launch carries a token in its environment, by which memlab finds the process in any
-session or process group.
+code alone. The launcher runs below a deadman, which adopts what the launcher leaves behind (memlab/system/deadman.py).
 """
 
 import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -64,23 +62,9 @@ class Launch:
         self.streams = streams
         self.began = time.monotonic()
         self.survivors: list[int] = []
-        self._deadman = subprocess.Popen(
-            [sys.executable, "-I", "-S", deadman.__file__, self.token, str(TERMINATE_S if sigterm else 0)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            with streams.opened() as arguments:
-                self._process = subprocess.Popen(
-                    command,
-                    env={**environment, deadman.TOKEN_VARIABLE: self.token},
-                    start_new_session=streams.own_session,
-                    **arguments,
-                )
-        except BaseException:  # Ctrl-C too: the launcher may already be running
-            deadman.kill_marked(self.token, KILL_S)
-            self._dismiss_deadman()
-            raise
+        with streams.opened() as arguments:
+            grace_s = TERMINATE_S if sigterm else 0.0
+            self._process = deadman.Watched(command, environment, self.token, grace_s, streams.own_session, **arguments)
 
     def __enter__(self) -> "Launch":
         return self
@@ -92,7 +76,7 @@ class Launch:
             self.stop()
             raise
         finally:
-            self._dismiss_deadman()
+            self._process.dismiss()
 
     @property
     def seconds(self) -> float:
@@ -119,18 +103,18 @@ class Launch:
 
     def tell(self, number: int | None) -> None:
         """Send a signal to the launcher, if a number is given and the launcher still runs."""
-        if number is not None and self._process.poll() is None:
+        if number is not None:
             self._process.send_signal(number)
 
     def leave(self, seconds: float) -> None:
         """Wait until no process of the launch is left; ``seconds`` at most."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and (self._process.poll() is None or any(deadman.marked(self.token))):
+        while time.monotonic() < deadline and (self._process.poll() is None or self._process.processes()):
             time.sleep(POLL_S)
 
     def ranks(self) -> list[int]:
         """Return the process ids of the ranks that are alive."""
-        return [pid for pid in deadman.marked(self.token) if _is_worker(_command_line(pid))]
+        return [pid for pid in deadman.marked(self.token) if _is_worker(_of_process(pid, "cmdline"))]
 
     def stop(self) -> None:
         """End every process of the launch: SIGTERM first (if ``sigterm``), then SIGKILL until none is left.
@@ -139,15 +123,11 @@ class Launch:
         ``survivors`` lists the processes that are alive after ``KILL_S`` seconds.
         """
         if self.sigterm and self._process.poll() is None:
-            deadman.terminate_marked(self.token, TERMINATE_S)
-        self.survivors = deadman.kill_marked(self.token, KILL_S)
+            deadman.terminate_marked(self.token, TERMINATE_S, self._process.deadman.pid)
+        self.survivors = deadman.kill_marked(self.token, KILL_S, deadman=self._process.deadman.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_S if not self.survivors else 0)
         self.streams.drain(KILL_S if not self.survivors else 0)
-
-    def _dismiss_deadman(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._deadman.communicate(deadman.DONE)
 
     def _dump_stacks(self) -> tuple[int, ...]:
         """Make every rank write its Python stacks to its log (faulthandler, see memlab.worker).
@@ -169,10 +149,8 @@ def _is_worker(command_line: str) -> bool:
 
 def _is_stopped(pid: int) -> bool:
     """Whether a signal or a debugger has stopped the process (proc_pid_stat(5): states T and t)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "Tt"
-    except OSError:
-        return False
+    state = _of_process(pid, "stat").rpartition(")")[2].split()[:1]
+    return state in (["T"], ["t"])
 
 
 def _rank_of(pid: int) -> int:
@@ -181,8 +159,9 @@ def _rank_of(pid: int) -> int:
     return int(next(variables[name] for name in RANK_VARIABLES if name in variables))
 
 
-def _command_line(pid: int) -> str:
+def _of_process(pid: int, name: str) -> str:
+    """Read a file of a process in /proc; empty if the process is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:
         return ""

@@ -11,12 +11,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from memlab.core.config import Config, Measure
-from memlab.core.plan import make_plan
-from memlab.core.record import Record
+from memlab.core.plan import make_plan, size_of, with_size
+from memlab.core.record import OUT_OF_MEMORY, Record
 from memlab.launch.orphans import exclusively
 from memlab.launch.sweep import MeasuredSweep
 from memlab.runs.folder import RunFolder
-from memlab.runs.job import Job, JobResult, SearchResult, usd_per_hour
+from memlab.runs.job import Job, JobResult, Schedule, SearchResult, sort_out, usd_per_hour
 
 LIMITS = {"batch": 4096, "seq_len": 1_048_576}
 """Largest sizes that a search tries by default (``sweep.search_limit``)."""
@@ -33,15 +33,10 @@ class MeasuredSearch(MeasuredSweep):
     def run(self, jobs: Sequence[Job], seed: int = 0) -> list[JobResult]:
         self._usd_per_hour = usd_per_hour(jobs)
         self.found = {str(job.folder): SearchResult(job) for job in jobs}
-        searches = [[job] for job in jobs if not self.refusals(job)]
-        self.observer.began(searches, [])
-        for job in jobs:
-            if self.refusals(job):
-                self._tell(JobResult(job, self._record_unsupported(job), "unsupported"))
-        try:
-            self._run_all(searches)
-        except KeyboardInterrupt:
-            self.interrupted = True
+        known, to_run = sort_out(jobs, lambda job: None, self.refusals)
+        found = Schedule(known, [[job] for job in to_run])
+        self.observer.began(found.launches, [])
+        self._carry_out(found)
         return list(self.results.values())
 
     def _run_group(self, jobs: list[Job]) -> None:
@@ -68,21 +63,16 @@ class MeasuredSearch(MeasuredSweep):
         jobs = [at_size(found.job, size) for size in sizes]
         for size, record in zip(sizes, self._measure(jobs), strict=False):
             found.tried[size] = record
-            found.gave_up = found.gave_up or _disagreement(record, found.job.config)
-            if record.status != "ok" and not record.status.endswith("_oom"):
-                found.gave_up = f"{record.run_id} ended as {record.status}: {record.reason}"
+            found.gave_up = _without_result(record) or found.gave_up or _disagreement(record, found.job.config)
 
     def _confirm(self, found: SearchResult) -> None:
         size = found.fits
-        job = at_size(found.job, size, CONFIRMATION)
-        for record in self._measure([job]):
-            found.confirmation = record
+        for record in self._measure([at_size(found.job, size, CONFIRMATION)]):
+            found.confirmation, found.gave_up = record, _without_result(record)
             if record.status == "ok":
                 found.best = size
-            elif record.status.endswith("_oom"):  # fits in the search, but not in the longer measurement
+            elif not found.gave_up:  # fits in the search, but not in the longer measurement
                 found.tried[size] = record
-            else:
-                found.gave_up = f"{record.run_id} ended as {record.status}: {record.reason}"
 
     def _measure(self, jobs: list[Job]) -> list[Record]:
         """Return the records of the jobs that were reached, in order. Reuses records of an earlier run."""
@@ -132,6 +122,12 @@ def precision(kind: str, size: int) -> int:
     return 1 if kind == "batch" else max(1, size // 64)
 
 
+def _without_result(record: Record) -> str | None:
+    """Say how a size ended that neither trained nor ran out of memory; ``None`` for any other."""
+    ended = record.status == "ok" or record.status in OUT_OF_MEMORY
+    return None if ended else f"{record.run_id} ended as {record.status}: {record.reason}"
+
+
 def _disagreement(record: Record, config: Config) -> str | None:
     """Say that a command did not use the size that it was given; ``None`` if it did."""
     searched = "batch.micro" if config.sweep.search == "batch" else "seq_len.tokens"
@@ -141,17 +137,9 @@ def _disagreement(record: Record, config: Config) -> str | None:
     return None
 
 
-def size_of(config: Config) -> int:
-    return config.batch.micro if config.sweep.search == "batch" else config.seq_len.tokens
-
-
 def at_size(job: Job, size: int, measure: Measure | None = None) -> Job:
     """Return the job at another size, with its own folder beside the job's."""
-    config = job.config
-    if config.sweep.search == "batch":
-        config = replace(config, batch=replace(config.batch, micro=size))
-    else:
-        config = replace(config, seq_len=replace(config.seq_len, tokens=size))
+    config = with_size(job.config, size)
     if measure is not None:
         config = replace(config, measure=replace(config.measure, warmup=measure.warmup, steps=measure.steps))
     plan = make_plan(config, job.plan.choices)

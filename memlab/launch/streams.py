@@ -9,13 +9,14 @@ import signal
 import subprocess
 import termios
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from memlab.files.redaction import known_secrets, redact
+from memlab.files.redact_file import Redactor
 
-PIECE = 2**16
+PIECE = 2**18
 """Bytes that are copied at a time."""
 
 
@@ -56,7 +57,7 @@ class ToTerminal:
         """Open a stream for standard output and one for standard error; only one if both go to the same place. Yields
         the arguments of ``subprocess.Popen`` for them."""
         ends = {1: _Tee(1)}
-        ends[2] = ends[1] if _same_place(1, 2) else _Tee(2)
+        ends[2] = ends[1] if os.path.sameopenfile(1, 2) else _Tee(2)
         tees = list(dict.fromkeys(ends.values()))
         log = _Log(self.log)
         try:
@@ -78,34 +79,20 @@ Streams = ToLog | ToTerminal
 
 
 class _Log:
-    """The copy of the output of one command, without secrets.
-
-    Output is kept back until its line ends: a secret may arrive in two pieces.
-    """
+    """The copy of the output of one command, without secrets. Each stream is kept back until its line ends."""
 
     def __init__(self, path: Path):
         self._file = path.open("ab", buffering=0)
-        self._secrets = known_secrets()
-        self._begun: dict[int, bytes] = {}  # stream -> a line that has not ended
+        self._streams: dict[int, Redactor] = defaultdict(Redactor)
 
     def write(self, stream: int, data: bytes) -> None:
-        """Write the lines that end in ``data``."""
-        text = self._begun.pop(stream, b"") + data
-        end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-        if len(text) - end > PIECE:
-            end = len(text)
-        self._begun[stream] = text[end:]
-        self._write(text[:end])
+        self._file.write(self._streams[stream].feed(data))
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            for text in self._begun.values():
-                self._write(text)
+            for stream in self._streams.values():
+                self._file.write(stream.end())
         self._file.close()
-
-    def _write(self, text: bytes) -> None:
-        clean = redact(text.decode(errors="surrogateescape"), self._secrets)
-        self._file.write(clean.encode(errors="surrogateescape"))
 
 
 class _Tee:
@@ -118,6 +105,8 @@ class _Tee:
             _make_alike(self.ours, self.theirs, target)
         else:
             self.ours, self.theirs = os.pipe()
+            with contextlib.suppress(OSError):  # more than the system allows: then it is smaller
+                fcntl.fcntl(self.ours, fcntl.F_SETPIPE_SZ, PIECE)
 
 
 def _make_alike(ours: int, theirs: int, model: int) -> None:
@@ -135,11 +124,6 @@ def _make_alike(ours: int, theirs: int, model: int) -> None:
 
     resize()
     signal.signal(signal.SIGWINCH, resize)
-
-
-def _same_place(one: int, other: int) -> bool:
-    first, second = os.fstat(one), os.fstat(other)
-    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
 
 
 def _copy(tees: list[_Tee], log: _Log) -> None:

@@ -10,11 +10,10 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 
 from memlab.core.config import Sweep
@@ -26,35 +25,11 @@ from memlab.launch.launch_control import LaunchControl
 from memlab.launch.nodes import GpuPool
 from memlab.launch.orphans import end_orphans, locked
 from memlab.rules.unsupported import unsupported
-from memlab.runs.job import Job, JobResult, Schedule, SweepObserver, unique, usd_per_hour
+from memlab.runs.job import Job, JobResult, Schedule, SweepObserver, sort_out, unique, usd_per_hour
 from memlab.system.machine import Machine
 
 JOBS_PER_LAUNCH = 64
 """Maximum jobs of a launch. With more jobs, the start-up time per job hardly falls, and each job holds a lock."""
-
-
-def schedule(
-    jobs: Iterable[Job],
-    finished: Callable[[Job], Record | None],
-    is_refused: Callable[[Job], bool],
-    isolation: str,
-    seed: int = 0,
-) -> Schedule:
-    """Sort jobs into done, unsupported and launches to run. Only reads run folders; writes and starts nothing.
-
-    ``finished`` returns the record of an earlier run that is still valid. ``is_refused``: whether a job cannot run.
-    """
-    found = Schedule()
-    to_run = []
-    for job in unique(jobs):
-        if record := finished(job):
-            found.known.append(JobResult(job, record, "done"))
-        elif is_refused(job):
-            found.known.append(JobResult(job, None, "unsupported"))
-        else:
-            to_run.append(job)
-    found.launches = group_into_launches(to_run, isolation, seed)
-    return found
 
 
 def group_into_launches(jobs: Sequence[Job], isolation: str, seed: int) -> list[list[Job]]:
@@ -117,31 +92,36 @@ class MeasuredSweep:
         end_orphans(jobs)
         found = self.schedule(jobs, seed)
         self.observer.began(found.launches, found.known)
+        self._carry_out(found)
+        return [self.results.get(str(job.folder), JobResult(job, None, "not reached")) for job in unique(jobs)]
+
+    def _carry_out(self, found: Schedule) -> None:
+        """Record the unsupported jobs and run the launches, up to an interruption."""
         for result in found.known:
             if result.how == "unsupported":
-                result.record = self._record_unsupported(result.job)
+                reasons = "; ".join(self.refusals(result.job))
+                result.record = self._record(result.job, "unsupported", reasons)
             self._tell(result)
         try:
             self._run_all(found.launches)
         except KeyboardInterrupt:
             self.interrupted = True
-        return [self.results.get(str(job.folder), JobResult(job, None, "not reached")) for job in unique(jobs)]
 
     def schedule(self, jobs: Sequence[Job], seed: int = 0) -> Schedule:
-        """Sort jobs into done, unsupported and launches to run. Writes and starts nothing."""
-        finished = partial(self.finished, also_implied=self.options.prune)
-        return schedule(jobs, finished, lambda job: bool(self.refusals(job)), self.options.isolation, seed)
+        """Sort jobs into done, unsupported and launches to run. Only reads run folders; writes and starts nothing."""
+        known, to_run = sort_out(unique(jobs), lambda job: self.finished(job, self.options.prune), self.refusals)
+        return Schedule(known, group_into_launches(to_run, self.options.isolation, seed))
 
     def finished(self, job: Job, also_implied: bool) -> Record | None:
         """Return the record of an earlier run that is still valid. ``also_implied``: accept implied records too."""
         return None if self.force else job.finished(self.machine, also_implied)
 
     def refusals(self, job: Job) -> list[str]:
-        """Return the reasons why a job cannot run; empty if it can."""
-        return unsupported(job.config, self.machine)
+        """Return the reasons why a job cannot run; empty if it can.
 
-    def _record_unsupported(self, job: Job) -> Record:
-        return self._record(job, "unsupported", "; ".join(self.refusals(job)))
+        A sweep that a quote is made for runs nothing: its GPUs are those of ``hardware``, not of this machine.
+        """
+        return unsupported(job.config, None if self.options.guide == "quote" else self.machine)
 
     def _record(self, job: Job, status: str, reason: str) -> Record:
         """Return the record of a job that is not run.

@@ -10,7 +10,8 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from memlab.core.errors import FolderError, RecordError
 from memlab.core.plan import Plan
 from memlab.core.record import WITHOUT_RESULT, Record
 from memlab.core.schema import SchemaError
-from memlab.files.disk import write_whole
+from memlab.files.disk import explained, write_whole
 from memlab.files.json_file import read_json, write_json
 from memlab.files.redact_file import redact_file
 from memlab.files.redaction import redact
+from memlab.files.regular_file import LARGEST, read_regular
 from memlab.runs import marker
 from memlab.runs.decode import decode_plan, decode_rank, decode_record, whole_rank
 from memlab.system.locks import hold, holder
@@ -30,16 +32,17 @@ _RANK_FILE = re.compile(
     r"rank\d+\.(json|steps\.jsonl|trace\.json|memory_snapshot\.pickle|memory_marks\.json|out_of_memory\.(pickle|json)"
     r"|profile\.json(\.gz|\.part|\.tmp)?|operators\.json)"
 )
+_SIMULATED = re.compile(r"rank\d{1,5}\.(json|steps\.jsonl|trace\.json)")
 _STEP_ROWS = re.compile(r"rank\d+\.steps\.jsonl")
 _RANK_JSON = re.compile(r"rank\d+\.json")
 _HISTORY = re.compile(r"rank\d+\.memory_(snapshot\.pickle|marks\.json)")
 _OUT_OF_MEMORY = re.compile(r"rank\d+\.out_of_memory\.(pickle|json)")
 _LOG = re.compile(r"(rank\d+|launcher)\.log")
 _TEMPORARY = re.compile(
-    r"\.((record|plan|deepspeed|training_args|rank\d+)\.json|(rank\d+|launcher)\.log|(config|hydra|overrides)\.yaml"
+    rf"\.((record|plan|deepspeed|training_args)\.json|{_RANK_FILE.pattern}|{_LOG.pattern}|(config|hydra|overrides)\.yaml"
     r"|\.launch)\.\w+\.tmp"
 )
-"""Temporary files that :func:`memlab.files.disk.replacing` leaves in a run folder if it is killed."""
+"""Temporary files that memlab, or a rank, leaves in a run folder if it is killed while it writes."""
 
 
 class RunFolder:
@@ -126,7 +129,16 @@ class RunFolder:
 
     def _named(self, names: re.Pattern, folder: str = "") -> list[Path]:
         """List the files of the run folder, or of a folder inside it, whose whole name matches."""
-        return sorted(path for path in (self.path / folder).glob("*") if names.fullmatch(path.name))
+        place = self.path / folder
+        return sorted(path for path in place.glob("*") if names.fullmatch(path.name) and not place.is_symlink())
+
+    def own_folder(self, name: str) -> Path:
+        """Make a folder inside the run folder, in place of a link that a script may have left there."""
+        folder = self.path / name
+        if folder.is_symlink():
+            folder.unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def check(self) -> None:
         """Raise :class:`FolderError` if the folder holds files that are not memlab's."""
@@ -138,19 +150,21 @@ class RunFolder:
 
     def _is_from_before_the_marker(self) -> bool:
         """Whether the folder holds a valid record or, if it has no record, a valid plan (of a run that never ended)."""
-        if (self.path / self.RECORD).exists():
-            with contextlib.suppress(RecordError):
-                return bool(self.read_record())
-            return False
+        read = self.read_record if (self.path / self.RECORD).exists() else self.read_plan
         with contextlib.suppress(RecordError):
-            return bool(self.read_plan())
+            return bool(read())
         return False
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """Lock this folder against other memlab processes. Yields False if another process holds the lock."""
+        """Lock this folder against other memlab processes. Yields False if another process holds the lock.
+
+        Raises :class:`FolderError`.
+        """
         self.claim()
-        with hold(self.path / self.LOCK) as mine:
+        with contextlib.ExitStack() as held:
+            with explained(FolderError):
+                mine = held.enter_context(hold(self.path / self.LOCK))
             yield mine
 
     def holder(self) -> str:
@@ -170,12 +184,11 @@ class RunFolder:
 
     def forget_launch(self) -> None:
         """Remove the note of the launch, since no process of it is left."""
-        (self.path / self.LAUNCH).unlink(missing_ok=True)
+        _clear(self.path / self.LAUNCH)
 
     def save_hydra(self, texts: Mapping[str, str]) -> None:
         """Save what Hydra composed, in Hydra's own files: ``config``, ``hydra`` and ``overrides``."""
-        folder = self.path / self.HYDRA
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = self.own_folder(self.HYDRA)
         for name, text in texts.items():
             write_whole(folder / f"{name}.yaml", redact(text).encode())
 
@@ -183,8 +196,8 @@ class RunFolder:
         """Remove the files of an earlier run, then write the plan and the files that the ranks read."""
         left = [self._named(_TEMPORARY, folder) for folder in ("", self.LOGS, self.HYDRA)]
         for path in itertools.chain([self.path / self.RECORD], self._named(_RANK_FILE), self.logs, *left):
-            path.unlink(missing_ok=True)
-        (self.path / self.LOGS).mkdir(parents=True, exist_ok=True)
+            _clear(path)
+        self.own_folder(self.LOGS)
         self.redact()
         self.write_inputs(plan.deepspeed, plan.training_args)
         write_json(self.path / self.PLAN, {**plan.to_json(), "command": command})
@@ -195,12 +208,13 @@ class RunFolder:
             if values:
                 write_json(self.path / name, values)
             else:
-                (self.path / name).unlink(missing_ok=True)
+                _clear(self.path / name)
 
     def redact(self) -> None:
-        """Blank out secrets in the files of Hydra and in the logs."""
+        """Blank out secrets in the files of Hydra and in the logs. What is not a regular file is left alone."""
         for path in [*(self.path / self.HYDRA).glob("*.yaml"), *self.logs]:
-            redact_file(path)
+            with contextlib.suppress(OSError):
+                redact_file(path)
 
     def read_plan(self) -> Plan:
         """Read the plan. Raises :class:`RecordError` if it is absent or damaged."""
@@ -218,16 +232,16 @@ class RunFolder:
 
     def read_ranks(self, world_size: int) -> list[dict[str, Any]]:
         """Read the files of the ranks. A rank without a readable, valid file is left out."""
-        ranks = []
-        for rank in range(world_size):
+        return list(self._read_ranks(range(world_size)))
+
+    def _read_ranks(self, numbers: Iterable[int]) -> Iterator[dict[str, Any]]:
+        for rank in numbers:
             with contextlib.suppress(RecordError, SchemaError):
-                ranks.append(decode_rank(read_json(self.rank_file(rank))))
-        return ranks
+                yield decode_rank(read_json(self.rank_file(rank)))
 
     def read_attached_ranks(self) -> list[dict[str, Any]]:
         """Read the files of the ranks of a command, however many there are, lowest rank first."""
-        numbers = [int(path.stem.removeprefix("rank")) for path in self._named(_RANK_JSON)]
-        ranks = self.read_ranks(max(numbers, default=-1) + 1)
+        ranks = self._read_ranks(self._ranks_of(_RANK_JSON))
         return [whole_rank(rank) for rank in ranks if rank.get("attached") is not None]
 
     def write_ranks(self, ranks: Sequence[Mapping[str, Any]]) -> None:
@@ -240,7 +254,25 @@ class RunFolder:
         for path in [*other._named(_RANK_FILE), *other.logs]:
             target = self.path / path.relative_to(other.path)
             target.parent.mkdir(exist_ok=True)
-            write_whole(target, path.read_bytes())
+            write_whole(target, read_regular(path))
+
+    def drop_simulated(self) -> None:
+        """Remove the files of ranks that an earlier simulation left."""
+        for path in self._named(_SIMULATED):
+            _clear(path)
+
+    def take_simulated(self, handed_over: Path) -> None:
+        """Copy the files of simulated ranks from the folder that their command can write to.
+
+        Other files stay there, and so does what is not a regular file or, with those before it, larger than
+        :data:`LARGEST`.
+        """
+        left = LARGEST
+        for path in RunFolder(handed_over)._named(_SIMULATED):
+            with contextlib.suppress(OSError):
+                content = read_regular(path, left)
+                left -= len(content)
+                write_whole(self.path / path.name, content)
 
     def write_step_rows(self, rows: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
         """Write the rows of the steps of a command, rank -> rows, each file whole or not at all."""
@@ -259,6 +291,8 @@ class RunFolder:
 
     def finish(self, record: Record) -> None:
         """Write the record, which marks the run as ended, then redact the logs, which may be long."""
+        if (self.path / self.RECORD).is_dir():
+            _clear(self.path / self.RECORD)
         write_json(self.path / self.RECORD, record.to_json())
         self.redact()
 
@@ -266,6 +300,14 @@ class RunFolder:
         """Read the record. Raises :class:`RecordError` if it is absent or damaged."""
         path = self.path / self.RECORD
         return decode_record(read_json(path), str(path))
+
+
+def _clear(path: Path) -> None:
+    """Remove a file of a run folder, or rename a folder that a script has put in its place."""
+    try:
+        path.unlink(missing_ok=True)
+    except IsADirectoryError:
+        path.rename(tempfile.mkdtemp(prefix=f"{path.name}.", dir=path.parent))
 
 
 class SweepFolder:

@@ -10,11 +10,10 @@ from typing import Any
 from memlab.core.command_template import PORT, template
 from memlab.core.config import Config, flat, to_dict, with_own_names, without
 from memlab.core.errors import FolderError, RecordError
-from memlab.core.noise import doubts
 from memlab.core.plan import NOT_MEASURED, Plan, memory_key, shape_of, subject_key
 from memlab.core.record import FINAL, FITS, OUT_OF_MEMORY, Record
 from memlab.core.schema import shown
-from memlab.core.summary import slowest, summarise
+from memlab.core.summary import fields_of_ranks
 from memlab.runs.command_inputs import are_unchanged
 from memlab.runs.folder import RunFolder
 from memlab.system.environment import describe_environment, fingerprint
@@ -114,43 +113,30 @@ class Job:
         return record
 
     def new_record(self, machine: Machine, isolation: str) -> Record:
-        return Record(
-            run_id=self.plan.run_id,
-            source="predicted" if self.config.mode == "predict" else "measured",
-            status="failed",
-            config=self.plan.config,
-            choices=self.plan.choices,
-            fingerprint=fingerprint(self.plan, machine),
-            environment=describe_environment(self.plan, machine),
-            isolation=isolation,
-        )
+        source = "predicted" if self.config.mode == "predict" else "measured"
+        return record_of_plan(self.plan, machine, source=source, status="failed", isolation=isolation)
 
     def measured_record(
         self, machine: Machine, isolation: str, ranks: Sequence[dict[str, Any]], total_s: float
     ) -> Record:
         """Build the record from the results of the ranks. ``total_s``: wall-clock time of this job, in seconds."""
-        config = self.config
+        measure, record = self.config.measure, self.new_record(machine, isolation)
         runtime: dict[str, Any] = next((rank["runtime"] for rank in ranks if rank["runtime"]), {})
-        ranks = [{key: value for key, value in rank.items() if key != "runtime"} for rank in ranks]
-        names = dict.fromkeys(name for rank in ranks for name in rank["timing"])
-        record = self.new_record(machine, isolation)
-        seconds = slowest(ranks, "step_seconds")
-        return replace(
-            record,
-            environment={**record.environment, **runtime},
-            ranks=ranks,
-            steps={
-                "warmup": config.measure.warmup,
-                "measured": config.measure.steps,
-                "repeat": config.measure.repeat,
-                "seconds": seconds,
-                "warmup_seconds": slowest(ranks, "warmup_seconds"),
-                "doubts": doubts(seconds),
-            },
-            summary=summarise(config, ranks, total_s),
-            timing={name: max(rank["timing"].get(name, 0.0) for rank in ranks) for name in names}
-            | {"total_s": total_s},
-        )
+        found = fields_of_ranks(self.config, ranks, total_s)
+        found["steps"] |= {"warmup": measure.warmup, "measured": measure.steps}
+        return replace(record, environment={**record.environment, **runtime}, **found)
+
+
+def record_of_plan(plan: Plan, machine: Machine, **fields: Any) -> Record:
+    """Make the record of a plan. ``fields``: those that do not follow from plan and machine."""
+    return Record(
+        run_id=plan.run_id,
+        config=plan.config,
+        choices=plan.choices,
+        fingerprint=fingerprint(plan, machine),
+        environment=describe_environment(plan, machine),
+        **fields,
+    )
 
 
 def _difference(there: Mapping[str, Any], plan: Plan) -> str:
@@ -220,6 +206,24 @@ class Schedule:
         return Schedule(self.known + other.known, self.launches + other.launches)
 
 
+def sort_out(
+    jobs: Iterable[Job], finished: Callable[[Job], Record | None], refusals: Callable[[Job], Sequence[str]]
+) -> tuple[list[JobResult], list[Job]]:
+    """Return the results that are known before anything runs, and the jobs to run.
+
+    ``finished`` returns the record of an earlier run that is still valid, ``refusals`` why a job cannot run.
+    """
+    known, to_run = [], []
+    for job in jobs:
+        if record := finished(job):
+            known.append(JobResult(job, record, "done"))
+        elif refusals(job):
+            known.append(JobResult(job, None, "unsupported"))
+        else:
+            to_run.append(job)
+    return known, to_run
+
+
 @dataclass
 class SearchResult:
     """The result of one search. ``tried``: size -> record; ``best``: the largest confirmed size."""
@@ -245,7 +249,7 @@ class SearchResult:
     def rate(self, size: int) -> float:
         """Return the tokens per second at a size that trained; without tokens, the samples per second; else 0."""
         summary = self.tried[size].summary
-        return summary["tokens_per_second"] or summary["samples_per_second"] or 0.0
+        return summary.get("tokens_per_second") or summary.get("samples_per_second") or 0.0
 
     def thrashes(self, size: int) -> bool:
         """Whether a size fits, but the allocator had to free and retry, or a smaller size is faster (``SLOWER``)."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from memlab.core.errors import FolderError
 from memlab.files.disk import explained
+from memlab.files.regular_file import open_itself
 
 MARKER = ".memlab"
 TEXT = "A folder of memlab. Later runs replace and remove the files in it that have memlab's names, and no others.\n"
@@ -36,4 +37,5 @@ def claim(folder: Path, is_from_before: Callable[[], bool]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     with explained(FolderError, folder / MARKER):
         if not (folder / MARKER).exists():
-            (folder / MARKER).write_text(TEXT, encoding="utf-8")
+            with open(folder / MARKER, "w", encoding="utf-8", opener=open_itself) as file:
+                file.write(TEXT)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import zlib
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,9 @@ from typing import Any, NamedTuple, TextIO
 
 from memlab.core.errors import RecordError
 from memlab.core.schema import SchemaError, check_of
+from memlab.core.sizes import GIB, MIB
 from memlab.files.json_file import read_json, write_json
+from memlab.files.regular_file import open_regular
 from memlab.runs.folder import RunFolder
 
 PROFILED_RANK = 0
@@ -96,20 +99,27 @@ def write_operators(path: Path, profile: OperatorProfile) -> None:
     write_json(path, asdict(profile))
 
 
+_DAMAGES = (
+    *(OSError, EOFError, zlib.error),
+    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
+)
+"""What a file of another form raises, while it is unpacked and read."""
+
+
 def summed_up(path: Path) -> OperatorProfile:
     """Sum up the gzipped Chrome trace of torch's profiler. Raises :class:`RecordError` for any other file."""
     try:
         return _summed_up([event for values in _values(path) if (event := _event(values))])
-    except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except _DAMAGES as error:
         raise RecordError(f"{path}: not a Chrome trace of torch's profiler ({error})") from None
 
 
 def _values(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the entries of ``traceEvents`` one by one: a trace as a whole takes several times its bytes in memory."""
     decoder, text, at = json.JSONDecoder(), "", 0
-    with gzip.open(path, "rt", encoding="utf-8") as file:
+    with open_regular(path) as packed, gzip.open(packed, "rt", encoding="utf-8") as file:
         while (begin := _EVENTS.search(text)) is None:
-            text += _more(file)
+            text = _more(file, text)
         at = begin.end()
         while True:
             between = _BETWEEN.match(text, at)
@@ -120,7 +130,7 @@ def _values(path: Path) -> Iterator[Mapping[str, Any]]:
                     return
                 values, at = decoder.raw_decode(text, at)
             except (ValueError, IndexError):  # the rest of this entry is not read yet
-                text, at = text[at:] + _more(file), 0
+                text, at = _more(file, text[at:]), 0
             else:
                 yield values
 
@@ -129,10 +139,20 @@ _EVENTS = re.compile(r'"traceEvents": *\[')
 _BETWEEN = re.compile(r"[\s,]*")
 
 
-def _more(file: TextIO) -> str:
-    """Return the next part of a file. Raises :class:`ValueError` at its end."""
-    if more := file.read(1 << 20):
-        return more
+LARGEST = 4 * GIB
+"""Bytes of the largest trace, unpacked: torch writes about 370 for an event."""
+LONGEST = 16 * MIB
+"""Characters of the longest entry, and of what is before the first entry."""
+
+
+def _more(file: TextIO, rest: str) -> str:
+    """Return ``rest`` and the next part of a file. Raises :class:`ValueError` at its end, and beyond the limits."""
+    if len(rest) > LONGEST:
+        raise ValueError(f"an entry is too long; the limit is {LONGEST:,} characters")
+    if file.buffer.tell() > LARGEST:
+        raise ValueError(f"too large; the limit is {LARGEST:,} bytes, unpacked")
+    if more := file.read(MIB):
+        return rest + more
     raise ValueError("it ends early")
 
 
@@ -229,7 +249,7 @@ def _on_host(events: Iterable[_Event]) -> tuple[list[_Call], dict[int | None, tu
     calls: list[_Call] = []
     launched_by: dict[int | None, tuple[float, str]] = {}
     for thread in threads.values():
-        calls += _Thread(launched_by).calls(thread)
+        calls += _calls(thread, launched_by)
     return calls, launched_by
 
 
@@ -246,35 +266,25 @@ class _Open:
         return self.event.begin, self.event.name, own, self.nbytes
 
 
-class _Thread:
-    """Sweep over the events of one thread, in the order of time. ``launched_by``: receives calls of the driver."""
-
-    def __init__(self, launched_by: dict[int | None, tuple[float, str]]):
-        self._launched_by = launched_by
-        self._stack: list[_Open] = []
-
-    def calls(self, events: Iterable[_Event]) -> Iterator[_Call]:
-        for event in sorted(events, key=lambda event: (event.begin, -event.length)):
-            yield from self._ended_by(event.begin)
-            running = self._stack[-1] if self._stack else None
-            if event.category in LAUNCHES:
-                self._launched_by[event.correlation] = event.begin, running.event.name if running else ""
-            elif event.category == MEMORY:
-                if needing := self._needs_memory():
-                    needing.nbytes += event.nbytes
-            else:
-                self._stack.append(_Open(event))
-                if running:
-                    running.inside += event.length
-        yield from self._ended_by(float("inf"))
-
-    def _needs_memory(self) -> _Open | None:
-        """Return the innermost operator that does more than to allocate."""
-        return next((each for each in reversed(self._stack) if not each.event.name.startswith(ALLOCATES)), None)
-
-    def _ended_by(self, time: float) -> Iterator[_Call]:
-        while self._stack and self._stack[-1].event.end <= time:
-            yield self._stack.pop().call
+def _calls(events: Iterable[_Event], launched_by: dict[int | None, tuple[float, str]]) -> Iterator[_Call]:
+    """Yield the calls of one thread, by a sweep over its events in the order of time. ``launched_by``: receives the
+    calls of the driver."""
+    stack: list[_Open] = []
+    for event in sorted(events, key=lambda event: (event.begin, -event.length)):
+        while stack and stack[-1].event.end <= event.begin:
+            yield stack.pop().call
+        if event.category in LAUNCHES:
+            launched_by[event.correlation] = event.begin, stack[-1].event.name if stack else ""
+        elif event.category == MEMORY:
+            # of the innermost operator that does more than to allocate
+            needing = next((each for each in reversed(stack) if not each.event.name.startswith(ALLOCATES)), None)
+            if needing:
+                needing.nbytes += event.nbytes
+        else:
+            if stack:
+                stack[-1].inside += event.length
+            stack.append(_Open(event))
+    yield from (each.call for each in reversed(stack))
 
 
 def _busy(on_device: Iterable[_Event]) -> float:

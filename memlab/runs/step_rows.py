@@ -2,13 +2,18 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from memlab.core.attached_schema import StepRow
+from memlab.core.schema import check_of
+from memlab.core.sizes import MIB
+from memlab.files.regular_file import open_regular, read_regular
 from memlab.runs.folder import RunFolder
 
-LARGEST = 256 * 2**20
+LARGEST = 256 * MIB
 """Bytes of a file that are read. A step takes about 500."""
 
 TOTALS = ("samples", "tokens", "real_tokens")
@@ -38,18 +43,25 @@ def read_command(folder: RunFolder) -> tuple[list[dict[str, Any]], dict[int, lis
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Read the rows of one rank. The last line of a killed rank may be cut off: reading ends at a damaged line."""
     rows: list[dict[str, Any]] = []
-    if not path.is_file() or path.is_symlink():
+    try:
+        lines = read_regular(path, LARGEST).splitlines()
+    except OSError:
         return rows
-    with path.open("rb") as file:
-        for line in file.read(LARGEST).splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                break
-            if not isinstance(row, dict):
-                break
-            rows.append(row)
+    for line in lines:
+        try:
+            row = json.loads(line)
+            check_of(StepRow)(row)
+        except (ValueError, RecursionError):
+            break
+        rows.append(row)
     return rows
+
+
+def count_rows(path: Path) -> int:
+    """Count the rows of one rank, which may still be writing them."""
+    with suppress(OSError), open_regular(path, LARGEST) as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(MIB), b""))
+    return 0
 
 
 def caught_up(rank: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

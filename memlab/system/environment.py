@@ -18,7 +18,7 @@ import memlab
 from memlab.core.command_template import effect, named_files
 from memlab.core.config import Config
 from memlab.core.plan import Plan, config_hash, needs_hub
-from memlab.files.build_locks import may_be_removed, stale_locks
+from memlab.files.build_locks import holder, is_stale, may_be_removed, stale_locks
 from memlab.files.disk import cache_dir
 from memlab.files.redaction import is_secret_name, redact
 from memlab.system.deadman import marked_by
@@ -139,12 +139,13 @@ def _cpu_model() -> str:
 def sweep_stale_locks() -> list[Path]:
     """Remove the locks of killed builds, for which torch would wait forever. Returns the removed locks.
 
-    A lock whose build may run on another machine, or in another container, is removed after an hour.
+    A new lock stays while other ranks use the folder. A lock whose build may run on another machine, or in another
+    container, is removed after an hour.
     """
     folder = extensions_dir()
     folder.mkdir(parents=True, exist_ok=True)
-    locks = list(folder.glob("*/lock"))
-    return _removed([] if any(marked_by("TORCH_EXTENSIONS_DIR", str(folder))) else locks)
+    is_used = any(marked_by("TORCH_EXTENSIONS_DIR", str(folder)))
+    return _removed([lock for lock in folder.glob("*/lock") if is_stale(lock) or not (is_used or holder(lock))])
 
 
 def sweep_locks_of_commands() -> list[Path]:
@@ -219,7 +220,7 @@ def describe_machine(machine: Machine) -> dict[str, Any]:
 
 def fingerprint(plan: Plan, machine: Machine) -> str:
     """Hash everything that decides a measurement to 16 hexadecimal digits. Equal fingerprints measure the same."""
-    return _hashed([config_hash(plan.config), *_facts(plan, machine)])
+    return hashed([config_hash(plan.config), *_facts(plan, machine)])
 
 
 def command_fingerprint(plan: Plan, predictor: Sequence[str | None]) -> str:
@@ -228,7 +229,7 @@ def command_fingerprint(plan: Plan, predictor: Sequence[str | None]) -> str:
     """
     config = replace(plan.config, measure=replace(plan.config.measure, repeat=1))
     reaches = [effect(config), asdict(config.hardware), predictor]
-    return _hashed([*reaches, *_facts(plan, Machine())])
+    return hashed([*reaches, *_facts(plan, Machine())])
 
 
 def _facts(plan: Plan, machine: Machine) -> list[Any]:
@@ -244,8 +245,9 @@ def _facts(plan: Plan, machine: Machine) -> list[Any]:
     ]
 
 
-def _hashed(facts: list[Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+def hashed(facts: list[Any]) -> str:
+    """Hash plain values to 16 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 SCRIPTS = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".jinja")
@@ -276,7 +278,11 @@ def _is_needed(name: str, plan: Plan) -> bool:
 
 @cache
 def _git(*arguments: str) -> str | None:
-    command = ["git", "-C", str(Path(memlab.__file__).parent), *arguments]
+    return output_of("git", "-C", str(Path(memlab.__file__).parent), *arguments)
+
+
+def output_of(*command: str) -> str | None:
+    """Return what a command prints; ``None`` if it cannot be run, fails, or takes longer than ten seconds."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):

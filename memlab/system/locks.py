@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from memlab.files.regular_file import open_itself, read_end
+
 
 @contextlib.contextmanager
 def hold(path: Path, shared: bool = False) -> Iterator[bool]:
@@ -15,7 +17,7 @@ def hold(path: Path, shared: bool = False) -> Iterator[bool]:
 
     ``shared``: other processes with a shared lock can hold it at the same time.
     """
-    with path.open("a") as file:  # "w" would erase the name of the holder
+    with open(path, "a", opener=open_itself) as file:  # "w" would erase the name of the holder
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -30,10 +32,7 @@ def hold(path: Path, shared: bool = False) -> Iterator[bool]:
 
 def holder(path: Path) -> str:
     """Describe the process that holds the lock of this file: ``pid 4242 on node-1, since 2026-11-21 05:40:11``."""
-    try:
-        return path.read_text() or "another process"
-    except OSError:
-        return "another process"
+    return read_end(path, 1000) or "another process"
 
 
 def _note(file: int, text: str) -> None:

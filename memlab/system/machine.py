@@ -8,9 +8,10 @@ import importlib.util
 import itertools
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,25 @@ class Machine:
 @cache
 def detect() -> Machine:
     """Find the driver version and the GPUs that this process may use, in the order of CUDA_VISIBLE_DEVICES."""
+    return ask_driver(_seen_by) or Machine()
+
+
+def _seen_by(pynvml) -> Machine:
+    driver = pynvml.nvmlSystemGetDriverVersion()
+    return Machine(gpus=tuple(_gpu(pynvml, id) for id in _visible_ids(pynvml)), driver=driver)
+
+
+def ask_driver(question: Callable[[Any], Any]) -> Any:
+    """Return ``question(pynvml)``; ``None`` without driver, without its library, or without an answer to the first
+    call: a machine without GPUs."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # no driver, no library or no answer from the driver: treat it as a machine without GPUs
-        return Machine()
+    except Exception:
+        return None
     try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        return Machine(gpus=tuple(_gpu(pynvml, id) for id in _visible_ids(pynvml)), driver=driver)
+        return question(pynvml)
     finally:
         pynvml.nvmlShutdown()
 

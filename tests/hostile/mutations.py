@@ -1,16 +1,20 @@
-"""Records as somebody careless or hostile might hand them over: whole ones with one thing in them changed.
+"""Run folders as somebody careless or hostile might hand them over: whole ones with one thing in them changed.
 
 Every mutation follows from its seed alone.
 """
 
 import json
 import os
+import pickle
 import random
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from folders import make_config, make_record
+from recordings import keep, marks, snapshot
 
 from memlab.core.config import Hardware
 from memlab.core.record import Record
@@ -82,6 +86,38 @@ def put(folder: Path, seed: int) -> str:
     told = [_change(record, choice) for _ in range(choice.choice((1, 1, 1, 2, 5)))]
     file.write_text(json.dumps(record))
     return f"seed {seed}: {', '.join(told)}"
+
+
+COMMAND = Path(__file__).parents[1] / "data" / "predicted_command"
+
+
+def put_command(folder: Path, seed: int) -> str:
+    """Write the mutation of this seed as one of the files of a command, predicted or with a recorded history."""
+    choice = random.Random(seed)
+    folder.mkdir(parents=True)
+    if choice.random() < 0.6:
+        shutil.copytree(COMMAND, folder, dirs_exist_ok=True)
+    else:
+        record = make_record()
+        record.command = {"words": ["python", "train.py"], "exit_code": 0}
+        RunFolder(folder).finish(record)
+        keep(RunFolder(folder), 0, snapshot(), marks())
+    file = choice.choice(sorted(path for path in folder.iterdir() if path.is_file()))
+    content = file.read_bytes()
+    if choice.random() < 0.1:
+        file.unlink()
+        return f"seed {seed}: {file.name}: {_put_a_file(file, content, choice)}"
+    if file.suffix == ".jsonl":
+        values: Any = [json.loads(line) for line in content.splitlines()]
+    else:
+        values = pickle.loads(content) if file.suffix == ".pickle" else json.loads(content)
+    told = [_change(values, choice) for _ in range(choice.choice((1, 1, 1, 2, 5)))]
+    if file.suffix == ".pickle":
+        with suppress(RecursionError):  # too deep to be written
+            file.write_bytes(pickle.dumps(values, protocol=4))
+    else:
+        file.write_text("\n".join(map(json.dumps, values)) if file.suffix == ".jsonl" else json.dumps(values))
+    return f"seed {seed}: {file.name}: {', '.join(told)}"
 
 
 def _put_a_file(file: Path, content: bytes, choice: random.Random) -> str:

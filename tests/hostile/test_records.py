@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 from folders import write
-from mutations import good, put
+from mutations import good, put, put_command
 
 from memlab.cli import main as cli
+from memlab.launch.user_command.measure import write_record
+from memlab.launch.user_command.supervise import Finished
+from memlab.runs.folder import RunFolder
+from memlab.runs.step_rows import read_command
 
 MUTATIONS = int(os.environ.get("MEMLAB_MUTATIONS", 30))
 FIRST_SEED = int(os.environ.get("MEMLAB_FIRST_SEED", 0))
@@ -68,6 +72,29 @@ def test_a_mutated_record_harms_nothing(sweep, bad, tmp_path, capsys, seed):
 def test_a_mutated_record_harms_no_figure(sweep, bad, tmp_path, capsys, seed):
     told = put(bad, seed)
     assert ended(["figures", str(sweep), "--output", str(tmp_path / "figures")], capsys, told) == 0, told
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_mutated_command_harms_nothing(tmp_path, capsys, seed):
+    bad = tmp_path / "bad\x1b]2;x\x07 \x9b2J\x1b[31m[bold]"  # a folder's name is not trusted either
+    told, page, table = put_command(bad, seed), tmp_path / "page.html", tmp_path / "table.csv"
+    (tmp_path / "good").mkdir()
+    RunFolder(tmp_path / "good").finish(good()[0])
+    for words in (
+        *(["show", str(bad)], ["show", "--all", str(bad)]),
+        *(["table", str(tmp_path), f"--{rows}"] for rows in ("ranks", "phases", "steps", "explain")),
+        ["table", str(tmp_path), "--csv", str(table)],
+        ["report", str(tmp_path), "--output", str(page)],
+        ["diff", str(tmp_path / "good"), str(bad)],
+        *(["explain", str(bad)], ["explain", str(bad), "--time"], ["explain", str(bad), "--page", str(page)]),
+        *(["explain", str(bad), "--memory-viz", str(table)], ["explain", str(bad), "--chrome-trace", str(table)]),
+    ):
+        ended(words, capsys, told)
+        if words[0] in ("explain", "report") and page.exists():
+            assert not [letter for letter in page.read_text() if is_obeyed(letter)], f"{told}: {words}"
+    folder = RunFolder(bad)
+    ranks, rows = read_command(folder)
+    write_record(Finished(1.0, 0, "ok", None, ranks, rows), folder, ["python", "train.py"])
 
 
 def ended(words: list[str], capsys: pytest.CaptureFixture, told: str) -> int:

@@ -6,7 +6,7 @@ from packaging.specifiers import SpecifierSet
 
 from memlab.core.finding import FAIL, OK, WARN, Finding
 from memlab.core.sizes import GIB, in_gib
-from memlab.launch.doctor.facts import Facts, GpuUse
+from memlab.launch.doctor.facts import REQUIREMENTS, Facts, GpuUse
 from memlab.launch.doctor.ops import NEED_NVCC, needed_ops
 
 IDLE_BYTES = GIB
@@ -20,16 +20,6 @@ NCCL_SHARED_BYTES = GIB
 
 SHM_COMM_BYTES = 2 * (1 + 32) * 2**20
 """Shared memory of one CPU rank: ``struct allreduce_workspace`` of DeepSpeed 0.19.8, csrc/cpu/comm/shm.cpp."""
-
-REQUIREMENTS = {
-    "torch": ">=2.8",
-    "transformers": ">=5.0,<6",
-    "accelerate": ">=1.1",
-    "deepspeed": ">=0.19.5,<0.20",
-    "hydra-core": ">=1.3.6,<1.4",
-    "omegaconf": ">=2.3,<2.4",
-}
-"""Versions that work together, as in pyproject.toml (a test compares them), where comments give the reasons."""
 
 
 def check_plan(facts: Facts) -> Iterator[Finding]:
@@ -154,10 +144,9 @@ def check_disk(facts: Facts) -> Iterator[Finding]:
         if free is None:
             fix = "choose others: hydra.run.dir, XDG_CACHE_HOME, offload.nvme_path"
             yield Finding(FAIL, "disk", f"no permission to write to {folder}", fix)
-        elif free < FREE_DISK_BYTES:
-            yield Finding(FAIL, "disk", f"{_gib(free)} free for {folder}", f"free {_gib(FREE_DISK_BYTES)} there")
         else:
-            yield Finding(OK, "disk", f"{_gib(free)} free for {folder}")
+            what, fix = f"{_gib(free)} free for {folder}", f"free {_gib(FREE_DISK_BYTES)} there"
+            yield _enough("disk", free >= FREE_DISK_BYTES, what, fix)
 
 
 def check_shared_memory(facts: Facts) -> Iterator[Finding]:
@@ -167,11 +156,8 @@ def check_shared_memory(facts: Facts) -> Iterator[Finding]:
     needed = ranks * SHM_COMM_BYTES if on_cpu else NCCL_SHARED_BYTES if ranks > 1 else 0
     free = facts.free_shared_memory or 0
     what = f"{_gib(free)} free in /dev/shm; {ranks} rank{'s' * (ranks > 1)} may take {_gib(needed)}"
-    if free >= needed:
-        yield Finding(OK, "shared memory", what)
-    else:
-        fix = f"docker run --shm-size={-(-needed // GIB)}g, or mount -o remount,size={-(-needed // GIB)}G /dev/shm"
-        yield Finding(FAIL if on_cpu else WARN, "shared memory", what, fix)
+    fix = f"docker run --shm-size={-(-needed // GIB)}g, or mount -o remount,size={-(-needed // GIB)}G /dev/shm"
+    yield _enough("shared memory", free >= needed, what, fix, FAIL if on_cpu else WARN)
 
 
 def check_host_memory(facts: Facts) -> Iterator[Finding]:
@@ -184,11 +170,8 @@ def check_host_memory(facts: Facts) -> Iterator[Finding]:
         return
     needed = rank_bytes * facts.plan.world_size
     what = f"{_gib(facts.free_host_memory)} free; the offload takes about {_gib(needed)}"
-    if facts.free_host_memory >= needed:
-        yield Finding(OK, "host memory", what)
-    else:
-        less = "offload.pin_memory=false (pinned blocks are rounded up), " if _pins(facts) else ""
-        yield Finding(FAIL, "host memory", what, f"{less}a smaller model, or more RAM")
+    less = "offload.pin_memory=false (pinned blocks are rounded up), " if _pins(facts) else ""
+    yield _enough("host memory", facts.free_host_memory >= needed, what, f"{less}a smaller model, or more RAM")
 
 
 def check_pinned_memory(facts: Facts) -> Iterator[Finding]:
@@ -205,10 +188,8 @@ def check_pinned_memory(facts: Facts) -> Iterator[Finding]:
         yield Finding(WARN, "pinned memory", "not checked: the model's configuration is on the hub, its size unknown")
     else:
         what = f"ulimit -l is {_gib(facts.lockable)}; a rank pins about {_gib(rank_bytes)}"
-        if facts.lockable >= rank_bytes:
-            yield Finding(OK, "pinned memory", what)
-        else:
-            yield Finding(WARN, "pinned memory", what, "ulimit -l unlimited, or docker run --ulimit memlock=-1")
+        fix = "ulimit -l unlimited, or docker run --ulimit memlock=-1"
+        yield _enough("pinned memory", facts.lockable >= rank_bytes, what, fix, WARN)
 
 
 def offloaded_rank_bytes(facts: Facts) -> int | None:
@@ -263,6 +244,11 @@ CHECKS = (
     check_locks,
     check_hub,
 )
+
+
+def _enough(subject: str, is_enough: bool, what: str, fix: str, lacking: str = FAIL) -> Finding:
+    """Return the finding about something of which there is enough, or which is ``lacking``."""
+    return Finding(OK, subject, what) if is_enough else Finding(lacking, subject, what, fix)
 
 
 def _gib(size: int | None) -> str:

@@ -14,31 +14,37 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from memlab.core.config import Config
 from memlab.core.plan import Plan, needs_hub
 from memlab.files.build_locks import stale_locks
-from memlab.launch.outcome import control_group
 from memlab.rules.unsupported import unsupported
 from memlab.system.environment import (
     cache_dir,
     extensions_dir,
     extensions_of_commands,
+    output_of,
     rank_environment,
     sweep_locks_of_commands,
     sweep_stale_locks,
     versions_of,
 )
-from memlab.system.machine import Gpu, Machine, nvml_handle
+from memlab.system.machine import Gpu, Machine, ask_driver, nvml_handle
+from memlab.system.sandbox.limits import free_host_memory
 
 PROBE_TIMEOUT_S = 120
 HUB_TIMEOUT_S = 5
 HUB = "https://huggingface.co"
 SHARED_MEMORY = Path("/dev/shm")
 
-PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "hydra-core", "omegaconf")
-"""Packages whose versions must fit together."""
+REQUIREMENTS = {
+    "torch": ">=2.8",
+    "transformers": ">=5.0,<6",
+    "accelerate": ">=1.1",
+    "deepspeed": ">=0.19.5,<0.20",
+    "hydra-core": ">=1.3.6,<1.4",
+    "omegaconf": ">=2.3,<2.4",
+}
+"""Versions that work together. Comments in pyproject.toml give the reasons; a test compares both lists."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,7 @@ def gather(plan: Plan, machine: Machine) -> Facts:
     environment = rank_environment(plan, machine)
     gpus = machine.gpus[: plan.world_size] if config.hardware.device == "cuda" else ()
     compiler = shutil.which(environment.get("CXX", "c++"), path=environment["PATH"])
+    version = (compiler and output_of(compiler, "--version")) or ""
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return Facts(
         plan=plan,
@@ -113,9 +120,9 @@ def gather(plan: Plan, machine: Machine) -> Facts:
         gpus=_ask_driver(lambda nvml: tuple(_gpu_use(nvml, gpu) for gpu in gpus)) or (),
         driver=machine.driver,
         driver_cuda=_ask_driver(_driver_cuda),
-        versions=versions_of(PACKAGES),
+        versions=versions_of(tuple(REQUIREMENTS)),
         torch=_probe_torch(config, environment),
-        compiler=_first_line([compiler, "--version"]) if compiler else None,
+        compiler=next(iter(version.splitlines()), None),
         ninja=shutil.which("ninja", path=environment["PATH"]),
         free_disk={str(folder): _free_bytes(folder) for folder in _folders_written(config)},
         free_shared_memory=_free_bytes(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None,
@@ -137,18 +144,12 @@ def _remove_locks() -> tuple[Path, ...]:
 
 def _ask_driver(question: Callable) -> Any:
     """Return ``question(pynvml)``, or ``None`` if there is no driver or it raises an error."""
-    try:
-        import pynvml
 
-        pynvml.nvmlInit()
-    except Exception:  # treated as a machine without GPUs, as in machine.detect
-        return None
-    try:
-        return question(pynvml)
-    except pynvml.NVMLError:
-        return None
-    finally:
-        pynvml.nvmlShutdown()
+    def asked(pynvml) -> Any:
+        with contextlib.suppress(pynvml.NVMLError):
+            return question(pynvml)
+
+    return ask_driver(asked)
 
 
 def _driver_cuda(pynvml) -> tuple[int, int]:
@@ -197,14 +198,6 @@ def _probe_torch(config: Config, environment: dict[str, str]) -> TorchFacts:
     return TorchFacts(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def _first_line(command: list[str]) -> str | None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return next(iter(done.stdout.splitlines()), None)
-
-
 # --- space and the hub ------------------------------------------------------------------------------------------------
 
 
@@ -218,16 +211,6 @@ def _free_bytes(folder: Path) -> int | None:
     """Return the free bytes of the file system of ``folder``, which may not exist yet; ``None`` if not writable."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     return shutil.disk_usage(existing).free if os.access(existing, os.W_OK) else None
-
-
-def free_host_memory() -> int:
-    """Return the smaller of the machine's available memory and the rest of this container's limit (cgroup v2)."""
-    available = psutil.virtual_memory().available
-    with contextlib.suppress(OSError, ValueError):  # cgroup v1, or the limit is "max"
-        group = control_group()
-        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
-        return min(available, limit - used)
-    return available
 
 
 def _uses_hub(config: Config) -> bool:

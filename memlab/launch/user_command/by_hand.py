@@ -10,15 +10,12 @@ from typing import Any
 
 from memlab.attach import install
 from memlab.attach.options import Options
-from memlab.core.errors import FolderError, RecordError
-from memlab.files.json_file import read_json
 from memlab.launch.orphans import exclusively
 from memlab.launch.process import Ended
-from memlab.launch.user_command.measure import plan_of, write_record
+from memlab.launch.user_command.measure import job_in, write_record
 from memlab.launch.user_command.outcome import outcome
 from memlab.launch.user_command.supervise import Finished
 from memlab.runs.folder import RunFolder
-from memlab.runs.job import Job
 from memlab.runs.step_rows import read_command
 
 WAIT_S = 60
@@ -59,10 +56,7 @@ def callback(folder: str | os.PathLike | None = None, force: bool = False) -> An
 
 def _prepare(run: RunFolder, force: bool, held: ExitStack) -> None:
     """Lock the folder and begin the run in it."""
-    job = Job(plan_of(sys.orig_argv), run)
-    job.check_folder(force)
-    if run.holds_result() and not force:
-        raise FolderError(f"{run} holds an earlier run: choose another folder, or replace it with force=True.")
+    job = job_in(run, sys.orig_argv, force, "Choose another folder, or replace it with force=True.")
     held.enter_context(exclusively(job))
     install.remove(run.path)
     job.start(sys.orig_argv)
@@ -77,7 +71,7 @@ def _end(file: Any, run: RunFolder, error: BaseException | None, began: float) -
             ranks, rows = read_command(run)
             ended = Ended("exited", int(error is not None), time.perf_counter() - began)
             status, reason = outcome(ranks, ended, 0, True, run.launcher_log)
-            write_record(Finished(ended, status, reason, ranks, rows), run, sys.orig_argv)
+            write_record(Finished(ended.seconds, ended.returncode, status, reason, ranks, rows), run, sys.orig_argv)
             install.remove(run.path)
     except Exception as failure:
         print(f"memlab: {run} has no record of this training: {failure!r}", file=sys.stderr)
@@ -86,13 +80,12 @@ def _end(file: Any, run: RunFolder, error: BaseException | None, began: float) -
 def _wait_for_ranks(run: RunFolder) -> None:
     """Wait until all ranks have written their last file, but no longer than WAIT_S."""
     deadline = time.monotonic() + WAIT_S
-    world_size = read_json(run.rank_file(0))["attached"]["world_size"]
-    while time.monotonic() < deadline and not all(_has_ended(run, rank) for rank in range(world_size)):
+    while time.monotonic() < deadline and not _all_have_ended(run):
         time.sleep(0.1)
 
 
-def _has_ended(run: RunFolder, rank: int) -> bool:
-    try:
-        return read_json(run.rank_file(rank))["attached"]["ended"] != "running"
-    except RecordError:
-        return False
+def _all_have_ended(run: RunFolder) -> bool:
+    """Whether as many ranks have ended as there are. Without the file of any rank, none is waited for."""
+    facts = [rank["attached"] for rank in run.read_attached_ranks()]
+    world_size = max((each.get("world_size") or 1 for each in facts), default=0)
+    return sum(each.get("ended") != "running" for each in facts) >= world_size

@@ -19,17 +19,16 @@ from memlab.core.config import (
     Precision,
     ZeroStage,
     from_dict,
+    nested,
 )
 from memlab.core.deepspeed_json import applies
 from memlab.core.errors import ConfigError
-from memlab.core.record import Facts, first_engine, trained_model
+from memlab.core.plan import NOT_MEASURED
+from memlab.core.record import Facts, arguments_of, first_engine, trained_model
 from memlab.core.sizes import GIB
-from memlab.files.conf_files import known_gpu, list_price, matching_option, option_values, shipped_model
+from memlab.files.conf_files import gpu_here, list_price, matching_option, option_values, shipped_model
 
-SETTINGS = (
-    *(*LIBRARIES, "own", "predict", "sweep", "mode", "name", "objective", "force"),
-    *("measure.timeout_s", "measure.repeats", "measure.repeat"),
-)
+SETTINGS = {*NOT_MEASURED, *LIBRARIES, "own", "mode", "measure.repeat"} - {"hardware.hostfile"}
 """Groups and keys that say nothing about the command."""
 
 OPTIMIZERS = {
@@ -85,18 +84,18 @@ def _hardware(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     numbered = 1 + max(rank["attached"].get("local_rank") or 0 for rank in ranks)
     here = min(max(facts.get("local_world_size") or world_size, numbered), world_size)
     on_gpu = first["device"].startswith("cuda")
-    total = first["device_total_bytes"]
-    price = list_price(first["device_name"], here) if on_gpu else None
+    memory = round(total / GIB, 2) if (total := first["device_total_bytes"]) else None
+    name = first["device_name"]
+    price = list_price(name, here) if on_gpu else None
+    machine = gpu_here(name, memory) if on_gpu else option_values("hardware", "cpu") | {"gpu": name}
     return {
         "hardware.device": "cuda" if on_gpu else "cpu",
         "hardware.nodes": max(1, world_size // here),
         "hardware.hostfile": None,
         "hardware.launcher": None,
-        **_prefixed("hardware", known_gpu(first["device_name"]) if on_gpu else option_values("hardware", "cpu")),
-        "hardware.gpu": first["device_name"],
+        **_prefixed("hardware", machine),
         **({"hardware.usd_per_gpu_hour": price.usd_per_gpu_hour} if price else {}),
         "hardware.gpus": here,
-        "hardware.memory_gib": round(total / GIB, 2) if on_gpu and total else None,
     }
 
 
@@ -115,7 +114,7 @@ def _shape(facts: Facts, rows: Mapping[int, Sequence[Mapping[str, Any]]]) -> dic
 
 
 def _model(facts: Facts) -> dict[str, Any]:
-    config = trained_model(facts).get("config") or {}
+    config = _keys(trained_model(facts).get("config"))
     path = config.get("_name_or_path")
     if not path:
         return {}
@@ -132,12 +131,13 @@ def _deepspeed(facts: Facts) -> dict[str, Any]:
     engine = first_engine(facts)
     if not engine:
         return {}
-    zero, json = dict(engine["zero"]), engine["config"]
-    offload = {part: zero.pop(f"offload_{part}", None) or {} for part in ("optimizer", "param")}
+    zero, json = dict(engine.get("zero") or {}), engine.get("config") or {}
+    offload = {part: _keys(zero.pop(f"offload_{part}", None)) for part in ("optimizer", "param")}
     return {
-        **_prefixed("zero_stage", _zero_stage(zero, json.get("zero_optimization") or {})),
+        **_prefixed("zero_stage", _zero_stage(zero, _keys(json.get("zero_optimization")))),
         **_prefixed("offload", _offload(offload["optimizer"], offload["param"])),
-        **_prefixed("checkpointing", _without_enabled(json.get("activation_checkpointing") or {})),
+        # transformers never calls DeepSpeed's own checkpointing
+        **_prefixed("checkpointing", _of_group(Checkpointing, _keys(json.get("activation_checkpointing")))),
         "optimizer.gradient_clipping": json.get("gradient_clipping") or 0.0,
     }
 
@@ -163,20 +163,20 @@ def _offload(optimizer: Mapping[str, Any], param: Mapping[str, Any]) -> dict[str
     values |= {"optimizer": optimizer.get("device") or "none", "param": param.get("device") or "none"}
     values |= {key: param[key] for key in ("pin_memory", "nvme_path", "max_in_cpu") if key in param}
     values |= {f"param_{key}": param[key] for key in ("buffer_count", "buffer_size") if key in param}
-    values |= {key: optimizer[key] for key in _names(Offload) if key in optimizer}
+    values |= _of_group(Offload, optimizer)
     if "buffer_count" in optimizer:
         values["optimizer_buffer_count"] = optimizer["buffer_count"]
     return values
 
 
-def _without_enabled(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return DeepSpeed's own keys of ``activation_checkpointing``, which transformers never calls."""
-    return {key: value for key, value in values.items() if key in _names(Checkpointing)}
+def _of_group(group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values whose keys a config group has."""
+    return {key: value for key, value in values.items() if key in _names(group)}
 
 
 def _trainer(facts: Facts) -> dict[str, Any]:
-    values = (facts.get("training_arguments") or {}).get("values")
-    if values is None:
+    values = arguments_of(facts)
+    if not values:
         return {}
     known = {
         "seed": values.get("seed"),
@@ -193,16 +193,14 @@ def _precision(facts: Facts) -> dict[str, Any]:
     if not engine:
         mixed = (facts.get("accelerate") or {}).get("mixed_precision")
         plain = set(trained_model(facts).get("dtypes") or ()) == {"float32"} and mixed in (None, "no")
-        autocast = (facts.get("training_arguments") or {}).get("values") or {}
+        autocast = arguments_of(facts)
         is_fp32 = plain and facts.get("training_arguments") and not (autocast.get("bf16") or autocast.get("fp16"))
         return _prefixed("precision", asdict(Precision(dtype="fp32"))) if is_fp32 else {}
-    json = engine["config"]
-    dtype = next((name for name in ("bf16", "fp16") if (json.get(name) or {}).get("enabled")), "fp32")
-    values = asdict(Precision(dtype=dtype)) | {
-        key: value for key, value in (json.get(dtype) or {}).items() if key in _names(Precision)
-    }
+    json = engine.get("config") or {}
+    dtype = next((name for name in ("bf16", "fp16") if _keys(json.get(name)).get("enabled")), "fp32")
+    values = asdict(Precision(dtype=dtype)) | _of_group(Precision, _keys(json.get(dtype)))
     stated = {
-        "grad_accum_dtype": (json.get("data_types") or {}).get("grad_accum_dtype"),
+        "grad_accum_dtype": _keys(json.get("data_types")).get("grad_accum_dtype"),
         "communication_dtype": json.get("communication_data_type"),
     }
     for key, value in stated.items():  # where the JSON says nothing, DeepSpeed chooses
@@ -219,8 +217,7 @@ def _attention_and_checkpointing(facts: Facts) -> dict[str, Any]:
         known["attention.implementation"] = model["attention"]
     if model.get("gradient_checkpointing") is not None:
         enabled = bool(model["gradient_checkpointing"])
-        values = (facts.get("training_arguments") or {}).get("values") or {}
-        how = values.get("gradient_checkpointing_kwargs") or {}
+        how = _keys(arguments_of(facts).get("gradient_checkpointing_kwargs"))
         known |= _prefixed("checkpointing", asdict(Checkpointing(enabled=enabled, reentrant=how.get("use_reentrant"))))
         if not enabled:
             known["checkpointing.reentrant"] = False
@@ -232,6 +229,8 @@ def _adapter(facts: Facts) -> dict[str, Any]:
     if not model:
         return {}
     adapters, bits = list((model.get("adapters") or {}).values()), model.get("quantization") or {}
+    if not all(isinstance(each, dict) for each in (bits, *adapters)):
+        return {}
     if not adapters:
         return _prefixed("adapter", asdict(Adapter())) if not bits else {}
     peft = adapters[0]
@@ -240,7 +239,7 @@ def _adapter(facts: Facts) -> dict[str, Any]:
     values = asdict(Adapter(method="qlora" if bits else "lora"))
     values |= {"rank": peft.get("r"), "alpha": peft.get("lora_alpha"), "dropout": peft.get("lora_dropout")}
     targets = peft.get("target_modules")
-    values["target_modules"] = sorted(targets) if isinstance(targets, list) else None
+    values["target_modules"] = sorted(map(str, targets)) if isinstance(targets, list) else None
     if bits:
         names = {"torch.bfloat16": "bf16", "bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
         storage = bits.get("bnb_4bit_quant_storage")
@@ -252,22 +251,22 @@ def _adapter(facts: Facts) -> dict[str, Any]:
 
 def _optimizer(facts: Facts) -> dict[str, Any]:
     engine = first_engine(facts)
-    stated = (engine.get("config") or {}).get("optimizer")
+    stated = _keys((engine.get("config") or {}).get("optimizer"))
     used: dict[str, Any] = max(facts.get("optimizers") or (), key=lambda one: one.get("calls") or 0, default={})
     known = dict(used.get("defaults") or _arguments_of_optimizer(facts))
     if stated:
-        known |= {"source": "deepspeed", "name": stated.get("type"), **(stated.get("params") or {})}
+        known |= {"source": "deepspeed", "name": stated.get("type"), **_keys(stated.get("params"))}
     else:
         known |= {"source": "transformers", "name": _name_of(used, facts)}
     values = {key: known[key] for key in ("source", "name", "lr", "eps", "weight_decay") if known.get(key) is not None}
-    if known.get("betas"):
-        values["betas"] = [float(beta) for beta in known["betas"]]
+    if isinstance(known.get("betas"), list):
+        values["betas"] = [float(beta) for beta in known["betas"] if isinstance(beta, int | float)]
     return _prefixed("optimizer", values)
 
 
 def _arguments_of_optimizer(facts: Facts) -> dict[str, Any]:
     """Return what the TrainingArguments set, for an optimizer that the rank itself no longer knows."""
-    values = (facts.get("training_arguments") or {}).get("values") or {}
+    values = arguments_of(facts)
     names = {"lr": "learning_rate", "eps": "adam_epsilon", "weight_decay": "weight_decay"}
     known = {key: values[name] for key, name in names.items() if name in values}
     betas = [values.get("adam_beta1"), values.get("adam_beta2")]
@@ -280,7 +279,7 @@ def _name_of(optimizer: Mapping[str, Any], facts: Facts) -> str | None:
     if path.startswith(("torch.optim.", "transformers.")):
         name = OPTIMIZERS.get(path.rpartition(".")[2])
         return f"{name}_fused" if name == "adamw_torch" and (optimizer.get("defaults") or {}).get("fused") else name
-    return ((facts.get("training_arguments") or {}).get("values") or {}).get("optim")
+    return arguments_of(facts).get("optim")
 
 
 def _allocator(facts: Facts) -> str:
@@ -296,8 +295,13 @@ def from_values(known: Mapping[str, Any]) -> FoundConfig:
     pairs = [{"optimizer.source": known.get("optimizer.source"), "optimizer.name": known.get("optimizer.name")}]
     pairs += [{key: value} for key, value in known.items() if key not in pairs[0]]
     values = {key: value for pair in pairs if _is_valid(pair) for key, value in pair.items()}
-    config = from_dict(_nested(values))
+    config = from_dict(nested(values))
     return FoundConfig(config, _choices(values), tuple(_unknown(values)), values)
+
+
+def _keys(value: Any) -> dict[str, Any]:
+    """Return a block of a library's configuration; empty if it is none, as where a word stands for a block."""
+    return value if isinstance(value, dict) else {}
 
 
 def _names(group: Any) -> list[str]:
@@ -308,18 +312,10 @@ def _prefixed(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{group}.{key}": value for key, value in values.items()}
 
 
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for dotted, value in values.items():
-        group, _, key = dotted.rpartition(".")
-        (nested.setdefault(group, {}) if group else nested)[key] = value
-    return nested
-
-
 def _is_valid(values: Mapping[str, Any]) -> bool:
     """Whether the schema takes these values: ``None`` often means not known, and for some there is no word."""
     try:
-        from_dict(_nested(values))
+        from_dict(nested(values))
     except ConfigError:
         return False
     return True

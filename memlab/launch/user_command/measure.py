@@ -3,8 +3,6 @@
 The same record is made for one point of a sweep of such a command: filled in, run, and recorded with what was composed.
 """
 
-import hashlib
-import json
 import math
 import os
 import shlex
@@ -20,10 +18,9 @@ from memlab.core.command_template import DEEPSPEED_JSON, TRAINING_ARGS, command_
 from memlab.core.config import Config, flat, to_dict
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.growth import with_growth
-from memlab.core.noise import doubts
 from memlab.core.plan import Plan, config_hash, run_id
-from memlab.core.record import Record, first_engine
-from memlab.core.summary import Work, slowest, summarise
+from memlab.core.record import Record, arguments_of, first_engine
+from memlab.core.summary import Work, fields_of_ranks, slowest
 from memlab.files.training_data import training_data
 from memlab.launch.command import free_port
 from memlab.launch.launch_control import LaunchControl
@@ -35,7 +32,7 @@ from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job
 from memlab.runs.operator_profile import PROFILED_RANK, keep_operators
 from memlab.runs.step_rows import for_record, over_ranks
-from memlab.system.environment import describe_machine, fingerprint
+from memlab.system.environment import describe_machine, fingerprint, hashed
 from memlab.system.machine import Gpu, Machine, detect
 
 
@@ -44,10 +41,11 @@ def command_record(
 ) -> Record:
     """Build the record. ``words``: the command; ``steps``: the number of steps that it was to end after."""
     rows = over_ranks(finished.rows)
-    ranks = [{key: value for key, value in rank.items() if key != "runtime"} for rank in finished.ranks]
+    measured = rows[len(slowest(finished.ranks, "warmup_seconds")) :]
+    work = Work(*(_mean([row[key] for row in measured]) for key in ("samples", "tokens")))
+    fields = fields_of_ranks(found.config, finished.ranks, finished.seconds, work)
+    fields["steps"]["rows"] = for_record(rows)
     environment = environment_of(finished.ranks, machine)
-    names = dict.fromkeys(name for rank in ranks for name in rank["timing"])
-    seconds, warmup = slowest(ranks, "step_seconds"), slowest(ranks, "warmup_seconds")
     record = Record(
         run_id=run_id(found.config, found.unknown),
         source="measured",
@@ -55,29 +53,13 @@ def command_record(
         reason=finished.reason,
         config=found.config,
         choices=found.choices,
-        fingerprint=_fingerprint(found, environment),
+        fingerprint=hashed([config_hash(found.config, found.unknown), environment]),
         environment=environment,
-        ranks=ranks,
-        steps={
-            "warmup": len(warmup),
-            "measured": len(seconds),
-            "repeat": found.config.measure.repeat,
-            "seconds": seconds,
-            "warmup_seconds": warmup,
-            "doubts": doubts(seconds),
-            "rows": for_record(rows),
-        },
-        summary=summarise(found.config, ranks, finished.ended.seconds, _work(rows[len(warmup) :])),
-        timing={name: max(rank["timing"].get(name, 0.0) for rank in ranks) for name in names}
-        | {"total_s": finished.ended.seconds},
         unknown_config=list(found.unknown),
-        command={"words": list(words), "exit_code": finished.ended.returncode, "steps": steps, "disagreements": []},
+        command={"words": list(words), "exit_code": finished.exit_code, "steps": steps, "disagreements": []},
+        **fields,
     )
     return with_growth(record)
-
-
-def _work(rows: Sequence[Mapping[str, Any]]) -> Work:
-    return Work(*(_mean([row[key] for row in rows]) for key in ("samples", "tokens")))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -92,14 +74,9 @@ def environment_of(ranks: Sequence[Mapping[str, Any]], machine: Machine) -> dict
         "memlab": memlab.__version__,
         **(facts.get("versions") or {}),
         **describe_machine(machine),
-        **first["runtime"],
+        **first.get("runtime", {}),
         "variables": facts.get("environment") or {},
     }
-
-
-def _fingerprint(found: FoundConfig, environment: Mapping[str, Any]) -> str:
-    facts = [config_hash(found.config, found.unknown), environment]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 NOT_FOUND = 127
@@ -134,12 +111,7 @@ def measure(
     :class:`MemlabError` before anything runs.
     """
     check_program(words)
-    job = Job(plan_of(words), folder)
-    job.check_folder(force)
-    if folder.holds_result() and not force:
-        raise FolderError(
-            f"{folder} holds an earlier run: nothing was started. Choose another --output, or replace it with --force."
-        )
+    job = job_in(folder, words, force)
     with exclusively(job):
         job.start(list(words))
         streams = ToTerminal(folder.launcher_log)
@@ -148,6 +120,21 @@ def measure(
         record = write_record(finished, folder, words, options.steps)
         keep_operators(folder, PROFILED_RANK)
         return record
+
+
+def job_in(
+    folder: RunFolder,
+    words: Sequence[str],
+    force: bool,
+    instead: str = "Choose another --output, or replace it with --force.",
+) -> Job:
+    """Make the job of a command. Raises :class:`FolderError` if the folder holds an earlier run that ``force`` does not
+    replace, or files that are not memlab's. ``instead``: what to do in the first case."""
+    job = Job(plan_of(words), folder)
+    job.check_folder(force)
+    if folder.holds_result() and not force:
+        raise FolderError(f"{folder} holds an earlier run: nothing was started. {instead}")
+    return job
 
 
 def write_record(finished: Finished, folder: RunFolder, words: Sequence[str], steps: int | None = None) -> Record:
@@ -180,9 +167,7 @@ def keep_what_was_found(ranks: Sequence[dict], folder: RunFolder) -> None:
     The files of the ranks are written again, without secrets: a rank blanks only what has a secret's name.
     """
     facts = ranks[0]["attached"] if ranks else {}
-    folder.write_inputs(
-        first_engine(facts).get("config") or {}, (facts.get("training_arguments") or {}).get("values") or {}
-    )
+    folder.write_inputs(first_engine(facts).get("config") or {}, arguments_of(facts))
     folder.write_ranks(ranks)
 
 

@@ -62,12 +62,8 @@ def _at(ranks: Sequence[Mapping[str, Any]]) -> str:
 
 def _exit(ended: Ended, log: Path) -> str:
     """Write the exit code of a command that failed, and its last line; empty if it ended well."""
-    if not ended.returncode:
+    if not (code := ended.returncode):
         return ""
-    how = (
-        f"ended with exit code {ended.returncode}"
-        if ended.returncode > 0
-        else f"was killed by signal {-ended.returncode}"
-    )
+    how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
     line = last_line(log)
     return f"the command {how}" + (f"; its last line: {line}" if line else "")

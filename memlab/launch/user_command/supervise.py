@@ -14,13 +14,13 @@ from memlab.attach import install
 from memlab.attach.options import Options
 from memlab.core.errors import FolderError
 from memlab.files.disk import explained
+from memlab.launch.orphans import noted
 from memlab.launch.outcome import host_oom_kills
 from memlab.launch.process import Ended, Launch
 from memlab.launch.streams import Streams
 from memlab.launch.user_command.outcome import outcome
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_command
-from memlab.system.deadman import marked
 
 LEAVE_S = 10.0
 """Seconds that the processes of a command may take to end by themselves: after its first process has ended, or after
@@ -39,9 +39,11 @@ class Command:
 
 @dataclass
 class Finished:
-    """A command that is over. ``rows``: rank -> the rows of its steps."""
+    """A command that is over, on GPUs or in a simulation. ``exit_code``: ``None`` if memlab ended it. ``rows``: rank ->
+    the rows of its steps."""
 
-    ended: Ended
+    seconds: float
+    exit_code: int | None
     status: str
     reason: str | None
     ranks: list[dict[str, Any]] = field(default_factory=list)
@@ -71,30 +73,25 @@ def supervise(
     with explained(FolderError, folder.path, "Nothing was started: "):
         options = replace(command.options, folder=str(folder.path), started_at=time.time())
         install.install(folder.path, options)
-    folder.keep_launch(token, 0)
-    try:
-        environment = install.environment(command.environment, folder.path)
-        with Launch(command.words, environment, command.streams, token) as launch:
-            ended = None
-            try:
-                ended = launch.wait(deadline, linger, stop or threading.Event())
-                if reasons:
-                    ended = Ended("interrupted", None, launch.seconds, why=reasons[0])
-                elif ended.how == "exited":
-                    launch.leave(LEAVE_S)
-            except KeyboardInterrupt as signalled:
-                launch.tell(_signal_to_pass_on(signalled, command.streams))
+    environment = install.environment(command.environment, folder.path)
+    with noted([folder], token), Launch(command.words, environment, command.streams, token) as launch:
+        ended = None
+        try:
+            ended = launch.wait(deadline, linger, stop or threading.Event())
+            if reasons:
+                ended = Ended("interrupted", None, launch.seconds, why=reasons[0])
+            elif ended.how == "exited":
                 launch.leave(LEAVE_S)
-                ended = ended or Ended("interrupted", None, launch.seconds)
-    finally:
-        if not any(marked(token)):
-            folder.forget_launch()
+        except KeyboardInterrupt as signalled:
+            launch.tell(_signal_to_pass_on(signalled, command.streams))
+            launch.leave(LEAVE_S)
+            ended = ended or Ended("interrupted", None, launch.seconds)
     ranks, rows = read_command(folder)
     status, reason = outcome(
         ranks, ended, host_oom_kills() - kills, install.has_loaded(folder.path), folder.launcher_log
     )
     install.remove(folder.path)
-    return Finished(ended, status, reason, ranks, rows, launch.survivors)
+    return Finished(ended.seconds, ended.returncode, status, reason, ranks, rows, launch.survivors)
 
 
 def _signal_to_pass_on(interrupt: KeyboardInterrupt, streams: Streams) -> int | None:

@@ -1,19 +1,19 @@
 """Sandbox of a program: it runs as it is, and sees what it writes and deletes, but nothing outside of it changes.
 
-Two protections, of which the first is taken that the system allows:
+Three protections, of which the first is taken that the system allows:
 
 ``namespaces``
     The kernel keeps every change of a file in overlays, gives the program a network of its own, and hides all other
     processes (``namespaces.py``). Nothing gets around it. Needs Linux 5.12 with namespaces for users.
-``interception``
-    A library that every process of the program loads does the same for all that goes through the C library
-    (``interposer.cpp``). Not seen: static programs (most of those in Go), programs with set-user-ID (sudo), and system
-    calls that are made directly.
-
-The library is loaded in both, since only it can list the connections that were refused.
+``landlock``
+    A library that every process of the program loads makes its writes land in an overlay (``redirection.cpp``). It is
+    no wall. Below it, the kernel refuses what would change anything else (``wall.py``). Needs Linux 5.13 with Landlock.
+``unprotected``
+    The same without Landlock, so that a program which calls the kernel itself really writes. Only if the user says so.
 """
 
 import contextlib
+import math
 import os
 import re
 import stat
@@ -30,10 +30,22 @@ from typing import Any
 
 from memlab.core.errors import MemlabError
 from memlab.core.record_schema import Effects, Files, Told
+from memlab.core.sizes import MIB
 from memlab.files.disk import cache_dir
-from memlab.system.deadman import SCRATCH, SCRATCH_PLACES, TOKEN_VARIABLE, kill_marked, remove_folder
-from memlab.system.sandbox import namespaces
-from memlab.system.sandbox.interposer import interposer
+from memlab.files.regular_file import read_end
+from memlab.system.deadman import (
+    SCRATCH,
+    SCRATCH_PLACES,
+    TOKEN_VARIABLE,
+    Watched,
+    descendants,
+    kill_marked,
+    remove_folder,
+)
+from memlab.system.sandbox import namespaces, wall
+from memlab.system.sandbox.libraries import NAMES, REDIRECTION, library
+from memlab.system.sandbox.limits import POLL_S, check_limits
+from memlab.system.sandbox.wall import REPORT
 
 SIZE = "user.memlab.size"
 """Extended attribute with the size in bytes that a file would have, where its content was left out."""
@@ -44,7 +56,7 @@ class Layer:
     """What a program changed below ``folder``, kept in ``upper``.
 
     ``stands_in``: entries of ``upper`` with the set-user-ID bit stand for those of ``folder``, and folders without it
-    are complete (interposer.cpp). Else it is a layer of the kernel's overlayfs: a device 0 is a deleted entry.
+    are complete (redirection.cpp). Else it is a layer of the kernel's overlayfs: a device 0 is a deleted entry.
     ``began``: time of the clock (seconds); what others made in ``folder`` later was not deleted.
     """
 
@@ -143,21 +155,29 @@ def as_list(found: dict[Path, list[int]]) -> list[Files]:
     return [Files(folder=str(folder), files=files, bytes=size) for folder, (files, size) in found.items()]
 
 
-NAMESPACES, INTERCEPTION = "namespaces", "interception"
-PROTECTIONS = (NAMESPACES, INTERCEPTION)
-"""In the order of preference."""
+NAMESPACES, LANDLOCK, UNPROTECTED = "namespaces", "landlock", "unprotected"
+PROTECTIONS = (NAMESPACES, LANDLOCK)
+"""Walls, in the order of preference."""
 
-REPORT = "report"
-"""Folder in the scratch folder that the program's processes really write to."""
 REFUSED, ANSWERED = "refused", "answered"
-"""Files in it: a line for each connection or signal that was refused, and for each upload that was answered."""
+"""Files in the report: a line for each call that was refused, and for each upload that was answered."""
+MOST_REPORTED = MIB
+"""Bytes of such a file that are read."""
 
 VARIABLE = "MEMLAB_SANDBOX"
-"""Names the scratch folder in every process of the program. interposer.cpp explains this variable and the others."""
-NETWORK, KEEP = f"{VARIABLE}_NETWORK", f"{VARIABLE}_KEEP"
-OPEN = "open"
+"""Names the scratch folder in every process of the program. redirection.cpp and names.cpp explain this variable and the
+others."""
+NETWORK, KEEP, WITHOUT_WALL = f"{VARIABLE}_NETWORK", f"{VARIABLE}_KEEP", f"{VARIABLE}_UNPROTECTED"
+OPEN, ALLOWED = "open", "allowed"
 
 TRY_S = 30
+
+
+NO_WALL = (
+    "This system gives neither unprivileged user namespaces with overlayfs nor Landlock with a filter of system calls: "
+    "programs that call the kernel themselves would really write, delete and send. Predict on a machine or in a "
+    "container that gives one of them, or accept this with --unprotected (docs/reliability.md)."
+)
 
 
 class SandboxError(MemlabError):
@@ -169,8 +189,9 @@ class Sandbox:
 
     ``keep``: the folder that the program may really change. ``environ``: its variables, with the token of a launch,
     whose deadman removes the scratch folder if this process is killed; with ``MEMLAB_SANDBOX_NETWORK=open`` the program
-    may connect to other machines. ``protection``: the only one to take. ``below``: a folder, and what the program finds
-    below its own files in namespaces. Raises :class:`SandboxError`.
+    may connect to other machines, and with ``MEMLAB_SANDBOX_UNPROTECTED=allowed`` it runs even without a wall.
+    ``protection``: the only one to take. ``below``: a folder, and what the program finds below its own files in
+    namespaces. Raises :class:`SandboxError`.
     """
 
     def __init__(
@@ -183,42 +204,55 @@ class Sandbox:
         self.network = environ.get(NETWORK) == OPEN
         self._keep = keep.resolve()
         self._below = below
-        self._prefix = f"{SCRATCH}{environ[TOKEN_VARIABLE]}-"
-        self._protections = PROTECTIONS if protection is None else (protection,)
-        self._library = interposer()
+        self._token = environ[TOKEN_VARIABLE]
+        unprotected = (UNPROTECTED,) if environ.get(WITHOUT_WALL) == ALLOWED else ()
+        self._protections = (*PROTECTIONS, *unprotected) if protection is None else (protection,)
+        self._libraries = {name: library(name) for name in (NAMES, REDIRECTION)}
 
     def __enter__(self) -> "Sandbox":
         places = [place for place in SCRATCH_PLACES if os.access(place, os.W_OK | os.X_OK)]
         for protection, place in product(self._protections, places):
             self.protection = protection
-            if protection == INTERCEPTION or self._works(place):
+            if protection == UNPROTECTED or self._works(place):
                 self._scratch = self._make_scratch(place)
                 self._began = time.time()
                 return self
         if not places:
             told = " and ".join(map(str, SCRATCH_PLACES))
             raise SandboxError(f"{told} cannot be written: a sandbox needs a scratch folder in one of them (TMPDIR).")
-        raise SandboxError("Unprivileged user namespaces with overlayfs are disabled here.")
+        raise SandboxError(NO_WALL)
+
+    def has_wall(self) -> bool:
+        """Whether the system gives one of the protections."""
+        with contextlib.suppress(SandboxError), self:
+            return self.protection != UNPROTECTED
+        return False
 
     def __exit__(self, *_: object) -> None:
-        self._kill()
+        kill_marked(self._token)
         remove_folder(self._scratch)
 
     def _make_scratch(self, place: Path) -> Path:
-        scratch = Path(tempfile.mkdtemp(prefix=self._prefix, dir=place)).resolve()
+        scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{self._token}-", dir=place)).resolve()
         (scratch / REPORT).mkdir()
         upper = scratch / namespaces.UPPER
         upper.mkdir()
-        if self.protection == INTERCEPTION:
+        if self.protection != NAMESPACES:
             upper.chmod(stat.S_ISUID | 0o700)
             (scratch / "loop").symlink_to("loop")
+        for name, path in self._libraries.items():
+            (scratch / name).symlink_to(path)  # LD_PRELOAD has no way to write a space
         return scratch
 
     def _works(self, place: Path) -> bool:
-        """Whether the kernel makes the namespaces, and the current folder can be written in them as it can outside."""
+        """Whether the kernel makes the namespaces, and the current folder can be written in them as it can outside; or
+        whether it has Landlock."""
+        if self.protection == LANDLOCK and not wall.landlock_abi():
+            return False
         self._scratch = self._make_scratch(place)
         try:
-            words = ["mkdir", self._scratch.name] if os.access(".", os.W_OK) else ["true"]
+            writes = self.protection == NAMESPACES and os.access(".", os.W_OK)
+            words = ["mkdir", f"{self._scratch.name}-try"] if writes else ["true"]
             return not subprocess.run(self.words(words), capture_output=True, timeout=TRY_S).returncode
         except subprocess.TimeoutExpired:
             return False
@@ -227,44 +261,47 @@ class Sandbox:
 
     def words(self, words: Sequence[str]) -> list[str]:
         """Return the words that run a program in the sandbox."""
-        if self.protection == INTERCEPTION:
-            return list(words)
-        options = [namespaces.NETWORK] if self.network else []
-        options += [f"{namespaces.KEEP}{folder}" for folder in (self._keep, self._scratch / REPORT)]
+        network = [namespaces.NETWORK] if self.network else []
+        if self.protection != NAMESPACES:
+            abi = wall.landlock_abi() if self.protection == LANDLOCK else 0
+            options = [f"{namespaces.KEEP}{self._keep}", f"{wall.ABI}{abi}", *network]
+            return wall.words_of(self._scratch, [self._scratch / NAMES, self._scratch / REDIRECTION], options, words)
+        options = [*network, *(f"{namespaces.KEEP}{folder}" for folder in (self._keep, self._scratch / REPORT))]
         folder, layers = self._below
         if layers:
             options += [f"{namespaces.BELOW}{folder}", *(f"{namespaces.LAYER}{layer}" for layer in layers)]
+        words = wall.words_of(self._scratch, [self._scratch / NAMES], network, words)
         return [sys.executable, "-I", "-S", namespaces.__file__, str(self._scratch), *options, "--", *words]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of a program in the sandbox."""
-        library = self._scratch / "interposer.so"  # LD_PRELOAD has no way to write a space
-        with contextlib.suppress(FileExistsError):
-            library.symlink_to(self._library)
-        own = {
-            "LD_PRELOAD": " ".join(filter(None, [str(library), environ.get("LD_PRELOAD")])),
-            VARIABLE: str(self._scratch),
-            NETWORK: OPEN if self.network else "closed",
-        }
-        if self.protection == INTERCEPTION:
+        own = {VARIABLE: str(self._scratch), TOKEN_VARIABLE: self._token, NETWORK: OPEN if self.network else "closed"}
+        if self.protection != NAMESPACES:
             own[KEEP] = str(self._keep)
         return {**environ, **own}
 
-    def run(self, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.CompletedProcess:
+    def run(
+        self, words: Sequence[str], env: Mapping[str, str], timeout: float | None = None, **streams: Any
+    ) -> subprocess.CompletedProcess:
         """Run a program in the sandbox; the arguments are those of ``subprocess.run``.
 
         It gets a session of its own: else ``kill 0``, a signal to all processes of its group, would end memlab too.
-        With ``timeout``, all its processes have ended when ``subprocess.TimeoutExpired`` is raised.
+        All its processes have ended when this function returns or raises ``subprocess.TimeoutExpired``, or
+        :class:`LimitError` because the program took too much of the machine.
         """
-        environ = self.environment(env)
+        ends_at = math.inf if timeout is None else time.monotonic() + timeout
+        watched = Watched(self.words(words), self.environment(env), self._token, **streams)
         try:
-            return subprocess.run(self.words(words), env=environ, start_new_session=True, **options)
-        except subprocess.TimeoutExpired:
-            self._kill()
-            raise
-
-    def _kill(self) -> None:
-        kill_marked(str(self._scratch), variable=VARIABLE)
+            while watched.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    watched.wait(POLL_S)
+                if time.monotonic() > ends_at:
+                    raise subprocess.TimeoutExpired(words, timeout or 0)
+                check_limits(len(descendants(watched.deadman.pid)), (self._scratch, self._keep))
+            return subprocess.CompletedProcess(words, watched.wait())
+        finally:
+            kill_marked(self._token, deadman=watched.deadman.pid)
+            watched.dismiss()
 
     def effects(self) -> Effects:
         """Return what the program would have done outside: ``Record.command["effects"]``."""
@@ -280,7 +317,7 @@ class Sandbox:
 
     def written_in(self, folder: Path) -> Path | None:
         """Return where the sandbox keeps what the program changed in a folder; ``None`` if nothing shows it."""
-        layers = [] if self.protection == INTERCEPTION else self._layers()
+        layers = self._layers() if self.protection == NAMESPACES else []
         around = [layer for layer in layers if layer.folder in (folder, *folder.parents)]
         if not around or self._keep in (folder, *folder.parents):
             return None
@@ -289,10 +326,7 @@ class Sandbox:
 
     def _reported(self, name: str) -> list[Told]:
         """Return the lines of a report, each once with its number, the first one first."""
-        try:
-            lines = (self._scratch / REPORT / name).read_text(encoding="utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
-            return []
+        lines = read_end(self._scratch / REPORT / name, MOST_REPORTED).splitlines()
         return [Told(what=what, times=times) for what, times in Counter(lines).items()]
 
     def _is_own(self, what: str) -> bool:
@@ -302,7 +336,7 @@ class Sandbox:
 
     def _layers(self) -> Iterator[Layer]:
         upper = self._scratch / namespaces.UPPER
-        if self.protection == INTERCEPTION:
+        if self.protection != NAMESPACES:
             yield Layer(Path("/"), upper, True, self._began)
             return
         names = (self._scratch / namespaces.LAYERS).read_bytes().split(b"\0")

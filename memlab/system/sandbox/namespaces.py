@@ -10,7 +10,8 @@ Documentation/filesystems/overlayfs.rst of the kernel)::
 ``keep=FOLDER``: a folder that the program may really change. ``below=FOLDER layer=LAYER...``: a folder in which the
 program finds the files of the layers, too, where it has none of the same name. Without ``network``, it can connect to
 its own loopback device only. Its process ids, System V memory, /dev (with no GPU) and /dev/shm are its own; /sys and
-the settings of the machine in /proc are read-only.
+the settings of the machine in /proc are read-only. They stay so: no process of the program can mount anything or make
+user namespaces, and of root's privileges the program keeps only those over its own files and processes.
 
 The kernel gives an overlay no folder that has mounts below it (in a user namespace, these are locked). Such a folder is
 made anew, and each of its entries is an overlay. Read-only are then the files directly in it, and file systems that an
@@ -44,6 +45,7 @@ NOT_FOUND = 127
 SPECIAL = ("/proc", "/sys", "/dev")
 SETTINGS = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 """Entries of /proc by which root changes the whole machine; Docker's default makes the same ones read-only."""
+MOST_USER_NAMESPACES = "sys/user/max_user_namespaces"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "pts")
 LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 
@@ -55,8 +57,23 @@ READ_ONLY, BIND, RECURSIVE, PRIVATE = 1, 4096, 16384, 1 << 18
 DETACH = 2
 AT_RECURSIVE = 0x8000
 SYS_PIVOT_ROOT, SYS_MOUNT_SETATTR = 155 if os.uname().machine == "x86_64" else 41, 442
-SET_DEATH_SIGNAL = 1
+SET_DEATH_SIGNAL, DROP_CAPABILITY, NO_NEW_PRIVILEGES = 1, 24, 38
 SET_INTERFACE_FLAGS, INTERFACE_UP = 0x8914, 1
+
+CAPABILITIES = {
+    "chown": 0,
+    "dac_override": 1,
+    "fowner": 3,
+    "fsetid": 4,
+    "kill": 5,
+    "setgid": 6,
+    "setuid": 7,
+    "net_bind_service": 10,
+}
+"""Capabilities that a program of root keeps, with their numbers in linux/capability.h: over files, over processes and
+ports of the sandbox."""
+CAPABILITY_VERSION = 0x20080522
+"""The version whose sets have 64 bits (capset(2))."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -126,16 +143,36 @@ def _first_process(
             _start_loopback()
         View(scratch).enter(keep, with_layers)
         os.chdir(folder)
+        Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory, the kernel ends this program first
+        give_up_privileges()
     except OSError as error:
         return _failed(error)
     program = os.fork()
     if program:
         return attend(program)
+    return execute(words)
+
+
+def execute(words: list[str]) -> int:
+    """Become a program. Returns an exit code if there is none."""
     try:
         os.execvp(words[0], words)
     except OSError as error:
         print(f"{words[0]}: {error.strerror}", file=sys.stderr)
         return NOT_FOUND
+
+
+def give_up_privileges() -> None:
+    """Let neither this process nor what it starts have more than ``CAPABILITIES``, whatever it executes."""
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    with contextlib.suppress(PermissionError):  # an ordinary user has none, and gets none
+        for number in set(range(last + 1)) - set(CAPABILITIES.values()):
+            _call("prctl", DROP_CAPABILITY, number, 0, 0, 0)
+    held = re.findall(r"CapPrm:\s*(\S+)", Path("/proc/self/status").read_text())[0]
+    kept = int(held, 16) & sum(1 << number for number in CAPABILITIES.values())
+    header = struct.pack("Ii", CAPABILITY_VERSION, 0)
+    _call("capset", header, struct.pack("6I", kept, kept, 0, 0, 0, 0))  # effective, permitted, inheritable; twice
+    _call("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
 def attend(child: int) -> int:
@@ -232,6 +269,7 @@ class View:
     def _make_special(self) -> None:
         processes = self._root / "proc"
         _mount("proc", processes, 0, "proc")
+        (processes / MOST_USER_NAMESPACES).write_text("0")  # of this namespace: inside another, everybody may mount
         for each in filter(Path.exists, (processes / name for name in SETTINGS)):
             _mount(each, each, BIND | RECURSIVE)
             _make_read_only(each)

@@ -1,7 +1,7 @@
 """Checks that are made of annotations: what they let pass, and the words for what they do not."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import pytest
 
@@ -20,6 +20,15 @@ class Loose(TypedDict, total=False):
     high: float | None
 
 
+class Made(NamedTuple):
+    key: int
+    share: Annotated[float, Limits(range=Range(0.0, 1.0))] = 0.5
+
+
+class Ended(NamedTuple):
+    sizes: tuple[int, ...]
+
+
 @dataclass
 class Outer:
     word: Annotated[str, Limits(choices=("red", "blue"))]
@@ -31,6 +40,8 @@ class Outer:
     share: float = field(default=0.5, metadata={"range": Range(0.0, 1.0)})
     line: Annotated[str, Limits(printable=True)] = ""
     anything: Any = None
+    made: Made | None = None
+    events: list[Made | Ended] = field(default_factory=list)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +57,8 @@ class Outer:
         {"share": 1},
         {"line": "Größe 3 µs"},
         {"anything": [{"a": [None]}], "unknown": object()},
+        {"made": [1, 0.5]},
+        {"events": [[0, 1], [0, 1, 1.0], [1, [2, 3]]]},
     ],
 )
 def test_what_is_allowed(values):
@@ -65,12 +78,16 @@ def test_what_is_allowed(values):
         ({"inner": {"a": {"bytes": 1, "name": 2}}}, "'inner.a.name' must be text, or null, not 2."),
         ({"numbers": [1, "2"]}, "'numbers[1]' must be a number, or null, not '2'."),
         ({"pair": [1]}, "'pair' must be a list of 2 numbers, not [1]."),
-        ({"pair": [1, None]}, "'pair[1]' must be a whole number, not None."),
+        ({"pair": [1, None]}, "'pair[1]' must be a whole number, not null."),
         ({"loose": {"low": 1}}, "'loose.high' is missing next to 'low'."),
         ({"loose": {"other": 1}}, "'loose.other' must be text, not 1."),
-        ({"plain": [{"bytes": 1}, {"bytes": None}]}, "'plain[1].bytes' must be a whole number, not None."),
+        ({"plain": [{"bytes": 1}, {"bytes": None}]}, "'plain[1].bytes' must be a whole number, not null."),
         ({"share": 1.5}, "'share' must be at most 1.0, not 1.5."),
         ({"line": "a\x1b[2J"}, "'line' must be one line of printable text, not 'a\\x1b[2J'."),
+        ({"made": []}, "'made' must be a list of 2 values, not []."),
+        ({"made": [1, 2]}, "'made[1]' must be at most 1.0, not 2."),
+        ({"events": [[2, 1]]}, "'events[0]' must begin with a number below 2, not [2, 1]."),
+        ({"events": [[1, [1, None]]]}, "'events[0][0][1]' must be a whole number, not null."),
         ({"line": "a\nb"}, "'line' must be one line of printable text, not 'a\\nb'."),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memlab.files import build_locks
-from memlab.files.build_locks import is_stale, stale_locks
+from memlab.files.build_locks import holder, is_stale, stale_locks, told
 from memlab.system.environment import sweep_locks_of_commands
 
 
@@ -47,6 +47,27 @@ def test_a_lock_without_a_build_is_removed_by_the_doctor(lock, tmp_path):
     with ninja(tmp_path, tmp_path):  # of another extension
         assert stale_locks(tmp_path) == [lock]
     assert sweep_locks_of_commands() == [lock] and not lock.exists()
+
+
+def test_the_process_that_has_the_lock_open_holds_it(lock):
+    """Torch keeps it open from its making to its removal, also while nothing is compiled."""
+    with lock.open():
+        assert holder(lock) == os.getpid() and not is_stale(lock)
+        assert f"{lock}: process {os.getpid()} (" in told(lock) and f"kill {os.getpid()}" in told(lock)
+    assert holder(lock) is None and is_stale(lock)
+
+
+def test_a_build_of_another_user_holds_only_that_users_locks(lock, tmp_path, monkeypatch):
+    def refused(self, other):
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "samefile", refused)
+    with ninja(tmp_path, tmp_path):
+        assert not is_stale(lock)  # of the same user: its folder cannot be seen
+        its_owner = os.stat_result([0o644, 0, 0, 1, os.getuid() + 1, 0, 0, 0, lock.stat().st_mtime, 0])
+        stat = Path.stat
+        monkeypatch.setattr(Path, "stat", lambda self, **how: its_owner if self == lock else stat(self, **how))
+        assert is_stale(lock)
 
 
 @pytest.mark.parametrize(("kind", "namespace"), [("nfs4", build_locks.ALL_PROCESSES), ("ext4", "pid:[4026532201]")])

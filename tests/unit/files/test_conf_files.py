@@ -7,7 +7,7 @@ import pytest
 from memlab.cli.compose import compose_config
 from memlab.core.config import to_dict
 from memlab.core.errors import ConfigError
-from memlab.files.conf_files import config_of, option_values, overrides_of, parse_yaml
+from memlab.files.conf_files import config_of, gpu_here, known_gpu, option_values, overrides_of, parse_yaml
 
 CHOICES = {
     "model": "llama3_8b",
@@ -75,3 +75,20 @@ def test_words_of_a_record_name_keys_of_ones_own(composed):
     words = ["hardware=cpu", "model=tiny", "+schedule.lr=0.1", "+note=a"]
     config, choices = compose_config(words)
     assert sorted(overrides_of(choices, to_dict(config))) == sorted(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "gpu", "memory_gib"),
+    [
+        ("NVIDIA H100 80GB HBM3", 79.65, "H100 80GB HBM3", 79.19),  # NVML's total
+        ("NVIDIA H100 80GB HBM3", 79.18, "H100 80GB HBM3", 79.19),  # torch's, with another driver
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9.75, "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9.75),
+        ("NVIDIA H200", 70.0, "NVIDIA H200", 70.0),
+        ("NVIDIA Riva 128", 0.004, "NVIDIA Riva 128", 0.004),
+    ],
+)
+def test_a_gpu_of_a_machine_has_the_values_that_its_prediction_has(name, gib, gpu, memory_gib):
+    found = gpu_here(name, gib)
+    assert (found["gpu"], found["memory_gib"]) == (gpu, memory_gib)
+    if (gpu, memory_gib) != (name, gib):
+        assert found == known_gpu(name)

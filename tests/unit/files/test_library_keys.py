@@ -14,6 +14,7 @@ from package_imports import ROOT
 from memlab.core.foreign_words import OF_DEEPSPEED, OF_TRAINING_ARGUMENTS
 from memlab.core.plan import make_plan
 from memlab.files import library_keys
+from memlab.files.conf_files import shipped_models
 
 LISTED = json.loads(library_keys.LISTED.read_text(encoding="utf-8"))
 
@@ -82,7 +83,19 @@ def test_every_model_of_the_list_has_fields():
 def test_types_are_those_of_the_source():
     keys = library_keys.training_arguments()
     assert (keys["torch_compile"], keys["torch_empty_cache_steps"]) == (bool, int | None)
-    assert (keys["lr_scheduler_type"], keys["parallelism_config"]) == (str, library_keys.Any)
+    assert (keys["report_to"], keys["parallelism_config"]) == (str | list[str] | None, library_keys.Any)
+
+
+def test_the_words_of_an_enum_are_those_of_the_source():
+    (words,) = library_keys.training_arguments()["lr_scheduler_type"].__metadata__
+    assert {"linear", "cosine", "warmup_stable_decay"} < {*words.choices} and "LINEAR" not in words.choices
+
+
+def test_the_family_of_every_shipped_model_is_found():
+    for config in filter(None, shipped_models()):
+        family = library_keys.family(config["model_type"])
+        assert {"vocab_size", "num_hidden_layers"} <= family.words and "num_hidden_layer" not in family.words
+    assert library_keys.family("None") is None
 
 
 def test_nothing_is_imported_for_it():

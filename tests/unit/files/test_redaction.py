@@ -73,6 +73,15 @@ def test_a_secret_is_found_wherever_a_file_is_cut(tmp_path, monkeypatch, secret)
         assert path.read_bytes() == b"." * before + b" \r\n\xff<redacted>" + b"\nthe rest\n" * 20
 
 
+@pytest.mark.parametrize("secret", [b"A" * 50 + b"\n" + b"B" * 50, b"C" * 100_000], ids=["of two lines", "long"])
+def test_no_part_of_a_secret_leaves_before_the_whole_secret_is_there(monkeypatch, secret):
+    monkeypatch.setattr(files, "known_secrets", lambda: [secret.decode()])
+    for here in (10, 51, 80, 100, 70_000):
+        redactor = files.Redactor()
+        seen = redactor.feed(secret[:here]) + redactor.feed(secret[here:] + b" the rest\n") + redactor.end()
+        assert seen == b"<redacted> the rest\n"
+
+
 def test_a_long_log_takes_little_memory(tmp_path):
     path = tmp_path / "log"
     with path.open("w") as file:
@@ -101,6 +110,8 @@ def test_a_file_without_secrets_is_not_written_again(tmp_path):
         (["--hub_token", "sesame-open"], "sesame-open"),
         (["--wandb-api-key=sesame-open"], "sesame-open"),
         (["trainer.password=sesame-open"], "sesame-open"),
+        (["--pw", "SECRET"], "SECRET"),
+        (["--db-pwd=hunter2"], "hunter2"),
         (["training.command='train.py --password sesame-open --seed 1'"], "sesame-open"),
         (["--tokenizer", "meta-llama/Llama-3.2-1B"], None),
         (["--max_tokens", "1000000000"], None),

@@ -59,6 +59,18 @@ def test_a_lock_that_the_ranks_wait_for_in_vain_is_named_once(deepspeed, job, mo
     assert told == [build_locks.told(lock)] and lock.exists()
 
 
+def test_a_lock_that_another_process_holds_is_named_with_the_process(deepspeed, job, monkeypatch):
+    deepspeed("time.sleep(1); both(folders[0])")
+    lock = extensions_dir() / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    for module in (job_launch, build_locks):
+        monkeypatch.setattr(module, "STALE_S", 0.1)
+    told = []
+    with lock.open("w"):
+        measure_job(job(), on_wait=told.append)
+        assert told == [build_locks.told(lock)] and f"process {os.getpid()} (" in told[0]
+
+
 def test_what_is_finished_is_not_run_again_unless_forced(deepspeed, job):
     played = deepspeed(BOTH_RANKS)
     first = measure_job(job())
@@ -218,7 +230,7 @@ def test_one_run_waits_for_another_memlab_on_the_machine_and_says_so(deepspeed, 
 )
 def test_what_could_not_be_killed_is_in_the_record(deepspeed, job, monkeypatch, code, status, reason):
     deepspeed(code)
-    monkeypatch.setattr(process.deadman, "kill_marked", lambda token, wait_s: [4242])
+    monkeypatch.setattr(process.deadman, "kill_marked", lambda token, wait_s, deadman: [4242])
     record = measure_job(job())
     assert record.status == status and reason in record.reason
     assert job().folder.read_record() == record

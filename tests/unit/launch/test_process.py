@@ -270,6 +270,7 @@ def test_who_cannot_be_killed_is_not_waited_for_for_ever(tmp_path, monkeypatch):
     finally:
         kill(started._process.pid, signal.SIGKILL)
         started._process.wait()
+        assert deadman.end_marked(started.token, 0.0) == []
 
 
 PARENT = """
@@ -304,7 +305,7 @@ def test_when_memlab_itself_is_killed_nothing_survives(tmp_path, child):
 def test_the_watcher_leaves_when_the_launch_is_over(launch):
     with launch(python("")) as started:
         started.wait(lambda: 10, never, NO_STOP)
-    assert started._deadman.returncode == 0
+    assert started._process.deadman.returncode == 0
 
 
 def children() -> str:
@@ -319,16 +320,19 @@ def test_a_command_that_does_not_exist_leaves_no_watcher_behind(tmp_path):
 
 
 def test_ctrl_c_while_a_launch_is_started_leaves_no_process(monkeypatch, tmp_path):
-    token, popen = uuid.uuid4().hex, subprocess.Popen
+    token = uuid.uuid4().hex
 
-    def interrupted(command, **options):
-        started = popen(command, **options)
-        if "env" in options:  # the launcher, not the watcher
+    makefile = deadman.socket.socket.makefile
+
+    class Answers:
+        def __init__(self, *arguments: object, **options: object):
+            self.file = makefile(*arguments, **options)  # as long as it is open, its socket is
+
+        def readline(self) -> bytes:
             assert until(lambda: any(marked(token)))
             raise KeyboardInterrupt
-        return started
 
-    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    monkeypatch.setattr(deadman.socket.socket, "makefile", lambda *some, **options: Answers(*some, **options))
     with pytest.raises(KeyboardInterrupt):
         Launch(python(FOREVER), dict(os.environ), ToLog(tmp_path / "log"), token)
     assert not any(marked(token))

@@ -10,7 +10,7 @@ import pytest
 
 from memlab.core.errors import FolderError, RecordError, WriteError
 from memlab.core.plan import make_plan
-from memlab.files.disk import write_whole
+from memlab.files.disk import write_output, writing
 from memlab.files.json_file import read_json, write_json
 from memlab.files.redaction import is_secret_name
 from memlab.runs.folder import RunFolder, SweepFolder
@@ -105,6 +105,14 @@ def test_a_kill_while_writing_leaves_no_half_file(tmp_path, folder, plan):
     assert not list(folder.path.glob(".*.tmp"))
 
 
+def test_a_run_folder_that_has_become_a_link_is_not_locked(folder):
+    folder.claim()
+    folder.path.rename(folder.path.with_name("elsewhere"))
+    folder.path.symlink_to("elsewhere")
+    with pytest.raises(FolderError, match=r"run/\.lock: not a regular file \(links are not followed\)"), folder.lock():
+        pass
+
+
 def test_other_people_may_read_the_files(tmp_path):
     write_json(tmp_path / "x.json", {})
     assert (tmp_path / "x.json").stat().st_mode & 0o777 == 0o644
@@ -196,6 +204,12 @@ def test_ranks_that_wrote_nothing_are_left_out(folder, rank):
     assert folder.read_ranks(4) == [rank(1)]
 
 
+def test_a_file_with_the_name_of_a_huge_rank_is_read_in_no_time(folder, rank):
+    for number in (1, 10**12):
+        write_json(folder.rank_file(number), rank(number, attached={}))
+    assert [each["rank"] for each in folder.read_attached_ranks()] == [1]
+
+
 # --- whose a folder is
 
 
@@ -224,7 +238,7 @@ def test_a_disk_too_full_for_the_marker_is_told_with_the_file(folder, monkeypatc
     def no_space(*arguments, **keywords):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_text", no_space)
+    monkeypatch.setattr("memlab.runs.marker.open_itself", no_space)
     with pytest.raises(FolderError, match=f"{folder}/.memlab: No space left on device; free some space"):
         folder.claim()
 
@@ -248,6 +262,8 @@ def test_a_foreign_record_is_not_made_good_by_a_plan(folder, plan):
 def test_only_files_that_memlab_names_are_removed(folder, plan, record):
     """In a folder that is memlab's a person may keep files too."""
     own = ["rank0.json", "rank12.memory_snapshot.pickle", "logs/rank3.log", "logs/launcher.log", ".rank1.json.a_b1.tmp"]
+    own += [f".rank1.{name}.ab12.tmp" for name in ("steps.jsonl", "trace.json", "operators.json")]
+    own += [f".rank1.{name}.4242.tmp" for name in ("memory_snapshot.pickle", "out_of_memory.json")]
     own += [".hydra/.config.yaml.ab12.tmp", "logs/.rank0.log.ab12.tmp"]
     others = ["rankings.json", "rank.json", "rankx.pickle", "logs/app.log", "logs/rank.log", "notes.tmp", ".x.tmp"]
     for name in own + others:
@@ -269,7 +285,7 @@ def test_what_is_no_file_is_written_directly(tmp_path):
     reader = threading.Thread(target=lambda: seen.append((tmp_path / "pipe").read_bytes()))
     seen = []
     reader.start()
-    write_whole(tmp_path / "pipe", b"content")
+    write_output(tmp_path / "pipe", b"content")
     reader.join(10)
     assert seen == [b"content"] and (tmp_path / "pipe").is_fifo()
 
@@ -277,7 +293,7 @@ def test_what_is_no_file_is_written_directly(tmp_path):
 def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "target").write_text("old")
     (tmp_path / "link").symlink_to("target")
-    write_whole(tmp_path / "link", b"new")
+    write_output(tmp_path / "link", b"new")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_text() == "new"
 
 
@@ -287,8 +303,8 @@ def test_a_link_stays_a_link(tmp_path):
 )
 def test_what_cannot_be_written_is_named(tmp_path, monkeypatch, path, words):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(WriteError, match=words) as error:
-        write_whole(Path(path), b"content")
+    with pytest.raises(WriteError, match=words) as error, writing(Path(path)) as file:
+        file.write_bytes(b"content")
     assert str(error.value).startswith(f"Cannot write {path[:100]}")
     assert not list(tmp_path.iterdir())
 

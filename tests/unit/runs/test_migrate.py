@@ -1,10 +1,5 @@
 """Records of an older memlab, or of a table that does not name everything."""
 
-from dataclasses import replace
-
-import pytest
-
-from memlab.core.config import Batch
 from memlab.core.record import Record
 from memlab.runs.decode import decode_record, migrate
 
@@ -32,32 +27,11 @@ def test_figures_added_since_are_not_known_of_older_records(config):
     assert rank["device"] == "cuda:0" and rank["breakdown"] is None and rank["losses"] == []
 
 
-ROW = {"samples": 4, "tokens": 4096, "longest_sample": 900, "micro_batches": 1}
-
-
-@pytest.mark.parametrize(
-    ("changes", "shape"),
-    [
-        ({}, (4, 1024)),
-        ({"tokens": None, "longest_sample": None}, (4, None)),
-        ({"micro_batches": 2}, (None, None)),  # one micro batch may hold three samples
-        ({"micro_batches": 2, "longest_sample": 1024}, (None, 1024)),
-        ({"samples": None}, (None, None)),
-    ],
-)
-def test_batch_and_length_of_an_older_command_are_those_that_its_steps_show(record, rank, changes, shape):
-    old = record(unknown_config=["batch.micro", "seq_len"], ranks=[rank(0)], steps={"rows": [ROW | changes]})
-    read = decode_record(old.to_json(), "old")
-    micro = None if "batch.micro" in read.unknown_config else read.config.batch.micro
-    tokens = None if "seq_len" in read.unknown_config else read.config.seq_len.tokens
-    assert (micro, tokens) == shape
-
-
-def test_packed_samples_of_an_older_command_are_one_whatever_its_engine_was_told(record, rank):
-    row = ROW | {"samples": 1, "tokens": 8172, "longest_sample": 8172}
-    old = record(unknown_config=["seq_len"], ranks=[rank(0)], steps={"rows": [row]})
-    config = decode_record(replace(old, config=replace(old.config, batch=Batch(micro=4))).to_json(), "old").config
-    assert (config.batch.micro, config.seq_len.tokens) == (1, 8172)
+def test_the_price_of_a_node_in_older_records_is_shared_by_its_gpus(record):
+    old = record().to_json()
+    del old["config"]["hardware"]["usd_per_gpu_hour"]
+    old["config"]["hardware"] |= {"gpus": 4, "usd_per_hour": 10.0}
+    assert decode_record(old, "old").config.hardware.usd_per_gpu_hour == 2.5
 
 
 def test_bad_values_are_left_for_the_check_to_refuse(record):

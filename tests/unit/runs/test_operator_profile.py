@@ -6,6 +6,7 @@ import json
 import pytest
 
 from memlab.core.errors import RecordError
+from memlab.runs import operator_profile
 from memlab.runs.operator_profile import OperatorTime, read_operators, summed_up, write_operators
 
 MAIN, AUTOGRAD = 1, 2
@@ -97,10 +98,29 @@ def test_another_file_is_refused(tmp_path, text):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"text", gzip.compress(b"{}", mtime=0), gzip.compress(b'{"traceEvents": [1]}', mtime=0)],
-    ids=["empty", "text", "no events", "an event that is none"],
+    [
+        *(b"", b"text", gzip.compress(b"{}", mtime=0), gzip.compress(b'{"traceEvents": [1]}', mtime=0)),
+        gzip.compress(b'{"traceEvents": [' + b"[" * 100_000, mtime=0),
+        gzip.compress(b"{}", mtime=0)[:10] + b"\xff" * 20,
+        gzip.compress(json.dumps({"traceEvents": [span("kernel", "", 10**400, 10**400)]}).encode(), mtime=0),
+    ],
+    ids=["empty", "text", "no events", "an event that is none", "nested", "damaged", "huge numbers"],
 )
 def test_another_trace_is_refused(tmp_path, content):
     (tmp_path / "file.gz").write_bytes(content)
     with pytest.raises(RecordError, match="not a Chrome trace"):
+        summed_up(tmp_path / "file.gz")
+
+
+@pytest.mark.parametrize(
+    ("begin", "more", "words"),
+    [(b'"', b"x" * 2**20, "an entry is too long"), (b"", b'{"name": ""}, ' * 2**16, "too large")],
+)
+def test_a_small_file_that_unpacks_to_a_large_one_is_not_read_to_its_end(tmp_path, monkeypatch, begin, more, words):
+    monkeypatch.setattr(operator_profile, "LARGEST", 2**25)
+    with gzip.open(tmp_path / "file.gz", "wb", compresslevel=1) as file:
+        file.write(b'{"traceEvents": [' + begin)
+        for _ in range(40):
+            file.write(more)
+    with pytest.raises(RecordError, match=f"{words}; the limit is"):
         summed_up(tmp_path / "file.gz")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -121,14 +122,17 @@ def test_a_lock_that_another_machine_may_hold_is_left_alone(lock, monkeypatch):
     assert sweep_stale_locks() == [] and lock.exists()
 
 
-def test_a_lock_is_left_alone_while_somebody_uses_the_folder(lock):
+def test_a_lock_is_left_alone_while_somebody_who_uses_the_folder_may_hold_it(lock):
     variables = {"TORCH_EXTENSIONS_DIR": str(environment.extensions_dir())}
     with subprocess.Popen(["sleep", "60"], env=variables) as builder:
         try:
             assert sweep_stale_locks() == [] and lock.exists()
+            os.utime(lock, (0, time.time() - 2 * build_locks.STALE_S))
+            with lock.open():
+                assert sweep_stale_locks() == [] and lock.exists()
+            assert sweep_stale_locks() == [lock]  # it runs steps, and builds nothing
         finally:
             builder.kill()
-    assert sweep_stale_locks() == [lock]
 
 
 # --- what is written down

@@ -54,6 +54,16 @@ def test_deepspeeds_json_is_translated():
     assert "zero_stage" not in {key.partition(".")[0] for key in seen.unknown}
 
 
+def test_words_where_libraries_have_blocks_are_unknown_and_end_nothing():
+    json = dict.fromkeys(("bf16", "optimizer", "zero_optimization", "activation_checkpointing", "data_types"), "auto")
+    engine = {"config": json, "zero": {"stage": 2, "offload_optimizer": "cpu", "offload_param": 1}}
+    model = {**MODEL, "config": {"_name_or_path": 1}, "adapters": {"default": "lora"}, "quantization": "fp8"}
+    values = {"gradient_checkpointing_kwargs": "{}", "adam_beta1": "0.9", "adam_beta2": 0.99}
+    seen = found(deepspeed=[engine], models=[model], training_arguments={"values": values})
+    assert (seen.config.zero_stage.stage, seen.config.offload.optimizer) == (2, "none")
+    assert "adapter" in seen.unknown
+
+
 def test_without_deepspeed_no_stage_is_claimed():
     seen = found(models=[MODEL], training_arguments={"values": {"bf16": True}})
     assert {"zero_stage", "offload", "precision"} <= set(seen.unknown)

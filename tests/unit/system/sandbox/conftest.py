@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from memlab.system import deadman
-from memlab.system.sandbox import INTERCEPTION, NAMESPACES, Sandbox, SandboxError
+from memlab.system.sandbox import LANDLOCK, NAMESPACES, Sandbox, SandboxError
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def project(tmp_path):
     return project
 
 
-@pytest.fixture(params=[NAMESPACES, INTERCEPTION])
+@pytest.fixture(params=[NAMESPACES, LANDLOCK])
 def protection(request):
     return request.param
 

@@ -27,3 +27,13 @@ def contents(folder: Path) -> dict[str, str | None]:
         name = str(each.relative_to(folder))
         found[name] = os.readlink(each) if each.is_symlink() else None if each.is_dir() else each.read_text()
     return found
+
+
+def state(folder: Path) -> dict[Path, tuple]:
+    """Path -> mode, owner, size, time, links and extended attributes."""
+    found = {}
+    for each in sorted(folder.rglob("*")):
+        status = each.lstat()
+        kept = (status.st_mode, status.st_uid, status.st_size, status.st_mtime_ns, status.st_nlink)
+        found[each] = (*kept, *os.listxattr(each, follow_symlinks=False))
+    return found

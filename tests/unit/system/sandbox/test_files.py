@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sandboxed import contents, run, run_python
 
-from memlab.system.sandbox import INTERCEPTION, Sandbox, SandboxError
+from memlab.system.sandbox import ALLOWED, UNPROTECTED, WITHOUT_WALL, Sandbox, SandboxError
 
 
 def test_what_a_script_deletes_and_writes_stays_in_the_sandbox_and_is_listed(sandbox, project):
@@ -165,8 +165,8 @@ def test_a_machine_without_shared_memory_has_a_scratch_folder(tmp_path, variable
     places[0].mkdir()
     monkeypatch.setattr("memlab.system.sandbox.SCRATCH_PLACES", places)
     monkeypatch.setattr(Sandbox, "_works", lambda self, place: False)
-    with Sandbox(tmp_path, variables) as sandbox:
-        assert sandbox.protection == INTERCEPTION and list(places[0].iterdir())
+    with Sandbox(tmp_path, {**variables, WITHOUT_WALL: ALLOWED}) as sandbox:
+        assert sandbox.protection == UNPROTECTED and list(places[0].iterdir())
     monkeypatch.setattr("memlab.system.sandbox.SCRATCH_PLACES", places[1:])
     with pytest.raises(SandboxError, match="a sandbox needs a scratch folder"), Sandbox(tmp_path, variables):
         pass
