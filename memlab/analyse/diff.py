@@ -62,10 +62,11 @@ def compare(runs: Sequence[RunView], by: str | None = None) -> Comparison:
         raise MemlabError("A diff needs two runs or more.")
     options = [ChangedKey(group, tuple(run.choices.get(group) for run in runs)) for group in GROUPS]
     configs = [run.config for run in runs]
+    confounds = axis_confounds(differing_axes(runs), by) + environment_confounds([runs])
     jsons, arguments = ([composed(run) for run in runs] for composed in (deepspeed_json, training_args))
     return Comparison(
         runs=tuple(runs),
-        warnings=tuple(confounds(runs, by) + _protocols(runs) + _unknown(runs) + _not_ok(runs)),
+        warnings=tuple(confounds + _protocols(runs) + _unknown(runs) + _not_ok(runs)),
         choices=tuple(change for change in options if len(set(change.values) - {None}) > 1),
         values=_changes(configs, [key for key in changed_keys(configs) if not of_repeats(key)]) + _other_words(runs),
         deepspeed=_changes(jsons, changed_keys(jsons)) if all(jsons) else (),
@@ -73,11 +74,6 @@ def compare(runs: Sequence[RunView], by: str | None = None) -> Comparison:
         environment=tuple(ChangedKey(key, tuple(values)) for key, values in environment_changes(runs).items()),
         quantities=_quantity_rows(runs),
     )
-
-
-def confounds(runs: Sequence[RunView], by: str | None = None) -> list[str]:
-    """List the reasons why a difference between these runs may have several causes, a sentence each."""
-    return axis_confounds(differing_axes(runs), by) + environment_confounds([runs])
 
 
 def axis_confounds(axes: Sequence[str], by: str | None) -> list[str]:
@@ -179,14 +175,9 @@ def _unknown(runs: Sequence[RunView]) -> list[str]:
     found = []
     for run in runs:
         groups = {name: part for name, part in run.config.items() if isinstance(part, dict) and name != "measure"}
-        missing = [name for name, part in groups.items() if part and all(value == MISSING for value in part.values())]
-        missing += [
-            f"{name}.{key}"
-            for name, part in groups.items()
-            if name not in missing
-            for key, value in part.items()
-            if value == MISSING
-        ]
+        keys = {name: [key for key, value in part.items() if value == MISSING] for name, part in groups.items()}
+        missing = [name for name, part in groups.items() if part and len(keys[name]) == len(part)]
+        missing += [f"{name}.{key}" for name in groups if name not in missing for key in keys[name]]
         missing = [name for name in missing if name not in run.other_words]
         if missing:
             found.append(f"Not known of {run.run_id}, so perhaps different too: {', '.join(missing)}.")

@@ -1,4 +1,5 @@
-"""Effect of one axis over a whole sweep, pair by pair, and its range.
+"""Effect of one axis over a whole sweep, pair by pair, and its range; and pairs of two sets of runs, such as two
+sweeps: measured and predicted, or before and after an upgrade.
 
 The two runs of a pair have the same micro batch and sequence length. If one option of an axis was not measured at a
 length, its quantities are interpolated linearly between its neighbours, and the pair records this. Nothing is
@@ -9,20 +10,34 @@ import json
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePath
-from statistics import median
+from statistics import median, mode
 
-from memlab.analyse.diff import environment_confounds
-from memlab.analyse.identity import MODE, TOKENS, changed_keys, configurations, families, point_of
+from memlab.analyse.diff import axis_confounds, environment_confounds
+from memlab.analyse.identity import (
+    COMMAND,
+    HOW_MEASURED,
+    MODE,
+    TOKENS,
+    axis_of,
+    changed_keys,
+    configurations,
+    differing_axes,
+    families,
+    of_repeats,
+    point_of,
+)
 from memlab.analyse.quantities import Difference, Quantity, differences, interpolate, merge_repeats, quantities_of
-from memlab.analyse.run_view import LACKS_MEMORY, RunView, value_at, why_not
+from memlab.analyse.run_view import LACKS_MEMORY, RunView, flatten, is_command, value_at, why_not
 from memlab.core.basis import Basis
-from memlab.core.config import GROUPS, LIBRARIES, with_own_apart
+from memlab.core.config import GROUPS, LIBRARIES, MISSING, with_own_apart
 from memlab.core.errors import MemlabError, nearest
-from memlab.core.plan import UNREMARKABLE
+from memlab.core.grouping import grouped
+from memlab.core.plan import SHAPE, UNREMARKABLE
+from memlab.files.conf_files import usual_values
 
 RunsByLength = Mapping[int, Sequence[RunView]]
 """Runs by sequence length: the repeats of each point."""
@@ -107,15 +122,20 @@ def effects_by(runs: Sequence[RunView], by: str, quantities: QuantitiesOf = quan
     if group not in axes or (key and all(value_at(run.config, by) is None for run in runs)):
         raise MemlabError(f"--by {by}: no such axis. {nearest(by, axes - {*LIBRARIES})}")
     option_of = _option_of(runs, by)
-    alike = families(runs, (by, TOKENS))
     effects = Effects(by)
-    for where, members in named(effects, alike, [by]):
-        sides: dict[str, dict[int, list[RunView]]] = {}
-        for run in members:
-            tokens = 0 if group == "seq_len" else value_at(run.config, TOKENS)
-            sides.setdefault(option_of(run), {}).setdefault(tokens, []).append(run)
+    for where, members in named(effects, families(runs, (by, TOKENS)), [by]):
+        sides = sides_by_length(
+            members, option_of, lambda run: 0 if group == "seq_len" else value_at(run.config, TOKENS)
+        )
         pair_all(effects, where, sides, f"no run differs from it in {by} alone", quantities)
     return effects
+
+
+def sides_by_length(
+    runs: Iterable[RunView], side_of: Callable[[RunView], str], tokens_of: Callable[[RunView], int]
+) -> dict[str, dict[int, list[RunView]]]:
+    """Return side -> sequence length -> its runs. ``tokens_of``: 0 for a run that pairs whatever its length is."""
+    return {side: grouped(members, tokens_of) for side, members in grouped(runs, side_of).items()}
 
 
 def named(
@@ -147,8 +167,8 @@ def _option_of(runs: Sequence[RunView], by: str) -> Callable[[RunView], str]:
     group, _, key = by.partition(".")
     if by == MODE:
         return lambda run: run.source
-    if key:
-        return lambda run: json.dumps(value_at(run.config, by))
+    if key or not any(isinstance(run.config.get(group), dict) for run in runs):  # a field, or a key of the user's own
+        return lambda run: value if isinstance(value := value_at(run.config, by), str) else json.dumps(value)
     names = _names_of_parts(runs, group)
     return lambda run: names[id(run.config.get(group))]
 
@@ -156,21 +176,20 @@ def _option_of(runs: Sequence[RunView], by: str) -> Callable[[RunView], str]:
 def _names_of_parts(runs: Sequence[RunView], group: str) -> dict[int, str]:
     """Name each distinct part (the dictionary of ``group`` in a configuration), keyed by the part's ``id``.
 
-    A name is the option, followed by the values in which parts with the same option differ.
+    A name is the option, followed by the values in which parts with the same option differ, if the part has them and
+    the option that ships has others.
     """
     parts = {id(part): part for part in (run.config.get(group) for run in runs)}
     texts = {place: json.dumps(part, sort_keys=True) for place, part in parts.items()}
-    options: dict[str, Counter[str]] = {}
-    for run in runs:
-        options.setdefault(texts[id(run.config.get(group))], Counter())[run.choices.get(group, "")] += 1
-    option_of = {place: options[text].most_common(1)[0][0] for place, text in texts.items()}
-    places: dict[str, list[int]] = {}
-    for place, option in option_of.items():
-        places.setdefault(option, []).append(place)
+    alike = grouped(runs, lambda run: texts[id(run.config.get(group))])
+    options = {text: mode(run.choices.get(group, "") for run in members) for text, members in alike.items()}
+    option_of = {place: options[text] for place, text in texts.items()}
+    places = grouped(option_of, option_of.__getitem__)
     keys = {option: changed_keys([parts[place] for place in found]) for option, found in places.items()}
     names = {}
     for place, option in option_of.items():
-        values = [f"{key}={value}" for key in keys[option] if (value := value_at(parts[place], key)) != ""]
+        usual, found = usual_values(group, option), {key: value_at(parts[place], key) for key in keys[option]}
+        values = [f"{key}={value}" for key, value in found.items() if value not in ("", None, usual.get(key))]
         names[place] = " ".join([option, *values] if option else values)
     return names
 
@@ -262,3 +281,98 @@ def _summarised(base: str, other: str, key: str, differences: Sequence[Differenc
 def _natural(name: str) -> list[tuple[int, int | str]]:
     """Return a sort key that puts b2 before b16."""
     return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]
+
+
+def effects_of_sets(
+    base: Sequence[RunView], other: Sequence[RunView], names: tuple[str, str], by: str | None = None
+) -> Effects:
+    """Pair the points of two sets of runs, such as two sweeps, whichever of them were measured or predicted.
+
+    Commands pair by the name of their folder, if the user gave one that both sets have. Of the other runs, the sets
+    differ in the keys that have no value in both. ``warnings`` lists several of these, unless ``by`` names them. All
+    other keys tell the points apart. A measurement is paired with a prediction only where the sets have no
+    point of the same source. Lengths are interpolated only between sets that differ.
+
+    Raises :class:`MemlabError` if a set has several configurations for one of the other set.
+    """
+    sides = [[_as_point(run) for run in runs] for runs in (base, other)]  # copies, since a run may be in both sets
+    side_of = {id(run): name for name, runs in zip(names, sides, strict=True) for run in runs}
+    of_one_name = _of_one_name(*sides)
+    paired = {id(run) for pair in of_one_name for run in pair}
+    rest = [[run for run in side if id(run) not in paired] for side in sides]
+    apart, axes = _what_differs(*rest)
+    of_point = (*HOW_MEASURED, *apart, *([TOKENS] if axes else []))
+    axes += [axis for pair in of_one_name for axis in differing_axes(pair) if axis not in ("measure", *axes)]
+    axes = list(dict.fromkeys(axes))
+    effects = Effects(by or (axes[0] if len(axes) == 1 else ""), names, warnings=axis_confounds(axes, by))
+    alike = of_one_name + [
+        members
+        for mixed in families([*rest[0], *rest[1]], (*of_point, MODE))
+        for members in _of_one_source(mixed, side_of)
+    ]
+    modes = [MODE] * any(len({run.source for run in members}) > 1 for members in alike)
+    for where, members in named(effects, alike, [*axes, "measure", *modes]):
+        for name, one_side in grouped(members, lambda run: side_of[id(run)]).items() if apart else ():
+            kinds = len(families(one_side, (*HOW_MEASURED, TOKENS)))
+            if kinds > 1:
+                reason = f"{name} holds {kinds} configurations for one of the other folder, since the folders differ in"
+                raise MemlabError(f"{reason} {', '.join(axes) or 'their commands'}. Choose one with --where.")
+        folders = {name_of(run) for run in members} - {run.run_id for run in members}  # named by the user
+        label = folders.pop() if len(folders) == 1 else where
+        found = sides_by_length(
+            members,
+            lambda run: side_of[id(run)],
+            lambda run: 0 if id(run) in paired else value_at(run.config, TOKENS) or 0,
+        )
+        pair_all(effects, label, found, f"only in {next(iter(found))}", quantities_of, names[0])
+    return effects
+
+
+def _as_point(run: RunView) -> RunView:
+    """Copy a run for the comparison of two sets: with the point that was composed, and without its mode. Its command
+    loses the folder of the program, which an upgrade changes."""
+    config = {name: part for name, part in run.config.items() if name != MODE}
+    for key, value in run.composed.items():
+        group, _, name = key.partition(".")
+        config[group] = {**config[group], name: value}
+    if command := value_at(config, COMMAND):
+        program, space, words = command.partition(" ")
+        config["training"] = {**config["training"], "command": PurePath(program).name + space + words}
+    return replace(run, config=config)
+
+
+def _of_one_name(base: Sequence[RunView], other: Sequence[RunView]) -> list[list[RunView]]:
+    """Pair commands by the name of their folder, where each set has one folder of that name."""
+    first, second = (
+        grouped((run for run in runs if is_command(run) and name_of(run) != run.run_id), name_of)
+        for runs in (base, other)
+    )
+    both = [[*runs, *second[name]] for name, runs in first.items() if name in second]
+    return [pair for pair in both if len(pair) == 2]
+
+
+def _of_one_source(runs: list[RunView], side_of: Mapping[int, str]) -> list[list[RunView]]:
+    """Separate measured from predicted runs of a point where both sets have runs of one kind."""
+    by_source = grouped(runs, lambda run: run.source)
+    shared = any(len({side_of[id(run)] for run in members}) > 1 for members in by_source.values())
+    return list(by_source.values()) if shared else [runs]
+
+
+def _what_differs(base: Sequence[RunView], other: Sequence[RunView]) -> tuple[list[str], list[str]]:
+    """List the keys that have no value in both sets, except those of a point; and the axes of those that are known.
+
+    A value that is not known is no value. The words of a command are no axis: what they set is in the other keys.
+    """
+    apart: list[str] = []
+    axes: dict[str, None] = {}
+    for name in dict.fromkeys(name for run in (*base, *other) for name in run.config):
+        sides = [{id(part): part for part in (run.config.get(name) for run in runs)} for runs in (base, other)]
+        parts = [[flatten({name: part}) for part in side.values()] for side in sides]  # runs share equal parts
+        for key in dict.fromkeys(key for side in parts for part in side for key in part):
+            if key in (*SHAPE, *HOW_MEASURED) or of_repeats(key):
+                continue
+            values = [{json.dumps(part.get(key)) for part in side if part.get(key) != MISSING} for side in parts]
+            if not values[0] & values[1]:
+                apart.append(key)
+                axes |= {axis_of(key): None} if all(values) and key != COMMAND else {}
+    return apart, list(axes)

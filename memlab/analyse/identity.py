@@ -10,6 +10,7 @@ from typing import Any
 from memlab.analyse.run_view import RunView, flatten, is_command, value_at
 from memlab.core.config import GROUPS, MISSING, Measure
 from memlab.core.errors import MemlabError, nearest
+from memlab.core.grouping import grouped
 from memlab.core.plan import NOT_MEASURED, SHAPE
 
 REPEATS = (*NOT_MEASURED, "measure.repeat", "seed")
@@ -26,6 +27,9 @@ TOKENS, MICRO = SHAPE
 
 COMMAND = "training.command"
 """Key of the words of a command. What they set is in the other keys."""
+
+OWN = "own."
+"""Stands before a key of the user's own whose name a column of a table has already."""
 
 MODE = "mode"
 """Name of the axis whose options are predicted and measured."""
@@ -57,10 +61,8 @@ def has_point(run: RunView) -> bool:
 def what_varies(runs: Sequence[RunView]) -> list[str]:
     """List the groups whose option varies, and the dotted keys that vary within one option; without the point itself,
     and without the keys in which repeats may differ."""
-    groups = [group for group in GROUPS if len({run.choices.get(group) for run in runs}) > 1]
-    named = {*groups} - {"seq_len", "batch"}
-    loose = [key for key in varied_keys(runs) if key.partition(".")[0] not in named and key != MODE]
-    return [group for group in groups if group in named and not of_repeats(group)] + loose
+    groups = varied_groups(runs)
+    return groups + [key for key in varied_keys(runs) if key.partition(".")[0] not in groups and key != MODE]
 
 
 def varied_keys(runs: Sequence[RunView]) -> list[str]:
@@ -101,11 +103,10 @@ def families(runs: Sequence[RunView], without: Iterable[str] = SHAPE) -> list[li
             texts[place] = _text_without(name, part, removed)
         return texts[place]
 
-    found: dict[tuple[str | None, ...], list[RunView]] = {}
-    for run in runs:
-        key = (None if MODE in removed else run.source, *(text(name, run.config.get(name)) for name in compared))
-        found.setdefault(key, []).append(run)
-    return list(found.values())
+    def key(run: RunView) -> tuple[str | None, ...]:
+        return None if MODE in removed else run.source, *(text(name, run.config.get(name)) for name in compared)
+
+    return list(grouped(runs, key).values())
 
 
 def _text_without(name: str, part: Any, removed: Container[str]) -> str:
@@ -127,9 +128,7 @@ def labels(firsts: Sequence[RunView]) -> list[str]:
     The script of a command comes first if the configurations run several. A number follows if two configurations have
     the same words.
     """
-    named = [group for group in GROUPS if group not in ("seq_len", "batch", *REPEATS)]
-    shown = [group for group in named if len({run.choices.get(group) for run in firsts}) > 1]
-    shown = shown or ["model", "zero_stage", "offload"]
+    shown = varied_groups(firsts) or ["model", "zero_stage", "offload"]
     sources = {run.source for run in firsts}
     names: list[str] = []
     for run, script in zip(firsts, scripts(firsts), strict=True):
@@ -137,6 +136,12 @@ def labels(firsts: Sequence[RunView]) -> list[str]:
         words += [run.source] if len(sources) > 1 else []
         names.append(" ".join(words) or run.run_id)
     return numbered(names)
+
+
+def varied_groups(firsts: Sequence[RunView]) -> list[str]:
+    """List the groups in whose options configurations differ, without those of a point and of repeats."""
+    groups = [group for group in GROUPS if group not in ("seq_len", "batch", *REPEATS)]
+    return [group for group in groups if len({run.choices.get(group) for run in firsts}) > 1]
 
 
 def scripts(firsts: Sequence[RunView]) -> list[list[str]]:
@@ -218,6 +223,11 @@ def causes(environment: Mapping[str, Any]) -> dict[str, Any]:
     return stated
 
 
+def named_apart(values: Mapping[str, Any], taken: Container[str]) -> dict[str, Any]:
+    """Put :data:`OWN` before the keys that have a taken name: a key of the user's own may be called as a figure is."""
+    return {OWN + key if key in taken else key: value for key, value in values.items()}
+
+
 def select(runs: Iterable[RunView], conditions: Iterable[str]) -> list[RunView]:
     """Select the runs that meet every ``KEY=VALUE``. Keys: a group (its option), ``status``, ``source``, or dotted."""
     chosen = list(runs)
@@ -226,16 +236,14 @@ def select(runs: Iterable[RunView], conditions: Iterable[str]) -> list[RunView]:
         if not equals:
             raise MemlabError(f"--where {condition}: write KEY=VALUE.")
         known = {*GROUPS, "status", "source", *(k for run in chosen[:1] for k in flatten(run.config))}
-        if key not in known:
+        if key.removeprefix(OWN) not in known:
             raise MemlabError(f"--where {condition}: no such key. {nearest(key, known)}")
         chosen = [run for run in chosen if str(_named(run, key)) == wanted]
     return chosen
 
 
 def _named(run: RunView, key: str) -> Any:
-    if key in ("status", "source"):
-        return getattr(run, key)
-    return run.choices.get(key) if key in GROUPS else value_at(run.config, key)
+    return getattr(run, key) if key in ("status", "source") else axis_value(run, key.removeprefix(OWN))
 
 
 @dataclass

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median, stdev
 
-from memlab.analyse.run_view import RunView, value_at
+from memlab.analyse.run_view import RunView, peak, value_at
 from memlab.core.basis import EXACT, Basis, comparable
 from memlab.core.sizes import MIB
 from memlab.core.summary import BYTES
@@ -100,6 +100,12 @@ def quantities_of(run: RunView) -> dict[str, Quantity]:
     if (retries := run.summary.get("num_alloc_retries")) is not None:
         found["num_alloc_retries"] = Quantity(retries)
     return found
+
+
+def held_quantity(runs: Sequence[RunView]) -> str:
+    """Return the quantity for memory in live tensors: allocated, or active if allocated was not measured."""
+    key = "peak_allocated_bytes"
+    return key if any(peak(run, key) is not None for run in runs) else "peak_active_bytes"
 
 
 def merge_repeats(repeats: Sequence[Mapping[str, Quantity]]) -> dict[str, Quantity]:

@@ -7,10 +7,10 @@ from functools import cached_property
 from math import isfinite
 from typing import Any
 
-from memlab.analyse.extent import extent
-from memlab.analyse.other_words import other_words
+from memlab.analyse.command_facts import extent, other_words
 from memlab.core.basis import Basis, basis_of, follows_from_step
 from memlab.core.config import MISSING, to_dict, with_missing, with_own_names
+from memlab.core.plan import SHAPE
 from memlab.core.record import DOES_NOT_LAST, OUT_OF_MEMORY, Record
 from memlab.core.sizes import GIB
 from memlab.core.summary import slowest
@@ -67,17 +67,13 @@ def _has_no_times(rank: Mapping[str, Any]) -> bool:
 
 
 def _losses(record: Record) -> list[str]:
-    return [
-        f"rank {rank.get('rank')}: the loss of step {step} is {loss}"
-        for rank in record.ranks
-        for step, loss in _not_finite(rank)
-    ]
-
-
-def _not_finite(rank: Mapping[str, Any]) -> list[tuple[int, Any]]:
-    """Find the first loss that is not a finite number: step and loss. Later such losses follow from the first."""
-    wrong = [(step, loss) for step, loss in enumerate(rank.get("losses") or []) if loss is None or not isfinite(loss)]
-    return wrong[:1]
+    """Name the first loss of each rank that is not a finite number. Later such losses follow from the first."""
+    found = []
+    for rank in record.ranks:
+        losses = enumerate(rank.get("losses") or [])
+        wrong = [(step, loss) for step, loss in losses if loss is None or not isfinite(loss)]
+        found += [f"rank {rank.get('rank')}: the loss of step {step} is {loss}" for step, loss in wrong[:1]]
+    return found
 
 
 @dataclass
@@ -100,6 +96,7 @@ class RunView:
     timing: dict[str, float] = field(default_factory=dict)
     incomplete: list[str] = field(default_factory=list)  # what is missing from a run with status ok
     other_words: dict[str, str] = field(default_factory=dict)  # group -> what a command used that conf/ has no word for
+    composed: dict[str, int] = field(default_factory=dict)  # key of the point -> value that a command did not use
     detail: str = "[{}, []]"  # phases and step_seconds as JSON, parsed on first use: a table does not need them
 
     @property
@@ -140,6 +137,7 @@ def view_of(record: Record, path: str) -> RunView:
     """Make the run of a record that was read from the run folder ``path``."""
     same: tuple[str, ...] = ("run_id", "source", "status", "reason", "fingerprint", "isolation")
     same += ("choices", "environment", "summary", "timing")
+    disagreements = (record.command or {}).get("disagreements", [])
     return RunView(
         path=path,
         config=with_own_names(with_missing(to_dict(record.config), record.unknown_config)),
@@ -148,6 +146,7 @@ def view_of(record: Record, path: str) -> RunView:
         training_steps=known.steps if (known := extent(record)) else None,
         incomplete=shortcomings(record),
         other_words=other_words(record),
+        composed={each["key"]: each["composed"] for each in disagreements if each["key"] in SHAPE},
         detail=json.dumps([_phases(record.ranks), slowest(record.ranks, "step_seconds")]),
     )
 

@@ -1,14 +1,14 @@
 """Pandas frames of runs: a row per run, rank, phase or step. Columns have the record's keys; a test freezes them."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import pandas as pd
 
 from memlab.analyse.estimators import accelerate_estimate, deepspeed_estimate
-from memlab.analyse.identity import changed_keys
+from memlab.analyse.identity import changed_keys, named_apart
 from memlab.analyse.run_view import RunView, flatten, peak, value_at
 from memlab.attach.garbage_collector import paused_garbage_collector
 from memlab.core.config import GROUPS
@@ -34,6 +34,9 @@ STEP_QUANTITIES = (
 )
 """Columns of a step that only the commands of users have: their batches differ from step to step."""
 
+RowsOf = Callable[[RunFolder, list[str]], Iterable[dict[str, Any]]]
+"""Function that returns the rows of a run folder, and adds problems to a list. Raises :class:`RecordError`."""
+
 ESTIMATORS: dict[str, Callable[[RunView], int | None]] = {
     "estimate_deepspeed": deepspeed_estimate,
     "estimate_accelerate": accelerate_estimate,
@@ -55,26 +58,27 @@ def points_table(runs: Sequence[RunView]) -> pd.DataFrame:
         for key in ("run_id", "path", "source", "status", "reason", "isolation", "fingerprint")
     }
     columns |= {group: [run.choices.get(group) for run in runs] for group in GROUPS}
-    configs = [run.config for run in runs]
-    columns |= _columns_at(configs, [*ALWAYS, *(key for key in changed_keys(configs) if key not in ALWAYS)])
     environments = [run.environment for run in runs]
     found = _columns_at(environments, changed_keys(environments))
-    columns |= {"environment_" + key.replace(".", "_"): values for key, values in found.items()}
-    columns |= _columns([flatten(run.summary, separator="_") for run in runs])
-    columns |= _columns([flatten(run.timing, "timing_") for run in runs])
-    columns |= _estimates(runs)
-    columns["incomplete"] = ["; ".join(run.incomplete) or None for run in runs]
-    return pd.DataFrame(columns)
+    figures = {"environment_" + key.replace(".", "_"): values for key, values in found.items()}
+    figures |= _columns([flatten(run.summary, separator="_") for run in runs])
+    figures |= _columns([flatten(run.timing, "timing_") for run in runs])
+    figures |= _estimates(runs)
+    figures["incomplete"] = ["; ".join(run.incomplete) or None for run in runs]
+    configs = [run.config for run in runs]
+    values = _columns_at(configs, [*ALWAYS, *(key for key in changed_keys(configs) if key not in ALWAYS)])
+    columns |= named_apart(values, {*columns, *figures})
+    return pd.DataFrame(columns | figures)
 
 
 def ranks_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
     """Make a frame with one row per rank: ``run_id``, ``path`` and the single values that the rank measured."""
-    return _long(runs, _rank_rows)
+    return long_table(runs, _of_each_rank(_rank_rows))
 
 
 def phases_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
     """Make a frame with one row per rank and phase: ``run_id``, ``path``, ``rank``, ``phase`` and the phase's bytes."""
-    return _long(runs, _phase_rows)
+    return long_table(runs, _of_each_rank(_phase_rows))
 
 
 def steps_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
@@ -85,24 +89,24 @@ def steps_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
 
     ``warmup`` is true for the steps that are not timed. Steps count from 0, those of a command from 1.
     """
-    return _long(runs, _step_rows)
+    return long_table(runs, _of_each_rank(_step_rows))
 
 
-def _long(
-    runs: Sequence[RunView], rows_of: Callable[[dict[str, Any], RunFolder], Iterator[dict[str, Any]]]
-) -> tuple[pd.DataFrame, list[str]]:
-    """Read the rows of every rank from the run folders. Also returns one line for each unreadable folder."""
+def long_table(runs: Sequence[RunView], rows_of: RowsOf) -> tuple[pd.DataFrame, list[str]]:
+    """Make a frame with rows of each run. Also returns a line for each problem, such as an unreadable folder."""
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
     for run in runs:
         try:
-            folder = RunFolder(run.path)
-            ranks = folder.read_record().ranks
+            found = rows_of(RunFolder(run.path), problems)
+            rows += [{"run_id": run.run_id, "path": run.path, **row} for row in found]
         except RecordError as error:
             problems.append(str(error))
-            continue
-        rows += [{"run_id": run.run_id, "path": run.path, **row} for rank in ranks for row in rows_of(rank, folder)]
     return pd.DataFrame(rows), problems
+
+
+def _of_each_rank(rows_of: Callable[[dict[str, Any], RunFolder], Iterator[dict[str, Any]]]) -> RowsOf:
+    return lambda folder, _: (row for rank in folder.read_record().ranks for row in rows_of(rank, folder))
 
 
 def _rank_rows(rank: dict[str, Any], folder: RunFolder) -> Iterator[dict[str, Any]]:

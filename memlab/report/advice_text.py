@@ -1,7 +1,9 @@
 """Terminal output of advice."""
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import count
 
 from rich.console import Console
 
@@ -9,10 +11,9 @@ from memlab.analyse.advise import Advice, Projection, command_words, deepspeed_o
 from memlab.analyse.run_view import is_command
 from memlab.core.basis import comparable
 from memlab.report import units
-from memlab.report.price_text import hourly, whole_machine
 from memlab.report.short_names import names_by_label
-from memlab.report.terminal_table import show_table
-from memlab.report.text import SHOWN, say, show_command
+from memlab.report.speed_text import hourly, whole_machine
+from memlab.report.text import SHOWN, say, show_command, show_items
 
 
 def show_advice(advice: Advice, out: Console) -> None:
@@ -24,34 +25,27 @@ def show_advice(advice: Advice, out: Console) -> None:
         say(sentence, out)
     shown = advice.projections[:SHOWN]
     places = units.places(each.headroom_bytes for each in shown)
-    rows = [
-        (
-            rank,
-            names[each.label],
-            each.run.source,
-            each.micro,
-            each.accumulation,
-            each.effective_batch,
-            units.duration_of(each.seconds, each.basis),
-            "-" if each.usd is None else units.usd_of(each.usd, each.basis),
-            units.gib(each.headroom_bytes, places),
-            "; ".join(each.cautions),
-        )
-        for rank, each in enumerate(shown, 1)
-    ]
-    columns = ["#", "configuration", "source", "batch", "accumulation", "effective", "time", "cost"]
-    columns += ["headroom GiB", "caution"]
+    numbers = count(1)
+    cells: dict[str, Callable[[Projection], object]] = {
+        "#": lambda _: next(numbers),
+        "configuration": lambda each: names[each.label],
+        "source": lambda each: each.run.source,
+        "batch": lambda each: each.micro,
+        "accumulation": lambda each: each.accumulation,
+        "effective": lambda each: each.effective_batch,
+        "time": lambda each: units.duration_of(each.seconds, each.basis),
+        "cost": lambda each: "-" if each.usd is None else units.usd_of(each.usd, each.basis),
+        "headroom GiB": lambda each: units.gib(each.headroom_bytes, places),
+        "caution": lambda each: "; ".join(each.cautions),
+    }
     spare = ("source", "effective", "accumulation", "headroom GiB")
     bounds = not all(comparable(each.basis) for each in advice.projections)
     title = f"{len(advice.projections):,} ways, {'by known time, then by free memory' if bounds else 'fastest first'}"
     title += f"; unless named: {usual}" if usual else ""
-    show_table(
-        out, title, columns, rows, left=3, notes=1, common=("source", "batch", "accumulation", "effective"), spare=spare
-    )
-    reasons = [reason for _, reason in advice.excluded]
-    for reason in dict.fromkeys(reasons):
-        count = reasons.count(reason)
-        say(f"Excluded {count} run{'s' * (count != 1)}: {reason}.", out)
+    common = ("source", "batch", "accumulation", "effective")
+    show_items(out, title, shown, cells, left=3, notes=1, common=common, spare=spare)
+    for reason, excluded in Counter(reason for _, reason in advice.excluded).items():
+        say(f"Excluded {excluded} run{'s' * (excluded != 1)}: {reason}.", out)
     for sentence in advice.next:
         say(f"Measure next {sentence}", out)
     out.print()
@@ -116,10 +110,7 @@ def _several_models(advice: Advice) -> list[str]:
 
 def _room(best: Projection) -> str:
     source = "predicted, not measured" if best.run.source == "predicted" else "measured"
-    room = (
-        "unknown headroom"
-        if best.headroom_bytes is None
-        else f"{units.about(best.headroom_bytes)} GiB of each GPU free"
-    )
+    free = best.headroom_bytes
+    room = "unknown headroom" if free is None else f"{units.about(free)} GiB of each GPU free"
     caution = f", but {'; '.join(best.cautions)}" if best.cautions else ""
     return f"It leaves {room} ({source}){caution}."

@@ -1,23 +1,26 @@
 """Progress of the prediction of a command: what its script does now, and the seconds."""
 
-import os
 import re
 import threading
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
+from memlab.files.regular_file import read_end
 from memlab.predict.trace.epoch_batches import READING
-from memlab.predict.trace.run_command import LOG
+from memlab.predict.trace.run_command import LOG, steps_done
 from memlab.runs.folder import RunFolder
-from memlab.runs.step_rows import read_rows
+from memlab.system.terminal import safe
 
 EVERY_S = 1.0
 PLAIN_S = 10.0
 """Seconds between lines if the output is not a terminal."""
 
+
+LAST_BYTES = 1000
+"""Bytes at the end of the script's output in which its last line is looked for."""
 
 MOST_LETTERS = 80
 """Length of the script's last line that is shown, in letters."""
@@ -46,7 +49,7 @@ class CommandProgress:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._done.set()
         self._thread.join()
 
@@ -61,30 +64,24 @@ class CommandProgress:
         said = self._last_line()
         if said.endswith(READING):
             return f"{seconds}: {said.removeprefix('memlab: ')}"
-        steps = {rank: len(read_rows(self._folder.step_rows(rank))) for rank in self._folder.ranks_with_rows()}
-        if len(set(steps.values())) == 1:
-            return f"{seconds}: step {min(steps.values()) + 1}"
+        steps = steps_done(self._folder.path)
+        if len(set(steps)) == 1:
+            return f"{seconds}: step {min(steps) + 1}"
         if steps:
-            reached = f"step {min(steps.values()) + 1} to {max(steps.values()) + 1}"
+            reached = f"step {min(steps) + 1} to {max(steps) + 1}"
             return f"{seconds}: {reached}; here, ranks do not wait for each other"
         return f"{seconds}: {_before_steps(said)}"
 
     def _last_line(self) -> str:
-        """Return the last line of the command's output."""
-        try:
-            with (self._folder.path / LOG).open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - 1000))
-                told = log.read().decode(errors="replace").splitlines()
-                lines = [line for line in told if not OF_TORCH.match(line)]
-        except FileNotFoundError:
-            return ""
-        return lines[-1].strip() if lines else ""
+        """Return the last line of the command's output, without what a terminal would obey."""
+        lines = read_end(self._folder.path / LOG, LAST_BYTES).splitlines()
+        return next((safe(line.strip()) for line in reversed(lines) if not OF_TORCH.match(line)), "")
 
     def _watch(self) -> None:
         if self._out.is_terminal:
-            with Status(self.line(), console=self._out) as status:
+            with Status(Text(self.line()), console=self._out) as status:
                 while not self._done.wait(EVERY_S):
-                    status.update(self.line())
+                    status.update(Text(self.line()))
         else:
             while not self._done.wait(PLAIN_S):
                 self._out.print(self.line())

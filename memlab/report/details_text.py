@@ -1,11 +1,12 @@
-"""What ``--all`` prints below the answer: every rank and phase, and all that is known of a run."""
+"""What ``--all`` prints below the answer: every rank and phase, and all that is known of a run, such as what a
+predicted command would have done outside of its sandbox."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
-from memlab.analyse.other_words import other_words
+from memlab.analyse.command_facts import other_words
 from memlab.core.config import to_dict
 from memlab.core.record import COMMAND_PHASES, FITS, PREDICTED, Record
 from memlab.files.conf_files import overrides_of
@@ -13,14 +14,13 @@ from memlab.planner.changes import remedies
 from memlab.planner.search import Outcome, SingleChange
 from memlab.predict.memory.rank_results import Estimate
 from memlab.report import units
-from memlab.report.effects_text import effects_sentences
 from memlab.report.plan_text import show_changes
 from memlab.report.remarks_text import assumed, deciding_values, retries
 from memlab.report.screen import show_screen
-from memlab.report.terminal_table import show_table
-from memlab.report.text import say, show_command
+from memlab.report.text import say, show_command, show_table
 from memlab.report.verdict_text import how_sure, is_calibrated, place, ranges
 from memlab.runs.folder import RunFolder
+from memlab.system.sandbox import LANDLOCK, NAMESPACES, UNPROTECTED
 
 RANK_QUANTITIES = {
     "allocated": "peak_allocated_bytes",
@@ -185,3 +185,49 @@ def _all_assumed(record: Record) -> Iterator[str]:
         yield from (f"{value}." for value in deciding)
     if others := len((record.command or {}).get("assumed", {})) - len(deciding):
         yield f"At {units.counted(others, 'place')} it read values that are not known, without a condition on them."
+
+
+PROTECTIONS = {
+    NAMESPACES: "in kernel namespaces of its own: no file outside its run folder changed, and {network}.",
+    LANDLOCK: "behind Landlock, since this system gives no namespaces: no file outside its run folder changed, and "
+    "{network}.",
+    UNPROTECTED: "without a wall, since this system gives neither namespaces nor Landlock: what programs changed or "
+    "sent by system calls of their own, as most Go programs do, is not known.",
+    "interception": "with its calls of the C library intercepted: by these calls no file outside its run folder "
+    "changed, and for them {network}. What programs did by system calls of their own, as most Go programs do, is not "
+    "known.",
+}
+"""What was kept from happening, as far as each protection can know. Only older records have the last one."""
+
+SHOWN, IN_RECORD = 3, " (record.json has all)"
+"""Most folders, connections or uploads that a sentence names."""
+
+
+def effects_sentences(record: Record) -> list[str]:
+    """Write what the command's code was kept from, for a prediction of a command; nothing for any other run."""
+    effects = (record.command or {}).get("effects")
+    if not effects:
+        return []
+    network = "the network was open" if effects["network"] else "the network was closed"
+    return [
+        f"The command ran {PROTECTIONS[effects['protection']].format(network=network)}",
+        *_files("written", effects["written"]),
+        *_files("deleted", effects["deleted"]),
+        *_listed("Refused", effects["refused"]),
+        *_listed("Answered without the Hugging Face Hub", effects["answered"]),
+    ]
+
+
+def _files(verb: str, folders: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Write the number and size of files, and the folders with most bytes. A folder alone is none."""
+    files, size = (sum(each[key] for each in folders) for key in ("files", "bytes"))
+    if files:
+        largest = sorted(folders, key=lambda each: (-each["bytes"], -each["files"], each["folder"]))
+        names = units.first_of([each["folder"] for each in largest if each["files"]], SHOWN, IN_RECORD)
+        yield f"It would have {verb} {units.counted(files, 'file')}, {units.size(size)}, in {names}."
+
+
+def _listed(title: str, each: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if each:
+        names = [one["what"] + (f" ({one['times']:,} times)" if one["times"] > 1 else "") for one in each]
+        yield f"{title}: {units.first_of(names, SHOWN, IN_RECORD)}."

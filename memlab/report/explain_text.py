@@ -1,4 +1,7 @@
-"""Text of ``memlab explain``: the answer first, then the accounting at the peak, then what each phase adds."""
+"""Text of ``memlab explain``: the answer first, then the accounting at the peak, then what each phase adds.
+
+Of a request that failed: what was free, and the last events before it.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -9,27 +12,20 @@ from rich.console import Console
 
 from memlab.analyse.diff import ChangedKey
 from memlab.analyse.explain import accounting
-from memlab.analyse.explain.accounting import Row, Share, side_by_side
+from memlab.analyse.explain.accounting import OUTSIDE_MODULES, Row, Share, side_by_side, with_same_lines
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.findings import findings
-from memlab.analyse.explain.out_of_memory import OutOfMemory
+from memlab.analyse.explain.out_of_memory import LastEvent, LastPart, OutOfMemory
 from memlab.analyse.explain.phases import PhaseRun, changes
-from memlab.analyse.explain.same_code import with_same_lines
 from memlab.core.errors import MemlabError, nearest
 from memlab.core.record import PREDICTED
 from memlab.core.sizes import GIB
+from memlab.predict.memory.ledger import by_kind
+from memlab.predict.trace.trace_format import Site
 from memlab.report import units
 from memlab.report.findings_text import show_findings
-from memlab.report.out_of_memory_text import (
-    held_sentence,
-    in_a_list,
-    in_the_run,
-    out_of_memory_sentence,
-    what_came_before,
-)
-from memlab.report.terminal_table import TextTable, show_text_table
-from memlab.report.text import say
+from memlab.report.text import TextTable, say, show_text_table
 
 Node = TypeVar("Node", Share, Row)
 
@@ -49,17 +45,31 @@ def show_explained(rank: Explained, out: Console, depth: int) -> None:
     if rank.has_history:
         if rank.oom and rank.oom.last_parts is not None:
             say("The recorded steps came before it:", out)
-        say(answer(rank), out, "bold")
-        if more_reserved := when_reserved_is_highest(rank):
-            say(more_reserved, out)
-        if why := why_the_peak_is_there(rank):
-            say(why, out)
+        first, *others = peak_sentences(rank)
+        say(first, out, "bold")
+        for sentence in others:
+            say(sentence, out)
         if not rank.oom:
             show_text_table(accounting_table(rank, depth), out)
         if rank.phases:
             show_text_table(phases_table(rank), out)
-    for note in filter(None, (provenance(rank), elsewhere(rank))):
+    for note in notes(rank):
         say(note, out)
+
+
+def peak_sentences(rank: Explained) -> list[str]:
+    """Write what a rank uses at its peak, where reserved memory is highest, and why the peak is where it is."""
+    return list(filter(None, (answer(rank), when_reserved_is_highest(rank), why_the_peak_is_there(rank))))
+
+
+def notes(rank: Explained) -> list[str]:
+    """Write where the sizes of a prediction come from, and what the tree leaves out."""
+    return list(filter(None, (provenance(rank), elsewhere(rank))))
+
+
+def failure_sentences(rank: Explained, oom: OutOfMemory) -> list[str]:
+    """Write which request failed, and what was held then if the history ends before it."""
+    return [out_of_memory_sentence(rank, oom), *([] if oom.last_parts is None else [held_sentence(oom)])]
 
 
 def accounting_table(rank: Explained, depth: int) -> TextTable:
@@ -78,9 +88,8 @@ def accounting_table(rank: Explained, depth: int) -> TextTable:
 
 def _show_out_of_memory(rank: Explained, oom: OutOfMemory, out: Console) -> None:
     """Print which request failed, and what came before it."""
-    say(out_of_memory_sentence(rank, oom), out, "bold")
-    if oom.last_parts is not None:
-        say(held_sentence(oom), out, "bold")
+    for sentence in failure_sentences(rank, oom):
+        say(sentence, out, "bold")
     if (before := what_came_before(oom)).rows:
         show_text_table(before, out)
 
@@ -320,3 +329,89 @@ def _of_phase(rank: Explained, run: PhaseRun) -> tuple[str, ...]:
         ", ".join(f"{change.kind} {units.size(change.added)}" for change in added),
         ", ".join(f"{change.kind} {units.size(change.stays)}" for change in added if change.stays > _least(run)),
     )
+
+
+HELD = 5
+"""Kinds of memory that a sentence names."""
+
+
+def out_of_memory_sentence(rank: Explained, oom: OutOfMemory) -> str:
+    """Say which request failed where, what was free, and whether it would have fitted in one piece."""
+    site = oom.request.site
+    line = "" if site.user_line == site.where else site.user_line
+    place = in_the_run(oom.part.phase, oom.part.step, line)
+    verb = "would run" if rank.source == PREDICTED else "ran"
+    holes = "no free block"
+    if oom.holes:
+        count = units.counted(len(oom.holes), "piece")
+        holes = f"{units.size(sum(oom.holes))} free in {count} of at most {units.size(oom.holes[0])}"
+    fits = " In one piece, the free memory would have been enough: the allocator's memory is fragmented."
+    often = f" It ran out of memory {oom.times} times; this is the last one." if oom.times > 1 else ""
+    return (
+        f"Rank {rank.rank} {verb} out of memory{place}: {units.size(oom.request.nbytes)} requested by "
+        f"{described(site)}. torch's allocator could take {units.size(oom.request.free_on_device)} more "
+        f"from the GPU, and had {holes}.{fits if oom.is_fragmentation else ''}{often}"
+        f"{' The run went on after it.' if oom.goes_on else ''}"
+    )
+
+
+def in_the_run(phase: str, step: int | None, line: str | None) -> str:
+    """Write a place in the run, as far as it is known: `` (forward, step 3, train.py:9)``."""
+    known = ", ".join(filter(None, (phase, f"step {step}" if step else "", line)))
+    return f" ({known})" if known else ""
+
+
+def held_sentence(oom: OutOfMemory) -> str:
+    """Say what was held when memory ran out, and how the next run would say more."""
+    kinds = [f"{in_a_list(kind)} {units.size(nbytes)}" for kind, nbytes in by_kind(oom.moment.holdings).items()]
+    more = ["..."] if len(kinds) > HELD else []
+    return (
+        f"{units.size(oom.used.nbytes)} of the GPU were in use, {units.size(oom.moment.requested)} of it "
+        f"requested by the program ({', '.join([*kinds[:HELD], *more])}). No history was recorded then, so blocks are "
+        "named by their owners, and not by the lines that requested them."
+    )
+
+
+def in_a_list(kind: str) -> str:
+    """Name a kind of memory in a sentence: what is not recorded, without all that it may be."""
+    return kind.partition(":")[0]
+
+
+def what_came_before(oom: OutOfMemory) -> TextTable:
+    """Return the last events before a failed request; without a recorded history, the last parts of the run."""
+    return _last_events(oom.last) if oom.last_parts is None else _last_parts(oom.last_parts)
+
+
+def _last_events(events: Sequence[LastEvent]) -> TextTable:
+    rows = [
+        (
+            "-" if event.seconds is None else f"{event.seconds:.3f}",
+            units.gib(event.nbytes),
+            event.action.value + ("" if event.site is None else f": {described(event.site)}"),
+        )
+        for event in events
+    ]
+    return TextTable(("s before", "GiB", "last events before the failed request"), rows, numbers=(0, 1))
+
+
+def _last_parts(parts: Sequence[LastPart]) -> TextTable:
+    rows = [
+        (
+            f"{part.seconds:.3f}",
+            *map(units.gib, (part.allocated, part.peak_allocated, part.peak_reserved)),
+            f"{part.phase}{f', step {part.step}' if part.step else ''}",
+        )
+        for part in parts
+    ]
+    head = ("s before", "GiB allocated at its end", "peak", "peak reserved", "last parts of the run before the failure")
+    return TextTable(head, rows, numbers=(0, 1, 2, 3))
+
+
+def described(site: Site) -> str:
+    """Name the operator, the module and the line of a request. Without a recorded history, the function or the node of
+    autograd stands for the operator, and the module is known in forward alone."""
+    operator = site.op.removeprefix("aten.").partition(".")[0]
+    if not operator and ":" not in site.where:
+        return " ".join(filter(None, (site.where or site.kind, f"in {site.module}" if site.module else "")))
+    parts = (f"in {site.module}" if site.module else OUTSIDE_MODULES, f"({site.where})" if site.where else "")
+    return " ".join(filter(None, (operator or site.function or site.kind, *parts)))

@@ -1,14 +1,13 @@
 """Terminal output of fits, and of what fits by them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
 from memlab.analyse.fit import Capacity, Fit, longest
 from memlab.core.sizes import MIB
 from memlab.report import units
-from memlab.report.terminal_table import show_table
-from memlab.report.text import say
+from memlab.report.text import say, show_items
 from memlab.system.terminal import safe
 
 
@@ -30,6 +29,10 @@ def flat_part(fit: Fit) -> str:
     return f"{flat}hinge at {line.hinge:,.0f} tokens (95 %: {low:,.0f} to {high:,.0f})"
 
 
+def _errors(fit: Fit) -> str:
+    return "-" if fit.median_error is None else f"{100 * fit.median_error:.1f} % / {100 * fit.largest_error:.1f} %"
+
+
 def show_fits(
     fits: Sequence[Fit],
     without: Sequence[tuple[str, str]],
@@ -38,32 +41,20 @@ def show_fits(
     out: Console,
 ) -> None:
     """Print the equations with their quality, then what fits by each of them."""
-    rows = [
-        (
-            fit.label,
-            equation(fit),
-            f"+- {fit.line.slope_interval / MIB:.3f}",
-            f"{fit.line.r2:.4f}",
-            fit.line.n,
-            "-" if fit.median_error is None else f"{100 * fit.median_error:.1f} % / {100 * fit.largest_error:.1f} %",
-            flat_part(fit),
-        )
-        for fit in fits
-    ]
-    columns = [
-        "configuration",
-        "equation",
-        "slope, 95 %",
-        "R2",
-        "points",
-        "leave one out: median / largest",
-        "flat part",
-    ]
+    cells: dict[str, Callable[[Fit], object]] = {
+        "configuration": lambda fit: fit.label,
+        "equation": equation,
+        "slope, 95 %": lambda fit: f"+- {fit.line.slope_interval / MIB:.3f}",
+        "R2": lambda fit: f"{fit.line.r2:.4f}",
+        "points": lambda fit: fit.line.n,
+        "leave one out: median / largest": _errors,
+        "flat part": flat_part,
+    }
     quantity = units.name(fits[0].quantity) if fits else "memory"
     title = f"{quantity}, largest rank, over tokens of one forward (batch x sequence length)"
     spare = ("flat part", "leave one out: median / largest", "R2", "slope, 95 %", "points")
-    if rows:
-        show_table(out, title, columns, rows, notes=1, spare=spare)
+    if fits:
+        show_items(out, title, fits, cells, notes=1, spare=spare)
     for fit in fits:
         memory = memory_gib or fit.memory_gib
         if memory:

@@ -14,34 +14,32 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
+from memlab.system.terminal import safe
+
 SHARED = files("memlab.report") / "assets"
 """Style and scripts that all pages share."""
 
 
-def html_file(
-    payload: dict[str, Any],
-    template: Traversable,
-    styles: Sequence[Traversable],
-    scripts: Sequence[Traversable],
-    library: str = "",
-) -> str:
+def html_file(payload: dict[str, Any], package: str, scripts: Sequence[str]) -> str:
     """Write the whole file. All text from outside memlab is in JSON that no parser reads as markup or script.
 
-    ``payload``: the page's data, with its ``title``. ``scripts``: run in this order in one scope. ``library``: the
-    script of a library, which runs before them.
+    ``payload``: the page's data, with its ``title``. ``package``: the one whose ``assets`` has the page's template,
+    its style and its ``scripts``, which run in this order, after those of all pages and in one scope with them.
     """
-    style = "\n".join(map(_text, styles))
-    own = "\n".join(map(_text, scripts))
-    script = f'{library}\n(() => {{\n"use strict";\n{own}\n}})();\n'
+    assets = files(package) / "assets"
+    style = "\n".join(map(_text, (SHARED / "common.css", assets / "page.css")))
+    shared = (SHARED / f"{name}.js" for name in ("elements", "theme", "canvas"))
+    own = "\n".join(map(_text, (*shared, *(assets / f"{name}.js" for name in scripts))))
+    script = f'(() => {{\n"use strict";\n{own}\n}})();\n'
     assert "</script" not in script.lower() and "</style" not in style.lower()
     parts = {
         "policy": _policy(script, style),
-        "title": html.escape(payload["title"]),
+        "title": html.escape(safe(payload["title"])),
         "style": style,
         "data": embedded_json(payload),
         "script": script,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _text(template))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _text(assets / "page.html"))
 
 
 def embedded_json(values: Any) -> str:

@@ -8,39 +8,24 @@ also be told apart by readers who see no red or no green (tests/unit/report/test
 from collections.abc import Iterable
 
 from memlab.analyse.explain.snapshot_trace import BEFORE
-from memlab.predict.trace.memory_kinds import (
-    ACTIVATION_GRADIENTS,
-    ACTIVATIONS,
-    BUCKETS,
-    CASTS,
-    GATHERED,
-    GRADIENTS,
-    KERNEL_SCRATCH,
-    LOGITS,
-    MASTER,
-    OPTIMIZER,
-    SMALL,
-    STEP,
-    WEIGHTS,
-    WRITTEN_OUT,
-)
+from memlab.predict.trace import memory_kinds
 
 KIND_COLORS = {
-    WEIGHTS: ("#0072B2", "#2F86C5"),
+    memory_kinds.WEIGHTS: ("#0072B2", "#2F86C5"),
     BEFORE: ("#BDBDBD", "#4C4F57"),
-    MASTER: ("#CC79A7", "#DE9CC0"),
-    OPTIMIZER: ("#009E73", "#2CC295"),
-    GRADIENTS: ("#D55E00", "#F0702A"),
-    CASTS: ("#9C8CF5", "#3D2FD0"),
-    GATHERED: ("#56B4E9", "#A9DDF8"),
-    BUCKETS: ("#4B2A6E", "#6440A8"),
-    ACTIVATIONS: ("#F0E442", "#F0E442"),
-    LOGITS: ("#99265F", "#B03A76"),
-    ACTIVATION_GRADIENTS: ("#FBD3A6", "#FBDDBE"),
-    WRITTEN_OUT: ("#3377FF", "#5B8CFF"),
-    STEP: ("#5C3A00", "#8A5A14"),
-    KERNEL_SCRATCH: ("#262626", "#D8D8D8"),
-    SMALL: ("#CFEAF9", "#57788A"),
+    memory_kinds.MASTER: ("#CC79A7", "#DE9CC0"),
+    memory_kinds.OPTIMIZER: ("#009E73", "#2CC295"),
+    memory_kinds.GRADIENTS: ("#D55E00", "#F0702A"),
+    memory_kinds.CASTS: ("#9C8CF5", "#3D2FD0"),
+    memory_kinds.GATHERED: ("#56B4E9", "#A9DDF8"),
+    memory_kinds.BUCKETS: ("#4B2A6E", "#6440A8"),
+    memory_kinds.ACTIVATIONS: ("#F0E442", "#F0E442"),
+    memory_kinds.LOGITS: ("#99265F", "#B03A76"),
+    memory_kinds.ACTIVATION_GRADIENTS: ("#FBD3A6", "#FBDDBE"),
+    memory_kinds.WRITTEN_OUT: ("#3377FF", "#5B8CFF"),
+    memory_kinds.STEP: ("#5C3A00", "#8A5A14"),
+    memory_kinds.KERNEL_SCRATCH: ("#262626", "#D8D8D8"),
+    memory_kinds.SMALL: ("#CFEAF9", "#57788A"),
 }
 """Kind, from the bottom of a stack to its top -> its colour on a white and on a dark page. What stays over the steps
 lies below what comes and goes."""

@@ -3,18 +3,16 @@
 import shlex
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from memlab.planner.search import Outcome, Row, SingleChange
 from memlab.predict.memory.rank_results import Estimate
-from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
+from memlab.predict.memory.verdicts import FITS
 from memlab.report import units
-from memlab.report.terminal_table import show_table
-from memlab.report.text import say, show_command
-from memlab.report.verdict_text import how_sure, is_calibrated
+from memlab.report.text import say, show_command, show_table
+from memlab.report.verdict_text import AFTER_A_CHANGE, WORDS, how_sure, is_calibrated
 from memlab.system.terminal import safe
 
 WHY_WORTH_MEASURING = "no other configuration has options at least as fast and fits as large a batch"
@@ -38,7 +36,7 @@ class PlanProgress:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
     def update(self, what: str, done: int, of: int) -> None:
@@ -91,7 +89,7 @@ def _have_rates(rows: Sequence[Row]) -> bool:
 
 def show_rows(rows: Sequence[Row], out: Console) -> None:
     """Print the largest batch of each configuration, and the memory that it leaves free."""
-    names = _names(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row.candidate.options))
     speed = any(row.summary.get("tokens_per_second") for row in rows)
     places = units.places(row.best.used for row in rows if row.best)
     cells = [
@@ -138,16 +136,14 @@ def changes_answer(base: Outcome, changes: Sequence[SingleChange]) -> str:
     """Write in a sentence whether a configuration fits, and which single change saves the most memory."""
     if isinstance(base, str):
         return f"Not predicted: {base}."
-    ends = {FITS: "Fits", EDGE: "At the edge", DOES_NOT_FIT: "Does not fit"}[base.verdict]
-    first = f"{ends}: it needs {_in_use(base)} on the fullest GPU"
+    first = f"{WORDS[base.verdict]}: it needs {_in_use(base)} on the fullest GPU"
     best = next((change for change in changes if change.saved and change.saved > 0), None)
     if best is None:
         return f"{first}; no single change saves memory."
     then = f"{best.word} saves {units.about(best.saved)} GiB"
     if base.verdict == FITS or isinstance(best.outcome, str):
         return f"{first}; {then}, the most of all single changes."
-    ends = {FITS: "fits", EDGE: "is at the edge", DOES_NOT_FIT: "still does not fit"}[best.outcome.verdict]
-    return f"{first}; {then}, and then the run {ends}."
+    return f"{first}; {then}, and then the run {AFTER_A_CHANGE[best.outcome.verdict]}."
 
 
 def show_changes(base: Outcome, changes: Sequence[SingleChange], out: Console) -> None:
@@ -161,11 +157,7 @@ def show_changes(base: Outcome, changes: Sequence[SingleChange], out: Console) -
             change.word,
             ending(change.outcome),
             change.price,
-            *(
-                ("-", "-", "-")
-                if isinstance(change.outcome, str)
-                else _quantities(change.outcome, change.saved, places)
-            ),
+            *_quantities(change, places),
         )
         for change in changes
     ]
@@ -173,8 +165,10 @@ def show_changes(base: Outcome, changes: Sequence[SingleChange], out: Console) -
     show_table(out, "One change at a time, predicted", columns, rows, left=3, spare=("host GiB",))
 
 
-def _quantities(outcome: Estimate, saved: int | None, places: int) -> tuple[str, ...]:
-    return tuple(units.gib(size, places) for size in (outcome.used, saved, outcome.host))
+def _quantities(change: SingleChange, places: int) -> tuple[str, ...]:
+    outcome = change.outcome
+    sizes = (None,) * 3 if isinstance(outcome, str) else (outcome.used, change.saved, outcome.host)
+    return tuple(units.gib(size, places) for size in sizes)
 
 
 def ending(outcome: Outcome) -> str:
@@ -201,10 +195,6 @@ def _rate(row: Row, unit: str = "") -> str:
 def _price(row: Row) -> str:
     price = row.usd_per_million_tokens
     return "-" if price is None else units.known(units.usd(price), row.basis)
-
-
-def _names(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row.candidate.options))
 
 
 def _line(row: Row) -> str:

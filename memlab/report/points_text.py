@@ -2,25 +2,28 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from textwrap import shorten
 
 from rich.console import Console
 
 from memlab.analyse.estimators import accelerate_estimate, deepspeed_estimate
-from memlab.analyse.identity import COMMAND, SHAPE, axis_value, configurations, what_varies
+from memlab.analyse.identity import COMMAND, SHAPE, axis_value, configurations, named_apart, what_varies
 from memlab.analyse.run_view import RunView, free_bytes, is_command, peak
 from memlab.core.record import DOES_NOT_LAST, EDGE, FITS, OUT_OF_MEMORY
 from memlab.report import units
 from memlab.report.short_names import names_by_label
-from memlab.report.terminal_table import show_table
-from memlab.report.text import SHOWN, say
+from memlab.report.text import SHOWN, say, show_table
 
-SPARE = ("accelerate's estimate", "DeepSpeed's estimate", "tokens/s", "allocated GiB", "note")
-"""Columns that are dropped if the terminal is too narrow, the first one first."""
+SPARE = ("accelerate's estimate", "DeepSpeed's estimate", "allocated GiB", "tokens/s", "note")
+"""Columns that are dropped if the terminal is too narrow, the least used first."""
 
 POINT = ("source", "batch", "tokens")
 """Columns that identify a point within a configuration."""
+
+FOLDER = "folder"
+"""Column of points that the others do not tell apart."""
 
 VERDICTS = {EDGE: "at the edge", DOES_NOT_LAST: "does not last"}
 
@@ -46,10 +49,12 @@ def show_points(runs: Sequence[RunView], out: Console, estimates: bool = False) 
         name_of = {id(run): names[label] for label, members in labelled.items() for run in members}
         title += f"; unless named: {usual}" if usual else ""
         options = {"configuration": [name_of[id(run)] for run in ordered]}
-    columns = options | _quantities(ordered, estimates)
+    quantities = _quantities(ordered, estimates)
+    options = named_apart(options, {*quantities, FOLDER})
+    columns = options | quantities
     points = list(zip(*(columns[name] for name in (*options, *POINT)), strict=True))
     if any(map(is_command, runs)) or len(set(points)) < len(points):  # the options of a command may not be known
-        columns["folder"] = [PurePath(run.path).name for run in ordered]
+        columns[FOLDER] = [PurePath(run.path).name for run in ordered]
     rows = list(zip(*columns.values(), strict=True))[:SHOWN]
     notes, fixed = len(columns) - list(columns).index("note"), ("step", "$ per million tokens")
     show_table(out, title, list(columns), rows, len(options), notes, common=POINT, spare=SPARE, always=fixed)
@@ -86,27 +91,31 @@ def _quantities(runs: Sequence[RunView], estimates: bool) -> dict[str, list[str]
         **dict(zip(POINT[1:], _options(runs, SHAPE[::-1]).values(), strict=True)),
         **{name: in_gib.pop(name) for name in ("free GiB", "reserved GiB")},
         "step": [_step(run) for run in runs],
-        "$ per million tokens": [_known(run, "usd_per_million_tokens") for run in runs],
-        "tokens/s": [_known(run, "tokens_per_second").removesuffix("/s") for run in runs],
+        "$ per million tokens": [_rate(run, "usd_per_million_tokens") for run in runs],
+        "tokens/s": [_rate(run, "tokens_per_second").removesuffix("/s") for run in runs],
         **in_gib,
         "note": [_note(run) for run in runs],
     }
 
 
-def _known(run: RunView, key: str) -> str:
-    return units.quantity(key, run.summary.get(key), run.basis)
+def _rate(run: RunView, key: str) -> str:
+    """Write a figure made of the step time without its error, which stands beside the step time."""
+    return units.quantity(key, run.summary.get(key), replace(run.basis, error=None))
 
 
 def _step(run: RunView) -> str:
     """Write the step time, or how a run ended that has none."""
     endings = {"gpu_oom": "out of memory", "host_oom": "out of host memory"}
-    return _known(run, "step_seconds") if run.status == "ok" else endings.get(run.status, run.status)
+    step = units.quantity("step_seconds", run.summary.get("step_seconds"), run.basis)
+    return step if run.status == "ok" else endings.get(run.status, run.status)
 
 
 def _note(run: RunView) -> str:
-    """Write the verdict of a prediction that does not simply fit, where memory ran out, and why there is no result."""
+    """Write the verdict of a prediction that does not simply fit, a composed point that a command did not use, where
+    memory ran out, and why there is no result."""
     verdict = run.summary.get("verdict", FITS)
     notes = [VERDICTS[verdict]] if verdict in VERDICTS else []
+    notes += [f"composed: {key}={value}" for key, value in run.composed.items()]
     if run.status != "ok" and run.reason:
         place = PLACE.match(run.reason) if run.status in OUT_OF_MEMORY else None
         notes.append(place[1].replace("_", " ") if place else _in_short(run.reason))

@@ -1,18 +1,27 @@
-"""Third line of the answer, what explains it or would help; and its last lines, what was assumed."""
+"""Third line of the answer, what explains it or would help; and its last lines, what was assumed, and which batches of
+an epoch a predicted command read ahead."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from memlab.analyse.command_facts import over_ranks
 from memlab.analyse.run_view import shortcomings
 from memlab.core.record import DOES_NOT_FIT, EDGE, FITS, GPU_MODEL, OUT_OF_MEMORY, PREDICTED, WITHOUT_RESULT, Record
 from memlab.planner.changes import remedies
 from memlab.predict.trace.shadow.unpredictable import SET_DEVICE
 from memlab.predict.trace.trace_format import DECIDED
 from memlab.report import units
-from memlab.report.growth_text import growth_sentence
-from memlab.report.price_text import paid_hardware
-from memlab.report.read_ahead_text import read_ahead_sentences
-from memlab.report.verdict_text import how_sure, is_of_a_library, memory_limit, needed, on_cpu, ranges, sharing
+from memlab.report.speed_text import paid_hardware
+from memlab.report.verdict_text import (
+    growth_sentence,
+    how_sure,
+    is_of_a_library,
+    memory_limit,
+    needed,
+    on_cpu,
+    ranges,
+    sharing,
+)
 
 NEAR = 0.9
 """Share of the memory that a rank can have from which on other library versions could change the verdict."""
@@ -71,6 +80,8 @@ def best_change(record: Record) -> str:
 def _remarks(record: Record) -> Iterator[str]:
     for gpu, sharers in sharing(record):
         yield f"Ranks {ranges(sharers)} all use {gpu}, and share its memory: {SET_DEVICE}."
+    if (early := (record.command or {}).get("ended_early")) and record.status == "ok":
+        yield early_end(early)
     growth = (record.command or {}).get("growth")
     if growth:
         yield growth_sentence(growth)
@@ -84,6 +95,16 @@ def _remarks(record: Record) -> Iterator[str]:
     yield WHAT_TO_DO.get(record.status, "")
     if record.status == "ok":
         yield from retries(record)
+
+
+def early_end(early: Mapping[str, Any]) -> str:
+    """Write what the prediction could not follow, and for which steps the answer is."""
+    what = early["phase"] or "the script"
+    at = f" at {early['where']}" if early["where"] else ""
+    return (
+        f"The answer is for the first {units.counted(early['steps'], 'step')} alone: {what}{at}, and what comes after "
+        f"it, could not be followed ({early['reason'].rstrip('.')})."
+    )
 
 
 def retries(record: Record) -> Iterator[str]:
@@ -181,3 +202,73 @@ def _versions(record: Record) -> Iterator[str]:
     known = [f"{name} {record.environment[name]}" for name in TRACED if name in record.environment]
     if "verdict" in record.summary and known and limit and not on_cpu(record) and used > NEAR * limit:
         yield f"Predicted for {', '.join(known)}: other versions can reserve more or less."
+
+
+_READ = {"training": "the epoch", "evaluation": "the evaluation"}
+
+_TOKENS = ("input_ids", "attention_mask")
+"""Tensors whose elements are tokens."""
+
+
+def read_ahead_sentences(record: Record) -> list[str]:
+    """Write which batches were looked at, which of them ran, and what was not looked at."""
+    if "epochs" not in (record.command or {}):
+        return []
+    early = record.command.get("ended_early")
+    steps = early["steps"] if early else None
+    sentences = [sentence for epoch in over_ranks(record.command["epochs"]) for sentence in _of_epoch(epoch, steps)]
+    facts = [rank["attached"] or {} for rank in record.ranks]
+    if record.command["steps"] is None and any(each.get("ended") == "stopped" for each in facts):
+        steps = max(each.get("steps", 0) for each in facts)
+        sentences.append(
+            f"The training goes on after {steps} steps and was stopped there: what follows it (a last evaluation, a "
+            "last saving) is not predicted."
+        )
+    return list(dict.fromkeys(sentences))
+
+
+def _of_epoch(epoch: Mapping[str, Any], steps: int | None) -> Iterator[str]:
+    yield f"{_looked_at(epoch)}{_ran(epoch, steps)}."
+    if epoch["failure"] is None and not epoch.get("is_shared") and epoch.get("ranks", 1) > 1:
+        yield "The loader does not show which batches other ranks read: those of one rank were read."
+
+
+def _looked_at(epoch: Mapping[str, Any]) -> str:
+    """Write how much of an epoch was looked at."""
+    what, read, total = _READ[epoch["purpose"]], f"{epoch['batches_read']:,}", epoch["batches"]
+    if epoch["failure"]:
+        return f"The batches of {what} could not be looked at ({epoch['failure']}): only the first ones ran"
+    if epoch["is_stream"] and total is None:
+        return f"The data of {what} is a stream: its first {read} batches were looked at, later ones may be larger"
+    ranks = f" of {epoch['ranks']:,} ranks" if epoch.get("is_shared") and epoch["ranks"] > 1 else ""
+    if total is not None and epoch["batches_read"] >= total:
+        of = f" of {what}{ranks}" if ranks or epoch["purpose"] == "evaluation" else ""
+        return f"All {read} batches{of} were looked at" if total > 1 else f"The only batch{of} was looked at"
+    of = f"of {total:,} batches" if total is not None else "batches"
+    return f"{read} {of} of {what}{ranks} were looked at; a larger one may be among the others"
+
+
+def _ran(epoch: Mapping[str, Any], steps: int | None) -> str:
+    """Write which of the batches ran besides the first ones. ``steps``: after which the run ended early."""
+    if epoch["is_run_whole"]:
+        return "; all of them ran, because memory grows from batch to batch"
+    if not epoch["dearest"]:
+        is_whole = epoch["batches"] is not None and epoch["batches_read"] >= epoch["batches"]
+        return "; the first ones are the largest" if is_whole and epoch["batches"] > 1 and not epoch["failure"] else ""
+    ran = "run"
+    if steps is not None and any(
+        batch["run_as_step"] is None or batch["run_as_step"] > steps for batch in epoch["dearest"]
+    ):
+        ran = "not run, or not all of them"
+    largest = [_batch(batch) for batch in epoch["dearest"]]
+    return f"; the largest, {' and '.join(largest)}, {'were' if len(largest) > 1 else 'was'} {ran}"
+
+
+def _batch(batch: Mapping[str, Any]) -> str:
+    """Write ``batch 14 of rank 3 (4 x 1,024 tokens)``."""
+    of_tokens = next((name for name in _TOKENS if name in batch["shapes"]), None)
+    name = of_tokens or next(iter(batch["shapes"]))
+    size = " x ".join(f"{each:,}" for each in batch["shapes"][name])
+    shape = f"{size} tokens" if of_tokens else f"{name} {size}".strip()
+    rank = f" of rank {batch['rank']}" if batch["rank"] else ""
+    return f"batch {batch['batch']:,}{rank} ({shape})"

@@ -8,10 +8,11 @@ from rich.console import Console
 from memlab.analyse.explain.accounting import Row
 from memlab.analyse.explain.remedies import Measured, Needs, Remedies, Remedy
 from memlab.core.basis import comparable
-from memlab.predict.memory.verdicts import DOES_NOT_FIT, EDGE, FITS
+from memlab.predict.memory.verdicts import FITS
 from memlab.predict.time.step_time import StepTime
 from memlab.report import units
 from memlab.report.text import say
+from memlab.report.verdict_text import AFTER_A_CHANGE
 
 NAMED = 4
 """Most kinds of memory that a remedy names."""
@@ -22,7 +23,6 @@ NOTABLE = 0.005
 FAR_OFF = 0.05
 """Error of the prediction of a measured run from which on a sentence warns."""
 
-ENDS = {FITS: "fits", EDGE: "is at the edge", DOES_NOT_FIT: "still does not fit"}
 
 KEYS = ("used", "reserved", "allocated")
 
@@ -126,7 +126,7 @@ def _effects(needs: Needs, found: Remedies) -> Iterator[str]:
         texts.append(f"{units.about(before)} -> {units.about(before + after - base)}")
     yield f"{texts[0]} GiB used (reserved {texts[1]}, allocated {texts[2]})"
     if found.base.verdict != FITS:
-        yield f"then it {ENDS[needs.verdict]}"
+        yield f"then it {AFTER_A_CHANGE[needs.verdict]}"
 
 
 def _blocks(remedy: Remedy, needs: Needs, base: Needs) -> str:

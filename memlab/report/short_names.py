@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from memlab.analyse.identity import COMMAND, REPEATS, numbered, scripts, varied_keys
+from memlab.analyse.identity import COMMAND, numbered, scripts, varied_groups, varied_keys
 from memlab.analyse.run_view import RunView, value_at
-from memlab.core.config import GROUPS
 
 PLAIN = ("model", "zero_stage")
 """Groups whose option is in every name if it varies, without the group's name: zero3."""
@@ -18,7 +17,7 @@ MOST_KEYS = 2
 def usual_options(firsts: Sequence[RunView]) -> dict[str, str]:
     """Find the option that more than half of the configurations have, for each group in which they differ."""
     found = {}
-    for group in _varied(firsts):
+    for group in varied_groups(firsts):
         option, count = Counter(run.choices.get(group) for run in firsts).most_common(1)[0]
         if group not in PLAIN and option is not None and 2 * count > len(firsts):
             found[group] = option
@@ -27,7 +26,7 @@ def usual_options(firsts: Sequence[RunView]) -> dict[str, str]:
 
 def short_names(firsts: Sequence[RunView]) -> list[str]:
     """Name each configuration, given by one run. Names leave out the :func:`usual_options`."""
-    shown, usual = _varied(firsts) or list(PLAIN), usual_options(firsts)
+    shown, usual = varied_groups(firsts) or list(PLAIN), usual_options(firsts)
     sources = len({run.source for run in firsts})
     words = [
         [*script, *_options(run, shown, usual), *[run.source] * (sources > 1)]
@@ -47,11 +46,6 @@ def names_by_label(firsts: Mapping[str, RunView]) -> tuple[dict[str, str], str]:
     runs = list(firsts.values())
     usual = " ".join(f"{group}={option}" for group, option in usual_options(runs).items())
     return dict(zip(firsts, short_names(runs), strict=True)), usual
-
-
-def _varied(firsts: Sequence[RunView]) -> list[str]:
-    groups = [group for group in GROUPS if group not in ("seq_len", "batch", *REPEATS)]
-    return [group for group in groups if len({run.choices.get(group) for run in firsts}) > 1]
 
 
 def _options(run: RunView, shown: Sequence[str], usual: dict[str, str]) -> list[str]:

@@ -1,12 +1,15 @@
-"""Second line of the answer: the time of a step, of an epoch or of the whole run, and the dollars."""
+"""Second line of the answer: the time of a step, of an epoch or of the whole run, and the dollars, of the share of a
+machine that is used and of the whole machine where it is only rented whole."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from memlab.analyse.extent import extent
+from memlab.analyse.command_facts import extent
 from memlab.core.basis import MEASURED
+from memlab.core.config import Hardware
 from memlab.core.record import PREDICTED, WORK, Record
+from memlab.files.conf_files import list_price
 from memlab.report import units
-from memlab.report.price_text import hourly, paid_hardware, whole_machine
 
 
 def speed(record: Record) -> str:
@@ -60,3 +63,32 @@ def _hourly(record: Record) -> str:
 def _why_unknown(record: Record) -> str:
     reason = next((why for rank in record.ranks if (why := (rank.get("unknown") or {}).get(WORK))), None)
     return f" ({reason})" if reason else ""
+
+
+def paid_hardware(record: Record) -> Hardware:
+    """Return the hardware with the GPUs of each node that are paid: of a predicted command, those that were asked for,
+    also where it leaves some idle."""
+    disagreements = (record.command or {}).get("disagreements", ()) if record.source == PREDICTED else ()
+    asked = next((each["composed"] for each in disagreements if each["key"] == "hardware.gpus"), None)
+    return record.config.hardware if asked is None else replace(record.config.hardware, gpus=asked)
+
+
+def hourly(hardware: Hardware) -> str:
+    """Write the price of the GPUs that are paid, and of the machine where it is larger: ``$3.50 an hour``, ``$7.16 an
+    hour for 4 GPUs; Lambda rents 8, for $14.32``. Empty if the price is not known."""
+    if hardware.total_usd_per_hour is None:
+        return ""
+    used, whole = f"{units.usd(hardware.total_usd_per_hour)} an hour", whole_machine(hardware)
+    return f"{used} for {units.counted(hardware.world_size, 'GPU')}; {whole}" if whole else used
+
+
+def whole_machine(hardware: Hardware) -> str:
+    """Write what the provider of the list price rents: ``Lambda rents 8, for $14.32``. Empty for another price, and
+    where all GPUs of the machine are used."""
+    price = list_price(hardware.gpu, hardware.gpus)
+    if price is None or price.usd_per_gpu_hour != hardware.usd_per_gpu_hour:
+        return ""
+    gpus = hardware.nodes * price.machines(hardware.gpus) * price.machine_gpus
+    if gpus == hardware.world_size:
+        return ""
+    return f"{price.provider} rents {gpus}, for {units.usd(gpus * price.usd_per_gpu_hour)}"

@@ -1,10 +1,12 @@
-"""Terminal output of a sweep: the preview before it, its progress, and the summary after it."""
+"""Terminal output of a sweep: the preview before it with its quote, its progress, the summary after it, and the table
+and the page in its folder."""
 
 import contextlib
+import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,13 +17,17 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from memlab.core.basis import BOUND, CALIBRATED, Basis
+from memlab.core.errors import reason_of
+from memlab.core.grouping import grouped
 from memlab.core.noise import NOISY
-from memlab.core.record import Record
+from memlab.core.record import DOES_NOT_FIT, DOES_NOT_LAST, EDGE, FITS, WITHOUT_RESULT, Record
 from memlab.core.sizes import GIB
-from memlab.planner.quote import Quote
+from memlab.files.disk import replacing, write_whole
+from memlab.planner.quote import LAUNCH_S, Quote, QuotedPoint, Range
 from memlab.report import units
-from memlab.report.quote_text import show_quote, verdict
-from memlab.report.terminal_table import show_table
+from memlab.report.text import say, show_table
+from memlab.runs.folder import SweepFolder
 from memlab.runs.job import Job, JobResult, Schedule, SearchResult, SweepObserver, usd_per_hour
 from memlab.system.machine import used_bytes
 from memlab.system.terminal import safe
@@ -32,35 +38,86 @@ NEWS = ("measured", "predicted", "implied")
 """Outcomes of a job that was to run."""
 
 
-def _launches(launches: Sequence[Sequence[Job]]) -> str:
-    return f"{len(launches):,} launch{'es' * (len(launches) != 1)}"
+def _launches(count: int) -> str:
+    return f"{count:,} launch{'es' * (count != 1)}"
 
 
 # --- before -----------------------------------------------------------------------------------------------------------
 
 
 def show_preview(found: Schedule, root: Path, console: Console, quote: Quote | None = None) -> None:
-    """Print each job's state (done, unsupported, to predict, or its launch), and the quote of those to run."""
+    """Print each point's state (done, unsupported, to predict, or its launch), and the quote of those to run."""
     rows = []
     for result in found.known:
         reason = result.record.status if result.record else "unsupported"
-        state = f"{result.how}: {reason}" if result.how == "done" else reason
-        rows.append((result.job.plan.run_id, "-", state))
+        rows.append((result.job, "-", f"{result.how}: {reason}" if result.how == "done" else reason))
     launches = found.to_measure
     to_predict = [job for jobs in found.launches for job in jobs if job.config.mode == "predict"]
-    rows += [(job.plan.run_id, "-", "to predict") for job in to_predict]
+    rows += [(job, "-", "to predict") for job in to_predict]
     verdicts = {str(point.job.folder): f": {verdict(point)}" for point in quote.points} if quote else {}
     for number, jobs in enumerate(launches, 1):
-        rows += [(job.plan.run_id, str(number), f"to run{verdicts.get(str(job.folder), '')}") for job in jobs]
-    show_table(console, f"Sweep into {root} (nothing is started)", ("job", "launch", "state"), rows, notes=1)
-    if to_predict:
-        console.print(f"{len(to_predict)} to predict, without cost", highlight=False)
+        rows += [(job, str(number), f"to run{verdicts.get(str(job.folder), '')}") for job in jobs]
+    names = {"point": [job.plan.run_id for job, *_ in rows]}
+    folders = [os.path.relpath(job.folder.path, root) for job, *_ in rows]
+    if not all(folder.startswith(tuple(names["point"])) for folder in folders):  # the user named them
+        names["folder"] = folders
+    cells = [(*name, *state) for name, (_, *state) in zip(zip(*names.values(), strict=True), rows, strict=True)]
+    show_table(console, f"Sweep into {root} (nothing is started)", (*names, "launch", "state"), cells, notes=1)
     count = sum(map(len, launches))
-    console.print(f"{count} to run in {_launches(launches)}, {len(found.known)} known without running", highlight=False)
+    work = [f"{len(to_predict)} to predict, without cost"] if to_predict else []
+    work += [f"{count} to run in {_launches(len(launches))}"] if count or not to_predict else []
+    console.print(f"{', '.join(work)}, {len(found.known)} known without running", highlight=False)
     if quote:
         show_quote(quote, console)
     elif count:
         console.print("sweep.guide=quote predicts which fit, and the hours and dollars", highlight=False)
+
+
+VERDICTS = {FITS: "fits", EDGE: "at the edge", DOES_NOT_FIT: "cannot fit", DOES_NOT_LAST: "cannot last"}
+
+
+def verdict(point: QuotedPoint) -> str:
+    """Write whether a point fits: ``fits``, ``at the edge``, ``cannot fit``, ``not predicted``."""
+    return VERDICTS.get(point.summary.get("verdict", ""), "not predicted")
+
+
+def show_quote(quote: Quote, out: Console) -> None:
+    """Print how many points fit, the hours and dollars of the sweep, and what these rest on."""
+    verdicts = Counter(verdict(point).replace("fits", "fit") for point in quote.points)
+    say(f"Quote: {', '.join(f'{count:,} {word}' for word, count in verdicts.most_common())}.", out)
+    if not all(point.missing for point in quote.points):
+        price = "an unknown price (hardware.usd_per_gpu_hour)" if quote.usd is None else _known(units.usd_of, quote.usd)
+        hours = _known(units.duration_of, quote.seconds)
+        say(
+            f"{hours[:1].upper()}{hours[1:]} and {price}, for {_launches(quote.launches)} one after another.",
+            out,
+            "bold",
+        )
+    for sentence in _rests_on(quote):
+        say(sentence, out)
+
+
+def _known(write: Callable[[float, Basis], str], value: Range) -> str:
+    low, high = value
+    if high is None:
+        return write(low, Basis(BOUND))
+    middle = (low + high) / 2
+    return write(middle, Basis(CALIBRATED, (high - low) / 2 / middle if middle else 0.0))
+
+
+def _rests_on(quote: Quote) -> Iterator[str]:
+    """Yield how the times of steps and of launches are known, and what is not counted."""
+    timed = [point for point in quote.points if point.fits and not point.missing]
+    for basis, count in Counter(point.basis for point in timed).items():
+        reason = f" ({basis.reason})" if basis.reason else ""
+        known = "a lower bound" if basis.is_bound else f"calibrated, ± {units.percent(basis.error)}"
+        yield f"Step time of {units.counted(count, 'point')}: {known}{reason}."
+    if not all(point.job.is_command for point in timed):
+        yield f"Beside its points a launch takes {LAUNCH_S[0]:.0f} to {LAUNCH_S[1]:.0f} s, as measured on H200s."
+    if any(point.job.is_command for point in quote.points):
+        yield "Not counted: how long a command takes to start."
+    for reason, count in Counter(point.missing for point in quote.points if point.missing).items():
+        yield f"Not counted: {units.counted(count, 'point')} ({reason})."
 
 
 # --- while it runs ----------------------------------------------------------------------------------------------------
@@ -101,7 +158,7 @@ class Progress(SweepObserver):
         self.is_search |= any(job.config.sweep.search != "none" for jobs in to_run for job in jobs)
         self.usd_per_hour = self.usd_per_hour or usd_per_hour(job for jobs in to_run for job in jobs)
         self.console.print(
-            f"{units.counted(count, 'job')} to run in {_launches(to_run)}; {len(known)} known without running",
+            f"{units.counted(count, 'point')} to run in {_launches(len(to_run))}; {len(known)} known without running",
             highlight=False,
         )
 
@@ -205,7 +262,7 @@ def _answer(found: SearchResult, kind: str) -> str:
         f"largest {kind} that trains: [bold]{found.best}[/], confirmed over {len(found.confirmation.steps['seconds'])} "
         f"steps{_at_rate(confirmed)}"
     )
-    if fastest != found.best:
+    if fastest != found.best and found.rate(fastest):
         line += f"; fastest: {fastest}{_at_rate(found.tried[fastest].summary)}"
     return line
 
@@ -213,8 +270,8 @@ def _answer(found: SearchResult, kind: str) -> str:
 def _at_rate(summary: Mapping[str, Any]) -> str:
     """Write the speed in tokens; in samples where the batches hold no tokens; empty where neither is known."""
     for unit in ("tokens", "samples"):
-        if summary[f"{unit}_per_second"] is not None:
-            return f" at {units.number(summary[f'{unit}_per_second'])} {unit}/s"
+        if rate := summary.get(f"{unit}_per_second"):
+            return f" at {units.number(rate)} {unit}/s"
     return ""
 
 
@@ -224,11 +281,8 @@ def _ending(record: Record) -> str:
 
 def show_repeats(results: Sequence[JobResult], console: Console) -> None:
     """Print median and spread of each experiment that was measured more than once."""
-    repeats: dict[str, list[JobResult]] = {}
-    for result in results:
-        if result.record and "step_seconds" in result.record.summary:
-            repeats.setdefault(result.job.subject_key, []).append(result)
-    repeated = [group for group in repeats.values() if len(group) > 1]
+    timed = (result for result in results if result.record and "step_seconds" in result.record.summary)
+    repeated = [group for group in grouped(timed, lambda result: result.job.subject_key).values() if len(group) > 1]
     if not repeated:
         return
     rows = []
@@ -255,21 +309,62 @@ def _relative_spread(values: Sequence[float]) -> float:
 
 
 def show_summary(results: Sequence[JobResult], root: Path, seconds: float, console: Console) -> None:
-    """Print how the jobs ended, their time and cost, and the folder of the runs."""
+    """Print how the points ended, their time and cost, and the folder of the runs."""
     statuses = Counter(result.record.status if result.record else "not reached" for result in results)
-    ways = Counter(result.how for result in results)
+    reached = (result for result in results if not result.record or result.record.status not in WITHOUT_RESULT)
+    ways = Counter(result.how for result in reached)
     counts = ", ".join(f"{count} {name}" for name, count in statuses.most_common())
-    console.print(f"{len(results)} jobs: {counts}", highlight=False)
+    console.print(f"{units.counted(len(results), 'point')}: {counts}", highlight=False)
     measured = ways["measured"]
     details = [f"{ways[how]} {how}" for how in ("measured", "predicted", "implied", "done", "not reached") if ways[how]]
     line = f"  {', '.join(details)}; {seconds:.0f} s"
     rate = next((result.job.config.hardware.total_usd_per_hour for result in results), None)
     if measured:
-        line += f", {seconds / measured:.1f} s a measured job"
+        line += f", {seconds / measured:.1f} s a measured point"
         if rate is not None:
-            line += f", ${seconds / 3600 * rate:.2f} in all, ${seconds / 3600 * rate / measured:.3f} a measured job"
+            line += f", ${seconds / 3600 * rate:.2f} in all, ${seconds / 3600 * rate / measured:.3f} a measured point"
     console.print(line, highlight=False)
     for result in results:
         if result.record and result.record.status in ("timeout", "failed", "infra"):
             console.print(f"  {result.record.status}: {result.job.folder}", highlight=False, soft_wrap=True)
     console.print(f"run folders: {root}", highlight=False, markup=False, soft_wrap=True)
+
+
+def leave_table_and_page(root: Path, console: Console) -> None:
+    """Print the table of all runs in the folder of a sweep, write it and the page, and print their paths.
+
+    The sweep is over and its records are on the disk, so an error prints one line and raises nothing.
+    """
+    folder = SweepFolder(root)
+    try:
+        lines = [f"{kind}: {root / name}" for kind, name in _write(folder, console).items()]
+    except KeyboardInterrupt:
+        lines = [f"No table and no page: interrupted. memlab report {root} makes the page."]
+    except Exception as error:
+        lines = [f"No table and no page: {reason_of(error).splitlines()[0]}"]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _write(folder: SweepFolder, console: Console) -> dict[str, str]:
+    """Print and write the table of the runs, and write the page of those with a known batch and length.
+
+    Returns kind -> file name.
+    """
+    from memlab.analyse.collect import collect  # here: a sweep must not wait half a second for pandas
+    from memlab.analyse.identity import points_of
+    from memlab.analyse.table import points_table
+    from memlab.report.page import write_page
+    from memlab.report.points_text import show_points
+    from memlab.report.table_files import write_table
+
+    found, written = collect([folder.path]), {}
+    if found.runs:
+        show_points(found.runs, console)
+        folder.claim_around_runs()
+        write_table(points_table(found.runs), folder.path / folder.TABLE, "csv", replacing)
+        written["table"] = folder.TABLE
+    if points := points_of(found.runs).runs:
+        write_page(points, found.skipped, folder.path.name, folder.path / folder.PAGE, write_whole)
+        written["page"] = folder.PAGE
+    return written

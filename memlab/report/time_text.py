@@ -6,8 +6,7 @@ from rich.console import Console
 
 from memlab.analyse.explain.time_by_kind import Comparison, KindTime, StepByKind
 from memlab.report import units
-from memlab.report.terminal_table import show_table
-from memlab.report.text import say
+from memlab.report.text import say, show_table
 
 COLUMNS = ("kind of work", "profiled", "launches", "predicted", "predicted launches", "predicted / profiled")
 

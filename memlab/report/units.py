@@ -1,6 +1,6 @@
 """Text of numbers with their units."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import floor, log10
 
 from memlab.core.basis import CALIBRATED, EXACT, Basis, follows_from_step, is_rate
@@ -71,6 +71,12 @@ def tokens(count: int) -> str:
 def counted(count: int, name: str) -> str:
     """Write a number of things: ``1 sample``, ``2,048 samples``."""
     return f"{count:,} {name}{'s' * (count != 1)}"
+
+
+def first_of(names: Sequence[str], most: int, where_others_are: str = "") -> str:
+    """Write the first names of a list, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more{where_others_are}" if more > 0 else "")
 
 
 def quantity(key: str, value: float | None, basis: Basis = EXACT) -> str:
@@ -168,10 +174,10 @@ def _between(low: str, high: str) -> str:
 
 
 def usd(amount: float | None) -> str:
-    """Write dollars to the cent, amounts below a cent with two significant digits; a dash for ``None``."""
+    """Write dollars to the cent, and with two significant digits at least; a dash for ``None``."""
     if amount is None:
         return "-"
-    return f"${_plain(amount, 2)}" if 0 < amount < 0.01 else f"${amount:,.2f}"
+    return f"${amount:,.{max(2, 1 - floor(log10(amount))) if amount else 2}f}"
 
 
 def name(key: str) -> str:

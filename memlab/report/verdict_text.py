@@ -1,4 +1,5 @@
-"""First line of the answer: the verdict, the GPUs, the memory that decides, and the place of the peak."""
+"""First line of the answer: the verdict, the GPUs, the memory that decides, and the place of the peak; and memory that
+grows from step to step."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,24 +7,16 @@ from pathlib import PurePath
 from typing import Any
 
 from memlab.core.basis import MEASURED
-from memlab.core.record import (
-    DOES_NOT_FIT,
-    DOES_NOT_LAST,
-    EDGE,
-    FITS,
-    HOST,
-    LIVE_TENSORS,
-    OUT_OF_MEMORY,
-    Record,
-)
+from memlab.core.record import DOES_NOT_FIT, DOES_NOT_LAST, EDGE, FITS, HOST, LIVE_TENSORS, OUT_OF_MEMORY, Record
 from memlab.core.sizes import GIB
 from memlab.predict import allocator
 from memlab.predict.memory.fit_probability import FEW
+from memlab.predict.trace.run_command import ITS_OUTPUT
 from memlab.report import units
-from memlab.report.growth_text import when_memory_ends
 
 WORDS = {FITS: "Fits", EDGE: "At the edge", DOES_NOT_FIT: "Does not fit", DOES_NOT_LAST: "Does not last"}
 
+AFTER_A_CHANGE = {FITS: "fits", EDGE: "is at the edge", DOES_NOT_FIT: "still does not fit"}
 NO_ANSWER = "No answer"
 
 DIFFERENT = 0.01
@@ -169,7 +162,8 @@ def _word(record: Record) -> str:
 
 
 def _reason(record: Record) -> str:
-    return (record.reason or "no reason given").splitlines()[0].rstrip(".;: ")
+    why = (record.reason or "no reason given").splitlines()[0].partition(ITS_OUTPUT)[0]  # the last line names the log
+    return why.rstrip(".;: ")
 
 
 def _memory(record: Record) -> str:
@@ -246,3 +240,24 @@ def _fraction(record: Record) -> float:
 
 def _highest(ranks: Sequence[Mapping[str, Any]], key: str) -> int | None:
     return max((rank[key] for rank in ranks if rank.get(key)), default=None)
+
+
+def when_memory_ends(growth: Mapping[str, Any]) -> str:
+    """Write ``out of memory near step 290 of 400``. ``growth``: of ``Record.command``, with an out-of-memory."""
+    of = "" if growth["end_step"] is None else f" of {growth['end_step']:,}"
+    return f"out of memory near step {growth['out_of_memory_step']:,}{of}"
+
+
+def growth_sentence(growth: Mapping[str, Any]) -> str:
+    """Write how much memory grows in a step, which line keeps it, and what to do. ``growth``: of ``Record.command``."""
+    more, kept_by = f"{units.size(growth['bytes_per_step'])} more a step", growth["kept_by"]
+    if kept_by is None:
+        return f"{more}: memory grew over {growth['steps_seen']} steps, and no variable was found that keeps it."
+    line = f"{PurePath(kept_by['where']).name} keeps" if kept_by["where"] else "the script keeps"
+    if growth["out_of_memory_step"] is None and growth["need_bytes"] is not None:
+        until = f"{kept_by['bound']} of them" if kept_by["bound"] else f"step {growth['end_step']:,}"
+        need = units.about(growth["need_bytes"])
+        return f"{more}, until {until}: {line} tensors in `{kept_by['name']}`; {need} GiB are needed then."
+    copy = "a detached copy on the CPU, .detach().cpu()" if kept_by["keeps_graph"] else "a copy on the CPU, .cpu()"
+    instead = "each number, .item()" if kept_by.get("is_scalar") else f"{copy}, or only what is needed"
+    return f"{more}: {line} tensors of each step in `{kept_by['name']}`; keep {instead}."

@@ -238,13 +238,23 @@ def test_bounds_are_written_as_bounds_sort_nothing_and_are_in_no_chart(chromium,
 
 def test_a_point_of_a_chart_tells_itself(page):
     page.run(
-        "const over = document.querySelector('.u-over'); over.scrollIntoView();"
+        "const over = document.querySelector('.plot canvas'); over.scrollIntoView();"
         "const box = over.getBoundingClientRect();"
         "for (let x = box.left; x < box.right; x += 4) for (let y = box.top; y < box.bottom; y += 8)"
         "  if (document.querySelector('.tip').hidden)"
         "    over.dispatchEvent(new MouseEvent('mousemove', { clientX: x, clientY: y, bubbles: true }));"
     )
     assert re.search(r"peak reserved: [\d.]+ GiB", page.text(".tip"))
+
+
+def test_a_drag_zooms_a_chart_and_a_double_click_zooms_out(page):
+    picture = "return document.querySelector('.plot canvas').toDataURL()"
+    whole = page.run(picture)
+    page.drag(".plot canvas", 0.5, 0.6, 0.7)
+    assert page.run(picture) != whole
+    assert page.run("return document.querySelector('.chosen').hidden")
+    page.run("document.querySelector('.plot canvas').dispatchEvent(new MouseEvent('dblclick'))")
+    assert page.run(picture) == whole
 
 
 def test_it_is_usable_when_narrow(page):

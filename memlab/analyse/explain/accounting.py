@@ -1,8 +1,11 @@
-"""Accounting of one moment: the driver's figure, taken apart down to the line of code, as a tree."""
+"""Accounting of one moment: the driver's figure, taken apart down to the line of code, as a tree.
+
+The same code in two versions of a file has lines of other numbers, but the same function and operator.
+"""
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memlab.predict.memory.ledger import Holding, Moment
@@ -92,15 +95,8 @@ def reserved(moment: Moment) -> Share:
 
 def by_kind(holdings: Iterable[Holding]) -> Share:
     """Return the memory that the program requested: by kind, then by module, then by line of code."""
-    return _grouped("requested", holdings, (_kind, _module, _line))
-
-
-def by_module(holdings: Iterable[Holding]) -> Share:
-    return _grouped("requested", holdings, (_module, _kind, _line))
-
-
-def by_line(holdings: Iterable[Holding]) -> Share:
-    return _grouped("requested", holdings, (_line, _kind))
+    sites = ((held.site, held.nbytes) for held in holdings)
+    return tree("requested", (((site.kind, module_of(site), line_of(site)), nbytes) for site, nbytes in sites))
 
 
 def layers_together(module: str) -> str:
@@ -121,28 +117,73 @@ def line_of(site: Site) -> str:
     return " ".join(filter(None, (site.where, site.operator))) or parameter or "small requests"
 
 
-def _kind(holding: Holding) -> str:
-    return holding.site.kind
-
-
-def _module(holding: Holding) -> str:
-    return module_of(holding.site)
-
-
-def _line(holding: Holding) -> str:
-    return line_of(holding.site)
-
-
-def _grouped(name: str, holdings: Iterable[Holding], keys: Sequence[Callable[[Holding], str]]) -> Share:
-    if not keys:
-        return Share(name, sum(holding.nbytes for holding in holdings))
-    groups: dict[str, list[Holding]] = defaultdict(list)
-    for holding in holdings:
-        groups[keys[0](holding)].append(holding)
-    return sum_of(name, [_grouped(key, members, keys[1:]) for key, members in groups.items()])
+def tree(name: str, parts: Iterable[tuple[tuple[str, ...], int]]) -> Share:
+    """Put parts together by their names, which go from part to sub-part, with their bytes."""
+    groups: dict[str, list[tuple[tuple[str, ...], int]]] = defaultdict(list)
+    total = 0
+    for names, nbytes in parts:
+        total += nbytes
+        if names:
+            groups[names[0]].append((names[1:], nbytes))
+    return sum_of(name, [tree(key, members) for key, members in groups.items()]) if groups else Share(name, total)
 
 
 def sum_of(name: str, parts: Iterable[Share]) -> Share:
     """Return a share with these parts, the largest first; parts without memory are left out."""
     found = sorted((part for part in parts if part.nbytes), key=lambda part: -part.nbytes)
     return Share(name, sum(part.nbytes for part in found), tuple(found))
+
+
+SAME_VERSION = 0.5
+"""Least share of the lines of a file in one run that the other run has too, if both have the same version of it."""
+
+_Code = tuple[str, str, str]  # file, function, operator
+_Names = dict[tuple[_Code, int], str]  # of a line by its number
+
+
+def with_same_lines(
+    first: Sequence[Holding], second: Sequence[Holding]
+) -> tuple[tuple[Holding, ...], tuple[Holding, ...]]:
+    """Return the holdings of two runs, in which a line of both has one name: ``model.py:317 -> 306`` if it has moved.
+
+    Where the runs have other versions of a file, the lines of one function that call one operator are paired in their
+    order. They keep their numbers if there are not as many of them in both runs.
+    """
+    lines = [_numbers(holdings) for holdings in (first, second)]
+    names: tuple[_Names, _Names] = ({}, {})
+    for code in lines[0].keys() & lines[1].keys():
+        numbers = [sorted(each[code]) for each in lines]
+        if len(numbers[0]) == len(numbers[1]) and not _same_version(code[0], *lines):
+            for one, other in zip(*numbers, strict=True):
+                name = f"{code[0]}:{one}" if one == other else f"{code[0]}:{one} -> {other}"
+                names[0][code, one] = names[1][code, other] = name
+    return _renamed(first, names[0]), _renamed(second, names[1])
+
+
+def _numbers(holdings: Sequence[Holding]) -> dict[_Code, set[int]]:
+    found: dict[_Code, set[int]] = defaultdict(set)
+    for held in holdings:
+        if line := _number(held.site):
+            found[line[0]].add(line[1])
+    return found
+
+
+def _number(site: Site) -> tuple[_Code, int] | None:
+    """Return the code and the number of a site's line; ``None`` if it is not known."""
+    file, _, number = site.where.rpartition(":")
+    return ((file, site.function, site.operator), int(number)) if number.isdecimal() else None
+
+
+def _same_version(file: str, first: Mapping[_Code, set[int]], second: Mapping[_Code, set[int]]) -> bool:
+    one, other = (
+        {(code, number) for code, numbers in lines.items() if code[0] == file for number in numbers}
+        for lines in (first, second)
+    )
+    return len(one & other) >= SAME_VERSION * min(len(one), len(other))
+
+
+def _renamed(holdings: Sequence[Holding], names: _Names) -> tuple[Holding, ...]:
+    return tuple(
+        replace(held, site=replace(held.site, where=names[line])) if (line := _number(held.site)) in names else held
+        for held in holdings
+    )

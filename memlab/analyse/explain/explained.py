@@ -42,6 +42,14 @@ class History:
     recorder: Callable[[], RecordingAllocator]
     seconds: Sequence[float] | None = None
 
+    def sizes(self) -> tuple[list[int], list[int]]:
+        """Return the allocated and the reserved bytes after each event of a replay. An out-of-memory ends it early."""
+        found: tuple[list[int], list[int]] = [], []
+        for allocator in replayed(self.trace, self.recorder()):
+            found[0].append(allocator.allocated)
+            found[1].append(allocator.reserved)
+        return found
+
 
 class Position(NamedTuple):
     """Place in a run. ``step``: the optimizer step, from 1; ``None`` outside the steps. ``line``: of the user's
@@ -120,11 +128,7 @@ def explain_history(
     was allocated.
     """
     trace = history.trace
-    allocated: list[int] = []
-    reserved: list[int] = []
-    for allocator in replayed(trace, history.recorder()):
-        allocated.append(allocator.allocated)
-        reserved.append(allocator.reserved)
+    allocated, reserved = history.sizes()
     failed = len(allocated)
     if not any(allocated):
         raise RecordError(f"rank {trace.rank} got no memory on the GPU: {_why_nothing(trace, failed)}")

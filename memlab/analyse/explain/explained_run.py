@@ -1,14 +1,14 @@
 """A run folder, explained: the ranks whose memory history is known, and why the others are left out."""
 
-from collections import defaultdict
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from memlab.analyse.explain.explained import Explained, doubts, explain_prediction, explain_ranks, fullest, traces_of
-from memlab.analyse.explain.measure_again import measure_again
 from memlab.analyse.explain.recorded_ranks import NO_HISTORY, RecordedRanks
 from memlab.core.errors import RecordError
+from memlab.core.grouping import grouped
 from memlab.core.record import OUT_OF_MEMORY, PREDICTED, Record
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.runs.folder import RunFolder
@@ -52,10 +52,8 @@ class ExplainedRun:
     @property
     def problems(self) -> list[str]:
         """Return a line for each reason why ranks are left out, or may not be those of the record."""
-        ranks_of: dict[str, list[int]] = defaultdict(list)
-        for rank, reason in self.left_out.items():
-            ranks_of[reason].append(rank)
-        left_out = [f"{_named(ranks)} left out: {reason}." for reason, ranks in ranks_of.items()]
+        reasons = grouped(self.left_out, self.left_out.__getitem__)
+        left_out = [f"{_named(ranks)} left out: {reason}." for reason, ranks in reasons.items()]
         return [f"{self.folder}: {line}" for line in (*left_out, *self.doubts)]
 
 
@@ -124,3 +122,10 @@ def _recorded(folder: RunFolder, record: Record) -> dict[int, Callable[[], Expla
     """Return rank -> function that explains it, or raises :class:`RecordError`."""
     ranks = RecordedRanks(folder, record.ranks)
     return {rank: partial(ranks.explain, rank) for rank in ranks.numbers}
+
+
+def measure_again(record: Record, option: str, word: str) -> str:
+    """Say how to measure a run again. ``option``: of ``memlab measure``; ``word``: for memlab's own training."""
+    if record.command is None:
+        return f"Measure again with {word}, or explain a prediction of it."
+    return f"Measure again: memlab measure {option} -- {shlex.join(record.command['words'])}"

@@ -4,10 +4,10 @@ import gzip
 import json
 import pickle
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import count, groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.placements import Timeline, timeline
 from memlab.core.basis import BOUND, CALIBRATED
 from memlab.core.errors import RecordError
+from memlab.core.grouping import grouped
 from memlab.core.record import PREDICTED, Record
-from memlab.files.disk import write_whole
+from memlab.files.disk import write_output
 from memlab.predict.allocator import OutOfMemory
 from memlab.predict.allocator.blocks import Block
 from memlab.predict.allocator.recording import Action
@@ -32,18 +33,9 @@ from memlab.predict.time.step_intervals import (
     step_intervals,
 )
 from memlab.predict.time.work_kinds import item_kinds
+from memlab.predict.trace import work_items
 from memlab.predict.trace.events import Alloc, BeginPhase
 from memlab.predict.trace.trace_format import Site, Trace, apply
-from memlab.predict.trace.work_items import (
-    COLLECTIVES,
-    NOT_NAMED,
-    BeginWorkPhase,
-    Collective,
-    Copy,
-    HostWork,
-    Item,
-    KernelLaunch,
-)
 
 NO_CATEGORY = "unknown"
 """The page fails on a file with categories that lacks this one."""
@@ -60,8 +52,7 @@ def write_memory_viz(path: Path, history: History, seconds: Mapping[int, float])
     when each event of the trace happened; entries of other events have no time. Phases are the ``external_annotations``
     between two events with times. Raises :class:`WriteError`, which names ``path``.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, pickle.dumps(_Writer(history, seconds).snapshot(), protocol=4))
+    write_output(path, pickle.dumps(_Writer(history, seconds).snapshot(), protocol=4))
 
 
 class _Writer:
@@ -162,17 +153,14 @@ def _frames(site: Site) -> list[dict[str, Any]]:
     """Return the frames of a site, the innermost first, named as torch names them."""
     operator = site.op.split(".")[1:2] or [site.op]
     frames = [_frame(NOWHERE, 0, f"at::_ops::{name}::call") for name in operator if name]
-    if site.where and not _is_line(site.where):  # a backward node: its thread runs no line of the script
+    is_line = site.where.rpartition(":")[2].isdecimal()
+    if site.where and not is_line:  # a backward node: its thread runs no line of the script
         return [*frames, _frame(NOWHERE, 0, f"torch::autograd::{site.where}::apply")]
     if site.where:
         frames.append(_frame_of(site.where, site.function or NOWHERE))
     if site.user_line not in ("", site.where):
         frames.append(_frame_of(site.user_line, NOWHERE))
     return frames or [_frame(NOWHERE, 0, site.kind)]
-
-
-def _is_line(where: str) -> bool:
-    return where.rpartition(":")[2].isdecimal()
 
 
 def _frame_of(where: str, name: str) -> dict[str, Any]:
@@ -203,8 +191,7 @@ def write_chrome_trace(path: Path, run: ExplainedRun) -> None:
     events, facts = _predicted(run.ranks, record) if record.source == PREDICTED else _measured(run.shown)
     values = {"displayTimeUnit": "ns", "otherData": {"run": record.run_id, **facts}, "traceEvents": events}
     content = json.dumps(values, separators=(",", ":")).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, gzip.compress(content) if path.suffix == ".gz" else content)
+    write_output(path, gzip.compress(content) if path.suffix == ".gz" else content)
 
 
 def _predicted(ranks: Sequence[Explained], record: Record) -> tuple[list[Event], dict[str, Any]]:
@@ -230,11 +217,16 @@ class _PredictedStep:
         self.phases, self.modules = _phases_and_modules(rank.history.trace)
 
     def events(self) -> Iterator[Event]:
-        yield self._named("process_name", STEP, self.name)
-        yield from self._row(STEP, "step", [self._slice(STEP, "predicted step", Interval(0, 0.0, self.step.seconds))])
+        yield _named(self.rank, "process_name", STEP, self.name)
+        yield from self._row(
+            STEP, "step", [_slice(self.rank, STEP, "predicted step", Interval(0, 0.0, self.step.seconds))]
+        )
         yield from self._row(HOST, "host: phase, module, operator", self._host())
-        yield from self._row(GPU_LINK, "link between GPUs", self._busy(GPU_LINK, _uses_gpu_link))
-        yield from self._row(HOST_LINK, "link to the host", self._busy(HOST_LINK, lambda item: isinstance(item, Copy)))
+        between_gpus = self._busy(GPU_LINK, lambda item: isinstance(item, work_items.Collective) and item.ranks > 1)
+        yield from self._row(GPU_LINK, "link between GPUs", between_gpus)
+        yield from self._row(
+            HOST_LINK, "link to the host", self._busy(HOST_LINK, lambda item: isinstance(item, work_items.Copy))
+        )
         for row, (stream, intervals) in enumerate(self.step.streams.items(), STREAMS):
             name = "collectives" if stream == COMMUNICATION else f"stream {stream}"
             yield from self._row(row, f"GPU {name}", [self._on_device(row, each) for each in intervals])
@@ -245,45 +237,35 @@ class _PredictedStep:
         """Yield the slices of a row that take a nanosecond at least, with its name if there are any."""
         found = [each for each in slices if each["dur"]]
         if found:
-            yield self._named("thread_name", row, name)
-            yield {**self._named("thread_sort_index", row, ""), "args": {"sort_index": row}}
+            yield _named(self.rank, "thread_name", row, name)
+            yield {**_named(self.rank, "thread_sort_index", row, ""), "args": {"sort_index": row}}
             yield from found
-
-    def _named(self, what: str, row: int, name: str) -> Event:
-        return {"ph": "M", "name": what, "pid": self.rank.rank, "tid": row, "args": {"name": name}}
-
-    def _slice(self, row: int, name: str, interval: Interval, **args: Any) -> Event:
-        return {
-            **{"ph": "X", "name": name, "pid": self.rank.rank, "tid": row},
-            **_times(interval.begin, interval.end),
-            "args": args,
-        }
 
     def _host(self) -> Iterator[Event]:
         """Yield phases, modules inside phases, and inside these what the host does until it has launched an item."""
         for phase, in_phase in _runs(self.step.host, lambda each: self.phases[each.item]):
-            yield self._slice(HOST, phase or "between phases", _whole(in_phase))
+            yield _slice(self.rank, HOST, phase or "between phases", _whole(in_phase))
             for module, in_module in _runs(in_phase, lambda each: self.modules[each.item]):
                 if module:
-                    yield self._slice(HOST, module, _whole(in_module))
+                    yield _slice(self.rank, HOST, module, _whole(in_module))
                 for each in in_module:
                     item = self.trace.work[each.item]
                     if each.waits:
-                        yield self._slice(HOST, "waits for the GPU", each)
+                        yield _slice(self.rank, HOST, "waits for the GPU", each)
                     else:
                         args = {"operators": item.operators, "modules": item.modules}
-                        yield self._slice(HOST, self._launched(item), each, **args)
+                        yield _slice(self.rank, HOST, self._launched(item), each, **args)
 
-    def _launched(self, item: Item) -> str:
+    def _launched(self, item: work_items.Item) -> str:
         """Name what the host does until it has launched an item."""
         match item:
-            case KernelLaunch(launcher=launcher):
-                return "kernel" if launcher == NOT_NAMED else self.trace.launchers[launcher].operator
-            case Collective(kind=kind):
-                return COLLECTIVES[kind]
-            case Copy():
+            case work_items.KernelLaunch(launcher=launcher):
+                return "kernel" if launcher == work_items.NOT_NAMED else self.trace.launchers[launcher].operator
+            case work_items.Collective(kind=kind):
+                return work_items.COLLECTIVES[kind]
+            case work_items.Copy():
                 return "copy to or from the host"
-            case HostWork(sizes=sizes) if sizes:
+            case work_items.HostWork(sizes=sizes) if sizes:
                 return "work on host memory"
         return "operators without a kernel"
 
@@ -291,34 +273,31 @@ class _PredictedStep:
         item = self.trace.work[interval.item]
         args: dict[str, Any] = {"kind": self.kinds[interval.item], "phase": self.phases[interval.item]}
         match item:
-            case KernelLaunch(flops=flops, sizes=sizes):
+            case work_items.KernelLaunch(flops=flops, sizes=sizes):
                 args |= {"module": self.modules[interval.item], "flops": flops, "memory_bytes": sum(sizes)}
-            case Collective(ranks=ranks, nbytes=nbytes):
+            case work_items.Collective(ranks=ranks, nbytes=nbytes):
                 args |= {"ranks": ranks, "bytes": nbytes}
-            case Copy(nbytes=nbytes):
+            case work_items.Copy(nbytes=nbytes):
                 args |= {"bytes": nbytes}
-        return self._slice(row, self._launched(item), interval, **args)
+        return _slice(self.rank, row, self._launched(item), interval, **args)
 
     def _launches(self) -> Iterator[Event]:
         """Yield an arrow from the host to each item on the device whose launch lies in the step, too."""
-        hosts: dict[int, list[Interval]] = defaultdict(list)
-        for each in filter(_is_visible, self.step.host):
-            if not each.waits:
-                hosts[each.item].append(each)
-        number = count()
+        launches = (each for each in filter(_is_visible, self.step.host) if not each.waits)
+        hosts, number = grouped(launches, attrgetter("item")), count()
         for row, intervals in enumerate(self.step.streams.values(), STREAMS):
             for each in filter(_is_visible, intervals):
-                before = [host for host in hosts[each.item] if host.end <= each.begin]
+                before = [host for host in hosts.get(each.item, ()) if host.end <= each.begin]
                 if before:
                     arrow = {"name": "launch", "cat": "launch", "id": next(number), "pid": self.rank.rank}
                     yield {**arrow, "ph": "s", "tid": HOST, "ts": _microseconds(before[-1].begin)}
                     yield {**arrow, "ph": "f", "bp": "e", "tid": row, "ts": _microseconds(each.begin)}
 
-    def _busy(self, row: int, uses: Callable[[Item], bool]) -> list[Event]:
+    def _busy(self, row: int, uses: Callable[[work_items.Item], bool]) -> list[Event]:
         """Return when at least one item that ``uses`` a link runs."""
         intervals = [each for stream in self.step.streams.values() for each in stream]
         own = [each for each in intervals if uses(self.trace.work[each.item])]
-        return [self._slice(row, "busy", each) for each in merged(own)]
+        return [_slice(self.rank, row, "busy", each) for each in merged(own)]
 
     def _memory(self) -> Iterator[Event]:
         """Yield the memory at each moment of the host: first the most since the last moment, then what is left."""
@@ -331,10 +310,6 @@ class _PredictedStep:
                     yield from _counters(self.rank.rank, max(second, 0.0), memory, event)
 
 
-def _uses_gpu_link(item: Item) -> bool:
-    return isinstance(item, Collective) and item.ranks > 1
-
-
 def _phases_and_modules(trace: Trace) -> tuple[list[str], list[str]]:
     """Return phase and module of each item. What is no kernel belongs to the module of the kernel before.
 
@@ -345,9 +320,9 @@ def _phases_and_modules(trace: Trace) -> tuple[list[str], list[str]]:
     events, names = list(begins), ["", *begins.values()]
     module, phases, modules = "", [], []
     for item, before in zip(trace.work, trace.events_before, strict=True):
-        begins_phase = isinstance(item, BeginWorkPhase)  # the operators before it are of the phase so far
+        begins_phase = isinstance(item, work_items.BeginWorkPhase)  # the operators before it are of the phase so far
         phases.append(names[bisect_left(events, before - begins_phase)])
-        if isinstance(item, KernelLaunch) and item.launcher != NOT_NAMED:
+        if isinstance(item, work_items.KernelLaunch) and item.launcher != work_items.NOT_NAMED:
             module = trace.launchers[item.launcher].module
         modules.append(module)
         if begins_phase:
@@ -365,13 +340,19 @@ def _whole(intervals: Sequence[Interval]) -> Interval:
     return intervals[0]._replace(end=intervals[-1].end)
 
 
-def _times(begin: float, end: float) -> dict[str, float]:
-    """Return the time of a slice in microseconds.
+def _named(rank: Explained, what: str, row: int, name: str) -> Event:
+    return {"ph": "M", "name": what, "pid": rank.rank, "tid": row, "args": {"name": name}}
+
+
+def _slice(rank: Explained, row: int, name: str, interval: Interval, **args: Any) -> Event:
+    """Return a slice of a row, in microseconds.
 
     A slice ends where the next one begins, on whole nanoseconds. Otherwise Perfetto drops the next one, and
     chrome://tracing draws it below.
     """
-    return {"ts": _microseconds(begin), "dur": (_nanoseconds(end) - _nanoseconds(begin)) / 1e3}
+    begin, end = _nanoseconds(interval.begin), _nanoseconds(interval.end)
+    times = {"ts": begin / 1e3, "dur": (end - begin) / 1e3}
+    return {"ph": "X", "name": name, "pid": rank.rank, "tid": row, **times, "args": args}
 
 
 def _is_visible(interval: Interval) -> bool:
@@ -398,19 +379,13 @@ def _measured(rank: Explained) -> tuple[list[Event], dict[str, Any]]:
     if memory.seconds is None:
         raise RecordError(f"rank {rank.rank}: the recorded history has no clock.")
     seconds = memory.seconds
-    names = [("process_name", STEP, f"rank {rank.rank}, measured"), ("thread_name", HOST, "host: parts of the run")]
-    events: list[Event] = [
-        {"ph": "M", "name": what, "pid": rank.rank, "tid": row, "args": {"name": name}} for what, row, name in names
+    events = [
+        _named(rank, "process_name", STEP, f"rank {rank.rank}, measured"),
+        _named(rank, "thread_name", HOST, "host: parts of the run"),
     ]
     for part in memory.parts:
-        begin, end = seconds[part.begin], seconds[min(part.end, len(seconds) - 1)]
-        events.append(
-            {
-                **{"ph": "X", "name": part.phase or "between phases", "pid": rank.rank, "tid": HOST},
-                **_times(begin, end),
-                "args": {"step": part.step},
-            }
-        )
+        interval = Interval(0, seconds[part.begin], seconds[min(part.end, len(seconds) - 1)])
+        events.append(_slice(rank, HOST, part.phase or "between phases", interval, step=part.step))
     for event in memory.sampled(0, len(memory.allocated), SAMPLES):
         events += _counters(rank.rank, seconds[event], memory, event)
     return events, {"source": "measured", "rank": rank.rank}

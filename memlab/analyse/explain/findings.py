@@ -11,6 +11,7 @@ from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.growth import Growth, growth_in_evaluation, growth_over_steps
 from memlab.analyse.explain.outside import RANKS
 from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS, Owner
+from memlab.core.grouping import grouped
 from memlab.core.record_schema import GrowthOfRun
 from memlab.predict.memory.ledger import Holding
 from memlab.predict.trace.memory_kinds import ACTIVATIONS, CASTS, STEP
@@ -142,11 +143,8 @@ def found_in(holdings: Sequence[Holding], trained: Mapping[str, int] = MappingPr
 
 def _by_model(holdings: Iterable[Holding]) -> dict[str, list[Holding]]:
     """Return model -> what it owns."""
-    by_model: dict[str, list[Holding]] = defaultdict(list)
-    for held in holdings:
-        if held.site.owner and held.site.owner.model:
-            by_model[held.site.owner.model].append(held)
-    return by_model
+    of_models = (held for held in holdings if held.site.owner and held.site.owner.model)
+    return grouped(of_models, lambda held: _owner(held).model)
 
 
 def _weights(own: Iterable[Holding]) -> list[Holding]:
@@ -206,11 +204,9 @@ def weights_cloned(after_step: Sequence[Holding]) -> Iterator[Finding]:
     ``after_step``: what is held when an optimizer step ends. Before, activations and temporaries can look the same.
     """
     weights = {model: _weights(own) for model, own in _by_model(after_step).items()}
-    by_line: dict[tuple[str, str], list[Holding]] = defaultdict(list)
-    for held in after_step:
-        if held.site.owner is None and held.site.kind in (WEIGHTS, ACTIVATIONS, STEP):
-            by_line[held.site.where, held.site.op].append(held)
-    for clones in by_line.values():
+    kinds = (WEIGHTS, ACTIVATIONS, STEP)
+    of_no_model = (held for held in after_step if held.site.owner is None and held.site.kind in kinds)
+    for clones in grouped(of_no_model, lambda held: (held.site.where, held.site.op)).values():
         own = next((own for own in weights.values() if _is_clone(clones, own)), None)
         if own is not None:
             yield from _about(WEIGHTS_CLONED, clones, _owner(own[0]).model)

@@ -98,11 +98,12 @@ def last_parts(ends: Sequence[PartEnd], failed_at_us: float) -> tuple[LastPart, 
     failed, in microseconds of the host's clock."""
     found: list[LastPart] = []
     for end in ends:
-        peaks = end.peak_allocated, end.peak_reserved
-        if found and found[-1][:2] == end[:2]:
+        peaks = end["peak_allocated"], end["peak_reserved"]
+        if found and found[-1][:2] == (end["phase"], end["step"]):
             before = found.pop()
             peaks = max(peaks[0], before.peak_allocated), max(peaks[1], before.peak_reserved)
-        found.append(LastPart(end.phase, end.step, (failed_at_us - end.time_us) / 1e6, end.allocated, *peaks))
+        seconds = (failed_at_us - 1e6 * end["ended_at"]) / 1e6
+        found.append(LastPart(end["phase"], end["step"], seconds, end["allocated"], *peaks))
     return tuple(found[-LAST:])
 
 

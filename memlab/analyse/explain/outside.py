@@ -6,13 +6,12 @@ what torch's allocator held then. What grew between two readings belongs to what
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
-from memlab.analyse.explain.accounting import OUTSIDE_MODULES, Share, layers_together, sum_of
+from memlab.analyse.explain.accounting import OUTSIDE_MODULES, Share, layers_together, tree
 from memlab.analyse.explain.snapshot import Entry
 from memlab.predict.outside.parts import CONTEXT, CUBLAS, KERNELS, NCCL, OutsidePart, group_in_words
 
@@ -177,17 +176,6 @@ def _context(reading: Reading) -> tuple[str, ...]:
 
 def _place(reading: Reading) -> str:
     return ": ".join(filter(None, (reading.phase or "no phase", reading.module)))
-
-
-def tree(name: str, parts: Iterable[tuple[tuple[str, ...], int]]) -> Share:
-    """Put parts together by their names, which go from part to sub-part, with their bytes."""
-    groups: dict[str, list[tuple[tuple[str, ...], int]]] = defaultdict(list)
-    total = 0
-    for names, nbytes in parts:
-        total += nbytes
-        if names:
-            groups[names[0]].append((names[1:], nbytes))
-    return sum_of(name, [tree(key, members) for key, members in groups.items()]) if groups else Share(name, total)
 
 
 @dataclass(frozen=True)

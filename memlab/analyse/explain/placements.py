@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.phases import Part, parts_of
 from memlab.core.record import PREDICTED, Record
-from memlab.predict.allocator import OutOfMemory, RecordingAllocator
+from memlab.predict.allocator import RecordingAllocator
 from memlab.predict.allocator.recording import Action
 from memlab.predict.time.calibrate import resolve
 from memlab.predict.time.clocks import LOWER_BOUND, has_clocks
 from memlab.predict.time.step_intervals import event_seconds
 from memlab.predict.trace.events import Alloc, Free
-from memlab.predict.trace.trace_format import Trace, apply, replayed
+from memlab.predict.trace.trace_format import Trace, replayed
 
 
 def event_times(rank: Explained, record: Record) -> Mapping[int, float]:
@@ -42,13 +42,11 @@ ROUNDING = "rounding of blocks in use"
 class Timeline:
     """Memory after each event of a trace, in bytes. An out-of-memory ends the lists before the trace ends.
 
-    ``active``: allocated, or freed while a side stream may still use it. ``seconds``: when each event happened, from
-    the first one on; ``None`` if no clock is known. ``parts``: in order, without gaps. ``peak``: the first event after
-    which most is allocated.
+    ``seconds``: when each event happened, from the first one on; ``None`` if no clock is known. ``parts``: in order,
+    without gaps. ``peak``: the first event after which most is allocated.
     """
 
     allocated: Sequence[int]
-    active: Sequence[int]
     reserved: Sequence[int]
     seconds: Sequence[float] | None
     parts: tuple[Part, ...]
@@ -75,15 +73,9 @@ class Timeline:
 
 def timeline(rank: Explained) -> Timeline:
     """Replay the trace of a rank. The peak is the one of its explanation."""
-    allocated, active, reserved = [], [], []
     history = rank.history
-    for allocator in replayed(history.trace, history.recorder()):
-        allocated.append(allocator.allocated)
-        active.append(allocator.active)
-        reserved.append(allocator.reserved)
-    return Timeline(
-        allocated, active, reserved, history.seconds, parts_of(history.trace, len(allocated)), rank.peak.event
-    )
+    allocated, reserved = history.sizes()
+    return Timeline(allocated, reserved, history.seconds, parts_of(history.trace, len(allocated)), rank.peak.event)
 
 
 def by_kind(trace: Trace, events: Sequence[int], allocated: Sequence[int]) -> dict[str, list[int]]:
@@ -165,21 +157,17 @@ class _Builder:
         self.end = len(trace.events)  # of what has no end yet
 
     def build(self) -> Placements:
-        for index, event in enumerate(self.trace.events):
-            allocated = self.allocator.allocated
-            try:
-                apply(event, self.allocator)
-            except OutOfMemory:
-                self._end_at(index)
-                break
+        allocated, done = self.allocator.allocated, 0
+        for event, _ in zip(self.trace.events, replayed(self.trace, self.allocator), strict=False):
             for action in self.allocator.actions:
                 if action.name == "alloc":
                     assert isinstance(event, Alloc)
-                    self._request(action, event.site, self.allocator.allocated - allocated, index)
+                    self._request(action, event.site, self.allocator.allocated - allocated, done)
                 else:
-                    self._note(action, index)
+                    self._note(action, done)
             self.allocator.actions.clear()
-        self.found.events = self.end
+            allocated, done = self.allocator.allocated, done + 1
+        self._end_at(done)
         return self.found
 
     def _request(self, action: Action, site: int, size: int, index: int) -> None:
@@ -206,7 +194,9 @@ class _Builder:
 
     def _remove(self, start: int, stop: int, index: int) -> None:
         """End the segments between two addresses. What lies beside them goes on as segments of their own."""
-        for segment in list(self._overlapping(start, stop)):
+        for segment in list(self.mapped.values()):
+            if segment.address >= stop or start >= segment.address + segment.size:
+                continue
             del self.mapped[segment.address]
             segment.end = index
             behind = segment.address + segment.size
@@ -214,13 +204,10 @@ class _Builder:
                 if end > address:
                     self._add(Segment(address, end - address, segment.base, segment.page, index, self.end))
 
-    def _overlapping(self, start: int, stop: int) -> Iterator[Segment]:
-        return (each for each in self.mapped.values() if each.address < stop and start < each.address + each.size)
-
     def _end_at(self, index: int) -> None:
-        """End what has no end yet at an earlier event than the last."""
+        """End what has no end yet at the number of replayed events."""
         for block in self.found.blocks:
             block.freed, block.reusable = min(block.freed, index), min(block.reusable, index)
         for segment in self.found.segments:
             segment.end = min(segment.end, index)
-        self.end = index
+        self.found.events = index

@@ -21,9 +21,10 @@ from memlab.analyse.explain.snapshot import Snapshot, read_snapshot
 from memlab.analyse.explain.snapshot_trace import Marks, MeasuredTrace, PartEnd, piece_and_module, trace_of
 from memlab.attach import owner
 from memlab.core.errors import ConfigError, RecordError
-from memlab.core.record_schema import Bytes, Count
 from memlab.core.schema import check_of
+from memlab.core.value_types import Bytes, Count
 from memlab.files.json_file import read_json
+from memlab.files.regular_file import open_regular
 from memlab.predict.allocator import Options, RecordingAllocator, parse
 from memlab.predict.memory.ledger import moments
 from memlab.predict.trace.trace_format import Piece
@@ -79,22 +80,11 @@ class OwnersMarks(TypedDict):
     looks: dict[str, dict[str, Count]]
 
 
-class PartEndMarks(TypedDict):
-    """Part of the run before an out-of-memory (attach/out_of_memory.py). ``ended_at``: seconds since the epoch."""
-
-    phase: str
-    step: Count | None
-    ended_at: float
-    allocated: Bytes
-    peak_allocated: Bytes
-    peak_reserved: Bytes
-
-
 class _Optional(TypedDict, total=False):
     device: Count
     first_piece: Count
     import_paths: list[str]
-    last_parts: list[PartEndMarks]
+    last_parts: list[PartEnd]
     snapshot_sha256: str
 
 
@@ -131,17 +121,19 @@ def read_marks(path: Path) -> tuple[Marks, Driver]:
     values = read_json(path)
     try:
         check_of(MarksFile)(values)
-        pieces = [(piece["phase"] or "", _piece(piece)) for piece in values["pieces"]]
+        pieces = [
+            (piece["phase"] or "", Piece(piece["step"], piece["where"], piece["ends_phase"]))
+            for piece in values["pieces"]
+        ]
         owners = owner.from_json(values["owners"])
         paths = list(filter(None, values.get("import_paths", ())))
-        ends = None if "last_parts" not in values else [_part_end(part) for part in values["last_parts"]]
         marks = Marks(
             pieces,
             owners,
             values["folder"],
             values.get("first_piece", 0),
             paths,
-            ends,
+            values.get("last_parts"),
             values.get("snapshot_sha256", ""),
         )
         return marks, _driver(values["outside"], values.get("device", 0))
@@ -176,15 +168,6 @@ def _reading(values: dict[str, Any], pid: str) -> Reading:
 
 def _others(values: dict[str, Any], pid: str) -> dict[str, int]:
     return {process: nbytes for process, nbytes in values["processes"].items() if process != pid}
-
-
-def _piece(values: dict[str, Any]) -> Piece:
-    return Piece(values["step"], values["where"], values["ends_phase"])
-
-
-def _part_end(values: dict[str, Any]) -> PartEnd:
-    sizes = (values[name] for name in ("allocated", "peak_allocated", "peak_reserved"))
-    return PartEnd(values["phase"], values["step"], 1e6 * values["ended_at"], *sizes)
 
 
 NO_HISTORY = "no memory history is in this folder"
@@ -278,7 +261,7 @@ def _are_together(file: Path, snapshot: Snapshot, marks: Marks, readings: Readin
     they lack a part of the run that it names, or if their readings of the driver's figure all come before it or after.
     """
     if marks.snapshot_sha256:
-        with file.open("rb") as content:
+        with open_regular(file) as content:
             return hashlib.file_digest(content, "sha256").hexdigest() == marks.snapshot_sha256
     if max(piece_and_module(entry.label)[0] for entry in snapshot.entries) >= marks.first + len(marks.pieces):
         return False

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
-from typing import NamedTuple
+from typing import TypedDict
 
 from memlab.analyse.explain.snapshot import SEGMENT_ACTIONS, Entry, Frame, LiveBlock, Segment, Snapshot, Stack
 from memlab.attach.owner import Owner
 from memlab.core.sizes import MIB
+from memlab.core.value_types import Bytes, Count
 from memlab.predict.allocator import Before
 from memlab.predict.trace.events import Alloc, BeginPhase, EmptyCache, Free, RecordStream
 from memlab.predict.trace.memory_kinds import EXPLAINS, KERNEL_SCRATCH, PASSES_ON, SMALL, kind_of, name_owned
@@ -27,7 +28,7 @@ _OWN = "/memlab_attach/"
 """Part of the path of memlab's meters in a command (attach/install.py)."""
 
 _CUBLAS_WORKSPACE = frozenset({"at::cuda::getCurrentCUDABlasHandle()", "at::cuda::getCUDABlasLtWorkspace()"})
-"""Functions of torch that request the workspace of cuBLAS, which stays: a prediction names it alike."""
+"""Functions of torch that request the workspace of cuBLAS, which stays. A prediction uses the same name."""
 
 _INNER = ("empty", "resize_", "new_empty", "_cudnn_attention", "_flash_attention", "_efficient_attention")
 """Operators that others call for their memory, or as the kernel behind ``scaled_dot_product_attention``."""
@@ -149,16 +150,16 @@ WAITING_STREAM = -1
 others follow below."""
 
 
-class PartEnd(NamedTuple):
-    """Part of a run that is over. ``time_us``: its end, in microseconds of the host's clock. In bytes: ``allocated`` at
-    its end, and its peaks of allocated and reserved memory."""
+class PartEnd(TypedDict):
+    """Part of the run before an out-of-memory (attach/out_of_memory.py). ``ended_at``: seconds since the epoch. In
+    bytes: ``allocated`` at its end, and its peaks of allocated and reserved memory."""
 
     phase: str
-    step: int | None
-    time_us: float
-    allocated: int
-    peak_allocated: int
-    peak_reserved: int
+    step: Count | None
+    ended_at: float
+    allocated: Bytes
+    peak_allocated: Bytes
+    peak_reserved: Bytes
 
 
 @dataclass(frozen=True)
@@ -264,13 +265,14 @@ class _Builder:
         if self.marks.last_parts is not None:
             self._name_by_size()
         after_each += [reserved] * (len(self.trace.events) - len(after_each))
+        seconds = [(time - times[0]) / 1e6 for time in times] if any(times) else None
         failed = next((entry for entry in entries if entry.action == "oom"), None)
         return MeasuredTrace(
             self.trace,
             after_each,
             self._segments(),
             self._before(),
-            _seconds(times),
+            seconds,
             failed and self._failed(failed),
         )
 
@@ -397,11 +399,6 @@ def piece_and_module(label: str) -> tuple[int, str]:
     """Return the number of the piece and the module in the label of an entry; -1 and empty where it has none."""
     number, _, module = label.partition("|")
     return (int(number), module) if number.isdecimal() and len(number) < LONGEST_NUMBER else (-1, "")
-
-
-def _seconds(times: Sequence[int]) -> list[float] | None:
-    """Return seconds since the first of the ``times``, which are in microseconds."""
-    return [(time - times[0]) / 1e6 for time in times] if any(times) else None
 
 
 def _segments_before(snapshot: Snapshot) -> list[Segment]:

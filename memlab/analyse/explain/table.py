@@ -11,7 +11,7 @@ from memlab.analyse.explain.accounting import Share
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import explain
 from memlab.analyse.run_view import RunView
-from memlab.core.errors import RecordError
+from memlab.analyse.table import long_table
 from memlab.predict.memory.ledger import Moment
 from memlab.runs.folder import RunFolder
 
@@ -29,17 +29,13 @@ def explained_table(runs: Sequence[RunView]) -> tuple[pd.DataFrame, list[str]]:
 
     Also returns a line for each run and each rank that has no row, which says why.
     """
-    rows: list[dict[str, Any]] = []
-    problems: list[str] = []
-    for run in runs:
-        try:
-            explained = explain(RunFolder(run.path))
-        except RecordError as error:
-            problems.append(str(error))
-            continue
-        problems += explained.problems
-        rows += [{"run_id": run.run_id, "path": run.path, **_row(rank)} for rank in explained.ranks]
-    return pd.DataFrame(rows), problems
+    return long_table(runs, _rows)
+
+
+def _rows(folder: RunFolder, problems: list[str]) -> Iterator[dict[str, Any]]:
+    explained = explain(folder)
+    problems += explained.problems
+    return map(_row, explained.ranks)
 
 
 def _row(rank: Explained) -> dict[str, Any]:

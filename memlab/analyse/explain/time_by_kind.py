@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from memlab.analyse.explain.explained import traces_of
-from memlab.analyse.explain.measure_again import measure_again
+from memlab.analyse.explain.explained_run import measure_again
 from memlab.attach.options import PROFILER
 from memlab.core.basis import BOUND, CALIBRATED, EXACT, Basis
 from memlab.core.config import Config

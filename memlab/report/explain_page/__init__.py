@@ -4,24 +4,16 @@ ExplainedRun -> placements.py -> histories.py, packing.py -> payload.py -> html_
 """
 
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 
 from memlab.analyse.diff import ChangedKey
 from memlab.analyse.explain.explained_run import ExplainedRun
 from memlab.analyse.explain.remedies import Remedies
-from memlab.files.disk import write_whole
+from memlab.files.disk import write_output
 from memlab.report.explain_page.payload import payload
-from memlab.report.html_file import SHARED, html_file
+from memlab.report.html_file import html_file
 
-ASSETS = files("memlab.report.explain_page") / "assets"
-
-STYLES = (SHARED / "common.css", ASSETS / "explain.css")
-
-SCRIPTS = (
-    *(SHARED / name for name in ("elements.js", "theme.js")),
-    *(ASSETS / f"{name}.js" for name in ("answer", "history", "tree", "flame", "chart", "segments", "ranks", "main")),
-)
+SCRIPTS = ("answer", "history", "tree", "flame", "chart", "segments", "ranks", "main")
 
 
 def write_explain_page(
@@ -35,6 +27,4 @@ def write_explain_page(
     ``remedies``: of the one run, if they were predicted. ``changes``: settings and versions in which two runs differ.
     Raises :class:`WriteError` and :class:`OSError`.
     """
-    text = html_file(payload(runs, remedies, changes), ASSETS / "page.html", STYLES, SCRIPTS)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(output, text.encode())
+    write_output(output, html_file(payload(runs, remedies, changes), __name__, SCRIPTS).encode())

@@ -9,29 +9,25 @@ from matplotlib.figure import Figure
 from memlab.analyse.effects import Effects
 from memlab.analyse.identity import MICRO, TOKENS
 from memlab.analyse.run_view import RunView
-from memlab.report.figures import canvas
-from memlab.report.figures.bars import cost, phases
-from memlab.report.figures.over_axis import fit, memory_over, overlays, slices_overlay, speed_over
-from memlab.report.figures.scatter import pareto, predicted_against_measured, reserved_against_allocated
-from memlab.report.figures.sheet import NothingToDraw, Sheet, sheets
-from memlab.report.figures.step_memory import step_memory
+from memlab.report.figures import by_point, canvas, over_axis
+from memlab.report.figures.canvas import NothingToDraw, Sheet, sheets
 
 Kind = Callable[[Sheet], Iterator[tuple[str, Figure]]]
 """Function that yields figures, each with its part of the file name; raises :class:`NothingToDraw`."""
 
 KINDS: dict[str, Kind] = {
-    "memory_over_seq_len": partial(memory_over, axis=TOKENS),
-    "memory_over_batch": partial(memory_over, axis=MICRO),
-    "reserved_against_allocated": reserved_against_allocated,
-    "speed_over_seq_len": partial(speed_over, axis=TOKENS),
-    "speed_over_batch": partial(speed_over, axis=MICRO),
-    "overlay": overlays,
-    "phases": phases,
-    "step_memory": step_memory,
-    "predicted_against_measured": predicted_against_measured,
-    "fit": fit,
-    "cost": cost,
-    "pareto": pareto,
+    "memory_over_seq_len": partial(over_axis.memory_over, axis=TOKENS),
+    "memory_over_batch": partial(over_axis.memory_over, axis=MICRO),
+    "reserved_against_allocated": by_point.reserved_against_allocated,
+    "speed_over_seq_len": partial(over_axis.speed_over, axis=TOKENS),
+    "speed_over_batch": partial(over_axis.speed_over, axis=MICRO),
+    "overlay": over_axis.overlays,
+    "phases": by_point.phases,
+    "step_memory": by_point.step_memory,
+    "predicted_against_measured": by_point.predicted_against_measured,
+    "fit": over_axis.fit,
+    "cost": by_point.cost,
+    "pareto": by_point.pareto,
 }
 
 
@@ -45,7 +41,7 @@ def draw(runs: Sequence[RunView], output: Path, kinds: Iterable[str]) -> Iterato
 def draw_slices(runs: Sequence[RunView], effects: Effects, output: Path) -> Iterator[tuple[str, list[Path] | str]]:
     """Write the overlay of the two slices that ``effects`` compares."""
     sheet = next(sheets(runs))
-    yield from _draw(slices_overlay(sheet, effects), "slices", sheet, output)
+    yield from _draw(over_axis.slices_overlay(sheet, effects), "slices", sheet, output)
 
 
 def _draw(found: Iterator[tuple[str, Figure]], kind: str, sheet: Sheet, output: Path):

@@ -1,10 +1,12 @@
-"""Size, fonts, legend and saving of all figures, for print in a column of a page."""
+"""What all figures share: their input, a sheet of runs, and their size, fonts, legend and files, for print in a
+column of a page."""
 
 import io
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,81 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from memlab.analyse.identity import configurations, subject_of
+from memlab.analyse.quantities import held_quantity
+from memlab.analyse.run_view import RunView, value_at
+from memlab.core.grouping import grouped
 from memlab.core.sizes import GIB
 from memlab.files.disk import replacing
-from memlab.report.figures.sheet import Sheet
+from memlab.report import units
+from memlab.report.palette import Style, styles
+
+
+class NothingToDraw(Exception):
+    """No run has the data that a figure shows; the message says which data are missing."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The runs of one model on one kind of machine, called ``name``; ``alone`` if it is the report's only sheet.
+
+    ``styles`` are shared by the whole report, so that a configuration looks the same on every sheet.
+    """
+
+    name: str
+    alone: bool
+    configurations: dict[str, list[RunView]]
+    styles: dict[str, Style]
+
+    @property
+    def runs(self) -> list[RunView]:
+        return [run for members in self.configurations.values() for run in members]
+
+    @property
+    def common(self) -> list[str]:
+        """Words that all labels of the sheet share: the title has them once."""
+        each = [label.split() for label in self.configurations]
+        return [word for word in each[0] if all(word in words for words in each) and not word.startswith("model=")]
+
+    def short(self, label: str) -> str:
+        """Return the label without the words that all labels of this sheet share; empty for the only one."""
+        return " ".join(word for word in label.split() if word not in self.common and not word.startswith("model="))
+
+    def look(self, words: str) -> Style:
+        """Return the style of the first configuration whose label has all these words.
+
+        ``words`` may be a label of fewer axes; without a match, the first configuration's style is returned.
+        """
+        wanted = set(words.split())
+        labels = [label for label in self.configurations if wanted <= set(label.split())] or list(self.configurations)
+        return self.styles[labels[0]]
+
+    @property
+    def held(self) -> str:
+        """Figure for memory in live tensors: allocated, or active if allocated was not measured."""
+        return held_quantity(self.runs)
+
+    @property
+    def unknown_speed(self) -> str:
+        """Why speeds are not known where they are only bounds, for a message; empty otherwise."""
+        bases = (run.basis for run in self.runs if run.summary.get("step_seconds"))
+        return units.not_known("; speed", bases)
+
+    @property
+    def memory_gib(self) -> float | None:
+        """Memory of one GPU; ``None`` if it differs between runs."""
+        found = {value_at(run.config, "hardware.memory_gib") for run in self.runs}
+        return found.pop() if len(found) == 1 else None
+
+
+def sheets(runs: Sequence[RunView]) -> Iterator[Sheet]:
+    """Yield one sheet for each model and machine: memory of different models must not share an axis."""
+    named = configurations(runs)
+    looks = styles(named)
+    families = grouped(named, lambda label: subject_of(named[label][0]))
+    for family, labels in families.items():
+        yield Sheet(family, len(families) == 1, {label: named[label] for label in labels}, looks)
+
 
 RC = {
     "font.size": 9.0,
@@ -78,6 +152,7 @@ def finish(figure: Figure, sheet: Sheet, title: str, notes: Sequence[str] = ()) 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write ``name``.png and ``name``.svg in ``folder``. Returns both paths."""
     stem = re.sub(r"[^A-Za-z0-9_.=-]+", "_", name)[:120].strip("_")
+    folder.mkdir(parents=True, exist_ok=True)
     png, svg = folder / f"{stem}.png", folder / f"{stem}.svg"
     pixels = io.BytesIO()
     figure.savefig(pixels, dpi=DPI, format="png")
@@ -101,6 +176,39 @@ def plain(text: str) -> str:
 
 def gib(sizes: Sequence[float]) -> list[float]:
     return [size / GIB for size in sizes]
+
+
+def stack_bars(
+    axes: Any, at: Sequence[float], layers: Iterable[tuple[str, str, str, Sequence[float]]], **look: Any
+) -> None:
+    """Draw bars at these positions, one layer on the other. ``layers``: name, color, hatch and sizes in bytes."""
+    base = [0.0] * len(at)
+    for name, color, hatch, sizes in layers:
+        heights = gib(sizes)
+        axes.bar(at, heights, bottom=base, color=color, hatch=hatch, label=name, edgecolor="#555555", **look)
+        base = [low + height for low, height in zip(base, heights, strict=True)]
+
+
+def new_panels(
+    shown: Mapping[str, Any] | Sequence[Any], most: int, columns: int, heights: tuple[float, float], **options: Any
+) -> tuple[Figure, list[Any], list[str]]:
+    """Make a figure with a panel for each of several configurations, at most ``most``.
+
+    ``heights``: of the figure without a row of panels, and of a row, in inches. Also returns the axes, and a note if
+    there are more configurations.
+    """
+    count = min(len(shown), most)
+    rows = -(-count // columns)
+    figure, panels = new_figure(rows, min(columns, count), heights[0] + heights[1] * rows, **options)
+    for axes in panels.flat[count:]:
+        axes.set_visible(False)
+    notes = [f"{most} of {len(shown)} configurations"] if len(shown) > most else []
+    return figure, list(panels.flat[:count]), notes
+
+
+def entitle(axes: Any, label: str, width: int, *lines: str) -> None:
+    """Write the label of a configuration, wrapped at ``width``, and these lines above a panel."""
+    axes.set_title("\n".join(filter(None, (wrapped(label, width), *lines))), fontsize=8, loc="left")
 
 
 def thousands(axis: Any) -> None:
@@ -132,6 +240,12 @@ def from_zero(panels: Iterable[Any], memory_gib: float | None = None) -> None:
 def marker_size(points: Sequence[Any]) -> float:
     """Return the marker size in typographic points: large for few data points, small for a cloud."""
     return 6.0 if len(points) <= FEW else 1.8 if is_cloud(points) else 4.0
+
+
+def cloud(look: Style, points: Sequence[Any], **more: Any) -> dict[str, Any]:
+    """Return how points without a line between them are drawn."""
+    marks = {"color": look.color, "marker": look.marker, "markersize": marker_size(points), "markeredgewidth": 0}
+    return {**marks, "linestyle": "none", "rasterized": is_cloud(points), **more}
 
 
 def is_cloud(points: Sequence[Any]) -> bool:

@@ -4,7 +4,9 @@ A curve is the mean over ranks, in a band from the lowest to the highest rank.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import inf
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -12,38 +14,97 @@ from matplotlib.figure import Figure
 
 from memlab.analyse.effects import Effects, Pair, effects_by
 from memlab.analyse.fit import Fit, fit_all
-from memlab.analyse.identity import MICRO, TOKENS, configurations, differing_axes
+from memlab.analyse.identity import MICRO, TOKENS, configurations, differing_axes, point_of
+from memlab.analyse.run_view import RunView
+from memlab.core.grouping import grouped
 from memlab.core.sizes import GIB
 from memlab.report import units
-from memlab.report.figures.canvas import (
-    FEW,
-    OOM_COLOR,
-    counted,
-    finish,
-    from_zero,
-    gib,
-    is_cloud,
-    mark_oom,
-    marker_size,
-    new_figure,
-    plain,
-    thousands,
-    wrapped,
-)
-from memlab.report.figures.series import NAMES, Series, series_over
-from memlab.report.figures.sheet import NothingToDraw, Sheet
+from memlab.report.figures import canvas
+from memlab.report.figures.canvas import OOM_COLOR, NothingToDraw, Sheet, gib, is_cloud
 from memlab.report.fit_text import equation
 from memlab.report.palette import DASHES, MARKERS, OKABE_ITO, Style
+
+NAMES = {TOKENS: "sequence length, tokens", MICRO: "micro batch, samples per GPU"}
+"""Axis -> its label in figures."""
+
+
+Columns = tuple[list[int], list[float], list[float], list[float]]
+"""Positions, and the lowest, mean and highest value at each."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a figure. ``label``: its configuration; ``name``: its legend. Positions are values of the axis."""
+
+    label: str
+    name: str
+    points: dict[int, list[RunView]]  # position -> the repeats that ended as ok
+    ooms: tuple[int, ...]  # positions that ran out of GPU memory
+    turn: int  # index of the series within its configuration
+
+    def ranks(self, key: str) -> Columns:
+        """Return positions, and lowest, mean and highest rank of a figure at each position, over all repeats."""
+        rows = []
+        for position, repeats in sorted(self.points.items()):
+            found = [run.summary[key] for run in repeats if isinstance(run.summary.get(key), dict)]
+            if found:
+                low, high = min(each["min"] for each in found), max(each["max"] for each in found)
+                rows.append((position, low, mean(each["mean"] for each in found), high))
+        return _columns(rows)
+
+    def rate(self, key: str) -> Columns:
+        """Return positions, and lowest, mean and highest value of a rate at each position, over repeats.
+
+        Rates that are only bounds are left out.
+        """
+        rows = []
+        for position, repeats in sorted(self.points.items()):
+            found = [value for run in repeats if (value := run.comparable(key)) is not None]
+            if found:
+                rows.append((position, min(found), mean(found), max(found)))
+        return _columns(rows)
+
+
+def _columns(rows: Sequence[tuple[int, float, float, float]]) -> Columns:
+    positions, low, middle, high = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return list(positions), list(low), list(middle), list(high)
+
+
+def series_over(sheet: Sheet, axis: str) -> list[Series]:
+    """Make the series over sequence length or micro batch; each series has one value of the other axis.
+
+    Raises :class:`NothingToDraw` where no configuration has two positions.
+    """
+    found = list(_all_series(sheet, axis))
+    long = [series for series in found if len({*series.points, *series.ooms}) > 1 and series.points]
+    if not long:
+        raise NothingToDraw(f"no configuration has two points along {axis}")
+    return long
+
+
+def _all_series(sheet: Sheet, axis: str) -> Iterator[Series]:
+    here, other = (1, 0) if axis == TOKENS else (0, 1)
+    others = {point_of(run)[other] for run in sheet.runs}
+    for label, members in sheet.configurations.items():
+        turn = 0
+        for fixed, runs in sorted(grouped(members, lambda run: point_of(run)[other]).items()):
+            points = grouped((run for run in runs if run.fits_and_lasts), lambda run: point_of(run)[here])
+            ooms = tuple(sorted({point_of(run)[here] for run in runs if run.status == "gpu_oom"}))
+            point = f"batch {fixed:,}" if axis == TOKENS else f"{fixed:,} tokens"
+            words = [sheet.short(label), point if len(others) > 1 or not sheet.short(label) else ""]
+            yield Series(label, ", ".join(word for word in words if word), points, ooms, turn)
+            turn += len({*points, *ooms}) > 1
+
 
 COLUMNS, MOST = 2, 8
 
 
 def fit(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
     """Draw live tensors, then reserved memory: a panel for each configuration with three token counts or more."""
+    labels = dict(zip(configurations(sheet.runs), sheet.configurations, strict=True))  # here -> in the whole report
     drawn = 0
     for key in dict.fromkeys((sheet.held, "peak_reserved_bytes")):
         fits, _ = fit_all(sheet.runs, key)
-        labels = _labels_of(sheet)
         if fits:
             drawn += 1
             yield units.name(key).removeprefix("peak "), _figure(sheet, [(labels[each.label], each) for each in fits])
@@ -51,26 +112,16 @@ def fit(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         raise NothingToDraw("no configuration has three token counts")
 
 
-def _labels_of(sheet: Sheet) -> dict[str, str]:
-    """Map the label of a configuration within the sheet to its label in the whole report."""
-    return dict(zip(configurations(sheet.runs), sheet.configurations, strict=True))
-
-
 def _figure(sheet: Sheet, fits: list[tuple[str, Fit]]) -> Figure:
-    shown = fits[:MOST]
-    columns = min(COLUMNS, len(shown))
-    rows = -(-len(shown) // columns)
-    figure, panels = new_figure(rows, columns, 0.5 + 2.7 * rows)
-    for axes in panels.flat[len(shown) :]:
-        axes.set_visible(False)
-    for axes, (label, each) in zip(panels.flat, shown, strict=False):
+    figure, panels, notes = canvas.new_panels(fits, MOST, COLUMNS, (0.5, 2.7))
+    for axes, (label, each) in zip(panels, fits, strict=False):
         _panel(axes, each, sheet.styles[label])
-        words = [wrapped(sheet.short(label), 60), equation(each), _quality(each)]
-        axes.set_title("\n".join(filter(None, words)), fontsize=8, loc="left")
+        canvas.entitle(axes, sheet.short(label), 60, equation(each), _quality(each))
         axes.set_ylabel(f"{units.name(each.quantity)}, GiB")
-        counted(axes, "tokens of one forward (micro batch x sequence length)")
-    more = [f"{MOST} of {len(fits)} configurations"] if len(fits) > MOST else []
-    return finish(figure, sheet, f"{units.name(fits[0][1].quantity).capitalize()} over tokens, highest rank", more)
+        canvas.counted(axes, "tokens of one forward (micro batch x sequence length)")
+    return canvas.finish(
+        figure, sheet, f"{units.name(fits[0][1].quantity).capitalize()} over tokens, highest rank", notes
+    )
 
 
 def _panel(axes: Any, each: Fit, look: Style) -> None:
@@ -78,16 +129,7 @@ def _panel(axes: Any, each: Fit, look: Style) -> None:
     x = np.unique(np.append(np.linspace(0, 1.05 * last, 200), line.hinge or 0))
     y = np.array([line.at(position) for position in x]) / GIB
     half = np.array([line.interval_at(position) for position in x]) / GIB
-    axes.plot(
-        each.tokens,
-        [value / GIB for value in each.bytes],
-        color=look.color,
-        marker=look.marker,
-        markersize=marker_size(each.tokens),
-        linestyle="none",
-        markeredgewidth=0,
-        rasterized=is_cloud(each.tokens),
-    )
+    axes.plot(each.tokens, gib(each.bytes), **canvas.cloud(look, each.tokens))
     axes.plot(x, y, color=OOM_COLOR, linewidth=1.1, label="fit")
     if half[0] != inf:
         axes.fill_between(
@@ -96,8 +138,8 @@ def _panel(axes: Any, each: Fit, look: Style) -> None:
     if line.hinge is not None:
         axes.axvline(line.hinge, color=OOM_COLOR, linewidth=0.9, linestyle=(0, (2, 2)), label="hinge")
     if each.oom_tokens is not None:
-        mark_oom(axes, each.oom_tokens, OOM_COLOR, "out of GPU memory")
-    from_zero([axes], each.memory_gib)
+        canvas.mark_oom(axes, each.oom_tokens, OOM_COLOR, "out of GPU memory")
+    canvas.from_zero([axes], each.memory_gib)
 
 
 def _quality(each: Fit) -> str:
@@ -137,35 +179,31 @@ def slices_overlay(sheet: Sheet, effects: Effects) -> Iterator[tuple[str, Figure
     if not groups:
         raise NothingToDraw("the slices do not share two sequence lengths at one batch")
     for (_, base, other, micro), pairs in groups.items():
-        yield (
-            f"batch-{micro}",
-            overlay(sheet, pairs, f"{base} and {other}".replace(",", ", "), [f"batch {micro}", *effects.warnings]),
-        )
+        title = f"{base} and {other}".replace(",", ", ")
+        yield f"batch-{micro}", overlay(sheet, pairs, title, [f"batch {micro}", *effects.warnings])
 
 
 def overlay(sheet: Sheet, pairs: Sequence[Pair], title: str, notes: Sequence[str]) -> Figure:
     """Draw live tensors, reserved memory and speed of both sides, with the difference and its noise below each."""
     keys = [key for key in (sheet.held, "peak_reserved_bytes", "tokens_per_second") if _has(pairs, key)]
-    figure, panels = new_figure(2, len(keys), 4.4, sharex=True, gridspec_kw={"height_ratios": (3, 2)})
+    figure, panels = canvas.new_figure(2, len(keys), 4.4, sharex=True, gridspec_kw={"height_ratios": (3, 2)})
     for column, key in enumerate(keys):
         above, below = panels[0][column], panels[1][column]
         shown = [pair for pair in pairs if key in pair.differences]
         _both(above, shown, key)
         _difference(below, shown, key)
         above.set_title(units.name(key))
-        counted(below, "sequence length, tokens")
+        canvas.counted(below, "sequence length, tokens")
     guessed = sum(pair.interpolated is not None for pair in pairs)
     if guessed:
-        where = "hollow:" if len(pairs) <= FEW else f"at {guessed} of {len(pairs)} lengths one side is"
+        where = "hollow:" if len(pairs) <= canvas.FEW else f"at {guessed} of {len(pairs)} lengths one side is"
         notes = [*notes, f"{where} interpolated between its two neighbours"]
-    return finish(figure, sheet, title, notes)
+    return canvas.finish(figure, sheet, title, notes)
 
 
 def _lines(effects: Effects, least: int) -> dict[Group, list[Pair]]:
     """Group the pairs into lines, and keep lines of at least ``least`` pairs."""
-    groups: dict[Group, list[Pair]] = {}
-    for pair in effects.pairs:
-        groups.setdefault((pair.where, pair.base, pair.other, pair.micro), []).append(pair)
+    groups = grouped(effects.pairs, lambda pair: (pair.where, pair.base, pair.other, pair.micro))
     return {group: pairs for group, pairs in groups.items() if len(pairs) >= least}
 
 
@@ -177,15 +215,15 @@ def _both(axes: Any, pairs: Sequence[Pair], key: str) -> None:
     for side, color, marker in (("base", BASE, "o"), ("other", OTHER, "s")):
         tokens = [pair.tokens for pair in pairs]
         values = [_scaled(key, getattr(pair.differences[key], side).value) for pair in pairs]
-        axes.plot(tokens, values, color=color, label=plain(getattr(pairs[0], side).replace(",", ", ")))
-        if len(pairs) > FEW:
+        axes.plot(tokens, values, color=color, label=canvas.plain(getattr(pairs[0], side).replace(",", ", ")))
+        if len(pairs) > canvas.FEW:
             continue
         for pair, value in zip(pairs, values, strict=True):
             fill = "white" if pair.interpolated == side else color
             axes.plot(pair.tokens, value, color=color, marker=marker, markerfacecolor=fill)
     axes.set_ylabel(_unit(key))
-    thousands(axes.yaxis)
-    from_zero([axes])
+    canvas.thousands(axes.yaxis)
+    canvas.from_zero([axes])
 
 
 def _difference(axes: Any, pairs: Sequence[Pair], key: str) -> None:
@@ -197,11 +235,11 @@ def _difference(axes: Any, pairs: Sequence[Pair], key: str) -> None:
             tokens, [-each for each in noise], noise, color="#999999", alpha=0.3, linewidth=0, label="noise"
         )
     axes.axhline(0, color=OOM_COLOR, linewidth=0.8)
-    marker = "o" if len(pairs) <= FEW else None
+    marker = "o" if len(pairs) <= canvas.FEW else None
     values = [_scaled(key, each.absolute) for each in differences]
     axes.plot(tokens, values, color=OOM_COLOR, marker=marker, label="difference (second minus first)")
     axes.set_ylabel(f"difference, {_unit(key).removesuffix(' per GPU')}")
-    thousands(axes.yaxis)
+    canvas.thousands(axes.yaxis)
 
 
 def _scaled(key: str, value: float) -> float:
@@ -219,36 +257,36 @@ TITLES = {TOKENS: "sequence length", MICRO: "micro batch"}
 
 def memory_over(sheet: Sheet, axis: str) -> Iterator[tuple[str, Figure]]:
     all_series = series_over(sheet, axis)
-    figure, panels = new_figure(1, 2, sharey=True)
+    figure, panels = canvas.new_figure(1, 2, sharey=True)
     for axes, key in zip(panels[0], (sheet.held, "peak_reserved_bytes"), strict=True):
         for series in all_series:
             positions, *sizes = series.ranks(key)
             _line(axes, sheet, series, positions, [gib(each) for each in sizes])
         axes.set_title(units.name(key))
-        counted(axes, NAMES[axis])
+        canvas.counted(axes, NAMES[axis])
     panels[0][0].set_ylabel("GiB per GPU")
-    from_zero(panels[0], sheet.memory_gib)
+    canvas.from_zero(panels[0], sheet.memory_gib)
     _mark_ooms(panels[0], sheet, all_series)
     several = any((run.config.get("hardware") or {}).get("gpus", 1) > 1 for run in sheet.runs)
     notes = ["line: mean over ranks; band: lowest to highest rank"] if several else []
-    yield "", finish(figure, sheet, f"Peak memory over {TITLES[axis]}", notes)
+    yield "", canvas.finish(figure, sheet, f"Peak memory over {TITLES[axis]}", notes)
 
 
 def speed_over(sheet: Sheet, axis: str) -> Iterator[tuple[str, Figure]]:
     all_series = series_over(sheet, axis)
     if not any(series.rate("tokens_per_second")[0] for series in all_series):
         raise NothingToDraw(f"no run has a known speed{sheet.unknown_speed}")
-    figure, panels = new_figure(1, 2)
+    figure, panels = canvas.new_figure(1, 2)
     for axes, (key, name) in zip(panels[0], RATES.items(), strict=True):
         for series in all_series:
             positions, *rates = series.rate(key)
             _line(axes, sheet, series, positions, rates)
         axes.set_ylabel(name)
-        thousands(axes.yaxis)
-        counted(axes, NAMES[axis])
-        from_zero([axes])
+        canvas.thousands(axes.yaxis)
+        canvas.counted(axes, NAMES[axis])
+        canvas.from_zero([axes])
     _mark_ooms(panels[0], sheet, all_series)
-    yield "", finish(figure, sheet, f"Speed over {TITLES[axis]}")
+    yield "", canvas.finish(figure, sheet, f"Speed over {TITLES[axis]}")
 
 
 def _line(axes: Any, sheet: Sheet, series: Series, positions: Sequence[int], values: Sequence[Sequence[float]]) -> None:
@@ -264,10 +302,10 @@ def _line(axes: Any, sheet: Sheet, series: Series, positions: Sequence[int], val
         middle,
         color=look.color,
         linestyle=DASHES[(DASHES.index(look.dash) + series.turn) % len(DASHES)],
-        marker=marker if len(positions) <= FEW else None,
+        marker=marker if len(positions) <= canvas.FEW else None,
         linewidth=0.8 if is_cloud(positions) else 1.5,
         rasterized=is_cloud(positions),
-        label=plain(series.name),
+        label=canvas.plain(series.name),
     )
 
 
@@ -275,6 +313,6 @@ def _mark_ooms(panels: Sequence[Any], sheet: Sheet, all_series: Sequence[Series]
     for axes in panels:
         for series in all_series:
             for position in series.ooms:
-                mark_oom(axes, position, sheet.styles[series.label].color)
+                canvas.mark_oom(axes, position, sheet.styles[series.label].color)
     if any(series.ooms for series in all_series):
         panels[0].plot([], [], marker="X", markersize=7, color=OOM_COLOR, linestyle="none", label="out of GPU memory")

@@ -1,22 +1,22 @@
-"""Data of the page's points: a column for each quantity and key, because most values recur or are missing."""
+"""Data of the page's points: a column for each quantity and key, because most values recur or are missing; and the ends
+of their logs."""
 
 import json
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from memlab.analyse.diff import deepspeed_json
 from memlab.analyse.identity import MICRO, TOKENS, axis_value, causes, what_varies
-from memlab.analyse.quantities import Quantity
+from memlab.analyse.quantities import Quantity, held_quantity
 from memlab.analyse.run_view import RunView, value_at
 from memlab.core.basis import follows_from_step, is_rate
 from memlab.core.errors import RecordError
 from memlab.core.noise import doubts
 from memlab.core.record import PHASES, PREDICTED
+from memlab.files.regular_file import read_end
 from memlab.report import units
-from memlab.report.page.encoding import encoded
-from memlab.report.page.log_tails import log_tails
-from memlab.report.page.sentences import held_quantity
 from memlab.runs.folder import RunFolder
 
 MAIN = {
@@ -88,11 +88,8 @@ def quantity_columns(runs: Sequence[RunView], quantities: Quantities) -> dict[st
     for key in _keys(rows):
         each = [row.get(key) for row in rows]
         found[key] = {"name": units.name(key), "unit": unit_of(key), "values": _numbers(each, "value")}
-        found[key] |= (
-            {}
-            if all(quantity is None or quantity.noise is None for quantity in each)
-            else {"noise": _numbers(each, "noise")}
-        )
+        if any(quantity is not None and quantity.noise is not None for quantity in each):
+            found[key]["noise"] = _numbers(each, "noise")
         if follows_from_step(key):
             found[key]["bound"] = "at most" if is_rate(key) else "at least"
         ranks = [run.summary.get(key) for run in runs]
@@ -192,3 +189,39 @@ def short(value: float | None) -> float | None:
     if value is None or isinstance(value, int):
         return value
     return round(value) if abs(value) >= 1e6 else float(f"{value:.7g}")
+
+
+SHARE = 0.25
+"""Distinct values per point above which numbering the values saves nothing."""
+
+
+def encoded(values: Sequence[Any]) -> Any:
+    """Encode texts, numbers, booleans and ``None``.
+
+    Equal values give ``{"all": value}``, few distinct ones ``{"of": values, "at": numbers}``, others the list itself.
+    """
+    numbers: dict[tuple[type, Any], int] = {}
+    at = [numbers.setdefault((type(value), value), len(numbers)) for value in values]
+    if len(numbers) == 1:
+        return {"all": values[0]}
+    if len(numbers) > SHARE * len(values):
+        return list(values)
+    return {"of": [value for _, value in numbers], "at": at}
+
+
+LAST_BYTES = 4096
+"""Bytes of the end of a log: enough to show how the run ended, and small enough for 500 runs on a page."""
+
+MOST_LOGS = 2
+
+
+def log_tails(folder: RunFolder) -> dict[str, str]:
+    """Read the end of each log: file name -> text, the launcher's log first. Does not follow links."""
+    paths = sorted(folder.logs, key=lambda path: (path != folder.launcher_log, path))
+    found = {path.name: _tail(path) for path in paths[:MOST_LOGS]}
+    return {name: text for name, text in found.items() if text}
+
+
+def _tail(path: Path) -> str:
+    text = read_end(path, LAST_BYTES)
+    return "".join(letter for letter in text if letter in "\n\t" or letter.isprintable()).strip()

@@ -1,19 +1,31 @@
-"""Sentences at the top of the page: the answer, what was run and what was learned. Few, for any number of runs."""
+"""Sentences at the top of the page: the answer, what was run and what was learned. Few, for any number of runs.
+
+The effect of each axis is that over all pairs of runs that differ only in it; some axes never vary alone.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 from memlab.analyse.advise import THRASH
-from memlab.analyse.effects import Effects
-from memlab.analyse.identity import environment_changes, point_of, subject_of, tokens_of
+from memlab.analyse.effects import Effects, Pair, effects_by
+from memlab.analyse.identity import (
+    MODE,
+    configurations,
+    differing_axes,
+    environment_changes,
+    point_of,
+    subject_of,
+    tokens_of,
+)
+from memlab.analyse.quantities import Quantity, held_quantity
 from memlab.analyse.run_view import GROWS, RunView, peak, value_at
+from memlab.core.grouping import grouped
 from memlab.core.noise import doubts
 from memlab.core.record import DOES_NOT_LAST
 from memlab.core.sizes import GIB
 from memlab.report import units
-from memlab.report.page.axes import confounded, effect_sentences
 
 FEW = 3
 """Most sentences of one kind, and most names in one sentence; the tables have all."""
@@ -62,12 +74,6 @@ def sections(named: Named, effects: Sequence[Effects], skipped: Sequence[tuple[s
         "Read with care": [*_first(list(confounded(runs, effects))), *_care(runs, skipped)],
     }
     return {heading: sentences for heading, sentences in found.items() if sentences}
-
-
-def held_quantity(runs: Sequence[RunView]) -> str:
-    """Return the quantity for memory in live tensors: allocated, or active if allocated was not measured."""
-    key = "peak_allocated_bytes"
-    return key if any(peak(run, key) is not None for run in runs) else "peak_active_bytes"
 
 
 def at_point(run: RunView, name: str) -> str:
@@ -212,3 +218,87 @@ def _first(sentences: Sequence[str]) -> list[str]:
     """Return the first few sentences, and one that counts the others."""
     more = len(sentences) - FEW
     return [*sentences[:FEW], *([f"And {more:,} more of this kind."] if more > 0 else [])]
+
+
+POINT = ("seq_len", "batch")
+"""Groups that define the points of a configuration."""
+
+MANY = 40
+"""Most configurations whose pairs are searched for axes that never vary alone."""
+
+
+COMPARED = ("peak_reserved_bytes", "samples_per_second", "usd_per_million_tokens")
+"""Quantities whose effects the page shows, beside memory in live tensors."""
+
+
+def all_effects(runs: Sequence[RunView], quantities: Mapping[int, Mapping[str, Quantity]], held: str) -> list[Effects]:
+    """Compute the effects of each axis in which runs differ, except :data:`POINT`.
+
+    ``quantities`` is keyed by ``id(run)``.
+    """
+    axes = [axis for axis in differing_axes(runs) if axis not in POINT]
+    axes = [axis for axis in axes if isinstance(runs[0].config.get(axis), dict) or "." in axis or axis == MODE]
+    keys = (held, *COMPARED)
+    compared = {place: {key: found[key] for key in keys if key in found} for place, found in quantities.items()}
+    return [effects_by(runs, axis, lambda run: compared[id(run)]) for axis in axes]
+
+
+def effect_sentences(effects: Sequence[Effects], held: str, most: int) -> list[str]:
+    """Write a sentence for each two options of an axis, most pairs first; the last one counts the omitted sentences."""
+    found = [
+        (axis, *options, pairs)
+        for axis in effects
+        for options, pairs in grouped(axis.pairs, lambda pair: (pair.base, pair.other)).items()
+    ]
+    found.sort(key=lambda each: -len(each[3]))
+    sentences = [_effect_sentence(*each, held) for each in found[:most]]
+    if len(found) > most:
+        sentences.append(f"The table of effects has {len(found) - most:,} more.")
+    return sentences
+
+
+def _effect_sentence(effects: Effects, base: str, other: str, pairs: Sequence[Pair], held: str) -> str:
+    """Write the range of the effect over all pairs, then how the effect changes along the sequence length."""
+    ranges = {each.key: each for each in effects.ranges if (each.base, each.other) == (base, other)}
+    parts = []
+    for key in (held, "peak_reserved_bytes", "samples_per_second"):
+        each = ranges.get(key)
+        if each:
+            several = f"{units.signed_percent(each.lowest)} to {units.signed_percent(each.highest)}"
+            noise = f"{each.within_noise} within the noise" if each.within_noise else ""
+            notes = ", ".join(filter(None, [several if each.pairs > 1 else "", noise]))
+            parts.append(f"{units.name(key)} {units.signed_percent(each.median)}" + f" ({notes})" * bool(notes))
+    if "samples_per_second" not in ranges and effects.bounds:
+        parts.append("speed: not known")
+    count = f"median of {len(pairs):,} pairs" if len(pairs) > 1 else "one pair"
+    sentence = f"{effects.by} from {base} to {other}, {count}: {'; '.join(parts)}."
+    return sentence + _effect_over_length(pairs)
+
+
+def _effect_over_length(pairs: Sequence[Pair]) -> str:
+    """Write the effect on reserved memory at the shortest and longest sequence length of the longest series."""
+    key = "peak_reserved_bytes"
+    series = grouped((pair for pair in pairs if key in pair.differences), lambda pair: (pair.where, pair.micro))
+    longest = max(series.values(), key=len, default=[])
+    if len(longest) <= 2:
+        return ""
+    ends = (longest[0], longest[-1])
+    words = [f"{units.signed_percent(end.differences[key].relative)} at {units.tokens(end.tokens)}" for end in ends]
+    return f" Change of reserved memory over the longest series: {' and '.join(words)}."
+
+
+def confounded(runs: Sequence[RunView], effects: Sequence[Effects]) -> Iterator[str]:
+    """Yield a sentence for each axis that never varies alone, with the fewest axes that vary with it."""
+    firsts = [members[0] for members in configurations(runs).values()][:MANY]
+    of_pairs = [[axis for axis in differing_axes(pair) if axis not in POINT] for pair in combinations(firsts, 2)]
+    seen = set()
+    for each in effects:
+        with_it = [axes for axes in of_pairs if each.by in axes and len(axes) > 1]
+        if each.pairs or not with_it:
+            continue
+        shortest = min(with_it, key=len)
+        fewest = frozenset(shortest)
+        if fewest not in seen:
+            seen.add(fewest)
+            others = " and ".join(sorted(fewest - {each.by}))
+            yield f"{each.by} never varies without {others}: their effects cannot be separated."

@@ -82,7 +82,7 @@ def test_an_unfinished_run(root):
         ("[" * 100_000, "record.json: unreadable"),
         ("9" * 5000, "record.json: unreadable"),
         ("[]", "not a record"),
-        ('{"results": 1}', "schema version None"),
+        ('{"results": 1}', "schema version null"),
         (changed(schema_version=99), "schema version 99; this memlab reads version 1"),
         (changed(status="great"), "damaged record"),
         (changed(ranks=[1]), "damaged record: 'ranks[0]' must be keys with values, not 1."),
@@ -113,7 +113,7 @@ def test_a_record_that_is_a_link(root, tmp_path_factory):
     elsewhere.write_text(changed())
     (root / "bad").mkdir()
     (root / "bad" / RunFolder.RECORD).symlink_to(elsewhere)
-    assert only_reason(root) == "record.json: not a regular file (links are not followed)"
+    assert only_reason(root) == "record.json: not a regular file (links are not followed)."
 
 
 def test_a_pipe_does_not_hang(root):

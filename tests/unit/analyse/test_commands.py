@@ -144,13 +144,13 @@ def test_table_files(sweep, tmp_path, capsys):
 
 def test_a_spreadsheet_runs_nothing_of_a_csv_file_and_numbers_stay_numbers(tmp_path):
     record = make_record(choices={"zero_stage": "=cmd|' /C calc'!A0"})
-    record.summary |= {"=1+1": -2.5, "usd": -1.0}
+    record.summary |= {"=1+1": -2.5, "slope": -1.0}
     write(tmp_path, record)
     assert run("table", tmp_path, "--csv", tmp_path / "table.csv") == 0
     text = (tmp_path / "table.csv").read_text()
     assert "'=cmd|' /C calc'!A0" in text and "'=1+1" in text
     frame = pd.read_csv(tmp_path / "table.csv")
-    assert (frame["usd"][0], frame["'=1+1"][0]) == (-1.0, -2.5)
+    assert (frame["slope"][0], frame["'=1+1"][0]) == (-1.0, -2.5)
 
 
 def test_bad_folders_are_a_line_each_and_no_end(sweep, capsys):
@@ -180,7 +180,7 @@ def test_markdown_escapes_names(tmp_path, capsys):
     ("words", "message"),
     [
         (["table", "nowhere"], "no such folder"),
-        (["diff", "."], "memlab diff needs two runs or more"),
+        (["diff", "."], "memlab diff .: name a second run, or a second folder of runs. With --by AXIS "),
         (
             ["diff", ".", ".", "--fail-over", "much"],
             "--fail-over: must be a percentage such as 2% or a size such as 0.5",

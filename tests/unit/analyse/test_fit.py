@@ -4,8 +4,7 @@ import pytest
 from folders import MIB, make_config, make_record, write
 
 from memlab.analyse.collect import collect
-from memlab.analyse.fit import fit_all, longest
-from memlab.analyse.regression import fit_line, flat_until, leave_one_out
+from memlab.analyse.fit import fit_all, fit_line, flat_until, leave_one_out, longest
 from memlab.report.fit_text import capacity_text
 
 WOBBLE = (0.3, -0.5, 0.1, 0.4, -0.3)
@@ -57,7 +56,7 @@ def test_leave_one_out_of_many_points_agrees_with_that_of_few(monkeypatch):
     x = list(range(1, 60))
     y = wobbly(10 + 2 * each for each in x)
     slowly = leave_one_out(x, y)
-    monkeypatch.setattr("memlab.analyse.regression.MANY", 10)
+    monkeypatch.setattr("memlab.analyse.fit.MANY", 10)
     assert leave_one_out(x, y) == pytest.approx(slowly)
 
 

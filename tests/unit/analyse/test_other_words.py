@@ -6,9 +6,9 @@ import pytest
 from folders import make_config, make_record, write
 
 from memlab.analyse.collect import read_run
+from memlab.analyse.command_facts import other_words
 from memlab.analyse.diff import compare
 from memlab.analyse.identity import subject_of
-from memlab.analyse.other_words import other_words
 from memlab.analyse.table import points_table
 from memlab.cli.main import main
 from memlab.core.config import Measure, Training

@@ -7,9 +7,8 @@ import pytest
 from folders import MIB, make_config, make_record, write
 
 from memlab.analyse.collect import collect
-from memlab.analyse.effects import Effects, Pair
+from memlab.analyse.effects import Effects, Pair, effects_of_sets
 from memlab.analyse.growth_limit import GrowthLimit
-from memlab.analyse.paired_sets import effects_of_sets
 from memlab.analyse.quantities import Difference, Quantity
 from memlab.core.config import Allocator, Checkpointing, Hardware, Measure, Offload, Training
 from memlab.core.errors import MemlabError
@@ -103,6 +102,21 @@ def test_a_value_of_a_library_that_only_one_set_has_is_an_axis(tmp_path):
         add(tmp_path / "b", stage=stage, deepspeed={"aio": {"block_size": 4}})
     effects = compared(tmp_path)
     assert (len(effects.pairs), effects.by) == (2, "deepspeed.aio.block_size")
+
+
+def test_points_of_a_command_pair_by_what_was_composed_and_not_by_the_longest_sample(tmp_path):
+    for name, more in (("a", 0), ("b", 5)):
+        for tokens in (512, 1024):
+            config = make_config(465, training=Training("command", "sft.py"))
+            record = make_record(config, allocated=(tokens + more) * MIB)
+            told = [{"key": "seq_len.tokens", "composed": tokens, "found": 465}]
+            told += [{"key": "checkpointing.reentrant", "composed": False, "found": True}]
+            write(
+                tmp_path / name, replace(record, run_id=f"sft-s{tokens}", command={"words": [], "disagreements": told})
+            )
+    effects = compared(tmp_path)
+    assert {(pair.tokens, allocated(pair)) for pair in effects.pairs} == {(512, 5), (1024, 5)}
+    assert effects.unpaired == [] and effects.warnings == []
 
 
 def test_several_axes_that_differ_are_told(tmp_path):

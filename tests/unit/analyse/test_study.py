@@ -8,10 +8,9 @@ import pytest
 from memlab.analyse.advise import Training, advise
 from memlab.analyse.collect import collect
 from memlab.analyse.diff import compare
-from memlab.analyse.effects import effects_by
+from memlab.analyse.effects import effects_by, effects_of_sets
 from memlab.analyse.fit import fit_all, longest
 from memlab.analyse.identity import point_of, select
-from memlab.analyse.paired_sets import effects_of_sets
 from memlab.analyse.run_view import view_of
 from memlab.importers.csv_table import write_records
 from memlab.importers.gpjt_study import guess_configuration, to_records

@@ -3,6 +3,7 @@
 from folders import MIB, make_config, make_record, write
 
 from memlab.analyse.collect import collect
+from memlab.analyse.identity import select
 from memlab.analyse.table import phases_table, points_table, ranks_table, steps_table
 from memlab.core.config import Offload
 from memlab.runs.folder import RunFolder
@@ -44,6 +45,16 @@ def runs_in(folder):
     other.environment["torch"] = "2.8.0"
     write(folder, other)
     return collect([folder]).runs
+
+
+def test_a_key_of_ones_own_with_the_name_of_a_column_is_named_apart(tmp_path):
+    for number in (1, 2):
+        write(tmp_path, make_record(make_config(own={"status": f"draft {number}", "step_seconds": 9, "mine": number})))
+    runs = collect([tmp_path]).runs
+    table = points_table(runs)
+    assert list(table["own.status"]) == ["draft 1", "draft 2"] and list(table["status"]) == ["ok", "ok"]
+    assert list(table["mine"]) == [1, 2] and {0.5} == {*table["step_seconds"]}
+    assert select(runs, ["own.status=draft 2", "mine=2", "status=ok"]) == runs[1:]
 
 
 def test_the_columns_are_frozen(tmp_path):

@@ -1,5 +1,8 @@
 """Progress of the prediction of a command."""
 
+import os
+import time
+
 import pytest
 from rich.console import Console
 
@@ -35,6 +38,26 @@ def shown(folder, log: str) -> str:
 )
 def test_the_progress_says_what_the_script_does(tmp_path, log, line):
     assert shown(tmp_path, log) == line
+
+
+def test_what_a_terminal_would_obey_is_not_shown_and_markup_is_text(tmp_path, capsys):
+    out = Console(force_terminal=True, color_system=None, width=200)
+    (tmp_path / "command.log").write_text("\x1b]2;title\x07\x1b[2J\x9b31m [/] [red]loading\x08\n")
+    with CommandProgress(RunFolder(tmp_path), out):
+        time.sleep(0.3)
+    shown = capsys.readouterr().out
+    assert "[/] [red]loading" in shown
+    assert (
+        not [letter for letter in "\x07\x9b\x08" if letter in shown]
+        and "\x1b]2" not in shown
+        and "\x1b[2J" not in shown
+    )
+
+
+def test_a_pipe_in_the_place_of_the_log_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "command.log")
+    os.mkfifo(tmp_path / "rank0.steps.jsonl")
+    assert "step 1" in CommandProgress(RunFolder(tmp_path), Console()).line()
 
 
 def test_the_progress_names_the_step_and_ranks_that_differ(tmp_path):

@@ -14,8 +14,14 @@ from memlab.analyse.effects import Effects, Pair, effects_by
 from memlab.analyse.quantities import Difference, Quantity
 from memlab.analyse.run_view import RunView
 from memlab.core.basis import Basis
-from memlab.report.diff_text import comparison_answer, show_comparison
-from memlab.report.pairs_text import effects_answer, sets_answer, show_effects
+from memlab.report.diff_text import (
+    comparison_answer,
+    effects_answer,
+    growth_line,
+    sets_answer,
+    show_comparison,
+    show_effects,
+)
 from memlab.report.text import console
 
 GIB = 2**30
@@ -226,3 +232,10 @@ def test_a_command_beside_a_run_of_memlab_has_no_words_to_compare(monkeypatch):
     lines = shown(compare([with_command("a", "python train.py"), with_command("b", None)]), monkeypatch)
     assert not any("training.command" in line for line in lines)
     assert any("training.loop" in line for line in lines)
+
+
+def test_growth_from_almost_nothing_is_a_size_since_it_is_no_share():
+    sizes = Difference(Quantity(2.0**16, small=2.0**20), Quantity(2.0**28, small=2.0**20))
+    pair = Pair("zero2", 1, 512, "a", "b", {"peak_reserved_bytes": sizes})
+    line = growth_line([pair], 3, "2 %", {})
+    assert line.endswith("1 of 3 pairs, worst zero2 batch 1 x 512 tokens (+0.250 GiB, 0.000 to 0.25 GiB).")

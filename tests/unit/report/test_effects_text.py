@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from memlab.report.effects_text import effects_sentences
+from memlab.report.details_text import effects_sentences
 
 EFFECTS = {
     "protection": "namespaces",
@@ -41,6 +41,16 @@ def test_of_calls_that_were_intercepted_nothing_else_is_claimed(record):
     (first, *_) = effects_sentences(replace(record(), command={"words": ["train"], "effects": effects}))
     assert "by these calls no file outside its run folder changed, and for them the network was closed." in first
     assert first.endswith("by system calls of their own, as most Go programs do, is not known.")
+
+
+def test_of_landlock_all_is_claimed_and_without_a_wall_nothing(record):
+    def first(protection: str) -> str:
+        effects = {**EFFECTS, "protection": protection}
+        return effects_sentences(replace(record(), command={"words": ["train"], "effects": effects}))[0]
+
+    assert first("landlock").endswith("no file outside its run folder changed, and the network was closed.")
+    assert first("unprotected").endswith("by system calls of their own, as most Go programs do, is not known.")
+    assert "closed" not in first("unprotected")
 
 
 def test_a_measured_command_has_no_such_sentences(record):

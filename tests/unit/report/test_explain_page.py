@@ -20,8 +20,7 @@ from memlab.attach.owner import GRADIENTS, OPTIMIZER, WEIGHTS
 from memlab.predict.outside.parts import OutsidePart
 from memlab.predict.trace.memory_kinds import ACTIVATIONS
 from memlab.report import units
-from memlab.report.explain_page.packing import packed, steps
-from memlab.report.explain_page.payload import payload
+from memlab.report.explain_page.payload import packed, payload, steps
 from memlab.report.explain_text import settings, show_difference, show_explained
 from memlab.report.remedies_text import show_remedies
 

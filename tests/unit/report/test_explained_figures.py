@@ -11,14 +11,18 @@ from memlab.predict.trace.events import Alloc, BeginPhase, Free, HostAlloc, Host
 from memlab.predict.trace.store import code_digest
 from memlab.predict.trace.trace_format import Piece, Site, Trace
 from memlab.report.figures import canvas
-from memlab.report.figures.explained import draw_explained
-from memlab.report.figures.explained.by_phase import by_phase
-from memlab.report.figures.explained.drawn_run import DrawnRun
-from memlab.report.figures.explained.over_ranks import over_ranks
-from memlab.report.figures.explained.over_step import over_step
-from memlab.report.figures.explained.overlaid import overlaid
-from memlab.report.figures.explained.stack import SLACK, SMALLER, layers
-from memlab.report.figures.sheet import NothingToDraw
+from memlab.report.figures.canvas import NothingToDraw
+from memlab.report.figures.explained import (
+    SLACK,
+    SMALLER,
+    DrawnRun,
+    by_phase,
+    draw_explained,
+    layers,
+    over_ranks,
+    over_step,
+    overlaid,
+)
 from memlab.runs.folder import RunFolder
 
 KINDS = ("weights", "activations", "optimizer states")
@@ -107,6 +111,16 @@ def test_ranks_are_rows_of_a_heat_map_with_numbers(write):
     assert [label.get_text() for label in allocated.get_yticklabels()] == ["0", "1"]
     assert [label.get_text() for label in allocated.get_xticklabels()] == ["first forward", "forward"]
     assert texts(allocated) == ["1.0", "2.0", "1.0", "2.0"]
+
+
+def test_a_run_without_phases_has_no_figure_by_phase(write):
+    bare = replace(trace(6), phases=[], steps=[], pieces=[])
+    bare.events = [event for event in bare.events if not isinstance(event, BeginPhase)]
+    [run] = drawn(write("run", bare))
+    run = replace(run, record=replace(run.record, ranks=[{**rank, "phases": {}} for rank in run.record.ranks]))
+    for make in (by_phase, over_ranks):
+        with pytest.raises(NothingToDraw, match="phase"):
+            make(run)
 
 
 def test_two_runs_lie_over_each_other_phase_by_phase(write):

@@ -1,6 +1,7 @@
 """Every kind of figure: PNG and SVG, units on the axes, the same colours everywhere, and sense in odd cases."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from folders import make_config
@@ -10,9 +11,8 @@ from memlab.analyse.collect import collect
 from memlab.cli.main import main
 from memlab.core.config import to_dict
 from memlab.report.figures import KINDS, canvas, draw
-from memlab.report.figures.bars import stack
-from memlab.report.figures.scatter import front
-from memlab.report.figures.sheet import NothingToDraw, sheets
+from memlab.report.figures.by_point import _bars, front, stack
+from memlab.report.figures.canvas import NothingToDraw, sheets
 from memlab.report.palette import styles
 from memlab.runs.folder import RunFolder
 
@@ -131,6 +131,12 @@ def test_thirty_configurations_have_a_legend_below_the_axes(tmp_path):
     assert legend.get_window_extent().y0 >= 0
 
 
+def test_a_run_without_phases_has_no_bars(runs):
+    _, panels = canvas.new_figure()
+    _bars(panels[0][0], replace(runs[0], detail="[{}, []]"))
+    assert not panels[0][0].patches
+
+
 def test_the_parts_of_a_phase_add_up_to_what_was_reserved():
     sizes = {"end_allocated_bytes": 3, "peak_allocated_bytes": 5, "peak_reserved_bytes": 9}
     assert stack({key: {"max": size, "min": 0} for key, size in sizes.items()}) == [3, 2, 4]
@@ -165,6 +171,26 @@ def test_the_command_writes_what_was_asked_for(tmp_path, capsys):
         main(["figures", str(tmp_path / "runs"), "--output", str(tmp_path / "out"), "--kind", "paretto"])
     assert end.value.code == 2
     assert "Did you mean 'pareto'?" in capsys.readouterr().err
+
+
+def test_a_link_in_the_place_of_a_figure_is_replaced(runs, tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "cost.png").symlink_to("precious")
+    dict(draw(runs, tmp_path, ["cost"]))
+    assert (tmp_path / "precious").read_text() == "mine" and not (tmp_path / "cost.png").is_symlink()
+
+
+def test_words_that_name_no_run_leave_no_folder(tmp_path):
+    small_sweep(tmp_path / "runs")
+    for words in (
+        ["--where", "zero_stage=zero7"],
+        ["--where", "x"],
+        ["--slices", "zero_stage=zero7", "source=measured"],
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(["figures", str(tmp_path / "runs"), *words, "--output", str(tmp_path / "out")])
+        assert end.value.code != 0
+    assert not (tmp_path / "out").exists()
 
 
 def test_two_slices_are_laid_over_each_other(tmp_path):

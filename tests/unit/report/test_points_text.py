@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from folders import MIB, make_config, make_record, write
+from rich.console import Console
 
 from memlab.analyse.collect import collect
 from memlab.core.config import Hardware, Offload, Training
@@ -60,6 +61,16 @@ def test_a_value_that_varies_within_one_option_is_a_column(shown):
     machines = [replace(make_config().hardware, gpus=gpus) for gpus in (2, 4)]
     _, rows = shown(*(make_record(make_config(hardware=each), CHOICES) for each in machines))
     assert [row["hardware.gpus"] for row in rows] == ["2", "4"]
+
+
+def test_a_key_of_ones_own_with_the_name_of_a_column_is_named_apart(shown):
+    own = [{"note": text, "step": number, "tokens": 7 + number} for number, text in enumerate(("first", "second"))]
+    _, rows = shown(*(make_record(make_config(own=each), CHOICES) for each in own))
+    assert [(row["own.note"], row["own.step"], row["own.tokens"]) for row in rows] == [
+        ("first", "0", "7"),
+        ("second", "1", "8"),
+    ]
+    assert [row["step"] for row in rows] == ["0.500 s", "0.500 s"]
 
 
 def test_a_bound_is_written_as_one_and_a_missing_price_is_a_dash(shown):
@@ -119,6 +130,25 @@ def test_the_steps_that_were_seen_of_commands_are_no_choice(shown):
         record.config.training = Training("command", f"train.py --steps {steps}")
         record.config.measure.steps = steps
     assert not any("steps" in name for name in shown(*records)[1][0])
+
+
+def test_a_point_that_a_command_did_not_use_is_a_note(shown):
+    record = make_record(make_config(513))
+    record.command = {"words": [], "disagreements": [{"key": "seq_len.tokens", "composed": 512, "found": 513}]}
+    _, (row,) = shown(record)
+    assert (row["tokens"], list(row.values())[-1]) == ("513", "composed: seq_len.tokens=512")
+
+
+def test_a_narrow_terminal_keeps_the_speed_and_the_error_of_the_step_stands_once(tmp_path):
+    for tokens in (512, 1024):
+        record = make_record(make_config(tokens, mode="predict"), CHOICES)
+        record.source, record.steps = "predicted", {"error": {"median": 0.1, "p90": 0.23}}
+        write(tmp_path, record)
+    out = Console(file=io.StringIO(), width=66)
+    show_points(collect([tmp_path]).runs, out)
+    shown = out.file.getvalue()
+    assert "The terminal is too narrow for: allocated GiB.\n" in shown
+    assert re.search(r"0\.500 s ± 23 % +\$0\.4883 +2,048\n", shown)
 
 
 def test_estimates_of_other_tools_are_shown_on_request(shown):

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from memlab.report.read_ahead_text import read_ahead_sentences
+from memlab.report.remarks_text import read_ahead_sentences
 
 EPOCH = {
     "purpose": "training",

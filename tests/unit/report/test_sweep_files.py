@@ -14,7 +14,7 @@ from memlab.analyse.collect import collect
 from memlab.cli import experiments
 from memlab.cli import main as cli
 from memlab.launch.sweep import MeasuredSweep
-from memlab.report.sweep_files import leave_table_and_page
+from memlab.report.sweep_text import leave_table_and_page
 
 FOLDER = Path("outputs/mine")
 NAMES = ("table.csv", "report.html")
@@ -131,6 +131,18 @@ def test_runs_of_unknown_batch_and_length_have_a_table_and_no_page(tmp_path, mon
     add_point(tmp_path / "runs", 128)
     assert left(tmp_path / "runs")[-1] == f"table: {tmp_path / 'runs' / NAMES[0]}"
     assert not (tmp_path / "runs" / NAMES[1]).exists()
+
+
+def test_links_that_a_script_left_in_their_place_are_replaced(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    add_point(tmp_path / "runs", 128)
+    (tmp_path / "precious").write_text("mine")
+    left(tmp_path / "runs")
+    for name in NAMES:
+        (tmp_path / "runs" / name).unlink()
+        (tmp_path / "runs" / name).symlink_to(tmp_path / "precious")
+    assert left(tmp_path / "runs")[-1].startswith("page: ")
+    assert (tmp_path / "precious").read_text() == "mine"
 
 
 def test_it_changes_no_exit_code(launch, monkeypatch):

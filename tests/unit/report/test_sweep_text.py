@@ -10,9 +10,9 @@ from rich.console import Console
 from memlab.core.config import Sweep
 from memlab.core.plan import make_plan
 from memlab.launch.sweep import MeasuredSweep
-from memlab.report.sweep_text import Progress, show_preview, show_summary
+from memlab.report.sweep_text import Progress, show_preview, show_searches, show_summary
 from memlab.runs.folder import RunFolder
-from memlab.runs.job import Job, JobResult, Schedule, SweepObserver
+from memlab.runs.job import Job, JobResult, Schedule, SearchResult, SweepObserver
 from memlab.system.machine import Machine
 
 ROOT = Path("/outputs/mine")
@@ -36,16 +36,32 @@ def text(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_a_preview_says_what_shares_a_launch_and_makes_no_price_of_time_limits(job, console):
+def test_a_preview_says_what_shares_a_launch_and_makes_no_price_of_time_limits(job, console, tmp_path):
     priced = {"hardware__usd_per_gpu_hour": 18.0, "measure__timeout_s": 100}
     jobs = [job(seed=1, **priced), job(seed=1, seq_len__tokens=7, **priced), job(seed=2, **priced)]
     sweep = MeasuredSweep(Machine(), Sweep(), False, SweepObserver())
-    show_preview(sweep.schedule([*jobs, job(offload__param="cpu")]), ROOT, console)
+    show_preview(sweep.schedule([*jobs, job(offload__param="cpu")]), tmp_path, console)
     shown = text(console)
     assert re.findall(r"(\d) +to run +\n", shown) == ["1", "1", "2"]
     assert shown.count("unsupported") == 1
     assert "3 to run in 2 launches, 1 known without running\nsweep.guide=quote predicts " in shown
     assert "$" not in shown and "limit" not in shown
+
+
+def test_a_preview_of_predictions_counts_no_launches(job, console, tmp_path):
+    predicted = job(mode="predict")
+    show_preview(Schedule(launches=[[predicted]]), tmp_path, console)
+    assert "\n1 to predict, without cost, 0 known without running\n" in text(console)
+    show_preview(Schedule(launches=[[predicted], [job()]]), tmp_path, console)
+    assert "\n1 to predict, without cost, 1 to run in 1 launch, 0 known without running\n" in text(console)
+
+
+def test_a_preview_names_the_folders_of_ones_own(job, console, tmp_path):
+    own = Job(job().plan, RunFolder(tmp_path / "lr" / "0"))
+    show_preview(Schedule(launches=[[own]]), tmp_path, console)
+    assert re.search(rf"{own.plan.run_id} +lr/0 +1 +to run", text(console))
+    show_preview(Schedule(launches=[[job()]]), tmp_path, console)
+    assert text(console).count("folder") == 1
 
 
 def test_a_preview_of_nothing(console):
@@ -62,7 +78,7 @@ def test_every_result_is_a_line_that_counts(job, record, console):
     progress.finished(JobResult(job(seed=1), oom, "implied"))
     progress.finished(JobResult(job(seed=2), record(), "done"))  # nothing new
     first, second, third = text(console).splitlines()
-    assert first == "2 jobs to run in 1 launch; 0 known without running"
+    assert first == "2 points to run in 1 launch; 0 known without running"
     assert second.split("  ") == ["1/2", "ok", job().plan.run_id, "0.500 s a step"]
     assert third.split("  ") == ["2/2", "gpu_oom", job(seed=1).plan.run_id, "rank 0: [odd] no memory"]
 
@@ -114,6 +130,13 @@ def test_a_search_counts_what_it_has_tried_and_promises_no_end(job, record, cons
     assert (progress._count(), progress._eta()) == ("1", "")
 
 
+def test_a_search_whose_script_ends_before_its_steps_has_no_rate(job, record, console):
+    early = record(summary={}, steps={"seconds": []})
+    found = SearchResult(job(sweep__search="batch"), {1: early, 2: early}, best=2, confirmation=early)
+    show_searches([found], console)
+    assert "largest micro batch that trains: 2, confirmed over 0 steps\n" in text(console)
+
+
 def test_a_wait_is_a_line(console):
     Progress(console).waiting("waiting for [x] and y")
     assert text(console) == "waiting for [x] and y\n"
@@ -130,13 +153,19 @@ def test_a_summary_counts_statuses_money_and_what_went_wrong(job, record, consol
     ]
     show_summary(results, ROOT, 100.0, console)
     shown = text(console)
-    assert "5 jobs: 1 ok, 1 gpu_oom, 1 timeout, 1 unsupported, 1 not reached" in shown
-    assert "2 measured, 1 implied, 1 not reached; 100 s, 50.0 s a measured job" in shown
-    assert "$1.00 in all, $0.500 a measured job" in shown
+    assert "5 points: 1 ok, 1 gpu_oom, 1 timeout, 1 unsupported, 1 not reached" in shown
+    assert "2 measured, 1 implied, 1 not reached; 100 s, 50.0 s a measured point" in shown
+    assert "$1.00 in all, $0.500 a measured point" in shown
     assert f"timeout: {results[2].job.folder}" in shown.replace("\n", "")
     assert f"run folders: {ROOT}" in shown
 
 
+def test_a_sweep_that_was_interrupted_at_its_first_point_has_measured_none(job, record, console):
+    results = [JobResult(job(), record(status="interrupted"), "measured"), JobResult(job(seed=1), None, "not reached")]
+    show_summary(results, ROOT, 705.8, console)
+    assert "2 points: 1 interrupted, 1 not reached\n  1 not reached; 706 s\n" in text(console)
+
+
 def test_a_summary_of_nothing(console):
     show_summary([], ROOT, 0.1, console)
-    assert text(console).startswith("0 jobs: ")
+    assert text(console).startswith("0 points: ")

@@ -7,8 +7,7 @@ import shlex
 import pandas as pd
 import pytest
 
-from memlab.report.terminal_table import show_frame, show_table
-from memlab.report.text import console, fitted, say, show_command
+from memlab.report.text import console, fitted, say, show_command, show_frame, show_table
 
 NAME = "Llama_3.1_8B-zero2-allocator-checkpointing-s1024-b16-lora16-1xH200-47c90967"
 

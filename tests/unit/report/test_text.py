@@ -5,8 +5,7 @@ import io
 import pytest
 
 from memlab.report.screen import WIDTH
-from memlab.report.terminal_table import TextTable, show_text_table
-from memlab.report.text import PIPE_WIDTH, console
+from memlab.report.text import PIPE_WIDTH, TextTable, console, show_text_table
 
 
 @pytest.mark.parametrize(

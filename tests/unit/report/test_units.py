@@ -28,7 +28,8 @@ GIB = 2**30
         (None, "-"),
         (0.0, "$0.00"),
         (0.0038, "$0.0038"),
-        (0.0941, "$0.09"),
+        (0.0941, "$0.094"),
+        (0.0499, "$0.050"),
         (0.0000961, "$0.000096"),
         (14320.5, "$14,320.50"),
     ],
@@ -139,3 +140,7 @@ def test_a_quantity_says_how_it_is_known(key, value, basis, text):
 def test_a_run_takes_and_costs_what_its_step_lets_know(basis, seconds, time, dollars):
     assert duration_of(seconds, basis) == time
     assert usd_of(0.85, basis) == dollars
+
+
+def test_a_range_of_small_prices_is_as_wide_as_its_error():
+    assert usd_of(0.0402, CALIBRATION) == "$0.031 to $0.049"

@@ -7,27 +7,6 @@ const FEWEST = 8; // events that can be zoomed to
 const FEWEST_LETTERS = 5; // of a name that is cut
 const chart = { from: 0, to: 1, byTime: false };
 
-/** Fits a canvas to its place and returns its context in CSS pixels, with its width. */
-function contextOf(canvas, height) {
-  const width = canvas.parentElement.clientWidth;
-  [canvas.width, canvas.height] = [Math.round(width * devicePixelRatio), Math.round(height * devicePixelRatio)];
-  canvas.style.height = `${height}px`;
-  const context = canvas.getContext("2d");
-  context.scale(devicePixelRatio, devicePixelRatio);
-  context.font = "12px system-ui, sans-serif";
-  context.textBaseline = "middle";
-  return [context, width];
-}
-
-const probe = h("span", { hidden: true });
-document.body.append(probe);
-
-/** Returns a colour of the style (--name) in the current theme. */
-function ink(name) {
-  probe.style.color = `var(--${name})`;
-  return getComputedStyle(probe).color;
-}
-
 const endOf = ({ events, clock }) => (chart.byTime ? clock.times.at(-1) : events);
 const placeOf = (history, event) => (chart.byTime ? timeOf(history, event) : event);
 /** Returns the first event at or after a place on the axis; the number of events behind the last one. */
@@ -75,14 +54,7 @@ function kindsAt({ blocks, sites }, events) {
   return found.map(addUp);
 }
 
-function scaleOf(width, top) {
-  const span = chart.to - chart.from;
-  return {
-    x: (place) => LEFT + ((place - chart.from) / span) * (width - LEFT - RIGHT),
-    place: (x) => chart.from + ((x - LEFT) / (width - LEFT - RIGHT)) * span,
-    y: (bytes) => HEIGHT - BOTTOM - (bytes / top) * (HEIGHT - TOP - BOTTOM),
-  };
-}
+const areaOfChart = (width, top) => areaOf([LEFT, TOP, width - RIGHT, HEIGHT - BOTTOM], [chart.from, chart.to], top);
 
 /** Returns the highest value of the axis, and the device's memory if that is near. */
 function topOf(history, other) {
@@ -98,50 +70,45 @@ function drawChart({ history, other }) {
   const canvas = byId("chart").children[0];
   const [context, width] = contextOf(canvas, HEIGHT);
   const [top, capacity] = topOf(history, other);
-  const scale = scaleOf(width, top);
-  const columns = Math.max(1, Math.floor(width - LEFT - RIGHT));
+  const area = areaOfChart(width, top);
+  const columns = Math.max(1, Math.floor(area.right - area.left));
   const edges = edgesOf(history, chart.from, chart.to, columns);
   const allocated = extremes(history.allocated, edges);
   context.clearRect(0, 0, width, HEIGHT);
-  drawBands(context, scale, width, history);
-  drawAxes(context, scale, width, top);
-  const tops = drawStacks(context, scale, history, allocated);
-  chart.drawn = { columns, allocated, tops, bytesAt: (y) => ((HEIGHT - BOTTOM - y) / (HEIGHT - TOP - BOTTOM)) * top };
-  drawLine(context, scale, extremes(history.used, edges), ink("used"), [2, 2]);
-  drawLine(context, scale, extremes(history.reserved, edges), ink("reserved"), []);
-  drawLine(context, scale, allocated, ink("allocated"), []);
-  if (other) drawOther(context, scale, history, other, edges);
-  if (capacity) drawCapacity(context, scale, width, capacity);
-  drawPeak(context, scale, width, history);
+  drawBands(context, area, history);
+  drawAxes(context, area, width);
+  const tops = drawStacks(context, area, history, allocated);
+  chart.drawn = { columns, allocated, tops, bytesAt: (y) => ((area.bottom - y) / (area.bottom - area.top)) * top };
+  drawLine(context, area, extremes(history.used, edges), ink("used"), [2, 2]);
+  drawLine(context, area, extremes(history.reserved, edges), ink("reserved"), []);
+  drawLine(context, area, allocated, ink("allocated"), []);
+  if (other) drawOther(context, area, history, other, edges);
+  if (capacity) drawCapacity(context, area, capacity);
+  drawPeak(context, area, width, history);
   performance.measure("draw", { start });
 }
 
 /** Draws the kinds upon each other, with thin gaps between. Returns kind number -> top of its layer in each column. */
-function drawStacks(context, scale, history, allocated) {
+function drawStacks(context, area, history, allocated) {
   let below = new Float64Array(allocated.event.length);
+  const points = (sizes) => Array.from(sizes, (bytes, column) => [area.left + column, area.y(bytes)]);
   const tops = kindsAt(history, allocated.event).map((held, order) => {
     const above = below.map((bytes, column) => bytes + held[column]);
     if (above.some((bytes, column) => bytes > below[column])) {
       context.fillStyle = colorOf(DATA.kinds[order]);
-      context.beginPath();
-      above.forEach((bytes, column) => context.lineTo(LEFT + column, scale.y(bytes)));
-      for (let column = below.length - 1; column >= 0; column--) context.lineTo(LEFT + column, scale.y(below[column]));
+      pathThrough(context, [...points(above), ...points(below).reverse()]);
       context.fill();
     }
     return (below = above);
   });
   context.strokeStyle = ink("paper");
   context.lineWidth = 0.5;
-  for (const top of tops) {
-    context.beginPath();
-    top.forEach((bytes, column) => context.lineTo(LEFT + column, scale.y(bytes)));
-    context.stroke();
-  }
+  for (const top of tops) drawPath(context, ...points(top));
   return tops;
 }
 
 /** Draws a line through the extremes of each column. */
-function drawLine(context, scale, { low, high }, color, dash) {
+function drawLine(context, area, { low, high }, color, dash) {
   context.strokeStyle = color;
   context.lineWidth = 1.5;
   context.setLineDash(dash);
@@ -149,15 +116,15 @@ function drawLine(context, scale, { low, high }, color, dash) {
   for (let column = 0; column < low.length; column++) {
     if (Number.isNaN(low[column])) continue;
     const begins = column === 0 || Number.isNaN(low[column - 1]);
-    context[begins ? "moveTo" : "lineTo"](LEFT + column, scale.y(low[column]));
-    if (high[column] > low[column]) context.lineTo(LEFT + column, scale.y(high[column]));
+    context[begins ? "moveTo" : "lineTo"](area.left + column, area.y(low[column]));
+    if (high[column] > low[column]) context.lineTo(area.left + column, area.y(high[column]));
   }
   context.stroke();
   context.setLineDash([]);
 }
 
 /** Draws the lines of the other history, part by part of the run. */
-function drawOther(context, scale, history, other, edges) {
+function drawOther(context, area, history, other, edges) {
   const at = (edge) => (edge < history.events ? sameMoment({ ...history, peak: -1 }, edge, other) : null);
   const places = Array.from(edges, at);
   for (const [values, color] of [[other.reserved, ink("reserved")], [other.allocated, ink("allocated")]]) {
@@ -170,21 +137,21 @@ function drawOther(context, scale, history, other, edges) {
       const { low, high } = extremes(values, Int32Array.of(first, Math.min(ends, other.events)));
       [found.low[column], found.high[column]] = [low[0], high[0]];
     }
-    drawLine(context, scale, found, color, [5, 4]);
+    drawLine(context, area, found, color, [5, 4]);
   }
 }
 
-function drawBands(context, scale, width, { parts, ...history }) {
-  const visible = parts.filter(({ phase, begin, end }) => phase && scale.x(placeOf(history, end - 1)) > LEFT && scale.x(placeOf(history, begin)) < width - RIGHT);
-  const clip = (x) => Math.min(width - RIGHT, Math.max(LEFT, x));
-  const box = (begin, end) => [clip(scale.x(placeOf(history, begin))), clip(scale.x(end < history.events ? placeOf(history, end) : endOf(history)))];
+function drawBands(context, area, { parts, ...history }) {
+  const visible = parts.filter(({ phase, begin, end }) => phase && area.x(placeOf(history, end - 1)) > area.left && area.x(placeOf(history, begin)) < area.right);
+  const clip = (x) => Math.min(area.right, Math.max(area.left, x));
+  const box = (begin, end) => [clip(area.x(placeOf(history, begin))), clip(area.x(end < history.events ? placeOf(history, end) : endOf(history)))];
   visible.forEach(({ phase, begin, end }, order) => {
     const [left, right] = box(begin, end);
     context.fillStyle = ink(order % 2 ? "band" : "line");
     context.globalAlpha = 0.5;
     context.fillRect(left, 22, right - left, 18);
     context.globalAlpha = 0.15;
-    if (order % 2) context.fillRect(left, TOP, right - left, HEIGHT - TOP - BOTTOM);
+    if (order % 2) context.fillRect(left, area.top, right - left, area.bottom - area.top);
     context.globalAlpha = 1;
     label(context, phase, left, right, 31);
   });
@@ -192,7 +159,7 @@ function drawBands(context, scale, width, { parts, ...history }) {
     const own = visible.filter((part) => part.step === step);
     const [left, right] = box(own[0].begin, own.at(-1).end);
     context.fillStyle = ink("soft");
-    context.fillRect(left, 2, 1, HEIGHT - BOTTOM - 2);
+    context.fillRect(left, 2, 1, area.bottom - 2);
     label(context, step === null ? "outside the steps" : `step ${step}`, left, right, 11);
   }
 }
@@ -207,58 +174,33 @@ function label(context, text, left, right, y) {
   if (fits(shown)) context.fillText(shown, left + 5, y);
 }
 
-function drawAxes(context, scale, width, top) {
-  context.fillStyle = ink("ink");
-  context.strokeStyle = ink("line");
-  context.lineWidth = 1;
-  context.textAlign = "right";
-  for (const value of ticks(0, top / 2 ** 30, 6)) {
-    const y = scale.y(value * 2 ** 30);
-    context.beginPath();
-    context.moveTo(LEFT, y);
-    context.lineTo(width - RIGHT, y);
-    context.stroke();
-    context.fillText(SIGNIFICANT.get(4).format(value), LEFT - 6, y);
-  }
-  context.fillText("GiB", LEFT - 6, TOP - 12);
+function drawAxes(context, area, width) {
+  const values = ticks(0, area.most / 2 ** 30, 6).map((value) => value * 2 ** 30);
+  drawRows(context, area, values, (bytes) => SIGNIFICANT.get(4).format(bytes / 2 ** 30));
+  context.fillText("GiB", area.left - 6, area.top - 12);
   context.textAlign = "center";
   for (const place of ticks(chart.from, chart.to, Math.max(2, Math.floor(width / 180)))) {
     const text = chart.byTime ? `${SIGNIFICANT.get(6).format(place / 1e3)} ms` : `event ${WHOLE.format(place)}`;
     const half = context.measureText(text).width / 2;
-    if (scale.x(place) - half > LEFT && scale.x(place) + half < width) context.fillText(text, scale.x(place), HEIGHT - 10);
+    if (area.x(place) - half > area.left && area.x(place) + half < width) context.fillText(text, area.x(place), area.bottom + 14);
   }
 }
 
-/** Returns about `count` round numbers between two. */
-function ticks(from, to, count) {
-  const rough = (to - from) / count;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
-  const first = Math.ceil(from / step);
-  return Array.from({ length: Math.floor(to / step) - first + 1 }, (_, at) => (first + at) * step);
-}
-
-function drawCapacity(context, scale, width, capacity) {
-  const y = scale.y(capacity);
+function drawCapacity(context, area, capacity) {
+  const y = area.y(capacity);
   context.strokeStyle = context.fillStyle = ink("bad");
   context.setLineDash([2, 3]);
-  context.beginPath();
-  context.moveTo(LEFT, y);
-  context.lineTo(width - RIGHT, y);
-  context.stroke();
+  drawPath(context, [area.left, y], [area.right, y]);
   context.setLineDash([]);
   context.textAlign = "right";
-  context.fillText(`memory of the device, ${size(capacity)}`, width - RIGHT - 4, y + 10);
+  context.fillText(`memory of the device, ${size(capacity)}`, area.right - 4, y + 10);
 }
 
-function drawPeak(context, scale, width, history) {
-  const [x, y] = [scale.x(placeOf(history, history.peak)), scale.y(history.allocated[history.peak])];
-  if (x < LEFT || x > width - RIGHT) return;
+function drawPeak(context, area, width, history) {
+  const [x, y] = [area.x(placeOf(history, history.peak)), area.y(history.allocated[history.peak])];
+  if (x < area.left || x > area.right) return;
   context.fillStyle = ink("ink");
-  context.beginPath();
-  context.moveTo(x, y - 2);
-  context.lineTo(x - 6, y - 12);
-  context.lineTo(x + 6, y - 12);
+  pathThrough(context, [[x, y - 2], [x - 6, y - 12], [x + 6, y - 12]]);
   context.fill();
   const text = `peak ${size(history.allocated[history.peak])}`;
   const isLeft = x > width / 2;
@@ -275,24 +217,21 @@ function drawPeak(context, scale, width, history) {
 /** Draws the chosen moment or interval over the chart. */
 function drawMoment({ history, event, from }) {
   const [context, width] = contextOf(byId("chart").children[1], HEIGHT);
-  const scale = scaleOf(width, 1);
-  const clip = (x) => Math.min(width - RIGHT, Math.max(LEFT, x));
-  const at = scale.x(placeOf(history, event));
+  const area = areaOfChart(width, 1);
+  const clip = (x) => Math.min(area.right, Math.max(area.left, x));
+  const at = area.x(placeOf(history, event));
   if (from !== null) {
-    const [left, right] = [scale.x(placeOf(history, from)), at].map(clip);
+    const [left, right] = [area.x(placeOf(history, from)), at].map(clip);
     context.fillStyle = ink("link");
     context.globalAlpha = 0.18;
-    context.fillRect(left, TOP, right - left, HEIGHT - TOP - BOTTOM);
+    context.fillRect(left, area.top, right - left, area.bottom - area.top);
     context.globalAlpha = 1;
   }
   context.strokeStyle = ink("link");
   context.lineWidth = 2;
-  for (const x of from === null ? [at] : [at, scale.x(placeOf(history, from))]) {
-    if (x < LEFT || x > width - RIGHT) continue;
-    context.beginPath();
-    context.moveTo(x, TOP - 4);
-    context.lineTo(x, HEIGHT - BOTTOM);
-    context.stroke();
+  for (const x of from === null ? [at] : [at, area.x(placeOf(history, from))]) {
+    if (x < area.left || x > area.right) continue;
+    drawPath(context, [x, area.top - 4], [x, area.bottom]);
   }
 }
 
@@ -443,7 +382,7 @@ function listenToChart(change, zoomed) {
   place.addEventListener("wheel", (wheel) => {
     if (!wheel.deltaY || wheel.ctrlKey) return;
     wheel.preventDefault();
-    const at = scaleOf(place.clientWidth, 1).place(wheel.clientX - place.getBoundingClientRect().left);
+    const at = areaOfChart(place.clientWidth, 1).place(wheel.clientX - place.getBoundingClientRect().left);
     zoomBy(chosen.history, wheel.deltaY > 0 ? 1.25 : 0.8, at);
     soon(zoomed);
   }, { passive: false });

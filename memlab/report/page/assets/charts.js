@@ -7,6 +7,8 @@ const LINES = {
   "seq_len.tokens": ["sequence length, tokens", microOf, (micro) => `batch ${number(micro)}`],
   "batch.micro": ["micro batch, samples per GPU", tokensOf, (tokens) => `${WHOLE.format(tokens)} tokens`],
 };
+const [HEIGHT, TITLE] = [290, 24]; // of a chart, and of the name of its y axis, in pixels
+const DRAGGED = 3; // pixels from which a press is a drag
 const NEAR = 40; // pixels between the pointer and a point that responds
 const MOST_DRAWN = 2000; // most points of a chart; more would hide each other
 const MOST_NAMED = 40; // most configurations in the legend
@@ -99,10 +101,10 @@ function makeCard(x, y) {
     const options = Object.keys(AXES).map((key) => h("option", { value: key, selected: key === chosen }, AXES[key].name));
     return h("select", { onchange: (event) => (change(event.target.value), card.draw()) }, ...options);
   };
-  const card = { x, y, plot: null, width: 0 };
+  const [tip, chosen] = ["tip", "chosen"].map((className) => h("div", { className, hidden: true }));
+  const card = { x, y, tip, chosen, canvas: h("canvas") };
   const title = h("h3", {});
   const place = h("div", { className: "plot", role: "img" });
-  const tip = h("div", { className: "tip", hidden: true });
   const thin = h("span", {});
   const key = h("div", { className: "key" });
   const controls = h("div", { className: "axes" }, h("label", {}, "y ", select(y, (key) => (card.y = key))), h("label", {}, "x ", select(x, (key) => (card.x = key))), thin);
@@ -116,10 +118,11 @@ function makeCard(x, y) {
     key.replaceChildren(...keyOf(groups, card.x));
     key.hidden = !key.childElementCount;
     thin.textContent = drawn < count ? `${WHOLE.format(drawn)} of ${WHOLE.format(count)} points are drawn` : "";
-    card.plot?.destroy();
+    place.replaceChildren(...(count ? [card.canvas, chosen] : ["No point shown has both values."]));
     tip.hidden = true;
-    card.plot = count ? plot(card, groups, place, tip) : (place.replaceChildren("No point shown has both values."), null);
+    if (count) plot(card, groups, null);
   };
+  listen(card);
   cards.push(card);
   return element;
 }
@@ -164,158 +167,142 @@ function thinned(groups) {
   return groups.map((group) => ({ ...group, rows: group.rows.filter((_, at) => at % step === 0 || at === group.rows.length - 1) }));
 }
 
-/** Makes the data from which uPlot draws the axes; drawGroups draws the groups, which differ in their x. */
-const frameOf = (groups) => {
-  const places = groups.flatMap((group) => group.rows.map((row) => row.x)).sort((a, b) => a - b);
-  return [places, places.map(() => null)];
-};
-
-/** Width in pixels of the numbers beside an axis. */
-const widthOf = (_, numbers) => Math.max(56, 12 + 7 * Math.max(0, ...(numbers ?? []).map((each) => each.length)));
-
-function plot(card, groups, place, tip) {
-  const ink = getComputedStyle(document.body).color;
-  const faint = getComputedStyle(byId("chart-grid")).borderTopColor;
+/** Draws a chart in its place, and notes its area and its rows for the pointer. `zoom`: ends of the x axis; null: all. */
+function plot(card, groups, zoom) {
   const most = (pick) => Math.max(...groups.flatMap((group) => [...group.rows, ...(pick === "x" ? group.ooms : [])].map((row) => Math.max(row[pick], pick === "y" ? row.high ?? 0 : 0))));
-  const right = most("x") * 1.04 || 1;
-  const axis = (key, extra) => ({
-    label: withUnit(AXES[key]), stroke: ink, grid: { stroke: faint, width: 1 }, ticks: { stroke: faint, size: 4 }, labelSize: 20, labelGap: 0, font: "12px system-ui", labelFont: "12px system-ui",
-    values: (_, splits) => splits.map((value) => (value === null ? "" : number(value, 6))), ...extra,
-  });
-  const options = {
-    width: Math.max(260, place.clientWidth), height: 290, legend: { show: false },
-    cursor: { points: { show: false }, drag: { x: true, y: false } },
-    scales: { x: { time: false, range: (_, low, high) => (card.zoomed ? [low, high] : [0, right]) }, y: { range: [0, most("y") * 1.08 || 1] } },
-    axes: [axis(card.x, { size: 30 }), axis(card.y, { size: widthOf })],
-    series: [{}, { points: { show: false } }],
-    hooks: { drawClear: [(u) => drawBands(u, groups)], draw: [(u) => drawGroups(u, groups, card.x in LINES), (u) => drawMarks(u, groups, card)] },
-  };
-  card.zoomed = false;
-  const made = new uPlot(options, frameOf(groups), place);
-  made.over.addEventListener("mousedown", () => (card.zoomed = true));
-  made.over.addEventListener("dblclick", () => {
-    card.zoomed = false;
-    made.setScale("x", { min: 0, max: right });
-  });
-  listen(made, groups, card, tip);
-  return made;
+  const [context, width] = contextOf(card.canvas, HEIGHT);
+  const top = most("y") * 1.08 || 1;
+  const values = ticks(0, top, 7);
+  const text = (value) => number(value, 6);
+  const left = TITLE + Math.max(36, 12 + 7 * Math.max(...values.map((value) => text(value).length)));
+  const area = areaOf([left, 8, width - 16, HEIGHT - 50], zoom ?? [0, most("x") * 1.04 || 1], top);
+  Object.assign(card, { area, groups, near: null });
+  card.tip.hidden = true;
+  drawRows(context, area, values, text);
+  context.textAlign = "center";
+  for (const value of ticks(area.from, area.to, Math.max(2, Math.floor(width / 60)))) {
+    drawPath(context, [area.x(value), area.top], [area.x(value), area.bottom]);
+    context.fillText(text(value), area.x(value), area.bottom + 14);
+  }
+  context.fillText(withUnit(AXES[card.x]), (area.left + area.right) / 2, HEIGHT - 10);
+  context.save();
+  context.rotate(-Math.PI / 2);
+  context.fillText(withUnit(AXES[card.y]), -(area.top + area.bottom) / 2, TITLE / 2);
+  context.restore();
+  context.beginPath();
+  context.rect(area.left, area.top, area.right - area.left, area.bottom - area.top);
+  context.clip();
+  drawBands(context, area, groups);
+  drawGroups(context, area, groups, card.x in LINES);
+  drawMarks(context, area, groups, card);
 }
 
+const placeOf = (area, row) => [area.x(row.x), area.y(row.y)];
+
 /** Draws lines with dots, or only dots. */
-function drawGroups(u, groups, areLines) {
-  const { ctx } = u;
-  const ratio = devicePixelRatio;
-  ctx.save();
-  ctx.beginPath();
-  ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
-  ctx.clip();
-  ctx.lineWidth = 1.75 * ratio;
-  ctx.textAlign = "center";
-  ctx.textBaseline = "middle";
-  ctx.font = `${11 * ratio}px system-ui`;
+function drawGroups(context, area, groups, areLines) {
+  context.lineWidth = 1.75;
+  context.font = "11px system-ui";
   for (const { configuration, rows, mark } of groups) {
-    const places = rows.map((row) => [u.valToPos(row.x, "x", true), u.valToPos(row.y, "y", true)]);
-    ctx.strokeStyle = ctx.fillStyle = colorOf(configuration);
+    const places = rows.map((row) => placeOf(area, row));
+    context.strokeStyle = context.fillStyle = colorOf(configuration);
     if (areLines) {
-      ctx.setLineDash(DASHES[configuration.dash].map((length) => length * ratio));
-      ctx.beginPath();
-      places.forEach(([x, y], at) => ctx[at ? "lineTo" : "moveTo"](x, y));
-      ctx.stroke();
+      context.setLineDash(DASHES[configuration.dash]);
+      drawPath(context, ...places);
+      context.setLineDash([]);
     }
     if (mark) {
       const every = Math.ceil(rows.length / MOST_MARKS);
-      places.forEach(([x, y], at) => at % every === 0 && ctx.fillText(mark, x, y));
+      places.forEach(([x, y], at) => at % every === 0 && context.fillText(mark, x, y));
       continue;
     }
     if (areLines && rows.length > 60) continue;
-    ctx.setLineDash([]);
-    ctx.beginPath();
+    context.beginPath();
     for (const [x, y] of places) {
-      ctx.moveTo(x, y);
-      ctx.arc(x, y, (rows.length > 200 ? 2 : 3) * ratio, 0, 2 * Math.PI);
+      context.moveTo(x, y);
+      context.arc(x, y, rows.length > 200 ? 2 : 3, 0, 2 * Math.PI);
     }
-    ctx.fill();
+    context.fill();
   }
-  ctx.restore();
 }
 
 /** Draws a band from the lowest to the highest rank. */
-function drawBands(u, groups) {
-  u.ctx.save();
-  u.ctx.globalAlpha = 0.18;
+function drawBands(context, area, groups) {
+  context.globalAlpha = 0.18;
   for (const group of groups) {
     const rows = group.rows.filter((row) => row.low !== undefined);
-    const corners = [...rows.map((row) => [row.x, row.low]), ...rows.toReversed().map((row) => [row.x, row.high])];
-    u.ctx.beginPath();
-    corners.forEach(([x, y], at) => u.ctx[at ? "lineTo" : "moveTo"](u.valToPos(x, "x", true), u.valToPos(y, "y", true)));
-    u.ctx.fillStyle = colorOf(group.configuration);
-    u.ctx.fill();
+    const ends = [...rows.map(({ x, low }) => ({ x, y: low })), ...rows.toReversed().map(({ x, high }) => ({ x, y: high }))];
+    context.fillStyle = colorOf(group.configuration);
+    pathThrough(context, ends.map((row) => placeOf(area, row)));
+    context.fill();
   }
-  u.ctx.restore();
+  context.globalAlpha = 1;
 }
 
 /** Draws a cross for each out-of-memory, the line of equality of two sizes, and the front of memory and speed. */
-function drawMarks(u, groups, card) {
-  const { ctx } = u;
-  const at = (x, y) => [u.valToPos(x, "x", true), u.valToPos(y, "y", true)];
-  ctx.save();
-  ctx.font = `bold ${15 * devicePixelRatio}px system-ui`;
-  ctx.textAlign = "center";
+function drawMarks(context, area, groups, card) {
+  context.font = "bold 15px system-ui";
   for (const group of groups) {
-    ctx.fillStyle = colorOf(group.configuration);
-    for (const row of group.ooms) ctx.fillText("\u2715", u.valToPos(row.x, "x", true), u.bbox.top + 13 * devicePixelRatio);
+    context.fillStyle = colorOf(group.configuration);
+    for (const row of group.ooms) context.fillText("\u2715", area.x(row.x), area.top + 9);
   }
-  ctx.strokeStyle = getComputedStyle(document.body).color;
-  ctx.globalAlpha = 0.6;
-  ctx.lineWidth = devicePixelRatio;
-  const path = pathOf(u, groups, card);
-  ctx.beginPath();
-  path.forEach(([x, y], index) => ctx[index ? "lineTo" : "moveTo"](...at(x, y)));
-  ctx.stroke();
-  ctx.restore();
+  context.strokeStyle = ink("ink");
+  context.globalAlpha = 0.6;
+  context.lineWidth = 1;
+  drawPath(context, ...pathOf(area, groups, card).map((row) => placeOf(area, row)));
 }
 
-function pathOf(u, groups, card) {
+function pathOf(area, groups, card) {
   if (AXES[card.x].unit === "bytes" && AXES[card.y].unit === "bytes") {
-    const end = Math.min(u.scales.x.max, u.scales.y.max);
-    return [[0, 0], [end, end]];
+    const end = Math.min(area.to, area.most);
+    return [{ x: 0, y: 0 }, { x: end, y: end }];
   }
   if (AXES[card.x].unit !== "bytes" || AXES[card.y].unit !== "rate") return [];
   const path = [];
   for (const row of groups.flatMap((group) => group.rows).sort((a, b) => a.x - b.x || b.y - a.y)) {
-    const best = path.at(-1)?.[1] ?? 0;
-    if (row.y > best) path.push(...(path.length ? [[row.x, best]] : []), [row.x, row.y]);
+    const best = path.at(-1)?.y ?? 0;
+    if (row.y > best) path.push(...(path.length ? [{ x: row.x, y: best }] : []), row);
   }
   return path;
 }
 
-/** Describes the point nearest to the pointer; a click opens its details. */
-function listen(u, groups, card, tip) {
-  const rows = groups.flatMap((group) => group.rows);
-  let near = null;
-  u.over.addEventListener("mousemove", (event) => {
-    const { left, top } = u.over.getBoundingClientRect();
-    const distance = (row) => Math.hypot(u.valToPos(row.x, "x") - (event.clientX - left), u.valToPos(row.y, "y") - (event.clientY - top));
-    let least = NEAR;
-    near = null;
-    for (const row of rows) {
-      const found = distance(row);
-      if (found < least) [near, least] = [row, found];
-    }
-    tip.hidden = near === null;
-    u.over.style.cursor = near ? "pointer" : "crosshair";
-    if (near) showTip(u, near, card, tip);
+/** Describes the point nearest to the pointer; a click opens its details, a drag zooms, a double click zooms out. */
+function listen(card) {
+  const { canvas, chosen, tip } = card;
+  let pressed = null;
+  canvas.addEventListener("mousedown", (event) => (pressed = event.offsetX));
+  canvas.addEventListener("mousemove", (event) => {
+    if (!event.buttons) pressed = null;
+    showNear(card, event);
+    chosen.hidden = pressed === null;
+    chosen.style.left = `${Math.min(pressed, event.offsetX)}px`;
+    chosen.style.width = `${Math.abs(pressed - event.offsetX)}px`;
   });
-  u.over.addEventListener("mouseleave", () => (tip.hidden = true));
-  let pressed = 0;
-  u.over.addEventListener("mousedown", (event) => (pressed = event.clientX));
-  u.over.addEventListener("click", (event) => near && Math.abs(event.clientX - pressed) < 3 && showDetails(near.point));
+  canvas.addEventListener("mouseleave", () => (tip.hidden = chosen.hidden = true));
+  canvas.addEventListener("click", (event) => {
+    chosen.hidden = true;
+    const { area, near } = card;
+    const ends = [pressed ?? event.offsetX, event.offsetX].map((x) => area.place(Math.min(area.right, Math.max(area.left, x)))).sort((a, b) => a - b);
+    if (Math.abs(event.offsetX - pressed) >= DRAGGED && ends[1] > ends[0]) plot(card, card.groups, ends);
+    else if (near) showDetails(near.point);
+  });
+  canvas.addEventListener("dblclick", () => plot(card, card.groups, null));
 }
 
-function showTip(u, row, card, tip) {
-  const line = (key) => h("div", {}, `${AXES[key].name}: ${write(AXES[key].unit, AXES[key].value(row.point))}`);
-  tip.replaceChildren(h("strong", {}, pointName(row.point)), line(card.x), line(card.y));
-  const x = u.valToPos(row.x, "x") + u.over.offsetLeft;
-  tip.style.top = `${u.valToPos(row.y, "y") + u.over.offsetTop + 12}px`;
-  tip.style.left = `${Math.min(x, Math.max(0, u.width - tip.offsetWidth - 4))}px`;
+function showNear(card, { offsetX, offsetY }) {
+  const { area, groups, canvas, tip } = card;
+  let least = NEAR;
+  card.near = null;
+  for (const row of groups.flatMap((group) => group.rows)) {
+    const found = Math.hypot(area.x(row.x) - offsetX, area.y(row.y) - offsetY);
+    if (found < least) [card.near, least] = [row, found];
+  }
+  tip.hidden = card.near === null;
+  canvas.style.cursor = card.near ? "pointer" : "crosshair";
+  if (!card.near) return;
+  const line = (key) => h("div", {}, `${AXES[key].name}: ${write(AXES[key].unit, AXES[key].value(card.near.point))}`);
+  tip.replaceChildren(h("strong", {}, pointName(card.near.point)), line(card.x), line(card.y));
+  const [x, y] = placeOf(area, card.near);
+  tip.style.top = `${y + 12}px`;
+  tip.style.left = `${Math.min(x, Math.max(0, canvas.clientWidth - tip.offsetWidth - 4))}px`;
 }

@@ -19,7 +19,7 @@ from memlab.analyse.explain.snapshot_trace import NOT_RECORDED
 from memlab.core.errors import RecordError
 from memlab.predict.memory.ledger import by_kind
 from memlab.report.explain_text import show_explained
-from memlab.report.out_of_memory_text import show_pointer
+from memlab.report.text import show_pointer
 from memlab.runs.folder import RunFolder
 
 MIB = 1 << 20

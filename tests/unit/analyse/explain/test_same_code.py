@@ -1,6 +1,6 @@
 """Lines of two versions of a file are compared by function and operator; those of one version by their numbers."""
 
-from memlab.analyse.explain.same_code import with_same_lines
+from memlab.analyse.explain.accounting import with_same_lines
 from memlab.predict.memory.ledger import Holding
 from memlab.predict.trace.trace_format import Site
 
