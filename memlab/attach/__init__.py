@@ -53,8 +53,9 @@ A second process that makes an optimizer under the same number (a command of two
 ``version``, ``pid``, ``rank``, ``local_rank``, ``world_size``, ``local_world_size``, ``protocol`` (``cold``)
 ``ended``
     ``running``, ``finished`` (the interpreter ended), ``stopped`` (by ``--steps``), ``exception`` (``failed_in``: the
-    phase; ``where``) or ``exit`` (``sys.exit`` with a code other than 0: ``exit_code``, ``where``). ``failed_at``: the
-    time of the clock (seconds) when a rank failed: the first failure of several ranks is the reason of the run.
+    phase; ``where``), ``early`` (``exception`` in a prediction, after steps that are an answer: ``status``
+    is ``ok``) or ``exit`` (``sys.exit`` with a code other than 0: ``exit_code``, ``where``). ``failed_at``: the time of
+    the clock (seconds) when a rank failed: the first failure of several ranks is the reason of the run.
 ``at``
     Of a rank that runs: ``phase``, ``step`` and ``where`` it was when the file was written; else ``null``.
 ``steps``

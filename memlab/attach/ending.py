@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import script_errors
+from .phases import EVALUATE
 from .where import raised_at, user_line
 
 
@@ -14,6 +15,7 @@ class Ending:
     def __init__(self):
         self.failure: dict[str, Any] | None = None  # the last exception that left a phase
         self.stopped = False  # by --steps
+        self.evaluates = False  # whether the evaluation of a plain loop was ended
         self._oom: dict[str, Any] | None = None
         self._exit: tuple[Any, str | None] | None = None  # what SystemExit was given, and where
 
@@ -61,8 +63,8 @@ class Ending:
         if self.stopped:
             return {"status": "ok", "ended": "stopped"}
         if error is not None:
-            known = self.failure if self.failure and self.failure["id"] == id(error) else {}
-            described = self._described(error, known.get("failed_in"), step)
+            known = self.failure if self.failure and self.failure["id"] in (id(error), id(error.__cause__)) else {}
+            described = self._described(error, known.get("failed_in", EVALUATE if self.evaluates else None), step)
             return {**described, "failed_at": known.get("failed_at", described["failed_at"])}
         if code and self.failure:
             return {**self.failure, "exit_code": code}

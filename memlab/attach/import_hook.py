@@ -11,12 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+STATEFUL_LOADERS = "torchdata.stateful_dataloader.stateful_dataloader"
+
 LIBRARIES = (
     "accelerate.accelerator",
     "accelerate.data_loader",
     "datasets.builder",
     "deepspeed",
+    "lomo_optim",
     "safetensors.torch",
+    STATEFUL_LOADERS,
     "transformers.generation.utils",
     "transformers.modeling_utils",
     "transformers.trainer",

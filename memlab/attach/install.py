@@ -18,8 +18,7 @@ LOADED = "loaded"  # the bootstrap makes this file once a process of the command
 
 def install(run_folder: Path, options: Options) -> Path:
     """Copy this package and write the options into the run folder. Returns the folder for PYTHONPATH."""
-    folder, memlab = run_folder / FOLDER, Path(__file__).parents[1]
-    shutil.rmtree(folder, ignore_errors=True)
+    folder, memlab = emptied(run_folder), Path(__file__).parents[1]
     own = [module for module in (memlab / "attach").rglob("*.py") if module.name != BOOTSTRAP]
     for module in [*own, *(memlab / name for name in BESIDE)]:
         copy = folder / PACKAGE / module.relative_to(memlab)
@@ -28,6 +27,16 @@ def install(run_folder: Path, options: Options) -> Path:
     (folder / PACKAGE / "__init__.py").touch()
     shutil.copy(memlab / "attach" / BOOTSTRAP, folder)
     options.write(folder)
+    return folder
+
+
+def emptied(run_folder: Path) -> Path:
+    """Return the folder for what memlab's processes share, empty. A script may have left a link in its place."""
+    folder = run_folder / FOLDER
+    if folder.is_symlink():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -48,6 +57,8 @@ def has_loaded(run_folder: Path) -> bool:
 def remove(run_folder: Path) -> None:
     """Remove what was installed, once the command is over; only the files of its other trainings stay."""
     folder = run_folder / FOLDER
+    if folder.is_symlink():
+        folder.unlink()
     for path in folder.glob("*"):
         if path.is_file():
             path.unlink()

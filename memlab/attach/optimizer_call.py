@@ -34,9 +34,9 @@ class OptimizerCall:
 
 
 def _call_of_step() -> tuple[int, CodeType]:
-    """Return the depth and the code of the frame that calls torch's hooks of optimizer steps."""
+    """Return the depth in the stack and the code of the function that called memlab, such as torch's hooks of steps."""
     frame = sys._getframe()
-    while frame.f_globals.get("__package__", "").startswith(__package__):
+    while (frame.f_globals.get("__package__") or "").startswith(__package__):  # that of a script is None
         frame = frame.f_back
     return _depth(frame), frame.f_code
 

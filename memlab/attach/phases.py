@@ -17,6 +17,9 @@ FORWARD, BACKWARD, OPTIMIZER_STEP = "forward", "backward", "optimizer_step"
 GENERATE, EVALUATE, SAVE = "generate", "evaluate", "save"
 
 IN_A_STEP = (FORWARD, BACKWARD, OPTIMIZER_STEP)
+AFTER_STEPS = (GENERATE, EVALUATE, SAVE)
+"""Phases of what a script does with what it has trained."""
+
 BESIDE_STEPS = (LOAD, RESUME, EVALUATE, SAVE)
 """Phases whose time is no part of a step, and inside them only ``generate`` is a phase of its own."""
 ONCE = (LOAD, MODEL_BUILD, ENGINE_INIT, RESUME)

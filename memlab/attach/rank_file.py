@@ -35,6 +35,7 @@ class RankFile:
         self.session = session
         self.options: Options | None = None  # of the measurement that the place belongs to
         self.rank: int | None = None
+        self.world_size = 1  # as long as torch.distributed was there to tell: a script may end it before itself
         self.path: Path | None = None
         self.host_probe: dict[str, float] | None = None
 
@@ -43,8 +44,10 @@ class RankFile:
         path = self.place()
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         content = redact_values(self._content(outcome), known_secrets())
+        temporary.unlink(missing_ok=True)
         try:
-            temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
+            with temporary.open("x", encoding="utf-8") as file:
+                file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -89,6 +92,7 @@ class RankFile:
         """Return the values of the file (attach/__init__.py)."""
         session, device = self.session, self.session.memory.device
         figures, total = session.figures, session.figures.total
+        phases = {name: _of_allocator(each) for name, each in figures.phases.items()}
         properties = None if device is None else torch.cuda.get_device_properties(device)
         seconds = session.rows.seconds if outcome["ended"] != "running" else []  # many, and the rows have them
         trained: dict[str, Any] = next((model for model in session.facts.get("models", ()) if model["trained"]), {})
@@ -109,9 +113,7 @@ class RankFile:
             "host_pinned_bytes": pinned_peak_bytes(),
             "num_alloc_retries": figures.retries,
             "num_ooms": figures.ooms,
-            "phases": {}
-            if device is None
-            else {name: _of_allocator(each) for name, each in session.figures.phases.items()},
+            "phases": {} if device is None else phases,
             "warmup_seconds": [each for each in seconds[:1] if each is not None],
             "step_seconds": [each for each in seconds[1:] if each is not None],
             "skipped_steps": session.steps_skipped,
@@ -124,6 +126,10 @@ class RankFile:
             "timing": self._timing(),
             "attached": self._attached(outcome),
         }
+
+    def _ranks(self) -> int:
+        self.world_size = dist.get_world_size() if _is_distributed() else _number("WORLD_SIZE") or self.world_size
+        return self.world_size
 
     def _unknown(self) -> dict[str, str]:
         """Name the figures that could not be found out, with the reasons."""
@@ -159,7 +165,7 @@ class RankFile:
             "rank": self.rank,
             "local_rank": _number("LOCAL_RANK"),
             "local_world_size": next(filter(None, map(_number, RANKS_OF_NODE)), None),
-            "world_size": dist.get_world_size() if _is_distributed() else _number("WORLD_SIZE") or 1,
+            "world_size": self._ranks(),
             "protocol": "cold",
             **{name: outcome.get(name) for name in ("ended", "exit_code", "where", "failed_in", "failed_at")},
             "at": session.at if outcome["ended"] == "running" else None,

@@ -280,7 +280,8 @@ class Session:
         self.steps_recorded += self.step.recorded
         self.figures.name_batch_of_peak(self.step.number, self.step.size)
         self.steps_done += 1
-        self.callbacks.step()
+        for step_ended in self.callbacks.step:
+            step_ended()
         self.steps_skipped += self._skipped
         if self.steps_done == 1:
             self.memory.settle()
@@ -339,7 +340,7 @@ class Session:
 
     def outcome(self, error: BaseException | None) -> dict[str, Any]:
         """Return ``status``, ``reason``, ``oom`` and what ``attached`` says of the end. ``error``: what ended it."""
-        return self.ending.outcome(error, self.steps_done, self.at["step"])
+        return self.callbacks.outcome(self.ending.outcome(error, self.steps_done, self.at["step"]))
 
     def is_worth_a_file(self, error: BaseException | None) -> bool:
         """Whether this process trained, or failed on its way there. ``error``: what ends the process."""
@@ -352,9 +353,10 @@ class Session:
     @contained
     def finish(self, error: BaseException | None) -> None:
         """End what runs: measuring ends now. Waits a little for the device to reach the end of the last step."""
+        self.ending.evaluates = self.evaluates
         self._end_evaluation(by=SAVE)
         self.close_step()
-        ended_well = self.outcome(error)["ended"] in ("finished", "stopped")
+        ended_well = self.outcome(error)["status"] == "ok"
         self.timeline.cut(None if ended_well and self.steps_done else self.timeline.current)
         if ended_well:
             self.figures.forget_step(self.steps_done + 1)
@@ -383,7 +385,8 @@ class Session:
         """Fold a piece into the figures, and into the running step."""
         in_step = self.step is not None and not self.timeline.beside_steps
         key, number = self.figures.key(piece.phase, self.steps_done), self.step.number if in_step else None
-        self.callbacks.piece(key, number, piece)
+        for piece_ended in self.callbacks.piece:
+            piece_ended(key, number, piece)
         self.figures.fold(key, number, piece)
         if in_step:
             self.step.fold(piece)

@@ -1,7 +1,8 @@
 """Callbacks of a session; they outlive it: a process can measure one training after the other."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from .out_of_memory import FailedRequest
 from .phases import Piece
@@ -11,17 +12,18 @@ from .phases import Piece
 class Callbacks:
     """What the recorders and the rank's file do.
 
-    ``piece``: after a part of the run, with its phase, the number of its optimizer step and its figures. ``step``,
-    ``first_step``: after an optimizer step, and after the first one. ``out_of_memory``: with the failed request and the
-    line of the user's script. ``save``: writes the rank's file. ``goes_on``: whether the process takes one more step
-    than it was to end after. ``is_recorded``: whether torch's memory history is
-    recorded now.
+    ``piece``: each after a part of the run, with its phase, the number of its optimizer step and its figures. ``step``:
+    each after an optimizer step. ``first_step``: after the first one. ``out_of_memory``: with the failed request and
+    the line of the user's script. ``save``: writes the rank's file. ``goes_on``: whether the process takes one more
+    step than it was to end after. ``is_recorded``: whether torch's memory history is recorded now. ``outcome``: judges
+    the end of the process: status, reason and what ``attached`` says of it.
     """
 
-    piece: Callable[[str | None, int | None, Piece], None] = lambda phase, step, piece: None
-    step: Callable[[], None] = lambda: None
+    piece: list[Callable[[str | None, int | None, Piece], None]] = field(default_factory=list)
+    step: list[Callable[[], None]] = field(default_factory=list)
     first_step: Callable[[], None] = lambda: None
     out_of_memory: Callable[[FailedRequest, str | None], None] = lambda request, where: None
     save: Callable[[], None] = lambda: None
     goes_on: Callable[[], bool] = lambda: False
     is_recorded: Callable[[], bool] = lambda: False
+    outcome: Callable[[dict[str, Any]], dict[str, Any]] = lambda found: found

@@ -73,7 +73,8 @@ def _keep_out_of_memory(session: Session, file: RankFile) -> OutOfMemoryKeeper:
         if session.is_rank:  # a process that never trains has no files
             keeper.end()
 
-    session.callbacks.piece, session.callbacks.out_of_memory = piece_ends, runs_out_of_memory
+    session.callbacks.piece.append(piece_ends)
+    session.callbacks.out_of_memory = runs_out_of_memory
     return keeper
 
 
@@ -82,11 +83,7 @@ def _record(session: Session, file: RankFile, options: Options) -> MemoryHistory
     has its history; with ``options.explain_oom``, a later one as well."""
     history = MemoryHistory(file.place, lambda: session.objects.optimizers, lambda: _at(session), options.explain_oom)
     callbacks = session.callbacks
-    on_piece, on_out_of_memory = callbacks.piece, callbacks.out_of_memory
-
-    def piece_ends(phase: str | None, step: int | None, piece: Piece) -> None:
-        on_piece(phase, step, piece)
-        history.piece_ends(phase, step, piece.where, piece.ends_phase)
+    on_out_of_memory = callbacks.out_of_memory
 
     def step_ends() -> None:
         if session.steps_done >= options.explain:
@@ -98,7 +95,9 @@ def _record(session: Session, file: RankFile, options: Options) -> MemoryHistory
         else:
             on_out_of_memory(request, where)
 
-    callbacks.piece, callbacks.step, callbacks.out_of_memory = piece_ends, step_ends, runs_out_of_memory
+    callbacks.piece.append(lambda phase, step, piece: history.piece_ends(phase, step, piece.where, piece.ends_phase))
+    callbacks.step.append(step_ends)
+    callbacks.out_of_memory = runs_out_of_memory
     callbacks.is_recorded = lambda: history.records
     return history
 
@@ -112,24 +111,19 @@ def _at(session: Session) -> tuple[str | None, int | None, str | None]:
 def _profile(session: Session, file: RankFile, after: int) -> StepsProfiler:
     """Run torch's profiler on rank 0, in the steps after the optimizer step ``after``."""
     profiler = StepsProfiler(file.place)
-    on_piece, on_step = session.callbacks.piece, session.callbacks.step
 
     @contained
-    def mark(phase: str | None) -> None:
-        profiler.piece_ends(phase)
-
     def piece_ends(phase: str | None, step: int | None, piece: Piece) -> None:
-        on_piece(phase, step, piece)
-        mark(phase)
+        profiler.piece_ends(phase)
 
     @contained
     def step_ends() -> None:
-        on_step()
         profiler.step_ends()
         if session.steps_done == after and file.rank == 0:
             profiler.begin()
 
-    session.callbacks.piece, session.callbacks.step = piece_ends, step_ends
+    session.callbacks.piece.append(piece_ends)
+    session.callbacks.step.append(step_ends)
     return profiler
 
 

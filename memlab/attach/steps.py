@@ -62,8 +62,8 @@ class Step:
             "peak_allocated_bytes": peaks.peak_allocated_bytes,
             "peak_active_bytes": peaks.peak_active_bytes,
             "peak_reserved_bytes": peaks.peak_reserved_bytes,
-            "alloc_retries": _since(self.retries_before, self.retries),
-            "ooms": _since(self.ooms_before, self.ooms),
+            "alloc_retries": since(self.retries_before, self.retries),
+            "ooms": since(self.ooms_before, self.ooms),
             "host_peak_bytes": peaks.host_peak_bytes,
             "phase": self.highest,
             "phases": {
@@ -76,7 +76,8 @@ class Step:
         }
 
 
-def _since(before: int | None, now: int | None) -> int | None:
+def since(before: int | None, now: int | None) -> int | None:
+    """Return how much a running total has grown; ``None`` if it is not counted."""
     return None if now is None else now - (before or 0)
 
 
@@ -108,8 +109,9 @@ class Rows:
         self._file: FileIO | None = None
 
     def open(self, path: Path) -> None:
-        """Write all rows to a file, from the first one on."""
-        self._file = path.open("wb", buffering=0)
+        """Write all rows to a file, from the first one on. What the script has left in its place is removed."""
+        path.unlink(missing_ok=True)
+        self._file = path.open("xb", buffering=0)
         self._write()
 
     def add(self, step: Step, end: Mark, skipped: bool, is_timed: bool = True) -> None:

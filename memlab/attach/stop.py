@@ -23,15 +23,11 @@ def wait_for_all_ranks() -> None:
     deadline, world = time.monotonic() + WAIT_S, dist.get_world_size()
     with contextlib.suppress(Exception):
         store = dist.distributed_c10d._get_default_store()
-        _meet(store, "memlab_attach/last_step_done", world, deadline)
+        store.add("memlab_attach/last_step_done", 1)
+        _wait(store, "memlab_attach/last_step_done", world, deadline)
         store.add("memlab_attach/leaves", 1)
         if dist.get_rank() == 0:
             _wait(store, "memlab_attach/leaves", world, deadline)
-
-
-def _meet(store: "dist.Store", key: str, world: int, deadline: float) -> None:
-    store.add(key, 1)
-    _wait(store, key, world, deadline)
 
 
 def _wait(store: "dist.Store", key: str, number: int, deadline: float) -> None:

@@ -12,6 +12,9 @@ _NOT_THE_USERS = (
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))),  # memlab, or the copy of a part of it
     *(os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")),
 )
+_SCRIPTS = {os.path.dirname(sys.executable), os.path.realpath(sysconfig.get_path("scripts"))}
+"""Folders of the programs that packages install: ``bin/yolo`` only calls its package."""
+
 _names: dict[str, str | None] = {}
 
 
@@ -46,6 +49,8 @@ def user_file(file: str) -> str | None:
         return None
     path = os.path.realpath(os.path.join(_START, file))
     if path.startswith(tuple(folder + os.sep for folder in _NOT_THE_USERS)):
+        return None
+    if os.path.dirname(path) in _SCRIPTS and not path.endswith(".py"):
         return None
     if any(path.startswith(folder + os.sep) and _holds_packages(folder) for folder in sys.path[1:]):
         return None

@@ -13,6 +13,7 @@ from memlab.core.record import PREDICTED, Record
 from memlab.planner.changes import Change
 from memlab.planner.command_changes import changed_command, possible_changes
 from memlab.planner.command_record import TracedCommand
+from memlab.planner.search import Progress
 from memlab.planner.user_command import traced_command
 from memlab.predict.trace.choose_traces import trace_missing, traces
 from memlab.predict.trace.run_command import traces_in
@@ -21,9 +22,6 @@ from memlab.predict.trace.trace_format import Trace
 from memlab.runs.command_inputs import are_unchanged
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_rows
-
-Progress = Callable[[str, int, int], None]
-"""Called with the progress: ("tracing", 3, 12)."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class ChangedCommands:
         """Run words of the command on the GPUs of the record, with the allocator's settings of the record."""
         record = self._record
         steps = (record.command or {}).get("steps")
-        traced = traced_command(words, record.config.hardware, folder, steps, self._environ)
+        traced = traced_command(words, folder, record.config.hardware, steps, self._environ)
         return replace(traced, allocator_conf=record.config.allocator.conf)
 
     def _from_folder(self, traces: Mapping[int, Trace]) -> TracedCommand:

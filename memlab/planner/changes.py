@@ -47,8 +47,8 @@ STEP_ON_CPU = "an optimizer step on the CPU"
 WEIGHTS_OVER_PCIE = "weights over PCIe in every pass"
 
 
-def smaller_batch(before: int, after: int) -> Reach:
-    return dict.fromkeys(PER_SAMPLE, 1 - after / before)
+def halved_batch(micro: int) -> Reach:
+    return dict.fromkeys(PER_SAMPLE, 1 - micro // 2 / micro)
 
 
 def sharded(before: int, after: int, ranks: int) -> Reach:
@@ -135,7 +135,7 @@ def changes_of(config: Config) -> Iterator[Change]:
     micro = config.batch.micro
     if micro > 1:
         price = "more steps, or batch.accumulation"
-        yield Change(f"batch.micro={micro // 2}", price, smaller_batch(micro, micro // 2))
+        yield Change(f"batch.micro={micro // 2}", price, halved_batch(micro))
 
 
 def remedies(record: Record) -> list[tuple[Change, int]]:

@@ -9,17 +9,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
-from memlab.core.record import Record
+from memlab.core.record import Record, arguments_of
 from memlab.planner import changes
 from memlab.planner.changes import Change, Reach
 from memlab.planner.command_record import TracedCommand, estimate_of
-from memlab.planner.search import Outcome, SingleChange, in_order
+from memlab.planner.search import Outcome, in_order, with_outcome
 from memlab.runs.folder import RunFolder
 
 GPU_COUNTS = ("num_gpus", "nproc_per_node", "num_processes")
@@ -74,26 +74,22 @@ def _checkpointing(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[C
 def _micro_batch(
     words: Sequence[str], config: Config, unknown: Sequence[str], facts: Mapping[str, Any]
 ) -> Iterator[Change]:
-    values = (facts.get("training_arguments") or {}).get("values") or {}
+    batch: str | None = BATCH
+    accumulation: str | None = ACCUMULATION
     if _can_take(words, BATCH, facts):
-        micro, accumulation = values.get(BATCH) or 1, values.get(ACCUMULATION) or 1
-        if micro > 1:
-            options = {BATCH: str(micro // 2), ACCUMULATION: str(2 * accumulation)}
-            takes = changes.smaller_batch(micro, micro // 2)
-            yield _with_options("twice the forward passes of half the size", takes, words, options)
+        values = arguments_of(facts)
+        micro, times = values.get(BATCH) or 1, values.get(ACCUMULATION) or 1
+    elif {"batch", "batch.micro"} & set(unknown):
         return
-    if {"batch", "batch.micro"} & set(unknown) or config.batch.micro < 2:
+    else:
+        micro, times = config.batch.micro, config.batch.accumulation
+        batch, accumulation = _option_with_value(words, "batch", micro), _option_with_value(words, "accum", times)
+    if batch is None or micro < 2:
         return
-    batch = _option_with_value(words, "batch", config.batch.micro)
-    if batch is None:
-        return
-    micro = config.batch.micro
-    options = {batch: str(micro // 2)}
-    accumulation = _option_with_value(words, "accum", config.batch.accumulation)
+    options, price = {batch: str(micro // 2)}, "smaller steps"
     if accumulation is not None:
-        options[accumulation] = str(2 * config.batch.accumulation)
-    price = "smaller steps" if accumulation is None else "twice the forward passes of half the size"
-    yield _with_options(price, changes.smaller_batch(micro, micro // 2), words, options)
+        options[accumulation], price = str(2 * times), "twice the forward passes of half the size"
+    yield _with_options(price, changes.halved_batch(micro), words, options)
 
 
 def _deepspeed_json(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[Change]:
@@ -111,19 +107,15 @@ def _deepspeed_json(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[
 def _more_sharded(zero: Mapping[str, Any], ranks: int) -> Iterator[tuple[str, str, Reach, dict[str, Any]]]:
     """Yield (JSON text, price, reach, ``zero_optimization``) of each deeper stage or offload."""
     stage, on_cpu = zero.get("stage", 0), {"device": "cpu", "pin_memory": True}
-    if stage in (0, 1):
-        takes = changes.sharded(stage, 2, ranks)
-        yield '"stage": 2', changes.GRADIENTS_REDUCED, takes, {**zero, "stage": 2}
-    if stage in (0, 1, 2):
-        takes = changes.sharded(stage, 3, ranks)
-        yield '"stage": 3', changes.WEIGHTS_GATHERED, takes, {**zero, "stage": 3}
-    if stage in (1, 2, 3) and (zero.get("offload_optimizer") or {}).get("device", "none") == "none":
-        told = '"offload_optimizer": {"device": "cpu"}'
-        takes = changes.OPTIMIZER_OFFLOADED
-        yield told, changes.STEP_ON_CPU, takes, {**zero, "offload_optimizer": on_cpu}
-    if stage == 3 and (zero.get("offload_param") or {}).get("device", "none") == "none":
-        told, price = '"offload_param": {"device": "cpu"}', changes.WEIGHTS_OVER_PCIE
-        yield told, price, changes.WEIGHTS_OFFLOADED, {**zero, "offload_param": on_cpu}
+    for deeper, price in ((2, changes.GRADIENTS_REDUCED), (3, changes.WEIGHTS_GATHERED)):
+        if stage in range(deeper):
+            yield f'"stage": {deeper}', price, changes.sharded(stage, deeper, ranks), {**zero, "stage": deeper}
+    for key, price, takes, stages in (
+        ("offload_optimizer", changes.STEP_ON_CPU, changes.OPTIMIZER_OFFLOADED, (1, 2, 3)),
+        ("offload_param", changes.WEIGHTS_OVER_PCIE, changes.WEIGHTS_OFFLOADED, (3,)),
+    ):
+        if stage in stages and (zero.get(key) or {}).get("device", "none") == "none":
+            yield f'"{key}": {{"device": "cpu"}}', price, takes, {**zero, key: on_cpu}
 
 
 def _zero_stage_word(words: Sequence[str], facts: Mapping[str, Any]) -> Iterator[Change]:
@@ -165,7 +157,7 @@ def _with_options(price: str, takes: Reach, words: Sequence[str], options: Mappi
 
 def _can_take(words: Sequence[str], name: str, facts: Mapping[str, Any]) -> bool:
     """Whether the command has the option, or its script reads the words of transformers' TrainingArguments."""
-    values = (facts.get("training_arguments") or {}).get("values") or {}
+    values = arguments_of(facts)
     return name in values and (_find(words, name) is not None or any(_name(word) in values for word in words))
 
 
@@ -244,28 +236,14 @@ Tracer = Callable[[Sequence[str], RunFolder], TracedCommand]
 """Runs changed words on the simulated GPUs. Raises :class:`MemlabError` where the script fails."""
 
 
-@dataclass(frozen=True)
-class Changes:
-    """``base``: the command as it is. ``tried``: first those that fit, then by the memory that they save.
-    ``not_tried``: the changes for which there was no time."""
-
-    base: Outcome
-    tried: list[SingleChange]
-    not_tried: list[str]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the value of ``Record.command["changes"]``."""
-        tried = [
-            {"change": one.word, "price": one.price, "saved_bytes": one.saved, **_needs(one.outcome)}
-            for one in self.tried
-        ]
-        return {"base": _needs(self.base), "tried": tried, "not_tried": self.not_tried}
-
-
 def predicted_changes(
     command: TracedCommand, record: Record, trace: Tracer, on_change: Callable[[str], None]
-) -> Changes:
-    """Predict each possible change of a command. ``record``: of the command; ``on_change`` gets each change first."""
+) -> dict[str, Any]:
+    """Predict each possible change of a command. ``record``: of the command; ``on_change`` gets each change first.
+
+    Returns the value of ``Record.command["changes"]``: ``tried`` has first those that fit, then those that save the
+    most memory; ``not_tried`` the changes for which there was no time.
+    """
     facts = record.ranks[0]["attached"]
     found = possible_changes(command.words, record.config, record.unknown_config, facts, command.hardware.gpus)
     base, began = estimate_of(command), time.monotonic()
@@ -280,9 +258,12 @@ def predicted_changes(
             outcome = estimate_of(changed_command(change, command, trace))
         except MemlabError as error:
             outcome = str(error)
-        saved = None if isinstance(outcome, str) else base.used - outcome.used
-        tried.append(SingleChange(change.told, change.price, outcome, saved))
-    return Changes(base, in_order(tried), not_tried)
+        tried.append(with_outcome(change, base, outcome))
+    told = [
+        {"change": one.word, "price": one.price, "saved_bytes": one.saved, **_needs(one.outcome)}
+        for one in in_order(tried)
+    ]
+    return {"base": _needs(base), "tried": told, "not_tried": not_tried}
 
 
 def changed_command(change: Change, command: TracedCommand, trace: Tracer) -> TracedCommand:

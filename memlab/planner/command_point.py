@@ -33,16 +33,10 @@ KEY = "prediction_key"
 POLL_S = 0.1
 
 
-def finished_point(job: Job, also_implied: bool) -> Record | None:
-    """Return the record in the job's folder if the same predictor made it, else ``None``."""
-    found = job.finished(NOWHERE, also_implied)
-    return found if found and found.environment.get(KEY) == prediction_key(job.plan) else None
-
-
 def predict_point(job: Job, control: LaunchControl, force: bool = False) -> Record:
     """Predict the command of a point and write its record.
 
-    The record is a copy where a point that reaches the command alike was predicted before, unless ``force``.
+    The record is a copy where a point that is the same for the command was predicted before, unless ``force``.
     """
     folder, kept = job.folder, kept_folder(job.plan)
     words = point_words(job)
@@ -69,7 +63,7 @@ def _keep(kept: RunFolder, folder: RunFolder, record: Record) -> None:
 
 
 def kept_folder(plan: Plan) -> RunFolder:
-    """Return the folder in the user's cache of the prediction that all points share which reach the command alike."""
+    """Return the folder, in the user's cache, of the prediction of all points that are the same for the command."""
     return RunFolder(cache_folder("commands") / prediction_key(plan))
 
 
@@ -118,7 +112,7 @@ def _as_point(record: Record, job: Job, words: list[str]) -> Record:
     rows = {rank["rank"]: read_rows(job.folder.step_rows(rank["rank"])) for rank in record.ranks}
     found = found_config(record.ranks, rows, job.config.training.command)
     merged, disagreements = beside(job.config, job.plan.choices, found)
-    return replace(
+    pointed = replace(
         record,
         run_id=job.plan.run_id,
         fingerprint=fingerprint(job.plan, NOWHERE),
@@ -126,5 +120,5 @@ def _as_point(record: Record, job: Job, words: list[str]) -> Record:
         choices=merged.choices,
         unknown_config=list(merged.unknown),
         environment={**record.environment, KEY: prediction_key(job.plan)},
-        command={**(record.command or {}), "words": words, "disagreements": disagreements},
     )
+    return pointed.with_command(words=words, disagreements=disagreements)

@@ -7,10 +7,9 @@ from typing import Any
 
 from memlab.core.config import Config, Hardware
 from memlab.core.growth import with_growth
-from memlab.core.record import RankResult, Record
+from memlab.core.record import EARLY, RankResult, Record
 from memlab.core.record_schema import Effects
 from memlab.core.summary import Work
-from memlab.launch.process import Ended
 from memlab.launch.user_command.found_config import FoundConfig, found_config, from_values
 from memlab.launch.user_command.measure import command_record
 from memlab.launch.user_command.supervise import Finished
@@ -19,6 +18,7 @@ from memlab.predict.memory.shared_gpus import gpus_of_ranks
 from memlab.predict.prediction import judged
 from memlab.predict.time.calibrate import resolve
 from memlab.predict.time.step_time import predict_steps, usual_steps
+from memlab.predict.trace.shadow.unpredictable import NAME
 from memlab.predict.trace.store import code_digest
 from memlab.predict.trace.trace_format import Trace
 from memlab.system.machine import Machine
@@ -88,12 +88,9 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
     paid, used = command.hardware.gpus, config.hardware.gpus
     if usd := outcome["summary"].get("usd_per_million_tokens"):
         outcome["summary"]["usd_per_million_tokens"] = usd * paid / used
-    finished = Finished(
-        Ended("exited", 0, command.seconds), outcome["status"], outcome["reason"], outcome["ranks"], rows
-    )
+    finished = Finished(command.seconds, 0, outcome["status"], outcome["reason"], outcome["ranks"], rows)
     record = command_record(finished, found, command.words, command.steps, Machine())
     idle = [{"key": "hardware.gpus", "composed": paid, "found": used}] if paid != used else []
-    told = {**(record.command or {}), "disagreements": idle}
     assumed = {line: times for trace in command.traces.values() for line, times in trace.assumed.items()}
     epochs = [epoch for trace in command.traces.values() for epoch in trace.epochs]
     record = replace(
@@ -103,9 +100,10 @@ def record_of(command: TracedCommand) -> tuple[Record, dict[int, Rows]]:
         summary=outcome["summary"],
         steps={**record.steps, "doubts": [], **outcome["steps"]},
         timing={**outcome["timing"], "total_s": command.seconds},
-        command={**told, "assumed": assumed, "epochs": epochs, "effects": command.effects},
     )
-    return with_growth(record), rows
+    record = record.with_command(disagreements=idle, assumed=assumed, epochs=epochs, effects=command.effects)
+    early = [each for each in command.meters.values() if each["attached"].get("ended") == EARLY]
+    return with_growth(record.with_command(ended_early=_early_end(early[0])) if early else record), rows
 
 
 def estimate_of(command: TracedCommand) -> Estimate:
@@ -129,6 +127,13 @@ def _found(command: TracedCommand) -> FoundConfig:
             "measure.steps": max(1, len(first.steps) - 1),  # as of a measured command: without the first step
         }
     )
+
+
+def _early_end(meters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``command.ended_early`` of a record. ``meters``: the file of the rank that ended early."""
+    facts, reason = meters["attached"], meters["reason"]
+    reason = reason.removeprefix(NAME).removeprefix(f"{facts['where']}: ")
+    return {"phase": facts["failed_in"], "where": facts["where"], "reason": reason, "steps": facts["steps"]}
 
 
 def _like(result: RankResult) -> int:

@@ -17,13 +17,13 @@ from typing import Any
 
 from memlab.core.basis import Basis
 from memlab.core.config import Config, Sweep
-from memlab.core.plan import Plan
+from memlab.core.plan import Plan, size_of
 from memlab.core.record import FITS, Record
-from memlab.launch.doctor.facts import free_host_memory
-from memlab.launch.search import LIMITS, MeasuredSearch, at_size, precision, size_of
+from memlab.launch.search import LIMITS, MeasuredSearch, at_size, precision
 from memlab.launch.sweep import MeasuredSweep
-from memlab.planner.command_point import finished_point, kept_folder, predict_point
-from memlab.planner.search import Outcome, fits, next_size, outcome_of
+from memlab.planner.command_point import KEY, kept_folder, predict_point, prediction_key
+from memlab.planner.parallel import ParallelPredictor
+from memlab.planner.search import Outcome, Predictor, Progress, fits, next_size, outcome_of
 from memlab.predict.limits import unpredictable
 from memlab.predict.memory.rank_results import estimate
 from memlab.predict.prediction import NOWHERE
@@ -32,6 +32,7 @@ from memlab.predict.trace.interpolate import CHECKED, MINIMUM_TOKENS, Interpolat
 from memlab.predict.trace.run_command import traces_in
 from memlab.predict.trace.trace_format import Trace
 from memlab.runs.job import Job, JobResult, SearchResult, SweepObserver
+from memlab.system.sandbox.limits import free_host_memory
 
 ONE_LENGTH = MINIMUM_TOKENS
 """Tokens of all traces, for the interpolation: the size alone varies, be it a micro batch or a length."""
@@ -110,14 +111,10 @@ class ShadowSlots:
                 self._changed.notify_all()
 
     def _room(self) -> int:
-        if not self._ended:
+        largest_child_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # Linux: KiB
+        if not self._ended or not largest_child_bytes:  # a prediction that was copied has no processes
             return 1
-        return max(1, min(self.most, int(self._free_at_rest / (PROCESSES * MARGIN * largest_child_bytes()))))
-
-
-def largest_child_bytes() -> int:
-    """Return the largest resident set of a process that this process has waited for."""
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # Linux: KiB
+        return max(1, min(self.most, int(self._free_at_rest / (PROCESSES * MARGIN * largest_child_bytes))))
 
 
 class PredictedSweep(MeasuredSweep):
@@ -131,7 +128,9 @@ class PredictedSweep(MeasuredSweep):
         self._slots = slots or ShadowSlots()
 
     def finished(self, job: Job, also_implied: bool) -> Record | None:
-        return None if self.force else finished_point(job, also_implied)
+        """Return the record in the job's folder if the same predictor made it, else ``None``."""
+        found = super().finished(job, also_implied)
+        return found if found and found.environment.get(KEY) == prediction_key(job.plan) else None
 
     def refusals(self, job: Job) -> list[str]:
         return unpredictable(job.config)
@@ -177,21 +176,14 @@ LARGE_GIB = 10_000.0
 """Memory of a GPU on which anything fits, to see what a plan would need."""
 
 
-class CommandPredictor:
-    """Predictor of commands. Every prediction stays in the user's cache, so an interrupted plan continues there.
+class CommandPredictor(Predictor):
+    """Predictor of commands: each size runs the script. Every prediction stays in the user's cache."""
 
-    ``on_progress`` is called with the progress: ("predicting", 3, 12).
-    """
-
-    def __init__(self, on_progress: Callable[[str, int, int], None]):
-        self._on_progress = on_progress
+    def __init__(self, on_progress: Progress):
+        super().__init__(on_progress)
         self._slots = ShadowSlots()
 
-    def prepare(self, plans: Sequence[Plan]) -> None:
-        """Do nothing: each size runs the script."""
-
     def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Outcome]:
-        """Return an estimate for each plan, or the reason why there is none. ``limited=False``: of what it needs."""
         found = [outcome_of(record) for record in self._records(plans)]
         if limited:
             return found
@@ -208,7 +200,6 @@ class CommandPredictor:
         return largest_interpolated(folders, records[low].config, low, high)
 
     def summaries(self, plans: Sequence[Plan]) -> list[tuple[dict[str, Any], Basis]]:
-        """Return the summaries of the plans' records, and how their speeds are known."""
         return [(record.summary, record.basis) for record in self._records(plans)]
 
     def _records(self, plans: Sequence[Plan]) -> list[Record]:
@@ -233,3 +224,8 @@ class _Progress(SweepObserver):
 def _on_a_large_gpu(plan: Plan) -> Plan:
     config = plan.config
     return replace(plan, config=replace(config, hardware=replace(config.hardware, memory_gib=LARGE_GIB)))
+
+
+def predictor_of(config: Config, on_progress: Progress) -> Predictor:
+    """Make the predictor of a configuration: of a command, or of memlab's own training."""
+    return (CommandPredictor if config.training.loop == "command" else ParallelPredictor)(on_progress)

@@ -12,28 +12,24 @@ from typing import Any
 from memlab.core.basis import EXACT, Basis
 from memlab.core.errors import reason_of
 from memlab.core.plan import Plan
-from memlab.predict.memory.rank_results import Estimate, estimate
+from memlab.planner.search import Outcome, Predictor, Progress
+from memlab.predict.memory.rank_results import estimate
 from memlab.predict.prediction import predict
 from memlab.predict.time.calibrate import resolve
-from memlab.predict.trace.choose_traces import known_traces, trace_missing
+from memlab.predict.time.step_time import predict_step_time
+from memlab.predict.trace.choose_traces import known_traces, trace_missing, traces
 from memlab.predict.trace.store import trace_folder
 
 KILLED = "the process that replayed it was killed, as the system does when memory runs out"
 """Reason in place of an estimate."""
 
 
-class ParallelPredictor:
-    """Predictor of many plans, a context manager. ``on_progress`` is called with the progress: ("tracing", 3, 12).
+class ParallelPredictor(Predictor):
+    """Predictor of memlab's own training. An estimate of any size is fast."""
 
-    Each trace is written to disk at once, so an interrupted run continues where it stopped.
-    """
-
-    def __init__(self, on_progress: Callable[[str, int, int], None]):
-        self._on_progress = on_progress
+    def __init__(self, on_progress: Progress):
+        super().__init__(on_progress)
         self._pool = _pool()
-
-    def __enter__(self) -> "ParallelPredictor":
-        return self
 
     def __exit__(self, *exception) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -47,8 +43,7 @@ class ParallelPredictor:
             resolve(plan.config)
         trace_missing(plans, partial(self._on_progress, "tracing"))
 
-    def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Estimate | str]:
-        """Return an estimate for each plan, or the reason why there is none."""
+    def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Outcome]:
         replayed = partial(_estimate, limited=limited)
         found = dict(enumerate(self._map(replayed, plans, KILLED)))
         while missing := {number: plans[number] for number, outcome in found.items() if outcome is None}:
@@ -58,12 +53,12 @@ class ParallelPredictor:
                 found[number] = found[number] or failed.get(trace_folder(plan))
         return [found[number] for number in range(len(plans))]
 
-    def largest(self, plan_at: Callable[[int], Plan], sizes: Sequence[int], low: int, high: int) -> None:
-        """Compute nothing: an estimate of any size is fast."""
-
     def summaries(self, plans: Sequence[Plan]) -> list[tuple[dict[str, Any], Basis]]:
-        """Predict the plans. Returns the summary of each record, and how its speed is known."""
         return self._map(_summary, plans, NO_SUMMARY)
+
+    def outlooks(self, plans: Sequence[Plan]) -> list[tuple[dict[str, Any], Basis]]:
+        """Predict verdict and step time alone, without the replays that other figures of a record need."""
+        return self._map(_outlook, plans, NO_SUMMARY)
 
     def _map(self, function: Callable[[Plan], Any], plans: Sequence[Plan], killed: Any) -> list[Any]:
         """Apply ``function`` to the plans on all cores and report progress. ``killed``: the result for a plan whose
@@ -106,7 +101,7 @@ def _pool() -> ProcessPoolExecutor:
     )
 
 
-def _estimate(plan: Plan, limited: bool) -> Estimate | str | None:
+def _estimate(plan: Plan, limited: bool) -> Outcome | None:
     """Estimate a plan; ``None`` where a trace is missing. An exception ends this estimate alone, and its reason is
     returned."""
     try:
@@ -126,3 +121,14 @@ def _summary(plan: Plan) -> tuple[dict[str, Any], Basis]:
     except Exception:
         return NO_SUMMARY
     return record.summary, record.basis
+
+
+def _outlook(plan: Plan) -> tuple[dict[str, Any], Basis]:
+    try:
+        calibrations, found = resolve(plan.config), traces(plan)
+        verdict = estimate(plan.config, found.values(), calibrations.host).verdict
+        step = predict_step_time(plan.config, found, calibrations.step)
+    except Exception:
+        return NO_SUMMARY
+    seconds = {"step_seconds_mean": step.seconds} if step else {}
+    return {"verdict": verdict, **seconds}, step.basis if step else EXACT

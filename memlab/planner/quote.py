@@ -1,7 +1,6 @@
 """Quote of a sweep that measures, before it runs: which points fit, and its time and price, from predictions."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,11 +8,9 @@ from memlab.core.basis import EXACT, Basis
 from memlab.core.config import Sweep
 from memlab.core.plan import make_plan
 from memlab.core.record import DOES_NOT_FIT
-from memlab.launch.sweep import MeasuredSweep
-from memlab.planner.command_sweep import CommandPredictor
-from memlab.planner.parallel import ParallelPredictor
+from memlab.planner.command_sweep import predictor_of
+from memlab.planner.search import Progress
 from memlab.predict.limits import unpredictable
-from memlab.rules.unsupported import unsupported
 from memlab.runs.job import Job
 
 Range = tuple[float, float | None]
@@ -24,16 +21,6 @@ LAUNCH_S: Range = (16.0, 37.0)
 
 POINT_S: Range = (0.3, 0.7)
 """Seconds of a point beside its steps: nine in ten of results/. tests/unit/planner/test_quote.py recomputes both."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with the progress: ("tracing", 3, 12)."""
-
-
-class QuotedSweep(MeasuredSweep):
-    """Sweep that a quote is made for: it runs nothing, and its GPUs are those of ``hardware``, not of this machine."""
-
-    def refusals(self, job: Job) -> list[str]:
-        return unsupported(job.config, machine=None)
 
 
 @dataclass(frozen=True)
@@ -95,19 +82,15 @@ def _predicted(jobs: Sequence[Job], on_progress: Progress) -> dict[str, QuotedPo
     """Return folder -> prediction. Repeats of an experiment share one."""
     found: dict[str, tuple[Mapping[str, Any], Basis]] = {}
     for is_command in (False, True):
-        plans = {
+        keys = {
             job.subject_key: make_plan(replace(job.config, mode="predict", sweep=Sweep()), job.plan.choices)
             for job in jobs
             if job.is_command == is_command and not unpredictable(job.config)
         }
-        if plans:
-            with (
-                nullcontext(CommandPredictor(on_progress))
-                if is_command
-                else ParallelPredictor(on_progress) as predictor
-            ):
-                predictor.prepare(list(plans.values()))
-                found |= zip(plans, predictor.summaries(list(plans.values())), strict=True)
+        if plans := list(keys.values()):
+            with predictor_of(plans[0].config, on_progress) as predictor:
+                predictor.prepare(plans)
+                found |= zip(keys, predictor.outlooks(plans), strict=True)
     return {str(job.folder): QuotedPoint(job, *found.get(job.subject_key, ({}, EXACT))) for job in jobs}
 
 
@@ -127,9 +110,5 @@ def _started(
 
 
 def _sum(ranges: Iterable[Range]) -> Range:
-    low, high = 0.0, 0.0
-    bound = False
-    for least, most in ranges:
-        low, high = low + least, high + (most or 0.0)
-        bound |= most is None
-    return low, None if bound else high
+    lows, highs = zip((0.0, 0.0), *ranges, strict=True)
+    return sum(lows), None if None in highs else sum(highs)

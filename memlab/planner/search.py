@@ -7,10 +7,11 @@ all cores.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeGuard
+from typing import Any, TypeGuard
 
 from memlab.core.basis import EXACT, Basis
 from memlab.core.config import Config
+from memlab.core.grouping import grouped
 from memlab.core.plan import Plan, make_plan
 from memlab.core.record import BEFORE_STEPS, DOES_NOT_FIT, DOES_NOT_LAST, FITS, OUT_OF_MEMORY, Record
 from memlab.planner.changes import Change
@@ -35,21 +36,48 @@ TRACED_BATCHES = (1, 2, 3)
 Outcome = Estimate | str
 """An estimate, or the reason why there is none."""
 
+Progress = Callable[[str, int, int], None]
+"""Called with the progress: ("tracing", 3, 12)."""
 
-class Predictor(Protocol):
+
+class Predictor:
+    """Predictor of many plans, a context manager. ``on_progress`` is called with the progress: ("tracing", 3, 12).
+
+    Whatever was predicted is written to disk at once, so an interrupted run continues where it stopped.
+    """
+
+    def __init__(self, on_progress: Progress):
+        self._on_progress = on_progress
+
+    def __enter__(self) -> "Predictor":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        """Do nothing, unless a process outlives a prediction."""
+
     def prepare(self, plans: Sequence[Plan]) -> None:
-        """Prepare at once the estimates of ``plans`` and of all plans that differ from them in shape alone."""
+        """Prepare at once the estimates of ``plans`` and of all plans that differ from them in shape alone, if that
+        saves time."""
 
-    def estimates(self, plans: Sequence[Plan], limited: bool = True) -> list[Outcome]: ...
+    def estimates(self, plans: Sequence[Plan], limited: bool = True) -> Sequence[Outcome]:
+        """Return an estimate for each plan, or the reason why there is none. ``limited=False``: of what it needs."""
+        raise NotImplementedError
 
     def largest(self, plan_at: Callable[[int], Plan], sizes: Sequence[int], low: int, high: int) -> int | None:
         """Compute the largest size that fits, from ``low`` to below ``high``; ``None`` if that takes an estimate.
 
         ``plan_at`` makes the plan of a size; ``sizes`` were estimated.
         """
+        return None
 
     def summaries(self, plans: Sequence[Plan]) -> list[tuple[dict[str, Any], Basis]]:
         """Predict the plans. Returns the summary of each record, and how its speed is known."""
+        raise NotImplementedError
+
+    def outlooks(self, plans: Sequence[Plan]) -> list[tuple[dict[str, Any], Basis]]:
+        """Predict at least verdict and step time. Returns these parts of each summary, and how the step time is
+        known."""
+        return self.summaries(plans)
 
 
 @dataclass(frozen=True)
@@ -217,12 +245,8 @@ def rows_to_measure(rows: Sequence[Row], slowness: Sequence[str]) -> list[Row]:
 
 def _one_allocator(rows: Sequence[Row]) -> list[Row]:
     """Keep the first row with the largest batch among rows that differ in their allocator alone."""
-    chosen: dict[tuple, Row] = {}
-    for row in rows:
-        key = tuple((name, option) for name, option in row.candidate.options.items() if name != "allocator")
-        if key not in chosen or row.batch > chosen[key].batch:
-            chosen[key] = row
-    return list(chosen.values())
+    alike = grouped(rows, lambda row: tuple(pair for pair in row.candidate.options.items() if pair[0] != "allocator"))
+    return [max(group, key=lambda row: row.batch) for group in alike.values()]
 
 
 def _option_ranks(rows: Sequence[Row], slowness: Sequence[str]) -> dict[int, tuple[int, ...]]:
@@ -267,13 +291,14 @@ def single_changes(base: Plan, changes: Sequence[Change], predictor: Predictor) 
         for need, limited in zip(needs, verdicts, strict=True)
     ]
     first = outcomes[0]
-    found = [
-        SingleChange(
-            change.told, change.price, outcome, first.used - outcome.used if _known(first) and _known(outcome) else None
-        )
-        for change, outcome in zip(changes, outcomes[1:], strict=True)
-    ]
+    found = [with_outcome(change, first, outcome) for change, outcome in zip(changes, outcomes[1:], strict=True)]
     return first, in_order(found)
+
+
+def with_outcome(change: Change, base: Outcome, outcome: Outcome) -> SingleChange:
+    """Return a change with its outcome, and what it saves. ``base``: the outcome without the change."""
+    saved = base.used - outcome.used if _known(base) and _known(outcome) else None
+    return SingleChange(change.told, change.price, outcome, saved)
 
 
 def in_order(changes: Sequence[SingleChange]) -> list[SingleChange]:

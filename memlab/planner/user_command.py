@@ -5,9 +5,10 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
+from memlab.attach import install
 from memlab.core.config import Hardware
 from memlab.core.errors import ConfigError
 from memlab.core.record import Record
@@ -15,7 +16,6 @@ from memlab.core.record_schema import Effects
 from memlab.core.sizes import GIB
 from memlab.launch.orphans import exclusively
 from memlab.launch.outcome import reason_of
-from memlab.launch.process import Ended
 from memlab.launch.user_command.found_config import found_config
 from memlab.launch.user_command.measure import check_program, command_record, keep_what_was_found, plan_of
 from memlab.launch.user_command.outcome import NO_STEP
@@ -24,7 +24,7 @@ from memlab.planner.command_changes import predicted_changes
 from memlab.planner.command_record import TracedCommand, record_of
 from memlab.predict.memory.shared_gpus import with_memory_of_others
 from memlab.predict.outside.appearances import COMMUNICATOR
-from memlab.predict.trace.run_command import LOG, Node, Simulated, simulate
+from memlab.predict.trace.run_command import ITS_OUTPUT, LOG, Node, Simulated, simulate
 from memlab.predict.trace.shadow.unpredictable import NAME, SET_DEVICE
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.runs.folder import RunFolder
@@ -32,8 +32,9 @@ from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
 from memlab.system.deadman import guarded
 from memlab.system.machine import Machine
-from memlab.system.sandbox import INTERCEPTION, Sandbox
+from memlab.system.sandbox import NAMESPACES, Sandbox
 from memlab.system.sandbox.kept_data import KeptData
+from memlab.system.sandbox.limits import LimitError
 
 HUB = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
@@ -47,40 +48,36 @@ TRACKERS = {
 }
 """Trackers write files instead, which go to the scratch folder."""
 
+SWITCHED_OFF = ("disabled", "debug")
+"""Values of these variables with which a user switches a tracker off. They stay."""
 
-def offline_variables(sandbox: Sandbox) -> dict[str, str]:
-    """Return the variables of a command in a sandbox. With an open network, the Hub may be read."""
-    # wandb writes its files in a static program, which interception does not see.
-    wandb = {"WANDB_MODE": "disabled"} if sandbox.protection == INTERCEPTION else {}
-    return {**({} if sandbox.network else HUB), **TRACKERS, **wandb}
+
+def offline_variables(sandbox: Sandbox, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a command in a sandbox. With an open network, the Hub may be read.
+
+    ``environ``: the variables that the command would get.
+    """
+    # wandb writes its files in a static program, whose writes no library redirects.
+    wandb = {} if sandbox.protection == NAMESPACES else {"WANDB_MODE": "disabled"}
+    trackers = {name: value for name, value in {**TRACKERS, **wandb}.items() if environ.get(name) not in SWITCHED_OFF}
+    return {**({} if sandbox.network else HUB), **trackers}
 
 
 RANGED = ("peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes")
 
-Predict = Callable[[str, Path], Record]
-"""(choice, folder) -> the record of the command, predicted with the choice made the other way round."""
 
+def _range(choice: str, record: Record, trace: Callable[[], TracedCommand]) -> dict[str, Any]:
+    """Predict a command once more, with a choice that steered it made the other way round. ``trace`` runs it so.
 
-def ranges(record: Record, simulated: TracedCommand, predict: Predict, folder: Path) -> list[dict[str, Any]]:
-    """Predict the command once more for each choice that steered it, the other way round.
-
-    Returns for each choice: ``choice`` (GENERATION, ROUTING), and for each key of ``RANGED`` [lowest, highest] of both
-    predictions, each on its highest rank; ``failure`` where the other prediction failed.
+    Returns ``choice`` (GENERATION, ROUTING), and for each key of ``RANGED`` [lowest, highest] of both predictions, each
+    on its highest rank; ``failure`` where the other prediction failed.
     """
-    choices = sorted({choice for trace in simulated.traces.values() for choice in trace.choices})
-    return [_range(choice, record, predict, folder / f"other_end_{choice}") for choice in choices]
-
-
-def _range(choice: str, ordinary: Record, predict: Predict, folder: Path) -> dict[str, Any]:
     try:
-        other = predict(choice, folder)
+        both = record, record_of(trace())[0]
     except ShadowError as error:
         return {"choice": choice, "failure": str(error)}
-    return {"choice": choice, **{key: sorted((_highest(ordinary, key), _highest(other, key))) for key in RANGED}}
-
-
-def _highest(record: Record, key: str) -> int:
-    return max(rank[key] or 0 for rank in record.ranks)
+    highest = {key: [max(rank[key] or 0 for rank in each.ranks) for each in both] for key in RANGED}
+    return {"choice": choice, **{key: sorted(found) for key, found in highest.items()}}
 
 
 class CommandFailed(ShadowError):
@@ -108,9 +105,9 @@ def predict_command(
     ``timeout_s``: seconds after which a run of the script is ended.
     """
     folder.check()
+    _check(words, hardware)  # an earlier run in the folder stays if nothing can run, and no new folder is made
     job = Job(plan_of(words), folder)
     with exclusively(job):
-        _check(words, hardware)  # an earlier run in the folder stays if nothing can run
         job.start(list(words))
         began = time.time()
         try:
@@ -148,40 +145,29 @@ def predicted_record(
     Raises :class:`MemlabError` before anything runs.
     """
     began = time.time()
+    trace = partial(traced_command, hardware=hardware, steps=steps, environ=environ, timeout_s=timeout_s)
     try:
-        traced = traced_command(words, hardware, folder, steps, environ, timeout_s=timeout_s)
+        traced = trace(words, folder)
     except CommandFailed as error:
         record = _ended(error.status, str(error), words, steps, time.time() - began)
-        return replace(record, command={**(record.command or {}), "effects": error.effects})
-    record = _written(traced, folder, environ, timeout_s)
-    if not wants_changes(record):
-        return record
-
-    def trace(words: Sequence[str], folder: RunFolder) -> TracedCommand:
-        return traced_command(words, hardware, folder, steps, environ, timeout_s=timeout_s)
-
-    changes = predicted_changes(traced, record, trace, on_change).to_json()
-    return replace(record, command={**(record.command or {}), "changes": changes})
-
-
-def _written(traced: TracedCommand, folder: RunFolder, environ: Mapping[str, str], timeout_s: float | None) -> Record:
-    """Return the record of a traced command, and write the files of its ranks into ``folder``."""
-
-    def other_end(choice: str, place: Path) -> Record:
-        words, hardware, steps = traced.words, traced.hardware, traced.steps
-        return record_of(traced_command(words, hardware, RunFolder(place), steps, environ, choice, timeout_s))[0]
-
+        return record.with_command(effects=error.effects)
     record, rows = record_of(traced)
     keep_what_was_found(record.ranks, folder)
     folder.write_step_rows(rows)
-    found = ranges(record, traced, other_end, folder.path)
-    return replace(record, command={**(record.command or {}), "ranges": found})
+    ranges = []
+    for choice in sorted({choice for each in traced.traces.values() for choice in each.choices}):
+        place = RunFolder(folder.own_folder(f"other_end_{choice}"))
+        ranges.append(_range(choice, record, partial(trace, words, place, other_end=choice)))
+    record = record.with_command(ranges=ranges)
+    if not wants_changes(record):
+        return record
+    return record.with_command(changes=predicted_changes(traced, record, trace, on_change))
 
 
 def traced_command(
     words: Sequence[str],
-    hardware: Hardware,
     folder: RunFolder,
+    hardware: Hardware,
     steps: int | None,
     environ: Mapping[str, str],
     other_end: str | None = None,
@@ -195,17 +181,20 @@ def traced_command(
     _check(words, hardware)
     began = time.time()
     node = Node(hardware.gpu, hardware.gpus, int(hardware.memory_gib * GIB))
-    folder.path.mkdir(parents=True, exist_ok=True)
+    handed_over = folder.own_folder(install.FOLDER)
     data = KeptData(words, environ)
-    with data.layers() as layers, Sandbox(folder.path, environ, below=(data.folder, layers)) as sandbox:
-        variables = {**environ, **offline_variables(sandbox)}
-        simulated = simulate(words, node, folder.path, steps, variables, other_end, timeout_s, sandbox.run)
+    with data.layers() as layers, Sandbox(handed_over, environ, below=(data.folder, layers)) as sandbox:
+        variables = {**environ, **offline_variables(sandbox, environ)}
+        try:
+            simulated = simulate(words, node, folder.path, steps, variables, other_end, timeout_s, sandbox.run)
+        except LimitError as error:
+            raise CommandFailed(str(error), sandbox.effects()) from None
         effects = sandbox.effects()
         meters = {rank["rank"]: rank for rank in folder.read_attached_ranks()}
         if simulated.waited_at is not None:
             raise CommandFailed(_not_ended(simulated.waited_at, meters, timeout_s, folder), effects, "timeout")
         if reason := _failure(simulated, meters):
-            raise CommandFailed(f"{reason.rstrip('.')}; the script's output is in {folder.path / LOG}", effects)
+            raise CommandFailed(f"{reason.rstrip('.')}{ITS_OUTPUT}{folder.path / LOG}", effects)
         sources = [each["path"] for rank in meters.values() for each in rank["attached"].get("datasets") or ()]
         data.keep(sandbox.written_in(data.folder), sources)
     rows = {rank: read_rows(folder.step_rows(rank)) for rank in meters}
@@ -231,7 +220,8 @@ def _with_shared_gpus(traced: TracedCommand, folder: RunFolder) -> TracedCommand
 def _failure(simulated: Simulated, meters: Mapping[int, Mapping[str, Any]]) -> str | None:
     """Return why the command failed on simulated GPUs; ``None`` if all its ranks ended well."""
     if broken := next((rank for rank in meters.values() if rank["status"] != "ok"), None):
-        told = reason_of({**broken, "attached": {}} if _is_explained(broken) else broken)
+        names_the_place = (broken["reason"] or "").startswith(NAME)
+        told = reason_of({**broken, "attached": {}} if names_the_place else broken)
         return f"on simulated GPUs, {told.replace(NAME, '', 1)}"
     if simulated.returncode:
         return f"the command ended with exit code {simulated.returncode}: {simulated.last_words}"
@@ -247,18 +237,12 @@ def _not_ended(
     where = f" at {', '.join(dict.fromkeys(waited_at))}" if waited_at else ""
     return (
         f"the script had not ended after {timeout_s:,.0f} s: it was{where} {done}. If it waits or serves there, "
-        "predict a command that trains; if it only needs longer, raise --timeout; the script's output is in "
-        f"{folder.path / LOG}"
+        f"predict a command that trains; if it only needs longer, raise --timeout{ITS_OUTPUT}{folder.path / LOG}"
     )
-
-
-def _is_explained(rank: Mapping[str, Any]) -> bool:
-    """Whether the reason of a rank's failure names the place in the script itself."""
-    return (rank["reason"] or "").startswith(NAME)
 
 
 def _ended(status: str, reason: str, words: Sequence[str], steps: int | None, seconds: float) -> Record:
     """Return the record of a command that left no trace."""
-    finished = Finished(Ended("exited", 0, seconds), status, reason)
+    finished = Finished(seconds, 0, status, reason)
     record = command_record(finished, found_config([], {}, shlex.join(words)), words, steps, Machine())
     return replace(record, source="predicted")

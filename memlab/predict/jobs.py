@@ -4,29 +4,23 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from memlab.core.errors import reason_of
+from memlab.core.grouping import grouped
+from memlab.core.plan import shape_of
 from memlab.core.record import Record
 from memlab.files.disk import is_full
 from memlab.predict.limits import unpredictable
 from memlab.predict.prediction import failed_record, finished, not_predicted, predict_one
 from memlab.predict.trace.choose_traces import known_traces, make, next_tasks
 from memlab.predict.trace.store import trace_folder
-from memlab.runs.job import Job, JobResult, Schedule, SweepObserver
+from memlab.runs.job import Job, JobResult, Schedule, SweepObserver, sort_out
 
 
 def schedule_predictions(jobs: Iterable[Job], force: bool) -> Schedule:
     """Sort jobs into done, unsupported and to predict. The jobs of one "launch" share their traces. Reads run folders,
     writes nothing."""
-    found = Schedule()
-    sharing: dict[Path, list[Job]] = {}
-    for job in jobs:
-        if not force and (record := _finished(job)):
-            found.known.append(JobResult(job, record, "done"))
-        elif unpredictable(job.config):
-            found.known.append(JobResult(job, None, "unsupported"))
-        else:
-            sharing.setdefault(trace_folder(job.plan), []).append(job)
-    found.launches = list(sharing.values())
-    return found
+    earlier = (lambda job: None) if force else _finished
+    known, to_run = sort_out(jobs, earlier, lambda job: unpredictable(job.config))
+    return Schedule(known, list(grouped(to_run, lambda job: trace_folder(job.plan)).values()))
 
 
 def _finished(job: Job) -> Record | None:
@@ -64,9 +58,12 @@ def _trace(launches: Sequence[Sequence[Job]], observer: SweepObserver) -> dict[P
     """Make the traces from which the others are interpolated. Returns the trace folders with a failed trace, each with
     the reason. Empty if tracing could not even begin: then every job tries by itself, and its record has the reason."""
     try:
-        tasks = next_tasks(job.plan for group in launches for job in group)
-        if tasks:
-            observer.waiting(f"tracing {len(tasks)} point{'s' * (len(tasks) != 1)}; the others are computed from them")
+        plans = [job.plan for group in launches for job in group]
+        if tasks := next_tasks(plans):
+            traced = {(trace_folder(task.plan), task.key.micro, task.key.tokens) for task in tasks}
+            rest = {(trace_folder(plan), *shape_of(plan.config)) for plan in plans} - traced
+            others = "; the others are computed from them" if rest else ""
+            observer.waiting(f"tracing {len(traced)} point{'s' * (len(traced) != 1)}{others}")
         return make(tasks)
     except Exception:
         return {}

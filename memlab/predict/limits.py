@@ -1,8 +1,8 @@
 """Configurations that cannot be predicted yet, one row each, in the form of memlab/rules/."""
 
 from memlab.core.config import Config
-from memlab.core.optimizers import package_of
 from memlab.rules.machine import missing_extras
+from memlab.rules.optimizer import optimizer_package
 from memlab.rules.rule import Rule
 from memlab.rules.unsupported import unsupported
 from memlab.system.machine import Machine
@@ -20,9 +20,9 @@ LIMITS = (
         "offload=all",
     ),
     Rule(
-        lambda c: package_of(c.optimizer.source, c.optimizer.name) is not None,
-        "the kernels of bitsandbytes, torchao and other packages' optimizers have no stand-in yet",
-        "optimizer=adamw",
+        lambda c: optimizer_package(c) == "torchao",
+        "torchao compiles the steps of its optimizers (torch.compile), and what the compiler keeps is not predicted",
+        "optimizer=adamw_8bit",
     ),
     Rule(
         lambda c: c.optimizer.source == "deepspeed" and c.optimizer.name.lower() == "lamb",

@@ -20,8 +20,7 @@ from memlab.predict.trace.choose_traces import traces_in_launch
 from memlab.predict.trace.shadow_process import ShadowError
 from memlab.predict.trace.store import code_digest
 from memlab.predict.trace.trace_format import Trace
-from memlab.runs.job import Job
-from memlab.system.environment import describe_environment, fingerprint
+from memlab.runs.job import Job, record_of_plan
 from memlab.system.machine import Machine
 
 NOWHERE = Machine()
@@ -161,12 +160,5 @@ def _failed(plan: Plan, reason: str) -> Record:
 
 
 def _record(plan: Plan, **outcome) -> Record:
-    return Record(
-        run_id=plan.run_id,
-        source="predicted",
-        config=plan.config,
-        choices=plan.choices,
-        fingerprint=fingerprint(plan, NOWHERE),
-        environment={**describe_environment(plan, NOWHERE), "predictor": code_digest()},
-        **outcome,
-    )
+    record = record_of_plan(plan, NOWHERE, source="predicted", **outcome)
+    return replace(record, environment={**record.environment, "predictor": code_digest()})

@@ -36,34 +36,35 @@ def beyond_gpus(config: Config, machine: Machine) -> Iterator[str]:
 
 def beyond_packages(config: Config, machine: Machine) -> Iterator[str]:
     """Yield a reason for each package and library that the configuration needs and that is not installed."""
-    for package, wanted in (
-        ("flash_attn", config.attention.implementation == "flash_attention_2"),
-        ("flash_attn_interface", config.attention.implementation == "flash_attention_3"),
-    ):
-        if wanted and not machine.has_package(package):
-            yield f"the Python package {package} is not installed; instead: install it, or choose another option"
-    optimizers = optimizer_package(config)
-    if optimizers and not machine.has_package(optimizers):
-        install = PYPI.get(optimizers, optimizers)
-        yield f"the Python package {optimizers} is not installed; instead: pip install {install}, or another optimizer"
+    flash = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
+    package = flash.get(config.attention.implementation)
+    yield from _missing(machine, package, "install it, or choose another option")
     yield from missing_extras(config, machine)
     if "nvme" in (config.offload.optimizer, config.offload.param) and not machine.has_library("aio"):
         yield "DeepSpeed's NVMe offload needs libaio; instead: install it (Debian: libaio-dev), or offload=all"
 
 
 def missing_extras(config: Config, machine: Machine) -> Iterator[str]:
-    """Yield a reason for each package that adapters or kernels need and that is not installed.
+    """Yield a reason for each package that the optimizer, adapters or kernels need and that is not installed.
 
     Both measurements and predictions need these packages.
     """
+    optimizers = optimizer_package(config)
+    install = PYPI.get(optimizers or "", optimizers)
+    yield from _missing(machine, optimizers, f"pip install {install}, or another optimizer")
     for package, extra, wanted in (
         ("peft", "adapters", config.adapter.method != "none"),
         ("bitsandbytes", "adapters", config.adapter.method == "qlora"),
         ("liger_kernel", "kernels", config.kernels.implementation == "liger"),
         ("triton", "kernels", config.kernels.implementation == "liger"),
     ):
-        if wanted and not machine.has_package(package):
-            yield f"the Python package {package} is not installed; instead: pip install 'memlab[{extra}]'"
+        yield from _missing(machine, package if wanted else None, f"pip install 'memlab[{extra}]'")
+
+
+def _missing(machine: Machine, package: str | None, instead: str) -> Iterator[str]:
+    """Yield the reason why a package that is needed is not there."""
+    if package and not machine.has_package(package):
+        yield f"the Python package {package} is not installed; instead: {instead}"
 
 
 def beyond_nodes(config: Config, machine: Machine) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from memlab.core.config import Config, Optimizer
-from memlab.core.optimizers import DEEPSPEED, FUSED_WITH_BACKWARD, LOW_RANK, OTHER_DEVICES, package_of
+from memlab.core.optimizers import FUSED_WITH_BACKWARD, LOW_RANK, OTHER_DEVICES, package_of, taken
 from memlab.rules.rule import Rule, changed
 
 
@@ -18,11 +18,9 @@ def _optimizer_is(config: Config, source: str, names: Collection[str]) -> bool:
 
 
 def _not_taken(optimizer: Optimizer) -> list[str]:
-    """List the hyperparameters that are set but that DeepSpeed's optimizer of this name does not take."""
-    if optimizer.source != "deepspeed":
-        return []
-    taken = DEEPSPEED[optimizer.name.lower()]
-    return [name for name in ("betas", "eps") if name not in taken and name in changed(optimizer, Optimizer())]
+    """List the hyperparameters that are set but that the optimizer of this name is not given."""
+    unused = {"betas", "eps"} - set(taken(optimizer.source, optimizer.name))
+    return [name for name in changed(optimizer, Optimizer()) if name in unused]
 
 
 RULES = (
@@ -95,7 +93,7 @@ RULES = (
     ),
     Rule(
         lambda c: bool(_not_taken(c.optimizer)),
-        "this optimizer of DeepSpeed takes no optimizer.eps (Lion) or no optimizer.betas (Adagrad)",
+        "this optimizer takes no optimizer.eps (Lion), no optimizer.betas (Adagrad) or neither (SGD, Adafactor)",
         "leave it out",
     ),
 )

@@ -7,7 +7,6 @@ torch's peak, so every phase has its own peak. Reading the counters needs no syn
 import contextlib
 import gc
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterator
 
@@ -15,9 +14,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from memlab.attach.clock import Mark, mark
 from memlab.attach.counters import Counters, peaks_of
 from memlab.attach.host import peak_resident_bytes, reset_peak_resident
-from memlab.attach.memory import pinned_peak_bytes
 from memlab.core.record import BEFORE_STEPS, CUDA_ALLOCATOR, LIVE_TENSORS, Phase
 
 
@@ -68,6 +67,10 @@ class MemoryMeter:
     def host_peak(self) -> int:
         """Return the highest resident set since the process began, in bytes."""
         return peak_resident_bytes()
+
+    def retries_and_ooms(self) -> tuple[int | None, int | None]:
+        """Return the caching allocator's retries and out-of-memory errors since the process began."""
+        return None, None
 
     def start_over(self) -> None:
         """Begin a point: free unused memory and reset the peaks.
@@ -126,7 +129,6 @@ class CudaMemory(MemoryMeter):
         self._counters.install()
 
     def retries_and_ooms(self) -> tuple[int, int]:
-        """Return the allocator's retries and out-of-memory errors since the process began."""
         return self._counters.totals(self.device.index, self._counters.read(self.device.index))
 
 
@@ -225,12 +227,9 @@ class CpuDevice:
         self.torch_device = torch.device("cpu")
         self.memory: MemoryMeter = LiveTensorMemory()
 
-    def mark(self) -> float:
-        """Return a time on the device's clock, for ``seconds_between``."""
-        return time.perf_counter()
-
-    def seconds_between(self, begin: float, end: float) -> float:
-        return end - begin
+    def mark(self) -> Mark:
+        """Mark this moment on the device's clock."""
+        return mark(on_device=False)
 
     def synchronize(self) -> None:
         pass
@@ -241,14 +240,6 @@ class CpuDevice:
 
     def energy_joules(self) -> float | None:
         """Return the energy that the device has used so far, a running total."""
-        return None
-
-    def retries_and_ooms(self) -> tuple[int | None, int | None]:
-        """Return the caching allocator's retries and out-of-memory errors, as running totals."""
-        return None, None
-
-    def pinned_bytes(self) -> int | None:
-        """Return the peak of torch's pinned host memory since the process began, in bytes."""
         return None
 
 
@@ -264,14 +255,8 @@ class CudaDevice:
         self.memory = CudaMemory(self.torch_device)
         self._nvml = _Nvml(str(properties.uuid))
 
-    def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def seconds_between(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        end.synchronize()
-        return begin.elapsed_time(end) / 1000
+    def mark(self) -> Mark:
+        return mark(on_device=True)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.torch_device)
@@ -282,12 +267,6 @@ class CudaDevice:
 
     def energy_joules(self) -> float | None:
         return self._nvml.energy_joules()
-
-    def retries_and_ooms(self) -> tuple[int | None, int | None]:
-        return self.memory.retries_and_ooms()
-
-    def pinned_bytes(self) -> int | None:
-        return pinned_peak_bytes()
 
 
 class _Nvml:

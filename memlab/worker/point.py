@@ -9,10 +9,13 @@ from typing import Any
 
 import torch
 
+from memlab.attach.clock import Mark, seconds
 from memlab.attach.host import resident_bytes
 from memlab.attach.host_probe import probe_host
+from memlab.attach.memory import pinned_peak_bytes
 from memlab.attach.options import PROFILED_STEPS, PROFILER_WARMUP
 from memlab.attach.profiler import StepsProfiler
+from memlab.attach.steps import since
 from memlab.core.config import Config
 from memlab.core.record import RankResult
 from memlab.files.json_file import write_json
@@ -36,7 +39,7 @@ class Point:
         self.profiler = StepsProfiler(lambda: folder.rank_file(rank)) if profiles else None
         self.result: RankResult | None = None  # once everything is measured
         self.step = 0  # index of the running step
-        self.marks: list[tuple[Any, Any]] = []  # begin and end of each step, on the device's clock
+        self.marks: list[tuple[Mark, Mark]] = []  # begin and end of each step, on the device's clock
         self.losses: list[torch.Tensor] = []  # one per forward, on the device: reading them makes the host wait
         self.used: list[tuple[int | None, int | None]] = []
         self.energy: tuple[float | None, float | None] = (None, None)
@@ -72,7 +75,7 @@ class Point:
         else:
             self.device.memory.start_over()
         self.began = time.perf_counter()
-        self.counted_before = self.device.retries_and_ooms()
+        self.counted_before = self.device.memory.retries_and_ooms()
         self.start = self.device.mark()
 
     def step_end(self) -> None:
@@ -121,16 +124,17 @@ class Point:
         memory = self.device.memory
         memory.fold()
         self.used.append(self.device.used_bytes())
-        seconds = [self.device.seconds_between(*mark) for mark in self.marks] if status == "ok" else []
+        took = [seconds(*marks) for marks in self.marks] if status == "ok" else []  # the device has reached all marks
         warmup = self.config.measure.warmup
         losses = self._losses() if status == "ok" else []
-        if not all(map(math.isfinite, losses)):
-            status, reason = "failed", f"the loss was not finite at step {_first_bad(losses)}"
+        bad = next((step for step, loss in enumerate(losses) if not math.isfinite(loss)), None)
+        if bad is not None:
+            status, reason = "failed", f"the loss was not finite at step {bad}"
         if oom is not None:
             oom = {"phase": memory.current, "step": self.step, **oom}
         device_used, process_used = zip(*self.used, strict=True)
         before, after = self.energy
-        retries, ooms = map(_since, self.counted_before, self.device.retries_and_ooms())
+        retries, ooms = map(since, self.counted_before, memory.retries_and_ooms())
         return RankResult(
             rank=self.rank,
             device=str(self.device.torch_device),
@@ -146,12 +150,12 @@ class Point:
             process_used_bytes=_highest(process_used),
             host_rss_bytes=resident_bytes(),
             host_peak_bytes=memory.host_peak(),
-            host_pinned_bytes=self.device.pinned_bytes(),
+            host_pinned_bytes=pinned_peak_bytes(),
             num_alloc_retries=retries,
             num_ooms=ooms,
             phases=memory.phases,
-            warmup_seconds=seconds[:warmup],
-            step_seconds=seconds[warmup:],
+            warmup_seconds=took[:warmup],
+            step_seconds=took[warmup:],
             losses=list(losses),
             energy_joules=None if before is None or after is None else after - before,
             oom=oom,
@@ -166,14 +170,6 @@ class Point:
         return [sum(values[i : i + size]) for i in range(0, len(values), size)]
 
 
-def _since(before: int | None, now: int | None) -> int | None:
-    return None if now is None else now - (before or 0)
-
-
 def _highest(values: tuple[int | None, ...]) -> int | None:
     known = [value for value in values if value is not None]
     return max(known, default=None)
-
-
-def _first_bad(losses: list[float]) -> int:
-    return next(i for i, loss in enumerate(losses) if not math.isfinite(loss))

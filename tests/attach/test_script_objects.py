@@ -47,8 +47,9 @@ def test_no_object_is_kept_alive():
 def test_a_new_measurement_forgets_the_objects_and_keeps_what_follows_its_events():
     session = Session(Options("first"), SimpleNamespace(turn=lambda: None))
     steps: list[int] = []
-    session.callbacks.step = lambda: steps.append(1)
+    session.callbacks.step.append(lambda: steps.append(1))
     objects = session.objects
     session.begin_anew(Options("second"))
-    session.callbacks.step()
+    for step_ended in session.callbacks.step:
+        step_ended()
     assert steps == [1] and session.objects is not objects and session.options.folder == "second"

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from memlab.analyse.explain.accounting import line_of, module_of
+from memlab.analyse.explain.accounting import line_of, module_of, with_same_lines
 from memlab.analyse.explain.explained import Explained
 from memlab.analyse.explain.explained_run import explain
-from memlab.analyse.explain.same_code import with_same_lines
 from memlab.core.sizes import MIB
 from memlab.predict.memory.ledger import Holding
 from memlab.predict.trace.trace_format import Site

@@ -77,7 +77,7 @@ start.record(), end.record()
 print(start.elapsed_time(end))
 torch.cuda.memory._dump_snapshot("snapshot.pickle")
 torch.cuda.memory.reset_peak_host_memory_stats()
-print(len(list(DataLoader(range(8), 2, False, None, None, 3))))
+print(len(list(DataLoader(range(8), 2, False, None, None, 1))))
 
 class Prefetch(threading.Thread):
     def run(self):

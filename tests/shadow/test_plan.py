@@ -12,6 +12,7 @@ import pytest
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import make_plan
+from memlab.planner.parallel import _outlook
 from memlab.predict.prediction import predict
 from memlab.predict.trace import choose_traces
 from memlab.predict.trace.events import Alloc, Event
@@ -59,6 +60,9 @@ def test_the_largest_batch_fits_and_the_next_does_not(tmp_path):
         assert beyond.summary["verdict"] != "fits"
         assert max(rank["device_used_bytes"] for rank in fitting.ranks) == int(float(row["device_used_bytes"]))
         assert fitting.summary["fit_probability"] == float(row["fit_probability"])
+        outlook, basis = _outlook(make_plan(fitting.config, fitting.choices))
+        assert outlook.items() <= fitting.summary.items() and "step_seconds_mean" in outlook and basis == fitting.basis
+        assert _outlook(make_plan(beyond.config, beyond.choices))[0]["verdict"] == beyond.summary["verdict"]
 
 
 def test_a_size_that_is_computed_is_the_one_that_is_traced(tmp_path):

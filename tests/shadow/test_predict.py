@@ -38,6 +38,8 @@ GRID = [
     "zero_stage=zero2 optimizer=sgd",
     "zero_stage=zero2 optimizer.name=Lion",
     "zero_stage=zero3 optimizer.name=Muon zero_stage.reduce_scatter=false",
+    "zero_stage=zero2 optimizer=adamw_paged",
+    "zero_stage=zero3 optimizer=lion_8bit",
     "zero_stage=zero2 batch.accumulation=2",
     "zero_stage=zero2 data=sample",
     "zero_stage=zero3 adapter=lora checkpointing=full checkpointing.reentrant=true",

@@ -39,6 +39,28 @@ def test_8_bits_take_a_byte_and_a_scale_for_each_row(tmp_path):
     assert loaded_bytes(tmp_path, "dict(load_in_8bit=True)") == pytest.approx(expected, abs=LAYERS * 7 * 512)
 
 
+COPIED = """
+import copy, torch
+import bitsandbytes as bnb
+layer = bnb.nn.Linear4bit(1024, 512, bias=False, compress_statistics=False)
+early = copy.deepcopy(layer)
+layer.cuda()
+before = torch.cuda.memory_allocated()
+weight = copy.deepcopy(layer.weight)
+print("copy", torch.cuda.memory_allocated() - before, before)
+print("on the host", early.cuda().weight.shape == weight.shape)
+print(copy.deepcopy(layer)(torch.ones(4, 1024, device="cuda", dtype=torch.bfloat16)).shape == (4, 512))
+"""
+
+
+def test_a_copy_of_weights_in_4_bits_takes_as_much(tmp_path):
+    _, printed = run(tmp_path, COPIED)
+    lines = printed[printed.index("copy ") :].splitlines()
+    copied, original = map(int, lines[0].split()[1:])
+    assert copied == original >= 1024 * 512 // 2 + 4 * 1024 * 512 // 64
+    assert lines[1:] == ["on the host True", "True"]
+
+
 QUANTIZED = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 
 AS_IT_IS = """

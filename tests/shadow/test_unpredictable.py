@@ -17,9 +17,11 @@ from tests.shadow.one_rank import NODE, run
 pytestmark = [pytest.mark.shadow, pytest.mark.long(8)]
 
 ATTEMPTS = """
-import sys, torch
+import sys, tempfile, torch
+from huggingface_hub import hf_hub_download
 from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPTQConfig
+from memlab.predict.trace.shadow import device
 from memlab.predict.trace.shadow.unpredictable import explain
 
 @torch.library.custom_op("mine::scan", mutates_args=())
@@ -30,18 +32,27 @@ def scan(tensor: torch.Tensor) -> torch.Tensor:
 def square(tensor):
     return tensor * tensor
 
+def step(tensor):
+    return tensor + 1
+
+step.__module__ = "torchao.optim.adam"
+
 def require_vllm():
     raise ImportError("vLLM is not available and `use_vllm` is set to True. Please install vLLM.")
 
 def compile_extension():
     raise OSError("CUDA_HOME environment variable is not set. Please set it to your CUDA install root.")
 
+empty = tempfile.mkdtemp()
+with open(empty + "/config.json", "w") as file:
+    file.write('{"model_type": "llama"}')
 gptq = GPTQConfig(bits=4, dataset="c4", tokenizer=object())
 tensor = torch.ones(1 << 20, device="cuda")
 ATTEMPTS = {
     "operator": lambda: torch.ops.mine.scan(tensor),
     "compiled model": lambda: torch.compile(torch.nn.Linear(4, 4)),
     "compiled function": lambda: square(tensor),
+    "compiled step": lambda: torch.compile(step)(tensor),
     "package": lambda: __import__("vllm"),
     "library": lambda: require_vllm(),
     "extension": lambda: compile_extension(),
@@ -61,8 +72,20 @@ ATTEMPTS = {
     "constructor": lambda: torch.cuda.FloatTensor(3, 4),
     "driver": lambda: torch.cuda.list_gpu_processes() and __import__("pynvml").nvmlInit(),
     "choice": lambda: torch.max(torch.ones(8, 4096, device="cuda"), 1, out=(tensor[:8], tensor[:8].long())),
+    "file": lambda: open("data/train.bin"),
+    "download": lambda: __import__("urllib.request").request.urlopen("https://example.com/data.zip"),
+    "weights": lambda: torch.hub.load_state_dict_from_url("https://example.com/resnet.pth"),
+    "file of the hub": lambda: hf_hub_download("org/data", "train.bin", repo_type="dataset"),
+    "folder": lambda: AutoTokenizer.from_pretrained(empty),
+    "simulation": lambda: torch.sin(tensor),
+    "no file": lambda: open(""),
     "own mistake": lambda: tensor @ torch.ones(3, device="cuda"),
 }
+def unfinished(*arguments):
+    return {}["shape"]
+
+unfinished.__code__ = unfinished.__code__.replace(co_filename=device.__file__)
+device.recorder.answers[torch.ops.aten.sin.default] = unfinished
 for name, attempt in ATTEMPTS.items():
     try:
         attempt()
@@ -72,17 +95,18 @@ for name, attempt in ATTEMPTS.items():
 
 EXPECTED = {
     "operator": ("operator mine.scan.default has no fake implementation", "torch.library.register_fake", "--stand-ins"),
-    "compiled model": ("torch.compile decides by itself", "Predict the model without it"),
-    "compiled function": ("torch.compile decides by itself", "Predict the model without it"),
+    "compiled model": ("torch.compile decides by itself what Linear keeps", "Predict it without torch.compile"),
+    "compiled function": ("torch.compile decides by itself what square keeps", "Predict it without torch.compile"),
+    "compiled step": ("the steps of torchao's AdamW8bit", "Predict with bitsandbytes.optim.AdamW8bit"),
     "package": ("vllm is not installed", "--stand-ins"),
     "library": ("vllm is not installed", "--stand-ins"),
     "extension": ("compiles CUDA code", "--stand-ins"),
     "model": (
-        "org/model is no folder here, and is not whole in the Hugging Face cache",
+        "org/model is no folder here, and not whole in the Hugging Face cache",
         "hf download org/model --include '*.json'",
     ),
     "tokenizer": (
-        "org/model is no folder here, and is not whole in the Hugging Face cache",
+        "org/model is no folder here, and not whole in the Hugging Face cache",
         "hf download org/model --include '*.json'",
     ),
     "data": ("data set org/data is not in the cache", "datasets.load_dataset('org/data')"),
@@ -97,6 +121,12 @@ EXPECTED = {
     "nested": ("nested (jagged) tensors are not predicted", "padded batches"),
     "constructor": ("torch.cuda.FloatTensor(...), a deprecated constructor", "device='cuda'"),
     "driver": ("asks NVIDIA's driver about GPUs that are not there", "Leave the call out"),
+    "file": ("data/train.bin is not here", "a few samples of the data with the longest among them"),
+    "download": ("https://example.com/data.zip is not loaded", "memlab predict --network"),
+    "weights": ("resnet.pth is not loaded", "leave the weights out, or save the untrained model's as"),
+    "file of the hub": ("train.bin of org/data is not in", "hf download org/data train.bin --repo-type dataset"),
+    "folder": ("is not whole: config.json or the files of the tokenizer", "tokenizer are enough"),
+    "simulation": ("the simulation of operator aten.sin.default failed (KeyError", "--stand-ins"),
     "choice": ("aten.max.dim_max chooses by unknown values", "--stand-ins"),
     "quantization": ("weights quantized by gptq have no stand-in", "BitsAndBytesConfig"),
 }
@@ -105,7 +135,7 @@ EXPECTED = {
 def test_each_line_names_the_place_the_reason_and_the_remedy(tmp_path):
     _, printed = run(tmp_path, ATTEMPTS, arguments=(str(model_folder(tmp_path / "model")),))
     said = dict(line[2:].split(" - ", 1) for line in printed.splitlines() if line.startswith("- "))
-    assert said.pop("own mistake") == "None"
+    assert said.pop("own mistake") == said.pop("no file") == "None"
     lines = ATTEMPTS.splitlines()
     for name, (reason, *remedies) in EXPECTED.items():
         place, _, explanation = said[name].partition(": ")

@@ -9,6 +9,17 @@ from tests.shadow.one_rank import run
 
 pytestmark = pytest.mark.shadow
 
+MODES = ("enable_grad", "no_grad", "inference_mode")
+
+
+def run_in_each_mode(folder, lines):
+    """Return the trace of a script that is run three times in one process, and what it printed each time."""
+    script = "def rules():" + lines.replace("\n", "\n ")  # the lines keep their numbers
+    calls = "".join(f"\nwith torch.{mode}(): print('--'), rules()" for mode in MODES)
+    trace, printed = run(folder, f"{script}\nimport torch{calls}\n")
+    return trace, [text.splitlines() for text in printed.split("--\n")[1:]]
+
+
 KNOWN = """
 import torch
 ids = torch.tensor([[5, 7, 0, 0], [3, 0, 0, 0]]).cuda()
@@ -25,19 +36,34 @@ print(positions.tolist(), labels.tolist())
 print(mask.nonzero().tolist(), torch.masked_select(ids, mask).tolist())
 print(packed.cpu().numpy().tolist(), padded[:, -1].tolist(), torch.equal(ids, ids.clone()))
 print(torch.arange(3, device="cuda").repeat_interleave(torch.tensor([1, 0, 2], device="cuda")).tolist())
+ids[0, 1:3], ids[ids == 3] = 8, 4
+on_host = torch.empty(2, 4, dtype=torch.long)
+on_host.copy_(ids)
+print(on_host.tolist(), ids.to("cpu", torch.int32)[0].tolist(), [int(each) for each in ids[1]], f"{ids.sum():03d}")
+print(bool(mask.any()), float(ids.float().mean()), ids.new_zeros(2).tolist(), torch.as_tensor([ids[0, 0]]).tolist())
+print([each.tolist() for each in torch.where(mask)], ids.unique().tolist(), torch.isin(ids, ids[:1, :1])[0].tolist())
+print(torch.bincount(ids.view(-1), minlength=10).tolist(), torch.nn.functional.one_hot(ids).shape[-1])
+print(torch.bincount(torch.rand(1 << 13, device="cuda").long(), minlength=20).shape[0])
 """
 
 
 def test_integers_and_masks_are_true(tmp_path):
-    trace, printed = run(tmp_path, KNOWN)
-    assert printed.splitlines() == [
-        "3 False True",
-        "[[0, 1, 1, 1], [0, 0, 0, 0]] [[5, 7, -100, -100], [3, -100, -100, -100]]",
-        "[[0, 0], [0, 1], [1, 0]] [5, 7, 3]",
-        "[0, 0, 5, 7, 9, 9, 9, 9] [1, 1] True",
-        "[0, 2, 2]",
+    trace, printed = run_in_each_mode(tmp_path, KNOWN)
+    assert printed == 3 * [
+        [
+            "3 False True",
+            "[[0, 1, 1, 1], [0, 0, 0, 0]] [[5, 7, -100, -100], [3, -100, -100, -100]]",
+            "[[0, 0], [0, 1], [1, 0]] [5, 7, 3]",
+            "[0, 0, 5, 7, 9, 9, 9, 9] [1, 1] True",
+            "[0, 2, 2]",
+            "[[5, 8, 8, 0], [4, 0, 0, 0]] [5, 8, 8, 0] [4, 0, 0, 0] 025",
+            "True 3.125 [0, 0] [5]",
+            "[[0, 0, 1], [0, 1, 0]] [0, 4, 5, 8] [True, False, False, False]",
+            "[4, 0, 0, 0, 1, 1, 0, 0, 2, 0] 9",
+            "20",
+        ]
     ]
-    assert trace.assumed == {}
+    assert len(trace.assumed) == 1  # the last line
 
 
 UNKNOWN = """
@@ -54,13 +80,13 @@ print(loss.isnan().item(), len(set(tokens.tolist())) > 1, max(tokens.tolist()) <
 
 
 def test_values_that_are_assumed_are_listed_with_their_line(tmp_path):
-    trace, printed = run(tmp_path, UNKNOWN)
-    assert printed.splitlines()[-1] == "False True True"
+    trace, printed = run_in_each_mode(tmp_path, UNKNOWN)
+    assert [lines[-1] for lines in printed] == 3 * ["False True True"]
     lines = {int(re.search(r" at script\.py:(\d+) ", where).group(1)) for where in trace.assumed}
     assert lines == {5, 7, 10}
-    assert trace.assumed["loss.item() at script.py:5 was taken as 1.0, which decided a branch"] == 1
-    assert trace.assumed["torch.isfinite(loss) at script.py:7 was taken as True, which decided a branch"] == 1
-    assert trace.assumed["loss.isnan().item() at script.py:10 was taken as False"] == 1
+    assert trace.assumed["loss.item() at script.py:5 was taken as 1.0, which decided a branch"] == 3
+    assert trace.assumed["torch.isfinite(loss) at script.py:7 was taken as True, which decided a branch"] == 3
+    assert trace.assumed["loss.isnan().item() at script.py:10 was taken as False"] == 3
 
 
 HEALTHY = """
@@ -76,16 +102,36 @@ for _ in range(2):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
     scaler.step(optimizer)
     scaler.update()
-print(bool(torch.isfinite(loss)), torch.isfinite(weight).all().item(), bool(loss < float("inf")), bool(loss > 100))
-troubles = torch.zeros(1, device="cuda")
-troubles += torch.isfinite(weight.amax()).logical_not()
-print(troubles.bool().item())
-print(torch.isnan(weight).any().item(), weight.isinf().float().max().item(), len(optimizer.state), scaler.get_scale())
+print(len(optimizer.state), scaler.get_scale())
 """
 
 
-def test_a_healthy_run_has_finite_floats_and_no_overflow_so_that_no_step_is_skipped(tmp_path):
-    assert run(tmp_path, HEALTHY)[1].splitlines()[-3:] == ["True True True False", "False", "False 0.0 2 65536.0"]
+def test_a_healthy_run_has_no_overflow_so_that_no_step_is_skipped(tmp_path):
+    assert run(tmp_path, HEALTHY)[1].splitlines() == ["2 65536.0"]
+
+
+CONDITIONS = """
+import torch
+weight = torch.nn.Linear(3000, 3000).cuda().weight
+loss = (weight @ weight).mean()
+print(bool(torch.isfinite(loss)), torch.isfinite(weight).all().item(), bool(loss < float("inf")), bool(loss > 100))
+troubles = torch.zeros(1, device="cuda")
+troubles += torch.isfinite(weight.detach().amax()).logical_not()
+print(troubles.bool().item())
+print(torch.isnan(weight).any().item(), weight.isinf().float().max().item(), loss.isnan().is_nonzero())
+print(torch.allclose(weight, weight * 2), torch.equal(weight, weight * 2), loss.cpu().numpy(), f"{loss:.1f}")
+"""
+
+
+def test_floats_of_a_healthy_run_are_finite(tmp_path):
+    assert run_in_each_mode(tmp_path, CONDITIONS)[1] == 3 * [
+        [
+            "True True True False",
+            "False",
+            "False 0.0 False",
+            "True False 1.0 1.0",
+        ]
+    ]
 
 
 VIEWS = """
@@ -98,8 +144,8 @@ parts[0].zero_()
 
 
 def test_split_chunk_and_unbind_take_no_memory_of_their_own(tmp_path):
-    trace, _ = run(tmp_path, VIEWS)
-    assert [event.nbytes for event in trace.events if isinstance(event, Alloc)] == [16 << 20]
+    trace, _ = run_in_each_mode(tmp_path, VIEWS)
+    assert [event.nbytes for event in trace.events if isinstance(event, Alloc)] == 3 * [16 << 20]
 
 
 RANDOM_STATE = """
@@ -113,4 +159,4 @@ print(torch.rand(1).item() == before, 0 <= on_the_gpu.min().item() <= on_the_gpu
 
 
 def test_the_random_numbers_of_the_host_are_those_of_a_gpu_run(tmp_path):
-    assert run(tmp_path, RANDOM_STATE)[1].splitlines() == ["True True"]
+    assert run_in_each_mode(tmp_path, RANDOM_STATE)[1] == 3 * [["True True"]]

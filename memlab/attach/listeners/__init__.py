@@ -16,6 +16,7 @@ LISTENERS = {
     "torch.distributed.fsdp": torch.listen_to_fsdp,
     "torch.distributed._composable.fsdp": torch.listen_to_fsdp2,  # its place before torch 2.6
     "torch.distributed.checkpoint": saving.listen_to_distributed_checkpoints,
+    "lomo_optim": torch.listen_to_lomo,
     "safetensors.torch": saving.listen_to_safetensors,
     "torch.utils.file_baton": build_locks.listen,
     "deepspeed": deepspeed.listen,

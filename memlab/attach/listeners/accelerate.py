@@ -17,10 +17,7 @@ def listen(module: ModuleType, session: Session) -> None:
         session.objects.accelerator = self
 
     listening(accelerator, "__init__", after=made)
-    during(accelerator, "prepare", session, ENGINE_INIT)
-    during(accelerator, "save_state", session, SAVE)
-    during(accelerator, "save_model", session, SAVE)
-    during(accelerator, "load_state", session, RESUME)
+    during(accelerator, session, {"prepare": ENGINE_INIT, "save_state": SAVE, "save_model": SAVE, "load_state": RESUME})
 
 
 def listen_to_loaders(module: ModuleType, session: Session) -> None:

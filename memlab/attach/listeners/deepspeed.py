@@ -1,5 +1,6 @@
 """DeepSpeed: the engine's construction, forward, backward, step and checkpoints."""
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -17,13 +18,11 @@ def listen(module: ModuleType, session: Session) -> None:
     def step_ended(_: None, engine: Any, *args: Any, **kwargs: Any) -> None:
         session.step_ends(skipped=not engine.was_step_applied())
 
-    during(module, "initialize", session, ENGINE_INIT)
-    during(engine, "__init__", session, ENGINE_INIT, after=made)
+    during(module, session, {"initialize": ENGINE_INIT})
+    listening(engine, "__init__", after=made, inside=partial(session.running, ENGINE_INIT))
     listening(engine, "forward", before=lambda _, *args, **kwargs: session.forward_begins(kwargs or args))
     listening(engine, "eval", before=lambda engine: session.evaluation_begins(engine.module))
-    during(engine, "backward", session, BACKWARD)
-    during(engine, "save_checkpoint", session, SAVE)
-    during(engine, "save_16bit_model", session, SAVE)
-    during(engine, "load_checkpoint", session, RESUME)
+    during(engine, session, {"backward": BACKWARD, "load_checkpoint": RESUME})
+    during(engine, session, {"save_checkpoint": SAVE, "save_16bit_model": SAVE})
     # What the engine, and its pipeline, do at the end of an accumulation.
-    during(engine, "_take_model_step", session, OPTIMIZER_STEP, after=step_ended)
+    listening(engine, "_take_model_step", after=step_ended, inside=partial(session.running, OPTIMIZER_STEP))

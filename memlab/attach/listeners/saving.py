@@ -10,16 +10,13 @@ from .wrap import during
 
 
 def listen_to_torch(session: Session) -> None:
-    for name, phase in (("save", SAVE), ("load", LOAD)):
-        during(torch.serialization, name, session, phase)
-        setattr(torch, name, getattr(torch.serialization, name))
+    during(torch.serialization, session, {"save": SAVE, "load": LOAD})
+    torch.save, torch.load = torch.serialization.save, torch.serialization.load
 
 
 def listen_to_safetensors(module: ModuleType, session: Session) -> None:
-    for name, phase in (("save_file", SAVE), ("load_file", LOAD)):
-        during(module, name, session, phase)
+    during(module, session, {"save_file": SAVE, "load_file": LOAD})
 
 
 def listen_to_distributed_checkpoints(module: ModuleType, session: Session) -> None:
-    for name, phase in (("save", SAVE), ("async_save", SAVE), ("load", LOAD)):
-        during(module, name, session, phase)
+    during(module, session, {"save": SAVE, "async_save": SAVE, "load": LOAD})

@@ -2,6 +2,7 @@
 
 import sys
 from collections import deque
+from functools import partial
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,16 +19,13 @@ from .wrap import during, listening
 
 def listen(session: Session) -> None:
     _optimizers(session)
-    during(torch.autograd, "backward", session, BACKWARD)
+    during(torch.autograd, session, {"backward": BACKWARD})
     listening(torch.nn.Module, "eval", before=session.evaluation_begins)
     _loaders(session)
     listen_to_torch(session)
     listening(sys, "exit", before=lambda code=None, /: session.exits(code))
-    torch.cuda._lazy_call(contained(lambda: _out_of_memory(session)))  # when the script first uses CUDA
-
-
-def _out_of_memory(session: Session) -> None:
-    torch._C._cuda_attach_out_of_memory_observer(session.runs_out_of_memory)
+    # when the script first uses CUDA
+    torch.cuda._lazy_call(contained(lambda: torch._C._cuda_attach_out_of_memory_observer(session.runs_out_of_memory)))
 
 
 def _optimizers(session: Session) -> None:
@@ -60,7 +58,8 @@ def _gradient_scalers(session: Session) -> None:
     def step_ended(*args: Any, **kwargs: Any) -> None:
         session.step_ends(skipped=session.optimizer_calls == calls.pop())
 
-    during(GradScaler, "step", session, OPTIMIZER_STEP, before=step_begins, after=step_ended)
+    inside = partial(session.running, OPTIMIZER_STEP)
+    listening(GradScaler, "step", before=step_begins, after=step_ended, inside=inside)
 
 
 def _loaders(session: Session) -> None:
@@ -90,15 +89,26 @@ def _loaders(session: Session) -> None:
 
 def listen_to_ddp(module: ModuleType, session: Session) -> None:
     wrapper = module.DistributedDataParallel
-    during(wrapper, "__init__", session, ENGINE_INIT)
+    during(wrapper, session, {"__init__": ENGINE_INIT})
     listening(wrapper, "forward", before=lambda _, *args, **kwargs: session.forward_begins(kwargs or args))
 
 
 def listen_to_fsdp(module: ModuleType, session: Session) -> None:
-    during(module.FullyShardedDataParallel, "__init__", session, ENGINE_INIT)
+    during(module.FullyShardedDataParallel, session, {"__init__": ENGINE_INIT})
     if hasattr(module, "fully_shard"):
         listen_to_fsdp2(module, session)
 
 
 def listen_to_fsdp2(module: ModuleType, session: Session) -> None:
-    during(module, "fully_shard", session, ENGINE_INIT)
+    during(module, session, {"fully_shard": ENGINE_INIT})
+
+
+def listen_to_lomo(module: ModuleType, session: Session) -> None:
+    """LOMO's optimizers update the weights in a backward pass of their own, and have no ``step``."""
+
+    def updated(_: None, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        session.optimizer_step_begins(optimizer)
+        session.optimizer_step_ends(optimizer)
+
+    for kind in (module.Lomo, module.AdaLomo):
+        listening(kind, "fused_backward", after=updated)

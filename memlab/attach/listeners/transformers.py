@@ -1,5 +1,6 @@
 """transformers: loading and saving of models, generation, and Trainer."""
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -7,29 +8,32 @@ from ..phases import EVALUATE, GENERATE, LOAD, RESUME, SAVE
 from ..session import Session
 from .wrap import during, listening
 
-EVALUATIONS = ("evaluate", "predict")
-SAVINGS = ("_save_checkpoint", "save_model")
-RESUMPTIONS = ("_load_from_checkpoint", "_load_best_model")
+OF_TRAINER = {
+    **dict.fromkeys(("evaluate", "predict"), EVALUATE),
+    **dict.fromkeys(("_save_checkpoint", "save_model"), SAVE),
+    **dict.fromkeys(("_load_from_checkpoint", "_load_best_model"), RESUME),
+}
+"""Method of Trainer -> phase of its calls."""
 
 
 def listen_to_models(module: ModuleType, session: Session) -> None:
-    during(module.PreTrainedModel, "from_pretrained", session, LOAD)
-    during(module.PreTrainedModel, "save_pretrained", session, SAVE)
+    during(module.PreTrainedModel, session, {"from_pretrained": LOAD, "save_pretrained": SAVE})
 
 
 def listen_to_generation(module: ModuleType, session: Session) -> None:
-    during(module.GenerationMixin, "generate", session, GENERATE)
+    during(module.GenerationMixin, session, {"generate": GENERATE})
 
 
 def listen_to_trainer(module: ModuleType, session: Session) -> None:
     trainer = module.Trainer
-    for name in EVALUATIONS:
-        during(trainer, name, session, EVALUATE)
-    for name in SAVINGS:
-        during(trainer, name, session, SAVE)
-    for name in RESUMPTIONS:
-        during(trainer, name, session, RESUME)
-    during(trainer, "_load_optimizer_and_scheduler", session, RESUME, when=_with_a_checkpoint)
+    during(trainer, session, OF_TRAINER)
+    listening(
+        trainer,
+        "_load_optimizer_and_scheduler",
+        inside=partial(session.running, RESUME),
+        # transformers 4 calls its loader for every training.
+        when=lambda trainer, checkpoint: checkpoint is not None,
+    )
 
     def train_begins(self: Any, *args: Any, **kwargs: Any) -> None:
         session.objects.trainer, session.trainer_runs = self, True
@@ -56,8 +60,3 @@ def listen_to_trainer(module: ModuleType, session: Session) -> None:
 
     listening(trainer, "train", before=train_begins, after=train_ended)
     listening(trainer, "training_step", before=step_begins)
-
-
-def _with_a_checkpoint(trainer: Any, checkpoint: str | None) -> bool:
-    """Whether Trainer loads states: transformers 4 calls its loader for every training."""
-    return checkpoint is not None

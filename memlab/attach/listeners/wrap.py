@@ -1,7 +1,8 @@
 """Wrappers of a library's functions. What torch.compile traces goes past them, so it compiles as it would without."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,46 +13,35 @@ from ..session import Session
 Told = Callable[..., Any]
 
 
-def during(
+def during(owner: Any, session: Session, phases: Mapping[str, str]) -> None:
+    """Replace functions of ``owner``: their calls are phases. ``phases``: name of a function -> its phase."""
+    for name, phase in phases.items():
+        listening(owner, name, inside=functools.partial(session.running, phase))
+
+
+def listening(
     owner: Any,
     name: str,
-    session: Session,
-    phase: str,
     before: Told | None = None,
     after: Told | None = None,
+    inside: Callable[[], AbstractContextManager] = nullcontext,
     when: Callable[..., bool] = lambda *args, **kwargs: True,
 ) -> None:
-    """Replace ``owner.name``: its calls are a phase.
+    """Replace ``owner.name``: its calls are heard of.
 
-    ``before`` gets the arguments, ``after`` the result as well. ``when``: whether a call with these arguments is one.
+    ``before`` gets the arguments, ``after`` the result as well. ``inside``: makes the context in which a call runs.
+    ``when``: whether a call with these arguments is heard of.
     """
     function, rewrap = _function_of(owner, name)
     told, heard = _told(before), _told(after)
 
     @functools.wraps(function)
-    def measured(*args, **kwargs):
+    def heard_of(*args, **kwargs):
         if torch.compiler.is_compiling() or not when(*args, **kwargs):
             return function(*args, **kwargs)
         told(*args, **kwargs)
-        with session.running(phase):
+        with inside():
             result = function(*args, **kwargs)
-        heard(result, *args, **kwargs)
-        return result
-
-    setattr(owner, name, rewrap(measured))
-
-
-def listening(owner: Any, name: str, before: Told | None = None, after: Told | None = None) -> None:
-    """Replace ``owner.name``: its calls are heard of. ``before`` gets the arguments, ``after`` the result as well."""
-    function, rewrap = _function_of(owner, name)
-    told, heard = _told(before), _told(after)
-
-    @functools.wraps(function)
-    def heard_of(*args, **kwargs):
-        if torch.compiler.is_compiling():
-            return function(*args, **kwargs)
-        told(*args, **kwargs)
-        result = function(*args, **kwargs)
         heard(result, *args, **kwargs)
         return result
 

@@ -140,7 +140,9 @@ class ExpandableSegments:
 
     def allocate(self, pool: Pool, size: int) -> Block | None:
         """Take a mapped block of at least ``size`` bytes out of the pool, mapping pages as needed. ``None`` when the
-        device has no memory left."""
+        device has no memory left. No segment has more addresses than the device has memory for."""
+        if size > self._address_space:
+            return None
         block = self._find(pool, size)
         if not block.mapped and not self._map(block, min(block.size, size)):
             return None

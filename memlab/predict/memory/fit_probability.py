@@ -1,15 +1,13 @@
 """Probability that a predicted point fits, from the errors of earlier predictions."""
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from memlab.core.config import Config, library_values
-from memlab.core.plan import engine_key
 from memlab.predict import allocator
 
 RATIOS = Path(__file__).parent / "ratios.json"
@@ -65,15 +63,6 @@ def _allocator_kind(conf: str) -> str:
     options = replace(allocator.parse(conf), memory_fraction=1.0)
     named = {allocator.Options(): "default", allocator.Options(expandable_segments=True): "expandable"}
     return named.get(options, conf)
-
-
-def kinds(measured: Iterable[Config]) -> dict[str, dict[str, int]]:
-    """Count the engine configurations among ``measured``: GPU -> kind -> number."""
-    engines = {engine_key(config): (config.hardware.gpu, kind(config)) for config in measured}
-    found: dict[str, dict[str, int]] = {}
-    for (gpu, name), count in sorted(Counter(engines.values()).items()):
-        found.setdefault(gpu, {})[name] = count
-    return found
 
 
 def support(config: Config) -> Support:

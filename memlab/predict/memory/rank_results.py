@@ -168,8 +168,7 @@ def _phase(parts: Sequence[_Part]) -> dict[str, Any]:
     }
 
 
-def _peaks(parts: Iterable[_Part]) -> dict[str, int]:
-    parts = list(parts)
+def _peaks(parts: Sequence[_Part]) -> dict[str, int]:
     return {
         "peak_allocated_bytes": max(part.memory.peak_allocated for part in parts),
         "peak_active_bytes": max(part.memory.peak_active for part in parts),
@@ -249,6 +248,7 @@ def _rank_result(config: Config, rank: RankReplays, gpu: GpuMemory, number: int,
     trace, likely = rank.trace, rank.likely[number]
     host, sizes = host_peak(trace), sizes_from(config.predict.outside)
     oom = out_of_memory(trace, likely) if likely.oom and trace.pieces else likely.oom
+    unknown_gpu = unknown_model(config.hardware.gpu)
     return RankResult(
         rank=trace.rank,
         device=f"cuda:{trace.rank}",
@@ -278,13 +278,8 @@ def _rank_result(config: Config, rank: RankReplays, gpu: GpuMemory, number: int,
         work=work_by_phase(point) if point.work else None,
         attached=asdict(command_memory(trace, likely, outside_parts(trace, sizes))) if trace.pieces else None,
         model_flops_per_step=_model_flops(config, point) if point.model_flops else None,
-        unknown=point.unknown | _unknown_gpu(config),
+        unknown=point.unknown | ({GPU_MODEL: unknown_gpu} if unknown_gpu else {}),
     )
-
-
-def _unknown_gpu(config: Config) -> dict[str, str]:
-    why = unknown_model(config.hardware.gpu)
-    return {GPU_MODEL: why} if why else {}
 
 
 def _model_flops(config: Config, trace: Trace) -> float:

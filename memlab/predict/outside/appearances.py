@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from memlab.core.value_types import Count
+
 STREAM = "stream of high priority"
 COMMUNICATOR = "communicator"
 COLLECTIVE = "first collective of a group"
@@ -14,7 +16,7 @@ class Appearance(NamedTuple):
     """``event``: number of events of the trace before it. ``what``: one of the names above. ``cause``: what it is for;
     of a communicator or collective, the group, and ``ranks``, the number of its ranks."""
 
-    event: int
+    event: Count
     what: str
     cause: str = ""
-    ranks: int = 0
+    ranks: Count = 0

@@ -1,15 +1,13 @@
-"""``python -m memlab.predict.outside.fit READINGS.csv``: fit the sizes of what lies outside torch's allocator.
+"""Fit of the sizes of what lies outside torch's allocator to the readings of runs.
 
 The readings are those of runs on one GPU (memlab/analyse/explain/readings.py). Between two of them one thing has
 appeared, or few. A size is the median over the readings in which it is alone; NCCL's sizes are least squares over the
 sums of each rank's collectives.
 """
 
-import argparse
 import csv
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -20,8 +18,7 @@ import numpy as np
 from memlab.core.config import Config
 from memlab.core.errors import MemlabError
 from memlab.core.sizes import MIB
-from memlab.files.json_file import write_json
-from memlab.predict.outside.parts import PIECE, SHIPPED, NcclSizes, Size, Sizes, shipped
+from memlab.predict.outside.parts import PIECE, NcclSizes, Size, Sizes, shipped
 
 LARGE = 6 * MIB
 """Growth from which on a reading shows something with a size of its own; further kernels take 2 or 4 MiB."""
@@ -190,18 +187,3 @@ def _growths(rows: Sequence[dict[str, str]]) -> Iterator[Growth]:
         now = int(row["outside_bytes"])
         yield Growth(row["phase"], row["call"], row["handle"] == "1", now - last)
         last = now
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m memlab.predict.outside.fit", description=__doc__)
-    parser.add_argument("readings", type=Path, metavar="READINGS.csv")
-    parser.add_argument("--gpu", required=True, help="the GPU that was measured, by its name in NVML")
-    parser.add_argument("--versions", required=True, help="of the driver and of torch, as text")
-    parser.add_argument("--output", type=Path, default=SHIPPED, metavar="FILE")
-    arguments = parser.parse_args()
-    found = fit(read_ranks(arguments.readings), arguments.gpu, arguments.versions, str(arguments.readings.parent))
-    write_json(arguments.output, asdict(found))
-
-
-if __name__ == "__main__":
-    main()

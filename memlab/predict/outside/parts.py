@@ -21,7 +21,7 @@ PIECE = 2 * MIB
 """The driver takes memory in pieces of this size, as the figures in results/explain/readings.csv show."""
 
 SHIPPED = Path(__file__).parent / "sizes.json"
-"""Sizes of memlab's own measurements, which ``python -m memlab.predict.outside.fit`` makes from results/."""
+"""Sizes of memlab's own measurements, which ``make outside`` makes from results/."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Sizes:
 @cache
 def shipped() -> Sizes:
     """Return the sizes of memlab's own measurements."""
-    values = read_json(SHIPPED)
+    values = read_json(SHIPPED.resolve())  # some installers link to the files of a package
     kinds: dict[str, Any] = {field.name: field.type for field in fields(Sizes)}
     found: dict[str, Any] = {
         name: kind(values[name]) if kind is str else kind(**values[name]) for name, kind in kinds.items()

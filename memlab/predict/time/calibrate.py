@@ -1,10 +1,9 @@
-"""``python -m memlab.predict.time.calibrate RUNS... [--output FILE]``: fit the step time's costs to measured runs.
+"""Calibrations: the step time's costs, fitted to measured runs. ``make calibration`` makes the one that ships.
 
 A calibration keeps its errors and the records that it came from. A prediction takes the one that ships, a file, or one
 that is fitted to a folder of runs.
 """
 
-import argparse
 import hashlib
 import json
 import math
@@ -21,7 +20,7 @@ from memlab.core.config import Config, library_values
 from memlab.core.errors import MemlabError
 from memlab.core.plan import make_plan
 from memlab.core.record import Record
-from memlab.files.disk import cache_folder
+from memlab.files.disk import cache_folder, write_output
 from memlab.files.json_file import read_json, write_json
 from memlab.predict.limits import unpredictable
 from memlab.predict.time.clocks import Costs, has_clocks, missing_specifications
@@ -77,16 +76,16 @@ class Calibration:
         except (KeyError, TypeError):
             raise MemlabError(
                 f"{where} is no calibration. Give a folder of measured runs, or what "
-                "'python -m memlab.predict.time.calibrate RUNS --output FILE' writes."
+                "'python -m tools.calibration RUNS --output FILE' writes in a clone of memlab."
             ) from None
 
     def save(self, path: Path) -> None:
-        write_json(path, self.to_json())
+        write_json(path, self.to_json(), write_output)
 
 
 def read_calibration(path: Path) -> Calibration:
     """Read a calibration from a file. Raises :class:`MemlabError` for anything else."""
-    return Calibration.from_json(read_json(path), str(path))
+    return Calibration.from_json(read_json(path.resolve()), str(path))
 
 
 @cache
@@ -95,21 +94,6 @@ def shipped() -> Calibration:
 
 
 VERSIONS = ("torch", "deepspeed", "transformers")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m memlab.predict.time.calibrate", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="folders that hold run folders")
-    parser.add_argument("--output", type=Path, default=SHIPPED, metavar="FILE")
-    arguments = parser.parse_args()
-    try:
-        found = calibrate(usable(arguments.runs))
-        found.save(arguments.output)
-    except MemlabError as error:
-        print(safe(error), file=sys.stderr)
-        return 2
-    print(describe(found))
-    return 0
 
 
 def usable(folders: Iterable[Path]) -> list[Record]:
@@ -214,29 +198,6 @@ def _by_family(found: CostFit) -> dict[str, float | None]:
     return {name: None if math.isnan(value) else value for name, value in medians.items()}
 
 
-def describe(found: Calibration) -> str:
-    lines = [f"{found.gpu}: {len(found.records)} records of {len(found.errors_by_family)} configurations"]
-    costs = found.costs.to_json()
-    width = max(map(len, costs))
-    for name, value in costs.items():
-        note = "(not determined: at its bound)" if name in found.undetermined else ""
-        note = "(not determined: as it ships)" if name in found.from_shipped else note
-        note = "(one configuration alone determines it)" if name in found.determined_once else note
-        lines.append(f"  {name:{width}} {value:<10.4g} {note}".rstrip())
-    lines.append(
-        f"  error, of configurations that the fit had not seen: median {found.error['median']:.1%}, "
-        f"90th percentile {found.error['p90']:.1%}"
-    )
-    for name, error in found.errors_by_family.items():
-        lines.append(f"  {'not judged' if error is None else f'{error:+10.1%}'}  {name}")
-    lines += [f"  left out: {name}" for name in found.left_out]
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 @dataclass(frozen=True)
 class Calibrations:
     """The calibrations of one prediction.
@@ -263,7 +224,7 @@ def _for_steps(config: Config) -> Calibration | None:
     if config.hardware.nodes > 1:
         return None  # no hardware entry describes the links between nodes
     path = config.predict.calibrate
-    found = _load(Path(path).resolve()) if path else shipped()
+    found = _load(Path(path)) if path else shipped()
     if path and found.gpu != config.hardware.gpu:
         raise MemlabError(f"predict.calibrate={path}: measured on {found.gpu!r}, not on {config.hardware.gpu!r}.")
     return found if found.gpu == config.hardware.gpu else None
@@ -278,7 +239,7 @@ def check_calibrations(configs: Iterable[Config]) -> None:
         if path.is_dir():
             _check_runs(path, given)
         else:
-            _load(path.resolve())
+            _load(path)
 
 
 def _check_runs(folder: Path, given: str) -> None:
@@ -300,7 +261,6 @@ def _load(path: Path) -> Calibration:
     file = cache_folder("calibrations") / f"{_digest(records)}.json"
     if file.exists():
         return read_calibration(file)
-    file.parent.mkdir(parents=True, exist_ok=True)
     found = calibrate(records, fallback=shipped())
     found.save(file)
     return found

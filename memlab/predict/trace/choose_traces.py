@@ -7,6 +7,7 @@ from disk, interpolated, or made longer from a trace with few micro-steps.
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 
 from memlab.core.plan import Plan, shape_of
@@ -158,15 +159,10 @@ def _deciding(plans: Iterable[Plan]) -> list[Plan]:
         sharing.setdefault(trace_folder(plan), {}).setdefault(shape_of(plan.config), plan)
     found = []
     for by_shape in sharing.values():
-        group = sorted(by_shape.values(), key=_tokens_in_batch)
+        group = sorted(by_shape.values(), key=lambda plan: prod(shape_of(plan.config)))
         few = len(group) <= CHECKED + 1
         found += group if few else [group[0], group[1], group[len(group) // 2], group[-1]]
     return found
-
-
-def _tokens_in_batch(plan: Plan) -> int:
-    micro, tokens = shape_of(plan.config)
-    return micro * tokens
 
 
 def _to_trace(plan: Plan, key: TraceKey) -> Plan | None:

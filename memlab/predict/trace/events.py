@@ -3,8 +3,10 @@
 Two events of different kinds can be equal as tuples, so compare their types as well.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from memlab.core.schema import PlainOf
+from memlab.core.value_types import Count
 from memlab.predict.trace.reduction_scratch import Scratch, scratch_of
 
 
@@ -12,10 +14,10 @@ class Alloc(NamedTuple):
     """Request for ``nbytes`` of device memory on a stream. A request for 0 bytes gets no block."""
 
     key: int
-    nbytes: int
-    stream: int
-    site: int  # index in ``Trace.sites``
-    reduction: Scratch | None = None  # for the buffer of a sum: the sum that determines ``nbytes``
+    nbytes: Count
+    stream: Count
+    site: Count  # index in ``Trace.sites``
+    reduction: Annotated[Scratch | None, PlainOf(list[Count] | None)] = None  # for a buffer: the sum that needs it
 
 
 class Free(NamedTuple):
@@ -23,14 +25,14 @@ class Free(NamedTuple):
     only for blocks that side streams used (memory/release_delay.py)."""
 
     key: int
-    release_delay: int | None = None
+    release_delay: Count | None = None
 
 
 class RecordStream(NamedTuple):
     """``Tensor.record_stream``: a side stream uses the block."""
 
     key: int
-    stream: int
+    stream: Count
 
 
 class Synchronize(NamedTuple):
@@ -41,7 +43,7 @@ class Synchronize(NamedTuple):
     safe side.
     """
 
-    requests: int
+    requests: Count
 
 
 class EmptyCache(NamedTuple):
@@ -49,14 +51,14 @@ class EmptyCache(NamedTuple):
 
 
 class BeginPhase(NamedTuple):
-    phase: int  # index in ``Trace.phases``
+    phase: Count  # index in ``Trace.phases``
 
 
 class HostAlloc(NamedTuple):
     """Request for ``nbytes`` of host memory."""
 
     key: int
-    nbytes: int
+    nbytes: Count
     pinned: bool
 
 
@@ -72,6 +74,10 @@ Event = Alloc | Free | RecordStream | Synchronize | EmptyCache | BeginPhase | Ho
 
 KINDS = (Alloc, Free, RecordStream, Synchronize, EmptyCache, BeginPhase, HostAlloc, HostFree, BeginPoint)
 """All kinds of events. On disk the index of its kind comes before the fields of an event."""
+
+MAKE, FREE = (Alloc, HostAlloc), (Free, HostFree)
+OF_A_BLOCK = (*MAKE, *FREE, RecordStream)
+"""The kinds that make a block, that free one, and all that name a block by its key."""
 
 
 def to_json(event: Event) -> list[Any]:

@@ -180,7 +180,10 @@ def _sizes_at(points: Sequence[tuple[int, int]], sizes: np.ndarray, at: tuple[in
     a row for each point and a column for each event."""
     lowest = np.full(sizes.shape[1], np.iinfo(np.int64).max)
     highest = np.full(sizes.shape[1], -1)
-    for fits, values in (*_by_monomial(points, sizes, at), _affine(points, sizes, at)):
+    monomials = list(_by_monomial(points, sizes, at))
+    by_none = ~np.logical_or.reduce([fits for fits, _ in monomials])
+    by_slope, affine = _affine(points, sizes, at)
+    for fits, values in (*monomials, (by_slope & by_none, affine)):
         lowest = np.where(fits, np.minimum(lowest, values), lowest)
         highest = np.where(fits, np.maximum(highest, values), highest)
     return highest if np.array_equal(lowest, highest) else None
@@ -195,15 +198,14 @@ def _by_monomial(points, sizes: np.ndarray, at: tuple[int, int]):
 
 
 def _affine(points, sizes: np.ndarray, at: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Fit a constant plus a slope for each token of the batch, to sizes that no monomial fits."""
+    """Fit a constant plus a slope for each token of the batch."""
     counts = np.array([micro * tokens for micro, tokens in points])
     first, last = int(counts.argmin()), int(counts.argmax())
     slope, rest = np.divmod(sizes[last] - sizes[first], max(int(counts[last] - counts[first]), 1))
     fits = (rest == 0) & (slope > 0)
     fits &= (sizes - sizes[first] == slope * (counts - counts[first])[:, None]).all(axis=0)
     fits &= len(set(counts.tolist())) >= min(CHECKED, len(points))
-    alone = ~np.logical_or.reduce([fits for fits, _ in _by_monomial(points, sizes, at)])
-    return fits & alone, sizes[first] + slope * (at[0] * at[1] - int(counts[first]))
+    return fits, sizes[first] + slope * (at[0] * at[1] - int(counts[first]))
 
 
 def _rounded(number: int, multiple: int) -> int:

@@ -2,7 +2,7 @@
 
 The first micro-step of a step finds no gradients. The last one reduces the accumulated gradients, and the optimizer
 follows. Between them, the first few micro-steps of a run differ at ZeRO-3, which has to see the order of the modules
-before it can prefetch; from the fourth on all are alike. So five are traced, and the fourth is repeated. A micro-step
+before it can prefetch; from the fourth on all are equal. So five are traced, and the fourth is repeated. A micro-step
 lasts from the beginning of its forward pass to the beginning of the next one. The batch of the next micro-step is
 copied to the device at its end.
 """
@@ -14,24 +14,12 @@ from dataclasses import replace
 from itertools import accumulate, chain, count, pairwise
 
 from memlab.core.plan import Plan, make_plan
-from memlab.predict.trace.events import (
-    Alloc,
-    BeginPhase,
-    Event,
-    Free,
-    HostAlloc,
-    HostFree,
-    RecordStream,
-    Synchronize,
-)
+from memlab.predict.trace.events import FREE, MAKE, OF_A_BLOCK, Alloc, BeginPhase, Event, HostAlloc, Synchronize
 from memlab.predict.trace.trace_format import Trace
-from memlab.predict.trace.work_items import NUMBERED, Collective, Item, RecordEvent
+from memlab.predict.trace.work_items import NUMBERED, Collective, Item, RecordEvent, renumbered
 
 TRACED = 5
 """Micro-steps of a traced step: three that may differ, the one that is repeated, the last."""
-
-_MADE, _FREED = (Alloc, HostAlloc), (Free, HostFree)
-_WITH_BLOCK = (*_MADE, *_FREED, RecordStream)
 
 
 def with_few(plan: Plan) -> Plan:
@@ -45,7 +33,7 @@ def with_few(plan: Plan) -> Plan:
 def repeated(trace: Trace, micro_steps: int) -> Trace | None:
     """Make the trace with ``micro_steps`` a step from a trace with ``TRACED``, equal to the trace of a shadow run.
 
-    ``None`` where a shadow run is needed: the micro-steps do not become alike, or the batches of a step, which are all
+    ``None`` where a shadow run is needed: the micro-steps do not become equal, or the batches of a step, which are all
     fetched before its first micro-step, are large enough to count as host memory.
     """
     steps = [_Step(trace, begins) for begins in _forwards(trace)]
@@ -108,7 +96,7 @@ class _Step:
 
     def leaves_nothing(self) -> bool:
         """Return whether every block that the third micro-step makes is freed by the end of the fourth."""
-        return self.twins.keys() <= {event.key for event in (*self.third, *self.fourth) if isinstance(event, _FREED)}
+        return self.twins.keys() <= {event.key for event in (*self.third, *self.fourth) if isinstance(event, FREE)}
 
     def form(self, before: Sequence[Event], events: Sequence[Event]) -> list[tuple]:
         """Return the events of a micro-step in a form that can be compared with another micro-step, without waits.
@@ -123,7 +111,7 @@ class _Step:
         for event in events:
             if isinstance(event, BeginPhase):
                 found.append((BeginPhase, self._phases[event.phase].removeprefix("first_")))
-            elif isinstance(event, _WITH_BLOCK):
+            elif isinstance(event, OF_A_BLOCK):
                 found.append((type(event), numbers.get(event.key), *event[1:]))
             elif not isinstance(event, Synchronize):
                 found.append((type(event), event))
@@ -146,7 +134,7 @@ class _Step:
 
 
 def _made(events: Sequence[Event]) -> list[int]:
-    return [event.key for event in events if isinstance(event, _MADE)]
+    return [event.key for event in events if isinstance(event, MAKE)]
 
 
 def _become_alike(steps: Sequence[_Step]) -> bool:
@@ -184,7 +172,7 @@ class _Longer:
 
     def _copy(self, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, _MADE):
+            if isinstance(event, MAKE):
                 self._blocks[event.key] = next(self._new)
             self._add(event, self._blocks)
 
@@ -193,7 +181,7 @@ class _Longer:
         of_the_one_before = {block: self._blocks[twin] for block, twin in step.twins.items()}
         blocks = ChainMap(own, of_the_one_before, self._blocks)
         for event in step.fourth:
-            if isinstance(event, _MADE):
+            if isinstance(event, MAKE):
                 own[event.key] = next(self._new)
             if isinstance(event, Synchronize):
                 event = Synchronize(step.later(event.requests, time))
@@ -203,7 +191,7 @@ class _Longer:
     def _add(self, event: Event, blocks: Mapping[int, int]) -> None:
         if isinstance(event, Synchronize):
             event = Synchronize(self._requests(event.requests))
-        elif isinstance(event, _WITH_BLOCK):
+        elif isinstance(event, OF_A_BLOCK):
             event = event._replace(key=blocks[event.key])
         self.events.append(event)
 
@@ -233,12 +221,21 @@ class _Work:
         return third == fourth and all(each == counts[-1] for each in counts)
 
     def repeated(self, times: int) -> list[Item]:
+        """Return the work with the fourth micro-step repeated ``times`` more times. The numbers of events and
+        collectives from before the first micro-step stay, all others move on."""
         fourth = self._micro_steps[-1]
         begin, within = _counts(self._before), _counts(fourth)
+
+        def later(items: Iterable[Item], time: int) -> list[Item]:
+            return [
+                renumbered(item, lambda kind, number: number + time * within[kind] * (number >= begin[kind]))
+                for item in items
+            ]
+
         found = [*self._before, *chain.from_iterable(self._micro_steps)]
         for time in range(1, times + 1):
-            found += [_later(item, time, begin, within) for item in fourth]
-        return [*found, *(_later(item, times, begin, within) for item in self._rest)]
+            found += later(fourth, time)
+        return found + later(self._rest, times)
 
     def events_before(self, times: int, earlier: int) -> list[int]:
         """Return the number of events before each item. ``earlier``: number of events added before the last step."""
@@ -262,13 +259,3 @@ def _counts(items: Iterable[Item]) -> dict[type, int]:
     """Count the recorded events and the collectives, which other items refer to by number."""
     kinds = Counter(map(type, items))
     return {kind: kinds[kind] for kind in (RecordEvent, Collective)}
-
-
-def _later(item: Item, micro_steps: int, begin: Mapping[type, int], within: Mapping[type, int]) -> Item:
-    """Return the item as it is ``micro_steps`` later, with the numbers of events and collectives moved on. ``begin``:
-    the counts before the first micro-step, whose numbers stay; ``within``: the counts of one micro-step."""
-    if type(item) not in NUMBERED:
-        return item
-    field, kind = NUMBERED[type(item)]
-    number = getattr(item, field)
-    return item if number < begin[kind] else item._replace(**{field: number + micro_steps * within[kind]})

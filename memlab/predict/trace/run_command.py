@@ -3,17 +3,21 @@
 The launcher of the command starts the ranks with its own options and its own environment. In a rank, torch finds
 simulated GPUs (trace/shadow/script.py). The first rank and the last one run: rank 0 logs and saves, and all others are
 alike. The ranks between them end at once. The command's own interpreter and torch are used, so its environment needs
-neither memlab nor what memlab needs. Its processes read of the simulated GPUs in a file of the run folder.
+neither memlab nor what memlab needs.
+
+Its processes share one folder with memlab, the only one in which they can change anything: they read of the simulated
+GPUs there, and leave their files. memlab writes nothing there while they run. When they have ended, it copies the files
+that it expects into the run folder, and opens them as files of a stranger (memlab/files/regular_file.py).
 """
 
 import faulthandler
 import json
 import os
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -21,11 +25,14 @@ from typing import NoReturn
 import memlab
 from memlab.attach import install
 from memlab.core.errors import MemlabError
-from memlab.files.disk import cache_folder
 from memlab.files.redact_file import redact_file
+from memlab.files.regular_file import create, read_end
 from memlab.predict.trace.shadow import native
 from memlab.predict.trace.shadow_process import last_exception
-from memlab.predict.trace.trace_format import Trace
+from memlab.predict.trace.trace_format import Trace, trace_of_command
+from memlab.runs.folder import RunFolder
+from memlab.runs.step_rows import count_rows
+from memlab.system.deadman import remove_folder
 
 VARIABLE = "MEMLAB_SIMULATION"
 """Names the folder with the request in every process of the command."""
@@ -34,7 +41,7 @@ _REQUEST, _REFUSAL, _STACK = "simulation.json", "refusal.txt", ".stack"
 
 
 def own_folder() -> Path:
-    """The folder that this process of the command and memlab share. The command has no other that it may write to."""
+    """The folder that this process of the command and memlab share."""
     return Path(os.environ[VARIABLE])
 
 
@@ -51,11 +58,10 @@ class Node:
 class Simulation:
     """Settings of a simulation, shared with the command's processes by a file.
 
-    ``folder`` receives the files of the ranks: see memlab.attach and :class:`Trace`. ``steps``: end after this many
-    optimizer steps. ``other_end``: the choice that is made the other way round (shadow/choices.py). ``timeout_s``:
-    seconds from ``started_at`` on, after which the command is ended."""
+    ``steps``: end after this many optimizer steps. ``other_end``: the choice that is made the other way round
+    (shadow/choices.py). ``timeout_s``: seconds from ``started_at`` on, after which the command is ended.
+    """
 
-    folder: str
     node: Node
     steps: int | None
     started_at: float
@@ -89,14 +95,13 @@ def refuse(why: str) -> NoReturn:
 
 def refusal(own: Path) -> str | None:
     """Return why a process of the command could not have simulated GPUs; ``None`` if none said so."""
-    file = own / _REFUSAL
-    return file.read_text(encoding="utf-8") if file.exists() else None
+    return read_end(own / _REFUSAL, MOST_WORDS) or None
 
 
 def lines_where_time_ended(own: Path) -> list[str]:
     """Return ``file:line`` of the innermost line of the script in each process that wrote its stack, as Python's
     ``faulthandler`` does: the main thread last, its innermost frame first."""
-    stacks = (path.read_text(encoding="utf-8", errors="replace") for path in sorted(own.glob(f"*{_STACK}")))
+    stacks = (read_end(path, MOST_WORDS) for path in sorted(own.glob(f"*{_STACK}")))
     frames = (_FRAME.findall(stack.rpartition("Thread ")[2]) for stack in stacks)
     own_frames = ([frame for frame in each if not _NOT_THE_SCRIPT.search(frame[0])] or each for each in frames)
     return [":".join(each[0]) for each in own_frames if each]
@@ -113,13 +118,19 @@ BOOTSTRAP = Path(__file__).with_name("shadow") / "bootstrap"
 LOG = "command.log"
 """Output of the command, in the run folder."""
 
+ITS_OUTPUT = "; the script's output is in "
+"""End of the reason of a run that failed, before the path of the log."""
+
 TIMED_OUT = 124
 """Exit code of a command whose time is over, as of timeout(1)."""
 
 TELL_S = 2.0
 """Grace period after the timeout, in seconds, in which processes report their lines."""
 
-_TRACES, _FILES_OF_RANKS = "rank*.trace.json", "rank*.json*"
+MOST_WORDS = 1 << 16
+"""Bytes of a refusal or a stack that are read."""
+
+_TRACES = "rank*.trace.json"
 
 NOT_SIMULATED = (
     "nothing was predicted: no Python process of the command imported torch with memlab's bootstrap, which comes "
@@ -157,17 +168,18 @@ def simulate(
 ) -> Simulated:
     """Run a command on simulated GPUs.
 
-    ``folder`` receives the output of the command, and the files of its ranks and their traces. ``environ``: the
-    variables that the command would get. ``steps``, ``other_end`` and ``timeout_s``: see :class:`Simulation`. ``run``:
-    runs the command as ``subprocess.run`` does, for example in a sandbox. Raises :class:`SimulationError` where no
-    process of the command could simulate GPUs.
+    ``folder``, the run folder, receives the output of the command, the files of its ranks and their traces.
+    ``environ``: the variables that the command would get. ``steps``, ``other_end`` and ``timeout_s``: see
+    :class:`Simulation`. ``run``: runs the command as ``subprocess.run`` does, for example in a sandbox. Raises
+    :class:`SimulationError` where no process of the command could simulate GPUs.
     """
-    own = _emptied(folder)
-    simulation = Simulation(str(folder), node, steps, time.time(), other_end, timeout_s)
+    own = install.emptied(folder)
+    simulation = Simulation(node, steps, time.time(), other_end, timeout_s)
     simulation.write(own)
-    waited_at = None
+    run_folder, waited_at = RunFolder(folder), None
+    run_folder.drop_simulated()
     try:
-        with (folder / LOG).open("wb") as output:
+        with create(folder / LOG) as output:
             variables = _variables(environ, own)
             limit = None if timeout_s is None else timeout_s + TELL_S
             options = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT, "timeout": limit}
@@ -176,28 +188,31 @@ def simulate(
         returncode, waited_at = TIMED_OUT, lines_where_time_ended(own)
     finally:
         redact_file(folder / LOG)
+    run_folder.take_simulated(own)
     why = refusal(own) or (NOT_SIMULATED if returncode == 0 and not install.has_loaded(folder) else None)
-    native.keep(own, cache_folder("native"))
-    install.remove(folder)
+    native.keep(own, native.of_commands())
+    with suppress(OSError):  # files of another user
+        remove_folder(own)
     if why:
         raise SimulationError(why)
     last_words = last_exception(folder / LOG) if returncode else ""
     return Simulated(returncode, last_words, traces_in(folder), waited_at)
 
 
+def steps_done(folder: Path) -> list[int]:
+    """Return how many optimizer steps each rank has done; ``folder``: the run folder of a command, which may run."""
+    places = (RunFolder(folder / install.FOLDER), RunFolder(folder))
+    found = ([place.step_rows(rank) for rank in place.ranks_with_rows()[:MOST_RANKS]] for place in places)
+    return list(map(count_rows, next(filter(None, found), [])))
+
+
+MOST_RANKS = 8
+"""Ranks whose steps are counted: two run."""
+
+
 def traces_in(folder: Path) -> dict[int, Trace]:
     """Read the traces that the ranks of a simulated command left in a run folder, by rank."""
-    return {trace.rank: trace for trace in map(Trace.load, folder.glob(_TRACES))}
-
-
-def _emptied(folder: Path) -> Path:
-    """Remove what an earlier command left in the run folder. Returns the folder for what memlab's processes share."""
-    own = folder / install.FOLDER
-    shutil.rmtree(own, ignore_errors=True)
-    for left in folder.glob(_FILES_OF_RANKS):
-        left.unlink()
-    own.mkdir()
-    return own
+    return {trace.rank: trace for trace in map(trace_of_command, sorted(folder.glob(_TRACES)))}
 
 
 def _variables(environ: Mapping[str, str], own: Path) -> dict[str, str]:

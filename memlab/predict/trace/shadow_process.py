@@ -17,6 +17,8 @@ from typing import Any
 
 from memlab.core.errors import FolderError, MemlabError
 from memlab.core.plan import Plan
+from memlab.core.sizes import MIB
+from memlab.files.regular_file import read_end
 from memlab.predict.trace.shadow.unpredictable import EXPLAINED
 from memlab.system.environment import own_variables
 from memlab.system.machine import Machine
@@ -193,6 +195,9 @@ _OF_A_LAUNCHER = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedE
 """Exceptions of torchrun and accelerate about a rank that has failed with one of its own."""
 
 
+MOST_LOG = 64 * MIB
+"""Bytes at the end of a log in which its last exception is looked for."""
+
 _OF_ARGPARSE = "SystemExit: The script ended itself with exit code 2"
 
 
@@ -202,7 +207,7 @@ def last_exception(log: Path) -> str:
     An exception of a launcher counts where there is no other. After a crash (``faulthandler``), the line names the
     innermost place in Python.
     """
-    text = log.read_text(errors="replace").splitlines()
+    text = read_end(log, MOST_LOG).splitlines()
     if crash := re.search(r'Fatal Python error: (.+)\n[^"]+"(.+)", line (\d+)', "\n".join(text)):
         return (
             f"{crash[2]}:{crash[3]}: {crash[1]} in compiled code, which reads memory that tensors do not have in a "

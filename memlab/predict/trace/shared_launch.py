@@ -6,27 +6,23 @@ step frees such blocks of the step before it, matched by their origin.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from memlab.predict.trace.events import (
+    FREE,
+    MAKE,
+    OF_A_BLOCK,
     Alloc,
     BeginPhase,
     BeginPoint,
     EmptyCache,
     Event,
-    Free,
     HostAlloc,
-    HostFree,
-    RecordStream,
     Synchronize,
 )
-from memlab.predict.trace.trace_format import Site, Trace
-
-STEPS_OF_A_POINT = 2
-"""Steps of each point, as many as a trace has: the first at a new size, and the one that all further steps equal."""
-
-_WITH_KEY = (Alloc, Free, RecordStream, HostAlloc, HostFree)
+from memlab.predict.trace.trace_format import Trace
 
 
 def joined_points(traces: Sequence[Trace]) -> Trace:
@@ -37,14 +33,7 @@ def joined_points(traces: Sequence[Trace]) -> Trace:
     launch = _Launch(traces[0])
     for trace in traces[1:]:
         launch.add(trace)
-    return replace(
-        traces[-1],
-        events=launch.events,
-        phases=launch.phases,
-        sites=launch.sites,
-        steps=launch.steps,
-        appearances=traces[0].appearances,  # a later point finds what the first one has made
-    )
+    return launch.trace
 
 
 @dataclass(frozen=True)
@@ -69,19 +58,17 @@ def cycle(trace: Trace) -> _Cycle:
     first, second = _ends_of_steps(trace)
     made: dict[int, tuple] = {}
     before: dict[int, tuple] = {}
-    requests = 0
     for index, event in enumerate(trace.events[: second + 1]):
-        if isinstance(event, Alloc | HostAlloc):
+        if isinstance(event, MAKE):
             made[event.key] = origin(trace, event)
-            requests += isinstance(event, Alloc) and index <= first
-        elif isinstance(event, Free | HostFree):
+        elif isinstance(event, FREE):
             del made[event.key]
         if index == first:
             before = dict(made)
     return _Cycle(
         events=trace.events[first + 1 : second + 1],
         begin=trace.steps[1] - first - 1,
-        requests=requests,
+        requests=sum(isinstance(event, Alloc) for event in trace.events[: first + 1]),
         enters={key: value for key, value in before.items() if key not in made},
         leaves={key: value for key, value in made.items() if key not in before},
         stays={key: value for key, value in made.items() if key in before},
@@ -108,81 +95,68 @@ def origin(trace: Trace, event: Alloc | HostAlloc) -> tuple:
 
 
 class _Launch:
-    """The events of a launch so far. ``_left``: the blocks that the last step left, origin -> keys, the oldest
-    first."""
+    """The ``trace`` of a launch so far. ``_left``: the blocks that the last step left, each key -> origin, the oldest
+    first; ``_kept``: those that are never freed."""
 
     def __init__(self, first: Trace):
         end = _ends_of_steps(first)[1]
-        self.events = list(first.events[: end + 1])
-        self.phases = list(first.phases)
-        self.sites = list(first.sites)
-        self.steps = list(first.steps)
+        events = first.events[: end + 1]
+        self.trace = replace(
+            first, events=events, phases=list(first.phases), sites=list(first.sites), steps=list(first.steps)
+        )
         found = cycle(first)
-        self._left = _by_origin({key: key for key in found.leaves}, found.leaves)
-        self._kept = _by_origin({key: key for key in found.stays}, found.stays)
-        self._requests = sum(isinstance(event, Alloc) for event in self.events)
-        self._next_key = 1 + max(event.key for event in self.events if isinstance(event, Alloc | HostAlloc))
+        self._left, self._kept = found.leaves, found.stays
+        self._requests = sum(isinstance(event, Alloc) for event in events)
+        self._new_keys = count(1 + max(event.key for event in events if isinstance(event, MAKE)))
 
     def add(self, trace: Trace) -> None:
-        """Add a point, as copies of the second step of its trace."""
-        found = cycle(trace)
-        sites = self._number_sites(trace.sites)
-        for step in range(STEPS_OF_A_POINT):
-            self._play(trace, found, sites, is_first=step == 0)
+        """Add a point, as two copies of the second step of its trace: the first step at a new size, and the one that
+        all further steps equal."""
+        own, found = self.trace, cycle(trace)
+        self.trace = replace(
+            trace,
+            events=own.events,
+            phases=own.phases,
+            sites=[*own.sites, *trace.sites],
+            steps=own.steps,
+            appearances=own.appearances,  # a later point finds what the first one has made
+        )
+        for is_first in (True, False):
+            self._play(trace.phases, found, len(own.sites), is_first)
 
-    def _number_sites(self, sites: Sequence[Site]) -> int:
-        offset = len(self.sites)
-        self.sites.extend(sites)
-        return offset
-
-    def _play(self, trace: Trace, found: _Cycle, sites: int, is_first: bool) -> None:
-        keys = self._keys_before(found)
+    def _play(self, phases: Sequence[str], found: _Cycle, sites: int, is_first: bool) -> None:
+        """Append a copy of a step. ``phases``: of its trace. ``sites``: number of the sites before those of its
+        trace."""
+        events = self.trace.events
+        keys = _matched(found.enters, self._left) | _matched(found.stays, self._kept)
         shift = self._requests - found.requests
+        event: Event
         for index, event in enumerate(found.events):
             if index == found.begin:
                 if is_first:
-                    self.events += [EmptyCache(), BeginPoint()]
-                self.steps.append(len(self.events))
-            if isinstance(event, Alloc | HostAlloc):
-                keys[event.key] = self._next_key
-                self._next_key += 1
-                self._requests += isinstance(event, Alloc)
-            if isinstance(event, _WITH_KEY) and event.key not in keys:
-                continue  # a small block without a counterpart in the step before
-            self.events.append(self._renamed(trace, event, keys, shift, sites, is_first))
-        self._left = _by_origin({key: keys[key] for key in found.leaves}, found.leaves)
-
-    def _keys_before(self, found: _Cycle) -> dict[int, int]:
-        """Map the keys of blocks made before the step, which it frees or uses, to their keys in this launch."""
-        keys = {}
-        for there, here in ((found.enters, self._left), (found.stays, self._kept)):
-            waiting = {origin: deque(known) for origin, known in here.items()}
-            for key, origin in there.items():
-                if waiting.get(origin):
-                    keys[key] = waiting[origin].popleft()
-        return keys
-
-    def _renamed(
-        self, trace: Trace, event: Event, keys: dict[int, int], shift: int, sites: int, is_first: bool
-    ) -> Event:
-        if isinstance(event, BeginPhase):
-            return BeginPhase(self._phase(trace.phases[event.phase], is_first))
-        if isinstance(event, Synchronize):
-            return Synchronize(event.requests + shift)
-        if isinstance(event, Alloc):
-            return event._replace(key=keys[event.key], site=event.site + sites)
-        return event._replace(key=keys[event.key]) if isinstance(event, _WITH_KEY) else event
-
-    def _phase(self, name: str, is_first: bool) -> int:
-        """Return the index of a phase. Phases of a point's first step have names of their own, as in a measurement."""
-        name = f"first_{name}" if name and is_first else name
-        if name not in self.phases:
-            self.phases.append(name)
-        return self.phases.index(name)
+                    events += [EmptyCache(), BeginPoint()]
+                self.trace.steps.append(len(events))
+            if isinstance(event, MAKE):
+                keys[event.key] = next(self._new_keys)
+            if isinstance(event, OF_A_BLOCK):
+                if event.key not in keys:
+                    continue  # a small block without a counterpart in the step before
+                event = event._replace(key=keys[event.key])
+            if isinstance(event, Alloc):
+                self._requests += 1
+                event = event._replace(site=event.site + sites)
+            elif isinstance(event, BeginPhase):
+                name = phases[event.phase]  # of a point's first step: a name of its own, as in a measurement
+                event = BeginPhase(self.trace.phase_number(f"first_{name}" if name and is_first else name))
+            elif isinstance(event, Synchronize):
+                event = Synchronize(event.requests + shift)
+            events.append(event)
+        self._left = {keys[key]: origin for key, origin in found.leaves.items()}
 
 
-def _by_origin(keys: dict[int, int], origins: dict[int, tuple]) -> dict[tuple, list[int]]:
-    found = defaultdict(list)
-    for key, origin in origins.items():
-        found[origin].append(keys[key])
-    return found
+def _matched(blocks: Mapping[int, tuple], others: Mapping[int, tuple]) -> dict[int, int]:
+    """Return each key of ``blocks`` -> the key of a block of the same origin among ``others``, the oldest first."""
+    waiting: dict[tuple, deque[int]] = defaultdict(deque)
+    for key, origin in others.items():
+        waiting[origin].append(key)
+    return {key: waiting[origin].popleft() for key, origin in blocks.items() if waiting[origin]}

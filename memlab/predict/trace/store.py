@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from memlab.core.config import to_dict
-from memlab.core.plan import Plan
+from memlab.core.plan import NOT_MEASURED, Plan
 from memlab.files.disk import cache_folder, write_whole
 from memlab.predict.trace.micro_steps import with_few
 from memlab.predict.trace.shadow_process import TraceKey
@@ -46,11 +46,10 @@ def code_of(source: bytes) -> bytes:
 
 def _is_text(statement: ast.stmt) -> bool:
     """Return whether a statement is a text alone: a docstring, of an attribute too."""
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+    match statement:
+        case ast.Expr(ast.Constant(str())):
+            return True
+    return False
 
 
 def _digest(parts: list[bytes]) -> str:
@@ -76,9 +75,7 @@ def stands_for(rank: int, traced: list[int]) -> int:
     return rank if rank in traced else traced[len(traced) // 2]
 
 
-IRRELEVANT = (
-    *("allocator", "measure", "name", "force", "seed", "seq_len", "mode", "predict", "sweep", "objective", "own"),
-)
+IRRELEVANT = (*NOT_MEASURED, "allocator", "measure", "mode", "own", "seed", "seq_len")
 """Configuration groups that do not change the trace folder. Batch and tokens are part of the trace's file name."""
 
 IN_MEMORY = 16

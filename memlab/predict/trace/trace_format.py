@@ -5,22 +5,37 @@ The events can be applied to an allocator, one by one.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from memlab.attach.owner import Owner
+from memlab.core.attached_schema import Epoch
 from memlab.core.errors import RecordError
+from memlab.core.schema import PlainOf, check_of
+from memlab.core.value_types import AtLeastOne, Count, Figure, Index, Seconds
 from memlab.files.disk import write_whole
+from memlab.files.regular_file import read_regular
 from memlab.predict.allocator import CachingAllocator, OutOfMemory
 from memlab.predict.outside.appearances import Appearance
 from memlab.predict.trace import events, work_items
-from memlab.predict.trace.events import Alloc, EmptyCache, Event, Free, RecordStream, Synchronize
-from memlab.predict.trace.work_items import Item, Launcher
+from memlab.predict.trace.events import (
+    Alloc,
+    BeginPhase,
+    EmptyCache,
+    Event,
+    Free,
+    HostAlloc,
+    HostFree,
+    RecordStream,
+    Synchronize,
+)
+from memlab.predict.trace.work_items import NUMBERED, Item, Launcher
 
 GENERATION, ROUTING = "generation", "routing"
-"""What a program may choose by values that nobody knows: tokens, whose number is the length of a generation, and
+"""What a program may choose by unknown values: tokens, whose number is the length of a generation, and
 experts (or other rows of a tensor), each of which gets a number of tokens."""
 
 DECIDED = ", which decided a branch"
@@ -42,7 +57,7 @@ class Site:
     where: str
     function: str
     module: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     user_line: str = ""
     owner: Owner | None = None
 
@@ -65,7 +80,7 @@ class Piece:
     user's script at its beginning. ``ends_phase``: whether the phase is over at its end.
     """
 
-    step: int | None
+    step: Count | None
     where: str | None
     ends_phase: bool
 
@@ -77,32 +92,40 @@ class Trace:
     The trace of a command holds all its steps, of any batches, and what comes before, between and after them.
     """
 
-    rank: int
-    world_size: int
-    micro: int = 0
-    tokens: int = 0
+    rank: Index
+    world_size: AtLeastOne
+    micro: Count = 0
+    tokens: Count = 0
     events: list[Event] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)  # index of the first event of each optimizer step
-    smooth_from: int | None = 1  # tokens in a batch from which the size formulas hold (interpolate.py); None: never
+    steps: list[Count] = field(default_factory=list)  # index of the first event of each optimizer step
+    smooth_from: Count | None = 1  # tokens in a batch from which the size formulas hold (interpolate.py); None: never
     work: list[Item] = field(default_factory=list)  # of the last step
-    events_before: list[int] = field(default_factory=list)  # for each item of ``work``: number of events before it
+    events_before: list[Count] = field(default_factory=list)  # for each item of ``work``: number of events before it
     pieces: list[Piece] = field(default_factory=list)  # of a command: one for each BeginPhase event
     earlier_work: list[list[Item]] = field(default_factory=list)  # of a command: of the steps before the last, in order
     launchers: list[Launcher] = field(default_factory=list)  # of the kernels of all work
     appearances: list[Appearance] = field(default_factory=list)  # of what takes memory outside the allocator
-    gpu: int | None = None  # of a command: index of its GPU on the node; None: not known
-    beside: int = 0  # of a command: bytes that other ranks take of the same GPU
+    gpu: Index | None = None  # of a command: index of its GPU on the node; None: not known
+    beside: Count = 0  # of a command: bytes that other ranks take of the same GPU
     allocator_conf: str = ""  # of a command: the allocator's settings when the process first used a GPU
-    model_flops: tuple[float, float] | None = None  # of a sample: for each token, for each pair (worker/flops.py)
+    model_flops: tuple[Figure, Figure] | None = None  # of a sample: for each token, for each pair (worker/flops.py)
     unknown: dict[str, str] = field(default_factory=dict)  # quantities that could not be computed -> reason
-    assumed: dict[str, int] = field(default_factory=dict)  # sentence about a read of an unknown value -> times
+    assumed: dict[str, Count] = field(default_factory=dict)  # sentence about a read of an unknown value -> times
     choices: list[str] = field(default_factory=list)  # GENERATION, ROUTING: where sizes or branches followed from them
-    epochs: list[dict[str, Any]] = field(default_factory=list)  # read ahead: shadow/short_epochs.py
-    parameters: int = 0
-    trainable_parameters: int = 0
-    seconds: float = 0.0  # CPU time of the shadow run, with the start of the engine, which other traces may share
+    epochs: Annotated[list[dict[str, Any]], PlainOf(list[Epoch])] = field(
+        default_factory=list
+    )  # read ahead: shadow/short_epochs.py
+    parameters: Count = 0
+    trainable_parameters: Count = 0
+    seconds: Seconds = 0.0  # CPU time of the shadow run, with the start of the engine, which other traces may share
+
+    def phase_number(self, name: str) -> int:
+        """Return the index of a phase in ``phases``, which gets a new one at its end."""
+        if name not in self.phases:
+            self.phases.append(name)
+        return self.phases.index(name)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -118,19 +141,54 @@ class Trace:
         """Write the trace, whole or not at all. Raises :class:`WriteError`, which names ``path``."""
         write_whole(path, json.dumps(self.to_json(), separators=(",", ":")).encode())
 
+    def check(self) -> None:
+        """Raise ``ValueError`` if the trace names what is not in it."""
+        keys: dict[type, set[int]] = {Alloc: set(), HostAlloc: set()}
+        for number, event in enumerate(self.events):
+            match event:
+                case Alloc() | HostAlloc():
+                    known = keys[type(event)]
+                    is_good = event.key not in known and getattr(event, "site", -1) < len(self.sites)
+                    known.add(event.key)
+                case Free() | HostFree():
+                    known = keys[Alloc if isinstance(event, Free) else HostAlloc]
+                    is_good = event.key in known
+                    known.discard(event.key)
+                case RecordStream():
+                    is_good = event.key in keys[Alloc]
+                case _:
+                    is_good = getattr(event, "phase", -1) < len(self.phases)
+            if not is_good:
+                raise ValueError(f"event {number} does not fit those before it")
+        for work in (self.work, *self.earlier_work):
+            counted: Counter[type] = Counter()
+            for number, item in enumerate(work):
+                counted[type(item)] += 1
+                name, kind = NUMBERED.get(type(item), ("launcher", None))
+                limit = len(self.launchers) if kind is None else counted[kind]
+                if getattr(item, name, -1) >= limit or getattr(item, "phase", -1) >= len(self.phases):
+                    raise ValueError(f"item {number} of a step's work does not fit those before it")
+        bounds = [*self.steps, len(self.events)]
+        before, begun = (
+            [*self.events_before, len(self.events)],
+            sum(isinstance(each, BeginPhase) for each in self.events),
+        )
+        if any(numbers != sorted(numbers) for numbers in (bounds, before)):
+            raise ValueError("steps or events_before are not in order")
+        if len(self.events_before) not in (0, len(self.work)) or len(self.pieces) not in (0, begun):
+            raise ValueError("events_before or pieces have another length")
+
     @classmethod
     def load(cls, path: Path) -> "Trace":
         """Read a trace. Raises :class:`RecordError`, with what to do, for one that another memlab has made."""
         try:
-            return cls._from_json(json.loads(path.read_text(encoding="utf-8")))
+            return cls.from_json(json.loads(read_regular(path)))
         except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise RecordError(
-                f"{path}: not a trace of this version of memlab ({type(error).__name__}: {error}). Delete it, and "
-                "predict again."
-            ) from error
+            raise _not_a_trace(path, error) from error
 
     @classmethod
-    def _from_json(cls, values: dict[str, Any]) -> "Trace":
+    def from_json(cls, values: dict[str, Any]) -> "Trace":
+        """Make a trace of its plain values, which change."""
         values["events"] = [events.from_json(*event) for event in values["events"]]
         values["work"] = [work_items.from_json(*item) for item in values["work"]]
         values["earlier_work"] = [[work_items.from_json(*item) for item in work] for work in values["earlier_work"]]
@@ -139,6 +197,23 @@ class Trace:
         values["pieces"] = [Piece(**piece) for piece in values["pieces"]]
         values["sites"] = list(map(_site, values["sites"]))
         return cls(**values)
+
+
+def _not_a_trace(path: Path, error: Exception) -> RecordError:
+    told = f"not a trace of this version of memlab ({type(error).__name__}: {error})"
+    return RecordError(f"{path}: {told}. Delete it, and predict again.")
+
+
+def trace_of_command(path: Path) -> Trace:
+    """Read the trace of a command, which its script could have written. Raises :class:`RecordError`."""
+    try:
+        values = json.loads(read_regular(path))
+        check_of(Trace)(values)
+        trace = Trace.from_json(values)
+        trace.check()
+    except (OSError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise _not_a_trace(path, error) from error
+    return trace
 
 
 def _site(values: dict[str, Any]) -> Site:

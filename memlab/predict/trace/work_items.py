@@ -4,8 +4,12 @@ Every item begins with two counts: ``operators`` that the host dispatched, and `
 since the item before. Two items of different kinds can be equal as tuples, so compare their types as well.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
+
+from memlab.core.config_fields import Range
+from memlab.core.schema import Limits
+from memlab.core.value_types import AtLeastOne, Count, OrNone
 
 
 class Launcher(NamedTuple):
@@ -20,83 +24,83 @@ class KernelLaunch(NamedTuple):
     """Launch of a kernel on a stream. ``precision``: SINGLE, HALF or TF32; ``sizes``: bytes of each tensor that is read
     or written; ``launcher``: index in ``Trace.launchers``, ``NOT_NAMED`` in a trace without names."""
 
-    operators: int
-    modules: int
-    stream: int
-    precision: int
-    flops: int
-    sizes: tuple[int, ...]
-    launcher: int = -1
+    operators: Count
+    modules: Count
+    stream: Count
+    precision: Annotated[int | bool, Limits(range=Range(0, 2))]  # true or false in older traces
+    flops: Count
+    sizes: tuple[Count, ...]
+    launcher: OrNone = -1
 
 
 class Copy(NamedTuple):
     """Copy of ``nbytes`` from or to the host. ``blocking``: the host waits for it; ``route``: PINNED, ..."""
 
-    operators: int
-    modules: int
-    stream: int
+    operators: Count
+    modules: Count
+    stream: Count
     blocking: bool
-    route: int
-    nbytes: int
+    route: Annotated[int, Limits(range=Range(0, 3))]
+    nbytes: Count
 
 
 class Collective(NamedTuple):
     """Collective over ``nbytes``, the size of the whole tensor (all-gather: of its output). ``kind``: index in
     ``COLLECTIVES``."""
 
-    operators: int
-    modules: int
-    stream: int
-    kind: int
-    ranks: int
-    nbytes: int
+    operators: Count
+    modules: Count
+    stream: Count
+    kind: Annotated[int, Limits(range=Range(0, 5))]
+    ranks: AtLeastOne
+    nbytes: Count
 
 
 class StreamWaitsForCollective(NamedTuple):
     """Wait of a stream for a collective, by its number in this step."""
 
-    operators: int
-    modules: int
-    stream: int
-    collective: int
+    operators: Count
+    modules: Count
+    stream: Count
+    collective: Count
 
 
 class RecordEvent(NamedTuple):
     """CUDA event recorded on a stream. ``event``: its number in this step."""
 
-    operators: int
-    modules: int
-    stream: int
-    event: int
+    operators: Count
+    modules: Count
+    stream: Count
+    event: OrNone
 
 
 class StreamWaitsForEvent(NamedTuple):
-    operators: int
-    modules: int
-    stream: int
-    event: int
+    operators: Count
+    modules: Count
+    stream: Count
+    event: OrNone
 
 
 class HostWaits(NamedTuple):
     """Wait of the host for an event, or for everything that it has launched (``EVERYTHING``)."""
 
-    operators: int
-    modules: int
-    event: int
+    operators: Count
+    modules: Count
+    event: OrNone
 
 
 class HostWork(NamedTuple):
     """Work of the host on its own memory. ``sizes``: bytes of each host tensor that is read or written."""
 
-    operators: int
-    modules: int
-    sizes: tuple[int, ...]
+    operators: Count
+    modules: Count
+    sizes: tuple[Count, ...]
 
 
 class BeginWorkPhase(NamedTuple):
-    operators: int
-    modules: int
-    phase: int  # index in ``Trace.phases``
+    operators: Count
+    modules: Count
+    phase: Count  # index in ``Trace.phases``
 
 
 Item = (
@@ -199,7 +203,7 @@ def cut_work(items: Sequence[Item], keep: Sequence[bool], collectives_before: in
     """Return the items to ``keep``, with events and collectives numbered from 0.
 
     ``collectives_before``: number of collectives that ran before ``items``. A wait for something that is not kept is
-    over before the step: only its operators and modules stay.
+    over before the step: only its operators and modules stay. A wait for ``EVERYTHING`` stays as it is.
     """
     numbers: dict[type, dict[int, int]] = {RecordEvent: {}, Collective: {}}
     collectives, found = collectives_before, []
@@ -211,17 +215,15 @@ def cut_work(items: Sequence[Item], keep: Sequence[bool], collectives_before: in
         elif kept and isinstance(item, RecordEvent):
             numbers[RecordEvent][item.event] = len(numbers[RecordEvent])
         if kept:
-            found.append(_renumbered(item, numbers))
+            found.append(renumbered(item, lambda kind, number: number if number < 0 else numbers[kind].get(number)))
     return found
 
 
-def _renumbered(item: Any, numbers: dict[type, dict[int, int]]) -> Any:
+def renumbered(item: Any, new: Callable[[type, int], int | None]) -> Any:
+    """Return the item with another number of its event or collective: ``new(kind, number)``. Where that is ``None``,
+    only its operators and modules stay."""
     if type(item) not in NUMBERED:
         return item
     field, kind = NUMBERED[type(item)]
-    number = getattr(item, field)
-    if number < 0:  # EVERYTHING
-        return item
-    if number not in numbers[kind]:
-        return HostWork(item.operators, item.modules, ())
-    return item._replace(**{field: numbers[kind][number]})
+    number = new(kind, getattr(item, field))
+    return HostWork(item.operators, item.modules, ()) if number is None else item._replace(**{field: number})

@@ -5,6 +5,7 @@ import threading
 import time
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from memlab.core.plan import make_plan
 from memlab.core.record import Record
 from memlab.core.sizes import GIB
 from memlab.files.json_file import write_json
-from memlab.planner import command_point
+from memlab.planner import command_point, command_sweep
 from memlab.planner.command_sweep import CommandPredictor, PredictedSearch, PredictedSweep
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Job, SweepObserver
@@ -100,6 +101,13 @@ def test_what_is_predicted_is_not_predicted_again(point, shadow, tmp_path):
     assert sorted(shadow) == [1, 2]
     sweep([point(1)], tmp_path / "runs", force=True)
     assert sorted(shadow) == [1, 1, 2]
+
+
+def test_after_a_copied_prediction_the_memory_of_one_is_still_unknown(point, shadow, tmp_path, monkeypatch):
+    sweep([point(1)], tmp_path / "runs")
+    no_child = SimpleNamespace(ru_maxrss=0)
+    monkeypatch.setattr(command_sweep.resource, "getrusage", lambda whose: no_child)
+    assert ends(sweep([point(1), point(2)], tmp_path / "others")) == [("predicted", "ok")] * 2
 
 
 def test_a_prediction_that_another_memlab_is_keeping_is_not_kept_twice(point, shadow, tmp_path):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from memlab.core.basis import EXACT
 from memlab.core.plan import make_plan
 from memlab.planner import parallel
 from memlab.planner.parallel import ParallelPredictor
@@ -75,6 +76,9 @@ def test_an_exception_ends_one_estimate_alone(plans, monkeypatch):
         first, second, third = predictor.estimates(plans(1, 2, 3))
         assert (first, third) == ("fits", "fits") and "ZeroDivisionError: no such layer" in second
         assert predictor.summaries(plans(1, 2)) == [({"known": 1}, "measured"), parallel.NO_SUMMARY]
+        monkeypatch.setattr(parallel, "traces", known_traces)
+        monkeypatch.setattr(parallel, "estimate", lambda config, traces, calibration: SimpleNamespace(verdict="fits"))
+        assert predictor.outlooks(plans(1, 2)) == [({"verdict": "fits"}, EXACT), parallel.NO_SUMMARY]
 
 
 def _estimate_or_die(plan, limited):

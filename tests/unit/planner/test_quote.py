@@ -14,9 +14,8 @@ from memlab.core.basis import BOUND, CALIBRATED, Basis
 from memlab.core.config import Sweep
 from memlab.launch.sweep import MeasuredSweep
 from memlab.planner import quote as module
-from memlab.planner.quote import LAUNCH_S, POINT_S, QuotedSweep, quote
-from memlab.report.quote_text import show_quote
-from memlab.report.sweep_text import show_preview
+from memlab.planner.quote import LAUNCH_S, POINT_S, quote
+from memlab.report.sweep_text import show_preview, show_quote
 from memlab.runs.folder import RunFolder
 from memlab.runs.job import Schedule, SweepObserver
 from memlab.system.machine import Machine
@@ -44,9 +43,8 @@ def predicted(monkeypatch):
         plans.extend(asked)
         return [summary(plan) for plan in asked]
 
-    one = SimpleNamespace(prepare=lambda asked: None, summaries=summaries)
-    monkeypatch.setattr(module, "ParallelPredictor", lambda on_progress: nullcontext(one))
-    monkeypatch.setattr(module, "CommandPredictor", lambda on_progress: one)
+    one = SimpleNamespace(prepare=lambda asked: None, outlooks=summaries)
+    monkeypatch.setattr(module, "predictor_of", lambda config, on_progress: nullcontext(one))
     known.plans = plans
     return known
 
@@ -62,7 +60,7 @@ def gpu_job(job):
 
 
 def scheduled(*jobs, **options) -> Schedule:
-    return QuotedSweep(Machine(), Sweep(**options), False, SweepObserver()).schedule(jobs)
+    return MeasuredSweep(Machine(), Sweep(guide="quote", **options), False, SweepObserver()).schedule(jobs)
 
 
 def quoted(*jobs, **options):

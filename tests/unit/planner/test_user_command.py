@@ -2,6 +2,7 @@
 
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,8 +11,10 @@ from memlab.core.errors import FolderError, MemlabError
 from memlab.planner import user_command
 from memlab.planner.user_command import HUB, TRACKERS
 from memlab.predict.trace.run_command import LOG, SimulationError
+from memlab.predict.trace.shadow_process import ShadowError
 from memlab.runs.folder import RunFolder
 from memlab.system.deadman import guarded
+from memlab.system.sandbox import limits
 
 
 def test_an_interrupted_prediction_has_a_record(tmp_path, monkeypatch):
@@ -34,20 +37,52 @@ def test_an_earlier_run_stays_where_nothing_can_run(tmp_path, record, words, mem
     with pytest.raises(MemlabError, match=r"no such program|hardware\.memory_gib"):
         user_command.predict_command(words, Hardware(memory_gib=memory_gib), folder, None)
     assert folder.read_record().status == "ok"
+    with pytest.raises(MemlabError, match=r"no such program|hardware\.memory_gib"):
+        user_command.predict_command(words, Hardware(memory_gib=memory_gib), RunFolder(tmp_path / "new"), None)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_is_predicted_into_by_one_memlab_at_a_time(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with folder.lock(), pytest.raises(FolderError, match="another memlab"):
-        user_command.predict_command(["python", "train.py"], Hardware(memory_gib=80.0), folder, None)
+        user_command.predict_command([sys.executable, "train.py"], Hardware(memory_gib=80.0), folder, None)
 
 
 def test_the_processes_of_a_prediction_see_that_trackers_and_the_hub_are_offline(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with guarded({**os.environ, "WANDB_MODE": "online"}) as environ, pytest.raises(SimulationError):  # no torch
-        user_command.traced_command(["env"], Hardware(memory_gib=80.0), folder, None, environ)
+        user_command.traced_command(["env"], folder, Hardware(memory_gib=80.0), None, environ)
     seen = dict(line.split("=", 1) for line in (folder.path / LOG).read_text().splitlines() if "=" in line)
     assert seen["WANDB_MODE"] in ("offline", "disabled")
     assert {name: seen[name] for name in {**HUB, **TRACKERS} if name != "WANDB_MODE"} == {
         name: value for name, value in {**HUB, **TRACKERS}.items() if name != "WANDB_MODE"
     }
+
+
+def test_a_script_that_takes_too_much_has_a_record_that_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MOST_PROCESSES", 0)
+    folder = RunFolder(tmp_path / "run")
+    record = user_command.predict_command(["sleep", "60"], Hardware(memory_gib=80.0), folder, None)
+    assert record.status == "failed" and "processes; at most 0 may run" in record.reason
+    assert folder.read_record().reason == record.reason
+
+
+def test_the_folder_of_another_choice_is_no_link_that_a_script_left(tmp_path, monkeypatch, record):
+    places = []
+
+    def traced(words, folder, **options):
+        places.append(folder.path)
+        if len(places) == 2:
+            raise ShadowError("seen")
+        return SimpleNamespace(traces={0: SimpleNamespace(choices=["routing"])})
+
+    monkeypatch.setattr(user_command, "traced_command", traced)
+    monkeypatch.setattr(user_command, "record_of", lambda traced: (record(ranks=[], command={"words": []}), {}))
+    monkeypatch.setattr(user_command, "keep_what_was_found", lambda ranks, folder: None)
+    folder = RunFolder(tmp_path / "run")
+    folder.claim()
+    (tmp_path / "precious").mkdir()
+    (folder.path / "other_end_routing").symlink_to(tmp_path / "precious")
+    found = user_command.predicted_record(["train.py"], Hardware(memory_gib=80.0), folder, None, {})
+    assert places == [folder.path, folder.path / "other_end_routing"]
+    assert found.command["ranges"] == [{"choice": "routing", "failure": "seen"}]

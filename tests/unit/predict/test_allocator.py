@@ -128,6 +128,12 @@ def test_expandable_segments_grow_and_shrink_by_pages():
     assert allocator.reserved == 60 * MIB
 
 
+def test_a_request_beyond_every_segment_is_out_of_memory():
+    allocator = CachingAllocator(Options(expandable_segments=True), capacity=MIB)
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(1, 100 * MIB)
+
+
 def test_expandable_segments_serve_any_size_from_one_hole():
     fixed, expandable = CachingAllocator(), CachingAllocator(Options(expandable_segments=True))
     for allocator in (fixed, expandable):

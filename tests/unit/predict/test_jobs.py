@@ -55,6 +55,20 @@ def test_every_job_has_a_record(job, traced):
     assert [task.key.tokens for task in traced if task.key.rank == 0] == 2 * [10, 20, 40, 70]
 
 
+@pytest.mark.parametrize(
+    ("lengths", "told"),
+    [((10,), "tracing 1 point"), ((10, 20), "tracing 2 points"), (range(10, 70, 10), "tracing 4 points; the others")],
+)
+def test_what_is_traced_is_told_and_others_only_where_there_are_some(job, traced, lengths, told):
+    class Observer(SweepObserver):
+        def waiting(self, text):
+            said.append(text)
+
+    said = []
+    sweep.predict_jobs([job(2, tokens) for tokens in lengths], False, Observer())
+    assert [text.partition(" are")[0] for text in said] == [told]
+
+
 def test_what_is_done_is_not_predicted_again(job, traced, monkeypatch):
     monkeypatch.setattr(predict, "resolve", lambda config: Calibrations(None, None))
     one = job(2, 10)

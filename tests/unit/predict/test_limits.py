@@ -12,7 +12,7 @@ from memlab.system.machine import Machine
     [
         ("hardware=cpu", "CPU"),
         ("zero_stage=zero3 offload=all_nvme offload.nvme_path=/nvme", "NVMe"),
-        ("optimizer=adamw_8bit", "bitsandbytes"),
+        ("optimizer.source=transformers optimizer.name=adamw_torch_8bit", "torchao"),
         ("zero_stage=zero3 zero_stage.zero_quantized_weights=true", "quantisation"),
         ("zero_stage=zero3 offload=optimizer offload.super_offload=true", "super_offload"),
         ("zero_stage=zero2 offload=param", "parameters"),

@@ -97,6 +97,17 @@ def test_a_rule_refuses_its_configuration_alone(config, part, changes):
     assert unsupported(config(changes), None) == [f"{rule.why}; instead: {rule.instead}"]
 
 
+@pytest.mark.parametrize(
+    ("name", "key"), [("sgd", "betas"), ("adafactor", "eps"), ("lion_8bit", "eps"), ("rmsprop_bnb_8bit", "betas")]
+)
+def test_a_hyperparameter_that_trainer_gives_to_no_such_optimizer_is_refused(config, name, key):
+    chosen = {**GPU, **TRANSFORMERS, "optimizer.name": name}
+    value = {"betas": [0.5, 0.9], "eps": 1e-6}[key]
+    assert "leave it out" in "".join(unsupported(config(chosen | {f"optimizer.{key}": value}), None))
+    assert unsupported(config(chosen), None) == []
+    assert unsupported(config({**chosen, "optimizer.name": "adamw_bnb_8bit", f"optimizer.{key}": value}), None) == []
+
+
 def test_every_rule_has_a_configuration_that_it_refuses():
     without = [rule.why for rule in RULES if not any(part in rule.why for part in TRIGGERS)]
     assert not without, f"Add to TRIGGERS what these rules refuse: {without}"

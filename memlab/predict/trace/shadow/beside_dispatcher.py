@@ -5,12 +5,14 @@ parameter.
 """
 
 import functools
+import re
 import sys
 import threading
 from itertools import count
 from typing import Any
 
 import torch
+from torch._ops import OpOverloadPacket
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import _get_current_function_mode_stack
@@ -33,7 +35,9 @@ def install() -> None:
     _constructors()
     _indices()
     _readers()
+    _numbers_of_operators()
     _addresses()
+    _streams()
     _resized_storages()
     _shared_memory()
     _parameters()
@@ -55,33 +59,47 @@ def install_in_threads(recorder) -> None:
 def no_compiler() -> None:
     """Refuse to compile what the script asks for: the compiler decides which activations are kept.
 
-    Functions that libraries compile for themselves run without compiling. DeepSpeed compiles one at its import that is
-    never called, which takes two seconds.
+    Functions that libraries compile for themselves run without compiling, except the steps of torchao's optimizers.
+    DeepSpeed compiles a function at its import that is never called, which takes two seconds.
     """
 
     def compiled(model=None, **options):
         if model is None:
             return functools.partial(compiled, **options)
         if isinstance(model, torch.nn.Module):
-            raise UnpredictableError(_COMPILED)
-        return _refused(model) if user_file(sys._getframe(1).f_code.co_filename) else model
+            raise _not_predicted(model)
+        of_user = user_file(sys._getframe(1).f_code.co_filename)
+        return _refused(model) if of_user or _is_step_of_torchao(model) else model
 
     def compile_module(module: torch.nn.Module, *arguments, **options) -> None:
-        raise UnpredictableError(_COMPILED)
+        raise _not_predicted(module)
 
     torch.compile, torch.nn.Module.compile = compiled, compile_module
 
 
-_COMPILED = (
-    "torch.compile decides by itself which activations a step keeps, so the memory of a compiled model is not "
-    "predicted. Predict the model without it (in TrainingArguments: --torch_compile false)"
-)
+def _is_step_of_torchao(function) -> bool:
+    """Whether ``function`` is the whole step of an optimizer: without the compiler, its temporaries would be a
+    multiple of the parameter (peak memory of AdamW8bit on an H200: three times the measured one)."""
+    return (function.__module__ or "").startswith("torchao.optim.")
+
+
+def _not_predicted(compiled) -> UnpredictableError:
+    told = f"torch.compile decides by itself what {getattr(compiled, '__name__', type(compiled).__name__)} keeps"
+    if _is_step_of_torchao(compiled):
+        return UnpredictableError(
+            f"{told}, so the steps of torchao's AdamW8bit, AdamW4bit, AdamWFp8 and their like are not predicted. "
+            "Predict with bitsandbytes.optim.AdamW8bit, or another optimizer"
+        )
+    return UnpredictableError(
+        f"{told}, so the memory of a compiled model or function is not predicted. Predict it without torch.compile (in "
+        "TrainingArguments: --torch_compile false)"
+    )
 
 
 def _refused(function):
     @functools.wraps(function)
     def called(*args, **kwargs):
-        raise UnpredictableError(_COMPILED)
+        raise _not_predicted(function)
 
     return called
 
@@ -206,6 +224,32 @@ def _reading(method):
     return read
 
 
+_GIVEN_FOR_A_NUMBER = re.compile(
+    r"value of type '(?:float|int|bool|number)' for argument '(\w+)' but instead found type 'FakeTensor'\.\s+"
+    r"Position: (\d+)"
+)
+"""torch's message where a program gives a tensor to an operator that takes a number: it reads only real tensors."""
+
+
+def _numbers_of_operators() -> None:
+    """Read tensors that programs give to operators as numbers, as bitsandbytes does with a norm."""
+    call = OpOverloadPacket.__call__
+
+    def with_numbers(operator: OpOverloadPacket, /, *args, **options):
+        try:
+            return call(operator, *args, **options)
+        except RuntimeError as error:
+            found = _GIVEN_FOR_A_NUMBER.search(str(error))
+            if found is None:
+                raise
+        name, position = found[1], int(found[2])
+        if name in options:
+            return with_numbers(operator, *args, **{**options, name: options[name].item()})
+        return with_numbers(operator, *args[:position], args[position].item(), *args[position + 1 :], **options)
+
+    OpOverloadPacket.__call__ = with_numbers
+
+
 _next_address = count(1 << 40, 1 << 30)
 
 
@@ -226,6 +270,19 @@ def _addresses() -> None:
         return storage_address(tensor.untyped_storage()) + tensor.storage_offset() * tensor.element_size()
 
     _Tensor.data_ptr, torch.UntypedStorage.data_ptr = address, storage_address
+
+
+def _streams() -> None:
+    """Record streams of fake tensors where no dispatch mode sees them: FSDP switches the modes off for the call."""
+    of_tensor = _Tensor.record_stream
+
+    def record_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
+        if isinstance(tensor, FakeTensor):
+            device.recorder.memory.record_stream(tensor, stream.stream_id)
+        else:
+            of_tensor(tensor, stream)
+
+    _Tensor.record_stream = record_stream
 
 
 def _resized_storages() -> None:
@@ -276,6 +333,16 @@ def _parameters() -> None:
 
     torch.nn.Parameter.__new__ = staticmethod(parameter)
 
+    fake = FakeTensor.__new__
+
+    def made_again(cls, *args, **attributes):
+        """Make a parameter from another one's class and attributes, as accelerate's ``init_empty_weights`` does."""
+        if args and isinstance(args[0], _Tensor):
+            return torch.nn.Parameter(args[0], attributes.get("requires_grad", True))
+        return fake(cls, *args, **attributes)
+
+    FakeTensor.__new__ = made_again
+
     get_data, set_data = _Tensor.data.__get__, _Tensor.data.__set__
 
     def replace(tensor: FakeTensor, data: torch.Tensor) -> None:
@@ -293,11 +360,8 @@ def _parameters() -> None:
                 with torch.no_grad():
                     moved = function(parameter)
                     gradient = None if parameter.grad is None else function(parameter.grad)
-                to_or_from_meta = "meta" in (
-                    parameter.device.type,
-                    moved.device.type,
-                )  # then torch makes a new one, too
-                if isinstance(parameter, FakeTensor) and not to_or_from_meta:
+                is_meta = "meta" in (parameter.device.type, moved.device.type)  # then torch makes a new one, too
+                if isinstance(parameter, FakeTensor) and not is_meta:
                     parameter.grad = None
                     parameter.data = moved
                     parameter.grad = gradient

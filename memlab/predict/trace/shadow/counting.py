@@ -6,6 +6,7 @@ reads and writes. Each tensor counts once, because eager PyTorch runs one kernel
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -117,7 +118,7 @@ class Counter:
         self.collectives = 0
         self._events: dict[int, int] = {}  # event -> number of its last record in this step
         self._records = 0
-        self._known: dict[Any, _Operator] = {}
+        self._known = cache(_Operator)
 
     def start(self) -> None:
         self.on = True
@@ -150,9 +151,7 @@ class Counter:
             self._operator(func, args, kwargs, out)
 
     def _operator(self, func, args: tuple, kwargs: dict[str, Any], out: Any) -> None:
-        known = self._known.get(func)
-        if known is None:
-            known = self._known[func] = _Operator(func)
+        known = self._known(func)
         if known.namespace == "prim":
             return
         self.operators += 1
@@ -240,15 +239,13 @@ class Counter:
     def _sizes(self, known: _Operator, args: tuple, read: list, written: list) -> tuple[int, ...]:
         if known.writes_only:
             read = [tensor for tensor in read if all(tensor is not other for other in written)]
-        sizes = [bytes_in_memory(tensor) for tensor in read]
-        results = [bytes_in_memory(tensor) for tensor in written]
+        sizes, results = list(map(bytes_in_memory, read)), list(map(bytes_in_memory, written))
         if known.reads_a_part and sizes:
             sizes.remove(max(sizes))
             sizes.append(max(results))
         for position in known.written:
-            results += (
-                [bytes_in_memory(tensor) for tensor in tensors_in(args[position])] if position < len(args) else []
-            )
+            if position < len(args):
+                results += map(bytes_in_memory, tensors_in(args[position]))
         return (*sizes, *results)
 
     def _flops(self, known: _Operator, args: tuple, kwargs: dict[str, Any], out: Any) -> int:

@@ -4,6 +4,7 @@ C++ parts only a CUDA build has.
 Everything else in ``torch.cuda`` runs unchanged.
 """
 
+import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -15,7 +16,7 @@ from memlab.predict.allocator import CachingAllocator
 from memlab.predict.outside.appearances import STREAM
 from memlab.predict.outside.parts import outside_bytes, parts_of, shipped
 from memlab.predict.trace.shadow import device
-from memlab.predict.trace.shadow.unpredictable import ONE_GPU, UnpredictableError
+from memlab.predict.trace.shadow.unpredictable import ASKS_THE_DRIVER, ONE_GPU, UnpredictableError
 from memlab.predict.trace.shadow.values import HEALTHY
 
 CUDA_VERSION = "13.0"
@@ -70,15 +71,17 @@ class Event(torch.Event):
         super().wait(torch.cuda.current_stream() if stream is None else stream)
 
     def elapsed_time(self, end_event: torch.Event) -> float:
-        """Return the time between two events, which nobody knows, in milliseconds: the value of a healthy run."""
+        """Return the time between two events in milliseconds. It is unknown: the value is that of a healthy run."""
         device.recorder.assumptions.note(f"as {HEALTHY}")
         return HEALTHY
 
 
 def install() -> None:
     """Make ``torch.cuda`` work on the simulated GPUs. Call before importing libraries that ask for GPUs."""
-    for name, value in {**_devices(), **_streams(), **_memory()}.items():
+    for name, value in answers().items():
         setattr(torch._C, name, value)
+    for name in filter(asks_the_driver, dir(torch._C)):
+        setattr(torch._C, name, _refusing(ASKS_THE_DRIVER.format(f"torch._C.{name}")))
     torch.version.cuda = CUDA_VERSION
     cuda = torch.cuda
     cuda._queued_calls.clear()  # torch's own checks of the driver
@@ -99,7 +102,7 @@ def install() -> None:
         module.Stream, module.Event = Stream, Event
     cuda.graphs._cuda_isCurrentStreamCapturing = lambda: False
     for kind, told in _NOT_PREDICTED.items():
-        kind.__new__ = _refusing(told)
+        kind.__new__ = _refusing(f"{told}, which is not predicted. Predict without it")
     for name in _OF_THE_DRIVER:
         setattr(cuda, name, _unknown)
     cuda.list_gpu_processes = lambda device=None: "no processes are running"
@@ -116,13 +119,30 @@ _NOT_PREDICTED = {
 
 
 def _refusing(told: str) -> Callable[..., NoReturn]:
-    def new(cls: type, *args: Any, **options: Any) -> NoReturn:
-        raise UnpredictableError(f"{told}, which is not predicted. Predict without it")
+    def refused(*args: Any, **options: Any) -> NoReturn:
+        raise UnpredictableError(told)
 
-    return new
+    return refused
 
 
-_OF_THE_DRIVER = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")
+_OF_CUDA = re.compile(
+    "_(cuda_|nccl_|gds_|broadcast|scatter|gather)"
+    "(?!.*(getAllocator|HostAllocator|CUDAAllocator|tun|[Hh]istory|[Mm]etadata|BadFork|benchmark|mutex))"
+)
+"""Functions of ``torch._C`` that a build for CUDA has, without those that only keep settings."""
+
+
+def answers() -> dict[str, Any]:
+    """Return what ``torch._C`` answers in a prediction, by name."""
+    return {**_devices(), **_streams(), **_memory()}
+
+
+def asks_the_driver(name: str) -> bool:
+    """Whether a function of ``torch._C`` would ask NVIDIA's driver in a prediction. Its call ends the prediction."""
+    return bool(_OF_CUDA.match(name)) and name not in answers()
+
+
+_OF_THE_DRIVER = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "device_memory_used")
 """Functions that ask NVIDIA's driver how busy a GPU is."""
 
 

@@ -7,9 +7,12 @@ FakeTensorMode only once for each set of shapes.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
+from torch._subclasses.fake_impls import op_implementations_checks
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -19,6 +22,9 @@ from torch._subclasses.fake_tensor import (
     in_kernel_invocation_manager,
 )
 
+from memlab.attach.nested_tensors import tensors_in
+from memlab.predict.trace.shadow.device import is_on
+from memlab.predict.trace.shadow.libraries import META_IS_CUDA
 from memlab.predict.trace.shadow.unpredictable import OWN_STAND_IN, UnpredictableError
 
 _aten = torch.ops.aten
@@ -59,6 +65,10 @@ IN_PLACE = frozenset(
 """Operators that return their first argument, with its shape and dtype unchanged."""
 
 
+_FAKE = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+"""Dispatch keys of implementations that compute results without values, or of other operators."""
+
+
 @dataclass(frozen=True)
 class _Fresh:
     """Description of a new tensor that shares its storage with no other tensor."""
@@ -79,7 +89,6 @@ class FakeResults:
     def __init__(self, mode: FakeTensorMode):
         self._mode = mode
         self._attributes: dict[torch.device, dict[str, Any]] = {}  # device -> attributes of a fake tensor on it
-        self._makes_new: dict[Any, bool] = {}
         self._known: dict[tuple, list[_Fresh | None] | _Fresh | None] = {}
 
     def of(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -124,10 +133,7 @@ class FakeResults:
 
     def _remembered(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Return FakeTensorMode's result, from the cache if ``func`` has been called with these shapes before."""
-        makes_new = self._makes_new.get(func)
-        if makes_new is None:
-            makes_new = self._makes_new[func] = _makes_new_tensors(func)
-        key = _key((func, torch.get_default_dtype(), *args, *kwargs.items())) if makes_new else None
+        key = _key((func, torch.get_default_dtype(), *args, *kwargs.items())) if _makes_new_tensors(func) else None
         if key is None:
             return self._computed(func, args, kwargs)
         if key not in self._known:
@@ -140,9 +146,14 @@ class FakeResults:
         return self._new(known) if isinstance(known, _Fresh) else tuple(self._new(fresh) for fresh in known)
 
     def _computed(self, func, args: tuple, kwargs: dict[str, Any]) -> Any:
+        # Without a fake implementation the mode would run the operator for real, on zeros: it may on the host alone.
+        on_gpu = any(map(is_on, tensors_in((args, kwargs))))
+        self._mode.allow_fallback_kernels = not on_gpu
         try:
+            if on_gpu and not has_fake(func):
+                raise UnsupportedOperatorException(func)
             with self._mode:
-                return func(*args, **kwargs)
+                return _those_asked_for(func, args, func(*args, **kwargs))
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise UnpredictableError(
                 f"the result of the operator {func} depends on values, which floats do not have in a prediction. "
@@ -181,6 +192,25 @@ class FakeResults:
         return fake
 
 
+@cache
+def has_fake(func) -> bool:
+    """Whether an operator of torch has a fake implementation. torch does not tell one from what calls CUDA's kernel."""
+    return func not in META_IS_CUDA and (
+        func.namespace != "aten"
+        or func in decomposition_table
+        or any(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key) for key in _FAKE)
+        or any(applies(func) for applies, _ in op_implementations_checks)
+    )
+
+
+def _those_asked_for(func, args: tuple, out: Any) -> Any:
+    """Leave out results that ``output_mask`` says nobody needs: some fake implementations compute them all."""
+    if not args or len(args) != len(func._schema.arguments) or func._schema.arguments[-1].name != "output_mask":
+        return out
+    return tuple(result if wanted else None for result, wanted in zip(out, args[-1], strict=True))
+
+
+@cache
 def _makes_new_tensors(func) -> bool:
     """Whether an operator only creates tensors: it changes no argument, shares no storage and reads no values."""
     schema = func._schema

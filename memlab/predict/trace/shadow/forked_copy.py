@@ -7,6 +7,7 @@ import pickle
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -56,7 +57,8 @@ def _answer(function: Callable[[], Any], writing: int) -> None:
 def _read(descriptor: int, seconds: float) -> bytes:
     """Read until the other end is closed."""
     parts: list[bytes] = []
-    while select.select([descriptor], [], [], seconds)[0]:
+    deadline = time.monotonic() + seconds
+    while select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))[0]:
         part = os.read(descriptor, 1 << 20)
         if not part:
             return b"".join(parts)

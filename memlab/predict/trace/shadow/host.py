@@ -4,6 +4,7 @@ Batches, tokens and indices of samples are then real. Weights and buffers of opt
 that they take no memory.
 """
 
+from math import prod
 from typing import Any
 
 import torch
@@ -37,10 +38,7 @@ def _makes_large_floats(func, args: tuple, kwargs: dict[str, Any]) -> bool:
     if like is not None and like.device.type == "meta":
         return False
     dtype = kwargs.get("dtype") or (torch.get_default_dtype() if like is None else like.dtype)
-    elements = 1
-    for size in shape:
-        elements *= int(size)
-    return dtype.is_floating_point and elements * dtype.itemsize >= LARGE_BYTES
+    return dtype.is_floating_point and prod(map(int, shape)) * dtype.itemsize >= LARGE_BYTES
 
 
 _size_of: dict[Any, int | None] = {}

@@ -4,6 +4,7 @@ A launcher runs as it is. It sees the simulated GPUs, because it counts them. It
 Every Python process of a command loads this module, so it imports little.
 """
 
+import contextlib
 import os
 import sys
 
@@ -76,8 +77,11 @@ def _deepspeed_starts_one_node(runner: "Any") -> None:
 def takes_part(environ: "MutableMapping[str, str]") -> bool:
     """Return whether this process runs: the ranks between the first and the last one do not.
 
-    On several nodes, the last rank of this node becomes the last rank of all.
+    On several nodes, the last rank of this node becomes the last rank of all. A script that starts its other ranks
+    itself may number them by ``NODE_RANK`` and ``LOCAL_RANK`` (Lightning).
     """
+    if environ.get("NODE_RANK") == "0" and "RANK" not in environ:
+        return environ.get("LOCAL_RANK") in (None, "0", str(int(environ.get("WORLD_SIZE", 1)) - 1))
     numbers = [environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
     here = environ.get("LOCAL_WORLD_SIZE") or environ.get("LOCAL_SIZE") or environ.get("WORLD_SIZE", "")
     if not all(text.isdigit() for text in (*numbers, here)):
@@ -97,3 +101,15 @@ def takes_part(environ: "MutableMapping[str, str]") -> bool:
         if name in environ:
             environ[name] = str(nodes - 1)
     return True
+
+
+def wait_for_started_ranks() -> None:
+    """Wait until the ranks have ended that this process, a rank itself, has started: there is no barrier to do so."""
+    with open("/proc/thread-self/children") as children:
+        started = children.read().split()
+    for child in started:
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{child}/environ", "rb") as variables:
+                is_rank = any(each.startswith(b"LOCAL_RANK=") for each in variables.read().split(b"\0"))
+            if is_rank:
+                os.waitpid(int(child), 0)

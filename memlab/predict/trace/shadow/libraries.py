@@ -21,6 +21,9 @@ _ATTENTION = {
 }
 """Operators whose kernels are large pieces of code, which the driver loads when they first run."""
 
+META_IS_CUDA = frozenset({_aten._cudnn_rnn_flatten_weight.default})
+"""Operators whose kernel for meta tensors is that for CUDA: ``aten/src/ATen/native/cudnn/RNN.cpp``."""
+
 
 class Libraries:
     """What a process has used so far. ``connects_at_once``: whether groups are bound to a device, so that NCCL makes

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from math import gcd
 from typing import Any
 
@@ -71,22 +71,21 @@ def _indices(
     left = MOST_BATCHES
     for rank in (own_rank, *_spread([rank for rank in ranks if rank != own_rank])):
         if left and (rank == own_rank or time.monotonic() < deadline):
-            of_rank = partial(_indices_of, loader, own_indices, rank, own_rank, _lesser(most, left))
+            wanted = left if most is None else min(most, left)
+            of_rank = partial(_indices_of, loader, own_indices, rank, own_rank, wanted, deadline)
             found[rank] = forked_copy.call(of_rank, MOST_SECONDS_OF_INDICES)
             left -= len(found[rank])
     return found
 
 
-def _lesser(most: int | None, left: int) -> int:
-    return left if most is None else min(most, left)
-
-
-def _indices_of(loader: DataLoader, own_indices: Iterator, rank: int, own_rank: int, most: int) -> list:
+def _indices_of(
+    loader: DataLoader, own_indices: Iterator, rank: int, own_rank: int, most: int, deadline: float
+) -> list:
     """The samples of each batch of ``rank``, at most of ``most`` batches. Changes the loader: runs in a copy."""
-    if rank == own_rank:
-        return list(islice(own_indices, most))
-    _give_share(loader, rank)
-    return list(islice(iter(loader._index_sampler), most))
+    if rank != own_rank:
+        _give_share(loader, rank)
+        own_indices = iter(loader._index_sampler)
+    return list(takewhile(lambda batch: time.monotonic() < deadline, islice(own_indices, most)))
 
 
 def _number_of_batches(

@@ -31,12 +31,13 @@ _aten = torch.ops.aten
 _VALUE_OF = _aten._local_scalar_dense.default
 _DEVICE = torch.ops.prim.device.default
 _TO_COPY = _aten._to_copy.default
-_WITH_INDICES = frozenset(
+WITH_INDICES = frozenset(
     {_aten.index.Tensor, _aten._unsafe_index.Tensor, _aten.index_put.default, _aten.index_put_.default}
 )
 
 _ON_CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 _ORDINARY = Kernel()
 """Kernel of an operator without a stand-in: it takes no memory but that of its result."""
@@ -65,7 +66,7 @@ class Recorder(TorchDispatchMode):
         self.sizes_follow_values = False  # whether the program made a tensor whose size depends on values
         self.kernels: dict[OpOverload, Kernel] = {}  # operators that a stand-in describes
         self.in_python: set[OpOverload] = set()  # operators whose own Python code for CUDA runs
-        self._answers: dict[Any, Callable[..., Any]] = {
+        self.answers: dict[Any, Callable[..., Any]] = {
             _VALUE_OF: self._value,
             _aten.equal.default: self.reads.equal,
             _aten.allclose.default: self.reads.allclose,
@@ -86,8 +87,11 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)  # a library infers shapes, as DTensor does: that takes no memory
-        if func in self._answers:
-            return self._answers[func](*args, **kwargs)
+        if func in self.answers:
+            return self.answers[func](*args, **kwargs)
+        if is_made_of_others(func):
+            with self:
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
         func = in_place.for_ordinary_tensors(func, args, kwargs)
         if host.runs(func, args, kwargs):
             out = func(*args, **kwargs)
@@ -103,7 +107,7 @@ class Recorder(TorchDispatchMode):
             # Autograd is excluded here, and with it torch's own composition of operators from others.
             with self, torch.no_grad(), torch._C._SetExcludeDispatchKeyGuard(_AUTOGRAD, False):
                 return func.redispatch(_ON_CUDA, *args, **kwargs)
-        if func in _WITH_INDICES:
+        if func in WITH_INDICES:
             args = (args[0], self._without_masks(args[1]), *args[2:])
         self.libraries.operator(func)
         kernel = self.kernels.get(func, _ORDINARY)
@@ -199,10 +203,7 @@ class Recorder(TorchDispatchMode):
 
     def phase(self, name: str | None) -> None:
         """Begin a phase (``None``: outside any phase) and reset the phase peaks."""
-        name = name or ""
-        if name not in self.trace.phases:
-            self.trace.phases.append(name)
-        index = self.trace.phases.index(name)
+        index = self.trace.phase_number(name or "")
         self.memory.phase(index)
         self.counter.phase(index)
 
@@ -244,6 +245,14 @@ class Recorder(TorchDispatchMode):
             self.trace.unknown["allocator settings"] = "changed while the script ran, and taken as if set at its start"
         else:
             self.allocator.configure(self.trace.allocator_conf)
+
+
+@functools.cache
+def is_made_of_others(func: OpOverload) -> bool:
+    """Whether torch composes an operator of others above its dispatch modes, unless autograd is excluded, as by
+    ``torch.inference_mode``. Operators with a kernel of their own for CUDA are called as they are."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has_kernel(func.name(), _COMPOSITE) and not has_kernel(func.name(), "CUDA")
 
 
 @functools.cache

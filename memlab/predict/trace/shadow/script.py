@@ -42,13 +42,12 @@ def prepare() -> None:
 
 def _load() -> "CDLL":
     """Load what torch must find when it is imported. Ends the process where it cannot be had."""
-    from memlab.files.disk import cache_folder
     from memlab.predict.trace.run_command import own_folder, refuse
     from memlab.predict.trace.shadow import native
 
     try:
         native.check_torch(OLDEST_TORCH)
-        return native.load(cache_folder("native"), new=own_folder())
+        return native.load(native.of_commands(), new=own_folder())
     except native.NativeLibraryError as error:
         refuse(str(error))
 
@@ -92,6 +91,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     from memlab.core.config import Config
     from memlab.core.config_experiment import Training
     from memlab.predict.trace import shadow_process
+    from memlab.predict.trace.run_command import own_folder
     from memlab.predict.trace.shadow import beside_dispatcher, device, exits, patches, stand_ins, unpredictable
     from memlab.predict.trace.shadow.recorder import Recorder
     from memlab.predict.trace.shadow.script_steps import ScriptSteps
@@ -111,7 +111,7 @@ def _record(simulation: "Simulation", library: "CDLL") -> None:
     unpredictable.explain_at_the_end()
     faulthandler.enable()  # compiled code may read memory that is not there
     ending = _Ending(recorder)
-    meters = ending.file = start.begin(Options(simulation.folder, simulation.steps, started_at=simulation.started_at))
+    meters = ending.file = start.begin(Options(str(own_folder()), simulation.steps, started_at=simulation.started_at))
     exits.listen(meters.session.exits)
     if simulation.steps is None:
         ShortEpochs(meters.session, recorder).install()
@@ -134,11 +134,13 @@ class _Ending:
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid:
-            failed, ending = getattr(sys, "last_value", None) is not None, self.file.session.ending
+            error, session = getattr(sys, "last_value", None), self.file.session
+            failed, ending = error is not None and session.outcome(error)["status"] != "ok", session.ending
             if ending.exit_code and not failed:
                 print(f"SystemExit: {ending.exit_line}", file=sys.stderr)
             sys.stdout.flush()
             sys.stderr.flush()
+            launchers.wait_for_started_ranks()
             self._write_and_exit(1 if failed else ending.exit_code)
 
     def _write_and_exit(self, code: int) -> "NoReturn":
@@ -155,7 +157,8 @@ class _Ending:
 
         self.steps.finish()
         trace = self.recorder.trace
-        trace.rank, trace.world_size = rank_number(), int(os.environ.get("WORLD_SIZE", 1))
+        trace.rank = rank_number() if self.file.rank is None else self.file.rank
+        trace.world_size = int(os.environ.get("WORLD_SIZE", self.file.world_size))
         if self.recorder.memory.requests:
             trace.gpu = device.index_on_node(self.recorder.memory.gpu)
         trace.seconds = time.process_time()

@@ -6,18 +6,24 @@ gets its name then. The work is counted from the second step on: the first one i
 
 import os
 from collections import deque
+from typing import Any
 
 from memlab.attach.ownership import Ownership
+from memlab.attach.phases import AFTER_STEPS
 from memlab.attach.phases import Piece as Cut
 from memlab.attach.session import Session
 from memlab.attach.where import user_line
-from memlab.core.record import WORK
+from memlab.core.record import EARLY, WORK
 from memlab.predict.trace.events import BeginPhase
 from memlab.predict.trace.memory_kinds import name_kinds
 from memlab.predict.trace.shadow.memory_events import OwnedBlocks, block_of
 from memlab.predict.trace.shadow.recorder import Recorder
+from memlab.predict.trace.shadow.unpredictable import NAME
 from memlab.predict.trace.trace_format import Piece
 from memlab.predict.trace.work_items import BeginWorkPhase, Item, cut_work
+
+ENOUGH_STEPS = 2
+"""Steps after which a run that ends early has an answer: the one that makes the optimizer's states, and one more."""
 
 STEPS_TIMED = 16
 """Most steps whose work a trace keeps, the last ones: a step of a large model has 30,000 items."""
@@ -35,7 +41,8 @@ class ScriptSteps:
         self._step_begin: int | None = None  # index of the first event of the running step
         self._owned = OwnedBlocks(recorder.trace, Ownership(lambda: session.objects.optimizers, block_of))
         self._begin_piece()
-        session.callbacks.piece, session.callbacks.step = self._piece_ends, self._step_ends
+        session.callbacks.piece, session.callbacks.step = [self._piece_ends], [self._step_ends]
+        session.callbacks.outcome = self._or_early
         session.is_simulated = True
         recorder.sites.follow_script(user_line)
         recorder.sites.follow_modules(on_entering=self._counter.module)
@@ -55,6 +62,14 @@ class ScriptSteps:
         self._recorder.stop()
         name_kinds(self._trace, self._recorder.sites.vocabularies)
         self._owned.write()
+
+    def _or_early(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """Let an exception after the steps be an end: of what uses the trained model, or of the simulation itself."""
+        is_early = outcome["status"] == "failed" and outcome["ended"] == "exception"
+        is_beside = outcome.get("failed_in") in AFTER_STEPS or (outcome.get("reason") or "").startswith(NAME)
+        if is_early and is_beside and self._session.steps_done >= ENOUGH_STEPS:
+            return {**outcome, "status": "ok", "ended": EARLY}
+        return outcome
 
     def _read_settings(self) -> None:
         """Read the allocator's settings where torch reads them: in the environment, when the GPU is first used."""
@@ -79,10 +94,7 @@ class ScriptSteps:
         self._begin_piece()
 
     def _name_piece(self, phase: str | None, step: int | None, where: str | None, ends_phase: bool) -> None:
-        name = phase or ""
-        if name not in self._trace.phases:
-            self._trace.phases.append(name)
-        index = self._trace.phases.index(name)
+        index = self._trace.phase_number(phase or "")
         self._trace.events[self._event] = BeginPhase(index)
         items = self._counter.items
         begin = items[self._item] if self._item < len(items) else None

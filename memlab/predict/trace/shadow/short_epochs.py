@@ -7,7 +7,7 @@ kept), because the last one then decides.
 
 import os
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import lcm
 from types import ModuleType
 from typing import Any
@@ -51,14 +51,22 @@ class ShortEpochs:
         """Shorten the loaders that are made from now on, and let the session stop a script that goes on without."""
         self._session.last_step = MOST_STEPS
         self._session.callbacks.goes_on = self._more.goes_on
-        begin = _SingleProcessDataLoaderIter.__init__
+        self._shorten(_SingleProcessDataLoaderIter)
+        import_hook.after(
+            import_hook.STATEFUL_LOADERS, lambda module: self._shorten(module._StatefulSingleProcessDataLoaderIter)
+        )
+        import_hook.after("transformers.trainer_callback", self._end_trainer_after_the_epoch)
+        for name in ("lightning.pytorch", "pytorch_lightning"):
+            import_hook.after(f"{name}.loops.training_epoch_loop", self._validate_after_the_epoch)
 
-        def begin_short(iterator: Any, loader: DataLoader) -> None:
-            begin(iterator, loader)
+    def _shorten(self, iterator_class: Any) -> None:
+        begin = iterator_class.__init__
+
+        def begin_short(iterator: Any, loader: DataLoader, *state: Any) -> None:
+            begin(iterator, loader, *state)
             iterator._sampler_iter = self._indices(loader, iterator._sampler_iter, iterator._dataset_fetcher)
 
-        _SingleProcessDataLoaderIter.__init__ = begin_short
-        import_hook.after("transformers.trainer_callback", self._end_trainer_after_the_epoch)
+        iterator_class.__init__ = begin_short
 
     def _end_trainer_after_the_epoch(self, module: ModuleType) -> None:
         """Make the last step of a short epoch Trainer's last: it then evaluates and saves as its arguments say."""
@@ -71,6 +79,22 @@ class ShortEpochs:
             return on_step_end(callback, args, state, control, **options)
 
         callback.on_step_end = on_last_step_end
+
+    def _validate_after_the_epoch(self, module: ModuleType) -> None:
+        """Let Lightning validate at the end of a short epoch: it counts batches until the length of the loader."""
+        loop_class = module._TrainingEpochLoop
+        advance = loop_class.advance
+
+        def advance_or_validate(loop: Any, data_fetcher: Any) -> None:
+            try:
+                advance(loop, data_fetcher)
+            except StopIteration:
+                if self._epoch_is_over and loop._should_check_val_epoch():
+                    loop.val_loop.run()
+                    loop.trainer.training = True
+                raise
+
+        loop_class.advance = advance_or_validate
 
     def _indices(self, loader: DataLoader, own: Iterator, fetcher: Any) -> Iterator:
         """Yield the samples of each batch that the loader is to give."""
@@ -131,7 +155,7 @@ class ShortEpochs:
                 steps=window // per_step,
             )
             yield from self._windows(chosen, read, own, fetcher, given, window)
-            last = list(_first(own, window))  # a step that finds what the dearest left in the allocator
+            last = list(islice(own, window))  # a step that finds what the dearest left in the allocator
             yield from last
             run = given + len(last) + window * len(chosen)
             yield from self._more.repeated(last, (_length(loader) or run + window * MORE_STEPS) - run)
@@ -160,7 +184,7 @@ class ShortEpochs:
 
     def _of_evaluation(self, loader: DataLoader, own: Iterator, fetcher: Any, key: tuple, is_first: bool) -> Iterator:
         if not is_first:
-            yield from self._evaluated.pop(key, None) or _first(own, _together(loader))
+            yield from self._evaluated.pop(key, None) or islice(own, _together(loader))
             return
         given = self._evaluated[key] = []
         for index in self._of_first_evaluation(loader, own, fetcher):
@@ -171,7 +195,7 @@ class ShortEpochs:
         size = _together(loader)
         read = self._read(loader, own, fetcher, None)
         allocated: list[int] = []
-        for index in _first(own, ORDINARY_EVALUATION * size):
+        for index in islice(own, ORDINARY_EVALUATION * size):
             allocated.append(self._recorder.allocator.now().allocated)
             yield index
         given = len(allocated)
@@ -188,7 +212,7 @@ class ShortEpochs:
     # --- both
 
     def _read(self, loader: DataLoader, own: Iterator, fetcher: Any, most: int | None) -> ReadAhead:
-        """Read the epoch ahead, also for the ranks that this one stands for: all but the first are alike."""
+        """Read the epoch ahead, also for the ranks that this one stands for: all but the first are equal."""
         rank, world_size = rank_number(), int(os.environ.get("WORLD_SIZE", 1))
         reads_for_all = hasattr(loader, "_memlab_together")
         ranks = [rank] if rank == 0 or reads_for_all else range(1, world_size)
@@ -201,9 +225,12 @@ class ShortEpochs:
             if read.indices:
                 yield from read.indices[window.dearest.rank][window.first : window.first + size]
             else:
-                for index in _first(own, window.first - given):
-                    fetcher.fetch(index)
-                yield from _first(own, size)
+                try:
+                    for index in islice(own, max(window.first - given, 0)):
+                        fetcher.fetch(index)
+                except StopIteration:  # a stream that is shorter than when it was read ahead
+                    return
+                yield from islice(own, size)
                 given = window.first + size
 
     def _note(self, purpose: str, **facts: Any) -> None:
@@ -222,15 +249,6 @@ def _length(loader: DataLoader) -> int | None:
 def _together(loader: DataLoader) -> int:
     """How many batches of the loader make one for all ranks together: where accelerate dispatches them."""
     return getattr(loader, "_memlab_together", 1)
-
-
-def _first(indices: Iterator, number: int) -> Iterator:
-    """Yield at most ``number`` items, without taking one more."""
-    for _ in range(number):
-        try:
-            yield next(indices)
-        except StopIteration:
-            return
 
 
 def _grows(allocated: list[int]) -> bool:

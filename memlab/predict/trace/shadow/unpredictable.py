@@ -15,6 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from memlab.attach.where import raised_at
+from memlab.predict.trace.shadow.missing_files import missing_file
 
 ORIGIN = "memlab's stand-in"
 """``__spec__.origin`` of the modules of a stand-in."""
@@ -144,8 +145,19 @@ GPU_PACKAGES = frozenset(
 _READS_MEMORY = ("Cannot access data pointer of Tensor", "data is not allocated yet", "that doesn't have storage")
 """Parts of torch's messages where compiled code asks for the memory of a tensor without bytes."""
 
-_NO_KERNEL = ("missing kernel for cuda", "with arguments from the 'CUDA' backend")
-"""Parts of torch's messages where its C++ code calls a CUDA kernel past the dispatcher: recurrent layers, CTC loss."""
+_NO_KERNEL = (
+    "missing kernel for cuda",
+    "with arguments from the 'CUDA' backend",
+    "CUDA driver version is insufficient",
+    "Found no NVIDIA driver",
+    "no CUDA-capable device",
+    "Storage device not recognized: cuda",
+)
+"""Parts of torch's messages where its C++ code calls CUDA past the dispatcher: recurrent layers, storages."""
+
+_HERE = os.path.dirname(__file__)
+
+ASKS_THE_DRIVER = "{0} asks NVIDIA's driver, which a prediction has no answer for. Predict without it"
 
 _TOLD = {
     r"^NotImplementedError: Cannot access storage of SparseTensorImpl": (
@@ -156,6 +168,12 @@ _TOLD = {
         "{0}(...), a deprecated constructor, is not predicted. Write torch.empty(..., device='cuda') or "
         "torch.tensor(..., device='cuda') with a dtype"
     ),
+    r"^RuntimeError: Cannot (.+?) without (?:ATen_cuda library|CUDA)": (
+        "torch asks CUDA's own libraries: it would {0}, which is not predicted. Predict without it"
+    ),
+    r"^AttributeError: (?:module 'torch\._C'|.+SimpleNamespace.+) has no attribute '(_?(?:cuda|nccl|gds)\w+)'": (
+        ASKS_THE_DRIVER
+    ),
     r"^NVMLError\w*: (.+)": (
         "the script asks NVIDIA's driver about GPUs that are not there ({0}). Leave the call out where "
         "pynvml.nvmlInit() fails"
@@ -163,15 +181,11 @@ _TOLD = {
 }
 """Exceptions of libraries -> what they say of a prediction."""
 
-_FROM_THE_HUB = ("repo_id", "path_or_repo_id", "pretrained_model_name_or_path")
-"""Names under which functions of huggingface_hub, transformers and peft keep the name of a repository."""
+_OF_CODE = (AttributeError, KeyError, TypeError, AssertionError, NotImplementedError, RecursionError)
+"""Exceptions that are mistakes of the code that raises them: a script's wrong shapes raise others."""
 
-
-_NOT_HERE = ("huggingface.co", "Hugging Face Hub", "on the Hub", "disk cache", "instantiate the backend tokenizer")
-"""Parts of the messages of huggingface_hub, transformers and datasets about files that are not in their caches."""
-
-_NO_WEIGHTS = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
-"""Files of a repository that a prediction needs: configuration, tokenizer and code."""
+_SIMULATION = ("/memlab/predict/", "/torch/_subclasses/")
+"""Parts of the paths of code that only a prediction runs."""
 
 
 class UnpredictableError(Exception):
@@ -188,7 +202,8 @@ def explain_at_the_end() -> None:
     def explained(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         report(kind, error, traceback)
         if (line := explain(error)) is not None:
-            sys.last_value = UnpredictableError(line)
+            sys.last_value = UnpredictableError(line).with_traceback(traceback)
+            sys.last_value.__cause__ = error
             print(f"{EXPLAINED}{line}", file=sys.stderr)
 
     sys.excepthook = explained
@@ -197,7 +212,7 @@ def explain_at_the_end() -> None:
 def explain(error: BaseException) -> str | None:
     """Return the line that explains an exception, or ``None`` where the exception says enough."""
     reason = next(filter(None, map(_reason, _chain(error))), None)
-    return None if reason is None else f"{raised_at(error) or 'the script'}: {reason}"
+    return None if reason is None else f"{raised_at(error) or _in_a_library(error) or 'the script'}: {reason}"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -229,9 +244,7 @@ def _reason(error: BaseException) -> str | None:
         )
     if isinstance(error, OSError) and "CUDA_HOME" in str(error):
         return f"the script compiles CUDA code, and CUDA's compiler is not here. Install it, or {OWN_STAND_IN}"
-    if isinstance(error, OSError | ConnectionError | ValueError):
-        return _missing_from_the_hub(error)
-    return None
+    return missing_file(error) or _own_mistake(error)
 
 
 def _missing_package(error: ImportError) -> str | None:
@@ -240,30 +253,30 @@ def _missing_package(error: ImportError) -> str | None:
     return next((word for word in words if word in GPU_PACKAGES and find_spec(word) is None), None)
 
 
-def _source(error: BaseException) -> str:
-    """Return the line of Python that raised the error."""
-    *_, (frame, line) = walk_tb(error.__traceback__)
-    return linecache.getline(frame.f_code.co_filename, line).strip()
-
-
-def _missing_from_the_hub(error: BaseException) -> str | None:
-    """Name what to download if the error comes from the Hugging Face Hub, which predictions do not ask."""
-    text = str(error)
-    if not any(words in text for words in _NOT_HERE):
+def _own_mistake(error: BaseException) -> str | None:
+    """Name the operator or the library that the simulation could not follow."""
+    frames = list(walk_tb(error.__traceback__))
+    if not frames or not isinstance(error, _OF_CODE):
         return None
-    for frame, _ in reversed(list(walk_tb(error.__traceback__))):
-        variables, function = frame.f_locals, frame.f_code.co_name
-        if function == "load_dataset":
-            name = variables.get("path")
-            return (
-                f"the data set {name} is not in the cache of datasets. Load it once: "
-                f"python -c \"import datasets; datasets.load_dataset('{name}')\""
-            )
-        name = next((variables[each] for each in _FROM_THE_HUB if each in variables), None)
-        if isinstance(name, str) and not os.path.isdir(name):
-            return (
-                f"{name} is no folder here, and is not whole in the Hugging Face cache. Download its configuration and "
-                f"tokenizer, not its weights: hf download {name} "
-                + " ".join(f"--include '{pattern}'" for pattern in _NO_WEIGHTS)
-            )
-    return None
+    if not any(part in frames[-1][0].f_code.co_filename for part in _SIMULATION):
+        return None
+    called = (frame.f_locals.get("func") for frame, _ in reversed(frames))
+    operator = next((f"operator {each}" for each in called if type(each).__name__ == "OpOverload"), None)
+    what = operator or _in_a_library(error) or "the script"
+    told = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return f"the simulation of {what} failed ({told}). Predict without it, or {OWN_STAND_IN}"
+
+
+def _in_a_library(error: BaseException) -> str | None:
+    """Return ``package/file.py:line`` of the innermost frame of an installed package but torch."""
+    frames = (
+        (frame.f_code.co_filename.rpartition("-packages/")[2], line) for frame, line in walk_tb(error.__traceback__)
+    )
+    found = [f"{file}:{line}" for file, line in frames if not file.startswith(("/", "<", "torch/", "memlab/"))]
+    return found[-1] if found else None
+
+
+def _source(error: BaseException) -> str:
+    """Return the line of Python outside memlab that raised the error."""
+    *_, (frame, line) = [at for at in walk_tb(error.__traceback__) if not at[0].f_code.co_filename.startswith(_HERE)]
+    return linecache.getline(frame.f_code.co_filename, line).strip()

@@ -12,6 +12,7 @@ shadow/choices.py chooses them. What follows from them is assumed, too.
 """
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ class Values:
     """Gives storages of fake tensors their values, and follows operators."""
 
     def __init__(self):
-        self._facts: dict[Any, _Facts] = {}
+        self._facts_of = cache(_Facts)
         self.choices = Choices()
         self._takes = False  # whether any tensor has the value of a healthy run
 
@@ -231,8 +232,10 @@ class Values:
             tensor.untyped_storage()._memlab_assumed = choice
 
     def _give_all(self, out: Any, found: Any) -> None:
+        """Give results their values, but for those that only CUDA's kernel or only the host's one fills."""
         for tensor, value in zip(tensors_in(out), tensors_in(found), strict=True):
-            if isinstance(tensor, FakeTensor) and not hasattr(tensor.untyped_storage(), "_memlab_values"):
+            has_some = not isinstance(tensor, FakeTensor) or hasattr(tensor.untyped_storage(), "_memlab_values")
+            if not has_some and tensor.shape == value.shape and torch._debug_has_internal_overlap(tensor) != 1:
                 self.give(tensor, value)
 
     def _are_known(self, facts: "_Facts", func, args: tuple, kwargs: dict[str, Any]) -> bool:
@@ -292,12 +295,6 @@ class Values:
         if isinstance(value, list | tuple):
             return [self._on_host(item) for item in value]
         return value
-
-    def _facts_of(self, func) -> "_Facts":
-        facts = self._facts.get(func)
-        if facts is None:
-            facts = self._facts[func] = _Facts(func)
-        return facts
 
 
 class _Facts:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from memlab.predict.memory.fit_probability import FEW, Support, kind, kinds, probability, shipped_ratios, support
+from memlab.predict.memory.fit_probability import FEW, Support, kind, probability, shipped_ratios, support
+from tools.accuracy.errors import kinds
 
 H200 = {"hardware.device": "cuda", "hardware.gpu": "NVIDIA H200", "hardware.gpus": 1}
 

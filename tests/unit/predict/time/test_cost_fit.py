@@ -1,6 +1,7 @@
 """Costs that are fitted to steps whose costs are known. No torch."""
 
 import json
+import os
 import signal
 from dataclasses import replace
 
@@ -174,6 +175,22 @@ def test_a_calibration_reads_as_it_was_written(tmp_path):
     written.save(tmp_path / "mine.json")
     assert read_calibration(tmp_path / "mine.json") == written
     assert read_calibration(tmp_path / "mine.json").digest == written.digest
+
+
+def test_the_links_of_a_path_to_a_calibration_are_followed(tmp_path):
+    (tmp_path / "real").mkdir()
+    shipped().save(tmp_path / "real" / "mine.json")
+    (tmp_path / "folder").symlink_to("real")
+    (tmp_path / "file.json").symlink_to("folder/mine.json")
+    assert read_calibration(tmp_path / "folder" / "mine.json") == read_calibration(tmp_path / "file.json") == shipped()
+
+
+def test_a_calibration_is_written_into_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    shipped().save(tmp_path / "pipe")
+    assert json.loads(os.read(reader, 1 << 16)) == json.loads(json.dumps(shipped().to_json()))
+    os.close(reader)
 
 
 def test_another_file_is_no_calibration(tmp_path):

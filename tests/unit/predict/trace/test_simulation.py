@@ -9,7 +9,7 @@ from memlab.predict.trace.run_command import VARIABLE, Node, Simulation, lines_w
 def test_a_process_tells_the_line_of_its_script_where_its_time_ended(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     code = compile("import json\njson.loads('[1]', object_hook=print, parse_int=wait)", "/home/me/train.py", "exec")
-    Simulation(str(tmp_path), Node("h200", 1, 1 << 30), None, time.time() - 9.9, timeout_s=10.0).tell_where_time_ends()
+    Simulation(Node("h200", 1, 1 << 30), None, time.time() - 9.9, timeout_s=10.0).tell_where_time_ends()
     exec(code, {"wait": lambda text: time.sleep(0.5)})
     here = __file__ + f":{sys._getframe().f_lineno - 1}"
     assert lines_where_time_ended(tmp_path) == [here]  # the innermost line, not of Python's own modules

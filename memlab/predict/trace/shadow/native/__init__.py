@@ -5,15 +5,18 @@ Does not import torch: the library must be loaded first.
 
 import ctypes
 import hashlib
+import os
 import re
-import shutil
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from memlab.files.disk import replacing
+from memlab.core.sizes import MIB
+from memlab.files.disk import cache_folder, write_whole
 from memlab.files.native_library import NativeLibraryError, build
+from memlab.files.regular_file import read_regular
 
 SOURCE = Path(__file__).with_name("guard.cpp")
 
@@ -24,6 +27,11 @@ CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 """Receives (what, event, stream). It is called on any thread."""
 
 _COMPILE_S = 300
+
+_NAME = re.compile(r"cuda-torch[\w.+]+-[0-9a-f]{16}\.so")
+
+_LARGEST = 16 * MIB
+"""Bytes of a library: one has 100 KB."""
 
 
 def check_torch(oldest: tuple[int, ...]) -> None:
@@ -63,12 +71,18 @@ def load(folder: Path, new: Path | None = None) -> ctypes.CDLL:
     return found
 
 
+def of_commands() -> Path:
+    """The folder of the libraries that processes of commands have built. No process outside of a sandbox loads one: a
+    script may have written it."""
+    return cache_folder("native-of-commands")
+
+
 def keep(new: Path, folder: Path) -> None:
     """Copy the libraries that were built in ``new`` to ``folder``, where the next process looks for them."""
-    for library in new.glob("cuda-torch*.so"):
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / library.name, suffix=".so") as unfinished:
-            shutil.copyfile(library, unfinished)
+    for library in filter(_NAME.fullmatch, os.listdir(new)):
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / library, read_regular(new / library, _LARGEST))
 
 
 def _build(library: Path, torch: Path) -> None:

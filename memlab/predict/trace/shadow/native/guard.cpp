@@ -99,6 +99,7 @@ struct Hooks final : at::CUDAHooksInterface {
   bool supportsDepthwiseConvolutionWithCuDNN() const override { return true; }
   bool supportsBFloat16ConvolutionWithCuDNNv8() const override { return true; }
   bool supportsBFloat16RNNWithCuDNN() const { return true; }
+  std::string showConfig() const override { return "  - CUDA Runtime 13.0\n  - CuDNN 91.9\n"; }
   double batchnormMinEpsilonCuDNN() const override { return 1e-5; }
   bool hasCuSOLVER() const override { return true; }
   bool hasCuBLASLt() const override { return true; }

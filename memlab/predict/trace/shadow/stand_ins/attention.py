@@ -40,6 +40,8 @@ beyond the tensors of cudnn-frontend."""
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     def choose_kernels(functional: ModuleType, recorder: Recorder) -> None:
         functional.scaled_dot_product_attention = _Sdpa(gpu)
+        # Whole layers in one operator, in evaluation alone: the layers themselves need a little more memory.
+        torch.backends.mha.set_fastpath_enabled(False)
 
     return StandIn(
         changes={

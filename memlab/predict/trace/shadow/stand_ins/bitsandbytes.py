@@ -2,6 +2,10 @@
 
 All other code is bitsandbytes' own: its operators are torch operators that have fake implementations. The products in
 8 bits run bitsandbytes' own Python code for CUDA, whose calls of compiled functions are only counted.
+
+Its optimizers make their own states (``bitsandbytes/optim/optimizer.py``, bitsandbytes 0.50): a byte for each element,
+a float32 scale for each 256 elements, and tables of 256 floats for all tensors; in 32 bits for tensors of fewer than
+4,096 elements. Paged states are those of tensors of 100,000 elements or more.
 """
 
 import importlib
@@ -12,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memlab.core.config import Config
@@ -49,8 +53,8 @@ class _CompiledFunctions:
         return function
 
 
-def _call_nothing(cextension: ModuleType, recorder: Recorder) -> None:
-    cextension.lib = _CompiledFunctions()
+def _call_nothing(module: ModuleType, recorder: Recorder) -> None:
+    module.lib = _CompiledFunctions()
 
 
 def _paged_on_the_host(functional: ModuleType, recorder: Recorder) -> None:
@@ -63,6 +67,7 @@ def _paged_on_the_host(functional: ModuleType, recorder: Recorder) -> None:
         return tensor
 
     functional.get_paged = get_paged
+    _call_nothing(functional, recorder)  # which may have been imported before this stand-in
 
 
 # --- weights
@@ -70,14 +75,14 @@ def _paged_on_the_host(functional: ModuleType, recorder: Recorder) -> None:
 
 def _fake_weights(nn: ModuleType, recorder: Recorder) -> None:
     """Replace bitsandbytes' parameters, which cannot wrap fake tensors, by fake tensors with the same methods."""
-    nn.modules.Params4bit = nn.Params4bit = _in_4_bits(nn.modules.Params4bit, recorder.fake_mode)
-    nn.modules.Int8Params = nn.Int8Params = _in_8_bits(nn.modules.Int8Params, recorder.fake_mode)
+    nn.modules.Params4bit = nn.Params4bit = _in_4_bits(nn.modules.Params4bit, recorder)
+    nn.modules.Int8Params = nn.Int8Params = _in_8_bits(nn.modules.Int8Params, recorder)
 
 
-def _in_4_bits(original: type, fake_mode: FakeTensorMode) -> type:
+def _in_4_bits(original: type, recorder: Recorder) -> type:
     class Params4bit(original, FakeTensor):
-        def __new__(cls, data, requires_grad=False, blocksize=None, quant_storage=torch.uint8, **attributes):
-            weight = _fake(cls, fake_mode, data)
+        def __new__(cls, data=None, requires_grad=False, blocksize=None, quant_storage=torch.uint8, **attributes):
+            weight = _fake(cls, recorder, torch.empty(0) if data is None else data)  # a copy begins without data
             weight.blocksize, weight.quant_storage = blocksize or 64, quant_storage
             weight.compress_statistics = attributes.get("compress_statistics", True)
             weight.quant_type = attributes.get("quant_type", "fp4")
@@ -89,20 +94,21 @@ def _in_4_bits(original: type, fake_mode: FakeTensorMode) -> type:
     return Params4bit
 
 
-def _in_8_bits(original: type, fake_mode: FakeTensorMode) -> type:
+def _in_8_bits(original: type, recorder: Recorder) -> type:
     class Int8Params(original, FakeTensor):
         def __new__(cls, data, requires_grad=True, has_fp16_weights=False, CB=None, SCB=None, **unused):
-            weight = _fake(cls, fake_mode, data).requires_grad_(requires_grad)
+            weight = _fake(cls, recorder, data).requires_grad_(requires_grad)
             weight.CB, weight.SCB, weight.has_fp16_weights = CB, SCB, has_fp16_weights
             return weight
 
     return Int8Params
 
 
-def _fake(cls: type, fake_mode: FakeTensorMode, data: torch.Tensor) -> FakeTensor:
-    with _disable_current_modes(), in_kernel_invocation_manager(fake_mode):
+def _fake(cls: type, recorder: Recorder, data: torch.Tensor) -> FakeTensor:
+    data = data if isinstance(data, FakeTensor) else recorder.fake(data)
+    with _disable_current_modes(), in_kernel_invocation_manager(recorder.fake_mode):
         same_storage = torch.ops.aten.detach.default(data)
-    return FakeTensor.__new__(cls, fake_mode, same_storage, data.device)
+    return FakeTensor.__new__(cls, recorder.fake_mode, same_storage, data.device)
 
 
 # --- products

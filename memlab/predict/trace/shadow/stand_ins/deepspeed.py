@@ -54,7 +54,7 @@ def _build_nothing(builder: ModuleType, recorder: Recorder) -> None:
 
 
 def _compare_nothing(utils: ModuleType, recorder: Recorder) -> None:
-    """Skip ZeRO-3's comparison of the order of modules with rank 0: all ranks are alike.
+    """Skip ZeRO-3's comparison of the order of modules with rank 0: all ranks are equal.
 
     It is made once, in the second step, which predictions take for all later ones.
     """

@@ -8,7 +8,7 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -67,18 +67,46 @@ class _Location:
 
     @classmethod
     def of(cls, place: str) -> torch.device:
-        wanted = cls.current
-        if isinstance(wanted, Mapping):
-            wanted = wanted.get(place)
-        elif callable(wanted):
-            found = wanted(torch.UntypedStorage(0), place)
-            wanted = None if found is None else found.device
-        return torch.device(place if wanted is None else wanted)
+        storage = torch.serialization._get_restore_location(cls.current)(torch.UntypedStorage(0), place)
+        return torch.device(getattr(storage, "_memlab_place", storage.device))
+
+
+def _on_gpu(storage: torch.UntypedStorage, place: Any = None, *rest, **options) -> torch.UntypedStorage:
+    """Note that tensors of a storage on the host belong on a GPU: no storage is made there."""
+    storage._memlab_place = torch.device(device.NAME, torch.cuda._get_device_index(place, optional=True))
+    return storage
+
+
+def _rebuilt_there(rebuild: Callable) -> Callable:
+    """Let tensors that ``torch.load`` rebuilds from such a storage share one tensor on the GPU."""
+
+    @functools.wraps(rebuild)
+    def rebuild_there(storage: torch.TypedStorage, offset: int, shape, strides) -> torch.Tensor:
+        host = storage._untyped_storage
+        if not hasattr(storage, "_memlab_moved") and not hasattr(host, "_memlab_place"):
+            return rebuild(storage, offset, shape, strides)
+        if not hasattr(storage, "_memlab_moved"):
+            whole = rebuild(storage, 0, (host.nbytes() // storage.dtype.itemsize,), (1,))
+            storage._memlab_moved = whole.to(host._memlab_place)
+            if hasattr(host, "_torch_load_uninitialized"):  # an old file: it is read after its tensors are made
+                device.recorder.values.forget(storage._memlab_moved)
+            else:
+                storage._untyped_storage = torch.UntypedStorage(0)
+        return storage._memlab_moved.view(storage.dtype).as_strided(shape, strides, offset)
+
+    return rebuild_there
 
 
 def _describe_tensors(serialization: ModuleType, recorder: Recorder) -> None:
     FakeTensor.__reduce_ex__ = _description
     serialization.add_safe_globals([SavedStorage, restored_view, restored_values])
+    serialization.register_package(
+        15,  # before torch's own, which makes a storage on the GPU
+        lambda storage: None,
+        lambda storage, place: _on_gpu(storage, place) if place.startswith(device.NAME) else None,
+    )
+    torch.UntypedStorage.cuda = _on_gpu
+    torch._utils._rebuild_tensor = _rebuilt_there(torch._utils._rebuild_tensor)
     load, save = serialization.load, serialization.save
 
     @functools.wraps(save)

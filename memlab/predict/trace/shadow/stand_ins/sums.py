@@ -15,7 +15,7 @@ from memlab.predict.trace.shadow.stand_ins import StandIn
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
     def buffer(tensor: torch.Tensor, dims: Sequence[int] | None = None, *rest, **options) -> list[Reduction]:
         """Describe the buffer, also where it has 0 bytes: at other sizes of the batch it may have more."""
-        if tensor.device.type != device.NAME or not tensor.is_floating_point():
+        if tensor.device.type != device.NAME or not tensor.is_floating_point() or not tensor.dim():
             return []
         summed = {dim % tensor.dim() for dim in dims or range(tensor.dim())}
         reduction = over_rows(tensor.shape, tensor.stride(), tensor.storage_offset(), summed, gpu)

@@ -1,6 +1,6 @@
 """Products of matrices in half precision whose result is in single precision (``out_dtype``), which chunked losses use.
 
-torch's formulas of FLOPs do not accept the dtype, and torch before 2.13 has no result without data for ``addmm``.
+torch before 2.13 has no result without data for ``addmm``.
 """
 
 from types import ModuleType
@@ -14,23 +14,9 @@ from memlab.predict.trace.shadow.stand_ins import StandIn
 
 _aten = torch.ops.aten
 
-_TENSORS = {_aten.addmm: 3, _aten.baddbmm: 3, _aten.bmm: 2}
-"""Operator -> number of its arguments before the dtype."""
-
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
-    return StandIn(
-        changes={"torch.utils.flop_counter": _leave_out_the_dtype, "torch._subclasses.fake_impls": _shape_of_addmm}
-    )
-
-
-def _leave_out_the_dtype(flop_counter: ModuleType, recorder: Recorder) -> None:
-    def without_dtype(formula, tensors: int):
-        return lambda *args, out_val=None, **options: formula(*args[:tensors], out_val=out_val, **options)
-
-    formulas = flop_counter.flop_registry
-    for operator, tensors in _TENSORS.items():
-        formulas[operator] = without_dtype(formulas[operator], tensors)
+    return StandIn(changes={"torch._subclasses.fake_impls": _shape_of_addmm})
 
 
 def _shape_of_addmm(fake_impls: ModuleType, recorder: Recorder) -> None:

@@ -1,0 +1,155 @@
+"""What torch or a library would ask CUDA past the dispatcher is answered, or ends with its own name."""
+
+import subprocess
+import sys
+
+import pytest
+
+from memlab.predict.trace.events import RecordStream
+from tests.shadow.one_rank import run, run_script
+
+pytestmark = pytest.mark.shadow
+
+ONE_KERNEL = """
+import torch
+torch.nn.functional.silu(torch.ones(1 << 20, device="cuda", requires_grad=True)).sum().backward()
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.SiLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten()).cuda()
+for mode in (torch.no_grad, torch.inference_mode):
+    with mode():
+        torch.cuda.reset_peak_memory_stats()
+        model(torch.ones(8, 3, 64, 64, device="cuda"))
+        print(torch.cuda.max_memory_allocated())
+"""
+
+
+def test_an_operator_with_a_kernel_for_cuda_is_not_taken_apart(tmp_path):
+    trace, printed = run(tmp_path, ONE_KERNEL)
+    assert len(set(printed.splitlines())) == 1
+    assert "aten.silu_backward.default" in {site.op for site in trace.sites}
+    assert "aten.sigmoid.default" not in {site.op for site in trace.sites}
+
+
+FILES = """
+import torch
+weight = torch.ones(1024, 1024)
+state = {"weight": weight, "rows": weight.view(4, -1)[1:], "ids": torch.arange(5)}
+for name, options in (("new", {}), ("old", {"_use_new_zipfile_serialization": False})):
+    torch.save(state, name + ".pt", **options)
+torch.serialization.location_tag = lambda storage: "cuda:0"
+torch.save(state, "from_a_gpu.pt")
+"""
+
+LOADED = """
+import torch
+def loaded(name, **options):
+    before = torch.cuda.memory_allocated()
+    state = torch.load(name + ".pt", **options)
+    shared = state["rows"].untyped_storage().data_ptr() == state["weight"].untyped_storage().data_ptr()
+    ids = state["ids"].tolist() if name != "old" else len(state["ids"])
+    print({str(each.device) for each in state.values()}, shared, ids, torch.cuda.memory_allocated() - before >> 10)
+loaded("new", map_location=torch.device("cuda"))
+loaded("new", map_location="cuda:0", mmap=True)
+loaded("new", map_location={"cpu": "cuda:0"})
+loaded("new", map_location=lambda storage, place: storage.cuda(0))
+loaded("old", map_location="cuda")
+loaded("from_a_gpu")
+loaded("from_a_gpu", map_location="cpu")
+"""
+
+
+def test_a_real_file_is_loaded_to_a_gpu_without_a_real_storage(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    subprocess.run([sys.executable, "-c", FILES], check=True)
+    there = "{'cuda:0'} True [0, 1, 2, 3, 4] 4096"
+    assert run(tmp_path, LOADED)[1].splitlines() == [
+        *[there] * 4,
+        "{'cuda:0'} True 5 4096",
+        there,
+        "{'cpu'} True [0, 1, 2, 3, 4] 0",
+    ]
+
+
+ANSWERED = """
+import torch
+from accelerate import init_empty_weights
+from torch.utils._mode_utils import no_dispatch
+print("CUDA Runtime" in torch.__config__.show())
+layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True)
+encoder, padding = torch.nn.TransformerEncoder(layer, 2).cuda().eval(), torch.zeros(2, 8, dtype=torch.bool).cuda()
+for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+    with mode():
+        print(encoder(torch.randn(2, 8, 64, device="cuda"), src_key_padding_mask=padding).shape)
+with init_empty_weights():
+    model = torch.nn.Linear(2048, 2048)
+print({str(weight.device) for weight in model.parameters()}, isinstance(model.weight, torch.nn.Parameter))
+print({str(weight.device) for weight in model.to_empty(device="cuda").parameters()})
+with no_dispatch():  # as FSDP does
+    model.weight.record_stream(torch.cuda.Stream())
+torch.nn.BatchNorm1d(64).cuda()(torch.randn(2, 64, device="cuda")).sum().backward()  # a result that nobody needs
+small = torch.randn(4, 2, device="cuda")
+print(torch.nn.functional.logsigmoid(small).shape)  # a result that only the host's kernel fills
+print(torch.nn.functional.batch_norm(small, small[0], small[0].abs()).shape, small.sum().sum(0).shape)
+"""
+
+
+SMALL = ("torch.Size([4, 2])", "torch.Size([4, 2]) torch.Size([])")
+
+
+def test_what_has_a_rule_is_answered(tmp_path):
+    trace, printed = run(tmp_path, ANSWERED)
+    assert printed.splitlines() == ["True", *["torch.Size([2, 8, 64])"] * 3, "{'meta'} True", "{'cuda:0'}", *SMALL]
+    assert len([event for event in trace.events if isinstance(event, RecordStream)]) == 1
+
+
+ENDED = """
+import torch
+from memlab.predict.trace.shadow.unpredictable import explain
+ones, targets, lengths = torch.ones(50, 4, 20, device="cuda"), torch.ones(4, 10).long().cuda(), torch.tensor([10] * 4)
+ATTEMPTS = (
+    lambda: torch.histogram(ones, 10),
+    lambda: torch.nn.functional.ctc_loss(ones, targets, lengths * 5, lengths),
+    lambda: torch._cudnn_rnn_flatten_weight([ones[0, 0]] * 4, 4, 1, 2, 1, 0, 1, False, False),
+    lambda: torch.UntypedStorage(8, device="cuda"),
+    lambda: torch.backends.cuda.cufft_plan_cache.clear(),
+    lambda: torch.cuda.caching_allocator_alloc(8),
+)
+for mode in (torch.enable_grad, torch.inference_mode):
+    for attempt in ATTEMPTS:
+        try:
+            with mode():
+                attempt()
+        except Exception as error:
+            print("-", explain(error))
+"""
+
+NAMED = (
+    "aten.histogram.bin_ct has no fake",
+    "aten._use_cudnn_ctc_loss.Tensor has no fake",
+    "aten._cudnn_rnn_flatten_weight.default has no fake",
+    "a prediction has no answer: lambda: torch.UntypedStorage(8",
+    "it would access cuFFT plan cache, which is not predicted",
+    "_cuda_cudaCachingAllocator_raw_alloc asks NVIDIA's driver",
+)
+
+
+def test_what_has_none_ends_with_its_own_name_at_the_line_of_the_script(tmp_path):
+    said = [line for line in run(tmp_path, ENDED)[1].splitlines() if line.startswith("- ")]
+    assert len(said) == 2 * len(NAMED)
+    for number, (name, line) in enumerate(zip(2 * NAMED, said, strict=True)):
+        assert f"script.py:{6 + number % len(NAMED)}: " in line and name in line
+
+
+SHARDED = """
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel
+torch.cuda.set_device(0)
+dist.init_process_group("nccl")
+model = FullyShardedDataParallel(torch.nn.Linear(64, 64), sync_module_states=True, device_id=0)
+model(torch.randn(2, 64, device="cuda")).sum().backward()
+"""
+
+
+def test_fsdp_sends_the_weights_of_rank_0(tmp_path):
+    (tmp_path / "script.py").write_text(SHARDED)
+    trace, _ = run_script(tmp_path, tmp_path / "script.py", rank=0)
+    assert any(isinstance(event, RecordStream) for event in trace.events)
