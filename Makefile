@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test test-rest test-short fuzz cluster faults lint oldest optuna hydra-next architecture study accuracy same families calibration outside results-report clean
+.PHONY: help setup demo test test-rest test-short fuzz cluster faults lint oldest optuna hydra-next architecture study accuracy same families unanswered calibration outside results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -29,8 +29,8 @@ test-rest: setup ## the long tests that make test leaves out. CI runs both
 test-short: setup  ## the short tests alone. CI runs them with Debian's Python
 	$(PYTEST) -m "not long"
 
-fuzz: setup      ## 300 mutated records x the commands that read records (docs/reliability.md)
-	MEMLAB_MUTATIONS=300 $(BIN)/python -m pytest -n 2 tests/hostile/test_records.py
+fuzz: setup      ## 1,000 mutated records, traces, rows and histories x the commands that read them (docs/reliability.md)
+	MEMLAB_MUTATIONS=500 $(BIN)/python -m pytest -n 2 tests/hostile/test_records.py
 
 cluster: setup   ## the tests of Slurm and of several nodes, which start daemons of their own (docs/cluster.md)
 	$(BIN)/python -m pytest tests/cluster
@@ -115,6 +115,9 @@ same: setup      ## POINTS predictions compared, bit for bit, with those of BEFO
 families: setup  ## docs/families.md: a small model of every family that transformers knows, predicted
 	$(BIN)/python -m tools.families --output docs/families.md
 
+unanswered: setup  ## docs/unanswered.md: what of the installed torch ends a prediction
+	$(BIN)/python -m tools.unanswered --output docs/unanswered.md
+
 DRAWN = llama3_8b_zero3_21_lengths_4xH200 llama3_8b_zero3_fresh_4xH200 qwen15_05b_1xH200 tinyllama_1b_1xH200
 
 results-report: setup  ## docs/results: the page of results/, and figures of the sweeps over lengths and batches
@@ -127,11 +130,11 @@ FITTED = adapters_and_kernels_1xH200 capped_1xH200 four_gpus_4xH200 llama3_8b_ze
 	llama3_8b_zero3_fresh_4xH200 offload_1xH200 offload_4xH200 one_gpu_grid_1xH200 qwen15_05b_1xH200 tinyllama_1b_1xH200
 
 calibration: setup  ## memlab/predict/time/calibration.json, the step time's costs, from the measurements in results/
-	$(BIN)/python -m memlab.predict.time.calibrate $(addprefix results/,$(FITTED))
+	$(BIN)/python -m tools.calibration $(addprefix results/,$(FITTED))
 
 # Versions: those of results/explain/records.tgz.
 outside: setup   ## memlab/predict/outside/sizes.json, sizes outside torch's allocator, from the readings in results/explain
-	$(BIN)/python -m memlab.predict.outside.fit results/explain/readings.csv --gpu "NVIDIA H200" \
+	$(BIN)/python -m tools.outside_sizes results/explain/readings.csv --gpu "NVIDIA H200" \
 		--versions "driver 580.159.04, torch 2.11.0+cu130, NCCL 2.28.9 with NCCL_NVLS_ENABLE=0"
 
 clean:           ## remove the environment

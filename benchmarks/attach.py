@@ -36,6 +36,7 @@ from typing import Any
 from benchmarks.instrumentation import BARE, METERED, kind_of
 from memlab.attach.install import environment, install
 from memlab.attach.options import Options
+from memlab.files.disk import write_output
 from memlab.files.json_file import read_json, write_json
 
 SCRIPTS = Path(__file__).parent / "commands"
@@ -62,7 +63,7 @@ def main() -> None:
         print(report(script, arguments.size, blocks, peaks, costs), flush=True)
         figures[script] = {"costs": costs, "blocks": blocks, "peaks": peaks}
     if arguments.output:
-        write_json(arguments.output.resolve(), {"size": arguments.size, **figures})
+        write_json(arguments.output, {"size": arguments.size, **figures}, write_output)
 
 
 def alternate(script: str, size: str, warmup: int, steps: int, pairs: int) -> list[dict[str, Any]]:

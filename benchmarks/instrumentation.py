@@ -34,6 +34,7 @@ from typing import Any
 
 from memlab.cli.compose import compose_config
 from memlab.core.plan import Plan, make_plan
+from memlab.files.disk import write_output
 from memlab.files.json_file import read_json, write_json
 from memlab.launch.command import free_port
 from memlab.runs.folder import RunFolder
@@ -59,7 +60,7 @@ def main() -> None:
     if arguments.output:
         environment = describe_environment(plan, detect())
         figures = {"costs": costs, "blocks": blocks, "config": plan.to_json()["config"], "environment": environment}
-        write_json(arguments.output.resolve(), figures)
+        write_json(arguments.output, figures, write_output)
 
 
 def run_rank(plan: Plan, folder: Path, num_blocks: int) -> list[dict[str, Any]]:

@@ -8,12 +8,14 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
+from hydra.conf import HydraConf
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -22,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from memlab.cli.hydra_errors import HYDRA_ERRORS, as_one_line, with_word_here, word_here
 from memlab.cli.library_values import check_library_values
 from memlab.cli.local_hardware import local
-from memlab.cli.override_words import check_gpu, check_words
+from memlab.cli.override_words import check_gpu, check_words, with_plus
 from memlab.core.config import (
     ALL_LEVELS,
     FREE_DICTS,
@@ -63,16 +65,20 @@ def compose_config(overrides: Sequence[str], config_dir: str | None = None) -> t
 
     Raises :class:`ConfigError` if a word is wrong.
     """
+    return composed_config(compose_words(overrides, config_dir))
+
+
+def compose_words(overrides: Sequence[str], config_dir: str | None = None) -> DictConfig:
+    """Have Hydra compose these command-line words. Raises :class:`ConfigError` if it cannot."""
     check_words(overrides)
     register()
     GlobalHydra.instance().clear()
-    words = [*overrides, *([_search_path(config_dir)] if config_dir else [])]
+    words = [*with_plus(overrides), *([_search_path(config_dir)] if config_dir else [])]
     try:
         with initialize_config_dir(conf_dir(), version_base="1.3"):
-            composed = compose(CONFIG_NAME, words, return_hydra_config=True)
+            return compose(CONFIG_NAME, words, return_hydra_config=True)
     except HYDRA_ERRORS as error:
         raise as_one_line(error, overrides) from error
-    return composed_config(composed)
 
 
 def _search_path(config_dir: str) -> str:
@@ -83,9 +89,28 @@ def _search_path(config_dir: str) -> str:
 
 def composed_config(composed: DictConfig) -> tuple[Config, dict[str, str]]:
     """Convert what Hydra composed into a typed, checked configuration, and the option chosen for each group."""
-    config, choices = resolve(composed), choices_of(composed)
+    _give_to_hydra(composed)
+    choices = choices_of(composed)
+    config = resolve(composed)
     check_gpu(config, choices, composed.hydra.overrides.task)
     return config, choices
+
+
+def hydra_folder(composed: DictConfig, key: str) -> str:
+    """Return ``run.dir``, ``sweep.dir`` or ``sweep.subdir`` of what Hydra composed. Its name may have ``${hydra:...}``.
+
+    Raises :class:`ConfigError` for a name that cannot be resolved.
+    """
+    _give_to_hydra(composed)
+    try:
+        return str(OmegaConf.select(composed.hydra, key))
+    except OmegaConfBaseException as error:
+        raise as_one_line(error) from error
+
+
+def _give_to_hydra(composed: DictConfig) -> None:
+    """Let ``${hydra:...}`` in the values of a configuration name its own values of Hydra."""
+    HydraConfig.instance().cfg = cast(HydraConf, composed)
 
 
 def resolve(composed: DictConfig) -> Config:
@@ -121,10 +146,16 @@ def _check_own(own: Mapping[str, Any]) -> None:
 
 
 def choices_of(composed: Mapping[str, Any]) -> dict[str, str]:
-    """Return group -> chosen option, also for groups of the user's own."""
+    """Return group -> chosen option, also for groups of the user's own. Raises :class:`ConfigError` if one of memlab's
+    has none: Hydra composes ``~group`` and ``group=[one,two]`` into values that the user did not choose."""
     chosen = dict(composed["hydra"].runtime.choices)
+    if without := next((group for group in GROUPS if chosen.get(group) is None), None):
+        raise ConfigError(
+            f"Config group '{without}' needs one option: {without}=<option>. Several are a sweep, with -m and commas: "
+            f"-m {without}=<option>,<option>."
+        )
     own = [group for group in chosen if group not in (*GROUPS, *PACKAGELESS) and not group.startswith("hydra/")]
-    return {group: str(chosen[group]) for group in (*GROUPS, *own) if chosen.get(group) is not None}
+    return {group: str(chosen[group]) for group in (*GROUPS, *own) if chosen[group] is not None}
 
 
 def compose_batch(
@@ -136,6 +167,7 @@ def compose_batch(
     composes each combination of options once, and the values in the other words are set on a copy. ``first``: the
     number of the first job (``hydra.job.num``).
     """
+    choices_of(master)  # refuses a group without one option, whose words would look like values below
     parse = cache(OverridesParser.create().parse_override)  # most words are those of many jobs
     composed: dict[tuple[str, ...], DictConfig] = {}
     groups = master.hydra.runtime.choices
@@ -144,8 +176,15 @@ def compose_batch(
         options = tuple(str(override.input_line) for override in overrides if not _is_value(override, groups))
         if options not in composed:
             composed[options] = loader.load_sweep_config(master, list(options))
+            if _swept(composed[options]) != _swept(master):
+                raise ConfigError(
+                    "+experiment: an experiment that is a sweep cannot be one of several values, since all would get "
+                    "the values of one. Run one after the other."
+                )
         job = deepcopy(composed[options])
-        _set_values(job, [override for override in overrides if _is_value(override, groups)])
+        for override in overrides:
+            if _is_value(override, groups):
+                OmegaConf.update(job, override.key_or_group, override.value(), merge=True)
         _note_words(job, [override for override in overrides if not override.is_hydra_override()])
         with open_dict(job):
             job.hydra.job.num = number
@@ -153,15 +192,15 @@ def compose_batch(
         yield job
 
 
+def _swept(composed: DictConfig) -> Any:
+    """Return the values that an experiment sweeps."""
+    return OmegaConf.select(composed, "hydra.sweeper.params")
+
+
 def _is_value(override: Override, groups: Container[str]) -> bool:
     """Whether this word only replaces a value, and does not change which files Hydra reads."""
     plain = not (override.is_add() or override.is_force_add() or override.is_delete() or override.package)
     return plain and override.key_or_group not in groups and not override.is_hydra_override()
-
-
-def _set_values(job: DictConfig, overrides: Sequence[Override]) -> None:
-    for override in overrides:
-        OmegaConf.update(job, override.key_or_group, override.value(), merge=True)
 
 
 def _note_words(job: DictConfig, overrides: Sequence[Override]) -> None:

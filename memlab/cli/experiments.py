@@ -17,7 +17,7 @@ from rich.console import Console
 
 from memlab.analyse.objective import bound_error, objective_of
 from memlab.analyse.run_view import view_of
-from memlab.cli.compose import choices_of, composed_config, resolve
+from memlab.cli.compose import choices_of, composed_config, hydra_folder, resolve
 from memlab.cli.exit_codes import EXIT_CODES, exit_code
 from memlab.cli.override_words import check_runs
 from memlab.core.basis import follows_from_step
@@ -30,7 +30,7 @@ from memlab.launch.job_launch import measure_job
 from memlab.launch.search import MeasuredSearch
 from memlab.launch.sweep import MeasuredSweep
 from memlab.planner.command_sweep import PredictedSearch, PredictedSweep
-from memlab.planner.quote import Quote, QuotedSweep, quote
+from memlab.planner.quote import Quote, quote
 from memlab.predict.jobs import predict_jobs, schedule_predictions
 from memlab.predict.outside.fit import check_sizes
 from memlab.predict.prediction import finished, predict_one
@@ -58,7 +58,7 @@ def prepare_run(composed: DictConfig) -> Path | None:
     """
     (config, choices), hydra_config = composed_config(composed), composed.hydra
     check_inputs([config])
-    folder = RunFolder(str(hydra_config.run.dir))
+    folder = RunFolder(hydra_folder(composed, "run.dir"))
     jobs = with_repeats(config, choices, folder, composed, hydra_config)
     check_folders(jobs)
     folder.claim()
@@ -88,7 +88,10 @@ def run_composed(composed: DictConfig) -> tuple[int, float | None]:
 def run_single(job: Job, config: Config) -> Record:
     out = console(sys.stdout)
     if config.mode == "predict" and job.is_command:
-        record = _predict_command(job, config)
+        (result,) = PredictedSweep(config.sweep, config.force, SweepObserver()).run([job])
+        if result.record is None:  # interrupted before it began
+            raise KeyboardInterrupt
+        record = result.record
     elif config.mode == "predict":
         record = (None if config.force else finished(job)) or predict_one(job)
     else:
@@ -96,13 +99,6 @@ def run_single(job: Job, config: Config) -> Record:
         record = measure_job(job, config.force, on_wait=out.print)
     show_answer(record, job.folder, out)
     return record
-
-
-def _predict_command(job: Job, config: Config) -> Record:
-    (result,) = PredictedSweep(config.sweep, config.force, SweepObserver()).run([job])
-    if result.record is None:  # interrupted before it began
-        raise KeyboardInterrupt
-    return result.record
 
 
 def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> tuple[int, list[list[Job]]]:
@@ -113,7 +109,7 @@ def run_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> tuple[int, lis
     configs, jobs = jobs_of_sweep(config, batch)
     if not configs[0].sweep.dry_run:
         begin_sweep(config)
-    code = run_jobs(jobs, configs[0], Path(str(config.hydra.sweep.dir)))
+    code = run_jobs(jobs, configs[0], Path(hydra_folder(config, "sweep.dir")))
     left = iter(jobs)
     return code, [list(islice(left, one.measure.repeats)) for one in configs]
 
@@ -132,28 +128,18 @@ def jobs_of_sweep(config: DictConfig, batch: Sequence[DictConfig]) -> tuple[list
 
     Also returns the configurations that Hydra composed; each is one job, or several repeats.
     """
-    root = Path(str(config.hydra.sweep.dir))
+    root = Path(hydra_folder(config, "sweep.dir"))
     points = [composed_config(composed) for composed in batch]
     configs = [one for one, _ in points]
     if len({repr(one.sweep) for one in configs}) > 1:
         raise ConfigError("sweep.* cannot be swept, since it says how the sweep runs: give each of its keys one value.")
-    if any(_swept(composed) != _swept(config) for composed in batch):
-        raise ConfigError(
-            "+experiment: an experiment that is a sweep cannot be one of several values, since all would get the "
-            "values of one. Run one after the other."
-        )
     check_inputs(configs)
     jobs: list[Job] = []
     for (one, choices), composed in zip(points, batch, strict=True):
-        folder = RunFolder(root / str(composed.hydra.sweep.subdir))
+        folder = RunFolder(root / hydra_folder(composed, "sweep.subdir"))
         jobs += with_repeats(one, choices, folder, composed, composed.hydra)
     check_folders(jobs)
     return configs, jobs
-
-
-def _swept(composed: DictConfig) -> Any:
-    """Return the values that an experiment sweeps."""
-    return OmegaConf.select(composed, "hydra.sweeper.params")
 
 
 def check_inputs(configs: Sequence[Config]) -> None:
@@ -165,6 +151,10 @@ def check_inputs(configs: Sequence[Config]) -> None:
     quoted = [config.sweep for config in configs if config.sweep.guide == "quote"]
     if not all(sweep.dry_run and sweep.search == "none" for sweep in quoted):
         raise ConfigError("sweep.guide=quote needs sweep.dry_run=true, and sweep.search=none: it prices known points.")
+    if quoted and all(config.mode == "predict" for config in configs):
+        raise ConfigError(
+            "sweep.guide=quote prices what is measured, and mode=predict measures nothing: leave one of the two out."
+        )
     predicted = [config for config in configs if config.mode == "predict" or quoted]
     if any(config.sweep.search != "none" and config.training.loop == "memlab" for config in predicted):
         raise ConfigError("A search measures. To predict the largest batch, use memlab plan ...")
@@ -189,7 +179,7 @@ def _check_objective(config: Config) -> None:
 
 def begin_sweep(config: DictConfig) -> None:
     """Mark the folder of a sweep as memlab's, and save there what Hydra composed for the sweep."""
-    folder = SweepFolder(str(config.hydra.sweep.dir))
+    folder = SweepFolder(hydra_folder(config, "sweep.dir"))
     folder.claim()
     folder.save_hydra(OmegaConf.to_yaml(config))
 
@@ -203,7 +193,8 @@ def with_repeats(
     (what Hydra composed) in its folder. Raises :class:`ConfigError` for ``mode=compose``, which runs nothing.
     """
     if config.mode == "compose":
-        raise ConfigError("mode=compose runs nothing, so no launcher of Hydra can start it: leave hydra/launcher out.")
+        launcher = hydra_config.runtime.choices["hydra/launcher"]
+        raise ConfigError(f"mode=compose runs nothing, so hydra/launcher={launcher} cannot start it: leave it out.")
     first = config.measure.repeat
     jobs = []
     for repeat in range(first, first + config.measure.repeats):
@@ -263,14 +254,11 @@ def _sweeps(
     commands = [job for job in jobs if job.config.mode == "predict" and job.is_command]
     to_measure = [job for job in jobs if job.config.mode == "measure"]
     predicts, measures = (PredictedSearch, MeasuredSearch) if searching else (PredictedSweep, MeasuredSweep)
-    if config.sweep.guide == "quote":
-        measures = QuotedSweep
-    found: list[tuple[MeasuredSweep, list[Job]]] = []
-    if commands:
-        found.append((predicts(config.sweep, config.force, observer), commands))
-    if to_measure:
-        found.append((measures(machine, config.sweep, config.force, observer), to_measure))
-    return found
+    found: list[tuple[MeasuredSweep, list[Job]]] = [
+        (predicts(config.sweep, config.force, observer), commands),
+        (measures(machine, config.sweep, config.force, observer), to_measure),
+    ]
+    return [(sweep, its_jobs) for sweep, its_jobs in found if its_jobs]
 
 
 def _sweep_exit_code(sweeps: Sequence[MeasuredSweep], results: Sequence[JobResult]) -> int:

@@ -7,20 +7,23 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from string import Template
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from memlab.cli.compose import CONFIG_NAME, composed_config, register
+from memlab.cli.compose import CONFIG_NAME, compose_words, composed_config, hydra_folder, register
 from memlab.cli.exit_codes import EXIT_CODES
-from memlab.cli.hydra_errors import COMPOSITION_ERRORS, HYDRA_ERRORS, as_one_line
-from memlab.cli.override_words import check_words
+from memlab.cli.hydra_errors import COMPOSITION_ERRORS, HYDRA_ERRORS, as_one_line, word_here
+from memlab.cli.override_words import check_words, with_plus
+from memlab.core.config import Config, flat, to_dict
 from memlab.core.errors import ConfigError, MemlabError
 from memlab.core.plan import make_plan
 from memlab.files.conf_files import conf_dir, options_of, parse_yaml
@@ -58,7 +61,7 @@ class HydraTask:
         """Run all jobs of a sweep, for the multirun launcher."""
         self.began = True
         if any(composed.mode == COMPOSE for composed in batch):
-            show_compositions(batch)
+            show_compositions(batch, is_sweep=True)
             return [JobReturn(status=JobStatus.COMPLETED) for _ in batch]
         from memlab.cli.experiments import objective, run_sweep
 
@@ -90,7 +93,7 @@ class BeforeHydra(Callback):
     def on_run_start(self, config: DictConfig, **_) -> None:
         try:
             if config.mode == COMPOSE:
-                show_compositions([config])
+                show_compositions([config], is_sweep=False)
                 raise SystemExit
             from memlab.cli.experiments import prepare_run
 
@@ -101,8 +104,12 @@ class BeforeHydra(Callback):
             raise SystemExit from error
 
     def on_multirun_start(self, config: DictConfig, **_) -> None:
-        if config.mode != COMPOSE and not config.sweep.dry_run:
-            self.sweep = Path(str(config.hydra.sweep.dir))
+        try:
+            if config.mode != COMPOSE and not config.sweep.dry_run:
+                self.sweep = Path(hydra_folder(config, "sweep.dir"))
+        except ConfigError as error:
+            self.error = error
+            raise SystemExit from error
 
 
 COMPOSE = "compose"
@@ -118,18 +125,25 @@ def before_hydra() -> BeforeHydra:
 
 def run_hydra() -> int:
     """Run what the command line composes. Returns the exit code."""
-    words = sys.argv[1:]
-    flags = read_flags(words)
+    flags = read_flags(sys.argv[1:])
+    options = sys.argv[1:]
+    for word in flags.overrides:
+        options.remove(word)
+    replaces_conf = flags.config_path or flags.config_name
+    words = [*(flags.overrides if replaces_conf else with_plus(flags.overrides)), *options]
+    sys.argv[1:] = words  # Hydra's parser refuses a word behind an option that is behind another word
     check_words(words)
     if flags.help:
         print(help_page(flags.config_dir))
+        return 0
+    if f"mode={COMPOSE}" in words and not any(word.startswith("-") for word in words) and show_at_once(words):
         return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let Hydra raise: otherwise it prints errors itself and exits with 1
     HydraConfig.instance().cfg = _before.error = _before.sweep = None
     task = HydraTask()
     try:
         hydra.main(version_base="1.3", config_path=conf_dir(), config_name=CONFIG_NAME)(task)()
-        if HydraConfig.initialized():  # after --cfg, which has printed what it composed without memlab's checks
+        if HydraConfig.initialized() and not task.began:  # after --cfg, which has printed without memlab's checks
             _ = HydraConfig.get().run.dir
     except (*HYDRA_ERRORS, MemlabError) as error:
         if task.ran:
@@ -156,33 +170,56 @@ def leave_results() -> None:
     if _before.sweep and _before.sweep.exists():
         from rich.console import Console
 
-        from memlab.report.sweep_files import leave_table_and_page
+        from memlab.report.sweep_text import leave_table_and_page
 
         leave_table_and_page(_before.sweep, Console())
 
 
-def show_compositions(jobs: Sequence[DictConfig]) -> None:
+def show_at_once(words: Sequence[str]) -> bool:
+    """Show what words without flags compose into, and return whether that was possible.
+
+    Hydra's application composes twice, first for its own mode, which takes a quarter of the time. It answers sweeps of
+    an experiment, and what is wrong.
+    """
+    with suppress(ConfigError, *HYDRA_ERRORS):
+        composed = compose_words(words)
+        if composed.hydra.mode is not RunMode.MULTIRUN:
+            show_compositions([composed], is_sweep=False)
+            return True
+    return False
+
+
+def show_compositions(jobs: Sequence[DictConfig], is_sweep: bool) -> None:
     """Print what each job composes into as a JSON object, and write nothing. Raises :class:`ConfigError`."""
     from memlab.launch.composition import as_json, composition
 
     if any(job.mode != COMPOSE for job in jobs):
         raise ConfigError(f"mode={COMPOSE} cannot be one of several values: it shows what the points compose into.")
-    print(as_json([composition(make_plan(*composed_config(job))) for job in jobs]))
+    print(as_json([composition(make_plan(*composed_config(job))) for job in jobs], is_sweep))
 
 
 def read_flags(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the flags that memlab answers itself. Raises :class:`ConfigError` for one that Hydra cannot answer here."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--help", "-h", action="store_true")
-    parser.add_argument("--config-dir", "-cd")
-    parser.add_argument("--experimental-rerun")
-    flags, others = parser.parse_known_args(arguments)
+    """Parse the command line as Hydra does; its options may stand between the words. Raises :class:`ConfigError`, also
+    for an option that Hydra cannot answer here."""
+    parser = get_args_parser()
+    parser.exit_on_error = False
+    try:
+        flags, unknown = parser.parse_known_intermixed_args(arguments)
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"{error} (--hydra-help lists the options)") from None
+    if unknown:
+        option, _, value = unknown[0].partition("=")
+        name = option.lstrip("-").replace("-", "_")
+        keys = [key for key in flat(to_dict(Config())) if name in (key, key.rpartition(".")[2])]
+        here = word_here(name, value or "<value>") or next((f"{key}={value or '<value>'}" for key in keys), None)
+        hint = f"Here it is {here}, a word without dashes." if here else "--hydra-help lists the options."
+        raise ConfigError(f"Unknown option '{option}'. {hint}")
     if flags.experimental_rerun:
         raise ConfigError(
             "--experimental-rerun reads a pickle, which memlab does not write: run the words in .hydra/overrides.yaml "
             "of the run folder again."
         )
-    if any(word.startswith("query=") for word in others) and "COMP_LINE" not in os.environ:
+    if any(word.startswith("query=") for word in flags.overrides) and "COMP_LINE" not in os.environ:
         raise ConfigError(
             "query= is for the completion of a shell, which sets COMP_LINE. Turn completion on with "
             'eval "$(python launch.py -sc install=bash)".'

@@ -8,11 +8,12 @@ from string import ascii_lowercase
 from typing import Any
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from omegaconf import OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from yaml import Mark, MarkedYAMLError, YAMLError
 
 from memlab.cli.library_values import library_word
-from memlab.core.config import GROUPS, from_dict, with_own_apart
+from memlab.core.config import GROUPS, Config, from_dict, nested, with_own_apart
 from memlab.core.errors import ConfigError, MemlabError, UnknownKey, nearest
 from memlab.core.foreign_words import foreign_word
 from memlab.files.conf_files import options_of
@@ -27,6 +28,10 @@ FREE_VALUE = {"seq_len": "seq_len.tokens", "batch": "batch.micro"}
 """Groups whose options are numbers -> the field that takes any other number."""
 
 
+PLUGINS = ("ax", "joblib", "nevergrad", "optuna", "ray", "rq", "submitit")
+"""Plugins of Hydra, each the package ``hydra-NAME-launcher`` or ``hydra-NAME-sweeper``."""
+
+
 def as_one_line(error: Exception, words: Sequence[str] = ()) -> MemlabError:
     """Convert an exception of Hydra to a :class:`MemlabError`: the one that a resolver raised, or Hydra's message.
 
@@ -38,34 +43,89 @@ def as_one_line(error: Exception, words: Sequence[str] = ()) -> MemlabError:
             return cause
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, OverrideParseException):
-        return ConfigError(f"Cannot read the command line: {one_line(error)}")
+        return _unreadable(error.override, error)
+    if isinstance(error, MarkedYAMLError) and error.problem_mark:
+        return _broken_file(error, error.problem_mark)
     key = getattr(error.__cause__, "full_key", None)
     if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
         return _unknown_option(error.missing_cfg_file, error.options)
     if isinstance(error, ConfigCompositionException) and key and "override" in str(error) and "hydra" not in key:
-        return _unknown_key(key, words)
+        return _unknown_key(key, words, getattr(error.__cause__, "parent_node", None))
+    if isinstance(error, ConfigKeyError | ConfigAttributeError) and error.full_key:  # of a point of a sweep
+        return _unknown_key(error.full_key, words, error.parent_node)
+    if refusal := _of_defaults(error):
+        return refusal
+    if unset := re.search(r"Environment variable '(.+?)' not found", str(error)):
+        variable, place = unset[1], getattr(error, "full_key", None) or "a value"
+        return ConfigError(
+            f"'{place}' takes the environment variable {variable}, which is not set. Set it, or write a default behind "
+            f"a comma: ${{oc.env:{variable},<default>}}."
+        )
     if str(error).startswith(("Ambiguous value for ", "Sweep parameters ")):
         word = str(error).split("'")[1]
         return ConfigError(f"'{word}' has several values: add -m to sweep over them. A list has brackets: key=[1,2].")
     if str(error).startswith("Multiple values for "):
         group = str(error).split()[3].rstrip(".")
+        if not any(word.startswith(f"+{group}") for word in words):
+            return ConfigError(f"A file adds '{group}', which has an option already: - override /{group}: <option>")
         return ConfigError(f"'{group}' has an option already: write {group}=<option> without +.")
     for word in words if isinstance(error, ValueError) else ():  # Hydra does not say which word holds no option
         group, _, option = word.lstrip("+").partition("=")
         if group in GROUPS and (options := options_of(group)) and option not in options:
             return _unknown_option(f"{group}/{option}", options)
-    return ConfigError(one_line(error))
+    replaces_conf = any(word.startswith(("--config-path", "-cp")) for word in words)
+    hint = " --config-path replaces memlab's own conf/: --config-dir adds a folder of yours to it." * replaces_conf
+    return ConfigError(one_line(error) + hint)
+
+
+def _unreadable(word: str, error: Exception) -> ConfigError:
+    """Say what is wrong with a word of the command line, which Hydra's parser does not say."""
+    key, equals, value = word.partition("=")
+    if not equals and re.fullmatch(r"[+~]*[a-z_][\w./@]*", key):
+        why = f"it has no value. Write {key}=<value>, without spaces."
+    elif not equals:
+        why = f"a word is <key>=<value>, without spaces. Write <key>={key.lstrip('+~')}."
+    elif sum(map(value.count, "([{")) != sum(map(value.count, ")]}")):
+        why = "a bracket is not closed, or not opened."
+    elif re.search(r"(^|,)\s*(,|$)", value):
+        why = "a value is missing beside a comma. Write them all, as in seed=1,2; an empty text is ''."
+    elif evaluated := re.search(r"while evaluating '.*?': (.+?)\s+See https", str(error), re.DOTALL):
+        why = f"{'. '.join(evaluated[1].splitlines())}."
+    else:
+        why = f"""its value needs quotes, which the shell must keep: "{key}='{value}'"."""
+    return ConfigError(f"Cannot read '{word}': {why}")
+
+
+def _broken_file(error: MarkedYAMLError, mark: Mark) -> ConfigError:
+    context = f", {error.context}" if error.context else ""
+    began = f" that begins in line {error.context_mark.line + 1}" if context and error.context_mark else ""
+    return ConfigError(f"{mark.name}, line {mark.line + 1}: no valid YAML: {error.problem}{context}{began}.")
+
+
+def _of_defaults(error: Exception) -> ConfigError | None:
+    """Say what an experiment's file lacks so that its defaults are found at the root; ``None`` for other mistakes."""
+    file, *quoted = re.findall("'(.+?)'", str(error)) if str(error).startswith("In '") else [""]
+    folder = file.rpartition("/")[0]
+    for place in quoted if folder else ():  # experiment/zero_stage, or zero_stage@experiment.zero_stage
+        name, _, package = place.partition("@")
+        group = name.removeprefix(f"{folder}/").partition("/")[0]
+        if name.startswith(f"{folder}/") and group in GROUPS:
+            return ConfigError(f"{file}.yaml: '{group}' needs a slash in the defaults: - override /{group}: <option>")
+        if package.startswith(f"{folder}."):
+            return ConfigError(f"The first line of {file}.yaml must be '# @package _global_': it sets any key.")
+    return None
 
 
 def with_word_here(error: UnknownKey, words: Sequence[str]) -> ConfigError:
-    """Add to an unknown key the word here that has its meaning, if there is one. ``words``: the command line."""
-    typed = (word.lstrip("+").partition("=") for word in words)
-    deeper = (
-        (key, value) for key, _, value in typed if f"{key}.".startswith(f"{error.key}.")
-    )  # a.b, of which a is new
-    key, value = next(deeper, (error.key, None))
-    here = word_here(key, value or (error.value if isinstance(error.value, str) else json.dumps(error.value)))
-    return ConfigError(f"Unknown key '{key}': here it is {here}.") if here else error
+    """Add to an unknown key the word here that has its meaning, if there is one. ``words``: the command line, whose
+    other words of this kind are named too."""
+    typed = dict(word.lstrip("+").partition("=")[::2] for word in words)
+    key = next((key for key in typed if f"{key}.".startswith(f"{error.key}.")), error.key)  # a.b, of which a is new
+    value = typed.get(key) or (error.value if isinstance(error.value, str) else json.dumps(error.value))
+    others = {each: text for each, text in typed.items() if each.partition(".")[0] not in {*vars(Config()), "hydra"}}
+    here = {each: word for each, text in {key: value, **others}.items() if (word := word_here(each, text))}
+    told = (f"Unknown key '{each}': here it is {word}." for each, word in here.items())
+    return ConfigError(" ".join(told)) if key in here else error
 
 
 def word_here(key: str, value: str) -> str | None:
@@ -78,21 +138,22 @@ def word_here(key: str, value: str) -> str | None:
     return earlier.get(key) or foreign_word(key, value) or library_word(key, value)
 
 
-def _unknown_key(key: str, words: Sequence[str]) -> MemlabError:
-    nested: Any = None
-    for part in reversed(key.split(".")):
-        nested = {part: nested}
+def _unknown_key(key: str, words: Sequence[str], beside: Any) -> MemlabError:
+    """Name the word that an unknown key stands for. ``beside``: the node that lacks it."""
+    if "." in key and key.partition(".")[0] not in vars(Config()) and OmegaConf.is_dict(beside):
+        return ConfigError(f"{UnknownKey(key, None, map(str, beside))} (A key of your own: +{key}=...)")
+    alone = nested({key: {}})
     try:
-        from_dict(nested)
+        from_dict(alone)
     except UnknownKey as error:
         known = with_word_here(error, words)
         with contextlib.suppress(UnknownKey):
-            if known is error and with_own_apart(nested)["own"]:
+            if known is error and with_own_apart(alone)["own"]:
                 return ConfigError(f"{known} (A key of your own: +{key}=...)")
         return known
     except ConfigError as error:
         return error
-    return ConfigError(f"Unknown key '{key}'.")
+    return ConfigError(f"Unknown key '{key}'. A key of your own: +<name>=<value>.")
 
 
 def _unknown_option(place: str, options: Sequence[str]) -> ConfigError:
@@ -104,6 +165,9 @@ def _unknown_option(place: str, options: Sequence[str]) -> ConfigError:
     else:  # Hydra accepts no bare number as an option, so numeric options have a prefix: zero3
         numbered = [name for name in options if name.lstrip(ascii_lowercase) == option]
         hint = f"Did you mean '{numbered[0]}'?" if numbered else nearest(option, options)
+    if group in ("hydra/launcher", "hydra/sweeper") and (name := option.partition("_")[0]) in PLUGINS:
+        plugin = f"hydra-{name}-{group.removeprefix('hydra/')}"
+        hint = f"It is of Hydra's plugin {plugin}, which is not installed: pip install {plugin} (docs/sweeps.md)."
     if group == "hardware":
         hint = _nearest_gpu(option, options)
         hint += " hardware.gpus=N sets their number; another GPU: docs/howto/gpu_and_price.md."
@@ -122,7 +186,7 @@ def one_line(error: Exception) -> str:
     """Shorten a message of Hydra or OmegaConf, which spans many lines, to its first two lines and the key."""
     if isinstance(error, RecursionError):
         return "a value is nested too deeply to be read"
-    text = f"{error}\n{error.__cause__ or ''}"
+    text = f"{str(error).partition('Config search path:')[0]}\n{error.__cause__ or ''}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     wanted = [line for line in lines if not line.startswith(("object_type=", "reference_type=", "full_key:"))]
     keys = [line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")]

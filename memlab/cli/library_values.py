@@ -1,19 +1,28 @@
-"""Checks of ``deepspeed.<path>=`` and ``training_args.<field>=``, the values that pass by the groups."""
+"""Checks of ``deepspeed.<path>=``, ``training_args.<field>=`` and ``model.overrides.<key>=``, values of libraries."""
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import reduce
+from difflib import get_close_matches
+from itertools import accumulate
 from typing import Any
 
 from memlab.core.command_template import TRAINING_ARGS, template
 from memlab.core.config import ALL_LEVELS, Config, flat
+from memlab.core.config_training import Model
 from memlab.core.deepspeed_json import deepspeed_config
 from memlab.core.errors import ConfigError, nearest
 from memlab.core.foreign_words import OF_DEEPSPEED, OF_TRAINING_ARGUMENTS, Here, in_words_here
 from memlab.core.plan import training_arguments
 from memlab.core.schema import SchemaError, check_of, shown
 from memlab.files import library_keys
+
+KEYS = {TRAINING_ARGS: library_keys.training_arguments, "deepspeed": library_keys.deepspeed_json}
+"""Library -> function that returns its keys."""
+
+WORDS: dict[str, dict[str, Here]] = {"deepspeed": OF_DEEPSPEED, TRAINING_ARGS: OF_TRAINING_ARGUMENTS}
+"""Library -> its keys that groups set -> the words here."""
 
 KEPT_OUT = {
     "memlab's loop logs nothing, since logging would be measured too": (
@@ -48,26 +57,33 @@ ONLY_A_DEFAULT = ("lr_scheduler_type",)
 def check_library_values(config: Config) -> None:
     """Raise :class:`ConfigError` for a value that the installed library does not take, or that is memlab's to set."""
     groups_alone = replace(config, deepspeed={}, training_args={})
-    if config.deepspeed:
-        _check_types("deepspeed", config.deepspeed, library_keys.deepspeed_json())
-        _check_free("deepspeed", config, OF_DEEPSPEED, deepspeed_config(groups_alone))
-    if config.training_args:
-        _check_types("training_args", config.training_args, library_keys.training_arguments())
-        _check_free("training_args", config, OF_TRAINING_ARGUMENTS, training_arguments(groups_alone))
+    for library, of_groups in (("deepspeed", deepspeed_config), (TRAINING_ARGS, training_arguments)):
+        if values := getattr(config, library):
+            _check_types(library, values, KEYS[library]())
+            _check_free(library, config, of_groups(groups_alone))
+    _check_overrides(config.model)
+
+
+def _check_overrides(model: Model) -> None:
+    """Refuse a key that the family of a shipped model lacks; memlab/launch/preflight.py checks the values."""
+    for key in model.overrides:
+        family = library_keys.family(str(model.config.get("model_type")))
+        if family and key not in {*family.words, *model.config}:
+            hint = nearest(key, {*family.keys, *model.config})
+            raise ConfigError(f"model.overrides.{key}: {family.name} has no such key. {hint}")
 
 
 def library_word(key: str, value: str) -> str | None:
     """Return the word here for a key that only a library has: ``training_args.torch_empty_cache_steps=4``."""
     name = key.partition(".")[0]
-    libraries = {"training_args": library_keys.training_arguments, "deepspeed": library_keys.deepspeed_json}
-    return next((f"{library}.{key}={value}" for library, keys in libraries.items() if name in keys()), None)
+    return next((f"{library}.{key}={value}" for library, keys in KEYS.items() if name in keys()), None)
 
 
 def _check_types(path: str, values: Mapping[str, Any], keys: library_keys.Keys) -> None:
     for key, value in values.items():
         here = f"{path}.{key}"
         if key not in keys:
-            raise ConfigError(f"Unknown key '{here}'. {nearest(key, keys)}")
+            raise ConfigError(f"Unknown key '{here}'. {_hint(path, key, value, keys)}")
         if isinstance(keys[key], dict) and isinstance(value, dict):
             _check_types(here, value, keys[key])
         elif isinstance(keys[key], dict):
@@ -79,21 +95,36 @@ def _check_types(path: str, values: Mapping[str, Any], keys: library_keys.Keys) 
                 raise ConfigError(str(error.within(here))) from None
 
 
-def _check_free(library: str, config: Config, words: Mapping[str, Here], composed: dict[str, Any]) -> None:
+def _hint(path: str, key: str, value: Any, keys: library_keys.Keys) -> str:
+    """Make a hint: the nearest key, or the words here for its values if groups set them."""
+    for meant in get_close_matches(key, keys, n=1, cutoff=0.5):
+        words = [_word_of_a_group(*each) for each in flat({f"{path}.{meant}": value}, ALL_LEVELS).items()]
+        if None not in words:
+            return f"Here it is {' '.join(words)}."
+    return nearest(key, keys)
+
+
+def _word_of_a_group(dotted: str, value: Any) -> str | None:
+    """Return the words here for a value of a library that a group sets; ``None`` for any other."""
+    library, _, path = dotted.partition(".")
+    text, words = value if isinstance(value, str) else json.dumps(value), WORDS[library]
+    beginnings = accumulate(path.split("."), "{}.{}".format)  # of a.b.c: a, a.b and a.b.c
+    return next((in_words_here(words[part], text) for part in beginnings if part in words), None)
+
+
+def _check_free(library: str, config: Config, composed: dict[str, Any]) -> None:
     """Raise :class:`ConfigError` for a value that a group sets, that breaks memlab's loop, or that has no effect.
 
-    ``words``: key -> words of the group that sets it. ``composed``: the library's values that the groups set.
+    ``composed``: the library's values that the groups set.
     """
-    is_command = config.training.loop == "command"
+    is_command, set_by_groups = config.training.loop == "command", flat(composed, ALL_LEVELS)
     for path, value in flat(getattr(config, library), ALL_LEVELS).items():
-        text = value if isinstance(value, str) else json.dumps(value)
-        if here := next((words[part] for part in _beginnings(path) if part in words), None):
-            word = in_words_here(here, text)
+        if word := _word_of_a_group(f"{library}.{path}", value):
             raise ConfigError(f"'{library}.{path}' is {_key_of(word)} here: {word}.")
         for reason, beginnings in KEPT_OUT.items() if not is_command else ():
             if path.startswith(beginnings):
                 raise ConfigError(f"'{library}.{path}' cannot be set: {reason}. Leave it out.")
-        if path not in ONLY_A_DEFAULT and not is_command and _is_set(composed, path):
+        if path not in ONLY_A_DEFAULT and not is_command and set_by_groups.get(path) not in (None, {}):
             raise ConfigError(f"'{library}.{path}' cannot be set: memlab sets it, by the groups. Leave it out.")
         if path.startswith("optimizer.") and "optimizer" not in composed:
             raise ConfigError(f"'{library}.{path}' is of DeepSpeed's own optimizers: add optimizer.source=deepspeed.")
@@ -105,16 +136,6 @@ def _check_free(library: str, config: Config, words: Mapping[str, Here], compose
             )
 
 
-def _beginnings(path: str) -> Iterator[str]:
-    """Yield ``a``, ``a.b`` and ``a.b.c`` of ``a.b.c``."""
-    parts = path.split(".")
-    return (".".join(parts[: count + 1]) for count in range(len(parts)))
-
-
 def _key_of(words: str) -> str:
-    return words.split()[-1].partition("=")[0]
-
-
-def _is_set(composed: dict[str, Any], path: str) -> bool:
-    found = reduce(lambda at, key: at.get(key) if isinstance(at, dict) else at, path.split("."), composed)
-    return found is not None and not isinstance(found, dict)
+    """Return the last key of words whose values may hold spaces: ``batch.micro=<samples of one GPU>``."""
+    return re.findall(r"(?:^| )([\w.]+)=", words)[-1]

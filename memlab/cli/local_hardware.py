@@ -8,7 +8,7 @@ from memlab.cli.override_words import instead_of_a_name
 from memlab.core.config import Hardware
 from memlab.core.errors import ConfigError
 from memlab.core.sizes import GIB
-from memlab.files.conf_files import known_gpu
+from memlab.files.conf_files import gpu_here, known_gpu
 from memlab.system import machine
 
 
@@ -39,8 +39,5 @@ def _hardware(mode: str) -> dict[str, Any]:
     if not found:
         return {**nothing_known, "device": "cuda", "gpus": 1}
     gpu = found[0]
-    datasheet, seen_gib = known_gpu(gpu.name), round(gpu.total_bytes / GIB, 2)
-    # NVML counts what the driver keeps, too; torch's total, of the GPUs in conf/, does not. A part of a GPU has less.
-    memory_gib = min(seen_gib, datasheet.get("memory_gib", seen_gib))
-    here = {"device": "cuda", "gpu": gpu.name, "gpus": len(found), "memory_gib": memory_gib}
-    return {**nothing_known, **datasheet, **here}
+    here = gpu_here(gpu.name, round(gpu.total_bytes / GIB, 2))
+    return {**nothing_known, **here, "device": "cuda", "gpus": len(found)}

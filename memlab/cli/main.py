@@ -112,23 +112,18 @@ def refuse_to_run_inside_a_launcher() -> None:
     memlab starts the ranks itself: inside such a launcher, every rank would start a whole set of ranks again.
     """
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
-    if tasks.isdecimal() and int(tasks) > 1:
-        if os.environ.get("SLURM_PROCID") == "0":
-            print(
-                "memlab: srun started memlab in several tasks. memlab starts the ranks itself: run "
-                "'srun --ntasks=1 python launch.py ...', or omit srun inside an allocation.",
-                file=sys.stderr,
-            )
-        sys.exit(2)
     rank = os.environ.get("LOCAL_RANK", os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK"))
-    if rank is None:
+    if tasks.isdecimal() and int(tasks) > 1:
+        is_first, how = os.environ.get("SLURM_PROCID") == "0", "srun started memlab in several tasks"
+        instead = "'srun --ntasks=1 python launch.py ...', or omit srun inside an allocation."
+    elif rank is not None:
+        is_first = rank == "0" and os.environ.get("RANK", "0") == "0"
+        how = "a distributed launcher started memlab (LOCAL_RANK is set)"
+        instead = "'python launch.py ...', not 'deepspeed launch.py' or 'torchrun launch.py'."
+    else:
         return
-    if rank == "0" and os.environ.get("RANK", "0") == "0":
-        print(
-            "memlab: a distributed launcher started memlab (LOCAL_RANK is set). memlab starts the ranks itself: run "
-            "'python launch.py ...', not 'deepspeed launch.py' or 'torchrun launch.py'.",
-            file=sys.stderr,
-        )
+    if is_first:
+        print(f"memlab: {how}. memlab starts the ranks itself: run {instead}", file=sys.stderr)
     sys.exit(2)
 
 

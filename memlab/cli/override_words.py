@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep, Sweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, RangeSweep, Sweep
 
 from memlab.cli.hydra_errors import COMPOSITION_ERRORS, as_one_line
 from memlab.core.config import Config
@@ -36,6 +36,11 @@ def check_words(words: Iterable[str]) -> None:
                 "'hydra.output_subdir' cannot be set: memlab keeps the composed configuration in .hydra/ of the run "
                 "folder. Leave it out."
             )
+
+
+def with_plus(words: Iterable[str]) -> list[str]:
+    """Write ``experiment=NAME`` as Hydra needs it where the defaults list has no experiment: ``+experiment=NAME``."""
+    return [f"+{word}" if word.startswith("experiment=") else word for word in words]
 
 
 def check_total(counts: Mapping[str, int]) -> None:
@@ -77,6 +82,11 @@ def _count(override: Override, config_dir: str | None) -> int:
                 f"'{override.key_or_group}': a range cannot be one of several values. Give the range alone."
             )
         return len(value.list)
+    if isinstance(value, IntervalSweep):
+        raise ConfigError(
+            f"'{override.key_or_group}': an interval is for a sweeper that searches, such as hydra/sweeper=optuna. "
+            "Without one, give values: a,b,c or range(start,stop,step)."
+        )
     if isinstance(value, Glob):
         loader, group = override.config_loader, override.key_or_group
         return len(value.filter(loader.get_group_options(group) if loader else options_of(group, config_dir)))

@@ -77,18 +77,16 @@ def _divisions(text: str) -> tuple[int, ...]:
     if not text.startswith("["):
         return (_checked(_number(text), _is_power_of_two),) * INTERVALS
     divisions = [0] * INTERVALS
-    last = None
+    last = -1
     for entry in _checked(text, lambda text: text.endswith("]"))[1:-1].split(","):
         size, _, number = entry.partition(":")
         count = _checked(_number(number), lambda n: n == 0 or _is_power_of_two(n))
         if size == ">":
-            start = 0 if last is None else last + 1
-            divisions[start:] = [count] * (INTERVALS - start)
+            divisions[last + 1 :] = [count] * (INTERVALS - last - 1)
             continue
         here = interval(_checked(_number(size), _is_power_of_two))
-        if last is None:
-            divisions[:here] = [count] * here
-        divisions[here] = count
+        first = 0 if last < 0 else here
+        divisions[first : here + 1] = [count] * (here + 1 - first)
         last = here
     return tuple(divisions)
 

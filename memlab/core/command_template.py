@@ -91,7 +91,8 @@ def template(config: Config) -> Template:
     """Return the template of a configuration's command, with script, words and arguments written into its text."""
     text, values, written = config.training.command, text_values(config), set()
     for place, words, is_needed in _texts(config, values):
-        text, found = re.subn(rf"(?<!{{){{{place}}}(?!}})", words.replace("\\", r"\\"), text)
+        after_braces = rf"(?<!{{)((?:{{{{)*){{{place}}}"  # {{{key}}} is a place between two braces, {{key}} is none
+        text, found = re.subn(after_braces, r"\1" + words.replace("\\", r"\\"), text)
         if not found and words and is_needed:
             text = f"{text} {words}"
         if found or (words and is_needed):
@@ -157,11 +158,8 @@ def check_places(config: Config) -> None:
 def text_values(config: Config) -> dict[str, str | None]:
     """Return dotted key -> its value as a word of a command line; ``None`` for a key without a value."""
     values = with_own_names(to_dict(config))
-    return {key: _text(value) for key, value in {**flat(values, ALL_LEVELS), **flat(values)}.items()}
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else _word(value)
+    known = {**flat(values, ALL_LEVELS), **flat(values)}
+    return {key: None if value is None else _word(value) for key, value in known.items()}
 
 
 def _word(value: Any) -> str:
@@ -226,7 +224,7 @@ def check_effects(configs: Sequence[Config]) -> None:
 
 
 def effect(config: Config) -> str:
-    """Return everything of a configuration that reaches the command, as text. Equal texts run alike."""
+    """Return everything of a configuration that reaches the command, as text. Equal texts run the same way."""
     values, found = text_values(config), template(config)
     json_too = deepspeed_config(config) if DEEPSPEED_JSON in found.places else None
     data = [config.data.source, config.data.path] if {DATA_DIR, PAIRS_DIR} & found.places else None

@@ -101,7 +101,8 @@ def from_dict(values: dict[str, Any], prefix: str = "", strict: bool = True) -> 
     config = _build(Config, values, prefix, strict)
     _check_optimizer(config.optimizer)
     _check_adapter(config.adapter)
-    _check_allocator(config.allocator)
+    if config.allocator.conf != MISSING:
+        allocator_conf.read(config.allocator.conf)
     _check_folder("name", config.name)
     return config
 
@@ -125,6 +126,18 @@ def flat(values: Mapping[str, Any], deeper: int = 1, prefix: str = "") -> dict[s
             found |= flat(value, deeper - 1, f"{prefix}{key}.")
         else:
             found[prefix + key] = value
+    return found
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the groups of dotted keys; undoes :func:`flat`."""
+    found: dict[str, Any] = {}
+    for dotted, value in values.items():
+        group = found
+        *above, key = dotted.split(".")
+        for name in above:
+            group = group.setdefault(name, {})
+        group[key] = value
     return found
 
 
@@ -173,11 +186,6 @@ def _check_adapter(adapter: Adapter) -> None:
         raise ConfigError(
             f"'adapter.target_modules' is [all-linear], or a list of names of linear layers, not {targets!r}."
         )
-
-
-def _check_allocator(allocator: Allocator) -> None:
-    if allocator.conf != MISSING:
-        allocator_conf.read(allocator.conf)
 
 
 def _check_folder(key: str, name: str | None) -> None:

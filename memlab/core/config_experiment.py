@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from memlab.core.config_fields import Range, at_least, not_negative, one_of, positive
+from memlab.core.config_fields import Range, at_least, not_negative, one_of, positive, within
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Hardware:
     """For several nodes: DeepSpeed's list of the nodes, one '<host> slots=<gpus>' a line."""
     launcher: str | None = field(default=None, metadata={"choices": ("pdsh", "slurm", "openmpi")})
     """For several nodes: the launcher of DeepSpeed that starts the ranks."""
-    memory_gib: float | None = positive(None)
+    memory_gib: float | None = within(Range(0.001), None)
     """Memory of one GPU."""
     usd_per_gpu_hour: float | None = not_negative(None)
     """Price of one GPU; the GPUs that are used are paid."""
@@ -101,7 +101,7 @@ class Predict:
     """Settings of predictions. They do not change what is measured."""
 
     calibrate: str | None = None
-    """A folder of your own measured runs, or a file that memlab.predict.time.calibrate wrote. ``None``: the shipped
+    """A folder of your own measured runs, or a file that ``python -m tools.calibration`` wrote. ``None``: the shipped
     calibration."""
     outside: str | None = None
     """Readings of your own runs, as memlab.analyse.explain.readings writes them: sizes of what lies outside torch's

@@ -89,22 +89,17 @@ def _optimizer_params(config: Config) -> dict[str, Any]:
     return params
 
 
+OF_DTYPE = {
+    "bf16": ("bf16_master_weights_and_grads", "bf16_optimizer_states", "immediate_grad_update"),
+    "fp16": ("loss_scale", "initial_scale_power"),
+}
+"""Block of the JSON -> the keys that it has while it is enabled."""
+
+
 def _precision_blocks(precision: Precision) -> dict[str, Any]:
-    blocks: dict[str, Any] = {
-        "bf16": {"enabled": precision.dtype == "bf16"},
-        "fp16": {"enabled": precision.dtype == "fp16"},
-    }
-    if precision.dtype == "bf16":
-        blocks["bf16"] |= {
-            "bf16_master_weights_and_grads": precision.bf16_master_weights_and_grads,
-            "bf16_optimizer_states": precision.bf16_optimizer_states,
-            "immediate_grad_update": precision.immediate_grad_update,
-        }
-    if precision.dtype == "fp16":
-        blocks["fp16"] |= {
-            "loss_scale": precision.loss_scale,
-            "initial_scale_power": precision.initial_scale_power,
-        }
+    blocks: dict[str, Any] = {name: {"enabled": precision.dtype == name} for name in OF_DTYPE}
+    for key in OF_DTYPE.get(precision.dtype, ()):
+        blocks[precision.dtype][key] = getattr(precision, key)
     return blocks
 
 
@@ -114,28 +109,19 @@ def _zero_optimization(zero: ZeroStage, offload: Offload) -> dict[str, Any]:
     block = {key: value for key, value in asdict(zero).items() if applies(key, zero.stage) and value != {}}
     block["overlap_comm"] = zero.stage == 3 if zero.overlap_comm is None else zero.overlap_comm
     if offload.optimizer != "none":
-        block["offload_optimizer"] = {
-            "device": offload.optimizer,
-            "pin_memory": offload.pin_memory,
-            "buffer_count": offload.optimizer_buffer_count,
-            "fast_init": offload.fast_init,
-            "pipeline_read": offload.pipeline_read,
-            "pipeline_write": offload.pipeline_write,
-            "ratio": offload.ratio,
-            "super_offload": offload.super_offload,
-            "cpuadam_cores_perc": offload.cpuadam_cores_perc,
-            **({"nvme_path": offload.nvme_path} if offload.optimizer == "nvme" else {}),
-        }
+        own = ("fast_init", "pipeline_read", "pipeline_write", "ratio", "super_offload", "cpuadam_cores_perc")
+        values = {name: getattr(offload, name) for name in own}
+        block["offload_optimizer"] = _offloaded(offload, offload.optimizer, offload.optimizer_buffer_count, values)
     if offload.param != "none":
-        block["offload_param"] = {
-            "device": offload.param,
-            "pin_memory": offload.pin_memory,
-            "buffer_count": offload.param_buffer_count,
-            "buffer_size": offload.param_buffer_size,
-            "max_in_cpu": offload.max_in_cpu,
-            **({"nvme_path": offload.nvme_path} if offload.param == "nvme" else {}),
-        }
+        values = {"buffer_size": offload.param_buffer_size, "max_in_cpu": offload.max_in_cpu}
+        block["offload_param"] = _offloaded(offload, offload.param, offload.param_buffer_count, values)
     return block
+
+
+def _offloaded(offload: Offload, device: str, buffer_count: int, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the block of the optimizer or of the parameters. ``values``: those that it alone has."""
+    nvme = {"nvme_path": offload.nvme_path} if device == "nvme" else {}
+    return {"device": device, "pin_memory": offload.pin_memory, "buffer_count": buffer_count, **values, **nvme}
 
 
 def applies(zero_key: str, stage: int) -> bool:

@@ -55,11 +55,12 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     """Make a hint for an error message: ``Did you mean 'x'?``, or all ``candidates`` if none is similar to ``word``.
 
     Candidates that begin with ``word`` come before similar ones: ``a100`` is short for ``a100_80g_x8``, not for
-    ``h100_x8``.
+    ``h100_x8``. Of these, a candidate that begins with another one is left out: ``zero_stage.stage``.
     """
     candidates = sorted(candidates)
     longer = [candidate for candidate in candidates if word and candidate.startswith(word)]
-    close = longer or get_close_matches(word, candidates, n=1, cutoff=0.5)
+    shortest = [each for each in longer if not any(each != other and each.startswith(other) for other in longer)]
+    close = shortest or get_close_matches(word, candidates, n=1, cutoff=0.5)
     if close:
         return f"Did you mean {' or '.join(map(repr, close))}?"
     return f"Choose one of: {', '.join(candidates)}."

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from memlab.core.record import DOES_NOT_LAST, Record
 from memlab.core.record_schema import GrowthOfRun, Keeper
@@ -22,7 +22,7 @@ def with_growth(record: Record) -> Record:
     first = min(grown, key=lambda each: (not each["agreed"], each["out_of_memory_step"] or float("inf")))
     lasts = not first["agreed"] or first["out_of_memory_step"] is None
     verdict = {} if lasts else {"verdict": DOES_NOT_LAST}
-    return replace(record, summary={**record.summary, **verdict}, command={**(record.command or {}), "growth": first})
+    return replace(record, summary={**record.summary, **verdict}).with_command(growth=first)
 
 
 def _with_the_cause(record: Record, grown: Sequence[GrowthOfRun]) -> Record:
@@ -35,7 +35,7 @@ def _with_the_cause(record: Record, grown: Sequence[GrowthOfRun]) -> Record:
         step = failure.get("step") or each["last_step"] + 1  # simulated steps go on behind the failed one
         if each["agreed"] and requested and each["bytes_per_step"] * (step - 1) >= requested - room:
             cause: GrowthOfRun = {**each, "out_of_memory_step": step}
-            return replace(record, command={**(record.command or {}), "growth": cause})
+            return record.with_command(growth=cause)
     return record
 
 
@@ -61,10 +61,5 @@ def _carried(rank: Mapping[str, Any], facts: Mapping[str, Any]) -> GrowthOfRun:
 
 
 def _keeper(found: Mapping[str, Any]) -> Keeper:
-    return {
-        "name": found["name"],
-        "where": found["where"],
-        "bound": found["bound"],
-        "keeps_graph": found["keeps_graph"],
-        "is_scalar": found.get("is_scalar", False),  # older ranks do not tell
-    }
+    known = {"is_scalar": False, **found}  # older ranks do not tell
+    return cast(Keeper, {key: known[key] for key in ("name", "where", "bound", "keeps_graph", "is_scalar")})

@@ -19,6 +19,13 @@ DEEPSPEED = {
 """Name -> the hyperparameters that the optimizer takes besides ``lr`` and ``weight_decay``. For muon they apply to the
 Adam that trains the parameters that are not matrices."""
 
+NOT_LIKE_ADAM = {
+    **dict.fromkeys(("adafactor", "sgd", "adagrad", "rmsprop", "grokadamw", "schedule_free_sgd"), ()),
+    **dict.fromkeys(("rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"), ()),
+    **dict.fromkeys(("lion_8bit", "lion_32bit", "paged_lion_8bit", "paged_lion_32bit"), ("betas",)),
+}
+"""transformers' name -> which of ``betas`` and ``eps`` Trainer gives the optimizer, where these are not both."""
+
 TORCH_ADAM = ("adam", "adamw", "muon")
 """DeepSpeed's optimizers that can use torch's Adam (``torch_adam``), which needs no compiler."""
 
@@ -59,6 +66,11 @@ NAMES = {
     ),
 }
 """``optimizer.source`` -> valid values of ``optimizer.name``. DeepSpeed ignores the case of its names."""
+
+
+def taken(source: str, name: str) -> tuple[str, ...]:
+    """Return which of the hyperparameters ``betas`` and ``eps`` an optimizer is given."""
+    return DEEPSPEED[name.lower()] if source == "deepspeed" else NOT_LIKE_ADAM.get(name, ("betas", "eps"))
 
 
 def package_of(source: str, name: str) -> str | None:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from memlab.core.config import ALL_LEVELS, LIBRARIES, Config, Offload, flat, merged, to_dict, without
@@ -58,6 +58,18 @@ def shape_of(config: Config) -> tuple[int, int]:
     return config.batch.micro, config.seq_len.tokens
 
 
+def size_of(config: Config) -> int:
+    """Return the value of what ``sweep.search`` varies: the micro batch, or the sequence length."""
+    return config.batch.micro if config.sweep.search == "batch" else config.seq_len.tokens
+
+
+def with_size(config: Config, size: int) -> Config:
+    """Copy a configuration with another :func:`size_of` it."""
+    if config.sweep.search == "batch":
+        return replace(config, batch=replace(config.batch, micro=size))
+    return replace(config, seq_len=replace(config.seq_len, tokens=size))
+
+
 def engine_key(config: Config) -> str:
     """Return a key that is equal for configurations that can be measured in one launch."""
     return _hash_without(config, NOT_MEASURED + SHAPE)
@@ -75,8 +87,9 @@ def subject_key(config: Config) -> str:
 
 def _hash_without(config: Config, keys: Iterable[str]) -> str:
     values = to_dict(config)
+    known = flat(values)
     later = [group for group in LATER_GROUPS if getattr(config, group) == getattr(Config(), group)]
-    later += [key for key, absent in LATER_KEYS.items() if _value(values, key) == absent]
+    later += [key for key, absent in LATER_KEYS.items() if known.get(key) == absent]
     identity = _with_price_of_node(without(values, [*keys, *later]), config)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
 
@@ -139,12 +152,6 @@ def _allocator_word(conf: str) -> str:
     if not conf:
         return "default"
     return "expandable" if conf == "expandable_segments:True" else "allocator"
-
-
-def _value(values: dict[str, Any], dotted: str) -> Any:
-    for key in dotted.split("."):
-        values = values[key]
-    return values
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from statistics import mean, median
 from typing import Any
 
 from memlab.core.config import Config
-from memlab.core.noise import spread
+from memlab.core.noise import doubts, spread
 
 BYTES = (
     "peak_allocated_bytes",
@@ -37,22 +37,40 @@ def summarise(
     steps of different sizes; by default every step has the batch and the length of the configuration.
     """
     summary: dict[str, Any] = {}
-    for key in BYTES:
-        values = [rank[key] for rank in ranks if rank.get(key) is not None]
-        if values:
-            summary[key] = {"max": max(values), "mean": mean(values), "min": min(values)}
-    for key in ("num_alloc_retries", "num_ooms"):
-        values = [rank[key] for rank in ranks if rank.get(key) is not None]
-        if values:
-            summary[key] = max(values)
+    for key in (*BYTES, "num_alloc_retries", "num_ooms"):
+        if values := [rank[key] for rank in ranks if rank.get(key) is not None]:
+            largest = max(values)
+            summary[key] = {"max": largest, "mean": mean(values), "min": min(values)} if key in BYTES else largest
     summary |= _parameters(ranks)
     summary |= _loss(ranks)
     seconds = slowest(ranks, "step_seconds")
-    if seconds:
+    if seconds and min(seconds) > 0:
         summary |= _speed(config, ranks, seconds, work)
     if total_s is not None and config.hardware.total_usd_per_hour is not None:
         summary["usd"] = total_s / 3600 * config.hardware.total_usd_per_hour
     return summary
+
+
+def fields_of_ranks(
+    config: Config, ranks: Sequence[dict[str, Any]], total_s: float, work: Work | None = None
+) -> dict[str, Any]:
+    """Return the fields of a measured record that follow from the files of its ranks. Arguments as in
+    :func:`summarise`."""
+    names = dict.fromkeys(name for rank in ranks for name in rank["timing"])
+    seconds, warmup = slowest(ranks, "step_seconds"), slowest(ranks, "warmup_seconds")
+    return {
+        "ranks": [{key: value for key, value in rank.items() if key != "runtime"} for rank in ranks],
+        "steps": {
+            "warmup": len(warmup),
+            "measured": len(seconds),
+            "repeat": config.measure.repeat,
+            "seconds": seconds,
+            "warmup_seconds": warmup,
+            "doubts": doubts(seconds),
+        },
+        "summary": summarise(config, ranks, total_s, work),
+        "timing": {name: max(rank["timing"].get(name, 0.0) for rank in ranks) for name in names} | {"total_s": total_s},
+    }
 
 
 def slowest(ranks: Sequence[dict[str, Any]], key: str) -> list[float]:

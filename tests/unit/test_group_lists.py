@@ -1,8 +1,12 @@
 """Hand-written lists of config groups forget no group: a new one is used, or named here with the others."""
 
+from dataclasses import fields
+
 import pytest
+from package_imports import ROOT
 
 from memlab.core.config import GROUPS, LIBRARIES, Config
+from memlab.core.config_experiment import Sweep
 from memlab.predict.memory.fit_probability import kind
 from memlab.predict.time.calibrate import family
 from tools.accuracy import errors
@@ -38,3 +42,12 @@ def test_a_name_of_configurations_reads_every_group_that_tells_them_apart(naming
 
 def test_errors_are_broken_down_by_every_group_that_is_not_left_out():
     assert set(errors.GROUPS) == set(GROUPS) - NOT_IN_THE_ACCURACY
+
+
+@pytest.mark.parametrize("key", ["objective", *(f"sweep.{each.name}" for each in fields(Sweep))])
+def test_the_page_of_the_configuration_lists_every_word_of_a_key(key):
+    owner, name = (Sweep, key.removeprefix("sweep.")) if "." in key else (Config, key)
+    words = next(each for each in fields(owner) if each.name == name).metadata.get("choices", ())
+    rows = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").splitlines()
+    row = next((row for row in rows if row.startswith(f"| `{key}` |")), "")
+    assert all(f"`{word}`" in row for word in words)

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from memlab.cli.commands.shared_arguments import whole
 from memlab.core.errors import MemlabError, RecordError
 from memlab.core.plan import shape_of
-from memlab.files.disk import write_whole
+from memlab.files.disk import write_output
 from memlab.system.terminal import safe
 from tools.program import start
 
@@ -44,12 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from memlab.predict.constants import SOURCES
-    from memlab.predict.memory.fit_probability import kinds
     from memlab.system.environment import package_versions
-    from tools.accuracy.errors import reserved_ratios, to_json
+    from tools.accuracy.errors import kinds, reserved_ratios, to_json
     from tools.accuracy.figure import draw_accuracy
     from tools.accuracy.page import document
+    from tools.accuracy.sources import SOURCES
 
     note = arguments.note.read_text(encoding="utf-8") if arguments.note else ""
     refused: list[tuple[str, str]] = []
@@ -77,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(text)
     else:
         _write(arguments.output / "accuracy.md", text)
-        for file in draw_accuracy(points, _folder(arguments.output / "accuracy")):
+        for file in draw_accuracy(points, arguments.output / "accuracy"):
             print(file)
         _write_json(arguments.output / "accuracy.json", to_json(points, commands, predictor, refused))
     if arguments.ratios:
@@ -162,14 +161,8 @@ def judged_commands(records, kept_in: Path | None):
             yield command
 
 
-def _folder(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def _write(file: Path, text: str) -> None:
-    _folder(file.parent)
-    write_whole(file, text.encode())
+    write_output(file, text.encode())
     print(file)
 
 

@@ -3,14 +3,17 @@
 An error is ``predicted / measured - 1`` of the highest rank; it is negative where the prediction was too low.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from statistics import median
 from typing import Any, Protocol, TypeVar
 
+from memlab.core.config import Config
 from memlab.core.plan import engine_key
 from memlab.core.record import Record
+from memlab.predict.memory.fit_probability import kind
 
 QUANTITIES = ("allocated", "reserved", "active", "after_init", "host")
 """Highest rank's peak over the steps; ``after_init``: allocated at the end of engine initialisation; ``host``: the
@@ -235,3 +238,12 @@ def reserved_ratios(points: Sequence[Judged]) -> dict[str, list[float]]:
         if "reserved" in point.errors:
             ratios.setdefault(point.engine, []).append(round(1 / (1 + point.errors["reserved"]), DIGITS))
     return {engine: sorted(values) for engine, values in sorted(ratios.items())}
+
+
+def kinds(measured: Iterable[Config]) -> dict[str, dict[str, int]]:
+    """Count the engine configurations among ``measured``: GPU -> kind -> number."""
+    engines = {engine_key(config): (config.hardware.gpu, kind(config)) for config in measured}
+    found: dict[str, dict[str, int]] = {}
+    for (gpu, name), count in sorted(Counter(engines.values()).items()):
+        found.setdefault(gpu, {})[name] = count
+    return found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from memlab.cli.commands.shared_arguments import output_file, whole
 from memlab.core.errors import MemlabError, nearest
-from memlab.files.disk import write_whole
+from memlab.files.disk import write_output
 from tools.program import start
 
 WORDS = ("hardware=h200_x1", "zero_stage=zero2", "seq_len.tokens=64", "batch.micro=1")
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         print(text)
     else:
-        write_whole(arguments.output, text.encode())
+        write_output(arguments.output, text.encode())
         print(arguments.output)
     return 0
 

@@ -3,7 +3,7 @@
 import argparse
 
 from memlab.cli.commands.run_selection import add_selection, selected
-from memlab.cli.commands.shared_arguments import HARDWARE, add_config_dir, number, whole
+from memlab.cli.commands.shared_arguments import HARDWARE, add_config_dir, add_gpu_memory, number, whole
 from memlab.core.config_experiment import Hardware
 from memlab.core.config_fields import NOT_NEGATIVE, POSITIVE
 
@@ -21,9 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "price of one GPU for an hour (default: the price in the runs, or the list price)"
     parser.add_argument("--usd-per-gpu-hour", type=number(NOT_NEGATIVE), metavar="USD", help=help)
     parser.add_argument("--usd-per-hour", type=_renamed, help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--gpu-memory", type=number(POSITIVE), metavar="GIB", help="memory of one GPU (default: the memory in the runs)"
-    )
+    add_gpu_memory(parser)
     add_config_dir(parser)
     parser.epilog = "hardware=OPTION among the paths: price and memory of that machine; runs on other GPUs are left out"
 

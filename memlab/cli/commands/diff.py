@@ -43,13 +43,15 @@ def _limit(text: str):
 def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse.diff import compare
     from memlab.analyse.effects import effects_by
-    from memlab.report.diff_text import show_comparison
-    from memlab.report.pairs_text import pairs_of, show_effects
+    from memlab.report.diff_text import pairs_of, show_comparison, show_effects
     from memlab.report.text import console
 
     paths, by, out = arguments.paths, arguments.by, console()
     if len(paths) == 1 and by is None:
-        raise MemlabError("memlab diff needs two runs or more. For the effect of one axis of a sweep, add --by AXIS.")
+        raise MemlabError(
+            f"memlab diff {paths[0]}: name a second run, or a second folder of runs. With --by AXIS one folder is "
+            "enough: its points that differ in this axis are compared."
+        )
     sides = [] if len(paths) == 1 else [_runs_of(path, arguments.where) for path in paths]
     if sides and all(len(side) == 1 for side in sides):
         comparison = compare([side[0] for side in sides], by)
@@ -68,7 +70,7 @@ def _runs_of(path: str, conditions: list[str]) -> list:
 
 
 def _of_sets(paths: list[str], sides: list[list], by: str | None):
-    from memlab.analyse.paired_sets import effects_of_sets
+    from memlab.analyse.effects import effects_of_sets
 
     if len(sides) > 2:
         raise MemlabError(
@@ -83,7 +85,7 @@ def _of_sets(paths: list[str], sides: list[list], by: str | None):
 
 def _check_growth(limit, pairs, configurations, out) -> int:
     """Print one line if the peak reserved memory of a pair grows by more than the limit. Returns the exit code."""
-    from memlab.report.pairs_text import growth_line
+    from memlab.report.diff_text import growth_line
 
     over = limit.over(pairs) if limit else []
     if over:

@@ -69,9 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         show_phase,
         uses_more,
     )
-    from memlab.report.growth_text import growth_sentence
     from memlab.report.screen import WIDTH
     from memlab.report.text import console, say
+    from memlab.report.verdict_text import growth_sentence
 
     folders = [run_folder(folder) for folder in arguments.folders or [latest_run()]]
     _check_options(arguments, len(folders))

@@ -37,7 +37,6 @@ def run(arguments: argparse.Namespace) -> int:
         if kind not in (*KINDS, EXPLAIN):
             raise MemlabError(f"--kind {kind}: no such kind of figure. {nearest(kind, (*KINDS, EXPLAIN))}")
     of_points = [kind for kind in arguments.kind or KINDS if kind != EXPLAIN]
-    arguments.output.mkdir(parents=True, exist_ok=True)
     drawn: list[Iterable[tuple[str, list[Path] | str]]] = []
     if EXPLAIN in arguments.kind:
         drawn.append(draw_explained(selected(arguments.paths, arguments.where), arguments.output))
@@ -49,8 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _slices(runs, arguments: argparse.Namespace):
+    from memlab.analyse.effects import effects_of_sets
     from memlab.analyse.identity import select
-    from memlab.analyse.paired_sets import effects_of_sets
     from memlab.report.figures import draw_slices
 
     sides = [select(runs, words.split(",")) for words in arguments.slices]
@@ -69,5 +68,5 @@ def _report(kind: str, result: list[Path] | str) -> bool:
     if isinstance(result, str):
         print(f"no {kind}: {safe(result)}")
         return False
-    print(" ".join(map(str, result)))
+    print(" ".join(map(safe, result)))
     return True

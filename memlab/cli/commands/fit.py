@@ -3,8 +3,8 @@
 import argparse
 
 from memlab.cli.commands.run_selection import add_selection, selected
-from memlab.cli.commands.shared_arguments import number
-from memlab.core.config_fields import POSITIVE, Range
+from memlab.cli.commands.shared_arguments import add_gpu_memory, number
+from memlab.core.config_fields import Range
 from memlab.core.errors import MemlabError, nearest
 
 
@@ -12,9 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     help = "memory quantity to fit, a key of the record (default: %(default)s)"
     parser.add_argument("--figure", default="peak_reserved_bytes", metavar="KEY", help=help)
-    parser.add_argument(
-        "--gpu-memory", type=number(POSITIVE), metavar="GIB", help="memory of one GPU (default: the memory in the runs)"
-    )
+    add_gpu_memory(parser)
     free = "share of the memory that stays free, from 0 to 1 (default: %(default)s)"
     parser.add_argument("--margin", type=number(Range(0.0, 1.0, below=True)), default=0.05, metavar="SHARE", help=free)
 

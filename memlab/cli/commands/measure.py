@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memlab.cli.commands.run_selection import OUTPUTS, add_all
-from memlab.cli.commands.shared_arguments import whole
+from memlab.cli.commands.shared_arguments import add_output, whole
 from memlab.cli.exit_codes import exit_code
 from memlab.core.errors import MemlabError
 
@@ -23,9 +23,7 @@ USAGE = "memlab measure [options] -- COMMAND WORDS..."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = USAGE
-    parser.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="the run folder (default: a new one below outputs/)"
-    )
+    add_output(parser)
     help = "end after N optimizer steps, on all ranks at once and with exit code 0"
     parser.add_argument("--steps", type=whole(1), metavar="N", help=help)
     parser.add_argument("--timeout", type=whole(1), metavar="S", help="end the command after S seconds")

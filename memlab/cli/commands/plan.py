@@ -4,7 +4,6 @@ import argparse
 import itertools
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from memlab.cli.commands.shared_arguments import add_config_dir, add_files, write_files
@@ -14,8 +13,7 @@ from memlab.cli.single_changes import BATCH_WORDS, is_command, plan_of, possible
 from memlab.core.command_template import effect
 from memlab.core.errors import MemlabError
 from memlab.launch import preflight
-from memlab.planner.command_sweep import CommandPredictor
-from memlab.planner.parallel import ParallelPredictor
+from memlab.planner.command_sweep import predictor_of
 from memlab.planner.search import Candidate, Outcome, Row, cheapest, largest_batches, rows_to_measure, single_changes
 from memlab.predict.limits import unpredictable
 from memlab.predict.outside.fit import check_sizes
@@ -102,10 +100,10 @@ def _plan_batches(given: dict[str, list[str]], arguments: argparse.Namespace) ->
         raise MemlabError(
             "None of these combinations can be predicted. Run one with launch.py mode=predict to see the reason."
         )
-    of_command = candidates[0].config.training.loop == "command"
-    kept = "predictions" if of_command else "traces"
+    config = candidates[0].config
+    kept = "predictions" if config.training.loop == "command" else "traces"
     progress_out.print(f"{len(candidates)} configurations; after Ctrl-C, finished {kept} are kept")
-    with PlanProgress(progress_out) as progress, _predictor(of_command, progress) as predictor:
+    with PlanProgress(progress_out) as progress, predictor_of(config, progress.update) as predictor:
         rows = largest_batches(candidates, predictor)
     measure = rows_to_measure(rows, [name for name in axes if name not in ("hardware", "allocator")])
     several = len({row.candidate.options.get("hardware") for row in rows}) > 1
@@ -147,14 +145,6 @@ def _check_batch(candidates: Sequence[Candidate]) -> None:
                 "memlab plan searches the largest batch, but batch.micro does not reach training.command: write "
                 "{batch.micro} where your script takes its batch."
             )
-
-
-def _predictor(
-    of_command: bool, progress: PlanProgress
-) -> AbstractContextManager[ParallelPredictor | CommandPredictor]:
-    if of_command:
-        return nullcontext(CommandPredictor(progress.update))
-    return ParallelPredictor(progress.update)
 
 
 def combinations(
@@ -207,8 +197,7 @@ def _plan_changes(given: dict[str, list[str]], arguments: argparse.Namespace) ->
         raise MemlabError(f"--changes needs one configuration: give '{several}' one value.")
     out = console()
     base = plan_of(given, arguments.config_dir)
-    of_command = base.config.training.loop == "command"
-    with PlanProgress(console(sys.stderr)) as progress, _predictor(of_command, progress) as predictor:
+    with PlanProgress(console(sys.stderr)) as progress, predictor_of(base.config, progress.update) as predictor:
         outcome, changes = single_changes(base, possible_changes(given, base, arguments.config_dir), predictor)
     if not write_files(_changes_frame(outcome, changes), arguments):
         show_changes(outcome, changes, out)

@@ -4,18 +4,20 @@ import argparse
 import os
 import shlex
 import sys
+import uuid
 from pathlib import Path
 
 from memlab.cli.commands.measure import new_folder
 from memlab.cli.commands.run_selection import add_all
-from memlab.cli.commands.shared_arguments import HARDWARE, add_config_dir, whole
+from memlab.cli.commands.shared_arguments import HARDWARE, add_config_dir, add_output, whole
 from memlab.cli.compose import compose_config
 from memlab.cli.exit_codes import exit_code
-from memlab.core.errors import FolderError, MemlabError
+from memlab.core.errors import MemlabError
 from memlab.core.record import Record
 from memlab.files.conf_files import options_of
 from memlab.predict.trace import shadow_process
 from memlab.system import sandbox
+from memlab.system.deadman import TOKEN_VARIABLE
 
 USAGE = "memlab predict [options] hardware=OPTION -- COMMAND WORDS..."
 
@@ -29,9 +31,7 @@ EFFECTS = "memlab: the script runs on tensors without memory, in a sandbox: it c
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = USAGE
-    parser.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="the run folder (default: a new one below outputs/)"
-    )
+    add_output(parser)
     help = (
         "run only the first N optimizer steps (default: the first steps, the largest batches of the epoch, then what "
         "follows training)"
@@ -48,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stand-ins", type=Path, metavar="FOLDER", default=chosen and Path(chosen), help=help)
     help = "let the script connect to other machines, to read its data (default: it cannot)"
     parser.add_argument("--network", action="store_true", help=help)
+    help = "run the script also where the system gives no wall around it (default: ask on a terminal, else refuse)"
+    parser.add_argument("--unprotected", action="store_true", help=help)
     add_config_dir(parser)
     names = ", ".join(options_of("hardware"))
     help = f"hardware=a100_80g_x8 hardware.gpus=4; OPTION is one of {names}; then -- and the command as you type it"
@@ -55,14 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from memlab.launch.user_command.measure import plan_of
+    from memlab.launch.user_command.measure import job_in
     from memlab.planner.user_command import predict_command
     from memlab.predict.memory.verdicts import FITS
     from memlab.report.command_progress import CommandProgress
     from memlab.report.details_text import show_answer, show_predicted_changes
     from memlab.report.text import console
     from memlab.runs.folder import RunFolder
-    from memlab.runs.job import Job
 
     hardware, command = arguments.hardware, arguments.training
     others = [word for word in hardware if not word.startswith(HARDWARE)]
@@ -75,14 +76,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise MemlabError(f"{others[0]}: before -- come only {valid}")
     if arguments.network:
         os.environ[sandbox.NETWORK] = sandbox.OPEN
+    if arguments.unprotected or _accepts_no_wall():
+        os.environ[sandbox.WITHOUT_WALL] = sandbox.ALLOWED
     if arguments.stand_ins is not None:
         shadow_process.choose(arguments.stand_ins)
     words = ["mode=predict", "training=command", "training.command=''", *hardware]
     config, _ = compose_config(words, arguments.config_dir)
     folder = RunFolder(arguments.output or new_folder(command))
-    Job(plan_of(command), folder).check_folder(arguments.force)
-    if folder.holds_result() and not arguments.force:
-        raise FolderError(f"{folder} holds an earlier run. Choose another --output, or replace it with --force.")
+    job_in(folder, command, arguments.force)
     print(EFFECTS, file=sys.stderr)
 
     def wants_changes(record: Record) -> bool:
@@ -104,3 +105,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.changes and not arguments.all:
         show_predicted_changes(record, output)
     return exit_code(record)
+
+
+def _accepts_no_wall() -> bool:
+    """Ask on a terminal whether the script may run without a wall, if the system gives none."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    if sandbox.Sandbox(Path.cwd(), {TOKEN_VARIABLE: uuid.uuid4().hex}).has_wall():
+        return False
+    print(f"memlab: {sandbox.NO_WALL}\nRun the script without a wall? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memlab.core.config_fields import LARGEST_WHOLE, Range
+from memlab.core.config_fields import LARGEST_WHOLE, POSITIVE, Range
 from memlab.core.errors import MemlabError
 from memlab.runs.folder import RunFolder
 
@@ -24,9 +24,9 @@ def output_file(text: str) -> Path:
     return path
 
 
-def whole(minimum: int, maximum: int = LARGEST_WHOLE) -> Callable[[str], int]:
+def whole(minimum: int) -> Callable[[str], int]:
     """Make the type of a whole number."""
-    return _within(int, "a whole number", Range(minimum, maximum))
+    return _within(int, "a whole number", Range(minimum, LARGEST_WHOLE))
 
 
 def number(allowed: Range) -> Callable[[str], float]:
@@ -45,6 +45,16 @@ def _within(kind: type, noun: str, allowed: Range):
         return value
 
     return read
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    help = "the run folder (default: a new one below outputs/)"
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help=help)
+
+
+def add_gpu_memory(parser: argparse.ArgumentParser) -> None:
+    help = "memory of one GPU (default: the memory in the runs)"
+    parser.add_argument("--gpu-memory", type=number(POSITIVE), metavar="GIB", help=help)
 
 
 def add_config_dir(parser: argparse.ArgumentParser) -> None:

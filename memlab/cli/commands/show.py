@@ -38,4 +38,4 @@ def _show_plans(path: Path) -> None:
 
     inside = [] if (path / RunFolder.RECORD).exists() else sorted(path.glob(f"*/{RunFolder.RECORD}"))
     folders = [run_folder(record.parent) for record in inside] or [run_folder(path)]
-    print(as_json([kept_composition(folder) for folder in folders]))
+    print(as_json([kept_composition(folder) for folder in folders], is_sweep=len(folders) > 1))

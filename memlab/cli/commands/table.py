@@ -23,10 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from memlab.analyse import table
-    from memlab.report.out_of_memory_text import show_pointer
     from memlab.report.points_text import show_points
-    from memlab.report.terminal_table import show_frame
-    from memlab.report.text import console
+    from memlab.report.text import console, show_frame, show_pointer
     from memlab.runs.folder import RunFolder
 
     runs = selected(arguments.paths or [latest_sweep()], arguments.where)

@@ -6,7 +6,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from memlab.cli import local_hardware
-from memlab.cli.compose import compose_config
+from memlab.cli.compose import compose_config, compose_words
 from memlab.cli.override_words import OF_A_GPU, check_words, expand
 from memlab.core.errors import ConfigError
 from memlab.core.sizes import GIB
@@ -61,6 +61,14 @@ def test_an_unknown_key_is_refused_whatever_stands_before_it(plus, word, message
     assert compose_refusal(plus + word, "hardware=cpu").startswith(message)
 
 
+def test_all_words_of_other_libraries_are_named_at_once():
+    words = ["bf16=true", "zero_optimization.stage=3", "batch.micro=2", "hydra.job.name=a", "+note=a", "optim=sgd"]
+    here = {"bf16": "precision=bf16", "zero_optimization.stage": "zero_stage=zero3"}
+    here["optim"] = "optimizer.source=transformers optimizer.name=sgd"
+    told = " ".join(f"Unknown key '{word}': here it is {meant}." for word, meant in here.items())
+    assert compose_refusal("hardware=cpu", *words) == told
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [
@@ -80,13 +88,35 @@ def test_an_unknown_key_is_refused_whatever_stands_before_it(plus, word, message
         ("offlod/x=none", "Unknown key 'offlod/x'. Did you mean 'offload'?"),
         ("zero_stage@mine=zero3", "Could not override 'zero_stage@mine'. Did you mean to override zero_stage?"),
         ("+zero_stage=zero3", "'zero_stage' has an option already: write zero_stage=<option> without +."),
-        ("~model", "'model.path' has no value: add model.path=<value> to the command line."),
+        ("~model", "Config group 'model' needs one option: model=<option>. Several are a sweep, with -m and commas: "),
+        ("~offload=none", "Config group 'offload' needs one option: offload=<option>. "),
+        ("zero_stage=[zero2,zero3]", "Config group 'zero_stage' needs one option: zero_stage=<option>. "),
+        ("zero_stage=[zero3]", "Config group 'zero_stage' needs one option: zero_stage=<option>. "),
         ("mine=1", "Unknown key 'mine'. Did you mean 'name'? (A key of your own: +mine=...)"),
         ("sweep=tiny_cpu", "Unknown option 'tiny_cpu' of config group 'sweep'. Studies are experiments: +experiment=t"),
-        ("experiment=tiny_cpu", "Could not override 'experiment'. No match in the defaults list. To append to your d"),
+        ("experiment=tiny_cp", "Unknown option 'tiny_cp' of config group 'experiment'. Did you mean 'tiny_cpu'?"),
         ("+experiment=tiny_cp", "Unknown option 'tiny_cp' of config group 'experiment'. Did you mean 'tiny_cpu'?"),
         ("+own=5", "'own' must be keys with values, not 5."),
-        ("batch.micro=[1", "Cannot read the command line: "),
+        ("own=5", "Unknown key 'own'. A key of your own: +<name>=<value>."),
+        ("batch.micro=[1", "Cannot read 'batch.micro=[1': a bracket is not closed, or not opened."),
+        (
+            "batch.micro=,2",
+            "Cannot read 'batch.micro=,2': a value is missing beside a comma. Write them all, as in seed",
+        ),
+        ("batch.micro=1,,2", "Cannot read 'batch.micro=1,,2': a value is missing beside a comma."),
+        ("batch.micro", "Cannot read 'batch.micro': it has no value. Write batch.micro=<value>, without spaces."),
+        ("+range(1,3)", "Cannot read '+range(1,3)': a word is <key>=<value>, without spaces. Write <key>=range(1,3)."),
+        ("name=a;b", "Cannot read 'name=a;b': its value needs quotes, which the shell must keep: \"name='a;b'\"."),
+        ("seed=rnge(1,3)", "Cannot read 'seed=rnge(1,3)': Unknown function 'rnge'. Available: bool,"),
+        ("batch.micro=null", "'batch.micro' must be a whole number, not null."),
+        (
+            "name=${oc.env:NOT_SET_HERE}",
+            "'name' takes the environment variable NOT_SET_HERE, which is not set. Set it, or write a default behind a",
+        ),
+        (
+            "hydra/launcher=joblib",
+            "Unknown option 'joblib' of config group 'hydra/launcher'. It is of Hydra's plugin hydra-joblib-launcher, ",
+        ),
         (
             "batch.micro=1,2",
             "'batch.micro=1,2' has several values: add -m to sweep over them.",
@@ -99,14 +129,65 @@ def test_what_hydra_cannot_compose_is_one_line_with_what_is_meant(word, message)
     assert refused.startswith(message) and "\n" not in refused
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "# @package _global_\nseq_len:\n  tokens: [64\nname: x\n",
+            "FILE, line 4: no valid YAML: ",
+        ),
+        ("# @package _global_\nseed: 1\n  x: 3\n", "FILE, line 3: no valid YAML: mapping values are not allowed "),
+        (
+            "# @package _global_\ndefaults:\n  - override zero_stage: zero3\n",
+            "experiment/mine.yaml: 'zero_stage' needs a slash in the defaults: - override /zero_stage: <option>",
+        ),
+        (
+            "# @package _global_\ndefaults:\n  - zero_stage: zero3\n",
+            "experiment/mine.yaml: 'zero_stage' needs a slash in the defaults: - override /zero_stage: <option>",
+        ),
+        (
+            "# @package _global_\ndefaults:\n  - /zero_stage: zero3\n",
+            "A file adds 'zero_stage', which has an option already: - override /zero_stage: <option>",
+        ),
+        (
+            "defaults:\n  - override /zero_stage: zero3\n",
+            "The first line of experiment/mine.yaml must be '# @package _global_': it sets any key.",
+        ),
+    ],
+)
+def test_what_is_wrong_in_an_experiments_file_is_said(tmp_path, text, message):
+    file = tmp_path / "experiment" / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        compose_config(["hardware=cpu", "+experiment=mine"], str(tmp_path))
+    assert str(error.value).startswith(message.replace("FILE", str(file))) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("word", ["experiment=mine", "+experiment=mine"])
+def test_an_experiment_needs_no_plus(tmp_path, word):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nseed: 7\n")
+    assert compose_config(["hardware=cpu", word], str(tmp_path))[0].seed == 7
+    assert compose_words([word], str(tmp_path)).hydra.overrides.task == ["+experiment=mine"]
+
+
+def test_a_key_that_a_group_of_ones_own_lacks_is_refused_with_the_nearest(tmp_path):
+    (tmp_path / "schedule").mkdir()
+    (tmp_path / "schedule" / "slow.yaml").write_text("rate: 0.1\nwarmup: 7\n")
+    told = r"Unknown key 'schedule.rat'. Did you mean 'rate'\? \(A key of your own: \+schedule.rat=\.\.\.\)"
+    with pytest.raises(ConfigError, match=told):
+        compose_config(["hardware=cpu", "+schedule=slow", "schedule.rat=3"], str(tmp_path))
+
+
 def test_keys_and_groups_of_ones_own_are_composed(tmp_path):
     (tmp_path / "schedule").mkdir()
     (tmp_path / "schedule" / "slow.yaml").write_text("lr_end: 0.1\nsteps: 7\n")
-    words = ["hardware=cpu", "+schedule=slow", "+schedule@other=slow", "+note=a", "+tags=[a,b]", "~seed", "~adapter"]
+    words = ["hardware=cpu", "+schedule=slow", "+schedule@other=slow", "+note=a", "+tags=[a,b]", "~seed"]
     config, choices = compose_config(words, str(tmp_path))
     slow = {"lr_end": 0.1, "steps": 7}
     assert config.own == {"schedule": slow, "other": slow, "note": "a", "tags": ["a", "b"]}
-    assert (choices["schedule"], config.seed, config.adapter.method) == ("slow", 0, "none")
+    assert (choices["schedule"], config.seed) == ("slow", 0)
 
 
 def test_defaults_of_ones_own_machine_are_a_file_that_git_ignores(tmp_path):
@@ -142,6 +223,10 @@ def test_what_hydra_can_do_is_let_through(word):
         (["seq_len.tokens=range(5,1)"], "'seq_len.tokens' has no value"),
         (["seq_len.tokens=glob(*)"], "'seq_len.tokens' has no value"),
         (["model=glob(nothing*)", "batch.micro=1,2"], "'model' has no value"),
+        (
+            ["optimizer.lr=interval(0,1)"],
+            "'optimizer.lr': an interval is for a sweeper that searches, such as hydra/sw",
+        ),
         (["seq_len.tokens=1,range(2,5)"], "'seq_len.tokens': a range cannot be one of several values"),
     ],
 )
@@ -281,7 +366,7 @@ def test_a_gpu_that_memlab_does_not_know_is_described(without_gpus, option):
 
 def test_auto_is_the_gpus_of_the_machine_with_their_published_figures(local):
     found = local(machine.Machine((H100, H100)), "measure")
-    assert (found["gpu"], found["gpus"], found["memory_gib"]) == ("NVIDIA H100 80GB HBM3", 2, 79.19)
+    assert (found["gpu"], found["gpus"], found["memory_gib"]) == ("H100 80GB HBM3", 2, 79.19)
     assert found["bf16_tflops"] == 989.5
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from memlab.cli import experiments, hydra_app
 from memlab.cli import main as cli
 from memlab.cli.commands.plan import combinations, combined_axes
 from memlab.cli.compose import compose_config
@@ -46,13 +47,21 @@ def composed(tmp_path, monkeypatch, capfd):
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    monkeypatch.setattr(machine, "detect", asks)
+    for place in (machine, experiments):
+        monkeypatch.setattr(place, "detect", asks)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     yield run
     assert not any((tmp_path / "empty").iterdir())
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+def test_words_without_flags_are_composed_once_into_what_hydras_application_composes(composed, monkeypatch):
+    words = ("hardware=h200_x1", "zero_stage=zero3", "batch.micro=3", "+note=a")
+    shown = composed(*words, flags=("--run",))
+    monkeypatch.setattr(hydra_app.hydra, "main", None)
+    assert composed(*words) == shown and shown[0]["deepspeed"]["zero_optimization"]["stage"] == 3
 
 
 def test_a_place_that_is_no_key_is_refused_by_name(composed):
@@ -87,6 +96,8 @@ def test_one_configuration_is_one_object(composed):
         ["hardware=cpu", "batch.micro=3", "training_args.lr_scheduler_kwargs={num_cycles: 2}"],
         ["hardware=h200_x1", "optimizer=adamw_8bit", "seed=7", "allocator=expandable", "deepspeed.aio.block_size=4"],
         ["hardware=h200_x1", "training=command", "training.command='train \"a b\" {batch.micro}'"],
+        ["hardware=cpu", "+one='7'", "+two='null'", "+three='1e-5'", "+four=[a,'b, c','3',null]", "+five={k: 'true'}"],
+        ["hardware=cpu", """+both='it\\'s "so"'""", r"+end='a\\'", "+day=2026-11-24", "+none=''"],
     ],
 )
 def test_its_words_compose_it_again(composed, words):
@@ -107,6 +118,25 @@ def test_a_sweep_is_a_stream_of_objects(composed):
     assert ["seq_len.tokens=128" in each["words"] for each in found] == [False, True, False, True]
 
 
+def test_a_sweep_of_one_point_is_one_line(composed, capfd, monkeypatch):
+    monkeypatch.setattr(json.JSONDecoder, "raw_decode", lambda _, text: (text, len(text)))
+    (found,) = composed("hardware=cpu", "seed=3", flags=("-m",))
+    assert found.count("\n") == 1
+
+
+def test_values_of_hydras_are_known(composed):
+    """``${hydra:...}`` is resolved by Hydra's application alone."""
+    for flags in ((), ("-m",)):
+        (found,) = composed("hardware=cpu", "+mode_here=${hydra:runtime.choices.precision}", flags=flags)
+        assert "+mode_here=bf16" in found["words"]
+
+
+def test_an_experiment_that_is_a_sweep_is_no_value_of_a_sweep(composed):
+    refused = composed("+experiment=tiny_cpu,seed_batch_8b", flags=("-m",))
+    own, of_hydra_1_4 = "an experiment that is a sweep cannot be one of several values", "'hydra.sweeper' must be"
+    assert own in refused or of_hydra_1_4 in refused
+
+
 def test_values_of_the_libraries_are_axes(composed):
     values = ("training_args.torch_empty_cache_steps=1,4", "deepspeed.aio.block_size=2,4")
     found = composed("hardware=cpu", *values, flags=("-m",))
@@ -119,7 +149,9 @@ def test_modes_are_not_mixed(composed):
 
 
 def test_other_launchers_start_nothing(composed):
-    assert "leave hydra/launcher out" in composed("hydra/launcher=basic", "hardware=cpu", flags=("-m",))
+    assert "so hydra/launcher=basic cannot start it: leave it out" in composed(
+        "hydra/launcher=basic", "hardware=cpu", flags=("-m",)
+    )
 
 
 def test_a_wrong_word_is_one_line(composed):

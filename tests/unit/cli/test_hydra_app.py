@@ -67,6 +67,7 @@ def test_a_dry_run_with_a_guide_is_a_quote_and_nothing_else_is(multirun, tmp_pat
     assert "Quote: 2 not predicted.\nNot counted: 2 points (a CPU has no caching allocator to predict; " in out
     assert multirun("seed=1,2", "sweep.guide=quote")[0] == 2
     assert multirun("seed=1,2", "sweep.guide=quote", "sweep.dry_run=true", "sweep.search=batch")[0] == 2
+    assert multirun("seed=1,2", "sweep.guide=quote", "sweep.dry_run=true", "mode=predict", "hardware=h200_x1")[0] == 2
     assert not list(tmp_path.iterdir())
 
 
@@ -80,7 +81,7 @@ def test_a_dry_run_knows_what_is_done(multirun, tmp_path):
 def test_a_sweep_of_what_means_nothing_is_complete_at_once(multirun, tmp_path):
     code, out = multirun("seed=1,2", "offload=param")
     assert code == 0
-    assert "2 jobs: 2 unsupported" in out and "table: " in out
+    assert "2 points: 2 unsupported" in out and "table: " in out
     for path in records(tmp_path):
         saved = read_json(path)
         hydra = path.parent / ".hydra"
@@ -286,7 +287,7 @@ def test_a_study_is_a_sweep_without_a_word_of_hydras(multirun, tmp_path):
     code, out = multirun(
         "+experiment=tiny_cpu", "offload=param", "zero_stage=zero1", "seq_len.tokens=8,9", multirun=False
     )
-    assert code == 0 and "4 jobs: 4 unsupported" in out
+    assert code == 0 and "4 points: 4 unsupported" in out
     folders = {path.parent.name for path in records(tmp_path)}
     assert (
         len(folders) == 4

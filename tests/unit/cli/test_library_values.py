@@ -1,5 +1,7 @@
 """``deepspeed.<path>=`` and ``training_args.<field>=``: what is refused, with the word here, and what passes."""
 
+import re
+
 import pytest
 
 from memlab.cli.compose import compose_config
@@ -39,7 +41,10 @@ def checked(config):
             "Unknown key 'training_args.torch_empty_cach_steps'. Did you mean 't",
         ),
         ("deepspeed.aio.block_siz", 1, "Unknown key 'deepspeed.aio.block_siz'. Did you mean 'block_size'?"),
-        ("deepspeed.zero_optimisation.stage", 3, "Unknown key 'deepspeed.zero_optimisation'. Did you mean 'zero_optim"),
+        ("deepspeed.zero_optimisation.stage", 3, "Unknown key 'deepspeed.zero_optimisation'. Here it is zero_stage=ze"),
+        ("deepspeed.zero_optimization.stge", 3, "Unknown key 'deepspeed.zero_optimization.stge'. Here it is zero_stag"),
+        ("training_args.learning_rat", 0.1, "Unknown key 'training_args.learning_rat'. Here it is optimizer.lr=0.1."),
+        ("deepspeed.flop_profiler.enabled", True, "Unknown key 'deepspeed.flop_profiler'. Did you mean 'flops_profil"),
         ("deepspeed.aio", 1, "'deepspeed.aio' has keys of its own, not the value 1. Choose one of: block_size, "),
         (
             "training_args.torch_empty_cache_steps",
@@ -47,6 +52,11 @@ def checked(config):
             "'training_args.torch_empty_cache_steps' must be a whole number, ",
         ),
         ("training_args.torch_compile", 1, "'training_args.torch_compile' must be true or false, not 1."),
+        (
+            "training_args.lr_scheduler_type",
+            "cosin",
+            "'training_args.lr_scheduler_type' cannot be 'cosin'. Did you mean ",
+        ),
         ("deepspeed.fp16.hysteresis", True, "'deepspeed.fp16.hysteresis' must be a whole number, not True."),
     ],
 )
@@ -62,6 +72,7 @@ def test_what_the_libraries_do_not_take_is_refused(checked, path, value, message
         ("deepspeed.zero_optimization.stage", 3, "zero_stage here: zero_stage=zero3."),
         ("deepspeed.zero_optimization.cpu_offload", True, "offload here: offload=optimizer."),
         ("deepspeed.train_micro_batch_size_per_gpu", 2, "batch.micro here: batch.micro=2."),
+        ("deepspeed.train_batch_size", 8, "batch.micro here: batch.micro=<samples of one GPU>."),
         ("deepspeed.activation_checkpointing.profile", True, "checkpointing.profile here: checkpointing.profile=true."),
         ("training_args.learning_rate", 0.1, "optimizer.lr here: optimizer.lr=0.1."),
         ("training_args.bf16", True, "precision here: precision=bf16."),
@@ -145,6 +156,14 @@ def test_each_value_is_a_run_of_its_own_with_a_name(checked, config, path):
     assert run_id(four).startswith(f"tiny-zero2-s512-b1-{name}_4-2xCPU-")
     assert len({run_id(config()), run_id(one), run_id(four)}) == len({engine_key(each) for each in (one, four)}) + 1
     assert {getattr(config(), library) == {} for library in LIBRARIES} == {True}
+
+
+def test_a_key_that_the_family_of_a_model_lacks_is_refused_with_the_nearest():
+    words = ("hardware=cpu", "mode=compose", "model=gpt2", "+model.overrides.num_hidden_layers=1")
+    assert compose_config(words)[0].model.overrides == {"num_hidden_layers": 1}  # one of its aliases
+    told = "model.overrides.n_layers: GPT2Config has no such key. Did you mean 'n_layer'?"
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        compose_config([*words, "model.overrides.n_layers=1"])
 
 
 def test_they_are_words_of_the_command_line():

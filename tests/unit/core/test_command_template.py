@@ -46,6 +46,12 @@ def test_a_doubled_brace_is_a_brace():
     assert words("""train '{{"a": {batch.micro}}}'""") == ["train", '{"a": 1}']
 
 
+def test_words_of_a_trainer_stand_once_and_between_braces_too():
+    given = {"batch.micro": "--b {batch.micro}"}
+    assert words_of(trainer("train {{{batch.micro}}} {{x}}", given)) == ["train", "{--b", "1}", "{x}"]
+    assert words_of(trainer("train {{batch.micro}}", given)) == ["train", "{batch.micro}", "--b", "1"]
+
+
 def test_flags_are_written_as_yaml_writes_them():
     assert words("train --gc {checkpointing.enabled} --betas {optimizer.betas}")[2:] == [
         "false",

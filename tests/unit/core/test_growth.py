@@ -9,7 +9,7 @@ from memlab.core.growth import with_growth
 from memlab.core.record import DOES_NOT_LAST
 from memlab.core.sizes import GIB
 from memlab.planner import user_command
-from memlab.report.growth_text import growth_sentence, when_memory_ends
+from memlab.report.verdict_text import growth_sentence, when_memory_ends
 
 
 @pytest.fixture

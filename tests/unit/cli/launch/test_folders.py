@@ -16,6 +16,16 @@ def test_run_folders_are_under_the_name_or_the_date(launch, here, words, place):
     assert record.parent.match(f"outputs/{place}/{RunFolder(record.parent).read_record().run_id}")
 
 
+@pytest.mark.parametrize("flags", [(), ("-m",)])
+def test_names_of_folders_may_use_values_of_hydras(launch, here, flags):
+    kind = "sweep" if flags else "run"
+    folder = f"hydra.{kind}.dir=outputs/${{hydra:runtime.choices.precision}}"
+    below = ["hydra.sweep.subdir=${hydra:runtime.choices.offload}"] if flags else []
+    launch(*flags, "hardware=cpu", "mode=predict", "offload=param", folder, *below)
+    [record] = here.glob("outputs/**/record.json")
+    assert record.parent == here / "outputs" / Path("bf16", *["param"] * len(flags))
+
+
 FOREIGN = {
     "logs/app.log": "x",
     "notes.tmp": "x",

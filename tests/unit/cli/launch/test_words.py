@@ -34,6 +34,24 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(launch, here, word, messag
     assert not list(here.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("batch.mikro=1,2", "memlab: Unknown key 'batch.mikro'. Did you mean 'micro'?"),
+        (
+            "gradient_accumulation_steps=1,2",
+            "memlab: Unknown key 'gradient_accumulation_steps': here it is batch.accum",
+        ),
+        ("name=${oc.env:NOT_SET_HERE}", "memlab: 'hydra.sweep.dir' takes the environment variable NOT_SET_HERE, which"),
+        ("optimizer.lr=interval(0,1)", "memlab: 'optimizer.lr': an interval is for a sweeper that searches"),
+    ],
+)
+def test_what_is_wrong_in_a_sweep_is_one_line_and_leaves_nothing(launch, here, word, message):
+    done = launch("-m", "hardware=cpu", "seed=1,2", word)
+    assert (done.returncode, len(lines(done)), list(here.iterdir())) == (2, 1, [])
+    assert done.stderr.startswith(message)
+
+
 @pytest.mark.parametrize("words", [[], ["-m"]])
 def test_an_option_file_that_asks_for_an_object_is_refused(launch, here, words):
     (here / "model").mkdir()
@@ -43,6 +61,13 @@ def test_an_option_file_that_asks_for_an_object_is_refused(launch, here, words):
     [line] = lines(done)
     assert "tag:yaml.org,2002:python/object/apply:os.mkdir" in line and "evil.yaml" in line
     assert [path.name for path in here.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("word", ["zero_stage=[zero2,zero3]", "~zero_stage"])
+def test_a_group_without_one_option_is_refused_in_a_sweep_too(launch, here, word):
+    done = launch("-m", "hardware=cpu", word, "seed=1,2")
+    assert (done.returncode, len(lines(done)), list(here.iterdir())) == (2, 1, [])
+    assert "Config group 'zero_stage' needs one option: " in done.stderr
 
 
 def test_a_sweep_cannot_leave_the_outputs_either(launch, here):
@@ -89,6 +114,13 @@ def test_cfg_prints_the_configuration_and_starts_nothing(launch, here):
     assert not list(here.iterdir())
 
 
+def test_options_may_stand_between_words(launch, here):
+    done = launch("hardware=cpu", "--cfg", "job", "seed=7", "--package", "seq_len", "seq_len.tokens=64")
+    assert (done.returncode, done.stdout) == (0, "# @package seq_len\ntokens: 64\n")
+    done = launch("hardware=cpu", "mode=compose", "-m", "seed=7,8")
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 2
+
+
 @pytest.mark.parametrize("shown", ["job", "all"])
 @pytest.mark.parametrize(
     ("word", "message"),
@@ -110,12 +142,28 @@ def test_cfg_says_what_is_wrong_with_what_it_prints(launch, here, shown, word, m
             "Only one of --run, --multirun, --cfg, --info and --shell_completion can be s",
         ),
         (["--config-name", "nothing"], "Cannot find primary config 'nothing'"),
+        (["--config-path", "nowhere"], "module 'memlab.cli.nowhere' not found."),
+        (["-cp", "nowhere"], "--config-dir adds a folder of yours"),
+        (
+            ["seed=1", "--dry-run", "seed=2"],
+            "Unknown option '--dry-run'. Here it is sweep.dry_run=<value>, a word with",
+        ),
+        (["--batch_size=4"], "Unknown option '--batch_size'. "),
+        (["-m", "mode=compose", "hydra/launcher=basic", "seed=1,2"], "hydra/launcher=basic cannot start it"),
+        (["--cfg", "jb"], "invalid choice: 'jb'"),
         (["--resolve"], "The --resolve flag can only be used in conjunction with --cfg or --help"),
     ],
 )
 def test_what_hydra_cannot_do_is_one_line(launch, here, words, message):
     done = launch(*words)
     assert (done.returncode, len(lines(done)), list(here.iterdir())) == (2, 1, []) and message in done.stderr
+
+
+def test_a_folder_in_place_of_conf_is_told_from_one_beside_it(launch, here):
+    (here / "mine").mkdir()
+    (here / "mine" / "study.yaml").write_text("defaults: [config]\n")
+    [line] = lines(launch("--config-path", str(here / "mine"), "--config-name", "study"))
+    assert line.startswith("memlab: In 'study': Could not load 'config'. --config-path replaces memlab's own conf/: ")
 
 
 def test_help_is_for_people(launch, here):

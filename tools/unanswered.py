@@ -1,0 +1,117 @@
+"""``python -m tools.unanswered``: list what of the installed torch a prediction has no answer for."""
+
+import argparse
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memlab.cli.commands.shared_arguments import output_file
+from memlab.files.disk import write_output
+from memlab.predict.trace.shadow import cuda, native, shapes
+from memlab.predict.trace.shadow.fake_results import has_fake
+from memlab.predict.trace.shadow.recorder import WITH_INDICES, Recorder, is_made_of_others
+from memlab.predict.trace.trace_format import Trace
+from tools.program import start
+
+_DEVICES = re.compile("mkldnn|mps|miopen|xpu|quantized|_test_|foobar")
+"""Operators of other devices and of tests."""
+
+_BY_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output", "-o", type=output_file, metavar="FILE", help="file for the page (default: print it)"
+    )
+
+
+def document() -> str:
+    """Write the page as Markdown."""
+    operators = list(_operators())
+    answered = shapes.FROM_VALUES | WITH_INDICES | Recorder(Trace(0, 1), FakeTensorMode()).answers.keys()
+    own = [each for each in operators if each not in answered and not is_made_of_others(each)]
+    without_fake = [each for each in own if not has_fake(each)]
+    by_values = [each for each in own if has_fake(each) and _BY_VALUES & set(each.tags)]
+    functions = [name for name in _functions() if cuda.asks_the_driver(name)]
+    return "\n\n".join(
+        [
+            "# What has no answer",
+            f"`make unanswered` writes this page; it was made with torch {torch.__version__}.",
+            "A prediction has neither a GPU nor a driver. What is named here ends it, with this name and the line of "
+            "the script. [A stand-in of your own](your_own_command.md) can answer it.",
+            f"## Operators\n\naten has {len(operators):,} operators that GPUs may run. {len(without_fake)} have "
+            f"no implementation for tensors without values: {_names(without_fake)}",
+            f"Results of {len(by_values)} depend on values: {_names(by_values)} Some others read values inside, as "
+            "`_pack_padded_sequence` does.",
+            "`torch.nn.RNN`, `LSTM` and `GRU` call CUDA's kernels past the dispatcher.",
+            f"## torch.cuda\n\nFunctions that call those below: {_list(_callers(functions))}",
+            f"## torch._C\n\nFunctions that ask NVIDIA's driver: {_list(functions)}",
+            f"## CUDA's libraries\n\nQuestions that torch's C++ code asks: {_list(_hooks())}\n",
+        ]
+    )
+
+
+def _operators() -> Iterator[OpOverload]:
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        packet, _, overload = name.removeprefix("aten::").partition(".")
+        if name.startswith("aten::") and not _DEVICES.search(name):
+            yield getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _functions() -> list[str]:
+    """Names in ``torch._C``, also those that only a build for CUDA has: its Python code asks for them."""
+    sources = (path.read_text(encoding="utf-8") for path in Path(torch.cuda.__file__).parent.rglob("*.py"))
+    asked = {name for text in sources for name in re.findall(r"\b_C\.(_\w+)", text)}
+    return sorted(asked | set(dir(torch._C)))
+
+
+def _callers(functions: Iterable[str]) -> Iterator[str]:
+    called = re.compile(rf"\.({'|'.join(functions)})\(")
+    for module in (
+        torch.cuda,
+        torch.cuda.memory,
+        torch.cuda.nccl,
+        torch.cuda.gds,
+        torch.cuda.graphs,
+        torch.cuda.tunable,
+    ):
+        for name, value in sorted(vars(module).items()):
+            own = inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+            if own and called.search(inspect.getsource(value)):
+                yield f"{module.__name__}.{name}"
+
+
+def _hooks() -> list[str]:
+    """Functions of torch's interface to CUDA that only raise, and that memlab's native library does not replace."""
+    header = Path(torch.__file__).parent / "include/ATen/detail/CUDAHooksInterface.h"
+    raising = r"virtual [^;{}]*?(\w+)\([^{}]*\) const \{\s*TORCH_CHECK\(\s*false"
+    return [
+        name
+        for name in re.findall(raising, header.read_text(encoding="utf-8"))
+        if not re.search(rf"\b{name}\(", native.SOURCE.read_text(encoding="utf-8"))
+    ]
+
+
+def _names(operators: Iterable[OpOverload]) -> str:
+    return _list(str(each).removeprefix("aten.").removesuffix(".default") for each in operators)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) + "."
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.output is None:
+        print(document(), end="")
+    else:
+        write_output(arguments.output, document().encode())
+    return 0
+
+
+if __name__ == "__main__":
+    start(add_arguments, run, __doc__)
