@@ -4,6 +4,7 @@ All points of a launch run in one ``Trainer.train()`` with the same engine; only
 points the rank frees unused memory and resets all peaks. A launch may also have a single point.
 """
 
+import gc
 import inspect
 import os
 import time
@@ -109,6 +110,7 @@ class Session:
         if self.config.measure.profile:
             self.mark_phases()
         began = time.perf_counter()
+        gc.collect()  # so that which cycles are freed in this phase does not depend on what ran before
         with memory.phase("model_build"):
             model = build_model(self.config, self.device.torch_device)
         self.note("build_s", began)
