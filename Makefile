@@ -30,7 +30,7 @@ test-short: setup  ## the short tests alone. CI runs them with Debian's Python
 	$(PYTEST) -m "not long"
 
 fuzz: setup      ## 1,000 mutated records, traces, rows and histories x the commands that read them (docs/reliability.md)
-	MEMLAB_MUTATIONS=500 $(BIN)/python -m pytest -n 2 tests/hostile/test_records.py
+	MEMLAB_MUTATIONS=$(or $(MEMLAB_MUTATIONS),500) $(BIN)/python -m pytest -n 2 tests/hostile/test_records.py
 
 cluster: setup   ## the tests of Slurm and of several nodes, which start daemons of their own (docs/cluster.md)
 	$(BIN)/python -m pytest tests/cluster

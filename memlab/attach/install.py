@@ -17,8 +17,12 @@ LOADED = "loaded"  # the bootstrap makes this file once a process of the command
 
 
 def install(run_folder: Path, options: Options) -> Path:
-    """Copy this package and write the options into the run folder. Returns the folder for PYTHONPATH."""
-    folder, memlab = emptied(run_folder), Path(__file__).parents[1]
+    """Copy this package and write the options into a new folder in the run folder. Returns the folder, for PYTHONPATH.
+
+    Raises ``OSError``, also where the folder is there: links that a script has left in it would be followed.
+    """
+    folder, memlab = run_folder / FOLDER, Path(__file__).parents[1]
+    folder.mkdir(parents=True)
     own = [module for module in (memlab / "attach").rglob("*.py") if module.name != BOOTSTRAP]
     for module in [*own, *(memlab / name for name in BESIDE)]:
         copy = folder / PACKAGE / module.relative_to(memlab)
@@ -27,16 +31,6 @@ def install(run_folder: Path, options: Options) -> Path:
     (folder / PACKAGE / "__init__.py").touch()
     shutil.copy(memlab / "attach" / BOOTSTRAP, folder)
     options.write(folder)
-    return folder
-
-
-def emptied(run_folder: Path) -> Path:
-    """Return the folder for what memlab's processes share, empty. A script may have left a link in its place."""
-    folder = run_folder / FOLDER
-    if folder.is_symlink():
-        folder.unlink()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 

@@ -10,6 +10,8 @@ from memlab.core.attached_schema import ChoiceRange, Epoch, StepRow
 from memlab.core.schema import Limits
 from memlab.core.value_types import Bytes, Count, Dollars, Figure, Index, Name, Positive, Seconds
 
+Verdict = Annotated[str, Limits(choices=("fits", "edge", "does_not_fit", "does_not_last"))]
+
 
 class OverRanks(TypedDict):
     """Largest, mean and smallest value of a figure over the ranks."""
@@ -40,7 +42,7 @@ class Summary(TypedDict, total=False):
     usd: Dollars | None
     usd_per_million_tokens: Dollars | None
     parameters: Count
-    verdict: Name  # of the worst rank
+    verdict: Verdict  # of the worst rank
     needed_bytes: Bytes  # of the fullest rank on a GPU of any size, of a prediction that does not fit
 
 
@@ -81,7 +83,7 @@ class Needs(TypedDict):
     """What a command needs: the verdict, and the bytes of the rank that needs the most. ``free`` is negative if they
     are not there."""
 
-    verdict: Annotated[str, Limits(choices=("fits", "edge", "does_not_fit"))]
+    verdict: Verdict
     used: Bytes
     free: int | None
     host: Bytes
@@ -123,7 +125,7 @@ class Told(TypedDict):
 class Effects(TypedDict):
     """What a predicted command would have done to the machine and to others (memlab/system/sandbox)."""
 
-    protection: str  # namespaces | landlock | unprotected; of older records: interception
+    protection: Annotated[str, Limits(choices=("namespaces", "landlock", "unprotected", "interception"))]  # last: older
     network: bool  # whether it was open
     written: list[Files]
     deleted: list[Files]

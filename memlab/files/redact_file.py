@@ -6,7 +6,7 @@ from pathlib import Path
 
 from memlab.files.disk import replacing
 from memlab.files.redaction import known_secrets, redact_bytes
-from memlab.files.regular_file import ANY_SIZE, open_regular
+from memlab.files.regular_file import cut, open_regular
 
 PIECE = 1 << 20
 """Bytes that are read from a file at a time."""
@@ -54,8 +54,10 @@ class Redactor:
 
 
 def redact_file(path: Path) -> None:
-    """Blank out secrets in a text file of another program, piece by piece. Raises ``OSError`` if it is no regular file,
-    and :class:`WriteError`."""
+    """Blank out secrets in a text file of another program, piece by piece. A file of more than
+    ``regular_file.LARGEST`` bytes is cut there. Raises ``OSError`` if it is no regular file, and
+    :class:`WriteError`."""
+    cut(path)
     redactor = Redactor()
     for _ in _pieces(path, redactor):
         if redactor.has_found:
@@ -65,7 +67,7 @@ def redact_file(path: Path) -> None:
 
 
 def _pieces(path: Path, redactor: Redactor) -> Iterator[bytes]:
-    with open_regular(path, ANY_SIZE) as file:
+    with open_regular(path) as file:
         while text := file.read(PIECE):
             yield redactor.feed(text)
         yield redactor.end()

@@ -6,6 +6,7 @@ Scripts of the user write into run folders. They may leave a link to another fil
 import errno
 import os
 import stat
+import tempfile
 from contextlib import suppress
 from io import BufferedReader, FileIO
 from pathlib import Path
@@ -68,7 +69,22 @@ def read_end(path: Path, most_bytes: int) -> str:
     return ""
 
 
+def cut(path: Path, longest: int = LARGEST) -> None:
+    """Shorten a file that is longer than ``longest`` bytes. Raises ``OSError`` if it is no regular file."""
+    if path.lstat().st_size > longest:
+        with open(path, "rb+", opener=open_itself) as file:
+            file.truncate(longest)
+
+
+def clear(path: Path) -> None:
+    """Remove a file, or rename a folder that a script has put in its place."""
+    try:
+        path.unlink(missing_ok=True)
+    except IsADirectoryError:
+        path.rename(tempfile.mkdtemp(prefix=f"{path.name}.", dir=path.parent))
+
+
 def create(path: Path) -> FileIO:
-    """Open a new file to write, unbuffered. A file, a link or a pipe of this name is removed first."""
-    path.unlink(missing_ok=True)
+    """Open a new file to write, unbuffered. What else has this name is cleared first."""
+    clear(path)
     return open(path, "xb", buffering=0, opener=open_itself)

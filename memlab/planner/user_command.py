@@ -32,7 +32,7 @@ from memlab.runs.job import Job
 from memlab.runs.step_rows import read_rows
 from memlab.system.deadman import guarded
 from memlab.system.machine import Machine
-from memlab.system.sandbox import NAMESPACES, Sandbox
+from memlab.system.sandbox import NAMESPACES, Sandbox, check_wall
 from memlab.system.sandbox.kept_data import KeptData
 from memlab.system.sandbox.limits import LimitError
 
@@ -106,6 +106,7 @@ def predict_command(
     """
     folder.check()
     _check(words, hardware)  # an earlier run in the folder stays if nothing can run, and no new folder is made
+    check_wall(os.environ)
     job = Job(plan_of(words), folder)
     with exclusively(job):
         job.start(list(words))

@@ -189,8 +189,8 @@ def _all_assumed(record: Record) -> Iterator[str]:
 
 PROTECTIONS = {
     NAMESPACES: "in kernel namespaces of its own: no file outside its run folder changed, and {network}.",
-    LANDLOCK: "behind Landlock, since this system gives no namespaces: no file outside its run folder changed, and "
-    "{network}.",
+    LANDLOCK: "behind Landlock, since this system gives no namespaces: no file outside its run folder and "
+    "/dev/shm changed, and {network}.",
     UNPROTECTED: "without a wall, since this system gives neither namespaces nor Landlock: what programs changed or "
     "sent by system calls of their own, as most Go programs do, is not known.",
     "interception": "with its calls of the C library intercepted: by these calls no file outside its run folder "

@@ -266,9 +266,8 @@ def _ran(epoch: Mapping[str, Any], steps: int | None) -> str:
 
 def _batch(batch: Mapping[str, Any]) -> str:
     """Write ``batch 14 of rank 3 (4 x 1,024 tokens)``."""
-    of_tokens = next((name for name in _TOKENS if name in batch["shapes"]), None)
-    name = of_tokens or next(iter(batch["shapes"]))
-    size = " x ".join(f"{each:,}" for each in batch["shapes"][name])
-    shape = f"{size} tokens" if of_tokens else f"{name} {size}".strip()
+    name = next((each for each in (*_TOKENS, *batch["shapes"]) if each in batch["shapes"]), "")
+    size = " x ".join(f"{each:,}" for each in batch["shapes"].get(name, ()))
+    shape = f"{size} tokens" if name in _TOKENS else f"{name} {size}".strip()
     rank = f" of rank {batch['rank']}" if batch["rank"] else ""
     return f"batch {batch['batch']:,}{rank} ({shape})"

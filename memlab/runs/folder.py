@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,10 @@ from memlab.files.disk import explained, write_whole
 from memlab.files.json_file import read_json, write_json
 from memlab.files.redact_file import redact_file
 from memlab.files.redaction import redact
-from memlab.files.regular_file import LARGEST, read_regular
+from memlab.files.regular_file import LARGEST, clear, read_regular
 from memlab.runs import marker
 from memlab.runs.decode import decode_plan, decode_rank, decode_record, whole_rank
+from memlab.system.deadman import remove_folder
 from memlab.system.locks import hold, holder
 
 _RANK_FILE = re.compile(
@@ -133,12 +133,17 @@ class RunFolder:
         return sorted(path for path in place.glob("*") if names.fullmatch(path.name) and not place.is_symlink())
 
     def own_folder(self, name: str) -> Path:
-        """Make a folder inside the run folder, in place of a link that a script may have left there."""
+        """Make a folder inside the run folder, in place of a link or a file that a script may have left there."""
         folder = self.path / name
-        if folder.is_symlink():
-            folder.unlink()
+        if folder.is_symlink() or not folder.is_dir():
+            folder.unlink(missing_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def empty_folder(self, name: str) -> Path:
+        """Make an empty folder inside the run folder, in place of whatever a script has left there."""
+        remove_folder(self.own_folder(name))
+        return self.own_folder(name)
 
     def check(self) -> None:
         """Raise :class:`FolderError` if the folder holds files that are not memlab's."""
@@ -184,7 +189,7 @@ class RunFolder:
 
     def forget_launch(self) -> None:
         """Remove the note of the launch, since no process of it is left."""
-        _clear(self.path / self.LAUNCH)
+        clear(self.path / self.LAUNCH)
 
     def save_hydra(self, texts: Mapping[str, str]) -> None:
         """Save what Hydra composed, in Hydra's own files: ``config``, ``hydra`` and ``overrides``."""
@@ -196,7 +201,7 @@ class RunFolder:
         """Remove the files of an earlier run, then write the plan and the files that the ranks read."""
         left = [self._named(_TEMPORARY, folder) for folder in ("", self.LOGS, self.HYDRA)]
         for path in itertools.chain([self.path / self.RECORD], self._named(_RANK_FILE), self.logs, *left):
-            _clear(path)
+            clear(path)
         self.own_folder(self.LOGS)
         self.redact()
         self.write_inputs(plan.deepspeed, plan.training_args)
@@ -208,7 +213,7 @@ class RunFolder:
             if values:
                 write_json(self.path / name, values)
             else:
-                _clear(self.path / name)
+                clear(self.path / name)
 
     def redact(self) -> None:
         """Blank out secrets in the files of Hydra and in the logs. What is not a regular file is left alone."""
@@ -259,7 +264,7 @@ class RunFolder:
     def drop_simulated(self) -> None:
         """Remove the files of ranks that an earlier simulation left."""
         for path in self._named(_SIMULATED):
-            _clear(path)
+            clear(path)
 
     def take_simulated(self, handed_over: Path) -> None:
         """Copy the files of simulated ranks from the folder that their command can write to.
@@ -292,7 +297,7 @@ class RunFolder:
     def finish(self, record: Record) -> None:
         """Write the record, which marks the run as ended, then redact the logs, which may be long."""
         if (self.path / self.RECORD).is_dir():
-            _clear(self.path / self.RECORD)
+            clear(self.path / self.RECORD)
         write_json(self.path / self.RECORD, record.to_json())
         self.redact()
 
@@ -300,14 +305,6 @@ class RunFolder:
         """Read the record. Raises :class:`RecordError` if it is absent or damaged."""
         path = self.path / self.RECORD
         return decode_record(read_json(path), str(path))
-
-
-def _clear(path: Path) -> None:
-    """Remove a file of a run folder, or rename a folder that a script has put in its place."""
-    try:
-        path.unlink(missing_ok=True)
-    except IsADirectoryError:
-        path.rename(tempfile.mkdtemp(prefix=f"{path.name}.", dir=path.parent))
 
 
 class SweepFolder:

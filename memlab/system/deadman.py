@@ -16,10 +16,10 @@ library.
 import contextlib
 import ctypes
 import errno
+import itertools
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -348,19 +348,31 @@ def _remove_scratch(token: str) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder of this user's, with what is in it, whatever its permissions."""
+    """Remove a folder of this user's, if it is there, with what is in it, whatever its permissions and its depth.
 
-    def allow(function: Callable[..., object], path: str, _: object) -> None:
-        if os.path.lexists(path):
-            for each in (path, os.path.dirname(path)):
-                if Path(each).is_relative_to(folder) and not os.path.islink(each):
-                    os.chmod(each, 0o700)
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                os.unlink(path)
-
-    shutil.rmtree(folder, onerror=allow)
+    Folders inside it are moved up before they are emptied: the path of a folder can be longer than the kernel takes.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    with contextlib.suppress(PermissionError):  # another user's, which may be empty
+        folder.chmod(0o700)
+    moved_up = tempfile.mkdtemp(dir=folder)
+    folders, names = [str(folder)], itertools.count()
+    while folders:
+        current = folders.pop()
+        for entry in list(os.scandir(current)):
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)
+            elif entry.path != moved_up:
+                with contextlib.suppress(PermissionError):
+                    os.chmod(entry.path, 0o700)
+                place = os.path.join(moved_up, str(next(names)))
+                os.rename(entry.path, place)
+                folders.append(place)
+        if current != str(folder):
+            os.rmdir(current)
+    os.rmdir(moved_up)
+    os.rmdir(folder)
 
 
 if __name__ == "__main__":

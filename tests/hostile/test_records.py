@@ -1,6 +1,6 @@
 """Mutated records among good ones: no command ends in a traceback, and no output holds what a terminal would obey.
 
-The ordinary tests take a few mutations; ``make fuzz`` takes 300 (docs/reliability.md).
+The ordinary tests take a few mutations; ``make fuzz`` takes 500 of each kind (docs/reliability.md).
 """
 
 import argparse

@@ -11,6 +11,7 @@ from memlab.cli.compose import compose_config
 from memlab.planner.user_command import predict_command
 from memlab.runs.folder import RunFolder
 from memlab.system import sandbox
+from memlab.system.sandbox.limits import LimitError
 
 SECRET = "hf_" + "a1" * 17  # memlab blanks it out wherever it writes
 
@@ -118,3 +119,31 @@ def test_a_simulated_script_reaches_no_file_that_memlab_writes(tmp_path, preciou
     assert (run / "command.log").read_text() == "done\n"
     assert not [path for path in run.rglob("*") if not path.is_dir() and (path.is_symlink() or not path.is_file())]
     assert SECRET not in "".join(path.read_text() for path in run.rglob("*") if path.is_file())
+
+
+LINKED = """
+import os, sys, time
+own = os.environ["MEMLAB_SIMULATION"]
+os.unlink(own + "/simulation.json")
+os.symlink(sys.argv[1], own + "/simulation.json")
+os.chmod(own, 0o555)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("protection", sandbox.PROTECTIONS)
+def test_a_script_that_memlab_ends_leaves_no_link_for_the_next_one(tmp_path, precious, monkeypatch, protection):
+    def check_limits(processes, folders):
+        if (tmp_path / "run" / ".attach" / "simulation.json").is_symlink():
+            raise LimitError("it took too much")
+
+    monkeypatch.setattr(sandbox, "PROTECTIONS", (protection,))
+    monkeypatch.setattr(sandbox, "check_limits", check_limits)
+    config, _ = compose_config(["mode=predict", "hardware=h200_x1"])
+    words = [sys.executable, "-c", LINKED, str(precious)]
+    try:
+        record = predict_command(words, config.hardware, RunFolder(tmp_path / "run"), steps=None, timeout_s=50)
+    except sandbox.SandboxError as error:
+        pytest.skip(str(error))
+    assert record.reason == "it took too much"
+    assert not (tmp_path / "run" / ".attach").exists()

@@ -191,10 +191,11 @@ def doubts(record: Record, ranks: Sequence[Explained] = ()) -> Iterator[str]:
         yield f"other code of memlab made this prediction; {explained}. {again}"
     recorded = {result["rank"]: result["peak_allocated_bytes"] for result in record.ranks}
     for rank in ranks:
-        if of_command and rank.peak.allocated != recorded.get(rank.rank, rank.peak.allocated):
+        known = recorded.get(rank.rank)
+        if of_command and known not in (None, rank.peak.allocated):
             yield (
                 f"the trace of rank {rank.rank} has a peak of {rank.peak.allocated:,} bytes of allocated memory, and "
-                f"the record has one of {recorded[rank.rank]:,}: they are of two predictions. {again}"
+                f"the record has one of {known:,}: they are of two predictions. {again}"
             )
 
 

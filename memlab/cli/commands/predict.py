@@ -4,7 +4,6 @@ import argparse
 import os
 import shlex
 import sys
-import uuid
 from pathlib import Path
 
 from memlab.cli.commands.measure import new_folder
@@ -17,7 +16,6 @@ from memlab.core.record import Record
 from memlab.files.conf_files import options_of
 from memlab.predict.trace import shadow_process
 from memlab.system import sandbox
-from memlab.system.deadman import TOKEN_VARIABLE
 
 USAGE = "memlab predict [options] hardware=OPTION -- COMMAND WORDS..."
 
@@ -111,7 +109,9 @@ def _accepts_no_wall() -> bool:
     """Ask on a terminal whether the script may run without a wall, if the system gives none."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    if sandbox.Sandbox(Path.cwd(), {TOKEN_VARIABLE: uuid.uuid4().hex}).has_wall():
+    try:
+        sandbox.check_wall(os.environ)
         return False
-    print(f"memlab: {sandbox.NO_WALL}\nRun the script without a wall? [y/N] ", end="", file=sys.stderr, flush=True)
+    except sandbox.SandboxError as error:
+        print(f"memlab: {error}\nRun the script without a wall? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

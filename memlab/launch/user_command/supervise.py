@@ -21,6 +21,7 @@ from memlab.launch.streams import Streams
 from memlab.launch.user_command.outcome import outcome
 from memlab.runs.folder import RunFolder
 from memlab.runs.step_rows import read_command
+from memlab.system.deadman import remove_folder
 
 LEAVE_S = 10.0
 """Seconds that the processes of a command may take to end by themselves: after its first process has ended, or after
@@ -72,6 +73,7 @@ def supervise(
 
     with explained(FolderError, folder.path, "Nothing was started: "):
         options = replace(command.options, folder=str(folder.path), started_at=time.time())
+        remove_folder(folder.own_folder(install.FOLDER))
         install.install(folder.path, options)
     environment = install.environment(command.environment, folder.path)
     with noted([folder], token), Launch(command.words, environment, command.streams, token) as launch:

@@ -173,30 +173,43 @@ def simulate(
     :class:`Simulation`. ``run``: runs the command as ``subprocess.run`` does, for example in a sandbox. Raises
     :class:`SimulationError` where no process of the command could simulate GPUs.
     """
-    own = install.emptied(folder)
+    run_folder = RunFolder(folder)
+    own = run_folder.empty_folder(install.FOLDER)
     simulation = Simulation(node, steps, time.time(), other_end, timeout_s)
     simulation.write(own)
-    run_folder, waited_at = RunFolder(folder), None
     run_folder.drop_simulated()
     try:
-        with create(folder / LOG) as output:
-            variables = _variables(environ, own)
-            limit = None if timeout_s is None else timeout_s + TELL_S
-            options = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT, "timeout": limit}
-            returncode = run(words, env=variables, **options).returncode
-    except subprocess.TimeoutExpired:
-        returncode, waited_at = TIMED_OUT, lines_where_time_ended(own)
+        returncode, waited_at = _run(words, own, folder / LOG, environ, timeout_s, run)
+        run_folder.take_simulated(own)
+        why = refusal(own) or (NOT_SIMULATED if returncode == 0 and not install.has_loaded(folder) else None)
+        native.keep(own, native.of_commands())
     finally:
-        redact_file(folder / LOG)
-    run_folder.take_simulated(own)
-    why = refusal(own) or (NOT_SIMULATED if returncode == 0 and not install.has_loaded(folder) else None)
-    native.keep(own, native.of_commands())
-    with suppress(OSError):  # files of another user
-        remove_folder(own)
+        with suppress(OSError):  # files of another user
+            remove_folder(own)
     if why:
         raise SimulationError(why)
     last_words = last_exception(folder / LOG) if returncode else ""
     return Simulated(returncode, last_words, traces_in(folder), waited_at)
+
+
+def _run(
+    words: Sequence[str],
+    own: Path,
+    log: Path,
+    environ: Mapping[str, str],
+    timeout_s: float | None,
+    run: Callable[..., subprocess.CompletedProcess],
+) -> tuple[int, Sequence[str] | None]:
+    """Run the command of :func:`simulate`. Returns its exit code and ``Simulated.waited_at``."""
+    limit = None if timeout_s is None else timeout_s + TELL_S
+    options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "timeout": limit}
+    try:
+        with create(log) as output:
+            return run(words, env=_variables(environ, own), stdout=output, **options).returncode, None
+    except subprocess.TimeoutExpired:
+        return TIMED_OUT, lines_where_time_ended(own)
+    finally:
+        redact_file(log)
 
 
 def steps_done(folder: Path) -> list[int]:

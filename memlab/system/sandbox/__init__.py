@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,10 @@ from memlab.system.sandbox.wall import REPORT
 
 SIZE = "user.memlab.size"
 """Extended attribute with the size in bytes that a file would have, where its content was left out."""
+
+
+DEEPEST = 200
+"""Folders inside each other in which changes are looked for."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,9 @@ class Changes:
         if folder == self.ignore:
             return
         names = set()
-        os.chmod(upper, 0o700 | stat.S_IMODE(os.stat(upper).st_mode))  # the program may have forbidden to read it
+        if len(folder.parts) > DEEPEST:
+            return
+        _allow_reading(upper)
         for entry in os.scandir(upper):
             names.add(entry.name)
             status, seen = entry.stat(follow_symlinks=False), folder / entry.name
@@ -120,6 +127,11 @@ class Changes:
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     _add(self.deleted, path, 1, os.lstat(os.path.join(folder, name)).st_size)
+
+
+def _allow_reading(folder: Path) -> None:
+    """Let memlab read a folder of the program's, which may have forbidden it."""
+    folder.chmod(0o700 | stat.S_IMODE(folder.stat().st_mode))
 
 
 def _add(found: dict[Path, list[int]], folder: Path, files: int, size: int) -> None:
@@ -184,6 +196,12 @@ class SandboxError(MemlabError):
     """The system does not allow the protection that was asked for."""
 
 
+def check_wall(environ: Mapping[str, str]) -> None:
+    """Raise :class:`SandboxError` if a program with these variables would get no sandbox."""
+    with Sandbox(Path.cwd(), {**environ, TOKEN_VARIABLE: uuid.uuid4().hex}):
+        pass
+
+
 class Sandbox:
     """A context manager; after the block, every process of the program has ended and the scratch folder is gone.
 
@@ -221,12 +239,6 @@ class Sandbox:
             told = " and ".join(map(str, SCRATCH_PLACES))
             raise SandboxError(f"{told} cannot be written: a sandbox needs a scratch folder in one of them (TMPDIR).")
         raise SandboxError(NO_WALL)
-
-    def has_wall(self) -> bool:
-        """Whether the system gives one of the protections."""
-        with contextlib.suppress(SandboxError), self:
-            return self.protection != UNPROTECTED
-        return False
 
     def __exit__(self, *_: object) -> None:
         kill_marked(self._token)
@@ -302,6 +314,7 @@ class Sandbox:
         finally:
             kill_marked(self._token, deadman=watched.deadman.pid)
             watched.dismiss()
+            _allow_reading(self._keep)
 
     def effects(self) -> Effects:
         """Return what the program would have done outside: ``Record.command["effects"]``."""

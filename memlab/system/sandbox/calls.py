@@ -52,10 +52,12 @@ REFUSED = _calls(
     shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 193
     semctl 66 191, semtimedop 220 192, msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187, mq_open 240 180
     mq_unlink 241 181, ioctl 16 29, setxattrat 463 463, removexattrat 466 466, file_setattr 469 469, add_key 248 217
-    keyctl 250 219, bpf 321 280, perf_event_open 298 241"""
+    keyctl 250 219, request_key 249 218, bpf 321 280, perf_event_open 298 241, fcntl 72 25"""
 )
 """Mounts and namespaces; sockets below TCP and UDP; what System V and POSIX share between
 all processes; attributes by newer calls; the user's keys; programs in the kernel."""
+BESIDE_NAMESPACES = {name: REFUSED[name] for name in ("socket", "ioctl", "add_key", "keyctl", "request_key")}
+"""What namespaces do not hold: sockets of virtual machines, terminals, the user's keys."""
 CALLS = {**PATHS, **ATTRIBUTES, **PROCESSES, **ADDRESSES, **REFUSED}
 
 
@@ -73,12 +75,16 @@ WRITES = 0o1103
 NEW_NAMESPACES = 0x7E020000
 """The flags of clone(2) that make namespaces."""
 RAW_SOCKETS = (3, 10)
-FAMILIES = (17, 21, 29, 30, 31, 38, 40, 44)
-"""Raw packets, RDS, CAN, TIPC, Bluetooth, the kernel's cryptography, virtual machines, XDP (socket(2))."""
+FAMILIES = tuple(family for family in range(3, 64) if family not in (10, 16))
+"""All but Unix, IPv4, IPv6 and netlink: raw packets, Bluetooth, virtual machines and others (socket(2))."""
 PROTOCOLS = (33, 132, 136, 262)
 """DCCP, SCTP, UDP-Lite, MPTCP (linux/in.h)."""
-CONTROLS = (0x40086602, 0x401C5820, 0x5412, 0x541C)
-"""FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR; TIOCSTI and TIOCLINUX, which type into a terminal."""
+SUBVOLUMES = tuple(0x50009400 + number for number in (1, 14, 15, 23, 24, 63))
+CONTROLS = (0x40086602, 0x401C5820, 0x40087602, 0x40086604, 0x5412, 0x541C, 0x8901, 0x8902, *SUBVOLUMES)
+"""FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION and ext4's; TIOCSTI and TIOCLINUX, which type into a terminal;
+FIOSETOWN and SIOCSPGRP, which send signals; those that make and remove subvolumes of btrfs."""
+SIGNAL_OWNERS = (8, 15)
+"""F_SETOWN and F_SETOWN_EX of fcntl(2): the kernel then sends signals to another process."""
 
 CONDITIONS = {
     "open": [Condition(1, WRITES)],
@@ -93,6 +99,7 @@ CONDITIONS = {
     "clone": [Condition(0, NEW_NAMESPACES)],
     "socket": [Condition(1, 0xF, RAW_SOCKETS), Condition(0, ALL, FAMILIES), Condition(2, ALL, PROTOCOLS)],
     "ioctl": [Condition(1, ALL, CONTROLS)],
+    "fcntl": [Condition(1, ALL, SIGNAL_OWNERS)],
 }
 """The other calls are filtered whatever their arguments."""
 

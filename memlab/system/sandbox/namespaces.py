@@ -29,6 +29,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import struct
 import sys
 from collections.abc import Sequence
@@ -247,7 +248,7 @@ class View:
                 os.symlink(os.readlink(entry), inside / entry.name)
             elif entry.is_dir():
                 self._show(folder / entry.name)
-            elif entry.is_file():
+            elif stat.S_ISREG(os.lstat(entry.path).st_mode):  # not what is mounted on a file, as sockets are
                 (inside / entry.name).touch()
                 with contextlib.suppress(OSError):  # a file that its user cannot bind is empty
                     _mount(entry.path, inside / entry.name, BIND)

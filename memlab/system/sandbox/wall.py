@@ -95,7 +95,7 @@ class Wall:
         self._report, self._abi, self._is_closed = scratch / REPORT, abi, is_closed
         self._folders = [str(scratch / namespaces.UPPER), str(self._report), *keep, "/dev/shm"] if keep else []
         self._devices = [f"/dev/{name}" for name in DEVICES]
-        self._filtered = dict(calls.ADDRESSES) if is_closed else {}
+        self._filtered = {**calls.BESIDE_NAMESPACES, **(calls.ADDRESSES if is_closed else {})}
         if keep:
             self._filtered |= {**(calls.PATHS if abi else {}), **calls.ATTRIBUTES, **calls.PROCESSES, **calls.REFUSED}
 

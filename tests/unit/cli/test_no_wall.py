@@ -43,9 +43,10 @@ def predict(tmp_path, monkeypatch, capsys):
     return predict
 
 
-def test_without_a_terminal_it_refuses_and_names_the_option(predict):
+def test_without_a_terminal_it_refuses_names_the_option_and_leaves_no_folder(predict, tmp_path):
     code, ran, printed = predict()
     assert (code, ran) == (2, []) and "--unprotected" in printed
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_option_runs_the_script(predict):

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from memlab.files.regular_file import read_regular
+from memlab.files.redact_file import redact_file
+from memlab.files.regular_file import LARGEST, create, cut, read_regular
 
 
 def test_a_linked_folder_is_not_followed_and_said_so(tmp_path):
@@ -34,3 +35,23 @@ def test_a_folder_that_cannot_be_listed_holds_files_that_can_be_read(tmp_path, m
     assert os.waitpid(child, 0)[1] == 0
     for each in (tmp_path, folder):
         each.chmod(0o700)
+
+
+def test_a_log_is_read_up_to_a_limit(tmp_path):
+    log = tmp_path / "command.log"
+    log.write_bytes(b"words")
+    cut(log, 3)
+    assert log.read_bytes() == b"wor"
+    with log.open("rb+") as file:
+        file.truncate(8 * LARGEST)  # takes no disk
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("memlab.files.redact_file._pieces", lambda path, redactor: [])
+        redact_file(log)
+    assert log.stat().st_size == LARGEST
+
+
+def test_a_folder_in_the_place_of_a_new_file_is_renamed(tmp_path):
+    (tmp_path / "command.log" / "inside").mkdir(parents=True)
+    create(tmp_path / "command.log").close()
+    assert (tmp_path / "command.log").is_file()
+    assert [path.name for path in tmp_path.glob("command.log.*/*")] == ["inside"]

@@ -36,6 +36,7 @@ def folder(tmp_path):
         ({"ranks": {}}, "damaged record: 'ranks' must be a list, not {}."),
         ({"ranks": [{"rank": 0}]}, "damaged record: 'ranks[0].device' is missing."),
         ({"summary": {"usd": -1}}, "damaged record: 'summary.usd' must be at least 0, not -1."),
+        ({"summary": {"verdict": "x"}}, "damaged record: 'summary.verdict' cannot be 'x'. Choose one of: does_not_fit"),
         ({"command": {"exit_code": 0}}, "damaged record: 'command.words' is missing."),
         ({"summary": None}, "damaged record: 'summary' must be keys with values, not null."),
         ({"config": {"hardware": {"gpus": "x"}}}, "'config.hardware.gpus' must be a whole number, not 'x'."),

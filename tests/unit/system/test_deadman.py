@@ -209,3 +209,20 @@ def test_a_folder_is_removed_whatever_its_permissions_and_the_folder_around_it_s
     for _ in range(2):  # the second time, it is not there any more
         deadman.remove_folder(tmp_path / "scratch")
         assert not (tmp_path / "scratch").exists() and tmp_path.stat().st_mode == mode
+
+
+def test_a_folder_is_removed_however_deep_it_is_and_whatever_its_permissions(tmp_path):
+    deep = """
+import os
+for _ in range(3000):
+    os.mkdir("d")
+    os.chdir("d")
+open("file", "w").close()
+os.chmod(".", 0o111)
+"""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    subprocess.run([sys.executable, "-c", deep], cwd=folder, check=True)
+    deadman.remove_folder(folder)
+    assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,6 @@
 """What a program in the sandbox sends: to its own processes, and to nobody else."""
 
+import os
 import socket
 import subprocess
 
@@ -8,7 +9,7 @@ from local_server import listening
 from sandboxed import contents, run, run_python
 
 from memlab.system import deadman
-from memlab.system.sandbox import NETWORK, OPEN
+from memlab.system.sandbox import NAMESPACES, NETWORK, OPEN
 
 
 def test_nothing_leaves_the_sandbox_and_what_was_refused_is_listed(sandbox, project, tmp_path):
@@ -193,3 +194,38 @@ def test_calls_that_few_programs_make_have_no_effect_either(sandbox, project, tm
     refused = {each["what"] for each in sandbox.effects()["refused"]}
     names = ("192.0.2.9:53", "first.example", "second.example", "third.example")
     assert {f"connection to {name}" for name in names} <= refused
+
+
+def test_sockets_of_virtual_machines_and_keys_of_the_user_are_refused(sandbox, project):
+    printed = run_python(
+        sandbox,
+        """
+        import ctypes, os, socket
+        try:
+            socket.socket(40, socket.SOCK_STREAM)  # AF_VSOCK
+        except OSError as error:
+            print(os.strerror(error.errno))
+        libc = ctypes.CDLL(None, use_errno=True)
+        request_key = 249 if os.uname().machine == "x86_64" else 218
+        print(libc.syscall(request_key, b"user", b"memlab", None, 0), os.strerror(ctypes.get_errno()))
+        """,
+        project,
+    )
+    assert printed.splitlines() == ["Operation not permitted", "-1 Operation not permitted"]
+    assert {each["what"] for each in sandbox.effects()["refused"]} == {"socket", "request_key"}
+
+
+def test_a_socket_mounted_on_a_file_is_hidden(sandbox, protection, project):
+    if protection != NAMESPACES or os.geteuid() != 0:
+        pytest.skip("only root mounts, and Landlock refuses connections")
+    file, server = project / "docker.sock", socket.socket(socket.AF_UNIX)
+    server.bind(str(project / "real.sock"))
+    server.listen()
+    file.touch()
+    subprocess.run(["mount", "--bind", project / "real.sock", file], check=True)
+    try:
+        printed = run(sandbox, ["ls", "-l", str(file)], project).stdout
+    finally:
+        subprocess.run(["umount", file], check=True)
+        server.close()
+    assert not printed.startswith("s")
