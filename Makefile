@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: help setup demo test test-rest test-short fuzz cluster faults lint oldest optuna hydra-next architecture study accuracy same families unanswered calibration outside results-report clean
+.PHONY: help setup demo test test-rest test-short fuzz cluster faults lint oldest optuna hydra-next architecture study accuracy same protections families unanswered calibration outside results-report clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -111,6 +111,11 @@ BEFORE ?= outputs/accuracy
 
 same: setup      ## POINTS predictions compared, bit for bit, with those of BEFORE: make accuracy with the code before a change
 	PYTHONPATH=. $(BIN)/python tests/shadow/same_predictions.py results $(BEFORE) --points $(POINTS) --seed $(SEED)
+
+protections: setup $(MEASURED)/.ready  ## the measured commands, predicted with each protection of the sandbox, compared to the byte
+	$(MEASURED)/bin/python tests/scripts/make_model_and_data.py outputs/models --size 1b --without-weights
+	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/python results/commands/checkpoint.py
+	PATH="$(abspath $(MEASURED)/bin):$$PATH" $(BIN)/python -m tools.protections $(wildcard results/*commands_*)
 
 families: setup  ## docs/families.md: a small model of every family that transformers knows, predicted
 	$(BIN)/python -m tools.families --output docs/families.md

@@ -168,7 +168,7 @@ def as_list(found: dict[Path, list[int]]) -> list[Files]:
 
 
 NAMESPACES, LANDLOCK, UNPROTECTED = "namespaces", "landlock", "unprotected"
-PROTECTIONS = (NAMESPACES, LANDLOCK)
+PROTECTIONS: tuple[str, ...] = (NAMESPACES, LANDLOCK)
 """Walls, in the order of preference."""
 
 REFUSED, ANSWERED = "refused", "answered"
