@@ -8,7 +8,7 @@ from torch.utils import flop_counter
 
 from memlab.core.config import Config
 from memlab.predict.constants import gpu_model
-from memlab.predict.trace.shadow.stand_ins import attention, softmax
+from memlab.predict.trace.shadow.stand_ins import attention, torch_operators
 
 pytestmark = pytest.mark.shadow
 
@@ -58,8 +58,8 @@ def test_a_softmax_needs_memory_beside_its_result():
     """What Falcon-7B's backward on an H200 needed beside its tensors: 1,136 MiB for the scores of 2,048 tokens in fp32,
     and forward 284 for a mask of them."""
     scores = torch.empty(1, 71, 2048, 2048, device="meta")
-    assert softmax.backward_product(scores, scores, -1, torch.float32) == [1136 << 20]
-    assert softmax.safe_softmax_masks(scores, -1) == [284 << 20, 71 * 2048]
+    assert torch_operators.softmax_backward_product(scores, scores, -1, torch.float32) == [1136 << 20]
+    assert torch_operators.safe_softmax_masks(scores, -1) == [284 << 20, 71 * 2048]
 
 
 @pytest.mark.parametrize(("tokens", "row"), [(16, 16), (20, 24), (24, 24), (501, 504)])

@@ -214,7 +214,7 @@ class Counter:
         """Count a copy between host and device, and its dtype conversion.
 
         A non-blocking copy converts on the GPU. A blocking copy converts on the host, through a temporary host tensor
-        that has the dtype of the GPU's tensor (Copy.cu, see shadow/stand_ins/host_copies.py).
+        that has the dtype of the GPU's tensor (Copy.cu, see shadow/stand_ins/torch_operators.py).
         """
         stream, to_host = device.current_stream(), source.device.type == device.NAME
         if source.dtype is not destination.dtype and not non_blocking:

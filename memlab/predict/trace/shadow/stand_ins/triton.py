@@ -1,4 +1,7 @@
-"""Triton: its kernels are only counted. They write into existing tensors, so no allocation is missed."""
+"""Triton: its kernels are only counted. They write into existing tensors, so no allocation is missed.
+
+liger-kernel needs nothing else: its Python code allocates every tensor as usual. Its fused loss works in chunks.
+"""
 
 from functools import partial
 from types import ModuleType
@@ -11,7 +14,11 @@ from memlab.predict.trace.shadow.stand_ins import StandIn
 
 
 def stand_in(config: Config, gpu: GpuModel) -> StandIn:
-    return StandIn(changes={"triton.runtime.jit": _launch_nothing})
+    return StandIn(
+        changes={"triton.runtime.jit": _launch_nothing},
+        # liger's fused loss works in chunks of a power of two of tokens.
+        smooth_from=None if config.kernels.implementation == "liger" else 1,
+    )
 
 
 def _launch_nothing(jit: ModuleType, recorder: Recorder) -> None:
