@@ -19,7 +19,6 @@ from memlab.core.errors import RecordError
 from memlab.core.grouping import grouped
 from memlab.core.record import PREDICTED, Record
 from memlab.files.disk import write_output
-from memlab.predict.allocator import OutOfMemory
 from memlab.predict.allocator.blocks import Block
 from memlab.predict.allocator.recording import Action
 from memlab.predict.time.calibrate import resolve
@@ -35,7 +34,7 @@ from memlab.predict.time.step_intervals import (
 from memlab.predict.time.work_kinds import item_kinds
 from memlab.predict.trace import work_items
 from memlab.predict.trace.events import Alloc, BeginPhase
-from memlab.predict.trace.trace_format import Site, Trace, apply
+from memlab.predict.trace.trace_format import Site, Trace, replayed
 
 NO_CATEGORY = "unknown"
 """The page fails on a file with categories that lacks this one."""
@@ -87,15 +86,11 @@ class _Writer:
         return {"stage": stage, "name": phase, "device": 0, "time_us": round(1e6 * self.seconds[event])}
 
     def _entries(self) -> Iterator[dict[str, Any]]:
-        piece, actions = -1, self.allocator.actions
+        piece, actions, replay = -1, self.allocator.actions, replayed(self.trace, self.allocator)
         for index, event in enumerate(self.trace.events):
             piece += isinstance(event, BeginPhase)
             site = self.trace.sites[event.site] if isinstance(event, Alloc) else None
-            is_out_of_memory = False
-            try:
-                apply(event, self.allocator)
-            except OutOfMemory:
-                is_out_of_memory = True
+            is_out_of_memory = next(replay, None) is None
             label = f"{piece}|{site.module if site else ''}"
             time = {"time_us": round(1e6 * self.seconds[index])} if index in self.seconds else {}
             yield from ({**self._entry(action, site, label), **time} for action in actions)

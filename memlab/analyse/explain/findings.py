@@ -252,14 +252,10 @@ def _is_copy(first: Sequence[Holding], second: Sequence[Holding]) -> bool:
     if not sizes[0] or sizes[1] - sizes[0] > ALIKE * sizes[1]:
         return False
     if _is_flat(one) or _is_flat(other):  # a flat buffer has no names
-        return len({_class(own) for own in (one, other)}) == 1
+        classes = {_owner(own[0]).model.partition(" ")[0] for own in (one, other)}
+        return len(classes) == 1
     names = [{_plain_name(_owner(held).parameter) for held in own} for own in (one, other)]
     return len(names[0] & names[1]) >= (1 - ALIKE) * len(names[0] | names[1])
-
-
-def _class(weights: Sequence[Holding]) -> str:
-    """Return the class of the model that owns these weights."""
-    return _owner(weights[0]).model.partition(" ")[0]
 
 
 def _is_clone(blocks: Sequence[Holding], weights: Sequence[Holding]) -> bool:

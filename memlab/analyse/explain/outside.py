@@ -83,13 +83,14 @@ class Outside:
     """The memory of a GPU outside torch's allocator, at any moment of a rank's run.
 
     ``handles``: when cuBLAS handles were made, in microseconds (:func:`handles_made`). ``strays``: process id -> rank,
-    of the ranks of this run that compute on other GPUs.
+    of the ranks of this run that compute on other GPUs. ``changes``: the moments from which :meth:`shares` or
+    :meth:`total` can differ from before, in microseconds.
     """
 
     def __init__(self, readings: Readings, handles: Sequence[int], strays: Mapping[str, int] | None = None):
         self._readings, self._before, self._handles = readings.readings, readings.before, handles
         self._strays = strays or {}
-        self._changes = [(last.until_us + now.time_us) / 2 for last, now in pairwise(self._readings)]
+        self.changes = [(last.until_us + now.time_us) / 2 for last, now in pairwise(self._readings)]
         self._grown = [list(self._grew(*pair)) for pair in zip([None, *self._readings], self._readings, strict=False)]
 
     def shares(self, time_us: float) -> tuple[Share, ...]:
@@ -101,13 +102,9 @@ class Outside:
         """Return the bytes outside the allocator by the same reading; 0 without readings."""
         return self._readings[self._nearest(time_us)].outside if self._readings else 0
 
-    def changes(self) -> list[float]:
-        """Return the moments from which :meth:`shares` or :meth:`total` can differ from before, in microseconds."""
-        return self._changes
-
     def _nearest(self, time_us: float) -> int:
         """Return the index of the reading that is nearest to a moment: of two, the later one from halfway on."""
-        return bisect_right(self._changes, time_us)
+        return bisect_right(self.changes, time_us)
 
     def _grew(self, last: Reading | None, now: Reading) -> Iterable[tuple[tuple[str, ...], int]]:
         """Yield what appeared since the last reading: the names from part to sub-part, and bytes."""
@@ -167,10 +164,8 @@ def _in_words(call: str) -> str:
 def _context(reading: Reading) -> tuple[str, ...]:
     if reading.call == ALL_AT_ONCE:
         return (NOT_TOLD_APART,)
-    used_before = (
-        reading.call == SET_DEVICE and reading.reserved
-    )  # then something has run, on another device or this one
-    alone = reading.call in MAKES_CONTEXT and not used_before
+    has_run = reading.call == SET_DEVICE and reading.reserved  # something, on another device or this one
+    alone = reading.call in MAKES_CONTEXT and not has_run
     return (CONTEXT,) if alone else (CONTEXT, f"with all that came in {_place(reading)}")
 
 
@@ -221,7 +216,7 @@ class MeasuredDevice:
     @property
     def changes(self) -> Sequence[int]:
         times = self.until_us
-        around = {find(times, time) for time in self.driver_readings.changes() for find in (bisect_left, bisect_right)}
+        around = {find(times, time) for time in self.driver_readings.changes for find in (bisect_left, bisect_right)}
         return sorted({0, *around} - {len(times)})
 
     def outside(self, event: int) -> tuple[Share, ...]:

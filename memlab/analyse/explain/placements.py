@@ -4,8 +4,7 @@ Who holds what after any event, and which holes lie between, is then one pass ov
 an interval from its ``begin`` to before its end.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memlab.analyse.explain.explained import Explained
@@ -13,10 +12,11 @@ from memlab.analyse.explain.phases import Part, parts_of
 from memlab.core.record import PREDICTED, Record
 from memlab.predict.allocator import RecordingAllocator
 from memlab.predict.allocator.recording import Action
+from memlab.predict.memory import ledger
 from memlab.predict.time.calibrate import resolve
 from memlab.predict.time.clocks import LOWER_BOUND, has_clocks
 from memlab.predict.time.step_intervals import event_seconds
-from memlab.predict.trace.events import Alloc, Free
+from memlab.predict.trace.events import Alloc
 from memlab.predict.trace.trace_format import Trace, replayed
 
 
@@ -81,25 +81,10 @@ def timeline(rank: Explained) -> Timeline:
 def by_kind(trace: Trace, events: Sequence[int], allocated: Sequence[int]) -> dict[str, list[int]]:
     """Return kind -> bytes after each of the ``events``, which are in order. The kinds, with :data:`ROUNDING`, add up
     to ``allocated`` then; the kind with the highest maximum comes first."""
-    held = list(_held_by_kind(trace, events))
-    kinds = {kind: [counts[kind] for counts in held] for kind in set().union(*held)}
-    kinds[ROUNDING] = [allocated[event] - counts.total() for event, counts in zip(events, held, strict=True)]
+    held = list(map(ledger.by_kind, ledger.holdings_at(trace, set(events)).values()))
+    kinds = {kind: [sizes.get(kind, 0) for sizes in held] for kind in set().union(*held)}
+    kinds[ROUNDING] = [allocated[event] - sum(sizes.values()) for event, sizes in zip(events, held, strict=True)]
     return {kind: kinds[kind] for kind in sorted(kinds, key=lambda kind: -max(kinds[kind], default=0))}
-
-
-def _held_by_kind(trace: Trace, events: Sequence[int]) -> Iterator[Counter[str]]:
-    held: Counter[str] = Counter()
-    blocks: dict[int, tuple[str, int]] = {}
-    wanted = set(events)
-    for index, event in enumerate(trace.events):
-        if isinstance(event, Alloc):
-            blocks[event.key] = trace.sites[event.site].kind, event.nbytes
-            held[trace.sites[event.site].kind] += event.nbytes
-        elif isinstance(event, Free):
-            kind, nbytes = blocks.pop(event.key)
-            held[kind] -= nbytes
-        if index in wanted:
-            yield held.copy()
 
 
 @dataclass
@@ -162,18 +147,20 @@ class _Builder:
             for action in self.allocator.actions:
                 if action.name == "alloc":
                     assert isinstance(event, Alloc)
-                    self._request(action, event.site, self.allocator.allocated - allocated, done)
+                    size = self.allocator.allocated - allocated
+                    block = Block(event.site, action.nbytes, size, action.address, done, self.end, self.end)
+                    self.in_use[action.address] = block
+                    self.found.blocks.append(block)
                 else:
                     self._note(action, done)
             self.allocator.actions.clear()
             allocated, done = self.allocator.allocated, done + 1
-        self._end_at(done)
+        for block in self.found.blocks:
+            block.freed, block.reusable = min(block.freed, done), min(block.reusable, done)
+        for segment in self.found.segments:
+            segment.end = min(segment.end, done)
+        self.found.events = done
         return self.found
-
-    def _request(self, action: Action, site: int, size: int, index: int) -> None:
-        block = Block(site, action.nbytes, size, action.address, index, self.end, self.end)
-        self.in_use[action.address] = block
-        self.found.blocks.append(block)
 
     def _note(self, action: Action, index: int) -> None:
         match action.name:
@@ -203,11 +190,3 @@ class _Builder:
             for address, end in ((segment.address, min(start, behind)), (max(stop, segment.address), behind)):
                 if end > address:
                     self._add(Segment(address, end - address, segment.base, segment.page, index, self.end))
-
-    def _end_at(self, index: int) -> None:
-        """End what has no end yet at the number of replayed events."""
-        for block in self.found.blocks:
-            block.freed, block.reusable = min(block.freed, index), min(block.reusable, index)
-        for segment in self.found.segments:
-            segment.end = min(segment.end, index)
-        self.found.events = index

@@ -229,8 +229,11 @@ class RecordedRanks:
         options = _options(settings, snapshot_file)
         recorder = partial(RecordingAllocator, options, addresses=measured.segments, before=measured.before)
         history = History(measured.trace, settings, recorder, measured.seconds)
-        outside = Outside(readings, handles_made(snapshot.entries), self._strays(readings.gpu))
-        until_us = _until_us(snapshot, measured)
+        others = [] if readings.gpu is None else self._processes
+        strays = {pid: number for number, pid, gpu in others if gpu not in (None, readings.gpu)}
+        outside = Outside(readings, handles_made(snapshot.entries), strays)
+        begins = measured.seconds or [0.0] * len(measured.trace.events)
+        until_us = [snapshot.entries[0].time_us + 1e6 * end for end in (*begins[1:], inf)]
         device = MeasuredDevice(outside, measured.reserved, until_us, snapshot.device, snapshot.elsewhere)
         oom = _out_of_memory(measured, snapshot, device, recorder())
         if oom is not None and marks.last_parts is not None:
@@ -239,11 +242,6 @@ class RecordedRanks:
         if explained.peak.requested > measured.reserved[explained.peak.event]:
             raise RecordError(f"{snapshot_file}: damaged: the program holds more than the allocator has")
         return explained
-
-    def _strays(self, gpu: int | None) -> dict[str, int]:
-        """Return process id -> rank of the ranks that compute on other GPUs than ``gpu``, as far as their marks
-        tell."""
-        return {} if gpu is None else {pid: rank for rank, pid, other in self._processes if other not in (None, gpu)}
 
     @cached_property
     def _processes(self) -> list[tuple[int, str, int | None]]:
@@ -276,12 +274,6 @@ def _options(settings: str, file: Path) -> Options:
         return parse(settings)
     except ConfigError as error:
         raise RecordError(f"{file}: {error}") from error
-
-
-def _until_us(snapshot: Snapshot, measured: MeasuredTrace) -> Sequence[float]:
-    """Return when the event behind each event happened, in microseconds of the host's clock."""
-    begins = measured.seconds or [0.0] * len(measured.trace.events)
-    return [snapshot.entries[0].time_us + 1e6 * end for end in (*begins[1:], inf)]
 
 
 def _out_of_memory(

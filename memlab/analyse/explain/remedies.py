@@ -79,7 +79,8 @@ def remedies(record: Record, runs: ChangedRuns, most: int) -> Remedies:
     base = needs_of(runs.base)
     chosen, others = choose(runs.changes, held_at_the_peak(base.rank), most)
     found = [_remedy(change, run, base) for change, run in zip(chosen, runs.predict(chosen), strict=True)]
-    return Remedies(base, _measured(record), sorted(found, key=_reserved), [other.told for other in others])
+    found.sort(key=lambda remedy: UNLIMITED if isinstance(remedy.needs, str) else remedy.needs.reserved)
+    return Remedies(base, _measured(record), found, [other.told for other in others])
 
 
 def choose(changes: Sequence[Change], held: Mapping[str, int], most: int) -> tuple[list[Change], list[Change]]:
@@ -120,10 +121,6 @@ def _remedy(change: Change, run: PredictedRun | str, base: Needs) -> Remedy:
     changed = needs_of(run)
     kinds = [accounting.by_kind(each.rank.peak.holdings) for each in (base, changed)]
     return Remedy(change.told, change.price, changed, accounting.side_by_side(kinds))
-
-
-def _reserved(remedy: Remedy) -> int:
-    return UNLIMITED if isinstance(remedy.needs, str) else remedy.needs.reserved
 
 
 def _measured(record: Record) -> Measured | None:

@@ -58,19 +58,17 @@ class StackSites:
             return Site(KERNEL_SCRATCH, owner, "", "", module, (), user)
         callers = [frame for frame in stack if _is_python(frame) and not _PYTHON.match(frame.file)]
         caller = next((frame for frame in callers if _explains(self._as_imported(frame))), None)
-        node = _node(stack)
+        node = next((match[1] for function in _compiled(stack) if (match := _NODE.match(function))), "")
         if caller is None and not node:  # then what passes the call on is the best that is known
             caller = next((frame for frame in callers if not self._as_imported(frame).file.startswith("torch/")), None)
-        where = node if caller is None else f"{self._named(caller)}:{caller.line}"
-        function = "" if caller is None else caller.function
+        where, function = node, ""
+        if caller is not None:  # the user's file is relative to the command's folder, any other is as it was imported
+            file = self._short(caller.file) if self._is_the_users(caller) else self._as_imported(caller).file
+            where, function = f"{file}:{caller.line}", caller.function
         site = Site("", _operator(stack), where, function, module, (), user)
         if not where and not any(function.startswith(_SUM_OF_GRADIENTS) for function in _compiled(stack)):
             return replace(site, kind=OTHER)
         return replace(site, kind=kind_of(site, phase))
-
-    def _named(self, frame: Frame) -> str:
-        """Return the user's file relative to the command's folder, and any other as it was imported."""
-        return self._short(frame.file) if self._is_the_users(frame) else self._as_imported(frame).file
 
     def _as_imported(self, frame: Frame) -> Frame:
         """Return the frame with the path of an imported file relative to the folder that it was imported from."""
@@ -126,11 +124,6 @@ def _workspace_of(stack: Stack) -> str:
     makes_a_tensor = any(word in function for function in functions for word in ("empty", "resize"))
     is_kernel = any(function.startswith("at::native::") for function in functions)
     return _operator(stack) if is_kernel and not makes_a_tensor else ""
-
-
-def _node(stack: Stack) -> str:
-    """Return the backward node that ran, without the C++ namespace."""
-    return next((match[1] for function in _compiled(stack) if (match := _NODE.match(function))), "")
 
 
 BEFORE = "allocated before the recording"
@@ -230,7 +223,7 @@ class _Builder:
         self.waited_until: dict[int, int] = {}  # number of a stream below WAITING_STREAM -> requests until it is done
         self.numbers: dict[Site, int] = {}
         self.owned: dict[int, Owner] = {}  # by key; known at the end of a piece
-        self.requests: list[int] = []  # key -> index of its Alloc
+        self.requests = 0  # so far; their numbers are the keys
         self.piece = -1
         self.first_piece = self._piece_of(snapshot.entries[0]) if snapshot.entries else 0  # with an action
         self.site_of = cache(StackSites(marks.folder, marks.import_paths).site)
@@ -267,14 +260,10 @@ class _Builder:
         after_each += [reserved] * (len(self.trace.events) - len(after_each))
         seconds = [(time - times[0]) / 1e6 for time in times] if any(times) else None
         failed = next((entry for entry in entries if entry.action == "oom"), None)
-        return MeasuredTrace(
-            self.trace,
-            after_each,
-            self._segments(),
-            self._before(),
-            seconds,
-            failed and self._failed(failed),
-        )
+        there = _segments_before(self.snapshot)
+        before = Before([(each.address, each.nbytes, self._stream(each.stream)) for each in there], self.places)
+        oom = failed and self._failed(failed)
+        return MeasuredTrace(self.trace, after_each, self._segments(), before, seconds, oom)
 
     def _segments(self) -> dict[int, list[int]]:
         found: dict[int, list[int]] = defaultdict(list)
@@ -282,10 +271,6 @@ class _Builder:
             if entry.action == "segment_alloc":
                 found[entry.nbytes].append(entry.address)
         return found
-
-    def _before(self) -> Before:
-        segments = _segments_before(self.snapshot)
-        return Before([(each.address, each.nbytes, self._stream(each.stream)) for each in segments], self.places)
 
     def _failed(self, entry: Entry) -> FailedRequest:
         site = self.site_of(entry.stack, self._module_of(entry), self._phase())
@@ -318,10 +303,10 @@ class _Builder:
     def _alloc(
         self, address: int, nbytes: int, stream: int, stack: Stack, module: str, kind: str | None = None
     ) -> None:
-        key = self.keys[address] = len(self.requests)
+        key = self.keys[address] = self.requests
         kind = kind or (SMALL if nbytes < SMALL_BYTES else None)
         site = Site(kind, "", "", "", "", ()) if kind else self.site_of(stack, module, self._phase())
-        self.requests.append(len(self.trace.events))
+        self.requests += 1
         self.trace.events.append(Alloc(key, nbytes, self._stream(stream), self._number(site)))
 
     def _stream(self, stream: int) -> int:
@@ -332,7 +317,7 @@ class _Builder:
         if key is None:  # freed twice: only in a damaged file
             return
         if requests:
-            self.trace.events.append(RecordStream(key, self._stream_until(len(self.requests) + requests)))
+            self.trace.events.append(RecordStream(key, self._stream_until(self.requests + requests)))
         self.trace.events.append(Free(key, requests or None))
 
     def _stream_until(self, reusable: int) -> int:
@@ -371,25 +356,20 @@ class _Builder:
 
     def _name_by_size(self) -> None:
         """Give equal blocks without an owner a line of their own, which says how many they are."""
-        alike: dict[str, list[int]] = defaultdict(list)
-        for index in self.requests:
-            event = self.trace.events[index]
-            assert isinstance(event, Alloc)
-            if self.trace.sites[event.site].kind == BEFORE:
+        alike: dict[str, list[tuple[int, Alloc]]] = defaultdict(list)
+        for index, event in enumerate(self.trace.events):
+            if isinstance(event, Alloc) and self.trace.sites[event.site].kind == BEFORE:
                 size = f"of {event.nbytes / MIB:,.2f} MiB" if event.nbytes >= SMALL_BYTES else "below 64 KiB"
-                alike[f"{size}{f' (stream {event.stream})' if event.stream else ''}"].append(index)
-        for size, indices in alike.items():
-            where = f"{len(indices):,} block{'s' * (len(indices) > 1)} {size}"
+                alike[f"{size}{f' (stream {event.stream})' if event.stream else ''}"].append((index, event))
+        for size, requests in alike.items():
+            where = f"{len(requests):,} block{'s' * (len(requests) > 1)} {size}"
             site = self._number(Site(NOT_RECORDED, "", where, "", "", ()))
-            for index in indices:
-                event = self.trace.events[index]
-                assert isinstance(event, Alloc)
-                self.trace.events[index] = event._replace(site=site)
+            for index, request in requests:
+                self.trace.events[index] = request._replace(site=site)
 
     def _number(self, site: Site) -> int:
-        number = self.numbers.get(site)
-        if number is None:
-            number = self.numbers[site] = len(self.trace.sites)
+        number = self.numbers.setdefault(site, len(self.trace.sites))
+        if number == len(self.trace.sites):
             self.trace.sites.append(site)
         return number
 

@@ -126,7 +126,8 @@ def predicted_step(config: Config, trace: Trace) -> StepByKind:
     costs = LOWER_BOUND if calibration is None else calibration.costs
     found = step_intervals(config, trace.work, costs)
     kinds = item_kinds(trace)
-    counts = Counter(kinds[index] for index, item in enumerate(trace.work) if isinstance(item, _ON_DEVICE))
+    on_device = KernelLaunch | Copy | Collective
+    counts = Counter(kinds[index] for index, item in enumerate(trace.work) if isinstance(item, on_device))
     seconds: defaultdict[str, float] = defaultdict(float)
     for intervals in found.streams.values():
         for each in intervals:
@@ -142,9 +143,6 @@ def _basis(config: Config, calibration: Calibration | None) -> Basis:
     if config.training.loop == "command":
         return Basis(CALIBRATED, reason=OWN_PYTHON)
     return Basis(CALIBRATED, calibration.error["p90"])
-
-
-_ON_DEVICE = (KernelLaunch, Copy, Collective)
 
 
 def _predicted(folder: RunFolder, record: Record) -> tuple[StepByKind | None, str]:

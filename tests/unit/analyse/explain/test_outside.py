@@ -119,7 +119,7 @@ def test_the_drivers_figure_is_the_one_of_the_nearest_reading(time, nearest):
 
 def test_between_its_changes_nothing_changes():
     outside = Outside(Readings(BEFORE, readings()), handles=[105])
-    changes = outside.changes()
+    changes = outside.changes
     seen = [(outside.shares(time), outside.total(time)) for time in range(400)]
     assert len({figure for _, figure in seen}) == len(READINGS)
     for time, (before, after) in enumerate(pairwise(seen)):
