@@ -251,11 +251,15 @@ def when_memory_ends(growth: Mapping[str, Any]) -> str:
 def growth_sentence(growth: Mapping[str, Any]) -> str:
     """Write how much memory grows in a step, which line keeps it, and what to do. ``growth``: of ``Record.command``."""
     more, kept_by = f"{units.size(growth['bytes_per_step'])} more a step", growth["kept_by"]
+    seen = f"{more}: memory grew over {units.counted(growth['steps_seen'], 'step')}"
     if kept_by is None:
-        return f"{more}: memory grew over {growth['steps_seen']} steps, and no variable was found that keeps it."
+        return f"{seen}, and no variable was found that keeps it."
     line = f"{PurePath(kept_by['where']).name} keeps" if kept_by["where"] else "the script keeps"
+    if not growth["agreed"]:
+        return f"{seen}; {line} tensors in `{kept_by['name']}`, which the script also empties."
     if growth["out_of_memory_step"] is None and growth["need_bytes"] is not None:
-        until = f"{kept_by['bound']} of them" if kept_by["bound"] else f"step {growth['end_step']:,}"
+        end = f"step {growth['end_step']:,}" if growth["end_step"] else "the end"
+        until = f"{kept_by['bound']} of them" if kept_by["bound"] else end
         need = units.about(growth["need_bytes"])
         return f"{more}, until {until}: {line} tensors in `{kept_by['name']}`; {need} GiB are needed then."
     copy = "a detached copy on the CPU, .detach().cpu()" if kept_by["keeps_graph"] else "a copy on the CPU, .cpu()"

@@ -73,8 +73,22 @@ def test_a_bound_that_comes_too_late_does_not_last(grown):
 def test_without_a_variable_that_keeps_it_the_verdict_stays(grown):
     found = grown(is_kept=False)
     assert "verdict" not in found.summary and exit_code(found) == 0
-    assert "verdict" not in grown(is_emptied=True).summary
-    assert "grew over 30 steps" in growth_sentence(found.command["growth"])
+    assert "grew over 30 steps, and no variable was found" in growth_sentence(found.command["growth"])
+
+
+@pytest.mark.parametrize("ends", [{}, {"end_step": 100}, {"full_at_step": 100}])
+def test_a_variable_that_is_emptied_is_named_and_not_carried_on(grown, ends):
+    found = grown(is_emptied=True, **ends)
+    assert "verdict" not in found.summary
+    assert growth_sentence(found.command["growth"]) == (
+        "0.25 GiB more a step: memory grew over 30 steps; train.py:13 keeps tensors in `losses`, which the script also "
+        "empties."
+    )
+
+
+def test_a_damaged_record_without_the_end_of_growth_has_its_sentence(grown):
+    growth = grown(end_step=100).command["growth"] | {"end_step": None}
+    assert "more a step, until the end: train.py:13 keeps tensors in `losses`; 25.5 GiB" in growth_sentence(growth)
 
 
 def test_a_run_that_the_time_limit_ended_is_carried_on(grown):
