@@ -13,6 +13,10 @@ LEAST_GROWTH = 1 << 20
 COMPARED = 30
 """Most steps of equal shape that are compared: the last ones."""
 
+LEAST_COMPARED = 4
+"""Fewest steps of equal shape that show growth. What keeps it is looked for from the second one on, and named at the
+second look."""
+
 
 class Growth:
     """Follows the bytes that are allocated when a step ends.
@@ -66,7 +70,7 @@ class Growth:
     def facts(self, ended: str) -> dict[str, Any] | None:
         """Return ``growth`` of the rank's file. ``ended``: of the same file. ``None``: memory does not grow."""
         compared = self._ends[-COMPARED:]
-        if not (each := growth_of(compared)):
+        if len(compared) < LEAST_COMPARED or not (each := growth_of(compared)):
             return None
         end_step, last = self._end_step, compared[-1][0]
         if ended == "finished" and self.steps_of_script is None:

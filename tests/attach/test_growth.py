@@ -61,6 +61,16 @@ def test_a_list_that_keeps_each_output_grows_without_a_bound(growth, output):
     assert growth.facts("finished")["end_step"] == 3 * STEPS
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])
+def test_nothing_is_said_before_what_keeps_memory_can_be_found(growth, output, steps):
+    kept = []
+    for number in range(1, steps + 1):
+        kept.append(output())
+        ends(growth, number, len(kept))
+    facts = growth.facts("stopped")
+    assert facts is None if steps < 5 else facts["kept_by"]["name"] == "kept"
+
+
 @pytest.mark.parametrize("steps", [16, STEPS, 60])
 def test_a_deque_grows_to_its_bound(growth, output, steps):
     recent = deque(maxlen=50)
